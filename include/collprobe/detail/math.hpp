@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/element.hpp>
+
+/// The few functions of <cmath> that the library needs: that header alone would cost an including
+/// file a tenth of a second.
+namespace collprobe::detail {
+
+COLLPROBE_HD inline double square_root(double value) noexcept { return __builtin_sqrt(value); }
+COLLPROBE_HD inline double natural_log(double value) noexcept { return __builtin_log(value); }
+COLLPROBE_HD inline double exponential(double value) noexcept { return __builtin_exp(value); }
+COLLPROBE_HD constexpr double absolute(double value) noexcept
+{
+    return bit_cast<double>(bit_cast<std::uint64_t>(value) & ~(std::uint64_t{1} << 63));
+}
+
+/// 2^exponent for a normal result: -1022 <= exponent <= 1023.
+COLLPROBE_HD constexpr double power_of_two(int exponent) noexcept
+{
+    return bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
+}
+
+/// Constants by bits, so that `-ffast-math` cannot reason about them.
+COLLPROBE_HD constexpr double not_a_number() noexcept { return bit_cast<double>(std::uint64_t{0x7ff8} << 48); }
+COLLPROBE_HD constexpr double infinity() noexcept { return bit_cast<double>(std::uint64_t{0x7ff0} << 48); }
+
+/// The 64-bit finaliser of SplitMix64: a bijection in which every input bit moves every output bit.
+COLLPROBE_HD constexpr std::uint64_t mix64(std::uint64_t value) noexcept
+{
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+    return value ^ (value >> 31);
+}
+
+} // namespace collprobe::detail

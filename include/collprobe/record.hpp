@@ -1,0 +1,162 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/config.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/element.hpp>
+
+/// The plain data that probes write and reports read. Nothing here computes more than a root.
+namespace collprobe {
+
+/// "No such index": the first non-finite element of a buffer that has none.
+inline constexpr std::uint64_t no_index = ~std::uint64_t{0};
+
+/// What one read of a buffer tells. Moments, norms and extrema are over the finite elements only, so
+/// one NaN does not hide the rest. Integers are taken as doubles (exact below 2^53).
+///
+/// Travels between ranks as bytes: all ranks must be built alike.
+struct statistics {
+    std::uint64_t count = 0; ///< elements read
+    std::uint64_t nan = 0;
+    std::uint64_t positive_infinity = 0;
+    std::uint64_t negative_infinity = 0;
+    std::uint64_t zero = 0; ///< of either sign
+    std::uint64_t subnormal = 0;
+    std::uint64_t first_nonfinite = no_index; ///< index of the first NaN or infinity
+    std::uint64_t digest = 0; ///< of the bytes (probe/digest.hpp), 0 where not asked for
+    double minimum = 0; ///< extrema and moments are 0 where no element is finite
+    double maximum = 0;
+    double absolute_maximum = 0;
+    double mean = 0;
+    double l1 = 0; ///< sum of absolute values
+    /// Sum of squared distances from the mean, and sum of squares, both times 2^(-2 scale): `scale`
+    /// is 0 unless squares of doubles would leave the range of a double.
+    double m2 = 0;
+    double sum_of_squares = 0;
+    std::int32_t scale = 0;
+    element_type type = element_type::float32;
+    std::uint8_t has_digest = 0;
+    std::uint8_t padding[2] = {0, 0};
+
+    constexpr std::uint64_t infinite() const noexcept { return positive_infinity + negative_infinity; }
+    constexpr std::uint64_t nonfinite() const noexcept { return nan + infinite(); }
+    constexpr std::uint64_t finite() const noexcept { return count - nonfinite(); }
+    /// Euclidean norm. Infinity only if the norm itself is beyond the largest double.
+    double l2() const noexcept { return detail::square_root(sum_of_squares) * scale_factor(); }
+    /// Population standard deviation (divides by the number of finite elements); 0 where none is.
+    double standard_deviation() const noexcept
+    {
+        return finite() == 0 ? 0 : detail::square_root(m2 / static_cast<double>(finite())) * scale_factor();
+    }
+
+private:
+    double scale_factor() const noexcept { return detail::power_of_two(scale); }
+};
+
+static_assert(std::is_trivially_copyable_v<statistics> && sizeof(statistics) == 128);
+
+/// How one number per rank is spread over the ranks. A field that is undefined is NaN by its bits
+/// (`is_nan` tells, also under `-ffast-math`): the sample deviation of one rank, say.
+struct spread {
+    double mean = detail::not_a_number();
+    double std = detail::not_a_number(); ///< population form, divides by n: the published definition
+    double std_sample = detail::not_a_number(); ///< divides by n - 1
+    double range = detail::not_a_number(); ///< largest minus smallest
+    double cv = detail::not_a_number(); ///< std / |mean|
+    double minimum = detail::not_a_number();
+    double maximum = detail::not_a_number();
+    int minimum_rank = -1; ///< lowest rank that holds it
+    int maximum_rank = -1;
+    int finite = 0; ///< ranks whose number is finite: the only ones counted above
+};
+
+/// How the gradients of the ranks point. Undefined values are NaN by their bits.
+struct alignment {
+    double mean_pairwise = detail::not_a_number(); ///< mean of cos(g_i, g_j) over all pairs i < j
+    double pooled = detail::not_a_number(); ///< the same, each pair weighted by its norms
+    /// Gradient noise scale in units of one rank's batch: multiply by samples per rank for B_simple.
+    double noise_scale = detail::not_a_number();
+    double predicted_cosine = detail::not_a_number(); ///< 1 / (1 + noise_scale), smoothed over steps
+    std::vector<double> leave_one_out; ///< per rank: cosine with the sum of all other ranks
+};
+
+/// The question a verdict answers.
+enum class check : std::uint8_t {
+    non_finite, ///< NaN or infinity in the rank's buffer: exact
+    duplicate, ///< two ranks hold the same bits, in a bucket or as sample ids: exact
+    stale, ///< the rank's buffer is bit for bit what it was in the step before: exact
+    result_differs, ///< ranks received different bits from a collective that gives all the same: exact
+    loss, ///< statistical, with a stated false-alarm rate
+    gradient_norm, ///< statistical
+    cosine, ///< statistical: leave-one-out cosine
+};
+
+constexpr const char* name(check what) noexcept
+{
+    switch (what) {
+    case check::non_finite: return "non_finite";
+    case check::duplicate: return "duplicate";
+    case check::stale: return "stale";
+    case check::result_differs: return "result_differs";
+    case check::loss: return "loss";
+    case check::gradient_norm: return "gradient_norm";
+    case check::cosine: return "cosine";
+    }
+    return "unknown";
+}
+
+/// One rank that a check names, with the evidence.
+struct suspect {
+    int rank = -1;
+    int other_rank = -1; ///< the second rank of a pair (`duplicate`), else -1
+    int bucket = -1; ///< index of the bucket in the step, -1 for the whole step
+    check what = check::non_finite;
+    double statistic = 0; ///< what was measured: a score, or a count for exact checks
+    double threshold = 0; ///< what it was compared with; 0 for exact checks
+    std::uint64_t index = no_index; ///< first bad element where one is known
+};
+
+/// How the records of a step reached the ranks.
+enum class report_mode : std::uint8_t {
+    gather, ///< every rank has every rank's records: exact tables, up to about a thousand ranks
+    summary, ///< sums, extrema with their rank and digest agreement only: same size for any n
+};
+
+constexpr const char* name(report_mode mode) noexcept
+{
+    return mode == report_mode::gather ? "gather" : "summary";
+}
+
+/// One probed collective of a step, over all ranks.
+struct bucket_record {
+    std::uint64_t count = 0; ///< elements per rank
+    element_type type = element_type::float32;
+    spread gradient_norm;
+    double pooled_cosine = detail::not_a_number();
+    std::uint64_t nonfinite = 0; ///< summed over ranks
+    /// Whether every rank's result has the same bits; true where the collective promises no such thing.
+    bool results_agree = true;
+    std::vector<statistics> inputs; ///< per rank; empty in `summary` mode
+};
+
+/// All that the ranks agreed on about one step. Equal on every rank.
+struct step_record {
+    std::uint64_t step = 0;
+    int ranks = 0;
+    report_mode mode = report_mode::gather;
+    spread loss;
+    spread gradient_norm; ///< of the whole gradient, all buckets together
+    alignment cosine; ///< of the whole gradient
+    std::vector<double> losses; ///< per rank; empty in `summary` mode
+    std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode
+    std::vector<bucket_record> buckets;
+    std::vector<suspect> suspects; ///< ordered by bucket, then rank; empty on a healthy step
+    std::uint64_t unprobed_calls = 0; ///< calls beyond the bucket limit: forwarded, not measured
+};
+
+} // namespace collprobe
