@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <optional>
+
+#include <collprobe/element.hpp>
+#include <collprobe/error.hpp>
+#include <collprobe/view.hpp>
+
+namespace collprobe {
+
+/// What a reduction computes of the n values of an element. `average` is the sum over n: NCCL's
+/// (integers: sum, then truncating division; floating point: each value times 1/n, then the sum).
+enum class reduction : std::uint8_t { sum, average, min, max, product };
+
+constexpr const char* name(reduction operation) noexcept
+{
+    switch (operation) {
+    case reduction::sum: return "sum";
+    case reduction::average: return "average";
+    case reduction::min: return "min";
+    case reduction::max: return "max";
+    case reduction::product: return "product";
+    }
+    return "unknown";
+}
+
+/// The color of a rank that joins no part of a `split`.
+inline constexpr int no_color = -1;
+
+/// n ranks that compute together. A communicator is a handle: cheap to move, used by one host thread
+/// at a time, and all ranks make the same calls in the same order.
+///
+/// Every collective is enqueued on the stream it is given and returns; the result is there when the
+/// stream gets so far. Buffers must stay as they are until then. Counts are elements and equal on all
+/// ranks. The last argument of each call is the caller's line, for messages.
+template <class C>
+concept communicator = requires(const C& comm) {
+    typename C::device;
+    typename C::device::stream_ref;
+    { comm.rank() } noexcept -> std::same_as<int>; ///< 0 <= rank < size
+    { comm.size() } noexcept -> std::same_as<int>;
+};
+
+template <class C>
+using stream_ref_of = typename C::device::stream_ref;
+
+/// `all_reduce(send, receive, operation, stream)`: element i of `receive` becomes the reduction of
+/// element i of every rank's `send`. `send.count() == receive.count()`; in place if both are the same.
+template <class C, class T>
+concept has_all_reduce = communicator<C> && element<T>
+    && requires(C& comm, view<const T> send, view<T> receive, stream_ref_of<C> stream) {
+           comm.all_reduce(send, receive, reduction::sum, stream, call_site{});
+       };
+
+/// `reduce_scatter(send, receive, operation, stream)`: rank r gets part r of the reduction.
+/// `send.count() == size * receive.count()`; in place if `receive` is part r of `send`.
+template <class C, class T>
+concept has_reduce_scatter = communicator<C> && element<T>
+    && requires(C& comm, view<const T> send, view<T> receive, stream_ref_of<C> stream) {
+           comm.reduce_scatter(send, receive, reduction::sum, stream, call_site{});
+       };
+
+/// `all_gather(send, receive, stream)`: part r of every rank's `receive` becomes rank r's `send`.
+/// `receive.count() == size * send.count()`; in place if `send` is part r of `receive`.
+template <class C, class T>
+concept has_all_gather = communicator<C> && element<T>
+    && requires(C& comm, view<const T> send, view<T> receive, stream_ref_of<C> stream) {
+           comm.all_gather(send, receive, stream, call_site{});
+       };
+
+/// `all_to_all(send, receive, stream)`: part s of rank r's `receive` becomes part r of rank s's
+/// `send`. `send.count() == receive.count()`, a multiple of `size`; never in place.
+template <class C, class T>
+concept has_all_to_all = communicator<C> && element<T>
+    && requires(C& comm, view<const T> send, view<T> receive, stream_ref_of<C> stream) {
+           comm.all_to_all(send, receive, stream, call_site{});
+       };
+
+/// `broadcast(send, receive, root, stream)`: every rank's `receive` becomes the root's `send`, which
+/// only the root reads; in place if both are the same. `receive.count()` is equal on all ranks.
+template <class C, class T>
+concept has_broadcast = communicator<C> && element<T>
+    && requires(C& comm, view<const T> send, view<T> receive, int root, stream_ref_of<C> stream) {
+           comm.broadcast(send, receive, root, stream, call_site{});
+       };
+
+/// `barrier(stream)`: work behind it on any rank's stream runs after work before it on every rank's.
+template <class C>
+concept has_barrier
+    = communicator<C> && requires(C& comm, stream_ref_of<C> stream) { comm.barrier(stream, call_site{}); };
+
+/// `split(color, key)`: a new communicator of the ranks with the same `color` (>= 0), ranked by `key`,
+/// then by old rank; empty for `no_color`. Collective over host threads: it blocks until all ranks call.
+template <class C>
+concept has_split = communicator<C> && requires(C& comm, int color, int key) {
+    { *comm.split(color, key, call_site{}) } -> communicator;
+};
+
+/// A communicator with every collective, for elements of type T.
+template <class C, class T>
+concept full_communicator = has_all_reduce<C, T> && has_reduce_scatter<C, T> && has_all_gather<C, T>
+    && has_all_to_all<C, T> && has_broadcast<C, T> && has_barrier<C> && has_split<C>;
+
+} // namespace collprobe

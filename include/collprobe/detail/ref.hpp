@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include <collprobe/config.hpp>
+
+namespace collprobe::detail {
+
+/// Base of an object that is shared by `ref`s and deleted with the last of them.
+class ref_counted {
+public:
+    ref_counted() = default;
+    ref_counted(const ref_counted&) = delete;
+    ref_counted& operator=(const ref_counted&) = delete;
+
+private:
+    template <class T>
+    friend class ref;
+    std::atomic<std::uint32_t> references_{0};
+};
+
+/// A shared owner, as `std::shared_ptr` (whose header costs 0.1 s to include), with one difference
+/// that matters here: dropping a reference that is not the last one acquires nothing, so handles that
+/// travel between streams do not order those streams by accident (see wait.hpp).
+template <class T>
+class ref {
+public:
+    ref() = default;
+    explicit ref(T* object) noexcept : object_(object) { retain(); }
+    ref(const ref& other) noexcept : object_(other.object_) { retain(); }
+    ref(ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+    ref& operator=(ref other) noexcept
+    {
+        std::swap(object_, other.object_);
+        return *this;
+    }
+    ~ref()
+    {
+        if (object_ == nullptr) return;
+        std::atomic<std::uint32_t>& count = static_cast<ref_counted*>(object_)->references_;
+        if (count.fetch_sub(1, std::memory_order_release) == 1) {
+            (void)count.load(std::memory_order_acquire);
+            delete object_;
+        }
+    }
+
+    T* get() const noexcept { return object_; }
+    T& operator*() const noexcept { return *object_; }
+    T* operator->() const noexcept { return object_; }
+    explicit operator bool() const noexcept { return object_ != nullptr; }
+
+private:
+    void retain() const noexcept
+    {
+        if (object_ != nullptr) {
+            static_cast<ref_counted*>(object_)->references_.fetch_add(1, std::memory_order_relaxed);
+        }
+    }
+    T* object_ = nullptr;
+};
+
+template <class T, class... Arguments>
+ref<T> make_ref(Arguments&&... arguments)
+{
+    return ref<T>(new T(std::forward<Arguments>(arguments)...));
+}
+
+} // namespace collprobe::detail

@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pthread.h>
+
+#include <exception>
+#include <utility>
+
+#include <collprobe/error.hpp>
+
+namespace collprobe::detail {
+
+/// A thread that is joined on destruction, as `std::jthread`, whose header costs more to include than
+/// the rest of this library together. `body` must not throw.
+class thread {
+public:
+    thread() = default;
+    template <class Body>
+    explicit thread(Body body)
+    {
+        Body* const heap_body = new Body(std::move(body));
+        const auto start = [](void* pointer) noexcept -> void* {
+            Body* const own = static_cast<Body*>(pointer);
+            (*own)();
+            delete own;
+            return nullptr;
+        };
+        if (const int failure = pthread_create(&handle_, nullptr, start, heap_body); failure != 0) {
+            delete heap_body;
+            throw error(status::device_failure,
+                "no more threads can be started (pthread_create returned " + std::to_string(failure) + ")",
+                {.call = "thread", .communicator = {}});
+        }
+        running_ = true;
+    }
+    thread(thread&& other) noexcept
+        : handle_(other.handle_), running_(std::exchange(other.running_, false))
+    {
+    }
+    thread& operator=(thread&& other) noexcept
+    {
+        join();
+        handle_ = other.handle_;
+        running_ = std::exchange(other.running_, false);
+        return *this;
+    }
+    ~thread() { join(); }
+
+    void join() noexcept
+    {
+        if (std::exchange(running_, false)) pthread_join(handle_, nullptr);
+    }
+    bool is_current() const noexcept { return running_ && pthread_equal(handle_, pthread_self()) != 0; }
+
+private:
+    pthread_t handle_{};
+    bool running_ = false;
+};
+
+} // namespace collprobe::detail

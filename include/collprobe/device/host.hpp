@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include <collprobe/detail/reduce_blocks.hpp>
+#include <collprobe/device/host_stream.hpp>
+#include <collprobe/error.hpp>
+#include <collprobe/view.hpp>
+
+namespace collprobe {
+
+namespace detail {
+
+/// Whether two runs of bytes share one.
+inline bool overlap(const void* a, std::uint64_t a_bytes, const void* b, std::uint64_t b_bytes) noexcept
+{
+    const auto a_first = reinterpret_cast<std::uintptr_t>(a);
+    const auto b_first = reinterpret_cast<std::uintptr_t>(b);
+    return a_bytes != 0 && b_bytes != 0 && a_first < b_first + b_bytes && b_first < a_first + a_bytes;
+}
+
+} // namespace detail
+
+namespace host {
+
+/// Owned memory for `size()` trivially copyable elements, 64-byte aligned, not initialised. Freeing
+/// it while queued work still uses it is an error, as on any device: synchronise first.
+template <class T>
+class buffer {
+    static_assert(std::is_trivially_copyable_v<T>);
+
+public:
+    buffer() = default;
+    explicit buffer(std::uint64_t count)
+        : data_(count == 0 ? nullptr
+                           : static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{alignment}))),
+          count_(count)
+    {
+    }
+    buffer(buffer&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0))
+    {
+    }
+    buffer& operator=(buffer&& other) noexcept
+    {
+        std::swap(data_, other.data_);
+        std::swap(count_, other.count_);
+        return *this;
+    }
+    ~buffer() { ::operator delete(data_, std::align_val_t{alignment}); }
+
+    T* data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return static_cast<std::size_t>(count_); }
+    T* begin() const noexcept { return data_; }
+    T* end() const noexcept { return data_ + count_; }
+    T& operator[](std::uint64_t index) const noexcept { return data_[index]; }
+
+private:
+    static constexpr std::size_t alignment = alignof(T) > 64 ? alignof(T) : 64;
+    T* data_ = nullptr;
+    std::uint64_t count_ = 0;
+};
+
+/// The CPU as a device: what an algorithm needs, under the names that every device of the library
+/// has. All operations are enqueued on a stream and return at once; none synchronises the host.
+struct device {
+    using stream = host::stream;
+    using stream_ref = host::stream_ref;
+    using event = host::event;
+    /// Memory that the device computes on.
+    template <class T>
+    using buffer = host::buffer<T>;
+    /// Memory that the device can write and the host can read, once an event says so.
+    template <class T>
+    using host_buffer = host::buffer<T>;
+
+    static constexpr const char* name = "host";
+
+    /// Copies `source` to `destination`: equal counts, ranges that do not overlap.
+    /// \throws error `invalid_argument` otherwise, or if either is null with a count above 0.
+    /// Cost: one read and one write.
+    template <class T>
+    static void copy(stream_ref on, view<const T> source, view<T> destination, call_site where = call_site::current())
+    {
+        static_assert(std::is_trivially_copyable_v<T>);
+        require(source.count() == destination.count(), "copy", "source and destination differ in count", where);
+        require(source.empty() || (source.data() != nullptr && destination.data() != nullptr), "copy",
+            "source or destination is null with a count above 0", where);
+        require(!collprobe::detail::overlap(
+                    source.data(), source.size_bytes(), destination.data(), destination.size_bytes()),
+            "copy", "source and destination overlap", where);
+        if (source.empty()) return;
+        on.enqueue([source, destination] {
+            std::memcpy(destination.data(), source.data(), static_cast<std::size_t>(source.size_bytes()));
+        });
+    }
+
+    /// Sets every element of `destination` to `value`. Cost: one write.
+    /// \throws error `invalid_argument` if it is null with a count above 0.
+    template <class T>
+    static void fill(stream_ref on, view<T> destination, std::type_identity_t<T> value,
+        call_site where = call_site::current())
+    {
+        require(destination.empty() || destination.data() != nullptr, "fill",
+            "destination is null with a count above 0", where);
+        if (destination.empty()) return;
+        on.enqueue([destination, value] {
+            for (T& element : destination) element = value;
+        });
+    }
+
+    /// Calls `body(index)` for every index below `count`, in no promised order.
+    template <class Body>
+    static void for_each(stream_ref on, std::uint64_t count, Body body)
+    {
+        if (count == 0) return;
+        on.enqueue([count, body = std::move(body)] {
+            for (std::uint64_t index = 0; index < count; ++index) body(index);
+        });
+    }
+
+    /// Reduces `count` elements to `*result` in one pass over what `reducer` reads. Partial results
+    /// cover fixed blocks and are merged in a fixed order: the same input gives the same bits.
+    /// Shape: see `detail::reduce_blocks` for what a reducer is.
+    template <class Reducer, class Result>
+    static void reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result)
+    {
+        on.enqueue([reducer = std::move(reducer), count, result] {
+            *result = reducer.finish(collprobe::detail::reduce_blocks(reducer, count));
+        });
+    }
+
+private:
+    static void require(bool condition, const char* call, const char* message, call_site where)
+    {
+        if (condition) return;
+        throw error(status::invalid_argument, message, {.call = call, .communicator = {}, .where = where});
+    }
+};
+
+} // namespace host
+} // namespace collprobe

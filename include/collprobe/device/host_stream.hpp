@@ -1,0 +1,280 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include <collprobe/detail/ref.hpp>
+#include <collprobe/detail/task_queue.hpp>
+#include <collprobe/detail/thread.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/error.hpp>
+
+/// Streams and events of the CPU, with CUDA's meaning. A stream is a FIFO served by a thread of its
+/// own, so a missing event is a real race here: it can be provoked, and ThreadSanitizer reports it.
+namespace collprobe::host {
+
+class event;
+
+namespace detail {
+
+using collprobe::detail::deadline;
+using collprobe::detail::ref;
+
+/// What a stream and the events recorded on it share; outlives the stream while an event refers to it.
+class stream_state : public collprobe::detail::ref_counted {
+public:
+    collprobe::detail::task_queue queue;
+    std::atomic<std::uint64_t> synchronizations{0};
+
+    /// The stream that the calling thread serves, if any: waiting for it there would never end.
+    static const stream_state*& served_here() noexcept
+    {
+        static thread_local const stream_state* served = nullptr;
+        return served;
+    }
+
+    /// Runs on the stream's thread until the stop task.
+    void serve() noexcept
+    {
+        served_here() = this;
+        for (std::uint64_t number = 1;; ++number) {
+            collprobe::detail::task& next = queue.front();
+            const bool stop = next.is_stop();
+            if (!stop) run(next, number);
+            queue.pop();
+            completed_.store(number, std::memory_order_release);
+            const std::uint32_t before
+                = progress_.exchange(static_cast<std::uint32_t>(number) << 1, std::memory_order_release);
+            if ((before & waited_on) != 0) collprobe::detail::wake_all(progress_);
+            if (stop) return;
+        }
+    }
+
+    /// Whether task `number` and all before it are done. True acquires what they did; false nothing.
+    bool is_done(std::uint64_t number) const noexcept
+    {
+        return completed_.load(std::memory_order_relaxed) >= number
+            && completed_.load(std::memory_order_acquire) >= number;
+    }
+
+    /// Blocks the calling thread until task `number` is done; false if the deadline passed first.
+    bool wait(std::uint64_t number, deadline until) noexcept
+    {
+        while (!is_done(number)) {
+            const std::uint32_t seen = progress_.fetch_or(waited_on, std::memory_order_acquire) | waited_on;
+            if (is_done(number)) break;
+            if (until.passed()) return false;
+            collprobe::detail::wait_while(progress_, seen, until);
+        }
+        return true;
+    }
+
+    /// The error that a task up to `number` left, if it has not surfaced yet.
+    std::exception_ptr error_before(std::uint64_t number) noexcept
+    {
+        if (!failed_.load(std::memory_order_acquire)) return nullptr;
+        const std::lock_guard lock(error_guard_);
+        return failed_at_ <= number ? error_ : nullptr;
+    }
+    /// The same, and forgets it: tasks pushed from now on run again.
+    std::exception_ptr take_error_before(std::uint64_t number) noexcept
+    {
+        if (!failed_.load(std::memory_order_acquire)) return nullptr;
+        const std::lock_guard lock(error_guard_);
+        if (failed_at_ > number) return nullptr;
+        failed_.store(false, std::memory_order_relaxed);
+        return std::exchange(error_, nullptr);
+    }
+
+private:
+    static constexpr std::uint32_t waited_on = 1;
+
+    void run(collprobe::detail::task& next, std::uint64_t number) noexcept
+    {
+        if (std::exception_ptr earlier = error_before(number)) {
+            next.cancel(earlier);
+            return;
+        }
+        try {
+            next.run();
+        } catch (...) {
+            const std::lock_guard lock(error_guard_);
+            error_ = std::current_exception();
+            failed_at_ = number;
+            failed_.store(true, std::memory_order_release);
+        }
+    }
+
+    std::atomic<std::uint64_t> completed_{0};
+    // Twice the low bits of `completed_`, and a bit that says a thread may be waiting.
+    std::atomic<std::uint32_t> progress_{0};
+    std::atomic<bool> failed_{false};
+    std::mutex error_guard_;
+    std::exception_ptr error_;
+    std::uint64_t failed_at_ = 0;
+};
+
+/// Blocks the calling host thread until task `number` of `state` is done.
+inline void synchronize(
+    stream_state& state, std::uint64_t number, const char* what, std::int64_t timeout_ms, call_site where)
+{
+    const error_origin origin{.call = "synchronize", .communicator = {}, .where = where};
+    if (stream_state::served_here() == &state) {
+        throw error(status::invalid_argument, "work on a stream must not wait for that stream", origin);
+    }
+    state.synchronizations.fetch_add(1, std::memory_order_relaxed);
+    if (!state.wait(number, deadline::in_ms(timeout_ms))) {
+        throw error(status::timeout,
+            std::string(what) + " did not finish within " + std::to_string(timeout_ms) + " ms", origin);
+    }
+}
+
+} // namespace detail
+
+/// A borrowed stream: copy it freely, it must not outlive the `stream`. Any thread may use it.
+///
+/// Work runs in the order enqueued, on the stream's own thread. When a task throws, the exception
+/// becomes the stream's error: tasks behind it are cancelled, a stream that waits for an event behind
+/// it fails too, and `synchronize` throws it (once; then the stream is usable again).
+class stream_ref {
+public:
+    /// Appends `task` (a callable without arguments) and returns at once. Captures up to 240 bytes
+    /// are stored in place; larger ones allocate. `task` may have a member
+    /// `cancel(const std::exception_ptr&) noexcept`, called instead of it if earlier work failed.
+    template <class Task>
+    void enqueue(Task&& task) const
+    {
+        state_->queue.push([&](collprobe::detail::task& slot) { slot.emplace(std::forward<Task>(task)); });
+    }
+
+    /// Work enqueued from now on runs after what `awaited` captured. No host synchronisation.
+    /// \throws error `invalid_argument` if the event was never recorded (CUDA would silently not wait).
+    void wait(const event& awaited, call_site where = call_site::current()) const;
+
+    /// Blocks the caller until all work enqueued before the call is done; throws the stream's error.
+    void synchronize(call_site where = call_site::current()) const { synchronize(-1, where); }
+    /// The same with a deadline; a negative number of milliseconds means none.
+    /// \throws error `timeout` if work is left then.
+    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
+    {
+        const std::uint64_t last = state_->queue.pushed();
+        detail::synchronize(*state_, last, "work on the stream", timeout_ms, where);
+        if (const std::exception_ptr failure = state_->take_error_before(last)) std::rethrow_exception(failure);
+    }
+    /// Whether all work enqueued so far is done. Never blocks, never throws; says nothing of errors.
+    bool query() const noexcept { return state_->is_done(state_->queue.pushed()); }
+
+    /// How often a host thread blocked on this stream or on an event of it: a diagnostic counter.
+    std::uint64_t synchronizations() const noexcept
+    {
+        return state_->synchronizations.load(std::memory_order_relaxed);
+    }
+
+    friend bool operator==(stream_ref, stream_ref) = default;
+
+private:
+    friend class stream;
+    friend class event;
+    explicit stream_ref(detail::stream_state* state) noexcept : state_(state) {}
+    detail::stream_state* state_;
+};
+
+/// An owned stream. The destructor finishes the work enqueued before it and drops an error that was
+/// never asked for.
+class stream {
+public:
+    stream()
+        : state_(collprobe::detail::make_ref<detail::stream_state>()),
+          worker_([state = state_.get()] { state->serve(); })
+    {
+    }
+    stream(stream&&) = default;
+    stream& operator=(stream&&) = delete;
+    ~stream()
+    {
+        if (!state_) return;
+        state_->queue.push([](collprobe::detail::task& slot) { slot.make_stop(); });
+        worker_.join();
+    }
+
+    operator stream_ref() const noexcept { return stream_ref(state_.get()); }
+    stream_ref get() const noexcept { return *this; }
+    template <class Task>
+    void enqueue(Task&& task) const
+    {
+        get().enqueue(std::forward<Task>(task));
+    }
+    void wait(const event& awaited, call_site where = call_site::current()) const { get().wait(awaited, where); }
+    void synchronize(call_site where = call_site::current()) const { get().synchronize(where); }
+    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
+    {
+        get().synchronize(timeout_ms, where);
+    }
+    bool query() const noexcept { return get().query(); }
+    std::uint64_t synchronizations() const noexcept { return get().synchronizations(); }
+
+private:
+    detail::ref<detail::stream_state> state_;
+    collprobe::detail::thread worker_;
+};
+
+/// A point in a stream. Recording captures the work enqueued so far and forgets an earlier record;
+/// whoever already waits is not affected by a later one. Recording costs no task and no system call.
+class event {
+public:
+    event() noexcept = default;
+
+    /// Captures the work enqueued on `on` before this call.
+    void record(stream_ref on)
+    {
+        stream_ = detail::ref<detail::stream_state>(on.state_);
+        number_ = on.state_->queue.pushed();
+    }
+    bool recorded() const noexcept { return static_cast<bool>(stream_); }
+
+    /// Whether the captured work is done; never blocks.
+    /// \throws error `invalid_argument` if the event was never recorded.
+    bool query(call_site where = call_site::current()) const
+    {
+        require_recorded("query", where);
+        return stream_->is_done(number_);
+    }
+    /// Blocks the caller until the captured work is done; throws the error that it left, if any.
+    void synchronize(call_site where = call_site::current()) const { synchronize(-1, where); }
+    /// The same with a deadline; a negative number of milliseconds means none.
+    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
+    {
+        require_recorded("synchronize", where);
+        detail::synchronize(*stream_, number_, "the work captured by the event", timeout_ms, where);
+        if (const std::exception_ptr failure = stream_->error_before(number_)) std::rethrow_exception(failure);
+    }
+
+private:
+    friend class stream_ref;
+    void require_recorded(const char* call, call_site where) const
+    {
+        if (recorded()) return;
+        throw error(status::invalid_argument, "the event was never recorded, so there is nothing to wait for",
+            {.call = call, .communicator = {}, .where = where});
+    }
+
+    detail::ref<detail::stream_state> stream_;
+    std::uint64_t number_ = 0;
+};
+
+inline void stream_ref::wait(const event& awaited, call_site where) const
+{
+    awaited.require_recorded("wait", where);
+    if (awaited.stream_.get() == state_) return; // its own earlier work comes first anyway
+    enqueue([source = awaited.stream_, number = awaited.number_] {
+        source->wait(number, detail::deadline::never());
+        if (const std::exception_ptr failure = source->error_before(number)) std::rethrow_exception(failure);
+    });
+}
+
+} // namespace collprobe::host
