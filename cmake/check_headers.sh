@@ -1,0 +1,35 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# check_headers.sh include/collprobe: names every line that includes what it may not, and every
+# public header that the umbrella lacks. Exit status 1 if there is any.
+set -eu
+cd "$1"
+
+{
+    # Each of these alone costs an including file more than all of collprobe.
+    heavy='cmath|memory|thread|functional|immintrin\.h|iostream|sstream|chrono|regex|map|unordered_map'
+    grep -rnE "^[[:space:]]*#[[:space:]]*include[[:space:]]*<($heavy)>" --include='*.hpp' . |
+        sed -E 's/(<[^>]*>).*/\1 is too costly to include/'
+
+    # Vendors' headers stay behind the files that are named for them.
+    vendors='cuda[^>"]*|cub/[^>"]*|cooperative_groups[^>"]*|thrust/[^>"]*|nvtx3/[^>"]*|nccl[^>"]*|mpi\.h|device_launch_parameters\.h'
+    grep -rnE "^[[:space:]]*#[[:space:]]*include[[:space:]]*[<\"]($vendors)[>\"]" --include='*.hpp' . |
+        grep -vE '^\./(device/cuda|comm/nccl|comm/mpi)' |
+        sed -E 's/$/ (only device\/cuda*, comm\/nccl* and comm\/mpi* may)/'
+
+    # A reader of the umbrella gets every public header that needs nothing but a C++ compiler.
+    find . -name '*.hpp' ! -path '*/detail/*' ! -path './device/cuda*' ! -path './comm/nccl*' \
+        ! -path './comm/mpi*' ! -path './collprobe.hpp' | sort | while read -r header; do
+        grep -q "^#include <collprobe/${header#./}>" collprobe.hpp ||
+            echo "${header#./} is missing from collprobe.hpp"
+    done
+} | {
+    found=0
+    while read -r line; do
+        echo "$line"
+        found=1
+    done
+    exit "$found"
+}

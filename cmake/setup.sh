@@ -1,0 +1,43 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs what the tests, benchmarks and examples need and this machine lacks, through apt-get.
+set -eu
+
+missing=""
+need() { # need <package> <command that succeeds where it is there>
+    package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing="$missing $package"
+}
+header() { # header <path below a system include folder>
+    [ -e "/usr/include/$1" ] || [ -e "/usr/local/include/$1" ]
+}
+
+need g++ command -v g++
+need clang command -v clang++
+need cmake command -v cmake
+need ninja-build command -v ninja
+need make command -v make
+need pkg-config command -v pkg-config
+need python3 command -v python3
+need doctest-dev header doctest/doctest.h
+need libbenchmark-dev header benchmark/benchmark.h
+[ -n "$missing" ] || exit 0
+
+as_root=""
+if [ "$(id -u)" -ne 0 ]; then
+    as_root="sudo"
+fi
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "setup: missing:$missing; there is no apt-get here: install them by hand" >&2
+    exit 1
+elif [ -n "$as_root" ] && ! command -v sudo >/dev/null 2>&1; then
+    echo "setup: missing:$missing; run as root: apt-get install$missing" >&2
+    exit 1
+fi
+echo "setup: installing$missing" >&2
+$as_root apt-get update -qq >&2
+# shellcheck disable=SC2086 # a list of packages
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >&2

@@ -1,0 +1,77 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Configures, builds and tests every preset, or those named as arguments. The last line counts the
+# tests of all of them; a preset that cannot be configured or built counts as one failure.
+set -u
+cd "$(dirname -- "$0")/.." || exit 1
+jobs=$(nproc 2>/dev/null || echo 2)
+
+passed=0
+failed=0
+skipped=0
+notes=""
+note() {
+    echo "$1"
+    notes="$notes$1
+"
+}
+
+sh cmake/setup.sh || {
+    echo "0 passed, 1 failed"
+    exit 1
+}
+
+# The number in attribute $1 of the first line of the report $2 that has it; 0 if none does.
+count() {
+    number=$(sed -n "s/^[[:space:]]*$1=\"\([0-9][0-9]*\)\".*/\1/p" "$2" | head -n 1)
+    echo "${number:-0}"
+}
+
+run_preset() {
+    preset=$1
+    report="$PWD/build/$preset/test_report.xml"
+    echo "== $preset"
+    rm -f "$report"
+    if ! cmake --preset "$preset"; then
+        note "$preset: FAILED to configure"
+        failed=$((failed + 1))
+        return
+    fi
+    if ! cmake --build --preset "$preset" -j "$jobs"; then
+        note "$preset: FAILED to build"
+        failed=$((failed + 1))
+        return
+    fi
+    ctest --preset "$preset" -j "$jobs" --output-junit "$report"
+    status=$?
+    if [ ! -s "$report" ]; then
+        note "$preset: FAILED, ctest left no report"
+        failed=$((failed + 1))
+        return
+    fi
+    total=$(count tests "$report")
+    bad=$(count failures "$report")
+    not_run=$(($(count skipped "$report") + $(count disabled "$report")))
+    if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then bad=1; fi
+    note "$preset: $((total - bad - not_run)) passed, $bad failed, $not_run skipped"
+    passed=$((passed + total - bad - not_run))
+    failed=$((failed + bad))
+    skipped=$((skipped + not_run))
+}
+
+for preset in ${*:-host clang asan tsan fast-math cuda}; do
+    if [ "$preset" = cuda ] && ! command -v "${CUDACXX:-nvcc}" >/dev/null 2>&1; then
+        note "cuda: SKIPPED, nvcc was not found"
+        continue
+    fi
+    run_preset "$preset"
+done
+
+echo
+echo "$notes"
+summary="$passed passed, $failed failed"
+[ "$skipped" -eq 0 ] || summary="$summary, $skipped skipped"
+echo "$summary"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
