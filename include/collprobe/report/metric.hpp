@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <collprobe/record.hpp>
+
+/// The numbers of a step that every report shows. Table, JSON and summary all take them from here, so
+/// they cannot disagree.
+namespace collprobe::report {
+
+/// One number of a step. The order is that of a report.
+enum class metric {
+    loss_mean,
+    loss_std,
+    loss_std_sample,
+    loss_range,
+    norm_mean,
+    norm_std,
+    norm_cv,
+    cosine_mean_pairwise,
+    cosine_pooled,
+    cosine_predicted,
+    noise_scale,
+};
+
+inline constexpr int metric_count = 11;
+
+/// The label of a row in a table.
+constexpr const char* name(metric which) noexcept
+{
+    switch (which) {
+    case metric::loss_mean: return "loss, mean of ranks";
+    case metric::loss_std: return "loss, std";
+    case metric::loss_std_sample: return "loss, sample std";
+    case metric::loss_range: return "loss, range";
+    case metric::norm_mean: return "gradient norm, mean of ranks";
+    case metric::norm_std: return "gradient norm, std";
+    case metric::norm_cv: return "gradient norm, std / mean";
+    case metric::cosine_mean_pairwise: return "cosine, mean over pairs";
+    case metric::cosine_pooled: return "cosine, pooled";
+    case metric::cosine_predicted: return "cosine, predicted by noise scale";
+    case metric::noise_scale: return "noise scale, in batches of a rank";
+    }
+    return "unknown";
+}
+
+/// The number of one step; NaN by its bits where it is undefined.
+constexpr double value_of(metric which, const step_record& record) noexcept
+{
+    switch (which) {
+    case metric::loss_mean: return record.loss.mean;
+    case metric::loss_std: return record.loss.std;
+    case metric::loss_std_sample: return record.loss.std_sample;
+    case metric::loss_range: return record.loss.range;
+    case metric::norm_mean: return record.gradient_norm.mean;
+    case metric::norm_std: return record.gradient_norm.std;
+    case metric::norm_cv: return record.gradient_norm.cv;
+    case metric::cosine_mean_pairwise: return record.cosine.mean_pairwise;
+    case metric::cosine_pooled: return record.cosine.pooled;
+    case metric::cosine_predicted: return record.cosine.predicted_cosine;
+    case metric::noise_scale: return record.cosine.noise_scale;
+    }
+    return collprobe::detail::not_a_number();
+}
+
+} // namespace collprobe::report

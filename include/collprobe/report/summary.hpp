@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <collprobe/record.hpp>
+#include <collprobe/report/metric.hpp>
+
+/// From the records of a run's steps to one number per metric.
+namespace collprobe::report {
+
+/// The median of those `values` that are finite, NaN by its bits if none is: the middle one, or the
+/// mean of the two in the middle. Cost: linear in the number of values on average.
+inline double median(std::vector<double> values);
+
+/// One thing that a check found in a run, on however many steps.
+struct finding {
+    suspect first; ///< as on the first of the steps
+    std::uint64_t first_step = 0;
+    std::uint64_t last_step = 0;
+    std::uint64_t steps = 0; ///< on which the same check named the same rank and bucket
+};
+
+/// A run in one number per metric: the median over its steps. A median, because one faulty or one
+/// very first step must not move it.
+struct run_summary {
+    std::string run; ///< the caller's name for it
+    int ranks = 0;
+    std::uint64_t steps = 0;
+    std::uint64_t suspicious_steps = 0; ///< steps on which any rank is named
+    std::array<double, metric_count> medians{}; ///< by `metric`; NaN by its bits where no step has it
+    std::vector<double> leave_one_out; ///< per rank, as the medians
+    std::vector<finding> findings; ///< in order of their first step
+
+    double operator[](metric which) const noexcept { return medians[static_cast<std::size_t>(which)]; }
+};
+
+/// Collects the records of one run.
+class run_history {
+public:
+    explicit run_history(std::string run = {}) : run_(std::move(run)) {}
+
+    /// Takes one finished step; steps arrive in order.
+    /// Cost: memory for one number per metric and rank, and the search for each suspect.
+    void add(const step_record& record)
+    {
+        ranks_ = record.ranks;
+        for (int which = 0; which < metric_count; ++which) {
+            series_[static_cast<std::size_t>(which)].push_back(value_of(static_cast<metric>(which), record));
+        }
+        const std::vector<double>& cosines = record.cosine.leave_one_out;
+        if (leave_one_out_.size() < cosines.size()) leave_one_out_.resize(cosines.size());
+        for (std::size_t rank = 0; rank < cosines.size(); ++rank) leave_one_out_[rank].push_back(cosines[rank]);
+        for (const suspect& named : record.suspects) note(named, record.step);
+        suspicious_steps_ += record.suspects.empty() ? 0 : 1;
+        ++steps_;
+    }
+
+    /// The values of one metric, a value per step.
+    const std::vector<double>& series(metric which) const noexcept
+    {
+        return series_[static_cast<std::size_t>(which)];
+    }
+
+    /// Cost: linear in steps × (metrics + ranks).
+    run_summary summarize() const
+    {
+        run_summary result{run_, ranks_, steps_, suspicious_steps_, {}, {}, findings_};
+        for (std::size_t which = 0; which < series_.size(); ++which) result.medians[which] = median(series_[which]);
+        for (const std::vector<double>& cosines : leave_one_out_) result.leave_one_out.push_back(median(cosines));
+        return result;
+    }
+
+private:
+    void note(const suspect& named, std::uint64_t step)
+    {
+        for (finding& known : findings_) {
+            const suspect& before = known.first;
+            if (before.what == named.what && before.rank == named.rank && before.bucket == named.bucket
+                && before.other_rank == named.other_rank) {
+                known.last_step = step;
+                ++known.steps;
+                return;
+            }
+        }
+        findings_.push_back({named, step, step, 1});
+    }
+
+    std::string run_;
+    int ranks_ = 0;
+    std::uint64_t steps_ = 0;
+    std::uint64_t suspicious_steps_ = 0;
+    std::array<std::vector<double>, metric_count> series_;
+    std::vector<std::vector<double>> leave_one_out_; // [rank][step]
+    std::vector<finding> findings_;
+};
+
+namespace detail {
+
+/// Partially sorts `values` so that the element at `index` is the one a full sort would put there,
+/// none before it larger and none behind it smaller. (`std::nth_element` would cost an include of
+/// `<algorithm>`.)
+inline void select(std::vector<double>& values, std::size_t index) noexcept
+{
+    std::size_t first = 0;
+    std::size_t last = values.size();
+    while (last - first > 1) {
+        const double pivot = values[first + (last - first) / 2];
+        // [first, low) is below the pivot, [low, next) equals it, [high, last) is above.
+        std::size_t low = first;
+        std::size_t next = first;
+        std::size_t high = last;
+        while (next < high) {
+            if (values[next] < pivot) std::swap(values[low++], values[next++]);
+            else if (values[next] > pivot) std::swap(values[next], values[--high]);
+            else ++next;
+        }
+        if (index < low) last = low;
+        else if (index >= high) first = high;
+        else return;
+    }
+}
+
+} // namespace detail
+
+inline double median(std::vector<double> values)
+{
+    std::size_t kept = 0;
+    for (const double value : values) {
+        if (is_finite(value)) values[kept++] = value;
+    }
+    values.resize(kept);
+    if (kept == 0) return collprobe::detail::not_a_number();
+    const std::size_t middle = kept / 2;
+    detail::select(values, middle);
+    if (kept % 2 != 0) return values[middle];
+    double below = values[0];
+    for (std::size_t i = 1; i < middle; ++i) below = values[i] > below ? values[i] : below;
+    return 0.5 * below + 0.5 * values[middle];
+}
+
+} // namespace collprobe::report

@@ -1,0 +1,173 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <collprobe/record.hpp>
+#include <collprobe/report/metric.hpp>
+#include <collprobe/report/summary.hpp>
+
+/// Records as text for people.
+namespace collprobe::report {
+
+/// A number with four significant digits; "-" where it is undefined.
+inline std::string short_number(double value)
+{
+    if (is_nan(value)) return "-";
+    // Not left to snprintf: under -ffast-math nothing else is sure about an infinity.
+    if (!is_finite(value)) return (to_bits(value) >> 63) != 0 ? "-inf" : "inf";
+    char text[32];
+    std::snprintf(text, sizeof text, "%.4g", value);
+    return text;
+}
+
+/// Rows of cells, printed in columns: the first to the left, the others to the right.
+class text_table {
+public:
+    explicit text_table(std::vector<std::string> heading) { rows_.push_back(std::move(heading)); }
+
+    /// Cells beyond the heading's are printed too; missing ones are empty.
+    void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+
+    /// The lines, each ended by a newline, with a rule below the heading. Widths count bytes.
+    std::string text() const
+    {
+        std::vector<std::size_t> widths;
+        for (const auto& row : rows_) {
+            if (widths.size() < row.size()) widths.resize(row.size());
+            for (std::size_t column = 0; column < row.size(); ++column) {
+                if (widths[column] < row[column].size()) widths[column] = row[column].size();
+            }
+        }
+        std::string out;
+        for (std::size_t index = 0; index < rows_.size(); ++index) {
+            append_row(out, rows_[index], widths);
+            if (index == 0) append_rule(out, widths);
+        }
+        return out;
+    }
+
+private:
+    static constexpr std::size_t gap = 2;
+
+    static void append_row(
+        std::string& out, const std::vector<std::string>& row, const std::vector<std::size_t>& widths)
+    {
+        for (std::size_t column = 0; column < row.size(); ++column) {
+            const std::string padding(widths[column] - row[column].size(), ' ');
+            if (column > 0) out += std::string(gap, ' ') + padding + row[column];
+            else out += row[column] + (row.size() > 1 ? padding : std::string());
+        }
+        out += '\n';
+    }
+    static void append_rule(std::string& out, const std::vector<std::size_t>& widths)
+    {
+        std::size_t total = 0;
+        for (std::size_t column = 0; column < widths.size(); ++column) {
+            total += widths[column] + (column > 0 ? gap : 0);
+        }
+        out += std::string(total, '-') + '\n';
+    }
+
+    std::vector<std::vector<std::string>> rows_;
+};
+
+/// What a check found, in a clause that names the rank and the bucket: "rank 3, bucket 1: ...".
+inline std::string describe(const suspect& named)
+{
+    std::string text = "rank " + std::to_string(named.rank);
+    text += named.bucket < 0 ? std::string(", whole step: ") : ", bucket " + std::to_string(named.bucket) + ": ";
+    const std::string score
+        = " stands out, score " + short_number(named.statistic) + " against " + short_number(named.threshold);
+    switch (named.what) {
+    case check::non_finite:
+        text += short_number(named.statistic) + " element(s) are NaN or infinite";
+        if (named.index != no_index) text += ", the first at index " + std::to_string(named.index);
+        break;
+    case check::duplicate:
+        text += std::string("holds the same ") + (named.bucket < 0 ? "samples" : "bits") + " as rank "
+            + std::to_string(named.other_rank);
+        break;
+    case check::stale: text += "sent the very bits of the step before"; break;
+    case check::result_differs: text += "received other bits than the majority of the ranks"; break;
+    case check::loss: text += "its loss" + score; break;
+    case check::gradient_norm: text += "the norm of its gradient" + score; break;
+    case check::cosine: text += "the cosine of its gradient with the others'" + score; break;
+    }
+    return text;
+}
+
+/// A column per run, a row per metric (medians over the steps), below them the suspicious steps and a
+/// row per entry of `extra`: its label, and a cell per run.
+inline std::string comparison_table(const std::vector<run_summary>& runs,
+    const std::vector<std::pair<std::string, std::vector<std::string>>>& extra = {})
+{
+    std::vector<std::string> heading = {"median over steps"};
+    for (const run_summary& run : runs) heading.push_back(run.run);
+    text_table table(std::move(heading));
+    for (int which = 0; which < metric_count; ++which) {
+        std::vector<std::string> row = {name(static_cast<metric>(which))};
+        for (const run_summary& run : runs) row.push_back(short_number(run[static_cast<metric>(which)]));
+        table.add_row(std::move(row));
+    }
+    std::vector<std::string> steps = {"steps that name a suspect"};
+    for (const run_summary& run : runs) {
+        steps.push_back(std::to_string(run.suspicious_steps) + " of " + std::to_string(run.steps));
+    }
+    table.add_row(std::move(steps));
+    for (const auto& [label, cells] : extra) {
+        std::vector<std::string> row = {label};
+        row.insert(row.end(), cells.begin(), cells.end());
+        table.add_row(std::move(row));
+    }
+    return table.text();
+}
+
+/// One step by rank (loss, gradient norm, leave-one-out cosine), and a line per suspect below. In
+/// `summary` mode, where no rank's own numbers are known, the suspects alone.
+inline std::string step_table(const step_record& record)
+{
+    std::string text = "step " + std::to_string(record.step) + '\n';
+    if (!record.losses.empty() || !record.gradient_norms.empty()) {
+        text_table table({"rank", "loss", "gradient norm", "cosine with the others"});
+        const auto cell = [](const std::vector<double>& values, std::size_t rank) {
+            return rank < values.size() ? short_number(values[rank]) : std::string("-");
+        };
+        for (std::size_t rank = 0; rank < static_cast<std::size_t>(record.ranks); ++rank) {
+            table.add_row({std::to_string(rank), cell(record.losses, rank), cell(record.gradient_norms, rank),
+                cell(record.cosine.leave_one_out, rank)});
+        }
+        text += table.text();
+    }
+    for (const suspect& named : record.suspects) text += "suspect: " + describe(named) + '\n';
+    return text;
+}
+
+/// One line per finding of a run, in order of the first step: "step 120: rank 3, bucket 1: ...". At
+/// most `limit` lines; the rest is counted on a last one.
+inline std::string finding_list(const run_summary& run, std::size_t limit = 20)
+{
+    std::string text;
+    std::size_t shown = 0;
+    for (const finding& found : run.findings) {
+        if (shown++ == limit) {
+            text += "... and " + std::to_string(run.findings.size() - limit) + " more\n";
+            break;
+        }
+        text += "step " + std::to_string(found.first_step) + ": " + describe(found.first);
+        if (found.steps > 1) {
+            text += " (and " + std::to_string(found.steps - 1) + " more step(s), up to "
+                + std::to_string(found.last_step) + ")";
+        }
+        text += '\n';
+    }
+    return text;
+}
+
+} // namespace collprobe::report

@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <clocale>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/report/json.hpp>
+
+#include "sample.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+step_record step_with_suspects()
+{
+    step_record record = sample_step(3);
+    record.suspects = {{.rank = 2, .bucket = 1, .what = check::non_finite, .statistic = 3, .index = 41},
+        {.rank = 0, .other_rank = 1, .what = check::duplicate, .statistic = detail::infinity()}};
+    return record;
+}
+
+} // namespace
+
+TEST_CASE("a step is one line with the members of the schema in their order")
+{
+    CHECK(report::json_line("strict", step_with_suspects())
+        == "{\"schema\":1,\"kind\":\"step\",\"run\":\"strict\",\"step\":3,\"ranks\":3,"
+           "\"loss\":{\"mean\":0.10000000000000001,\"std\":0.33333333333333331,\"std_sample\":0.5,\"range\":2.25},"
+           "\"grad_norm\":{\"mean\":1e-300,\"std\":12345.678901234567,\"cv\":0.125},"
+           "\"cosine\":{\"mean_pairwise\":-0.25,\"pooled\":0.75,\"predicted\":null,"
+           "\"leave_one_out\":[0.5,null,-0.5]},\"noise_scale\":null,\"suspects\":["
+           "{\"rank\":2,\"other_rank\":null,\"bucket\":1,\"check\":\"non_finite\",\"statistic\":3,\"threshold\":0,"
+           "\"index\":41},"
+           "{\"rank\":0,\"other_rank\":1,\"bucket\":null,\"check\":\"duplicate\",\"statistic\":null,\"threshold\":0,"
+           "\"index\":null}]}\n");
+}
+
+TEST_CASE("numbers come back as the same double")
+{
+    std::string line;
+    report::detail::json_writer json(line);
+    for (const double value : {0.1, -1e-300, 5e-324, 1.7976931348623157e308, 1.0 / 3.0, 0.0}) {
+        line.clear();
+        json.number(value);
+        CHECK(std::strtod(line.c_str(), nullptr) == value);
+    }
+}
+
+TEST_CASE("names are escaped")
+{
+    const std::string line = report::json_line("a\"b\\c\n\x01", sample_step(0));
+    CHECK(contains(line, R"("run":"a\"b\\c\u000a\u0001",)"));
+    CHECK(line.find('\n') == line.size() - 1);
+}
+
+TEST_CASE("a decimal comma in the locale does not reach the file")
+{
+    bool changed = false;
+    for (const char* locale : {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8"}) {
+        changed = changed || std::setlocale(LC_NUMERIC, locale) != nullptr;
+    }
+    const std::string line = report::json_line("strict", sample_step(0));
+    std::setlocale(LC_NUMERIC, "C");
+    if (!changed) MESSAGE("no such locale here: only the C locale was tried");
+    CHECK(contains(line, "\"std_sample\":0.5,"));
+}
+
+TEST_CASE("a summary has the medians under the same names, its findings and the caller's numbers")
+{
+    report::run_history history("mild");
+    history.add(step_with_suspects());
+    history.add(sample_step(4));
+    history.add(step_with_suspects());
+    const std::string line = report::json_line(
+        history.summarize(), {{"test_accuracy", 0.5}, {"undefined", detail::not_a_number()}});
+    CHECK(contains(line, "{\"schema\":1,\"kind\":\"summary\",\"run\":\"mild\",\"steps\":3,\"ranks\":3,\"loss\":{\"mean\":0.1"));
+    CHECK(contains(line, "\"leave_one_out\":[0.5,null,-0.5]}"));
+    CHECK(contains(line, "\"first_step\":3,\"last_step\":3,\"steps\":2}"));
+    CHECK(contains(line, "\"suspicious_steps\":2,\"test_accuracy\":0.5,\"undefined\":null}\n"));
+}
+
+TEST_CASE("a run without steps is a line of nulls")
+{
+    const std::string line = report::json_line(report::run_history("none").summarize());
+    CHECK(contains(line, "\"loss\":{\"mean\":null,"));
+    CHECK(contains(line, "\"suspects\":[]"));
+}

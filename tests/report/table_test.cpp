@@ -1,0 +1,107 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/report/table.hpp>
+
+#include "sample.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string line_with(const std::string& text, const std::string& part)
+{
+    const std::size_t at = text.find(part);
+    if (at == std::string::npos) return "";
+    const std::size_t first = text.rfind('\n', at) + 1; // npos + 1 is 0: the first line
+    return text.substr(first, text.find('\n', at) - first);
+}
+
+} // namespace
+
+TEST_CASE("columns line up and the first is to the left")
+{
+    report::text_table table({"a", "bb"});
+    table.add_row({"long", "1"});
+    table.add_row({"x", "12345"});
+    CHECK(table.text() == "a        bb\n-----------\nlong      1\nx     12345\n");
+}
+
+TEST_CASE("short numbers show undefined and infinite values as such")
+{
+    CHECK(report::short_number(0.0251234) == "0.02512");
+    CHECK(report::short_number(1e-300) == "1e-300");
+    CHECK(report::short_number(detail::not_a_number()) == "-");
+    CHECK(report::short_number(detail::infinity()) == "inf");
+    CHECK(report::short_number(-detail::infinity()) == "-inf");
+}
+
+TEST_CASE("the comparison has a column per run and the medians of the same records")
+{
+    report::run_history strict("strict");
+    report::run_history mild("mild");
+    strict.add(sample_step(0));
+    mild.add(sample_step(0, 1));
+    const std::string text = report::comparison_table(
+        {strict.summarize(), mild.summarize()}, {{"test accuracy", {"98.1 %", "97.9 %"}}});
+    CHECK(contains(line_with(text, "median over steps"), "strict  "));
+    CHECK(contains(line_with(text, "loss, mean of ranks"), " 0.1 "));
+    CHECK(contains(line_with(text, "loss, mean of ranks"), " 1.1"));
+    CHECK(contains(line_with(text, "loss, std"), "   0.3333     0.3333"));
+    CHECK(contains(line_with(text, "cosine, mean over pairs"), "-0.25"));
+    CHECK(line_with(text, "noise scale, in").back() == '-');
+    CHECK(contains(line_with(text, "test accuracy"), "98.1 %"));
+    CHECK(contains(line_with(text, "suspect"), "0 of 1"));
+}
+
+TEST_CASE("a step shows every rank and says what the suspects did")
+{
+    step_record record = sample_step(17);
+    record.suspects = {{.rank = 2, .bucket = 1, .what = check::non_finite, .statistic = 3, .index = 41},
+        {.rank = 1, .other_rank = 2, .bucket = -1, .what = check::duplicate, .statistic = 1},
+        {.rank = 0, .bucket = 0, .what = check::gradient_norm, .statistic = 123.4, .threshold = 32}};
+    const std::string text = report::step_table(record);
+    CHECK(contains(text, "step 17\n"));
+    CHECK(contains(line_with(text, "0.25"), "0     0.25"));
+    CHECK(contains(text, "rank 2, bucket 1: 3 element(s) are NaN or infinite, the first at index 41"));
+    CHECK(contains(text, "rank 1, whole step: holds the same samples as rank 2"));
+    CHECK(contains(text, "rank 0, bucket 0: the norm of its gradient stands out, score 123.4 against 32"));
+
+    step_record summary_mode = record;
+    summary_mode.losses.clear();
+    summary_mode.gradient_norms.clear();
+    const std::string short_text = report::step_table(summary_mode);
+    CHECK_FALSE(contains(short_text, "gradient norm  "));
+    CHECK(contains(short_text, "rank 2, bucket 1"));
+}
+
+TEST_CASE("every check is described with rank and bucket")
+{
+    for (const check what : {check::non_finite, check::duplicate, check::stale, check::result_differs, check::loss,
+             check::gradient_norm, check::cosine}) {
+        const std::string text = report::describe({.rank = 5, .other_rank = 6, .bucket = 3, .what = what});
+        CHECK(contains(text, "rank 5, bucket 3: "));
+        CHECK(text.size() > std::string("rank 5, bucket 3: ").size());
+    }
+}
+
+TEST_CASE("the list of findings names the steps and is bounded")
+{
+    report::run_history history;
+    for (std::uint64_t step = 10; step < 13; ++step) {
+        step_record record = sample_step(step);
+        record.suspects = {{.rank = 3, .bucket = 1, .what = check::stale}};
+        for (int rank = 0; rank < 30 && step == 11; ++rank) {
+            record.suspects.push_back({.rank = rank, .bucket = 9, .what = check::stale});
+        }
+        history.add(record);
+    }
+    const std::string text = report::finding_list(history.summarize(), 5);
+    CHECK(contains(text, "step 10: rank 3, bucket 1: sent the very bits of the step before (and 2 more step(s), up to 12)\n"));
+    CHECK(contains(text, "... and 26 more\n"));
+}
