@@ -121,6 +121,21 @@ struct suspect {
     std::uint64_t index = no_index; ///< first bad element where one is known
 };
 
+/// The collective a bucket went through.
+enum class collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast };
+
+constexpr const char* name(collective call) noexcept
+{
+    switch (call) {
+    case collective::all_reduce: return "all_reduce";
+    case collective::reduce_scatter: return "reduce_scatter";
+    case collective::all_gather: return "all_gather";
+    case collective::all_to_all: return "all_to_all";
+    case collective::broadcast: return "broadcast";
+    }
+    return "unknown";
+}
+
 /// How the records of a step reached the ranks.
 enum class report_mode : std::uint8_t {
     gather, ///< every rank has every rank's records: exact tables, up to about a thousand ranks
@@ -134,10 +149,11 @@ constexpr const char* name(report_mode mode) noexcept
 
 /// One probed collective of a step, over all ranks.
 struct bucket_record {
-    std::uint64_t count = 0; ///< elements per rank
+    collective call = collective::all_reduce;
     element_type type = element_type::float32;
-    spread gradient_norm;
-    double pooled_cosine = detail::not_a_number();
+    std::uint64_t count = 0; ///< elements that each rank sent
+    spread gradient_norm; ///< of the L2 norms of what the ranks sent
+    double pooled_cosine = detail::not_a_number(); ///< of sums and averages, else undefined
     std::uint64_t nonfinite = 0; ///< summed over ranks
     /// Whether every rank's result has the same bits; true where the collective promises no such thing.
     bool results_agree = true;
@@ -150,6 +166,7 @@ struct step_record {
     int ranks = 0;
     report_mode mode = report_mode::gather;
     spread loss;
+    spread loss_weighted; ///< each rank weighted by its tokens; as `loss` where the weights are equal
     spread gradient_norm; ///< of the whole gradient, all buckets together
     alignment cosine; ///< of the whole gradient
     std::vector<double> losses; ///< per rank; empty in `summary` mode

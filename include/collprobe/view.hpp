@@ -26,17 +26,25 @@ public:
     constexpr view() = default;
     COLLPROBE_HD constexpr view(T* data, std::uint64_t count) noexcept : data_(data), count_(count) {}
 
-    /// From anything that holds its elements in one run: `std::vector`, `std::array`, `std::span`,
-    /// a buffer of this library, a view of the non-const type.
+    /// A view of constants from one of variables.
+    COLLPROBE_HD constexpr view(const view<std::remove_const_t<T>>& other) noexcept
+        requires std::is_const_v<T>
+        : data_(other.data()), count_(other.count())
+    {
+    }
+
+    /// From anything that holds its elements in one run: `std::vector`, `std::array`, `std::span`, a
+    /// buffer of this library. Host only.
     template <class Range>
-        requires(!std::is_same_v<std::remove_cvref_t<Range>, view>
+        requires(!std::is_same_v<std::remove_cvref_t<Range>, view<T>>
+            && !std::is_same_v<std::remove_cvref_t<Range>, view<std::remove_const_t<T>>>
             && requires(Range&& range) {
                    { range.data() } -> std::convertible_to<T*>;
                    { range.size() } -> std::convertible_to<std::size_t>;
                    requires std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(range.data())>>,
                        std::remove_cv_t<T>>;
                })
-    COLLPROBE_HD constexpr view(Range&& range) noexcept
+    constexpr view(Range&& range) noexcept
         : data_(range.data()), count_(static_cast<std::uint64_t>(range.size()))
     {
     }

@@ -238,11 +238,14 @@ public:
     bool recorded() const noexcept { return static_cast<bool>(stream_); }
 
     /// Whether the captured work is done; never blocks.
-    /// \throws error `invalid_argument` if the event was never recorded.
+    /// \throws error `invalid_argument` if the event was never recorded; the error that the captured
+    /// work left, if it has not surfaced elsewhere yet.
     bool query(call_site where = call_site::current()) const
     {
         require_recorded("query", where);
-        return stream_->is_done(number_);
+        if (!stream_->is_done(number_)) return false;
+        if (const std::exception_ptr failure = stream_->error_before(number_)) std::rethrow_exception(failure);
+        return true;
     }
     /// Blocks the caller until the captured work is done; throws the error that it left, if any.
     void synchronize(call_site where = call_site::current()) const { synchronize(-1, where); }

@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/config.hpp>
+
+namespace collprobe::detail {
+
+/// Which ranks hold which digest: a hash table for n ranks that is made once and cleared per use.
+class digest_index {
+public:
+    struct group {
+        std::uint64_t digest = 0;
+        int first_rank = -1; ///< -1 marks a free place
+        int ranks = 0;
+    };
+
+    explicit digest_index(int ranks)
+    {
+        std::uint64_t places = 4;
+        while (places < 2 * static_cast<std::uint64_t>(ranks)) places *= 2;
+        groups_.resize(static_cast<std::size_t>(places));
+    }
+
+    void clear() noexcept
+    {
+        for (group& place : groups_) place = {};
+        distinct_ = 0;
+    }
+    /// Adds `rank`, which holds `digest`, and returns its group; `first_rank` is `rank` if it is new.
+    const group& add(std::uint64_t digest, int rank) noexcept
+    {
+        group& found = groups_[place_of(digest)];
+        if (found.first_rank < 0) {
+            found = {digest, rank, 0};
+            ++distinct_;
+        }
+        ++found.ranks;
+        return found;
+    }
+    const group& find(std::uint64_t digest) const noexcept { return groups_[place_of(digest)]; }
+    int distinct() const noexcept { return distinct_; }
+    /// The largest number of ranks that hold the same digest.
+    int largest() const noexcept
+    {
+        int most = 0;
+        for (const group& place : groups_) most = place.ranks > most ? place.ranks : most;
+        return most;
+    }
+
+private:
+    // Digests are uniform already: their low bits are a hash.
+    std::size_t place_of(std::uint64_t digest) const noexcept
+    {
+        std::size_t place = static_cast<std::size_t>(digest) & (groups_.size() - 1);
+        while (groups_[place].first_rank >= 0 && groups_[place].digest != digest) {
+            place = (place + 1) & (groups_.size() - 1);
+        }
+        return place;
+    }
+
+    std::vector<group> groups_;
+    int distinct_ = 0;
+};
+
+} // namespace collprobe::detail

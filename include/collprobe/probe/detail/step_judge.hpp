@@ -1,0 +1,318 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <collprobe/error.hpp>
+#include <collprobe/probe/alignment.hpp>
+#include <collprobe/probe/detail/digest_index.hpp>
+#include <collprobe/probe/detail/step_message.hpp>
+#include <collprobe/probe/dispersion.hpp>
+#include <collprobe/probe/outlier.hpp>
+#include <collprobe/record.hpp>
+
+namespace collprobe::detail {
+
+/// Turns the messages of a step into the record that all ranks agree on. Every rank runs the same
+/// arithmetic on the same bytes in the same order of steps, so no rank's opinion is special.
+/// Allocates only when a step has more buckets than any before it.
+class step_judge {
+public:
+    step_judge(int ranks, double false_alarms_per_step)
+        : ranks_(ranks),
+          false_alarms_per_step_(false_alarms_per_step),
+          holders_(ranks),
+          values_(static_cast<std::size_t>(ranks)),
+          weights_(static_cast<std::size_t>(ranks)),
+          norms_squared_(static_cast<std::size_t>(ranks)),
+          dots_(static_cast<std::size_t>(ranks))
+    {
+    }
+
+    /// `gram` is the n x n Gram matrix of the whole gradient, upper triangle, or empty.
+    void judge(const gathered_step& step, std::span<const bucket_call> calls, std::span<const double> gram,
+        step_record& out, call_site where)
+    {
+        require_same_step(step, where);
+        out.step = step.header(0).step;
+        out.ranks = ranks_;
+        out.mode = report_mode::gather;
+        out.unprobed_calls = step.header(0).unprobed_calls;
+        out.suspects.clear();
+        out.buckets.resize(calls.size());
+        if (calls.size() > known_buckets_ || !detector_) grow(calls.size());
+
+        judge_losses(step, out);
+        for (double& value : norms_squared_) value = 0;
+        for (double& value : dots_) value = 0;
+        double sum_norm_squared = 0;
+        bool all_have_dots = true;
+        for (std::size_t b = 0; b < calls.size(); ++b) {
+            describe_bucket(step, b, calls[b], out.buckets[b]);
+            judge_bucket(step, b, calls[b], out);
+            if (!calls[b].is_gradient()) continue;
+            for (int r = 0; r < ranks_; ++r) {
+                const bucket_entry& entry = step.entry(r, b);
+                norms_squared_[index(r)] += unscaled(entry.input.sum_of_squares, entry.input.scale);
+                dots_[index(r)] += entry.result.dot * sum_factor(calls[b]);
+            }
+            sum_norm_squared += sum_norm_squared_of(step, b, calls[b]);
+            all_have_dots = all_have_dots && calls[b].has_dot;
+        }
+        out.gradient_norms.resize(index(ranks_));
+        for (int r = 0; r < ranks_; ++r) out.gradient_norms[index(r)] = square_root(norms_squared_[index(r)]);
+        out.gradient_norm = dispersion(out.gradient_norms);
+        if (all_have_dots) align_from_sums(norms_squared_, dots_, sum_norm_squared, out.cosine);
+        else align_from_sums(norms_squared_, sum_norm_squared, out.cosine);
+        align_over_steps(gram, total(norms_squared_), sum_norm_squared, out.cosine);
+        judge_cosines(out);
+    }
+
+    /// Completes `out`, which holds what norms alone tell: the exact values where there is a Gram
+    /// matrix, and the cosine that the noise scale over many steps predicts.
+    /// `squares` = sum |g_r|^2 and `sum_norm_squared` = |sum g_r|^2 stand in for a missing matrix.
+    void align_over_steps(
+        std::span<const double> gram, double squares, double sum_norm_squared, alignment& out)
+    {
+        if (!gram.empty()) {
+            align_from_gram(gram, ranks_, out);
+            squares = 0;
+            double products = 0;
+            for (std::size_t i = 0; i < index(ranks_); ++i) {
+                squares += gram[i * index(ranks_) + i];
+                for (std::size_t j = i + 1; j < index(ranks_); ++j) products += gram[i * index(ranks_) + j];
+            }
+            sum_norm_squared = squares + 2 * products;
+        }
+        noise_.update(estimate_noise(ranks_, squares, sum_norm_squared));
+        out.predicted_cosine = noise_.predicted_cosine();
+    }
+
+private:
+    static constexpr std::size_t loss_test = 0;
+    static constexpr std::size_t cosine_test = 1;
+    static constexpr std::size_t first_bucket_test = 2;
+    /// Equal bits mean equal data only where there is data: buffers with fewer non-zero elements than
+    /// this may agree by chance.
+    static constexpr std::uint64_t telling_elements = 16;
+
+    static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
+    static double unscaled(double value, int scale) noexcept
+    {
+        return value * power_of_two(scale) * power_of_two(scale);
+    }
+    /// By what a result must be multiplied to be the sum over ranks.
+    double sum_factor(const bucket_call& call) const noexcept
+    {
+        return call.operation == reduction::average ? ranks_ : 1;
+    }
+
+    void require_same_step(const gathered_step& step, call_site where)
+    {
+        for (int r = 1; r < ranks_; ++r) {
+            if (step.header(r).step == step.header(0).step) continue;
+            throw error(status::mismatch,
+                "rank " + std::to_string(r) + " reports step " + std::to_string(step.header(r).step)
+                    + " where rank 0 reports step " + std::to_string(step.header(0).step),
+                {.call = "end_step", .communicator = {}, .where = where}, {r});
+        }
+    }
+
+    void grow(std::size_t buckets)
+    {
+        known_buckets_ = buckets;
+        previous_.assign(buckets * index(ranks_), {});
+        detector_.emplace(ranks_, static_cast<int>(first_bucket_test + buckets),
+            outlier_options{.false_alarms_per_step = false_alarms_per_step_});
+    }
+
+    void judge_losses(const gathered_step& step, step_record& out)
+    {
+        out.losses.resize(index(ranks_));
+        for (int r = 0; r < ranks_; ++r) {
+            out.losses[index(r)] = step.header(r).loss;
+            weights_[index(r)] = step.header(r).weight;
+            if (!is_finite(step.header(r).loss)) {
+                out.suspects.push_back({.rank = r, .what = check::non_finite, .statistic = 1});
+            }
+        }
+        out.loss = dispersion(out.losses);
+        out.loss_weighted = dispersion(out.losses, weights_);
+
+        holders_.clear();
+        for (int r = 0; r < ranks_; ++r) {
+            if (step.header(r).sample_digest == 0) continue;
+            const int holder = holders_.add(step.header(r).sample_digest, r).first_rank;
+            if (holder != r) {
+                out.suspects.push_back(
+                    {.rank = r, .other_rank = holder, .what = check::duplicate, .statistic = 1});
+            }
+        }
+        judge_statistically(loss_test, out.losses, check::loss, -1, out);
+    }
+
+    void describe_bucket(
+        const gathered_step& step, std::size_t b, const bucket_call& call, bucket_record& bucket)
+    {
+        bucket.call = call.call;
+        bucket.type = call.type;
+        bucket.count = call.count;
+        bucket.nonfinite = 0;
+        bucket.inputs.resize(index(ranks_));
+        for (int r = 0; r < ranks_; ++r) {
+            bucket.inputs[index(r)] = step.entry(r, b).input;
+            bucket.nonfinite += bucket.inputs[index(r)].nonfinite();
+            values_[index(r)] = bucket.inputs[index(r)].l2();
+        }
+        bucket.gradient_norm = dispersion(values_);
+        bucket.pooled_cosine = not_a_number();
+        if (call.is_gradient() && call.has_result) {
+            for (int r = 0; r < ranks_; ++r) {
+                values_[index(r)]
+                    = unscaled(bucket.inputs[index(r)].sum_of_squares, bucket.inputs[index(r)].scale);
+            }
+            align_from_sums(values_, sum_norm_squared_of(step, b, call), scratch_);
+            bucket.pooled_cosine = scratch_.pooled;
+        }
+    }
+
+    void judge_bucket(const gathered_step& step, std::size_t b, const bucket_call& call, step_record& out)
+    {
+        const int bucket = static_cast<int>(b);
+        for (int r = 0; r < ranks_; ++r) {
+            const statistics& input = step.entry(r, b).input;
+            if (input.nonfinite() == 0) continue;
+            out.suspects.push_back({.rank = r,
+                .bucket = bucket,
+                .what = check::non_finite,
+                .statistic = static_cast<double>(input.nonfinite()),
+                .index = input.first_nonfinite});
+        }
+        if (call.is_gradient()) judge_copies(step, b, out);
+        if (call.is_replicated() && call.has_result) judge_replicas(step, b, out);
+        else out.buckets[b].results_agree = true;
+        for (int r = 0; r < ranks_; ++r) values_[index(r)] = log_norm(step.entry(r, b).input.l2());
+        judge_statistically(first_bucket_test + b, values_, check::gradient_norm, bucket, out);
+    }
+
+    /// Ranks that hold each other's bits, or their own of the step before.
+    void judge_copies(const gathered_step& step, std::size_t b, step_record& out)
+    {
+        const int bucket = static_cast<int>(b);
+        holders_.clear();
+        for (int r = 0; r < ranks_; ++r) {
+            const statistics& input = step.entry(r, b).input;
+            held& before = previous_[b * index(ranks_) + index(r)];
+            if (input.count - input.zero < telling_elements) {
+                before = {};
+                continue;
+            }
+            const int holder = holders_.add(input.digest, r).first_rank;
+            if (holder != r) {
+                out.suspects.push_back({.rank = r,
+                    .other_rank = holder,
+                    .bucket = bucket,
+                    .what = check::duplicate,
+                    .statistic = 1});
+            }
+            if (before.count == input.count && before.digest == input.digest) {
+                out.suspects.push_back(
+                    {.rank = r, .bucket = bucket, .what = check::stale, .statistic = 1});
+            }
+            before = {input.count, input.digest};
+        }
+    }
+
+    /// Ranks whose result differs from what most ranks received; no rank where there is no majority.
+    void judge_replicas(const gathered_step& step, std::size_t b, step_record& out)
+    {
+        holders_.clear();
+        for (int r = 0; r < ranks_; ++r) holders_.add(step.entry(r, b).result.digest, r);
+        out.buckets[b].results_agree = holders_.distinct() == 1;
+        if (out.buckets[b].results_agree) return;
+        const int bucket = static_cast<int>(b);
+        const int most = holders_.largest();
+        if (2 * most <= ranks_) {
+            out.suspects.push_back({.bucket = bucket,
+                .what = check::result_differs,
+                .statistic = static_cast<double>(holders_.distinct())});
+            return;
+        }
+        for (int r = 0; r < ranks_; ++r) {
+            if (holders_.find(step.entry(r, b).result.digest).ranks == most) continue;
+            out.suspects.push_back(
+                {.rank = r, .bucket = bucket, .what = check::result_differs, .statistic = 1});
+        }
+    }
+
+    /// |sum over ranks of this bucket|^2, from the result; NaN where it was not read.
+    double sum_norm_squared_of(const gathered_step& step, std::size_t b, const bucket_call& call) const
+    {
+        if (!call.has_result) return not_a_number();
+        const double factor = sum_factor(call) * sum_factor(call);
+        if (call.call == collective::all_reduce) {
+            const result_record& result = step.entry(0, b).result;
+            return factor * unscaled(result.sum_of_squares, result.scale);
+        }
+        double total = 0; // a reduce-scatter leaves a part with each rank
+        for (int r = 0; r < ranks_; ++r) {
+            const result_record& result = step.entry(r, b).result;
+            total += factor * unscaled(result.sum_of_squares, result.scale);
+        }
+        return total;
+    }
+
+    void judge_cosines(step_record& out)
+    {
+        if (out.cosine.leave_one_out.size() != index(ranks_)) return;
+        for (int r = 0; r < ranks_; ++r) values_[index(r)] = fisher_z(out.cosine.leave_one_out[index(r)]);
+        judge_statistically(cosine_test, values_, check::cosine, -1, out);
+    }
+
+    void judge_statistically(
+        std::size_t test, std::span<const double> values, check what, int bucket, step_record& out)
+    {
+        const outlier_verdict verdict = detector_->judge(static_cast<int>(test), values);
+        for (const outlier& found : verdict.suspects()) {
+            // The evidence that decided: the score over ranks, or the one over the rank's own past.
+            const bool by_history = found.needed_history;
+            out.suspects.push_back({.rank = found.rank,
+                .bucket = bucket,
+                .what = what,
+                .statistic = by_history ? found.history_score : found.score,
+                .threshold = by_history ? found.history_cutoff : found.cutoff});
+        }
+    }
+
+    static double total(std::span<const double> values) noexcept
+    {
+        double sum = 0;
+        for (const double value : values) sum += value;
+        return sum;
+    }
+
+    struct held {
+        std::uint64_t count = 0;
+        std::uint64_t digest = 0;
+    };
+
+    int ranks_;
+    double false_alarms_per_step_;
+    std::size_t known_buckets_ = 0;
+    std::optional<outlier_detector> detector_;
+    std::vector<held> previous_;
+    digest_index holders_;
+    std::vector<double> values_;
+    std::vector<double> weights_;
+    std::vector<double> norms_squared_;
+    std::vector<double> dots_;
+    smoothed_noise_scale noise_;
+    alignment scratch_;
+};
+
+} // namespace collprobe::detail

@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <array>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/view.hpp>
+
+using collprobe::view;
+
+TEST_CASE("a view counts elements and reports bytes apart")
+{
+    std::vector<double> data(5);
+    const view<double> all(data);
+    CHECK(all.data() == data.data());
+    CHECK(all.count() == 5);
+    CHECK(all.size() == 5);
+    CHECK(all.size_bytes() == 40);
+    CHECK_FALSE(all.empty());
+    CHECK(all.end() - all.begin() == 5);
+    all[2] = 7;
+    CHECK(data[2] == 7);
+}
+
+TEST_CASE("a view comes from any contiguous container and adds const, never drops it")
+{
+    std::vector<float> vector(3);
+    const std::vector<float> constant(3);
+    std::array<float, 4> array{};
+    CHECK(view<float>(vector).count() == 3);
+    CHECK(view<const float>(vector).count() == 3);
+    CHECK(view<const float>(constant).count() == 3);
+    CHECK(view<float>(array).count() == 4);
+    CHECK(view<float>(std::span<float>(vector).subspan(1)).count() == 2);
+    CHECK(view<const float>(view<float>(vector)).data() == vector.data());
+    static_assert(std::is_same_v<decltype(view(vector)), view<float>>);
+    static_assert(std::is_same_v<decltype(view(constant)), view<const float>>);
+    static_assert(!std::is_constructible_v<view<float>, const std::vector<float>&>);
+    static_assert(!std::is_constructible_v<view<float>, view<const float>>);
+    static_assert(!std::is_constructible_v<view<float>, std::vector<double>&>);
+    static_assert(!std::is_constructible_v<view<float>, std::vector<int>&>);
+    static_assert(std::is_trivially_copyable_v<view<float>>);
+}
+
+TEST_CASE("parts of a view, the empty one among them")
+{
+    std::vector<int> data{0, 1, 2, 3, 4};
+    const view<int> all(data);
+    CHECK(all.part(1, 3).count() == 3);
+    CHECK(all.part(1, 3)[0] == 1);
+    CHECK(all.part(5, 0).empty());
+    CHECK(view<int>().part(0, 0).data() == nullptr);
+    CHECK(view<int>().empty());
+}
