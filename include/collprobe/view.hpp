@@ -27,8 +27,9 @@ public:
     COLLPROBE_HD constexpr view(T* data, std::uint64_t count) noexcept : data_(data), count_(count) {}
 
     /// A view of constants from one of variables.
-    COLLPROBE_HD constexpr view(const view<std::remove_const_t<T>>& other) noexcept
-        requires std::is_const_v<T>
+    template <class Variable>
+        requires(std::is_same_v<const Variable, T> && !std::is_const_v<Variable>)
+    COLLPROBE_HD constexpr view(const view<Variable>& other) noexcept
         : data_(other.data()), count_(other.count())
     {
     }

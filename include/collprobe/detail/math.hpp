@@ -13,6 +13,8 @@ namespace collprobe::detail {
 COLLPROBE_HD inline double square_root(double value) noexcept { return __builtin_sqrt(value); }
 COLLPROBE_HD inline double natural_log(double value) noexcept { return __builtin_log(value); }
 COLLPROBE_HD inline double exponential(double value) noexcept { return __builtin_exp(value); }
+/// 1 - erf(value), accurate in the tail.
+COLLPROBE_HD inline double error_function_complement(double value) noexcept { return __builtin_erfc(value); }
 COLLPROBE_HD constexpr double absolute(double value) noexcept
 {
     return bit_cast<double>(bit_cast<std::uint64_t>(value) & ~(std::uint64_t{1} << 63));
@@ -22,6 +24,12 @@ COLLPROBE_HD constexpr double absolute(double value) noexcept
 COLLPROBE_HD constexpr double power_of_two(int exponent) noexcept
 {
     return bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
+}
+
+/// The exponent e of 2^e <= |value| < 2^(e+1), read from the bits: -1023 for zero and subnormals.
+COLLPROBE_HD constexpr int binary_exponent(double value) noexcept
+{
+    return static_cast<int>((bit_cast<std::uint64_t>(value) >> 52) & 0x7ff) - 1023;
 }
 
 /// Constants by bits, so that `-ffast-math` cannot reason about them.
