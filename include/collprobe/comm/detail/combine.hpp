@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/detail/rounding.hpp>
+#include <collprobe/element.hpp>
+
+/// The arithmetic of one hop of a reduction: two values of the element type give one, rounded to it.
+namespace collprobe::detail {
+
+/// The correctly rounded sum. Integers wrap. 16-bit floating point is added in float and rounded again:
+/// that is the correctly rounded sum too, because float has at least 2p + 2 significand bits for
+/// p = 11 and p = 8, and a subnormal sum is exact (S. Figueroa, "When is double rounding innocuous?",
+/// 1995).
+template <element T>
+constexpr T add(T a, T b) noexcept
+{
+    if constexpr (std::is_floating_point_v<T>) {
+        return a + b;
+    } else if constexpr (floating_element<T>) {
+        return T(static_cast<float>(a) + static_cast<float>(b));
+    } else {
+        // In 64 unsigned bits: a narrow type would be promoted to int, where overflow is undefined.
+        return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+    }
+}
+
+/// The correctly rounded product. Integers wrap. 16-bit floating point is multiplied in double, where
+/// the product is exact (in float a tiny bfloat16 product would be rounded twice).
+template <element T>
+constexpr T multiply(T a, T b) noexcept
+{
+    if constexpr (std::is_floating_point_v<T>) {
+        return a * b;
+    } else if constexpr (floating_element<T>) {
+        return T(static_cast<double>(a) * static_cast<double>(b));
+    } else {
+        return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+    }
+}
+
+/// Whether a < b; -0 < +0, and NaN is not ordered. By bits, so right under `-ffast-math`.
+template <element T>
+constexpr bool less(T a, T b) noexcept
+{
+    if constexpr (floating_element<T>) {
+        using bits_type = typename element_traits<T>::bits_type;
+        constexpr bits_type sign = element_traits<T>::sign_mask;
+        const auto rank_of = [](bits_type bits) {
+            return static_cast<bits_type>((bits & sign) != 0 ? ~bits : (bits | sign));
+        };
+        return rank_of(to_bits(a)) < rank_of(to_bits(b));
+    } else {
+        return a < b;
+    }
+}
+
+/// The smaller value. A NaN loses against a number, as in C's fmin; of -0 and +0 it is -0.
+template <element T>
+constexpr T smaller(T a, T b) noexcept
+{
+    if (is_nan(a)) return b;
+    if (is_nan(b)) return a;
+    return less(b, a) ? b : a;
+}
+
+/// The larger value. A NaN loses against a number, as in C's fmax; of -0 and +0 it is +0.
+template <element T>
+constexpr T larger(T a, T b) noexcept
+{
+    if (is_nan(a)) return b;
+    if (is_nan(b)) return a;
+    return less(a, b) ? b : a;
+}
+
+/// result[i] = result[i] (operation) value[i]. An average adds here: see `prepare` and `complete`.
+template <element T>
+void combine(reduction operation, T* result, const T* value, int count) noexcept
+{
+    const auto apply = [&](auto combined) {
+        for (int i = 0; i < count; ++i) result[i] = combined(result[i], value[i]);
+    };
+    switch (operation) {
+    case reduction::sum:
+    case reduction::average: apply([](T a, T b) { return add(a, b); }); break;
+    case reduction::min: apply([](T a, T b) { return smaller(a, b); }); break;
+    case reduction::max: apply([](T a, T b) { return larger(a, b); }); break;
+    case reduction::product: apply([](T a, T b) { return multiply(a, b); }); break;
+    }
+    settle(result);
+}
+
+/// What a rank brings to the first hop: its own value; for a floating-point average that times 1/n,
+/// both rounded to the element type (NCCL's PreMulSum).
+template <element T>
+void prepare(reduction operation, T* prepared, const T* value, int count, int ranks) noexcept
+{
+    if constexpr (floating_element<T>) {
+        if (operation == reduction::average) {
+            const T scale = T(1.0 / ranks);
+            for (int i = 0; i < count; ++i) prepared[i] = multiply(value[i], scale);
+            settle(prepared);
+            return;
+        }
+    }
+    for (int i = 0; i < count; ++i) prepared[i] = value[i];
+    settle(prepared);
+}
+
+/// What is left to do after the last hop: an integer average divides the (wrapped) sum, truncating
+/// towards zero.
+template <element T>
+void complete(reduction operation, T* result, int count, int ranks) noexcept
+{
+    if constexpr (!floating_element<T>) {
+        if (operation == reduction::average) {
+            using wide = std::conditional_t<element_traits<T>::is_signed_type, std::int64_t, std::uint64_t>;
+            for (int i = 0; i < count; ++i) {
+                result[i] = static_cast<T>(static_cast<wide>(result[i]) / static_cast<wide>(ranks));
+            }
+        }
+    }
+}
+
+} // namespace collprobe::detail

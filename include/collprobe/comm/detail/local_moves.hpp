@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include <collprobe/comm/detail/local_group.hpp>
+#include <collprobe/comm/detail/reduce_in_order.hpp>
+
+/// One rank's share of the data movement of a collective, between `enter` and `leave` of the board.
+namespace collprobe::local::detail {
+
+template <class T>
+const T* sent(const group_state& state, int rank) noexcept
+{
+    return static_cast<const T*>(state.meet.posted(rank).send);
+}
+template <class T>
+T* received(const group_state& state, int rank) noexcept
+{
+    return static_cast<T*>(state.meet.posted(rank).receive);
+}
+template <class T>
+void copy(const T* source, T* destination, std::uint64_t count) noexcept
+{
+    if (count == 0 || source == destination) return;
+    std::memcpy(destination, source, static_cast<std::size_t>(count * sizeof(T)));
+}
+
+// A rank owns a run of elements and alone touches it, in the inputs and outputs of all ranks: so
+// the work is shared, needs no scratch memory and may be in place.
+template <class T>
+void move_all_reduce(const group_state& state, int rank)
+{
+    const int n = state.meet.size();
+    const std::uint64_t count = state.meet.posted(rank).what.count;
+    const auto ranks = static_cast<std::uint64_t>(n);
+    const auto own = static_cast<std::uint64_t>(rank);
+    const std::uint64_t share = count / ranks;
+    const std::uint64_t extra = count % ranks;
+    const std::uint64_t first = own * share + (own < extra ? own : extra);
+    reduce_in_order<T>(state.order, state.meet.posted(rank).what.operation, n, count, first,
+        first + share + (own < extra ? 1 : 0), [&](int source) { return sent<T>(state, source); },
+        [&](const T* values, std::uint64_t at, int length) {
+            for (int to = 0; to < n; ++to) {
+                copy(values, received<T>(state, to) + at, static_cast<std::uint64_t>(length));
+            }
+        });
+}
+template <class T>
+void move_reduce_scatter(const group_state& state, int rank)
+{
+    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
+    const std::uint64_t offset = static_cast<std::uint64_t>(rank) * what.count;
+    T* const receive = received<T>(state, rank);
+    reduce_part_in_order<T>(state.order, what.operation, state.meet.size(), rank, what.count,
+        [&](int source) { return sent<T>(state, source) + offset; },
+        [&](const T* values, std::uint64_t at, int length) {
+            copy(values, receive + at, static_cast<std::uint64_t>(length));
+        });
+}
+template <class T>
+void move_all_gather(const group_state& state, int rank)
+{
+    const std::uint64_t count = state.meet.posted(rank).what.count;
+    if (count == 0) return;
+    for (int from = 0; from < state.meet.size(); ++from) {
+        copy(sent<T>(state, from),
+            received<T>(state, rank) + static_cast<std::uint64_t>(from) * count, count);
+    }
+}
+template <class T>
+void move_all_to_all(const group_state& state, int rank)
+{
+    const std::uint64_t count = state.meet.posted(rank).what.count;
+    if (count == 0) return;
+    for (int from = 0; from < state.meet.size(); ++from) {
+        copy(sent<T>(state, from) + static_cast<std::uint64_t>(rank) * count,
+            received<T>(state, rank) + static_cast<std::uint64_t>(from) * count, count);
+    }
+}
+template <class T>
+void move_broadcast(const group_state& state, int rank)
+{
+    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
+    copy(sent<T>(state, what.root), received<T>(state, rank), what.count);
+}
+
+} // namespace collprobe::local::detail

@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <collprobe/comm/local.hpp>
+#include <collprobe/detail/thread.hpp>
+#include <collprobe/error.hpp>
+
+namespace collprobe::local {
+
+/// Runs `fn(communicator&)` once for each of `ranks` ranks, each on a thread of its own, and returns
+/// when all are done. If one throws, the group and all that were split from it fail, so that no other
+/// rank waits for it; then the first cause is rethrown here: the original exception, not what a peer
+/// got as a consequence. `fn` is shared by the threads.
+/// Streams that `fn` owns must be destroyed before the buffers that their work uses (declare them
+/// after), also when it throws.
+/// \throws error as `group` does; what `fn` throws.
+template <class Fn>
+void run(int ranks, const options& settings, Fn&& fn, call_site where = call_site::current())
+{
+    const group all(ranks, settings, where);
+    std::atomic<int> failures{0};
+    struct failure {
+        int number = -1;
+        bool consequence = false;
+        std::exception_ptr cause;
+    };
+    std::vector<failure> failed(static_cast<std::size_t>(ranks));
+
+    const auto body = [&](int rank) noexcept {
+        failure& own = failed[static_cast<std::size_t>(rank)];
+        try {
+            communicator comm = all.communicator(rank);
+            fn(comm);
+            return;
+        } catch (const error& known) {
+            own.consequence = known.code() == status::peer_failure;
+            own.cause = std::current_exception();
+        } catch (...) {
+            own.cause = std::current_exception();
+        }
+        own.number = failures.fetch_add(1, std::memory_order_relaxed);
+        all.fail(rank, own.cause);
+    };
+    {
+        std::vector<collprobe::detail::thread> threads;
+        threads.reserve(static_cast<std::size_t>(ranks));
+        try {
+            for (int rank = 0; rank < ranks; ++rank) {
+                threads.emplace_back([&body, rank] { body(rank); });
+            }
+        } catch (...) {
+            // The ranks that run already would wait for those that never will.
+            all.fail(static_cast<int>(threads.size()), std::current_exception());
+            for (collprobe::detail::thread& thread : threads) thread.join();
+            throw;
+        }
+    }
+    const failure* first = nullptr;
+    for (const failure& each : failed) {
+        if (!each.cause) continue;
+        const bool better = first == nullptr || (first->consequence && !each.consequence)
+            || (first->consequence == each.consequence && each.number < first->number);
+        if (better) first = &each;
+    }
+    if (first != nullptr) std::rethrow_exception(first->cause);
+}
+
+/// The same with default options.
+template <class Fn>
+    requires(!std::is_convertible_v<Fn, options>)
+void run(int ranks, Fn&& fn, call_site where = call_site::current())
+{
+    run(ranks, options{}, std::forward<Fn>(fn), where);
+}
+
+} // namespace collprobe::local
