@@ -4,7 +4,7 @@
 
 #include <concepts>
 #include <cstdint>
-#include <optional>
+#include <type_traits>
 
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
@@ -97,7 +97,7 @@ concept has_barrier
 /// then by old rank; empty for `no_color`. Collective over host threads: it blocks until all ranks call.
 template <class C>
 concept has_split = communicator<C> && requires(C& comm, int color, int key) {
-    { *comm.split(color, key, call_site{}) } -> communicator;
+    requires communicator<std::remove_cvref_t<decltype(*comm.split(color, key, call_site{}))>>;
 };
 
 /// A communicator with every collective, for elements of type T.
