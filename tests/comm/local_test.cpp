@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <doctest/doctest.h>
+
+#include <collprobe/comm/local.hpp>
+
+#include "conformance/communicator_conformance.hpp"
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+using testing::local_provider;
+
+namespace {
+
+constexpr local::reduction_order orders[]
+    = {local::reduction_order::linear, local::reduction_order::ring, local::reduction_order::tree};
+
+// More elements where there are few ranks; the oracle reads all inputs of an element.
+constexpr std::uint64_t larger(int ranks) { return ranks <= 3 ? 4099 : ranks <= 8 ? 1031 : 331; }
+
+} // namespace
+
+TEST_CASE("local conforms for every element type, operation, count and placement")
+{
+    for (const int ranks : {1, 2, 3, 8, 17}) {
+        for (const local::reduction_order order : orders) {
+            CAPTURE(ranks);
+            CAPTURE(local::name(order));
+            CHECK_NOTHROW(conformance::check_all_types(local_provider{ranks, order}, larger(ranks)));
+        }
+    }
+}
+
+TEST_CASE("local conforms with 64 ranks")
+{
+    CHECK_NOTHROW(conformance::check_all_types(
+        local_provider{64, local::reduction_order::ring}, larger(64)));
+    CHECK_NOTHROW(conformance::check_type<bfloat16>(
+        local_provider{64, local::reduction_order::tree}, larger(64)));
+    CHECK_NOTHROW(conformance::check_type<float>(
+        local_provider{64, local::reduction_order::linear}, larger(64)));
+}
+
+TEST_CASE("splits, sequences of calls and stress conform")
+{
+    for (const int ranks : {1, 2, 3, 8, 17, 64}) {
+        CAPTURE(ranks);
+        CHECK_NOTHROW(conformance::check_calls(local_provider{ranks}, ranks <= 8 ? 200 : 40));
+    }
+}
+
+TEST_CASE("a barrier orders the work of all ranks")
+{
+    for (const int ranks : {1, 2, 3, 8, 64}) {
+        CAPTURE(ranks);
+        CHECK_NOTHROW(conformance::check_barrier(local_provider{ranks}));
+    }
+}
+
+TEST_CASE("256 ranks meet")
+{
+    CHECK_NOTHROW(local_provider{256, local::reduction_order::tree}.run([](local::communicator& comm) {
+        std::vector<std::int64_t> value(300, comm.rank());
+        {
+            const host::stream stream;
+            for (int round = 0; round < 5; ++round) {
+                comm.all_reduce(view<const std::int64_t>(value), view<std::int64_t>(value), reduction::max, stream);
+                comm.barrier(stream);
+            }
+            stream.synchronize();
+        }
+        for (const std::int64_t x : value) conformance::require(x == 255, "wrong maximum");
+    }));
+}
+
+TEST_CASE("an unfit conformance provider is caught")
+{
+    // The suite must fail where a communicator is wrong: this one forgets the last rank's part.
+    CHECK_FALSE(conformance::is_reduction<float>(3.0f, reduction::sum, 3, true, [](int r) { return float(r + 1); }));
+    CHECK(conformance::is_reduction<float>(6.0f, reduction::sum, 3, true, [](int r) { return float(r + 1); }));
+    CHECK_FALSE(conformance::is_reduction<half>(half(6.1f), reduction::sum, 3, false,
+        [](int r) { return half(float(r + 1)); }));
+    CHECK_FALSE(conformance::is_reduction<std::int8_t>(std::int8_t{-1}, reduction::average, 2, true,
+        [](int) { return std::int8_t{-128}; }));
+    CHECK_THROWS_AS(local_provider{2}.run([](local::communicator& comm) {
+        conformance::stream_set<host::device> streams;
+        conformance::require_agreement(comm, streams, static_cast<std::uint64_t>(comm.rank()), "ranks");
+    }),
+        conformance::conformance_failure);
+}

@@ -1,0 +1,708 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/element.hpp>
+#include <collprobe/view.hpp>
+
+/// What every communicator must do, written once. A provider has `communicator`, `size()` and
+/// `run(fn)`, which calls `fn(communicator&)` once per rank, with a deadline, and rethrows what a rank
+/// throws; ranks may be threads, processes or wrapped communicators. A rank can compute every rank's
+/// input by itself, so the suite needs nothing but the communicator under test. A check that fails
+/// throws `conformance_failure` in the rank.
+namespace collprobe::conformance {
+
+struct conformance_failure : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+inline void require(bool condition, const std::string& what)
+{
+    if (!condition) throw conformance_failure(what);
+}
+
+enum class data {
+    random, ///< integers: all bits; floating point: in [-1, 1)
+    near_one, ///< for products: 1 +- 1/(2n)
+    exact, ///< small integers: every partial sum is representable
+    exact_product, ///< powers of two whose partial products are representable
+};
+
+inline std::uint64_t bits_at(std::uint64_t seed, int rank, std::uint64_t index)
+{
+    return detail::mix64(detail::mix64(seed * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(rank)) + index);
+}
+
+/// Element `index` of the input of `rank`: computable by every rank.
+template <element T>
+T input(data kind, std::uint64_t seed, int rank, std::uint64_t index, int ranks)
+{
+    const std::uint64_t bits = bits_at(seed, rank, index);
+    if constexpr (!floating_element<T>) {
+        return static_cast<T>(bits);
+    } else {
+        const double unit = static_cast<double>(bits >> 11) * 0x1p-53; // [0, 1)
+        switch (kind) {
+        case data::random: return T(2 * unit - 1);
+        case data::near_one: return T(1 + (unit - 0.5) / ranks);
+        case data::exact: {
+            // bfloat16 holds integers up to 256.
+            const std::uint64_t most = ranks <= 128 ? 2 : 1;
+            return T(static_cast<double>(static_cast<std::int64_t>(bits % (2 * most + 1)))
+                - static_cast<double>(most));
+        }
+        case data::exact_product: {
+            const auto n = static_cast<std::uint64_t>(ranks);
+            const auto r = static_cast<std::uint64_t>(rank);
+            const double magnitude = r == index % n ? 2.0 : r == (index + 1) % n ? 0.5 : 1.0;
+            return T((bits & 1) != 0 ? magnitude : -magnitude);
+        }
+        }
+        return T(0.0);
+    }
+}
+
+/// Whether `result` is the reduction of the `ranks` values `value(rank)`. Integers, minima and maxima
+/// exactly; `exact` demands it of sums and products too. Otherwise a floating-point result may be off
+/// by what n roundings to the element type can do, in whatever order.
+template <element T, class Value>
+bool is_reduction(T result, reduction operation, int ranks, bool exact, Value value)
+{
+    if constexpr (!floating_element<T>) {
+        using wide = std::conditional_t<element_traits<T>::is_signed_type, std::int64_t, std::uint64_t>;
+        std::uint64_t sum = 0;
+        std::uint64_t product = 1;
+        T least = value(0);
+        T most = value(0);
+        for (int rank = 0; rank < ranks; ++rank) {
+            const T x = value(rank);
+            sum += static_cast<std::uint64_t>(x);
+            product *= static_cast<std::uint64_t>(x);
+            if (x < least) least = x;
+            if (x > most) most = x;
+        }
+        switch (operation) {
+        case reduction::sum: return result == static_cast<T>(sum);
+        case reduction::average:
+            return result == static_cast<T>(static_cast<wide>(static_cast<T>(sum)) / static_cast<wide>(ranks));
+        case reduction::min: return result == least;
+        case reduction::max: return result == most;
+        case reduction::product: return result == static_cast<T>(product);
+        }
+        return false;
+    } else {
+        if (!is_finite(result)) return false;
+        long double sum = 0;
+        long double absolute = 0;
+        long double product = 1;
+        long double least = static_cast<double>(value(0));
+        long double most = least;
+        for (int rank = 0; rank < ranks; ++rank) {
+            const long double x = static_cast<double>(value(rank));
+            sum += x;
+            absolute += x < 0 ? -x : x;
+            product *= x;
+            if (x < least) least = x;
+            if (x > most) most = x;
+        }
+        const long double n = ranks;
+        const long double unit_roundoff = detail::power_of_two(-element_traits<T>::digits);
+        // Each value meets at most n - 1 additions and, in an average, two more roundings.
+        const long double errors = (n + 2) * unit_roundoff;
+        const long double gamma = errors < 0.5L ? errors / (1 - errors) : n;
+        const long double found = static_cast<double>(result);
+        const auto within = [found](long double wanted, long double bound) {
+            const long double off = found < wanted ? wanted - found : found - wanted;
+            return off <= bound;
+        };
+        // Half a unit of the subnormal numbers for each product of an average.
+        constexpr int least_exponent = element_traits<T>::min_exponent - element_traits<T>::digits + 1;
+        const long double tiny
+            = least_exponent < -1022 ? 0.0L : static_cast<long double>(detail::power_of_two(least_exponent));
+        switch (operation) {
+        case reduction::sum: return within(sum, exact ? 0 : gamma * absolute);
+        case reduction::average: {
+            const bool power_of_two = (ranks & (ranks - 1)) == 0;
+            return within(sum / n, exact && power_of_two ? 0 : gamma * absolute / n + n * tiny);
+        }
+        case reduction::min: return within(least, 0);
+        case reduction::max: return within(most, 0);
+        case reduction::product: return within(product, exact ? 0 : gamma * (product < 0 ? -product : product));
+        }
+        return false;
+    }
+}
+
+/// The streams of a rank. Every collective goes to another one, and not to the same on all ranks.
+template <class Device>
+class stream_set {
+public:
+    typename Device::stream_ref main() const { return streams_[0]; }
+    /// A stream that runs after what is on the main one, for the `number`-th piece of work.
+    typename Device::stream_ref fork(int rank, std::size_t number)
+    {
+        const std::size_t at = (number + static_cast<std::size_t>(rank)) % streams_.size();
+        if (at != 0) {
+            events_[0].record(streams_[0]);
+            streams_[at].wait(events_[0]);
+        }
+        return streams_[at];
+    }
+    /// Lets the main stream wait for all others.
+    void join()
+    {
+        for (std::size_t at = 1; at < streams_.size(); ++at) {
+            events_[at].record(streams_[at]);
+            streams_[0].wait(events_[at]);
+        }
+    }
+    void synchronize()
+    {
+        join();
+        streams_[0].synchronize();
+    }
+    /// For unwinding: nothing that is queued may use memory that is about to go.
+    void drain() noexcept
+    {
+        for (auto& stream : streams_) {
+            try {
+                stream.synchronize();
+            } catch (...) { // the error that unwinds is the one to show
+            }
+        }
+    }
+
+private:
+    std::array<typename Device::stream, 3> streams_;
+    std::array<typename Device::event, 3> events_;
+};
+
+/// Memory of a rank on its device, cut into regions with canaries around each. Every byte that is not
+/// announced as the result of a collective must stay what it was, send buffers included.
+template <class Device, element T>
+class arena {
+public:
+    explicit arena(stream_set<Device>& streams) : streams_(streams), image_(guard, canary(0)) {}
+    ~arena() { streams_.drain(); }
+    arena(const arena&) = delete;
+
+    /// A region of `count` elements; `initial(i)` fills it. Returns its number.
+    template <class Initial>
+    std::size_t add(std::uint64_t count, Initial initial)
+    {
+        regions_.push_back({image_.size(), count});
+        for (std::uint64_t i = 0; i < count; ++i) image_.push_back(initial(i));
+        for (std::size_t i = 0; i < guard; ++i) image_.push_back(canary(image_.size()));
+        return regions_.size() - 1;
+    }
+    std::size_t add(std::uint64_t count)
+    {
+        return add(count, [](std::uint64_t i) { return canary(i + 77); });
+    }
+
+    /// Puts all regions on the device, in the main stream.
+    void upload()
+    {
+        staging_ = typename Device::template host_buffer<T>(image_.size());
+        memory_ = typename Device::template buffer<T>(image_.size());
+        std::memcpy(staging_.data(), image_.data(), image_.size() * sizeof(T));
+        Device::template copy<T>(streams_.main(), view<const T>(staging_.data(), image_.size()),
+            view<T>(memory_.data(), image_.size()));
+    }
+    view<T> at(std::size_t region) const
+    {
+        return view<T>(memory_.data() + regions_[region].first, regions_[region].count);
+    }
+    view<const T> in(std::size_t region) const { return at(region); }
+    /// Where a collective may write.
+    view<T> out(std::size_t region, std::uint64_t first, std::uint64_t count)
+    {
+        results_.push_back({regions_[region].first + first, count});
+        return view<T>(memory_.data() + regions_[region].first + first, count);
+    }
+    view<T> out(std::size_t region) { return out(region, 0, regions_[region].count); }
+
+    /// Brings everything back and checks what must not have changed. Waits.
+    void download(const std::string& what)
+    {
+        streams_.join();
+        Device::template copy<T>(streams_.main(), view<const T>(memory_.data(), image_.size()),
+            view<T>(staging_.data(), image_.size()));
+        streams_.synchronize();
+        std::vector<bool> written(image_.size(), false);
+        for (const extent& result : results_) {
+            for (std::uint64_t i = 0; i < result.count; ++i) written[result.first + i] = true;
+        }
+        for (std::size_t i = 0; i < image_.size(); ++i) {
+            if (!written[i] && to_bits(staging_[i]) != to_bits(image_[i])) {
+                require(false, what + ": element " + std::to_string(i) + " of the memory was overwritten");
+            }
+        }
+    }
+    const T* result(std::size_t region) const { return staging_.data() + regions_[region].first; }
+
+private:
+    // Odd, so that regions start at addresses that are aligned to an element and no more.
+    static constexpr std::size_t guard = 5;
+    static T canary(std::uint64_t i)
+    {
+        return detail::bit_cast<T>(
+            static_cast<typename element_traits<T>::bits_type>(0x5aa55aa55aa55aa5u + 3 * i));
+    }
+    struct extent {
+        std::size_t first;
+        std::uint64_t count;
+    };
+
+    stream_set<Device>& streams_;
+    std::vector<T> image_;
+    std::vector<extent> regions_;
+    std::vector<extent> results_;
+    typename Device::template host_buffer<T> staging_;
+    typename Device::template buffer<T> memory_;
+};
+
+/// Throws unless `mine` is the same on all ranks: bit-for-bit agreement of what was hashed into it.
+template <class Comm>
+void require_agreement(Comm& comm, stream_set<typename Comm::device>& streams, std::uint64_t mine,
+    const std::string& what)
+{
+    arena<typename Comm::device, std::uint64_t> memory(streams);
+    const std::size_t own = memory.add(1, [&](std::uint64_t) { return mine; });
+    const std::size_t all = memory.add(static_cast<std::uint64_t>(comm.size()));
+    memory.upload();
+    comm.all_gather(memory.in(own), memory.out(all), streams.main());
+    memory.download(what);
+    for (int rank = 0; rank < comm.size(); ++rank) {
+        require(memory.result(all)[rank] == mine, what + ": rank " + std::to_string(rank) + " and rank "
+                + std::to_string(comm.rank()) + " have different bits");
+    }
+}
+
+template <element T>
+std::uint64_t hash(std::uint64_t so_far, const T* values, std::uint64_t count)
+{
+    for (std::uint64_t i = 0; i < count; ++i) so_far = detail::mix64(so_far + to_bits(values[i]));
+    return so_far;
+}
+
+/// The counts that a collective is tried with: none, one, odd, no multiple of n, a multiple, larger.
+inline std::vector<std::uint64_t> counts(int ranks, std::uint64_t larger)
+{
+    const auto n = static_cast<std::uint64_t>(ranks);
+    return {0, 1, 2 * n + 1, 16 * n, larger};
+}
+
+struct reduction_case {
+    reduction operation;
+    data kind;
+    bool exact;
+};
+inline constexpr std::array<reduction_case, 7> reduction_cases{{
+    {reduction::sum, data::random, false},
+    {reduction::sum, data::exact, true},
+    {reduction::average, data::random, false},
+    {reduction::average, data::exact, true},
+    {reduction::min, data::random, true},
+    {reduction::max, data::random, true},
+    {reduction::product, data::exact_product, true},
+}};
+inline constexpr reduction_case near_one_product{reduction::product, data::near_one, false};
+
+inline std::string describe(const char* call, const char* type, const reduction_case& what,
+    std::uint64_t count, bool in_place)
+{
+    return std::string(call) + " " + name(what.operation) + " of " + type + ", count " + std::to_string(count)
+        + (in_place ? ", in place" : ", out of place");
+}
+
+/// all_reduce: all operations, counts, in and out of place, on changing streams. Each rank compares
+/// its share of the elements with the oracle; that all ranks agree bit for bit covers the rest.
+template <element T, class Comm>
+void check_all_reduce(Comm& comm, stream_set<typename Comm::device>& streams, std::uint64_t larger)
+{
+    const int n = comm.size();
+    std::uint64_t seed = 100;
+    std::uint64_t agreed = 0;
+    for (const std::uint64_t count : counts(n, larger)) {
+        arena<typename Comm::device, T> memory(streams);
+        struct entry {
+            reduction_case what;
+            bool in_place;
+            std::uint64_t seed;
+            std::size_t send;
+            std::size_t receive;
+        };
+        std::vector<entry> entries;
+        const auto plan = [&](const reduction_case& what) {
+            for (const bool in_place : {false, true}) {
+                const std::uint64_t own_seed = ++seed;
+                const auto fill
+                    = [&](std::uint64_t i) { return input<T>(what.kind, own_seed, comm.rank(), i, n); };
+                const std::size_t send = memory.add(count, fill);
+                entries.push_back({what, in_place, own_seed, send, in_place ? send : memory.add(count)});
+            }
+        };
+        for (const reduction_case& what : reduction_cases) plan(what);
+        if constexpr (floating_element<T>) plan(near_one_product);
+        memory.upload();
+        for (std::size_t at = 0; at < entries.size(); ++at) {
+            comm.all_reduce(memory.in(entries[at].send), memory.out(entries[at].receive),
+                entries[at].what.operation, streams.fork(comm.rank(), at));
+        }
+        memory.download("all_reduce");
+        for (const entry& each : entries) {
+            const T* const result = memory.result(each.receive);
+            agreed = hash(agreed, result, count);
+            for (auto i = static_cast<std::uint64_t>(comm.rank() % (n < 4 ? 1 : n)); i < count;
+                 i += static_cast<std::uint64_t>(n < 4 ? 1 : n)) {
+                const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact,
+                    [&](int rank) { return input<T>(each.what.kind, each.seed, rank, i, n); });
+                if (!right) {
+                    require(false, describe("all_reduce", element_traits<T>::name, each.what, count, each.in_place)
+                            + ": wrong element " + std::to_string(i));
+                }
+            }
+        }
+    }
+    require_agreement(comm, streams, agreed, std::string("all_reduce of ") + element_traits<T>::name);
+}
+
+template <element T, class Comm>
+void check_reduce_scatter(Comm& comm, stream_set<typename Comm::device>& streams, std::uint64_t larger)
+{
+    const int n = comm.size();
+    const auto own = static_cast<std::uint64_t>(comm.rank());
+    std::uint64_t seed = 20'000;
+    const std::uint64_t more = larger / static_cast<std::uint64_t>(n) + 1;
+    for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{7}, more}) {
+        arena<typename Comm::device, T> memory(streams);
+        struct entry {
+            reduction_case what;
+            bool in_place;
+            std::uint64_t seed;
+            std::size_t send;
+            std::size_t receive;
+        };
+        std::vector<entry> entries;
+        for (const reduction_case& what : reduction_cases) {
+            for (const bool in_place : {false, true}) {
+                const std::uint64_t own_seed = ++seed;
+                const std::size_t send = memory.add(count * static_cast<std::uint64_t>(n),
+                    [&](std::uint64_t i) { return input<T>(what.kind, own_seed, comm.rank(), i, n); });
+                entries.push_back({what, in_place, own_seed, send, in_place ? send : memory.add(count)});
+            }
+        }
+        memory.upload();
+        for (std::size_t at = 0; at < entries.size(); ++at) {
+            const entry& each = entries[at];
+            comm.reduce_scatter(memory.in(each.send),
+                memory.out(each.receive, each.in_place ? own * count : 0, count), each.what.operation,
+                streams.fork(comm.rank(), at));
+        }
+        memory.download("reduce_scatter");
+        for (const entry& each : entries) {
+            const T* const result = memory.result(each.receive) + (each.in_place ? own * count : 0);
+            for (std::uint64_t i = 0; i < count; ++i) {
+                const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact,
+                    [&](int rank) { return input<T>(each.what.kind, each.seed, rank, own * count + i, n); });
+                if (!right) {
+                    require(false, describe("reduce_scatter", element_traits<T>::name, each.what, count,
+                                       each.in_place)
+                            + ": wrong element " + std::to_string(i));
+                }
+            }
+        }
+    }
+}
+
+/// all_gather, all_to_all, broadcast: every bit of what arrives.
+template <element T, class Comm>
+void check_movement(Comm& comm, stream_set<typename Comm::device>& streams, std::uint64_t larger)
+{
+    const int n = comm.size();
+    const auto parts = static_cast<std::uint64_t>(n);
+    const auto own = static_cast<std::uint64_t>(comm.rank());
+    const std::string type = element_traits<T>::name;
+    // All bit patterns, NaN payloads included: moving data must not touch them.
+    const auto raw = [](std::uint64_t seed, int rank, std::uint64_t i) {
+        return detail::bit_cast<T>(static_cast<typename element_traits<T>::bits_type>(bits_at(seed, rank, i)));
+    };
+    for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{5}, larger / parts + 1}) {
+        arena<typename Comm::device, T> memory(streams);
+        const auto mine = [&](std::uint64_t seed) {
+            return [&, seed](std::uint64_t i) { return raw(seed, comm.rank(), i); };
+        };
+        const std::size_t gather_send = memory.add(count, mine(1));
+        const std::size_t gather_out = memory.add(count * parts);
+        const std::size_t gather_in_place = memory.add(count * parts, [&](std::uint64_t i) {
+            return count != 0 && i / count == own ? raw(2, comm.rank(), i % count) : T{};
+        });
+        const std::size_t exchange_send = memory.add(count * parts, mine(3));
+        const std::size_t exchange_out = memory.add(count * parts);
+        const int root = static_cast<int>(count % parts);
+        const int last = n - 1;
+        const std::size_t broadcast_send = memory.add(count, mine(4));
+        const std::size_t broadcast_out = memory.add(count);
+        const std::size_t broadcast_in_place = memory.add(count, mine(5));
+        const std::size_t broadcast_alone = memory.add(count);
+        memory.upload();
+
+        comm.all_gather(memory.in(gather_send), memory.out(gather_out), streams.fork(comm.rank(), 0));
+        comm.all_gather(memory.in(gather_in_place).part(own * count, count), memory.out(gather_in_place),
+            streams.fork(comm.rank(), 1));
+        comm.all_to_all(memory.in(exchange_send), memory.out(exchange_out), streams.fork(comm.rank(), 2));
+        comm.broadcast(memory.in(broadcast_send), memory.out(broadcast_out), root, streams.fork(comm.rank(), 3));
+        comm.broadcast(memory.in(broadcast_in_place), memory.out(broadcast_in_place), last,
+            streams.fork(comm.rank(), 4));
+        // Who is not the root need not have anything to send.
+        comm.broadcast(comm.rank() == root ? memory.in(broadcast_send) : view<const T>(),
+            memory.out(broadcast_alone), root, streams.fork(comm.rank(), 5));
+        memory.download("data movement of " + type);
+
+        const auto same = [&](const char* call, std::size_t region, std::uint64_t i, T wanted) {
+            if (to_bits(memory.result(region)[i]) == to_bits(wanted)) return;
+            require(false, std::string(call) + " of " + type + ", count " + std::to_string(count)
+                    + ": wrong element " + std::to_string(i));
+        };
+        for (int from = 0; from < n; ++from) {
+            const std::uint64_t first = static_cast<std::uint64_t>(from) * count;
+            for (std::uint64_t i = 0; i < count; ++i) {
+                same("all_gather", gather_out, first + i, raw(1, from, i));
+                same("all_gather in place", gather_in_place, first + i, raw(2, from, i));
+                same("all_to_all", exchange_out, first + i, raw(3, from, own * count + i));
+            }
+        }
+        for (std::uint64_t i = 0; i < count; ++i) {
+            same("broadcast", broadcast_out, i, raw(4, root, i));
+            same("broadcast in place", broadcast_in_place, i, raw(5, last, i));
+            same("broadcast without send buffers", broadcast_alone, i, raw(4, root, i));
+        }
+    }
+}
+
+/// Work behind a barrier sees the work that every rank had before it. Needs ranks that share memory
+/// and streams that run callables.
+template <class Provider>
+void check_barrier(const Provider& provider, int rounds = 20)
+{
+    std::vector<int> notes(static_cast<std::size_t>(provider.size()), -1);
+    provider.run([&](auto& comm) {
+        stream_set<typename std::remove_reference_t<decltype(comm)>::device> streams;
+        bool behind = true;
+        for (int round = 0; round < rounds; ++round) {
+            auto stream = streams.fork(comm.rank(), static_cast<std::size_t>(round));
+            stream.enqueue([&notes, rank = comm.rank(), round] { notes[static_cast<std::size_t>(rank)] = round; });
+            comm.barrier(stream);
+            stream.enqueue([&notes, &behind, round] {
+                for (const int note : notes) behind = behind && note == round;
+            });
+            comm.barrier(stream);
+            streams.join();
+        }
+        streams.synchronize();
+        require(behind, "work behind a barrier ran before the work in front of it");
+    });
+}
+
+/// split: who is in which part and in which order; parts work, alone and together with the parent.
+template <class Comm>
+void check_split(Comm& comm, stream_set<typename Comm::device>& streams)
+{
+    const int n = comm.size();
+    // The last rank of every five joins no part; the others go to three colors, in reverse order.
+    const auto color_of = [](int rank) { return rank % 5 == 4 ? no_color : rank % 3; };
+    std::optional<Comm> part = comm.split(color_of(comm.rank()), -comm.rank());
+    require(part.has_value() == (color_of(comm.rank()) != no_color), "split: no_color must give no part");
+    std::vector<std::int64_t> members;
+    for (int rank = n - 1; rank >= 0; --rank) {
+        if (color_of(rank) == color_of(comm.rank())) members.push_back(rank);
+    }
+    if (part) {
+        require(part->size() == static_cast<int>(members.size()), "split: wrong size");
+        require(members[static_cast<std::size_t>(part->rank())] == comm.rank(), "split: not ordered by key");
+        arena<typename Comm::device, std::int64_t> memory(streams);
+        const std::size_t own = memory.add(1, [&](std::uint64_t) { return std::int64_t{comm.rank()}; });
+        const std::size_t all = memory.add(members.size());
+        memory.upload();
+        part->all_gather(memory.in(own), memory.out(all), streams.main());
+        memory.download("split");
+        for (std::size_t i = 0; i < members.size(); ++i) {
+            require(memory.result(all)[i] == members[i], "split: the wrong ranks are in a part");
+        }
+    }
+    // Equal keys keep the old order; parts can be split; the parent still works.
+    std::optional<Comm> copy = comm.split(0, 7);
+    require(copy && copy->size() == n && copy->rank() == comm.rank(), "split: equal keys must keep the order");
+    std::optional<Comm> alone = copy->split(comm.rank(), 0);
+    require(alone && alone->size() == 1 && alone->rank() == 0, "split: a part of one rank");
+    arena<typename Comm::device, std::int64_t> memory(streams);
+    const std::size_t one = memory.add(1, [](std::uint64_t) { return std::int64_t{1}; });
+    const std::size_t two = memory.add(1, [](std::uint64_t) { return std::int64_t{1}; });
+    const std::size_t three = memory.add(1, [](std::uint64_t) { return std::int64_t{1}; });
+    memory.upload();
+    alone->all_reduce(memory.in(one), memory.out(one), reduction::sum, streams.main());
+    comm.all_reduce(memory.in(two), memory.out(two), reduction::sum, streams.main());
+    copy->all_reduce(memory.in(three), memory.out(three), reduction::sum, streams.main());
+    memory.download("split");
+    require(memory.result(one)[0] == 1 && memory.result(two)[0] == n && memory.result(three)[0] == n,
+        "split: parent and parts must work side by side");
+    require(!comm.split(no_color, 0), "split: all ranks may have no color");
+}
+
+/// A long random sequence of collectives, each reading what the one before wrote, on streams that
+/// differ between ranks and calls; against a model that every rank computes by itself.
+template <class Comm>
+void check_sequence(Comm& comm, stream_set<typename Comm::device>& streams, int steps)
+{
+    using word = std::uint32_t;
+    const int n = comm.size();
+    const auto parts = static_cast<std::size_t>(n);
+    const std::size_t part = 2;
+    const std::size_t count = part * parts;
+    std::vector<std::vector<word>> model(parts);
+    for (std::size_t rank = 0; rank < parts; ++rank) {
+        for (std::size_t i = 0; i < count; ++i) {
+            model[rank].push_back(input<word>(data::random, 9, static_cast<int>(rank), i, n));
+        }
+    }
+    arena<typename Comm::device, word> memory(streams);
+    const auto own = static_cast<std::size_t>(comm.rank());
+    std::size_t now = memory.add(count, [&](std::uint64_t i) { return model[own][i]; });
+    std::size_t other = memory.add(count, [&](std::uint64_t i) { return model[own][i]; });
+    memory.upload();
+    (void)memory.out(now);
+    (void)memory.out(other);
+    for (int step = 0; step < steps; ++step) {
+        const std::uint64_t dice = bits_at(77, 0, static_cast<std::uint64_t>(step));
+        const auto on = streams.fork(comm.rank(), static_cast<std::size_t>(dice >> 40));
+        const view<word> from = memory.at(now);
+        const view<word> to = memory.at(other);
+        std::vector<std::vector<word>> next = model;
+        switch (dice % 5) {
+        case 0: {
+            comm.all_reduce(view<const word>(from), from, reduction::sum, on);
+            for (std::size_t i = 0; i < count; ++i) {
+                word sum = 0;
+                for (const auto& rank : model) sum += rank[i];
+                for (auto& rank : next) rank[i] = sum;
+            }
+            break;
+        }
+        case 1: {
+            comm.all_to_all(view<const word>(from), to, on);
+            for (std::size_t to_rank = 0; to_rank < parts; ++to_rank) {
+                for (std::size_t i = 0; i < count; ++i) {
+                    next[to_rank][i] = model[i / part][to_rank * part + i % part];
+                }
+            }
+            std::swap(now, other);
+            break;
+        }
+        case 2: {
+            const int root = static_cast<int>((dice >> 8) % parts);
+            comm.broadcast(view<const word>(from), to, root, on);
+            for (auto& rank : next) rank = model[static_cast<std::size_t>(root)];
+            std::swap(now, other);
+            break;
+        }
+        case 3: {
+            // In place: only the own part changes.
+            comm.reduce_scatter(view<const word>(from), from.part(own * part, part), reduction::max, on);
+            for (std::size_t i = 0; i < count; ++i) {
+                word most = 0;
+                for (const auto& rank : model) most = rank[i] > most ? rank[i] : most;
+                next[i / part][i] = most;
+            }
+            break;
+        }
+        case 4: {
+            comm.all_gather(view<const word>(from).part(own * part, part), from, on);
+            for (auto& rank : next) {
+                for (std::size_t i = 0; i < count; ++i) rank[i] = model[i / part][i];
+            }
+            break;
+        }
+        }
+        streams.join();
+        model = std::move(next);
+    }
+    memory.download("sequence");
+    for (std::size_t i = 0; i < count; ++i) {
+        require(memory.result(now)[i] == model[own][i], "sequence: wrong element " + std::to_string(i));
+    }
+}
+
+/// Many small collectives, back to back, with nothing but the communicator's own order between them.
+template <class Comm>
+void check_stress(Comm& comm, stream_set<typename Comm::device>& streams, int rounds)
+{
+    arena<typename Comm::device, std::uint64_t> memory(streams);
+    const std::size_t cell
+        = memory.add(3, [&](std::uint64_t i) { return i + static_cast<std::uint64_t>(comm.rank()); });
+    memory.upload();
+    streams.synchronize();
+    const auto n = static_cast<std::uint64_t>(comm.size());
+    std::uint64_t first = n * (n - 1) / 2;
+    for (int round = 0; round < rounds; ++round) {
+        const auto on = streams.fork(comm.rank(), static_cast<std::size_t>(round));
+        comm.all_reduce(memory.in(cell), memory.out(cell), reduction::sum, on);
+        if (round > 0) first *= n;
+    }
+    memory.download("stress");
+    require(memory.result(cell)[0] == first, "many small collectives in a row: wrong result");
+}
+
+template <element T, class Provider>
+void check_type(const Provider& provider, std::uint64_t larger)
+{
+    provider.run([&](auto& comm) {
+        stream_set<typename std::remove_reference_t<decltype(comm)>::device> streams;
+        check_all_reduce<T>(comm, streams, larger);
+        check_reduce_scatter<T>(comm, streams, larger);
+        check_movement<T>(comm, streams, larger);
+    });
+}
+
+/// Everything with data, for every element type.
+template <class Provider>
+void check_all_types(const Provider& provider, std::uint64_t larger)
+{
+    check_type<std::int8_t>(provider, larger);
+    check_type<std::uint8_t>(provider, larger);
+    check_type<std::int32_t>(provider, larger);
+    check_type<std::uint32_t>(provider, larger);
+    check_type<std::int64_t>(provider, larger);
+    check_type<std::uint64_t>(provider, larger);
+    check_type<half>(provider, larger);
+    check_type<bfloat16>(provider, larger);
+    check_type<float>(provider, larger);
+    check_type<double>(provider, larger);
+}
+
+/// Splits, sequences of calls and stress.
+template <class Provider>
+void check_calls(const Provider& provider, int steps)
+{
+    provider.run([&](auto& comm) {
+        stream_set<typename std::remove_reference_t<decltype(comm)>::device> streams;
+        check_split(comm, streams);
+        check_sequence(comm, streams, steps);
+        check_stress(comm, streams, 4 * steps);
+    });
+}
+
+} // namespace collprobe::conformance
