@@ -172,7 +172,7 @@ struct step_record {
     std::vector<double> losses; ///< per rank; empty in `summary` mode
     std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode
     std::vector<bucket_record> buckets;
-    std::vector<suspect> suspects; ///< ordered by bucket, then rank; empty on a healthy step
+    std::vector<suspect> suspects; ///< loss first, then bucket by bucket, then direction; empty on a healthy step
     std::uint64_t unprobed_calls = 0; ///< calls beyond the bucket limit: forwarded, not measured
 };
 

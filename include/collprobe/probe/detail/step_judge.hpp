@@ -70,7 +70,11 @@ public:
         if (all_have_dots) align_from_sums(norms_squared_, dots_, sum_norm_squared, out.cosine);
         else align_from_sums(norms_squared_, sum_norm_squared, out.cosine);
         align_over_steps(gram, total(norms_squared_), sum_norm_squared, out.cosine);
-        judge_cosines(out);
+        bool norms_are_suspect = false;
+        for (const suspect& found : out.suspects) {
+            norms_are_suspect = norms_are_suspect || found.what == check::gradient_norm;
+        }
+        judge_cosines(gram, norms_are_suspect, out);
     }
 
     /// Completes `out`, which holds what norms alone tell: the exact values where there is a Gram
@@ -255,7 +259,7 @@ private:
     {
         if (!call.has_result) return not_a_number();
         const double factor = sum_factor(call) * sum_factor(call);
-        if (call.call == collective::all_reduce) {
+        if (call.call == collprobe::collective::all_reduce) {
             const result_record& result = step.entry(0, b).result;
             return factor * unscaled(result.sum_of_squares, result.scale);
         }
@@ -267,10 +271,30 @@ private:
         return total;
     }
 
-    void judge_cosines(step_record& out)
+    /// Which rank points elsewhere. With a Gram matrix the test takes each rank's mean cosine with the
+    /// others, in which one bad rank is 1 of n - 1 whatever its norm. The leave-one-out cosine is all
+    /// there is without: a rank of huge norm spoils that of every other, so it is not asked then.
+    void judge_cosines(std::span<const double> gram, bool norms_are_suspect, step_record& out)
     {
-        if (out.cosine.leave_one_out.size() != index(ranks_)) return;
-        for (int r = 0; r < ranks_; ++r) values_[index(r)] = fisher_z(out.cosine.leave_one_out[index(r)]);
+        const std::size_t n = index(ranks_);
+        if (out.cosine.leave_one_out.size() != n) return;
+        if (gram.empty() && norms_are_suspect) return;
+        for (std::size_t i = 0; i < n; ++i) {
+            double cosine = out.cosine.leave_one_out[i];
+            if (!gram.empty() && is_finite(cosine)) {
+                double sum = 0;
+                int others = 0;
+                for (std::size_t j = 0; j < n; ++j) {
+                    const double norms = square_root(gram[i * n + i]) * square_root(gram[j * n + j]);
+                    const double product = i < j ? gram[i * n + j] : gram[j * n + i];
+                    if (j == i || !is_finite(norms) || !is_finite(product) || !(norms > 0)) continue;
+                    sum += product / norms;
+                    ++others;
+                }
+                cosine = others > 0 ? sum / others : not_a_number();
+            }
+            values_[i] = fisher_z(cosine);
+        }
         judge_statistically(cosine_test, values_, check::cosine, -1, out);
     }
 

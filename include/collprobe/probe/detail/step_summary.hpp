@@ -296,7 +296,7 @@ inline void judge_summary(step_judge& judge, const summed_step& step, int ranks,
         }
         if (!call.is_gradient()) continue;
         const double factor = call.operation == reduction::average ? ranks : 1;
-        const double copies = call.call == collective::all_reduce ? ranks : 1;
+        const double copies = call.call == collprobe::collective::all_reduce ? ranks : 1;
         const double result
             = call.has_result ? factor * factor * bucket.result_norm_squared / copies : not_a_number();
         sum_norm_squared += result;

@@ -1,0 +1,729 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <collprobe/comm/local.hpp>
+#include <collprobe/probe/probed.hpp>
+
+using namespace collprobe;
+
+namespace {
+
+std::atomic<std::uint64_t> allocations{0};
+
+} // namespace
+
+void* operator new(std::size_t bytes)
+{
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    if (void* const memory = std::malloc(bytes)) return memory;
+    throw std::bad_alloc();
+}
+// GCC takes the pair for mismatched where it inlines only one of them.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+#endif
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace {
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int clean_steps = 2'000;
+#else
+constexpr int clean_steps = 20'000;
+#endif
+
+/// What each rank's gradient is made of, bucket by bucket.
+template <class T>
+using buckets = std::vector<std::vector<T>>;
+
+template <class T>
+buckets<T> random_gradient(int rank, const std::vector<std::size_t>& sizes, std::uint64_t seed)
+{
+    std::mt19937_64 common(seed);
+    std::mt19937_64 own(seed * 1000 + static_cast<std::uint64_t>(rank) + 1);
+    // Two distributions: one keeps the second half of each pair that it draws.
+    std::normal_distribution<double> signal;
+    std::normal_distribution<double> noise;
+    buckets<T> result;
+    for (const std::size_t size : sizes) {
+        auto& bucket = result.emplace_back(size);
+        for (T& x : bucket) {
+            const double mean = signal(common);
+            x = T(static_cast<float>(mean + noise(own)));
+        }
+    }
+    return result;
+}
+
+/// Runs one step on every rank, waits for its record and hands it over; all ranks must agree on it.
+template <class T, class Make>
+std::vector<step_record> run_steps(int ranks, const probe_options& options, int steps, const Make& gradient_of,
+    reduction operation = reduction::average, bool in_place = false)
+{
+    std::vector<std::vector<step_record>> seen(static_cast<std::size_t>(ranks));
+    local::run(ranks, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world, options);
+        for (int step = 0; step < steps; ++step) {
+            buckets<T> send = gradient_of(comm.rank(), step);
+            buckets<T> receive = send;
+            for (std::size_t b = 0; b < send.size(); ++b) {
+                comm.all_reduce(in_place ? view<const T>(receive[b]) : view<const T>(send[b]),
+                    view<T>(receive[b]), operation, stream);
+            }
+            comm.end_step(static_cast<std::uint64_t>(step), {.loss = 1.0 + 0.125 * comm.rank()}, stream);
+            stream.synchronize(20'000);
+            step_record record;
+            while (comm.poll(record)) seen[static_cast<std::size_t>(comm.rank())].push_back(record);
+        }
+    });
+    for (const auto& own : seen) {
+        REQUIRE(own.size() == static_cast<std::size_t>(steps));
+        for (std::size_t s = 0; s < own.size(); ++s) {
+            const step_record& a = own[s];
+            const step_record& b = seen[0][s];
+            REQUIRE(a.step == s);
+            REQUIRE(std::memcmp(&a.loss, &b.loss, sizeof a.loss) == 0);
+            REQUIRE(std::memcmp(&a.gradient_norm, &b.gradient_norm, sizeof a.gradient_norm) == 0);
+            REQUIRE(to_bits(a.cosine.mean_pairwise) == to_bits(b.cosine.mean_pairwise));
+            REQUIRE(to_bits(a.cosine.pooled) == to_bits(b.cosine.pooled));
+            REQUIRE(a.suspects.size() == b.suspects.size());
+            for (std::size_t i = 0; i < a.suspects.size(); ++i) {
+                REQUIRE(a.suspects[i].rank == b.suspects[i].rank);
+                REQUIRE(a.suspects[i].what == b.suspects[i].what);
+                REQUIRE(a.suspects[i].bucket == b.suspects[i].bucket);
+            }
+        }
+    }
+    return seen[0];
+}
+
+/// Every metric from its definition, in long double.
+struct brute_force {
+    std::vector<long double> norms;
+    long double mean_pairwise = 0, pooled = 0;
+    std::vector<long double> leave_one_out;
+
+    template <class T>
+    explicit brute_force(const std::vector<buckets<T>>& gradients)
+    {
+        const std::size_t n = gradients.size();
+        std::vector<std::vector<long double>> flat(n);
+        for (std::size_t r = 0; r < n; ++r) {
+            for (const auto& bucket : gradients[r]) {
+                for (const T x : bucket) flat[r].push_back(static_cast<double>(x));
+            }
+        }
+        const auto dot = [](const std::vector<long double>& x, const std::vector<long double>& y) {
+            long double sum = 0;
+            for (std::size_t i = 0; i < x.size(); ++i) sum += x[i] * y[i];
+            return sum;
+        };
+        std::vector<long double> sum(flat[0].size(), 0);
+        for (const auto& g : flat) {
+            for (std::size_t i = 0; i < g.size(); ++i) sum[i] += g[i];
+            norms.push_back(std::sqrt(dot(g, g)));
+        }
+        long double numerator = 0, denominator = 0;
+        for (std::size_t i = 0; i < n; ++i) {
+            for (std::size_t j = i + 1; j < n; ++j) {
+                const long double product = dot(flat[i], flat[j]);
+                mean_pairwise += product / (norms[i] * norms[j]);
+                numerator += product;
+                denominator += norms[i] * norms[j];
+            }
+            std::vector<long double> others(sum.size());
+            for (std::size_t k = 0; k < sum.size(); ++k) others[k] = sum[k] - flat[i][k];
+            leave_one_out.push_back(dot(flat[i], others) / (norms[i] * std::sqrt(dot(others, others))));
+        }
+        mean_pairwise /= static_cast<long double>(n * (n - 1) / 2);
+        pooled = numerator / denominator;
+    }
+};
+
+void check_close(double measured, long double expected, double tolerance)
+{
+    CAPTURE(measured);
+    CAPTURE(static_cast<double>(expected));
+    CHECK(std::abs(static_cast<long double>(measured) - expected) <= tolerance * std::abs(expected));
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T, float, double, half, bfloat16)
+{
+    for (const int n : {2, 3, 8}) {
+        CAPTURE(n);
+        // Counts that do not divide by n, and one that needs several scratch chunks.
+        const std::vector<std::size_t> sizes{1, 1237, 64, 5000};
+        std::vector<buckets<T>> gradients;
+        for (int r = 0; r < n; ++r) gradients.push_back(random_gradient<T>(r, sizes, 17));
+        const brute_force expected(gradients);
+        const auto records = run_steps<T>(n,
+            {.alignment = alignment_mode::exact, .scratch_bytes = 4096}, 2,
+            [&](int rank, int) { return gradients[static_cast<std::size_t>(rank)]; });
+        const step_record& record = records[1];
+        CHECK(record.ranks == n);
+        REQUIRE(record.buckets.size() == sizes.size());
+        check_close(record.cosine.mean_pairwise, expected.mean_pairwise, 1e-12);
+        check_close(record.cosine.pooled, expected.pooled, 1e-12);
+        long double mean = 0, squares = 0;
+        for (int r = 0; r < n; ++r) {
+            const auto i = static_cast<std::size_t>(r);
+            check_close(record.cosine.leave_one_out[i], expected.leave_one_out[i], 1e-12);
+            check_close(record.gradient_norms[i], expected.norms[i], 1e-12);
+            mean += expected.norms[i] / n;
+        }
+        for (const long double norm : expected.norms) squares += (norm - mean) * (norm - mean);
+        check_close(record.gradient_norm.mean, mean, 1e-12);
+        // The spread of numbers that agree to k digits has k fewer good ones.
+        check_close(record.gradient_norm.std, std::sqrt(squares / n), 1e-12 * static_cast<double>(mean * mean * n / squares) + 1e-12);
+        check_close(record.loss.mean, 1 + 0.125L * static_cast<long double>(n - 1) / 2, 1e-15);
+    }
+}
+
+TEST_CASE("one rank of eight at a hundred times the norm and random: exact 0.374, pooled 0.021")
+{
+    const std::size_t size = 200'000;
+    const auto gradient = [&](int rank, int) {
+        std::mt19937_64 common(3);
+        std::mt19937_64 own(static_cast<std::uint64_t>(rank) + 100);
+        std::normal_distribution<double> shared;
+        std::normal_distribution<double> private_noise;
+        buckets<float> result{std::vector<float>(size)};
+        for (float& x : result[0]) {
+            const double signal = shared(common);
+            const double noise = private_noise(own);
+            x = static_cast<float>(rank == 5 ? 100 * noise * std::sqrt(2.0) : signal + noise);
+        }
+        return result;
+    };
+    const auto records = run_steps<float>(8, {.alignment = alignment_mode::exact}, 1, gradient);
+    CHECK(records[0].cosine.mean_pairwise == doctest::Approx(0.374).epsilon(0.01));
+    CHECK(records[0].cosine.pooled == doctest::Approx(0.021).epsilon(0.25));
+    CHECK(std::abs(records[0].cosine.leave_one_out[5]) < 0.02);
+    CHECK(records[0].cosine.leave_one_out[4] < records[0].cosine.mean_pairwise);
+}
+
+TEST_CASE("pooled mode needs no gradient-sized message and keeps the same numbers to the wire's rounding")
+{
+    const std::vector<std::size_t> sizes{3000, 777};
+    std::vector<buckets<float>> gradients;
+    for (int r = 0; r < 4; ++r) gradients.push_back(random_gradient<float>(r, sizes, 5));
+    const brute_force expected(gradients);
+    const auto of = [&](int rank, int) { return gradients[static_cast<std::size_t>(rank)]; };
+    for (const reduction operation : {reduction::sum, reduction::average}) {
+        const step_record out = run_steps<float>(4, {}, 1, of, operation)[0];
+        check_close(out.cosine.pooled, expected.pooled, 1e-5);
+        CHECK(is_nan(out.cosine.mean_pairwise));
+        REQUIRE(out.cosine.leave_one_out.size() == 4);
+        for (std::size_t r = 0; r < 4; ++r) check_close(out.cosine.leave_one_out[r], expected.leave_one_out[r], 1e-4);
+
+        // In place the inputs are gone when the result is there: no leave-one-out, all else as before.
+        const step_record in = run_steps<float>(4, {}, 1, of, operation, true)[0];
+        CHECK(in.cosine.leave_one_out.empty());
+        CHECK(to_bits(in.cosine.pooled) == to_bits(out.cosine.pooled));
+        CHECK(to_bits(in.gradient_norm.std) == to_bits(out.gradient_norm.std));
+        CHECK(in.buckets[1].inputs[2].digest == out.buckets[1].inputs[2].digest);
+    }
+}
+
+TEST_CASE("summary mode tells the same spread, extrema and agreement as the table of all ranks")
+{
+    const std::vector<std::size_t> sizes{900, 64};
+    for (const int n : {1, 2, 3, 8}) {
+        CAPTURE(n);
+        const auto of = [&](int rank, int step) {
+            return random_gradient<float>(rank, sizes, 50 + static_cast<std::uint64_t>(step));
+        };
+        const auto full = run_steps<float>(n, {.mode = report_mode::gather}, 3, of);
+        const auto summary = run_steps<float>(n, {.mode = report_mode::summary}, 3, of);
+        for (std::size_t s = 0; s < full.size(); ++s) {
+            const step_record& a = full[s];
+            const step_record& b = summary[s];
+            CHECK(b.mode == report_mode::summary);
+            CHECK(b.losses.empty());
+            const auto same = [](const spread& x, const spread& y) {
+                CHECK(x.finite == y.finite);
+                CHECK(y.mean == doctest::Approx(x.mean).epsilon(1e-12));
+                CHECK(y.std == doctest::Approx(x.std).epsilon(1e-9));
+                CHECK(is_nan(x.std_sample) == is_nan(y.std_sample));
+                CHECK(y.minimum == doctest::Approx(x.minimum).epsilon(1e-10));
+                CHECK(y.maximum == doctest::Approx(x.maximum).epsilon(1e-10));
+                CHECK(x.minimum_rank == y.minimum_rank);
+                CHECK(x.maximum_rank == y.maximum_rank);
+            };
+            same(a.loss, b.loss);
+            same(a.loss_weighted, b.loss_weighted);
+            same(a.gradient_norm, b.gradient_norm);
+            REQUIRE(b.buckets.size() == a.buckets.size());
+            for (std::size_t k = 0; k < a.buckets.size(); ++k) {
+                same(a.buckets[k].gradient_norm, b.buckets[k].gradient_norm);
+                CHECK(b.buckets[k].count == a.buckets[k].count);
+                CHECK(b.buckets[k].results_agree);
+                CHECK(b.buckets[k].inputs.empty());
+                CHECK(is_nan(a.buckets[k].pooled_cosine) == is_nan(b.buckets[k].pooled_cosine));
+                if (n > 1) CHECK(b.buckets[k].pooled_cosine == doctest::Approx(a.buckets[k].pooled_cosine).epsilon(1e-9));
+            }
+            if (n > 1) {
+                CHECK(b.cosine.pooled == doctest::Approx(a.cosine.pooled).epsilon(1e-9));
+                CHECK(b.cosine.noise_scale == doctest::Approx(a.cosine.noise_scale).epsilon(1e-9));
+                CHECK(b.cosine.predicted_cosine == doctest::Approx(a.cosine.predicted_cosine).epsilon(1e-9));
+            }
+            CHECK(b.suspects.empty());
+        }
+    }
+}
+
+TEST_CASE("a NaN is named by rank, bucket and index in both modes, and the norms of the others stay")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        const auto records = run_steps<float>(4, {.mode = mode}, 2, [&](int rank, int step) {
+            auto gradient = random_gradient<float>(rank, {100, 5000}, 9 + static_cast<std::uint64_t>(step));
+            if (rank == 2 && step == 1) gradient[1][4321] = std::bit_cast<float>(0x7fc00000u);
+            return gradient;
+        });
+        CHECK(records[0].suspects.empty());
+        REQUIRE(records[1].suspects.size() >= 1);
+        const suspect& found = records[1].suspects[0];
+        CHECK(found.what == check::non_finite);
+        CHECK(found.rank == 2);
+        CHECK(found.bucket == 1);
+        CHECK(found.statistic == 1);
+        if (mode == report_mode::gather) CHECK(found.index == 4321);
+        CHECK(records[1].buckets[1].nonfinite == 1);
+        CHECK(records[1].buckets[1].gradient_norm.finite == 4);
+    }
+}
+
+TEST_CASE("a loss that is no number is named")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        std::vector<step_record> records;
+        local::run(3, [&](local::communicator& world) {
+            host::stream stream;
+            probed<local::communicator> comm(world, {.mode = mode});
+            comm.end_step(7, {.loss = comm.rank() == 1 ? detail::infinity() : 2.0}, stream);
+            stream.synchronize(10'000);
+            step_record record;
+            REQUIRE(comm.poll(record));
+            if (comm.rank() == 0) records.push_back(record);
+        });
+        REQUIRE(records[0].suspects.size() == 1);
+        CHECK(records[0].suspects[0].what == check::non_finite);
+        CHECK(records[0].suspects[0].rank == 1);
+        CHECK(records[0].suspects[0].bucket == -1);
+        CHECK(records[0].loss.finite == 2);
+        CHECK(records[0].loss.mean == doctest::Approx(2.0));
+    }
+}
+
+TEST_CASE("equal bits of two ranks and of two steps are named, zeros are not")
+{
+    const auto records = run_steps<float>(4, {}, 3, [&](int rank, int step) {
+        const int as = rank == 3 && step == 1 ? 1 : rank; // rank 3 holds rank 1's gradient in step 1
+        const int at = rank == 0 && step == 2 ? 1 : step; // rank 0 repeats step 1 in step 2
+        auto gradient = random_gradient<float>(as, {64, 300}, 70 + static_cast<std::uint64_t>(at));
+        gradient.emplace_back(500, 0.0f); // a frozen layer: equal everywhere and always
+        return gradient;
+    });
+    CHECK(records[0].suspects.empty());
+    REQUIRE(records[1].suspects.size() == 2);
+    for (int b = 0; b < 2; ++b) {
+        CHECK(records[1].suspects[static_cast<std::size_t>(b)].what == check::duplicate);
+        CHECK(records[1].suspects[static_cast<std::size_t>(b)].rank == 3);
+        CHECK(records[1].suspects[static_cast<std::size_t>(b)].other_rank == 1);
+        CHECK(records[1].suspects[static_cast<std::size_t>(b)].bucket == b);
+    }
+    REQUIRE(records[2].suspects.size() == 2);
+    for (const suspect& found : records[2].suspects) {
+        CHECK(found.what == check::stale);
+        CHECK(found.rank == 0);
+    }
+}
+
+TEST_CASE("equal sample ids of two ranks are named")
+{
+    step_record record;
+    local::run(4, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world);
+        const std::uint64_t samples = comm.rank() == 2 ? 1001 : 1000 + static_cast<std::uint64_t>(comm.rank());
+        comm.end_step(0, {.loss = 1, .sample_digest = samples}, stream);
+        stream.synchronize(10'000);
+        step_record own;
+        REQUIRE(comm.poll(own));
+        if (comm.rank() == 3) record = own;
+    });
+    REQUIRE(record.suspects.size() == 1);
+    CHECK(record.suspects[0].what == check::duplicate);
+    CHECK(record.suspects[0].rank == 2);
+    CHECK(record.suspects[0].other_rank == 1);
+}
+
+namespace {
+
+/// Hands one rank a result with one bit flipped, as damage in the broadcast phase would.
+class corrupting {
+public:
+    using device = host::device;
+    corrupting(local::communicator comm, int victim) : comm_(comm), victim_(victim) {}
+    int rank() const noexcept { return comm_.rank(); }
+    int size() const noexcept { return comm_.size(); }
+    template <element T>
+    void all_reduce(view<const T> send, view<T> receive, reduction operation, host::stream_ref stream, call_site where)
+    {
+        comm_.all_reduce(send, receive, operation, stream, where);
+        if constexpr (std::is_same_v<T, float>) {
+            if (comm_.rank() != victim_) return;
+            stream.enqueue([receive] {
+                receive[receive.count() / 2] = std::bit_cast<float>(to_bits(receive[receive.count() / 2]) ^ 1u);
+            });
+        }
+    }
+    template <element T>
+    void all_gather(view<const T> send, view<T> receive, host::stream_ref stream, call_site where)
+    {
+        comm_.all_gather(send, receive, stream, where);
+    }
+
+private:
+    local::communicator comm_;
+    int victim_;
+};
+
+} // namespace
+
+TEST_CASE("a result that differs on one rank is named by majority, and only detected without one")
+{
+    for (const auto& [n, mode] : {std::pair{5, report_mode::gather}, {2, report_mode::gather}, {5, report_mode::summary}}) {
+        step_record record;
+        local::run(n, [&, n = n, mode = mode](local::communicator& world) {
+            host::stream stream;
+            probed<corrupting> comm(corrupting(world, 1), {.mode = mode});
+            std::vector<float> send(1000), receive(1000);
+            for (std::size_t i = 0; i < send.size(); ++i) send[i] = static_cast<float>(i + 1) * static_cast<float>(world.rank() + n);
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+            comm.end_step(0, {.loss = 1}, stream);
+            stream.synchronize(10'000);
+            step_record own;
+            REQUIRE(comm.poll(own));
+            if (world.rank() == 0) record = own;
+        });
+        CHECK_FALSE(record.buckets[0].results_agree);
+        REQUIRE(record.suspects.size() == 1);
+        CHECK(record.suspects[0].what == check::result_differs);
+        CHECK(record.suspects[0].bucket == 0);
+        CHECK(record.suspects[0].rank == (n == 5 && mode == report_mode::gather ? 1 : -1));
+    }
+}
+
+TEST_CASE("a scaled gradient is named at once, in its bucket")
+{
+    const auto records = run_steps<float>(8, {}, 60, [&](int rank, int step) {
+        auto gradient = random_gradient<float>(rank, {400, 400}, 500 + static_cast<std::uint64_t>(step));
+        if (rank == 6 && (step == 0 || step == 50)) {
+            for (float& x : gradient[1]) x *= 100;
+        }
+        return gradient;
+    });
+    for (const step_record& record : records) {
+        if (record.step != 0 && record.step != 50) continue;
+        CAPTURE(record.step);
+        bool named = false;
+        for (const suspect& found : record.suspects) {
+            CHECK(found.rank == 6);
+            named = named || (found.what == check::gradient_norm && found.bucket == 1);
+        }
+        CHECK(named);
+    }
+}
+
+TEST_CASE("clean steps alarm no more often than stated")
+{
+    // The stated rate is a bound: 1e-3 a step here, so that enough alarms could show.
+    const double rate = 1e-3;
+    std::atomic<int> alarms{0};
+    local::run(8, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world, {.false_alarms_per_step = rate});
+        std::mt19937_64 random(static_cast<std::uint64_t>(world.rank()) + 77);
+        std::mt19937_64 common(5);
+        std::normal_distribution<float> normal;
+        std::normal_distribution<float> shared_normal;
+        std::vector<float> send(64), receive(64);
+        step_record record;
+        int own_alarms = 0;
+        for (int step = 0; step < clean_steps; ++step) {
+            for (float& x : send) x = shared_normal(common) + normal(random);
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::average, stream);
+            comm.end_step(static_cast<std::uint64_t>(step), {.loss = 2 + 0.1 * static_cast<double>(normal(random))}, stream);
+            stream.synchronize(20'000);
+            while (comm.poll(record)) own_alarms += record.suspects.empty() ? 0 : 1;
+        }
+        if (world.rank() == 3) alarms = own_alarms;
+    });
+    MESSAGE("alarms in ", clean_steps, " clean steps: ", alarms.load(), ", bound ", rate * clean_steps);
+    const double expected = rate * clean_steps;
+    CHECK(alarms.load() <= expected + 4 * std::sqrt(expected) + 1);
+}
+
+TEST_CASE("poll never blocks and steps come in order")
+{
+    local::run(2, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world, {.steps_in_flight = 8});
+        std::atomic<bool> gate{false};
+        stream.enqueue([&] {
+            while (!gate.load()) {
+            }
+        });
+        std::vector<float> send(10, 1.0f + static_cast<float>(world.rank())), receive(10);
+        for (std::uint64_t step = 10; step < 15; ++step) {
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+            comm.end_step(step, {.loss = 1}, stream);
+        }
+        step_record record;
+        for (int i = 0; i < 100; ++i) CHECK_FALSE(comm.poll(record));
+        CHECK(comm.pending_steps() == 5);
+        CHECK(stream.synchronizations() == 0);
+        gate = true;
+        stream.synchronize(10'000);
+        for (std::uint64_t step = 10; step < 15; ++step) {
+            REQUIRE(comm.poll(record));
+            CHECK(record.step == step);
+        }
+        CHECK_FALSE(comm.poll(record));
+        CHECK(comm.pending_steps() == 0);
+    });
+}
+
+TEST_CASE("a host that runs ahead waits for the oldest step, and unread steps drop the oldest")
+{
+    local::run(2, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world, {.steps_in_flight = 2, .unread_steps = 3});
+        for (std::uint64_t step = 0; step < 50; ++step) comm.end_step(step, {.loss = 1}, stream);
+        stream.synchronize(10'000);
+        step_record record;
+        std::vector<std::uint64_t> steps;
+        while (comm.poll(record)) steps.push_back(record.step);
+        CHECK(steps == std::vector<std::uint64_t>{47, 48, 49});
+        CHECK(comm.dropped_steps() == 47);
+    });
+}
+
+TEST_CASE("steady state allocates nothing and never waits on the host")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const alignment_mode alignment : {alignment_mode::pooled, alignment_mode::exact}) {
+            std::atomic<std::uint64_t> before{0}, after{0};
+            std::atomic<std::uint64_t> waits{0};
+            std::atomic<int> arrived{0}, left{0};
+            constexpr int n = 3;
+            local::run(n, [&](local::communicator& world) {
+                host::stream stream;
+                probed<local::communicator> comm(
+                    world, {.mode = mode, .alignment = alignment, .steps_in_flight = 8, .unread_steps = 4});
+                std::vector<float> send(1000), receive(1000);
+                std::mt19937 random(static_cast<unsigned>(world.rank()));
+                step_record record;
+                const auto step = [&](std::uint64_t number) {
+                    for (float& x : send) x = static_cast<float>(random() % 1000);
+                    for (int b = 0; b < 3; ++b) {
+                        comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+                    }
+                    comm.end_step(number, {.loss = 1}, stream);
+                    while (!comm.poll(record)) {
+                    }
+                };
+                for (std::uint64_t i = 0; i < 40; ++i) step(i);
+                ++arrived;
+                while (arrived.load() < n) {
+                }
+                if (world.rank() == 0) before = allocations.load();
+                const std::uint64_t waited = stream.synchronizations();
+                for (std::uint64_t i = 40; i < 140; ++i) step(i);
+                waits += stream.synchronizations() - waited;
+                ++left;
+                while (left.load() < n) {
+                }
+                if (world.rank() == 0) after = allocations.load();
+                ++arrived;
+                while (arrived.load() < 2 * n) {
+                }
+            });
+            CHECK(after.load() - before.load() == 0);
+            CHECK(waits.load() == 0);
+        }
+    }
+}
+
+TEST_CASE("buckets on several streams are all in the record, whichever stream ends the step")
+{
+    std::vector<step_record> records;
+    local::run(3, [&](local::communicator& world) {
+        host::stream a, b, c;
+        probed<local::communicator> comm(world, {.alignment = alignment_mode::exact});
+        for (std::uint64_t step = 0; step < 20; ++step) {
+            auto send = random_gradient<float>(world.rank(), {3000, 20'000, 10}, step + 1);
+            auto receive = send;
+            comm.all_reduce(view<const float>(send[0]), view<float>(receive[0]), reduction::sum, a);
+            comm.all_reduce(view<const float>(send[1]), view<float>(receive[1]), reduction::sum, b);
+            comm.all_reduce(view<const float>(send[2]), view<float>(receive[2]), reduction::sum, a);
+            comm.end_step(step, {.loss = 1}, c);
+            c.synchronize(10'000);
+            step_record record;
+            REQUIRE(comm.poll(record));
+            if (world.rank() == 0) records.push_back(record);
+        }
+    });
+    REQUIRE(records.size() == 20);
+    for (const step_record& record : records) {
+        std::vector<buckets<float>> gradients;
+        for (int r = 0; r < 3; ++r) gradients.push_back(random_gradient<float>(r, {3000, 20'000, 10}, record.step + 1));
+        const brute_force expected(gradients);
+        check_close(record.cosine.mean_pairwise, expected.mean_pairwise, 1e-11);
+        for (std::size_t r = 0; r < 3; ++r) check_close(record.gradient_norms[r], expected.norms[r], 1e-12);
+    }
+}
+
+TEST_CASE("other collectives are probed too, integers and calls beyond the limit are forwarded")
+{
+    step_record record;
+    local::run(4, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world, {.max_buckets = 5});
+        std::vector<float> small(8, 1.5f + static_cast<float>(world.rank()));
+        std::vector<float> large(32, 0.5f + static_cast<float>(world.rank()));
+        std::vector<float> out_small(8), out_large(32), out_other(32);
+        std::vector<std::int32_t> numbers(8, 3), sums(8);
+        comm.all_gather(view<const float>(small), view<float>(out_large), stream);
+        comm.reduce_scatter(view<const float>(large), view<float>(out_small), reduction::sum, stream);
+        comm.all_to_all(view<const float>(large), view<float>(out_other), stream);
+        comm.broadcast(view<const float>(small), view<float>(small), 2, stream);
+        comm.all_reduce(view<const std::int32_t>(numbers), view<std::int32_t>(sums), reduction::sum, stream);
+        comm.all_reduce(view<const float>(large), view<float>(large), reduction::max, stream);
+        comm.all_reduce(view<const float>(large), view<float>(large), reduction::sum, stream); // the sixth
+        comm.barrier(stream);
+        comm.end_step(0, {.loss = 1}, stream);
+        stream.synchronize(10'000);
+        CHECK(sums[7] == 12);
+        CHECK(small[0] == 3.5f);
+        CHECK(large[0] == 4 * 3.5f);
+        step_record own;
+        REQUIRE(comm.poll(own));
+        if (world.rank() == 1) record = own;
+    });
+    REQUIRE(record.buckets.size() == 5);
+    CHECK(record.unprobed_calls == 1);
+    const collective expected[] = {collective::all_gather, collective::reduce_scatter, collective::all_to_all,
+        collective::broadcast, collective::all_reduce};
+    for (std::size_t b = 0; b < 5; ++b) {
+        CHECK(record.buckets[b].call == expected[b]);
+        CHECK(record.buckets[b].results_agree);
+    }
+    // Only the reduce-scatter is a sum of gradients: it alone makes up the whole gradient's norm.
+    CHECK(record.gradient_norms[1] == doctest::Approx(std::sqrt(32 * 1.5 * 1.5)));
+    check_close(record.cosine.pooled, 1.0L, 1e-6);
+}
+
+TEST_CASE("ranks that fall out of step get an error that says so")
+{
+    std::atomic<int> mismatches{0};
+    local::run(3, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world);
+        comm.end_step(world.rank() == 2 ? 6 : 5, {.loss = 1}, stream);
+        stream.synchronize(10'000);
+        step_record record;
+        try {
+            comm.poll(record);
+        } catch (const error& failure) {
+            CHECK(failure.code() == status::mismatch);
+            CHECK(failure.culprits() == std::vector<int>{2});
+            ++mismatches;
+        }
+    });
+    CHECK(mismatches.load() == 3);
+}
+
+TEST_CASE("a mismatching count surfaces as the communicator's error and hangs nobody")
+{
+    std::atomic<int> errors{0};
+    CHECK_THROWS_AS(local::run(3,
+                        [&](local::communicator& world) {
+                            host::stream stream;
+                            probed<local::communicator> comm(world);
+                            std::vector<float> send(world.rank() == 1 ? 9 : 10, 1.0f), receive(send.size());
+                            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+                            try {
+                                comm.end_step(0, {.loss = 1}, stream);
+                                stream.synchronize(10'000);
+                            } catch (const error& failure) {
+                                ++errors;
+                                CHECK(failure.culprits() == std::vector<int>{1});
+                                throw;
+                            }
+                        }),
+        error);
+    CHECK(errors.load() == 3);
+}
+
+TEST_CASE("bad options and null buffers are refused by name")
+{
+    local::run(1, [](local::communicator& world) {
+        const auto refused = [&](probe_options options, const char* word) {
+            try {
+                const probed<local::communicator> comm(world, options);
+                FAIL_CHECK("accepted ", word);
+            } catch (const error& failure) {
+                CHECK(failure.code() == status::invalid_argument);
+                CHECK(std::string(failure.what()).find(word) != std::string::npos);
+            }
+        };
+        refused({.max_buckets = 0}, "max_buckets");
+        refused({.steps_in_flight = 1}, "steps_in_flight");
+        refused({.unread_steps = 0}, "unread_steps");
+        refused({.exact_every = 0}, "exact_every");
+        refused({.false_alarms_per_step = 0}, "false_alarms_per_step");
+        refused({.false_alarms_per_step = 2}, "false_alarms_per_step");
+    });
+    try {
+        local::run(2, [](local::communicator& world) {
+            host::stream stream;
+            probed<local::communicator> comm(world);
+            std::vector<float> receive(4);
+            comm.all_reduce(view<const float>(nullptr, 4), view<float>(receive), reduction::sum, stream);
+        });
+        FAIL_CHECK("accepted a null buffer");
+    } catch (const error& failure) {
+        CHECK(failure.code() == status::invalid_argument);
+    }
+}
+
+TEST_CASE("one rank alone gets a record with what is defined for it")
+{
+    const auto records = run_steps<float>(1, {.alignment = alignment_mode::exact}, 1,
+        [](int rank, int) { return random_gradient<float>(rank, {100}, 1); });
+    CHECK(records[0].loss.std == 0);
+    CHECK(is_nan(records[0].loss.std_sample));
+    CHECK(is_nan(records[0].cosine.mean_pairwise));
+    CHECK(records[0].suspects.empty());
+}
+
+static_assert(has_all_reduce<probed<local::communicator>, float>);
+static_assert(full_communicator<probed<local::communicator>, bfloat16>);
