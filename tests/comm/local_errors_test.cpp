@@ -1,0 +1,655 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <latch>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <collprobe/comm/local.hpp>
+
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+using testing::rank_outcome;
+using testing::run_each;
+
+namespace {
+
+constexpr int sizes[] = {2, 3, 8};
+constexpr int deadline_s = 20;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<int> all_ranks(int n)
+{
+    std::vector<int> ranks;
+    for (int rank = 0; rank < n; ++rank) ranks.push_back(rank);
+    return ranks;
+}
+
+/// A rank's buffers, which a failed collective must leave as they are.
+struct rank_memory {
+    std::vector<float> send;
+    std::vector<float> receive;
+    explicit rank_memory(std::size_t send_count, std::size_t receive_count = 0)
+        : send(send_count, 3.0f), receive(receive_count == 0 ? send_count : receive_count, 7.0f)
+    {
+    }
+    view<const float> in() const { return view<const float>(send); }
+    view<float> out() { return view<float>(receive); }
+    bool untouched() const
+    {
+        for (const float x : send) {
+            if (x != 3.0f) return false;
+        }
+        for (const float x : receive) {
+            if (x != 7.0f) return false;
+        }
+        return true;
+    }
+};
+
+/// Every rank calls `call(comm, stream, memory)` and synchronises; buffers must stay untouched, also
+/// after the collective that each rank tries afterwards and that must fail at the call.
+template <class Call>
+std::vector<rank_outcome> fail_in(const local::group& ranks, Call call)
+{
+    std::vector<char> intact(static_cast<std::size_t>(ranks.size()), 0);
+    std::vector<char> refused(static_cast<std::size_t>(ranks.size()), 0);
+    const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
+        const auto rank = static_cast<std::size_t>(comm.rank());
+        rank_memory memory(64);
+        std::exception_ptr thrown;
+        {
+            const host::stream stream;
+            try {
+                call(comm, stream, memory);
+                stream.synchronize();
+            } catch (...) {
+                thrown = std::current_exception();
+            }
+            try {
+                comm.all_reduce(memory.in(), memory.out(), reduction::sum, stream);
+            } catch (const error&) {
+                refused[rank] = 1;
+            }
+        }
+        intact[rank] = memory.untouched() ? 1 : 0;
+        if (thrown) std::rethrow_exception(thrown);
+    }, deadline_s);
+    for (std::size_t rank = 0; rank < intact.size(); ++rank) {
+        CAPTURE(rank);
+        CHECK(intact[rank] == 1);
+        CHECK(refused[rank] == 1);
+    }
+    return outcomes;
+}
+
+void check_error(const rank_outcome& outcome, int rank, status code, const std::vector<int>& culprits,
+    const std::vector<std::string>& parts)
+{
+    CAPTURE(rank);
+    const auto failure = outcome.failure();
+    REQUIRE(failure);
+    const std::string what = failure->what();
+    CAPTURE(what);
+    CHECK(std::string(name(failure->code())) == name(code));
+    CHECK(failure->culprits() == culprits);
+    CHECK(failure->rank() == rank);
+    CHECK(contains(what, "rank " + std::to_string(rank) + " of "));
+    CHECK(contains(what, failure->communicator()));
+    CHECK(contains(what, "local_errors_test.cpp:"));
+    for (const std::string& part : parts) {
+        CAPTURE(part);
+        CHECK(contains(what, part));
+    }
+}
+
+/// One rank makes a bad call; the others make the good one.
+struct bad_call {
+    const char* call;
+    const char* message;
+    std::function<void(local::communicator&, host::stream_ref, rank_memory&)> bad;
+};
+
+const std::vector<bad_call>& bad_calls()
+{
+    using comm_t = local::communicator;
+    using on_t = host::stream_ref;
+    using mem_t = rank_memory;
+    static const std::vector<bad_call> calls{
+        {"all_reduce", "send is null with count 4",
+            [](comm_t& c, on_t on, mem_t& m) {
+                c.all_reduce(view<const float>(nullptr, 4), m.out().part(0, 4), reduction::sum, on);
+            }},
+        {"all_reduce", "receive is null with count 4",
+            [](comm_t& c, on_t on, mem_t& m) {
+                c.all_reduce(m.in().part(0, 4), view<float>(nullptr, 4), reduction::sum, on);
+            }},
+        {"all_reduce", "send.count() is 4, receive.count() is 5",
+            [](comm_t& c, on_t on, mem_t& m) {
+                c.all_reduce(m.in().part(0, 4), m.out().part(0, 5), reduction::sum, on);
+            }},
+        {"all_reduce", "overlap",
+            [](comm_t& c, on_t on, mem_t& m) {
+                c.all_reduce(view<const float>(m.receive.data() + 1, 8), m.out().part(0, 8), reduction::sum, on);
+            }},
+        {"all_reduce", "operation 9 is no reduction",
+            [](comm_t& c, on_t on, mem_t& m) { c.all_reduce(m.in(), m.out(), static_cast<reduction>(9), on); }},
+        {"all_reduce", "impossible count",
+            [](comm_t& c, on_t on, mem_t& m) {
+                c.all_reduce(view<const float>(m.send.data(), ~std::uint64_t{0} / 4),
+                    view<float>(m.receive.data(), ~std::uint64_t{0} / 4), reduction::sum, on);
+            }},
+        {"reduce_scatter", "size() times as many to send",
+            [](comm_t& c, on_t on, mem_t& m) {
+                c.reduce_scatter(m.in().part(0, 7), m.out().part(0, 1), reduction::sum, on);
+            }},
+        {"reduce_scatter", "overlap",
+            [](comm_t& c, on_t on, mem_t& m) {
+                // The next rank's part of the send buffer.
+                const auto next = static_cast<std::uint64_t>((c.rank() + 1) % c.size());
+                c.reduce_scatter(view<const float>(m.receive.data(), 4u * static_cast<unsigned>(c.size())),
+                    m.out().part(4 * next, 4), reduction::sum, on);
+            }},
+        {"all_gather", "size() times as many to receive",
+            [](comm_t& c, on_t on, mem_t& m) { c.all_gather(m.in().part(0, 4), m.out().part(0, 4), on); }},
+        {"all_gather", "overlap",
+            [](comm_t& c, on_t on, mem_t& m) {
+                const auto next = static_cast<std::uint64_t>((c.rank() + 1) % c.size());
+                c.all_gather(view<const float>(m.receive.data() + 4 * next, 4),
+                    m.out().part(0, 4u * static_cast<unsigned>(c.size())), on);
+            }},
+        {"all_to_all", "multiple of size()",
+            [](comm_t& c, on_t on, mem_t& m) {
+                const auto count = static_cast<std::uint64_t>(c.size() + 1);
+                c.all_to_all(m.in().part(0, count), m.out().part(0, count), on);
+            }},
+        {"all_to_all", "overlap",
+            [](comm_t& c, on_t on, mem_t& m) {
+                const auto count = static_cast<std::uint64_t>(c.size());
+                c.all_to_all(view<const float>(m.receive.data(), count), m.out().part(0, count), on);
+            }},
+        {"broadcast", "root -1 is not a rank",
+            [](comm_t& c, on_t on, mem_t& m) { c.broadcast(m.in(), m.out(), -1, on); }},
+        {"broadcast", "is not a rank",
+            [](comm_t& c, on_t on, mem_t& m) { c.broadcast(m.in(), m.out(), c.size(), on); }},
+        {"broadcast", "send is null",
+            [](comm_t& c, on_t on, mem_t& m) {
+                c.broadcast(view<const float>(nullptr, 64), m.out(), c.rank(), on);
+            }},
+        {"split", "color -2 is below no_color", [](comm_t& c, on_t, mem_t&) { c.split(-2, 0); }},
+    };
+    return calls;
+}
+
+} // namespace
+
+TEST_CASE("a bad argument fails at the call and every peer is told who it was")
+{
+    for (const int n : sizes) {
+        for (const bad_call& each : bad_calls()) {
+            const int culprit = n - 1;
+            CAPTURE(each.call);
+            CAPTURE(each.message);
+            const local::group ranks(n);
+            const auto outcomes = fail_in(ranks, [&](local::communicator& comm, host::stream_ref on, rank_memory& m) {
+                if (comm.rank() == culprit) each.bad(comm, on, m);
+                else if (std::string(each.call) == "split") (void)comm.split(0, 0);
+                else comm.all_reduce(m.in(), m.out(), reduction::sum, on);
+            });
+            for (int rank = 0; rank < n; ++rank) {
+                const rank_outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+                if (rank == culprit) {
+                    check_error(outcome, rank, status::invalid_argument, {culprit}, {each.message, each.call});
+                    CHECK(std::string(outcome.failure()->call()) == each.call);
+                } else {
+                    check_error(outcome, rank, status::peer_failure, {culprit},
+                        {"rank " + std::to_string(culprit) + " gave a bad argument", each.message});
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("unequal calls are listed by groups of ranks and nothing is written")
+{
+    using call_t = std::function<void(local::communicator&, host::stream_ref, rank_memory&)>;
+    struct mismatch {
+        const char* majority;
+        const char* minority;
+        call_t good;
+        call_t bad;
+    };
+    const call_t sum8 = [](auto& c, auto on, auto& m) {
+        c.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::sum, on);
+    };
+    const std::vector<mismatch> cases{
+        {"all_reduce of float, count 8, sum", "count 7", sum8,
+            [](auto& c, auto on, auto& m) {
+                c.all_reduce(m.in().part(0, 7), m.out().part(0, 7), reduction::sum, on);
+            }},
+        {"all_reduce of float, count 8, sum", "max", sum8,
+            [](auto& c, auto on, auto& m) {
+                c.all_reduce(m.in().part(0, 8), m.out().part(0, 8), reduction::max, on);
+            }},
+        {"all_reduce of float, count 8, sum", "int32, count 16, min", sum8,
+            [](auto& c, auto on, auto& m) {
+                c.all_reduce(view<const std::int32_t>(reinterpret_cast<const std::int32_t*>(m.send.data()), 16),
+                    view<std::int32_t>(reinterpret_cast<std::int32_t*>(m.receive.data()), 16), reduction::min, on);
+            }},
+        {"all_reduce of float, count 8, sum", "barrier", sum8, [](auto& c, auto on, auto&) { c.barrier(on); }},
+        {"broadcast of float, count 8, root 0", "root 1",
+            [](auto& c, auto on, auto& m) { c.broadcast(m.in().part(0, 8), m.out().part(0, 8), 0, on); },
+            [](auto& c, auto on, auto& m) { c.broadcast(m.in().part(0, 8), m.out().part(0, 8), 1, on); }},
+        {"barrier", "all_reduce of float, count 0, sum", [](auto& c, auto on, auto&) { c.barrier(on); },
+            [](auto& c, auto on, auto& m) {
+                c.all_reduce(m.in().part(0, 0), m.out().part(0, 0), reduction::sum, on);
+            }},
+    };
+    for (const int n : sizes) {
+        for (const mismatch& each : cases) {
+            const int odd_one = n / 2;
+            const local::group ranks(n, {.name = "dp"});
+            const auto outcomes = fail_in(ranks, [&](local::communicator& comm, host::stream_ref on, rank_memory& m) {
+                (comm.rank() == odd_one ? each.bad : each.good)(comm, on, m);
+            });
+            // With two ranks nobody can say who is right.
+            const std::vector<int> culprits = n == 2 ? all_ranks(2) : std::vector<int>{odd_one};
+            for (int rank = 0; rank < n; ++rank) {
+                check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::mismatch, culprits,
+                    {each.majority, "rank " + std::to_string(odd_one) + ": " + each.minority, "'dp'"});
+            }
+        }
+    }
+}
+
+TEST_CASE("a mismatch message compresses ranks and names a tie")
+{
+    const local::group ranks(8);
+    const auto outcomes = fail_in(ranks, [](local::communicator& comm, host::stream_ref on, rank_memory& m) {
+        const std::uint64_t count = comm.rank() == 7 ? 7 : comm.rank() == 3 ? 5 : 8;
+        comm.all_reduce(m.in().part(0, count), m.out().part(0, count), reduction::sum, on);
+    });
+    check_error(outcomes[0], 0, status::mismatch, {3, 7},
+        {"ranks 0-2, 4-6: all_reduce of float, count 8, sum; rank 3: count 5; rank 7: count 7"});
+
+    const auto tied = fail_in(local::group(4), [](local::communicator& comm, host::stream_ref on, rank_memory& m) {
+        comm.broadcast(m.in(), m.out(), comm.rank() / 2, on);
+    });
+    check_error(tied[1], 1, status::mismatch, {0, 1, 2, 3}, {"ranks 0-1: broadcast of float, count 64, root 0; ranks 2-3: root 1"});
+}
+
+TEST_CASE("a missing rank is named after the time-out and later arrivals fail at once")
+{
+    for (const int n : sizes) {
+        const local::group ranks(n, {.timeout_ms = 150});
+        std::vector<std::int64_t> waited_ms(static_cast<std::size_t>(n));
+        std::latch others_failed(n - 1);
+        const int absent = n - 1;
+        const auto outcomes = fail_in(ranks, [&](local::communicator& comm, host::stream_ref on, rank_memory& m) {
+            const auto start = std::chrono::steady_clock::now();
+            if (comm.rank() == absent) others_failed.wait();
+            const auto called = std::chrono::steady_clock::now();
+            struct note {
+                std::function<void()> at_exit;
+                ~note() { at_exit(); }
+            } const at_exit{[&] {
+                const auto from = comm.rank() == absent ? called : start;
+                waited_ms[static_cast<std::size_t>(comm.rank())]
+                    = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - from)
+                          .count();
+                if (comm.rank() != absent) others_failed.count_down();
+            }};
+            comm.all_reduce(m.in(), m.out(), reduction::sum, on);
+            on.synchronize();
+        });
+        for (int rank = 0; rank < n; ++rank) {
+            check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {absent},
+                {"rank " + std::to_string(absent) + " did not arrive at all_reduce (call 0", "150 ms"});
+            if (rank == absent) CHECK(waited_ms[static_cast<std::size_t>(rank)] < 100);
+        }
+        // The first to wait waited that long; a rank that came later fails with it.
+        std::int64_t longest = 0;
+        for (int rank = 0; rank < absent; ++rank) longest = std::max(longest, waited_ms[static_cast<std::size_t>(rank)]);
+        CHECK(longest >= 149);
+    }
+}
+
+TEST_CASE("several missing ranks are all named")
+{
+    const local::group ranks(8, {.timeout_ms = 300});
+    std::atomic<int> failed{0};
+    const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
+        if (comm.rank() == 2 || comm.rank() >= 6) return;
+        const host::stream stream;
+        comm.barrier(stream);
+        ++failed;
+        stream.synchronize();
+    }, deadline_s);
+    CHECK(failed == 5);
+    check_error(outcomes[5], 5, status::timeout, {2, 6, 7}, {"ranks 2, 6-7 did not arrive at barrier"});
+}
+
+TEST_CASE("work that fails before a collective is the failure of its rank")
+{
+    for (const int n : sizes) {
+        const int culprit = n / 2;
+        const local::group ranks(n);
+        const auto outcomes = fail_in(ranks, [&](local::communicator& comm, host::stream_ref on, rank_memory& m) {
+            if (comm.rank() == culprit) on.enqueue([] { throw std::runtime_error("the kernel failed"); });
+            comm.all_reduce(m.in(), m.out(), reduction::sum, on);
+        });
+        for (int rank = 0; rank < n; ++rank) {
+            const rank_outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+            if (rank != culprit) {
+                check_error(outcome, rank, status::peer_failure, {culprit},
+                    {"rank " + std::to_string(culprit) + " could not take part in all_reduce", "the kernel failed"});
+                continue;
+            }
+            // The rank itself gets its own exception.
+            CHECK_THROWS_WITH_AS(std::rethrow_exception(outcome.thrown), "the kernel failed", std::runtime_error);
+        }
+    }
+}
+
+TEST_CASE("abort on a handle ends what waits on all ranks")
+{
+    for (const int n : sizes) {
+        const local::group ranks(n);
+        std::latch waiting(n - 1);
+        const auto outcomes = fail_in(ranks, [&](local::communicator& comm, host::stream_ref on, rank_memory& m) {
+            if (comm.rank() == 0) {
+                waiting.wait();
+                comm.abort("loss is not finite");
+                comm.abort("a second reason is ignored");
+            } else {
+                on.enqueue([&] { waiting.count_down(); });
+            }
+            comm.all_reduce(m.in(), m.out(), reduction::sum, on);
+        });
+        for (int rank = 0; rank < n; ++rank) {
+            check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::peer_failure, {0},
+                {"rank 0 aborted: loss is not finite"});
+        }
+    }
+}
+
+TEST_CASE("a call that never gets its turn behind an earlier one on another stream times out")
+{
+    const local::group ranks(2, {.timeout_ms = 150});
+    std::latch failed(2);
+    const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
+        const host::stream blocked;
+        const host::stream later;
+        blocked.enqueue([&] { failed.wait(); });
+        comm.barrier(blocked);
+        comm.barrier(later);
+        const auto release = [&] { failed.count_down(); };
+        try {
+            later.synchronize();
+        } catch (...) {
+            release();
+            throw;
+        }
+        release();
+    }, deadline_s);
+    for (int rank = 0; rank < 2; ++rank) {
+        const auto failure = outcomes[static_cast<std::size_t>(rank)].failure();
+        REQUIRE(failure);
+        CHECK(failure->code() == status::timeout);
+        CHECK(contains(failure->what(), "an earlier call of the same rank, on another stream"));
+        CHECK(failure->culprits().size() == 1);
+    }
+}
+
+TEST_CASE("collectives of one communicator keep call order over streams")
+{
+    const local::group ranks(3);
+    const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
+        std::vector<std::int32_t> value(100, comm.rank() + 1);
+        const host::stream late;
+        const host::stream early;
+        late.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
+        comm.all_reduce(view<const std::int32_t>(value), view<std::int32_t>(value), reduction::sum, late);
+        comm.all_reduce(view<const std::int32_t>(value), view<std::int32_t>(value), reduction::max, early);
+        comm.all_reduce(view<const std::int32_t>(value), view<std::int32_t>(value), reduction::sum, early);
+        early.synchronize();
+        late.synchronize();
+        if (value[99] != 18) throw std::runtime_error("out of order");
+    }, deadline_s);
+    for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
+}
+
+TEST_CASE("split times out naming the ranks that did not call")
+{
+    for (const int n : sizes) {
+        const local::group ranks(n, {.timeout_ms = 100});
+        std::latch done(n - 1);
+        const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
+            if (comm.rank() == 0) {
+                done.wait();
+                (void)comm.split(0, 0); // too late: fails at once
+                return;
+            }
+            try {
+                (void)comm.split(0, 0);
+            } catch (...) {
+                done.count_down();
+                throw;
+            }
+            done.count_down();
+        }, deadline_s);
+        for (int rank = 0; rank < n; ++rank) {
+            check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {0},
+                {"rank 0 did not arrive at split (call 0 of split)", "100 ms"});
+        }
+    }
+}
+
+TEST_CASE("a part fails alone and so does its parent")
+{
+    const local::group ranks(4);
+    const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
+        auto part = comm.split(comm.rank() / 2, 0);
+        const std::string own = part->name();
+        if (own != "local/split0.color" + std::to_string(comm.rank() / 2)) throw std::runtime_error("name: " + own);
+        rank_memory m(8);
+        const host::stream stream;
+        if (comm.rank() == 0) part->abort("only this part");
+        if (comm.rank() < 2) {
+            bool told = false;
+            try {
+                part->all_reduce(m.in(), m.out(), reduction::sum, stream);
+                stream.synchronize();
+            } catch (const error& failure) {
+                told = failure.code() == status::peer_failure && failure.communicator() == own;
+            }
+            if (!told) throw std::runtime_error("the part did not fail");
+        } else {
+            part->all_reduce(m.in(), m.out(), reduction::sum, stream);
+            stream.synchronize();
+        }
+        comm.barrier(stream);
+        stream.synchronize();
+        if (comm.rank() == 3) comm.abort("now the parent");
+        if (comm.rank() < 2) return;
+        part->barrier(stream);
+        stream.synchronize();
+    }, deadline_s);
+    for (const rank_outcome& outcome : outcomes) {
+        if (outcome.thrown) CHECK_NOTHROW(std::rethrow_exception(outcome.thrown));
+    }
+}
+
+TEST_CASE("run rethrows the first cause and not a consequence")
+{
+    for (const int n : sizes) {
+        for (int culprit = 0; culprit < n; culprit += n - 1) {
+            const testing::watchdog guard("run", deadline_s);
+            std::atomic<int> consequences{0};
+            try {
+                local::run(n, [&](local::communicator& comm) {
+                    rank_memory m(16);
+                    const host::stream stream;
+                    if (comm.rank() == culprit) throw std::out_of_range("no such shard");
+                    try {
+                        comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
+                        stream.synchronize();
+                    } catch (const error& failure) {
+                        if (failure.code() == status::peer_failure && failure.culprits() == std::vector<int>{culprit}
+                            && contains(failure.what(), "no such shard") && m.untouched()) {
+                            ++consequences;
+                        }
+                        throw;
+                    }
+                });
+                FAIL("run did not throw");
+            } catch (const std::out_of_range& cause) {
+                CHECK(std::string(cause.what()) == "no such shard");
+            }
+            CHECK(consequences == n - 1);
+        }
+    }
+}
+
+TEST_CASE("run wakes ranks that wait in a part or in a split for a rank that is gone")
+{
+    const testing::watchdog guard("run", deadline_s);
+    std::atomic<int> named{0};
+    CHECK_THROWS_WITH_AS(local::run(4,
+                             [&](local::communicator& comm) {
+                                 auto part = comm.split(0, -comm.rank()); // rank 3 is rank 0 of the part
+                                 auto nested = part->split(0, 0);
+                                 if (comm.rank() == 3) throw std::runtime_error("gone");
+                                 const host::stream stream;
+                                 try {
+                                     if (comm.rank() == 0) (void)comm.split(0, 0);
+                                     nested->barrier(stream);
+                                     stream.synchronize();
+                                 } catch (const error& failure) {
+                                     const std::vector<int> culprit{comm.rank() == 0 ? 3 : 0};
+                                     if (failure.culprits() == culprit) ++named;
+                                     throw;
+                                 }
+                             }),
+        "gone", std::runtime_error);
+    CHECK(named == 3);
+}
+
+TEST_CASE("a failure in a part names its culprit as the group knows it")
+{
+    const testing::watchdog guard("run", deadline_s);
+    std::atomic<int> named{0};
+    try {
+        local::run(4, [&](local::communicator& comm) {
+            auto part = comm.split(comm.rank() / 2, 0);
+            const host::stream stream;
+            if (comm.rank() == 3) part->abort("bad batch"); // rank 1 of its part
+            if (comm.rank() < 2) {
+                try {
+                    comm.barrier(stream);
+                    stream.synchronize();
+                } catch (const error& failure) {
+                    if (failure.culprits() == std::vector<int>{3}) ++named;
+                    throw;
+                }
+            }
+            part->barrier(stream);
+            stream.synchronize();
+        });
+        FAIL("run did not throw");
+    } catch (const error& failure) {
+        CHECK(failure.code() == status::peer_failure);
+        CHECK(contains(failure.what(), "bad batch"));
+    }
+    CHECK(named == 2);
+}
+
+TEST_CASE("a failed rank's own bad argument is what run rethrows")
+{
+    const testing::watchdog guard("run", deadline_s);
+    for (int round = 0; round < 20; ++round) {
+        try {
+            local::run(8, [&](local::communicator& comm) {
+                rank_memory m(16);
+                const host::stream stream;
+                comm.broadcast(m.in(), m.out(), comm.rank() == 5 ? 99 : 0, stream);
+                stream.synchronize();
+            });
+            FAIL("run did not throw");
+        } catch (const error& failure) {
+            CHECK(failure.code() == status::invalid_argument);
+            CHECK(failure.rank() == 5);
+        }
+    }
+}
+
+TEST_CASE("a group refuses what it cannot be")
+{
+    const auto code_of = [](auto&& body) {
+        try {
+            body();
+        } catch (const error& failure) {
+            return std::string(name(failure.code())) + ": " + failure.what();
+        }
+        return std::string("nothing");
+    };
+    CHECK(contains(code_of([] { local::group(0); }), "ranks is 0, not between 1 and 256"));
+    CHECK(contains(code_of([] { local::group(-3); }), "invalid argument"));
+    CHECK(contains(code_of([] { local::group(257); }), "ranks is 257"));
+    CHECK(contains(code_of([] { local::group(2, {.timeout_ms = 0}); }), "timeout_ms is 0"));
+    CHECK(contains(code_of([] { local::group(2, {.order = static_cast<local::reduction_order>(9)}); }), "order"));
+    CHECK(contains(code_of([] { (void)local::group(2).communicator(2); }), "rank 2 is not between 0 and 1"));
+    CHECK(contains(code_of([] { (void)local::group(2).communicator(-1); }), "rank -1"));
+    CHECK(contains(code_of([] { local::run(0, [](local::communicator&) {}); }), "ranks is 0"));
+    CHECK(local::group(256).size() == 256);
+}
+
+TEST_CASE("failures under load neither hang nor write after the failure")
+{
+    // A rank aborts at a random moment of a stream of collectives; a collective is done by all or by none.
+    const testing::watchdog guard("aborts", 60);
+    for (int round = 0; round < 60; ++round) {
+        constexpr int n = 4;
+        const local::group ranks(n);
+        std::vector<std::vector<std::int64_t>> values(n, std::vector<std::int64_t>(64, 1));
+        run_each(ranks, [&](local::communicator& comm) {
+            auto& mine = values[static_cast<std::size_t>(comm.rank())];
+            const host::stream stream;
+            try {
+                for (int call = 0; call < 40; ++call) {
+                    if (comm.rank() == round % n && call == round % 37) comm.abort("now");
+                    comm.all_reduce(view<const std::int64_t>(mine), view<std::int64_t>(mine), reduction::sum, stream);
+                }
+                stream.synchronize();
+            } catch (const error&) {
+            }
+        });
+        for (const auto& rank : values) CHECK(rank == values[0]);
+    }
+}
+
+TEST_CASE("handles outlive their group and may go while work is queued")
+{
+    std::vector<std::int32_t> value(10, 21);
+    {
+        const host::stream stream;
+        stream.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+        auto comm = local::group(1).communicator(0);
+        auto copy = comm;
+        auto moved = std::move(comm);
+        CHECK(copy.rank() == 0);
+        moved.all_reduce(view<const std::int32_t>(value), view<std::int32_t>(value), reduction::sum, stream);
+        copy.barrier(stream);
+    }
+    CHECK(value[9] == 21);
+}
