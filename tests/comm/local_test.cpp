@@ -17,7 +17,7 @@ constexpr local::reduction_order orders[]
     = {local::reduction_order::linear, local::reduction_order::ring, local::reduction_order::tree};
 
 // More elements where there are few ranks; the oracle reads all inputs of an element.
-constexpr std::uint64_t larger(int ranks) { return ranks <= 3 ? 4099 : ranks <= 8 ? 1031 : 331; }
+constexpr std::uint64_t larger(int ranks) { return ranks <= 3 ? 2051 : ranks <= 8 ? 1031 : 331; }
 
 } // namespace
 
@@ -32,19 +32,9 @@ TEST_CASE("local conforms for every element type, operation, count and placement
     }
 }
 
-TEST_CASE("local conforms with 64 ranks")
-{
-    CHECK_NOTHROW(conformance::check_all_types(
-        local_provider{64, local::reduction_order::ring}, larger(64)));
-    CHECK_NOTHROW(conformance::check_type<bfloat16>(
-        local_provider{64, local::reduction_order::tree}, larger(64)));
-    CHECK_NOTHROW(conformance::check_type<float>(
-        local_provider{64, local::reduction_order::linear}, larger(64)));
-}
-
 TEST_CASE("splits, sequences of calls and stress conform")
 {
-    for (const int ranks : {1, 2, 3, 8, 17, 64}) {
+    for (const int ranks : {1, 2, 3, 8, 17}) {
         CAPTURE(ranks);
         CHECK_NOTHROW(conformance::check_calls(local_provider{ranks}, ranks <= 8 ? 200 : 40));
     }
@@ -52,26 +42,10 @@ TEST_CASE("splits, sequences of calls and stress conform")
 
 TEST_CASE("a barrier orders the work of all ranks")
 {
-    for (const int ranks : {1, 2, 3, 8, 64}) {
+    for (const int ranks : {1, 2, 3, 8}) {
         CAPTURE(ranks);
         CHECK_NOTHROW(conformance::check_barrier(local_provider{ranks}));
     }
-}
-
-TEST_CASE("256 ranks meet")
-{
-    CHECK_NOTHROW(local_provider{256, local::reduction_order::tree}.run([](local::communicator& comm) {
-        std::vector<std::int64_t> value(300, comm.rank());
-        {
-            const host::stream stream;
-            for (int round = 0; round < 5; ++round) {
-                comm.all_reduce(view<const std::int64_t>(value), view<std::int64_t>(value), reduction::max, stream);
-                comm.barrier(stream);
-            }
-            stream.synchronize();
-        }
-        for (const std::int64_t x : value) conformance::require(x == 255, "wrong maximum");
-    }));
 }
 
 TEST_CASE("an unfit conformance provider is caught")

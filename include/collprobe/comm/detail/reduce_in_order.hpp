@@ -103,6 +103,7 @@ void reduce_in_order(reduction_order order, reduction operation, int ranks, std:
 {
     const collprobe::detail::gradual_underflow as_ieee_has_it;
     ordered_reduction<T, Source> reduce(operation, ranks, source);
+    collprobe::detail::settle(&reduce); // nothing is read, so nothing computed, before the mode is set
     switch (order) {
     case reduction_order::linear: reduce.along_ring(0, first, last, store); return;
     case reduction_order::ring: {
@@ -134,6 +135,7 @@ void reduce_part_in_order(reduction_order order, reduction operation, int ranks,
 {
     const collprobe::detail::gradual_underflow as_ieee_has_it;
     ordered_reduction<T, Source> reduce(operation, ranks, source);
+    collprobe::detail::settle(&reduce); // nothing is read, so nothing computed, before the mode is set
     reduce.along_ring(order == reduction_order::linear ? 0 : (part + 1) % ranks, 0, count, store);
 }
 
