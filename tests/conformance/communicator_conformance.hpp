@@ -525,7 +525,7 @@ void check_split(Comm& comm, stream_set<typename Comm::device>& streams)
     const int n = comm.size();
     // The last rank of every five joins no part; the others go to three colors, in reverse order.
     const auto color_of = [](int rank) { return rank % 5 == 4 ? no_color : rank % 3; };
-    std::optional<Comm> part = comm.split(color_of(comm.rank()), -comm.rank());
+    auto part = comm.split(color_of(comm.rank()), -comm.rank());
     require(part.has_value() == (color_of(comm.rank()) != no_color), "split: no_color must give no part");
     std::vector<std::int64_t> members;
     for (int rank = n - 1; rank >= 0; --rank) {
@@ -545,9 +545,9 @@ void check_split(Comm& comm, stream_set<typename Comm::device>& streams)
         }
     }
     // Equal keys keep the old order; parts can be split; the parent still works.
-    std::optional<Comm> copy = comm.split(0, 7);
+    auto copy = comm.split(0, 7);
     require(copy && copy->size() == n && copy->rank() == comm.rank(), "split: equal keys must keep the order");
-    std::optional<Comm> alone = copy->split(comm.rank(), 0);
+    auto alone = copy->split(comm.rank(), 0);
     require(alone && alone->size() == 1 && alone->rank() == 0, "split: a part of one rank");
     arena<typename Comm::device, std::int64_t> memory(streams);
     const std::size_t one = memory.add(1, [](std::uint64_t) { return std::int64_t{1}; });
