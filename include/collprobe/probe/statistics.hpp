@@ -28,7 +28,8 @@ namespace collprobe {
 ///
 /// Accuracy: `l1`, `sum_of_squares` to 1e-12 relative; `mean` to 1e-12 of the mean magnitude; `m2` to
 /// 1e-12 relative as long as |mean| is below some 100 standard deviations; beyond that its relative
-/// error grows like 2^-53 |mean| / deviation, as two blocks' means are subtracted. 64-bit integers
+/// error grows like 2^-53 |mean| / deviation, as two blocks' means, rounded to double, are subtracted
+/// (the same holds where the mean is subnormal and so has few digits). 64-bit integers
 /// beyond 2^53 are first rounded to double. Doubles whose squares would overflow or underflow are
 /// scaled (`statistics::scale`).
 ///

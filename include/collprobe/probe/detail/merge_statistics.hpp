@@ -15,14 +15,15 @@ namespace collprobe::detail {
 
 COLLPROBE_HD constexpr std::uint64_t lesser(std::uint64_t a, std::uint64_t b) noexcept { return a < b ? a : b; }
 
-/// Brings sums of squares from one scale to another, in factors that are normal numbers.
+/// Brings sums of squares from one scale to another, by factors whose product may leave the range of a
+/// double (and must not be formed, as -ffast-math would).
 COLLPROBE_HD inline void rescale(statistics& s, std::int32_t scale) noexcept
 {
     while (s.scale != scale) {
         const std::int32_t step = s.scale < scale ? scale_step : -scale_step;
         const double factor = power_of_two(-step);
-        s.m2 = s.m2 * factor * factor;
-        s.sum_of_squares = s.sum_of_squares * factor * factor;
+        s.m2 = opaque(s.m2 * factor) * factor;
+        s.sum_of_squares = opaque(s.sum_of_squares * factor) * factor;
         s.scale += step;
     }
 }
