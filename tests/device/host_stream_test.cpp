@@ -1,0 +1,477 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <latch>
+#include <memory>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <collprobe/device/host_stream.hpp>
+
+using namespace collprobe;
+
+namespace {
+std::atomic<long> allocations{0};
+} // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t bytes)
+{
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+    throw std::bad_alloc();
+}
+// Not inlined: g++ would see std::free of what came from operator new, and warn.
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace {
+
+constexpr std::int64_t soon_ms = 20'000;
+
+void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
+
+template <class Body>
+std::optional<error> error_of(Body body)
+{
+    try {
+        body();
+    } catch (const error& failure) {
+        return failure;
+    }
+    return std::nullopt;
+}
+
+} // namespace
+
+TEST_CASE("tasks run in the order enqueued on another thread")
+{
+    std::vector<int> order;
+    std::thread::id ran_on;
+    {
+        const host::stream stream;
+        for (int i = 0; i < 1000; ++i) stream.enqueue([&order, i] { order.push_back(i); });
+        stream.enqueue([&] { ran_on = std::this_thread::get_id(); });
+    }
+    REQUIRE(order.size() == 1000);
+    for (int i = 0; i < 1000; ++i) CHECK(order[static_cast<std::size_t>(i)] == i);
+    CHECK(ran_on != std::this_thread::get_id());
+}
+
+TEST_CASE("enqueue returns while an earlier task blocks")
+{
+    std::latch go(1);
+    std::atomic<int> done{0};
+    const host::stream stream;
+    stream.enqueue([&] { go.wait(); });
+    for (int i = 0; i < 500; ++i) stream.enqueue([&] { ++done; });
+    CHECK(done == 0);
+    CHECK_FALSE(stream.query());
+    go.count_down();
+    stream.synchronize(soon_ms);
+    CHECK(done == 500);
+    CHECK(stream.query());
+}
+
+TEST_CASE("an event captures the work before its record and no later work")
+{
+    std::latch go(1);
+    std::atomic<int> before{0};
+    const host::stream producer;
+    const host::stream consumer;
+    host::event recorded;
+    producer.enqueue([&] { ++before; });
+    recorded.record(producer);
+    producer.enqueue([&] { go.wait(); });
+    recorded.synchronize(soon_ms); // does not wait for the blocked task behind the record
+    CHECK(before == 1);
+    CHECK(recorded.query());
+    consumer.wait(recorded);
+    consumer.synchronize(soon_ms);
+    go.count_down();
+}
+
+TEST_CASE("recording again does not change what an earlier wait waits for")
+{
+    std::latch first(1);
+    std::latch second(1);
+    std::atomic<bool> ran{false};
+    const host::stream producer;
+    const host::stream consumer;
+    host::event reused;
+    producer.enqueue([&] { first.wait(); });
+    reused.record(producer);
+    consumer.wait(reused);
+    consumer.enqueue([&] { ran = true; });
+    producer.enqueue([&] { second.wait(); });
+    reused.record(producer);
+    CHECK_FALSE(reused.query());
+    first.count_down();
+    consumer.synchronize(soon_ms);
+    CHECK(ran);
+    CHECK_FALSE(reused.query());
+    second.count_down();
+    reused.synchronize(soon_ms);
+    CHECK(reused.query());
+}
+
+TEST_CASE("a wait orders the work of two streams")
+{
+    // Plain memory: ThreadSanitizer checks the order, too.
+    int value = 0;
+    int seen = -1;
+    const host::stream producer;
+    const host::stream consumer;
+    host::event ready;
+    host::event read;
+    for (int round = 1; round <= 200; ++round) {
+        producer.enqueue([&, round] { value = round; });
+        ready.record(producer);
+        consumer.wait(ready);
+        consumer.enqueue([&] { seen = value; });
+        read.record(consumer);
+        producer.wait(read); // the back edge: the next value must not overwrite what is being read
+    }
+    consumer.synchronize(soon_ms);
+    CHECK(seen == 200);
+}
+
+TEST_CASE("without a wait two streams are not ordered")
+{
+    std::latch never_until_the_end(1);
+    std::atomic<bool> ran{false};
+    const host::stream blocked;
+    const host::stream free;
+    blocked.enqueue([&] { never_until_the_end.wait(); });
+    free.enqueue([&] { ran = true; });
+    free.synchronize(soon_ms);
+    CHECK(ran);
+    never_until_the_end.count_down();
+}
+
+TEST_CASE("waiting on an event of the own stream is no work")
+{
+    const host::stream stream;
+    host::event own;
+    stream.enqueue([] {});
+    own.record(stream);
+    stream.wait(own);
+    stream.synchronize(soon_ms);
+    CHECK(own.query());
+}
+
+TEST_CASE("an event that was never recorded is an error that says so")
+{
+    const host::stream stream;
+    const host::event never;
+    CHECK_FALSE(never.recorded());
+    for (const auto& failure : {error_of([&] { stream.wait(never); }), error_of([&] { never.synchronize(); }),
+             error_of([&] { (void)never.query(); })}) {
+        REQUIRE(failure);
+        CHECK(failure->code() == status::invalid_argument);
+        CHECK(std::string(failure->what()).find("the event was never recorded") != std::string::npos);
+        CHECK(std::string(failure->what()).find("host_stream_test.cpp") != std::string::npos);
+    }
+}
+
+TEST_CASE("an event outlives its stream")
+{
+    host::event left;
+    bool ran = false;
+    {
+        const host::stream stream;
+        stream.enqueue([&] { ran = true; });
+        left.record(stream);
+    }
+    CHECK(left.query());
+    left.synchronize(soon_ms);
+    const host::stream other;
+    other.wait(left);
+    other.synchronize(soon_ms);
+    CHECK(ran);
+}
+
+TEST_CASE("a stream may wait for an event whose stream goes first")
+{
+    int value = 0;
+    int seen = 0;
+    const host::stream consumer;
+    {
+        const host::stream producer;
+        host::event ready;
+        producer.enqueue([&] {
+            sleep_ms(20);
+            value = 5;
+        });
+        ready.record(producer);
+        consumer.wait(ready);
+        consumer.enqueue([&] { seen = value; });
+    }
+    consumer.synchronize(soon_ms);
+    CHECK(seen == 5);
+}
+
+TEST_CASE("an exception surfaces at synchronize once, and later tasks are cancelled")
+{
+    const host::stream stream;
+    std::atomic<int> ran{0};
+    std::latch go(1);
+    stream.enqueue([&] { go.wait(); });
+    stream.enqueue([&] { ++ran; });
+    stream.enqueue([] { throw std::runtime_error("first"); });
+    stream.enqueue([&] { ++ran; });
+    stream.enqueue([] { throw std::runtime_error("second"); });
+    go.count_down();
+    CHECK_THROWS_WITH_AS(stream.synchronize(soon_ms), "first", std::runtime_error);
+    CHECK(ran == 1);
+    CHECK_NOTHROW(stream.synchronize(soon_ms));
+    stream.enqueue([&] { ran = 10; });
+    CHECK_NOTHROW(stream.synchronize(soon_ms));
+    CHECK(ran == 10);
+}
+
+TEST_CASE("a cancelled task is told why and destroyed")
+{
+    struct told {
+        std::string* reason;
+        std::shared_ptr<int> alive;
+        void operator()() const { *reason = "ran"; }
+        void cancel(const std::exception_ptr& cause) const noexcept
+        {
+            try {
+                std::rethrow_exception(cause);
+            } catch (const std::exception& known) {
+                *reason = known.what();
+            }
+        }
+    };
+    std::string reason;
+    auto alive = std::make_shared<int>(1);
+    const host::stream stream;
+    stream.enqueue([] { throw std::runtime_error("why"); });
+    stream.enqueue(told{&reason, alive});
+    stream.enqueue([alive] {});
+    CHECK_THROWS(stream.synchronize(soon_ms));
+    CHECK(reason == "why");
+    CHECK(alive.use_count() == 1);
+}
+
+TEST_CASE("a failure travels through events to the streams that wait")
+{
+    const host::stream first;
+    const host::stream second;
+    const host::stream third;
+    std::atomic<bool> ran{false};
+    host::event one;
+    host::event two;
+    first.enqueue([] { throw std::runtime_error("upstream"); });
+    one.record(first);
+    second.wait(one);
+    second.enqueue([&] { ran = true; });
+    two.record(second);
+    third.wait(two);
+    third.enqueue([&] { ran = true; });
+    CHECK_THROWS_WITH_AS(third.synchronize(soon_ms), "upstream", std::runtime_error);
+    CHECK_THROWS_WITH_AS(second.synchronize(soon_ms), "upstream", std::runtime_error);
+    CHECK_THROWS_WITH_AS(one.synchronize(soon_ms), "upstream", std::runtime_error);
+    CHECK_THROWS_WITH_AS(first.synchronize(soon_ms), "upstream", std::runtime_error);
+    CHECK_FALSE(ran);
+}
+
+TEST_CASE("an event recorded before a failure does not carry it")
+{
+    const host::stream producer;
+    const host::stream consumer;
+    host::event good;
+    producer.enqueue([] {});
+    good.record(producer);
+    producer.enqueue([] { throw std::runtime_error("later"); });
+    consumer.wait(good);
+    CHECK_NOTHROW(consumer.synchronize(soon_ms));
+    CHECK_NOTHROW(good.synchronize(soon_ms));
+    CHECK_THROWS(producer.synchronize(soon_ms));
+}
+
+TEST_CASE("synchronize gives up at its deadline and can be called again")
+{
+    std::latch go(1);
+    const host::stream stream;
+    host::event captured;
+    stream.enqueue([&] { go.wait(); });
+    captured.record(stream);
+    const auto start = std::chrono::steady_clock::now();
+    for (const auto& failure :
+        {error_of([&] { stream.synchronize(50); }), error_of([&] { captured.synchronize(50); })}) {
+        REQUIRE(failure);
+        CHECK(failure->code() == status::timeout);
+        CHECK(std::string(failure->what()).find("50 ms") != std::string::npos);
+    }
+    CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(100));
+    go.count_down();
+    CHECK_NOTHROW(stream.synchronize(soon_ms));
+}
+
+TEST_CASE("work on a stream may not wait for that stream")
+{
+    const host::stream stream;
+    const host::stream other;
+    std::optional<error> refused;
+    std::optional<error> allowed;
+    stream.enqueue([&, on = stream.get()] { refused = error_of([&] { on.synchronize(100); }); });
+    stream.enqueue([&, on = other.get()] { allowed = error_of([&] { on.synchronize(100); }); });
+    stream.synchronize(soon_ms);
+    REQUIRE(refused);
+    CHECK(refused->code() == status::invalid_argument);
+    CHECK_FALSE(allowed);
+}
+
+TEST_CASE("host synchronisations are counted and waits of streams are not")
+{
+    const host::stream a;
+    const host::stream b;
+    host::event ready;
+    ready.record(a);
+    b.wait(ready);
+    CHECK(a.synchronizations() == 0);
+    CHECK(b.synchronizations() == 0);
+    b.synchronize(soon_ms);
+    ready.synchronize(soon_ms);
+    CHECK(a.synchronizations() == 1);
+    CHECK(b.synchronizations() == 1);
+}
+
+TEST_CASE("many producers feed one stream and each keeps its order")
+{
+    constexpr int producers = 8;
+    constexpr int each = 5000;
+    std::array<int, producers> last{};
+    bool ordered = true;
+    {
+        const host::stream stream;
+        std::vector<std::thread> threads;
+        for (int producer = 0; producer < producers; ++producer) {
+            threads.emplace_back([&, producer] {
+                for (int i = 1; i <= each; ++i) {
+                    stream.enqueue([&, producer, i] {
+                        int& previous = last[static_cast<std::size_t>(producer)];
+                        ordered = ordered && previous == i - 1;
+                        previous = i;
+                    });
+                }
+            });
+        }
+        for (std::thread& thread : threads) thread.join();
+    }
+    CHECK(ordered);
+    for (const int count : last) CHECK(count == each);
+}
+
+TEST_CASE("a million tasks")
+{
+    std::uint64_t sum = 0;
+    constexpr std::uint64_t tasks = 1'100'000;
+    {
+        const host::stream stream;
+        for (std::uint64_t i = 1; i <= tasks; ++i) {
+            stream.enqueue([&sum, i] { sum += i; });
+            if (i % 10'000 == 0) stream.synchronize(soon_ms); // bounds the queue's memory
+        }
+    }
+    CHECK(sum == tasks * (tasks + 1) / 2);
+}
+
+TEST_CASE("captures of any size and alignment arrive whole and are destroyed once")
+{
+    struct alignas(64) block {
+        std::array<std::uint64_t, 64> words;
+    };
+    block large{};
+    large.words.fill(7);
+    bool right = false;
+    bool aligned = false;
+    auto counted = std::make_shared<int>(0);
+    {
+        const host::stream stream;
+        stream.enqueue([&right, large] {
+            right = true;
+            for (const auto word : large.words) right = right && word == 7;
+        });
+        stream.enqueue([&aligned, large] { aligned = reinterpret_cast<std::uintptr_t>(&large) % 64 == 0; });
+        std::array<std::shared_ptr<int>, 40> many;
+        many.fill(counted);
+        stream.enqueue([many, counted] { *counted += static_cast<int>(many.size()); });
+        stream.enqueue([own = std::make_unique<int>(3), counted] { *counted += *own; }); // move-only
+    }
+    CHECK(right);
+    CHECK(aligned);
+    CHECK(*counted == 43);
+    CHECK(counted.use_count() == 1);
+}
+
+TEST_CASE("a task that cannot be copied in leaves the queue as it was")
+{
+    struct fragile {
+        bool* ran;
+        explicit fragile(bool* flag) : ran(flag) {}
+        fragile(const fragile&) { throw std::runtime_error("no copy"); }
+        void operator()() const { *ran = true; }
+    };
+    bool wrong = false;
+    bool right = false;
+    const host::stream stream;
+    const fragile task(&wrong);
+    CHECK_THROWS_WITH_AS(stream.enqueue(task), "no copy", std::runtime_error);
+    stream.enqueue([&] { right = true; });
+    stream.synchronize(soon_ms);
+    CHECK(right);
+    CHECK_FALSE(wrong);
+}
+
+TEST_CASE("steady work allocates nothing")
+{
+    const host::stream producer;
+    const host::stream consumer;
+    host::event ready;
+    std::array<char, 200> payload{};
+    std::atomic<int> ran{0};
+    const auto work = [&] {
+        for (int i = 0; i < 50; ++i) {
+            producer.enqueue([&ran, payload] { ran += 1 + payload[0]; });
+            ready.record(producer);
+            consumer.wait(ready);
+            consumer.enqueue([&ran, payload] { ran += 1 + payload[1]; });
+        }
+        producer.synchronize(soon_ms);
+        consumer.synchronize(soon_ms);
+    };
+    for (int round = 0; round < 20; ++round) work();
+    const long before = allocations.load();
+    for (int round = 0; round < 20; ++round) work();
+    CHECK(allocations.load() == before);
+    CHECK(ran == 40 * 100);
+}
+
+TEST_CASE("streams compare by identity and move")
+{
+    host::stream a;
+    const host::stream_ref borrowed = a;
+    const host::stream moved = std::move(a);
+    CHECK(borrowed == moved.get());
+    const host::stream other;
+    CHECK_FALSE(borrowed == other.get());
+    bool ran = false;
+    borrowed.enqueue([&] { ran = true; });
+    moved.synchronize(soon_ms);
+    CHECK(ran);
+}

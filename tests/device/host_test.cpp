@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <collprobe/device/host.hpp>
+
+using namespace collprobe;
+using host::device;
+
+namespace {
+
+constexpr std::int64_t soon_ms = 20'000;
+
+template <class Body>
+std::string refusal(Body body)
+{
+    try {
+        body();
+    } catch (const error& failure) {
+        if (failure.code() == status::invalid_argument) return failure.what();
+    }
+    return "accepted";
+}
+
+bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+/// Sums positions times values, block by block.
+struct weighted_sum {
+    using partial = std::uint64_t;
+    static constexpr std::uint64_t block = 8;
+    view<const std::uint32_t> values;
+
+    static partial identity() { return 0; }
+    void run(partial& sum, std::uint64_t first, std::uint64_t count) const
+    {
+        for (std::uint64_t i = first; i < first + count; ++i) sum += (i + 1) * values[i];
+    }
+    static void merge(partial& left, const partial& right) { left += right; }
+    std::uint64_t finish(const partial& sum) const { return sum + 1; }
+};
+
+} // namespace
+
+TEST_CASE("buffers own aligned memory and move")
+{
+    host::buffer<double> empty;
+    CHECK(empty.size() == 0);
+    CHECK(empty.data() == nullptr);
+    host::buffer<double> full(100);
+    CHECK(full.size() == 100);
+    CHECK(reinterpret_cast<std::uintptr_t>(full.data()) % 64 == 0);
+    for (double& x : full) x = 2.5;
+    full[99] = 3.5;
+    double* const where = full.data();
+    host::buffer<double> moved(std::move(full));
+    CHECK(moved.data() == where);
+    empty = std::move(moved);
+    CHECK(empty.data() == where);
+    CHECK(empty[99] == 3.5);
+    CHECK(host::buffer<char>(0).data() == nullptr);
+    struct alignas(128) wide {
+        char bytes[128];
+    };
+    CHECK(reinterpret_cast<std::uintptr_t>(host::buffer<wide>(3).data()) % 128 == 0);
+    CHECK(view<const double>(empty).count() == 100);
+}
+
+TEST_CASE("copy copies exactly its range, in stream order")
+{
+    std::vector<std::int32_t> source(64);
+    std::vector<std::int32_t> destination(66, -1);
+    for (std::int32_t i = 0; i < 64; ++i) source[static_cast<std::size_t>(i)] = i;
+    {
+        const host::stream stream;
+        stream.enqueue([&] { source[5] = 500; });
+        device::copy<std::int32_t>(
+            stream, view<const std::int32_t>(source), view<std::int32_t>(destination.data() + 1, 64));
+        stream.enqueue([&] { source[6] = 600; });
+        stream.synchronize(soon_ms);
+    }
+    CHECK(destination[0] == -1);
+    CHECK(destination[65] == -1);
+    CHECK(destination[6] == 500);
+    CHECK(destination[7] == 6);
+}
+
+TEST_CASE("copy refuses unequal counts, null and overlap, and enqueues nothing")
+{
+    std::vector<float> memory(20, 1.0f);
+    const host::stream stream;
+    const auto copy = [&](const float* from, std::uint64_t from_count, float* to, std::uint64_t to_count) {
+        return refusal([&] {
+            device::copy<float>(stream, view<const float>(from, from_count), view<float>(to, to_count));
+        });
+    };
+    CHECK(contains(copy(memory.data(), 4, memory.data() + 8, 5), "differ in count"));
+    CHECK(contains(copy(nullptr, 4, memory.data(), 4), "null"));
+    CHECK(contains(copy(memory.data(), 4, nullptr, 4), "null"));
+    CHECK(contains(copy(memory.data(), 8, memory.data() + 7, 8), "overlap"));
+    CHECK(contains(copy(memory.data(), 8, memory.data(), 8), "overlap"));
+    CHECK(contains(copy(memory.data(), 8, memory.data() + 7, 8), "host_test.cpp"));
+    CHECK(copy(memory.data(), 8, memory.data() + 8, 8) == "accepted");
+    CHECK(copy(nullptr, 0, nullptr, 0) == "accepted");
+    stream.synchronize(soon_ms);
+}
+
+TEST_CASE("fill sets every element of its range")
+{
+    std::vector<std::uint8_t> memory(10, 0);
+    const host::stream stream;
+    device::fill(stream, view<std::uint8_t>(memory.data() + 2, 5), 9);
+    stream.synchronize(soon_ms);
+    CHECK(memory == std::vector<std::uint8_t>{0, 0, 9, 9, 9, 9, 9, 0, 0, 0});
+    CHECK(contains(refusal([&] { device::fill(stream, view<float>(nullptr, 2), 1.0f); }), "null"));
+    CHECK(refusal([&] { device::fill(stream, view<float>(), 1.0f); }) == "accepted");
+}
+
+TEST_CASE("for_each visits every index once")
+{
+    std::vector<int> visits(1000, 0);
+    const host::stream stream;
+    device::for_each(stream, visits.size(), [&](std::uint64_t i) { ++visits[i]; });
+    device::for_each(stream, 0, [&](std::uint64_t i) { ++visits[i]; });
+    stream.synchronize(soon_ms);
+    CHECK(visits == std::vector<int>(1000, 1));
+}
+
+TEST_CASE("reduce covers all elements whatever the blocks")
+{
+    for (const std::size_t count : {0u, 1u, 7u, 8u, 9u, 1003u}) {
+        std::vector<std::uint32_t> values(count);
+        std::uint64_t wanted = 1;
+        for (std::size_t i = 0; i < count; ++i) {
+            values[i] = static_cast<std::uint32_t>(i * i);
+            wanted += (i + 1) * values[i];
+        }
+        std::uint64_t result = 0;
+        const host::stream stream;
+        device::reduce(stream, weighted_sum{view<const std::uint32_t>(values)}, count, &result);
+        stream.synchronize(soon_ms);
+        CAPTURE(count);
+        CHECK(result == wanted);
+    }
+}
+
+TEST_CASE("overlap is decided by bytes")
+{
+    const char memory[16] = {};
+    CHECK(detail::overlap(memory, 8, memory + 7, 1));
+    CHECK_FALSE(detail::overlap(memory, 8, memory + 8, 8));
+    CHECK_FALSE(detail::overlap(memory + 8, 8, memory, 8));
+    CHECK_FALSE(detail::overlap(memory, 0, memory, 16));
+    CHECK(detail::overlap(memory, 16, memory + 3, 1));
+}
+
+TEST_CASE("device work does not wait for the host")
+{
+    std::vector<float> a(100, 1.0f);
+    std::vector<float> b(100, 0.0f);
+    {
+        const host::stream stream;
+        device::copy<float>(stream, view<const float>(a), view<float>(b));
+        device::fill(stream, view<float>(a), 2.0f);
+        CHECK(stream.synchronizations() == 0);
+    }
+    CHECK(b[99] == 1.0f);
+    CHECK(a[99] == 2.0f);
+}
