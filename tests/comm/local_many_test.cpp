@@ -18,12 +18,17 @@ using testing::local_provider;
 
 TEST_CASE("64 ranks conform for every element type")
 {
-    CHECK_NOTHROW(conformance::check_all_types(
-        local_provider{64, local::reduction_order::ring}, 331));
-    CHECK_NOTHROW(conformance::check_type<bfloat16>(
-        local_provider{64, local::reduction_order::tree}, 331));
-    CHECK_NOTHROW(conformance::check_type<float>(
-        local_provider{64, local::reduction_order::linear}, 331));
+#if defined(__SANITIZE_THREAD__)
+    // The orders differ in arithmetic alone, not in what threads share, and this takes ten times longer.
+    const auto orders = {local::reduction_order::ring};
+#else
+    const auto orders
+        = {local::reduction_order::linear, local::reduction_order::ring, local::reduction_order::tree};
+#endif
+    for (const local::reduction_order order : orders) {
+        CAPTURE(local::name(order));
+        CHECK_NOTHROW(conformance::check_all_types(local_provider{64, order}, 331));
+    }
 }
 
 TEST_CASE("calls and barriers of 64 ranks conform")
