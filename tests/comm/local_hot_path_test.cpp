@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <latch>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+#include <collprobe/comm/local.hpp>
+
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+
+namespace {
+std::atomic<long> allocations{0};
+} // namespace
+
+// Not inlined: g++ would see std::free of what came from operator new, and warn.
+[[gnu::noinline]] void* operator new(std::size_t bytes)
+{
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+    throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+TEST_CASE("steady collectives allocate nothing and never wait for the host")
+{
+    for (const auto order :
+        {local::reduction_order::linear, local::reduction_order::ring, local::reduction_order::tree}) {
+        std::latch warm(4);
+        std::latch counted(4);
+        std::latch worked(4);
+        std::atomic<long> before{0};
+        std::atomic<long> after{0};
+        std::atomic<std::uint64_t> waits{0};
+        testing::local_provider{4, order}.run([&](local::communicator& comm) {
+            std::vector<half> send(640);
+            std::vector<half> receive(640);
+            std::vector<half> part(160);
+            const view<const half> in(send);
+            const view<half> out(receive);
+            const host::stream stream;
+            const auto work = [&] {
+                for (int call = 0; call < 20; ++call) {
+                    comm.all_reduce(in, out, reduction::average, stream);
+                    comm.reduce_scatter(in, view<half>(part), reduction::max, stream);
+                    comm.all_gather(view<const half>(part), out, stream);
+                    comm.all_to_all(in, out, stream);
+                    comm.broadcast(in, out, 2, stream);
+                    comm.barrier(stream);
+                }
+            };
+            // The queue keeps what it ever needed: let it be longer here than it can get below.
+            for (int round = 0; round < 2; ++round) {
+                std::latch go(1);
+                stream.enqueue([&go] { go.wait(); });
+                work();
+                work();
+                go.count_down();
+                stream.synchronize();
+            }
+            warm.arrive_and_wait();
+            if (comm.rank() == 0) before = allocations.load();
+            counted.arrive_and_wait();
+            const std::uint64_t waited = stream.synchronizations();
+            work();
+            waits += stream.synchronizations() - waited;
+            stream.synchronize();
+            worked.arrive_and_wait();
+            if (comm.rank() == 0) after = allocations.load();
+        });
+        CHECK(after - before == 0);
+        CHECK(waits == 0);
+    }
+}
+
+TEST_CASE("a collective returns before its peers have called")
+{
+    std::latch all_returned(3);
+    CHECK_NOTHROW(testing::local_provider{3}.run([&](local::communicator& comm) {
+        std::vector<float> value(10, 1.0f);
+        const host::stream stream;
+        if (comm.rank() == 2) all_returned.wait(); // comes last, after the others' calls returned
+        comm.all_reduce(view<const float>(value), view<float>(value), reduction::sum, stream);
+        all_returned.count_down(comm.rank() == 2 ? 0 : comm.rank() == 0 ? 2 : 1);
+        stream.synchronize();
+        if (value[3] != 3.0f) throw std::runtime_error("wrong sum");
+    }));
+}
