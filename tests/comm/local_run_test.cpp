@@ -1,0 +1,161 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <collprobe/comm/local_run.hpp>
+
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+constexpr int sizes[] = {2, 3, 8};
+constexpr int deadline_s = 20;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// A rank's buffers, which a failed collective must leave as they are.
+struct rank_memory {
+    std::vector<float> send;
+    std::vector<float> receive;
+    explicit rank_memory(std::size_t send_count, std::size_t receive_count = 0)
+        : send(send_count, 3.0f), receive(receive_count == 0 ? send_count : receive_count, 7.0f)
+    {
+    }
+    view<const float> in() const { return view<const float>(send); }
+    view<float> out() { return view<float>(receive); }
+    bool untouched() const
+    {
+        for (const float x : send) {
+            if (x != 3.0f) return false;
+        }
+        for (const float x : receive) {
+            if (x != 7.0f) return false;
+        }
+        return true;
+    }
+};
+
+} // namespace
+
+TEST_CASE("run calls the function once for every rank")
+{
+    for (const int n : {1, 2, 8, 64}) {
+        std::vector<int> calls(static_cast<std::size_t>(n), 0);
+        local::run(n, [&](local::communicator& comm) {
+            calls[static_cast<std::size_t>(comm.rank())] += comm.size();
+        });
+        for (const int count : calls) CHECK(count == n);
+    }
+}
+
+TEST_CASE("run rethrows the first cause and not a consequence")
+{
+    for (const int n : sizes) {
+        for (int culprit = 0; culprit < n; culprit += n - 1) {
+            const testing::watchdog guard("run", deadline_s);
+            std::atomic<int> consequences{0};
+            try {
+                local::run(n, [&](local::communicator& comm) {
+                    rank_memory m(16);
+                    const host::stream stream;
+                    if (comm.rank() == culprit) throw std::out_of_range("no such shard");
+                    try {
+                        comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
+                        stream.synchronize();
+                    } catch (const error& failure) {
+                        if (failure.code() == status::peer_failure && failure.culprits() == std::vector<int>{culprit}
+                            && contains(failure.what(), "no such shard") && m.untouched()) {
+                            ++consequences;
+                        }
+                        throw;
+                    }
+                });
+                FAIL("run did not throw");
+            } catch (const std::out_of_range& cause) {
+                CHECK(std::string(cause.what()) == "no such shard");
+            }
+            CHECK(consequences == n - 1);
+        }
+    }
+}
+
+TEST_CASE("run wakes ranks that wait in a part or in a split for a rank that is gone")
+{
+    const testing::watchdog guard("run", deadline_s);
+    std::atomic<int> named{0};
+    CHECK_THROWS_WITH_AS(local::run(4,
+                             [&](local::communicator& comm) {
+                                 auto part = comm.split(0, -comm.rank()); // rank 3 is rank 0 of the part
+                                 auto nested = part->split(0, 0);
+                                 if (comm.rank() == 3) throw std::runtime_error("gone");
+                                 const host::stream stream;
+                                 try {
+                                     if (comm.rank() == 0) (void)comm.split(0, 0);
+                                     nested->barrier(stream);
+                                     stream.synchronize();
+                                 } catch (const error& failure) {
+                                     const std::vector<int> culprit{comm.rank() == 0 ? 3 : 0};
+                                     if (failure.culprits() == culprit) ++named;
+                                     throw;
+                                 }
+                             }),
+        "gone", std::runtime_error);
+    CHECK(named == 3);
+}
+
+TEST_CASE("a failure in a part names its culprit as the group knows it")
+{
+    const testing::watchdog guard("run", deadline_s);
+    std::atomic<int> named{0};
+    try {
+        local::run(4, [&](local::communicator& comm) {
+            auto part = comm.split(comm.rank() / 2, 0);
+            const host::stream stream;
+            if (comm.rank() == 3) part->abort("bad batch"); // rank 1 of its part
+            if (comm.rank() < 2) {
+                try {
+                    comm.barrier(stream);
+                    stream.synchronize();
+                } catch (const error& failure) {
+                    if (failure.culprits() == std::vector<int>{3}) ++named;
+                    throw;
+                }
+            }
+            part->barrier(stream);
+            stream.synchronize();
+        });
+        FAIL("run did not throw");
+    } catch (const error& failure) {
+        CHECK(failure.code() == status::peer_failure);
+        CHECK(contains(failure.what(), "bad batch"));
+    }
+    CHECK(named == 2);
+}
+
+TEST_CASE("a failed rank's own bad argument is what run rethrows")
+{
+    const testing::watchdog guard("run", deadline_s);
+    for (int round = 0; round < 20; ++round) {
+        try {
+            local::run(8, [&](local::communicator& comm) {
+                rank_memory m(16);
+                const host::stream stream;
+                comm.broadcast(m.in(), m.out(), comm.rank() == 5 ? 99 : 0, stream);
+                stream.synchronize();
+            });
+            FAIL("run did not throw");
+        } catch (const error& failure) {
+            CHECK(failure.code() == status::invalid_argument);
+            CHECK(failure.rank() == 5);
+        }
+    }
+}
