@@ -319,12 +319,16 @@ private:
     detail::ref<detail::group_state> state_;
 };
 
+namespace detail {
+
 template <class T>
 inline constexpr bool has_every_collective = has_all_reduce<communicator, T>
     && has_reduce_scatter<communicator, T> && has_all_gather<communicator, T>
     && has_all_to_all<communicator, T> && has_broadcast<communicator, T> && has_barrier<communicator>;
 static_assert(has_every_collective<std::int32_t> && has_every_collective<half>
     && has_every_collective<bfloat16> && has_every_collective<float> && has_every_collective<double>);
+
+} // namespace detail
 
 } // namespace collprobe::local
 

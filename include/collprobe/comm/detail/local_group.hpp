@@ -177,6 +177,8 @@ inline std::vector<int> family::first_group_ranks(const std::string& name, const
     for (group_state* const member : members_) {
         if (member->meet.name() != name) continue;
         for (const int culprit : culprits) {
+            // Another group may have the same name and more ranks.
+            if (culprit < 0 || culprit >= member->meet.size()) return {};
             result.push_back(member->first_group_ranks[static_cast<std::size_t>(culprit)]);
         }
         break;
