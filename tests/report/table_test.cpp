@@ -69,7 +69,7 @@ TEST_CASE("a step shows every rank and says what the suspects did")
     CHECK(contains(text, "step 17\n"));
     CHECK(contains(line_with(text, "0.25"), "0     0.25"));
     CHECK(contains(text, "rank 2, bucket 1: 3 element(s) are NaN or infinite, the first at index 41"));
-    CHECK(contains(text, "rank 1, whole step: holds the same samples as rank 2"));
+    CHECK(contains(text, "ranks 1 and 2, whole step: the same samples on both ranks"));
     CHECK(contains(text, "rank 0, bucket 0: the norm of its gradient stands out, score 123.4 against 32"));
 
     step_record summary_mode = record;
@@ -84,10 +84,16 @@ TEST_CASE("every check is described with rank and bucket")
 {
     for (const check what : {check::non_finite, check::duplicate, check::stale, check::result_differs, check::loss,
              check::gradient_norm, check::cosine}) {
-        const std::string text = report::describe({.rank = 5, .other_rank = 6, .bucket = 3, .what = what});
+        const std::string text = report::describe({.rank = 5, .bucket = 3, .what = what});
         CHECK(contains(text, "rank 5, bucket 3: "));
         CHECK(text.size() > std::string("rank 5, bucket 3: ").size());
     }
+}
+
+TEST_CASE("both ranks of a pair are named, in order")
+{
+    CHECK(contains(report::describe({.rank = 6, .other_rank = 5, .bucket = 3, .what = check::duplicate}),
+        "ranks 5 and 6, bucket 3: "));
 }
 
 TEST_CASE("the list of findings names the steps and is bounded")

@@ -14,9 +14,10 @@
 /// From the records of a run's steps to one number per metric.
 namespace collprobe::report {
 
-/// The median of those `values` that are finite, NaN by its bits if none is: the middle one, or the
-/// mean of the two in the middle. Cost: linear in the number of values on average.
-inline double median(std::vector<double> values);
+/// The median of those `values` that are defined (infinity is, NaN is not), NaN by its bits if none is:
+/// the middle one, or the mean of the two in the middle. Cost: linear in the number of values on
+/// average.
+inline double median(const std::vector<double>& values);
 
 /// One thing that a check found in a run, on however many steps.
 struct finding {
@@ -102,22 +103,34 @@ private:
 
 namespace detail {
 
-/// Partially sorts `values` so that the element at `index` is the one a full sort would put there,
-/// none before it larger and none behind it smaller. (`std::nth_element` would cost an include of
+/// An integer that orders as the number does, infinities too: no comparison of doubles is left for
+/// `-ffast-math` to take liberties with. NaNs have no place in the order.
+constexpr std::int64_t to_ordered(double value) noexcept
+{
+    const auto bits = static_cast<std::int64_t>(to_bits(value));
+    return bits < 0 ? bits ^ 0x7fffffffffffffff : bits;
+}
+constexpr double from_ordered(std::int64_t key) noexcept
+{
+    return collprobe::detail::bit_cast<double>(key < 0 ? key ^ 0x7fffffffffffffff : key);
+}
+
+/// Partially sorts `keys` so that the one at `index` is the one a full sort would put there, none
+/// before it larger and none behind it smaller. (`std::nth_element` would cost an include of
 /// `<algorithm>`.)
-inline void select(std::vector<double>& values, std::size_t index) noexcept
+inline void select(std::vector<std::int64_t>& keys, std::size_t index) noexcept
 {
     std::size_t first = 0;
-    std::size_t last = values.size();
+    std::size_t last = keys.size();
     while (last - first > 1) {
-        const double pivot = values[first + (last - first) / 2];
+        const std::int64_t pivot = keys[first + (last - first) / 2];
         // [first, low) is below the pivot, [low, next) equals it, [high, last) is above.
         std::size_t low = first;
         std::size_t next = first;
         std::size_t high = last;
         while (next < high) {
-            if (values[next] < pivot) std::swap(values[low++], values[next++]);
-            else if (values[next] > pivot) std::swap(values[next], values[--high]);
+            if (keys[next] < pivot) std::swap(keys[low++], keys[next++]);
+            else if (keys[next] > pivot) std::swap(keys[next], keys[--high]);
             else ++next;
         }
         if (index < low) last = low;
@@ -128,20 +141,24 @@ inline void select(std::vector<double>& values, std::size_t index) noexcept
 
 } // namespace detail
 
-inline double median(std::vector<double> values)
+inline double median(const std::vector<double>& values)
 {
-    std::size_t kept = 0;
+    std::vector<std::int64_t> keys;
+    keys.reserve(values.size());
     for (const double value : values) {
-        if (is_finite(value)) values[kept++] = value;
+        if (!is_nan(value)) keys.push_back(detail::to_ordered(value));
     }
-    values.resize(kept);
-    if (kept == 0) return collprobe::detail::not_a_number();
-    const std::size_t middle = kept / 2;
-    detail::select(values, middle);
-    if (kept % 2 != 0) return values[middle];
-    double below = values[0];
-    for (std::size_t i = 1; i < middle; ++i) below = values[i] > below ? values[i] : below;
-    return 0.5 * below + 0.5 * values[middle];
+    if (keys.empty()) return collprobe::detail::not_a_number();
+    const std::size_t middle = keys.size() / 2;
+    detail::select(keys, middle);
+    const double upper = detail::from_ordered(keys[middle]);
+    if (keys.size() % 2 != 0) return upper;
+    std::int64_t below = keys[0];
+    for (std::size_t i = 1; i < middle; ++i) below = keys[i] > below ? keys[i] : below;
+    const double lower = detail::from_ordered(below);
+    if (is_finite(lower) && is_finite(upper)) return 0.5 * lower + 0.5 * upper;
+    if (is_finite(lower)) return upper;
+    return is_finite(upper) || below == keys[middle] ? lower : collprobe::detail::not_a_number();
 }
 
 } // namespace collprobe::report

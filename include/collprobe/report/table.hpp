@@ -78,10 +78,17 @@ private:
     std::vector<std::vector<std::string>> rows_;
 };
 
-/// What a check found, in a clause that names the rank and the bucket: "rank 3, bucket 1: ...".
+/// What a check found, in a clause that names the rank (or both of a pair) and the bucket:
+/// "rank 3, bucket 1: ...".
 inline std::string describe(const suspect& named)
 {
     std::string text = "rank " + std::to_string(named.rank);
+    if (named.other_rank >= 0) {
+        // Neither of a pair is more to blame than the other.
+        const bool ordered = named.other_rank > named.rank;
+        text = "ranks " + std::to_string(ordered ? named.rank : named.other_rank) + " and "
+            + std::to_string(ordered ? named.other_rank : named.rank);
+    }
     text += named.bucket < 0 ? std::string(", whole step: ") : ", bucket " + std::to_string(named.bucket) + ": ";
     const std::string score
         = " stands out, score " + short_number(named.statistic) + " against " + short_number(named.threshold);
@@ -91,8 +98,7 @@ inline std::string describe(const suspect& named)
         if (named.index != no_index) text += ", the first at index " + std::to_string(named.index);
         break;
     case check::duplicate:
-        text += std::string("holds the same ") + (named.bucket < 0 ? "samples" : "bits") + " as rank "
-            + std::to_string(named.other_rank);
+        text += std::string(named.bucket < 0 ? "the same samples" : "the same bits") + " on both ranks";
         break;
     case check::stale: text += "sent the very bits of the step before"; break;
     case check::result_differs: text += "received other bits than the majority of the ranks"; break;
