@@ -1,0 +1,168 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Do the ranks of a data-parallel training run agree before they aggregate? Trains a small network on
+// real data with in-process ranks, once per way to seed them, and reports what the probes saw.
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <collprobe/comm/local.hpp>
+#include <collprobe/report/json.hpp>
+#include <collprobe/report/summary.hpp>
+#include <collprobe/report/table.hpp>
+
+#include "conclusion.hpp"
+#include "dataset.hpp"
+#include "options.hpp"
+#include "output_file.hpp"
+#include "pilot.hpp"
+#include "progress.hpp"
+#include "sampler.hpp"
+#include "trainer.hpp"
+
+namespace {
+
+using namespace trainer;
+
+constexpr std::size_t difficulty_levels = 8;
+
+sampler make_sampler(const options& given, const dataset& train)
+{
+    if (given.sampler == sampler_kind::iid) return sampler(difficulty_buckets(std::vector<double>(train.size()), 1));
+    return sampler(difficulty_buckets(pilot_losses(train), difficulty_levels));
+}
+
+/// Trains one setting on all ranks. Rank 0's records stand for all: every rank has the same.
+template <class Wire>
+run_result train(const job& work, output_file* jsonl, progress& shown)
+{
+    run_result result;
+    result.name = name(work.seeds);
+    result.history = collprobe::report::run_history(result.name);
+    std::vector<std::uint64_t> weights(static_cast<std::size_t>(work.given.ranks));
+
+    collprobe::local::run(work.given.ranks, [&](collprobe::local::communicator& comm) {
+        const int rank = comm.rank();
+        rank_trainer<Wire, collprobe::local::communicator> self(work, std::move(comm));
+        collprobe::step_record record;
+        for (std::uint64_t step = 0; step < work.given.steps; ++step) {
+            self.step(step);
+            while (self.poll(record)) {
+                if (rank != 0) continue;
+                result.history.add(record);
+                if (jsonl != nullptr) jsonl->write(collprobe::report::json_line(result.name, record));
+                if (work.dumps(record.step)) write_losses(work.dump_folder, record);
+            }
+            if (rank == 0) shown.advance(result.name.c_str());
+        }
+        weights[static_cast<std::size_t>(rank)] = self.weights_digest();
+        if (rank == 0) {
+            result.test_accuracy = self.test_accuracy();
+            result.skipped_updates = self.skipped_updates();
+        }
+    });
+    result.weights_agree = std::all_of(weights.begin(), weights.end(), [&](auto each) { return each == weights[0]; });
+    if (jsonl != nullptr) {
+        jsonl->write(collprobe::report::json_line(
+            result.history.summarize(), {{"test_accuracy", result.test_accuracy}}));
+    }
+    return result;
+}
+
+run_result train(const job& work, output_file* jsonl, progress& shown)
+{
+    switch (work.given.element) {
+    case wire_element::bfloat16: return train<collprobe::bfloat16>(work, jsonl, shown);
+    case wire_element::half: return train<collprobe::half>(work, jsonl, shown);
+    case wire_element::float32: break;
+    }
+    return train<float>(work, jsonl, shown);
+}
+
+std::string describe_job(const options& given, const split_dataset& data)
+{
+    const char* const element = given.element == wire_element::bfloat16 ? "bfloat16"
+        : given.element == wire_element::half                           ? "half"
+                                                                        : "float";
+    const std::string hidden = std::to_string(given.hidden);
+    return "Training 64-" + hidden + "-" + hidden + "-10 on " + std::to_string(data.train.size()) + " digits ("
+        + std::to_string(data.test.size()) + " more to test): " + std::to_string(given.ranks) + " ranks x batch "
+        + std::to_string(given.batch) + ", " + std::to_string(given.steps) + " steps, "
+        + (given.sampler == sampler_kind::iid ? "iid" : "curriculum") + " sampler, seed " + std::to_string(given.seed)
+        + ".\nGradients travel as " + element
+        + ", a bucket per layer: 0 is the output layer, 1 the second hidden one, 2 the first.\n";
+}
+
+std::string report(const std::vector<run_result>& runs)
+{
+    std::vector<collprobe::report::run_summary> summaries;
+    std::vector<std::string> accuracies = {};
+    std::string findings;
+    for (const run_result& run : runs) {
+        summaries.push_back(run.history.summarize());
+        accuracies.push_back(detail::percent(run.test_accuracy));
+        const std::string found = collprobe::report::finding_list(summaries.back(), 8);
+        if (!found.empty()) findings += "\nSuspects in " + run.name + ":\n" + found;
+        if (run.skipped_updates > 0) {
+            findings += std::to_string(run.skipped_updates) + " update(s) left out: the averaged gradient was not finite\n";
+        }
+    }
+    return "\n" + collprobe::report::comparison_table(summaries, {{"test accuracy", accuracies}}) + findings
+        + "\nWhat to conclude\n----------------\n" + conclude(runs);
+}
+
+int run(const options& given)
+{
+    const split_dataset data = split(read_digits(given.data));
+    const sampler samples = make_sampler(given, data.train);
+    std::optional<output_file> jsonl;
+    if (!given.jsonl.empty()) jsonl.emplace(given.jsonl);
+    std::fputs(describe_job(given, data).c_str(), stdout);
+    std::fflush(stdout);
+
+    std::vector<run_result> runs;
+    {
+        progress shown(given.settings.size() * given.steps);
+        for (const setting seeds : given.settings) {
+            job work{given, data, samples, seeds, given.dump};
+            if (!given.dump.empty()) {
+                if (given.settings.size() > 1) work.dump_folder /= name(seeds);
+                std::filesystem::create_directories(work.dump_folder);
+            }
+            runs.push_back(train(work, jsonl ? &*jsonl : nullptr, shown));
+        }
+    }
+    if (jsonl) jsonl->close();
+    std::fputs(report(runs).c_str(), stdout);
+    for (const run_result& each : runs) {
+        if (!each.weights_agree) throw std::runtime_error("the weights of the ranks differ in setting " + each.name);
+    }
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv)
+{
+    try {
+        const options given = parse_options(std::vector<std::string>(argv + 1, argv + argc));
+        if (given.help) {
+            std::fputs(help_text, stdout);
+            return 0;
+        }
+        return run(given);
+    } catch (const usage_error& problem) {
+        std::fprintf(stderr, "silent_inconsistency: %s\nTry --help.\n", problem.what());
+        return 2;
+    } catch (const std::exception& problem) {
+        std::fprintf(stderr, "silent_inconsistency: %s\n", problem.what());
+        return 1;
+    }
+}
