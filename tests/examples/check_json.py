@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads JSON lines strictly and checks that every name of the schema is there, and nothing that is not JSON.
+
+check_json.py FILE RANKS STEPS [RUN ...]   a file of the trainer
+check_json.py --sample FILE                the output of json_sample
+"""
+import json
+import sys
+
+STEP = {"schema", "kind", "run", "step", "ranks", "loss", "grad_norm", "cosine", "noise_scale", "suspects"}
+SUMMARY = STEP - {"step"} | {"steps", "suspicious_steps", "test_accuracy"}
+PARTS = {
+    "loss": {"mean", "std", "std_sample", "range"},
+    "grad_norm": {"mean", "std", "cv"},
+    "cosine": {"mean_pairwise", "pooled", "predicted", "leave_one_out"},
+}
+SUSPECT = {"rank", "other_rank", "bucket", "check", "statistic", "threshold", "index"}
+
+
+def refuse(word):
+    raise ValueError(word + " is not JSON")
+
+
+def read(path):
+    with open(path, encoding="utf-8", newline="\n") as file:
+        return [json.loads(line, parse_constant=refuse) for line in file]
+
+
+def check_object(line):
+    assert line["schema"] == 1
+    assert set(line) == (STEP if line["kind"] == "step" else SUMMARY), sorted(line)
+    for part, names in PARTS.items():
+        assert set(line[part]) == names, (part, sorted(line[part]))
+    for suspect in line["suspects"]:
+        more = set() if line["kind"] == "step" else {"first_step", "last_step", "steps"}
+        assert set(suspect) == SUSPECT | more, sorted(suspect)
+
+
+def check_trainer(path, ranks, steps, runs):
+    lines = read(path)
+    assert len(lines) == len(runs) * (steps + 1), len(lines)
+    for number, run in enumerate(runs):
+        own = lines[number * (steps + 1):(number + 1) * (steps + 1)]
+        for step, line in enumerate(own):
+            check_object(line)
+            assert line["run"] == run and line["ranks"] == ranks
+            assert line["kind"] == ("step" if step < steps else "summary")
+            assert step == steps or line["step"] == step
+            assert len(line["cosine"]["leave_one_out"]) == ranks
+            defined = [line["loss"]["mean"], line["loss"]["std"], line["grad_norm"]["mean"]]
+            assert all(isinstance(value, float) or isinstance(value, int) for value in defined)
+            if ranks == 1:  # nothing to compare a rank with
+                assert line["loss"]["std_sample"] is None and line["cosine"]["mean_pairwise"] is None
+        summary = own[-1]
+        assert summary["steps"] == steps and 0 <= summary["test_accuracy"] <= 1
+        values = sorted(line["loss"]["std"] for line in own[:-1])
+        median = (values[(steps - 1) // 2] + values[steps // 2]) / 2
+        assert abs(summary["loss"]["std"] - median) <= 1e-15 * abs(median)
+
+
+def check_sample(path):
+    step, summary = read(path)
+    check_object(step)
+    check_object(summary)
+    assert step["run"] == summary["run"] == 'quote " backslash \\ newline \n tab \t bell \a gr\u00fc\u00df'
+    assert step["step"] == 2**64 - 1
+    assert step["loss"] == {"mean": 0.1, "std": 5e-324, "std_sample": None, "range": sys.float_info.max}
+    assert step["grad_norm"] == {"mean": 1 / 3, "std": None, "cv": None}
+    assert step["noise_scale"] is None
+    assert step["cosine"]["leave_one_out"] == [0, None]
+    assert step["suspects"] == [{"rank": 1, "other_rank": None, "bucket": 2, "check": "non_finite",
+                                 "statistic": 4, "threshold": 0, "index": 7}]
+    assert summary["test_accuracy"] == 0.975 and summary["loss"]["mean"] == 0.1
+
+
+if sys.argv[1] == "--sample":
+    check_sample(sys.argv[2])
+else:
+    check_trainer(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+print("as it should be")
