@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 #include <string>
 
 #include <collprobe/config.hpp>
@@ -11,6 +10,7 @@
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/record.hpp>
+#include <collprobe/view.hpp>
 
 /// How the gradients g_1 .. g_n of the ranks point, from their dot products. S is their sum.
 ///
@@ -114,7 +114,7 @@ inline void set_noise(double signal, double noise, alignment& out) noexcept
 /// Reuses the capacity of `out.leave_one_out`: no allocation once it has held n. Errors:
 /// `status::invalid_argument` if `gram` has not n * n entries. O(n^2), and n^2 more for each rank that
 /// outweighs all others by 2^10.
-inline void align_from_gram(std::span<const double> gram, int n, alignment& out,
+inline void align_from_gram(view<const double> gram, int n, alignment& out,
     const call_site& where = call_site::current())
 {
     if (n < 1 || gram.size() != static_cast<std::size_t>(n) * static_cast<std::size_t>(n)) {
@@ -249,7 +249,7 @@ inline void align_from_gram(std::span<const double> gram, int n, alignment& out,
 /// are differences: the absolute error of `pooled` is about 2^-51 n / (n - 1) for equal norms, that of
 /// `noise_scale` about 2^-50 n (so agreement closer than that reads as 0), if the arguments are exact.
 /// With digests or norms of S taken after a rounding in 16 bits expect 1e-3 instead. O(n), no allocation.
-inline void align_from_sums(std::span<const double> norms_squared, double sum_norm_squared, alignment& out) noexcept
+inline void align_from_sums(view<const double> norms_squared, double sum_norm_squared, alignment& out) noexcept
 {
     out.mean_pairwise = detail::not_a_number();
     out.pooled = detail::not_a_number();
@@ -292,7 +292,7 @@ inline void align_from_sums(std::span<const double> norms_squared, double sum_no
 ///
 /// Reuses the capacity of `out.leave_one_out`: no allocation once it has held n. Errors:
 /// `status::invalid_argument` if the sizes differ.
-inline void align_from_sums(std::span<const double> norms_squared, std::span<const double> dots_with_sum,
+inline void align_from_sums(view<const double> norms_squared, view<const double> dots_with_sum,
     double sum_norm_squared, alignment& out, const call_site& where = call_site::current())
 {
     if (norms_squared.size() != dots_with_sum.size()) {

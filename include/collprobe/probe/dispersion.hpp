@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 #include <string>
 
 #include <collprobe/config.hpp>
@@ -11,6 +10,7 @@
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/record.hpp>
+#include <collprobe/view.hpp>
 
 namespace collprobe {
 
@@ -18,7 +18,7 @@ namespace detail {
 
 /// Both forms of `dispersion`: `weight(rank)` is 1 for the plain one; a rank of weight 0 is no rank.
 template <class Weight>
-spread spread_of(std::span<const double> values, Weight weight) noexcept
+spread spread_of(view<const double> values, Weight weight) noexcept
 {
     spread result;
     double largest = 0;
@@ -92,7 +92,7 @@ spread spread_of(std::span<const double> values, Weight weight) noexcept
 /// value, `cv` for mean 0. Ties for minimum and maximum go to the lowest rank. Equal values have a
 /// deviation of exactly 0. Two passes about the mean, so nothing cancels: relative error below
 /// 1e-14 of the largest |value|. No errors, no allocation; O(n).
-inline spread dispersion(std::span<const double> values) noexcept
+inline spread dispersion(view<const double> values) noexcept
 {
     return detail::spread_of(values, [](std::size_t) noexcept { return 1.0; });
 }
@@ -111,7 +111,7 @@ inline spread dispersion(std::span<const double> values) noexcept
 ///
 /// Errors: `status::invalid_argument` if the sizes differ or a weight is negative. O(n), no
 /// allocation.
-inline spread dispersion(std::span<const double> values, std::span<const double> weights,
+inline spread dispersion(view<const double> values, view<const double> weights,
     const call_site& where = call_site::current())
 {
     if (values.size() != weights.size()) {

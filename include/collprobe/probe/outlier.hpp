@@ -4,15 +4,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
-#include <vector>
 
 #include <collprobe/config.hpp>
+#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/detail/middle.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/probe/outlier_table.hpp>
+#include <collprobe/view.hpp>
 
 /// Which rank is unlike the others, with a false-alarm rate that holds for few ranks.
 ///
@@ -22,75 +23,6 @@
 namespace collprobe {
 
 namespace detail {
-
-/// The values around the middle of a sorted sequence of n: those at n/2 - 1, n/2 and n/2 + 1.
-struct middle_values {
-    double below = 0;
-    double at = 0;
-    double above = 0;
-};
-
-/// Moves the k-th smallest value to place k, smaller ones before it and larger ones after it. O(n) on
-/// average, no allocation, the same permutation everywhere. Precondition: finite values, k < n.
-inline void select(std::span<double> values, std::size_t k) noexcept
-{
-    const auto swap = [values](std::size_t a, std::size_t b) noexcept {
-        const double kept = values[a];
-        values[a] = values[b];
-        values[b] = kept;
-    };
-    std::size_t low = 0;
-    std::size_t high = values.size() - 1;
-    while (low < high) {
-        const std::size_t middle = low + (high - low) / 2;
-        if (values[middle] < values[low]) swap(middle, low);
-        if (values[high] < values[low]) swap(high, low);
-        if (values[high] < values[middle]) swap(high, middle);
-        const double pivot = values[middle];
-        std::size_t i = low;
-        std::size_t j = high;
-        for (;;) {
-            while (values[i] < pivot) ++i;
-            while (pivot < values[j]) --j;
-            if (i >= j) break;
-            swap(i, j);
-            ++i;
-            --j;
-        }
-        // values[low .. j] <= pivot <= values[j + 1 .. high]; j < high since the pivot stood below `high`.
-        if (k <= j) high = j;
-        else low = j + 1;
-    }
-}
-
-/// Reorders `values`. Precondition: at least one, all finite.
-inline middle_values middle_of(std::span<double> values) noexcept
-{
-    const std::size_t k = values.size() / 2;
-    select(values, k);
-    middle_values result;
-    result.below = result.at = result.above = values[k];
-    for (std::size_t i = 0; i < k; ++i)
-        if (i == 0 || values[i] > result.below) result.below = values[i];
-    for (std::size_t i = k + 1; i < values.size(); ++i)
-        if (i == k + 1 || values[i] < result.above) result.above = values[i];
-    return result;
-}
-
-inline double median_of(const middle_values& middle, std::size_t count) noexcept
-{
-    return count % 2 == 1 ? middle.at : 0.5 * middle.below + 0.5 * middle.at;
-}
-
-/// The median of the other count - 1 values when `value`, one of them, is taken away.
-/// Precondition: count >= 2.
-inline double median_without(double value, const middle_values& middle, std::size_t count) noexcept
-{
-    if (count % 2 == 0) return value < middle.at ? middle.at : middle.below;
-    if (value < middle.at) return 0.5 * middle.at + 0.5 * middle.above;
-    if (value > middle.at) return 0.5 * middle.below + 0.5 * middle.at;
-    return 0.5 * middle.below + 0.5 * middle.above;
-}
 
 /// x such that a standard normal exceeds it with probability p, 0 < p <= 0.5: relative error below 1e-13.
 inline double normal_upper_quantile(double p) noexcept
@@ -139,7 +71,7 @@ struct robust_location {
 /// infinity by bits. With fewer than 3 finite values a score names nobody: two score alike.
 ///
 /// Errors: `status::invalid_argument` if the sizes differ. O(n), no allocation.
-inline robust_location modified_z(std::span<const double> values, std::span<double> scores,
+inline robust_location modified_z(view<const double> values, view<double> scores,
     const call_site& where = call_site::current())
 {
     if (values.size() != scores.size()) {
@@ -156,7 +88,7 @@ inline robust_location modified_z(std::span<const double> values, std::span<doub
     double median = 0;
     double scale = 0;
     if (finite > 0) {
-        const std::span<double> work = scores.first(finite);
+        const view<double> work = scores.part(0, finite);
         median = detail::median_of(detail::middle_of(work), finite);
         double largest = 0;
         for (double& x : work) {
@@ -281,7 +213,7 @@ struct outlier_verdict {
     int count = 0; ///< entries of `named`
     outlier named[capacity]; ///< by ascending rank
 
-    std::span<const outlier> suspects() const noexcept { return {named, static_cast<std::size_t>(count)}; }
+    view<const outlier> suspects() const noexcept { return {named, static_cast<std::size_t>(count)}; }
 };
 
 /// Watches a fixed number of tests over the ranks, step by step: the loss, the log norm of each
@@ -347,14 +279,14 @@ public:
         if (options.absorb_after < 1) refuse("absorb_after must be at least 1");
 
         const std::size_t n = static_cast<std::size_t>(ranks);
-        series_.resize(n * static_cast<std::size_t>(tests));
-        residuals_.resize(series_.size() * static_cast<std::size_t>(options.window));
-        scores_.resize(n);
-        work_.resize(n);
+        series_ = detail::fixed_array<series>(n * static_cast<std::size_t>(tests));
+        residuals_ = detail::fixed_array<double>(series_.size() * static_cast<std::size_t>(options.window));
+        scores_ = detail::fixed_array<double>(n);
+        work_ = detail::fixed_array<double>(n);
 
         const double p = options.false_alarms_per_step / tests;
-        strict_.resize(n + 1);
-        loose_.resize(n + 1);
+        strict_ = detail::fixed_array<double>(n + 1);
+        loose_ = detail::fixed_array<double>(n + 1);
         for (int count = 0; count <= ranks; ++count) {
             strict_[static_cast<std::size_t>(count)] = outlier_cutoff(count, p / 2);
             loose_[static_cast<std::size_t>(count)] = outlier_cutoff(count, 1e-2);
@@ -364,7 +296,7 @@ public:
         // are: 2 x density(x) of the variance is missing. (With more ranks the bound has room for it.)
         const double x = detail::normal_upper_quantile(one_sided);
         const double widen = ranks == 2 ? 1 + x * 0.39894228040143267794 * detail::exponential(-0.5 * x * x) : 1;
-        history_cutoff_.resize(static_cast<std::size_t>(options.window) + 1);
+        history_cutoff_ = detail::fixed_array<double>(static_cast<std::size_t>(options.window) + 1);
         for (int entries = options.history_needed; entries <= options.window; ++entries) {
             history_cutoff_[static_cast<std::size_t>(entries)]
                 = widen * detail::student_upper_quantile(one_sided, entries - 1);
@@ -384,7 +316,7 @@ public:
     /// `values[r]` belongs to rank r; non-finite ones are left out. Errors: `status::invalid_argument`
     /// if `test` is not one of this detector's or `values` has not one entry per rank; then nothing
     /// changes. O(n) plus `window` for each rank that exceeds the loose cut-off of rule (b).
-    outlier_verdict judge(int test, std::span<const double> values, const call_site& where = call_site::current())
+    outlier_verdict judge(int test, view<const double> values, const call_site& where = call_site::current())
     {
         if (test < 0 || test >= tests_ || values.size() != static_cast<std::size_t>(ranks_))
             refuse(test, values.size(), where);
@@ -394,7 +326,7 @@ public:
         for (const double x : values)
             if (is_finite(x)) work_[finite++] = 0.5 * x;
         if (finite < 3 && !(ranks_ == 2 && finite == 2)) return verdict;
-        const detail::middle_values middle = detail::middle_of(std::span<double>(work_).first(finite));
+        const detail::middle_values middle = detail::middle_of(view<double>(work_.data(), finite));
         if (ranks_ == 2) judge_pair(test, values, middle, verdict);
         else judge_all(test, values, middle, finite, verdict);
         return verdict;
@@ -460,7 +392,7 @@ private:
         if (one.entries < options_.window) ++one.entries;
     }
 
-    void judge_pair(int test, std::span<const double> values, const detail::middle_values& middle,
+    void judge_pair(int test, view<const double> values, const detail::middle_values& middle,
         outlier_verdict& verdict) noexcept
     {
         // One series is enough: the other rank's residuals are its negatives.
@@ -476,10 +408,10 @@ private:
         remember(which, residual, verdict.detected);
     }
 
-    void judge_all(int test, std::span<const double> values, const detail::middle_values& middle,
+    void judge_all(int test, view<const double> values, const detail::middle_values& middle,
         std::size_t finite, outlier_verdict& verdict)
     {
-        modified_z(values, scores_);
+        modified_z(values, view<double>(scores_.data(), scores_.size()));
         const int quarter = static_cast<int>(finite / 4);
         int limit = quarter < 1 ? 1 : quarter;
         if (limit > outlier_verdict::capacity) limit = outlier_verdict::capacity;
@@ -524,13 +456,13 @@ private:
     int ranks_;
     int tests_;
     outlier_options options_;
-    std::vector<double> residuals_; // of halved values; a window for each test and rank
-    std::vector<series> series_;
-    std::vector<double> scores_;
-    std::vector<double> work_;
-    std::vector<double> strict_; // by number of finite ranks
-    std::vector<double> loose_;
-    std::vector<double> history_cutoff_; // by number of entries
+    detail::fixed_array<double> residuals_; // of halved values; a window for each test and rank
+    detail::fixed_array<series> series_;
+    detail::fixed_array<double> scores_;
+    detail::fixed_array<double> work_;
+    detail::fixed_array<double> strict_; // by number of finite ranks
+    detail::fixed_array<double> loose_;
+    detail::fixed_array<double> history_cutoff_; // by number of entries
 };
 
 } // namespace collprobe

@@ -3,13 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/probe/detail/step_judge.hpp>
 #include <collprobe/probe/detail/step_message.hpp>
@@ -81,7 +80,7 @@ public:
             "summary mode is made for at most 65,535 ranks", where);
         const auto n = static_cast<std::uint64_t>(comm_.size());
         const auto buckets = static_cast<std::uint64_t>(options.max_buckets);
-        ready_.resize(static_cast<std::size_t>(options.unread_steps));
+        ready_ = detail::fixed_array<step_record>(static_cast<std::size_t>(options.unread_steps));
         for (int i = 0; i < options.steps_in_flight; ++i) slots_.emplace_back(options, n, buckets);
         if (options.mode == report_mode::summary) {
             reference_ = typename device::template buffer<detail::step_reference>(1);
@@ -438,9 +437,9 @@ private:
             ++dropped_;
         }
         step_record& out = ready_[(first_unread_ + unread_) % ready_.size()];
-        const std::span<const detail::bucket_call> calls(finished.calls.data(), static_cast<std::size_t>(finished.buckets));
-        std::span<const double> gram;
-        if (finished.has_gram) gram = std::span<const double>(finished.host_gram.data(), finished.host_gram.size());
+        const view<const detail::bucket_call> calls(finished.calls.data(), static_cast<std::size_t>(finished.buckets));
+        view<const double> gram;
+        if (finished.has_gram) gram = view<const double>(finished.host_gram.data(), finished.host_gram.size());
         if (options_.mode == report_mode::gather) {
             const detail::gathered_step step(finished.host_gathered.data(), comm_.size(), finished.buckets);
             require_arrived(step.header(comm_.rank()).step, finished);
@@ -483,7 +482,7 @@ private:
     probe_options options_;
     detail::step_judge judge_;
     std::vector<slot> slots_;
-    std::vector<step_record> ready_;
+    detail::fixed_array<step_record> ready_;
     std::vector<used_stream> used_streams_;
     buffer<detail::step_reference> reference_;
     buffer<double> bucket_reference_;

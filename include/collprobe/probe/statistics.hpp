@@ -37,8 +37,10 @@ namespace collprobe {
 /// the cache; a block with NaN or infinity too, by scalar code. Nothing is allocated.
 template <element T, bool with_digest>
 struct statistics_reducer {
-    /// Elements of a block; its bytes are a multiple of the digest's period.
-    static constexpr std::uint64_t block = 4096;
+    /// Elements of a block: long enough that what is done once a block costs little, short enough for the
+    /// second-level cache. Its bytes are a multiple of the digest's period, and counters in the lanes of
+    /// a vector do not overflow.
+    static constexpr std::uint64_t block = sizeof(T) == 1 ? 4096 : 16384;
 
     struct partial {
         statistics value;
@@ -57,8 +59,8 @@ struct statistics_reducer {
 
     /// Takes in the `count` elements from `first` on. Host only. Precondition: `into` is `identity()`
     /// or covers other elements. Give it a whole fixed block (`first` a multiple of `block`, `count` at
-    /// most `block`) for reproducible bits; other parts up to some thousand elements work as well, with
-    /// a digest at the cost of a second read from the cache.
+    /// most `block`) for reproducible bits; other parts of at most `block` elements work as well, with a
+    /// digest at the cost of a second read from the cache.
     void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
     {
         run(into, first, count, detail::best_isa());

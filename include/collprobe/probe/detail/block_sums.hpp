@@ -58,8 +58,9 @@ COLLPROBE_HD constexpr std::int32_t scale_for(double absolute_maximum) noexcept
     return bits >= large ? scale_step : bits < small && bits != 0 ? -scale_step : 0;
 }
 
-/// The place of element i of a block among the lanes of its sums, the same on every path: the lane of
-/// the squares (sixteen, to hide the latency of an FMA) and, modulo 8, of the other sums. Elements of
+/// The place of element i of a block among sixteen, the same on every path; modulo 8 it is its lane in
+/// each sum. Where squares are exact, those of two elements in the same lane of sixteen are added up
+/// before they enter the sum of squares: that halves the length of its chain of additions. Elements of
 /// bfloat16 come two in a word of 32 bits, first the even ones are taken from eight words, then the odd.
 template <class T>
 constexpr std::uint64_t lane_position(std::uint64_t i) noexcept
@@ -72,7 +73,7 @@ constexpr std::uint64_t lane_position(std::uint64_t i) noexcept
 struct block_sums {
     double sum[8] = {};
     double magnitudes[8] = {};
-    double squares[16] = {};
+    double squares[8] = {};
     double minimum = largest_double;
     double maximum = -largest_double;
     std::uint64_t zero = 0;
@@ -93,13 +94,6 @@ struct distance_sums {
 inline double add_lanes(const double (&lane)[8]) noexcept
 {
     return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-}
-
-inline double add_lanes(const double (&lane)[16]) noexcept
-{
-    double folded[8];
-    for (int i = 0; i < 8; ++i) folded[i] = lane[i] + lane[i + 8];
-    return add_lanes(folded);
 }
 
 } // namespace collprobe::detail

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include <collprobe/config.hpp>
+#include <collprobe/detail/fixed_array.hpp>
 
 namespace collprobe::detail {
 
@@ -22,7 +22,7 @@ public:
     {
         std::uint64_t places = 4;
         while (places < 2 * static_cast<std::uint64_t>(ranks)) places *= 2;
-        groups_.resize(static_cast<std::size_t>(places));
+        groups_ = fixed_array<group>(static_cast<std::size_t>(places));
     }
 
     void clear() noexcept
@@ -62,7 +62,7 @@ private:
         return place;
     }
 
-    std::vector<group> groups_;
+    fixed_array<group> groups_;
     int distinct_ = 0;
 };
 

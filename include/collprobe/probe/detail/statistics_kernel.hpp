@@ -5,181 +5,97 @@
 #if defined(COLLPROBE_ISA_NAMESPACE)
 namespace collprobe::detail::COLLPROBE_ISA_NAMESPACE {
 
-/// Eight doubles: the lanes of a block (see `lane_position`).
-struct doubles8 {
-#if COLLPROBE_ISA_WIDTH == 32
-    using part = vector<double, 32>;
-    part low = {};
-    part high = {};
-#else
-    using part = vector<double, 64>;
-    part all = {};
-#endif
-};
+using doubles = vector<double, width>;
 
-#if COLLPROBE_ISA_WIDTH == 32
-#define COLLPROBE_ISA_EACH(statement, result, a, b) \
-    do { \
-        statement(result.low, a.low, b.low); \
-        statement(result.high, a.high, b.high); \
-    } while (false)
-#else
-#define COLLPROBE_ISA_EACH(statement, result, a, b) statement(result.all, a.all, b.all)
-#endif
+/// Vectors that eight doubles, the lanes of a sum, fill (see `lane_position`).
+inline constexpr int vectors_of_8 = 64 / width;
 
 /// Keeps a product apart from the sum it enters: see `opaque`.
-[[gnu::always_inline]] inline doubles8::part hidden(doubles8::part value) noexcept
+[[gnu::always_inline]] inline doubles hidden(doubles value) noexcept
 {
     asm("" : "+" COLLPROBE_ISA_REGISTER(value));
     return value;
 }
 
-[[gnu::always_inline]] inline void accumulate(doubles8& sum, const doubles8& x) noexcept
+/// As many doubles as fill a vector, from floats or integers. GCC's `__builtin_convertvector` would go
+/// by way of narrower vectors.
+template <class Narrow>
+[[gnu::always_inline]] inline doubles convert(Narrow x) noexcept
 {
-#define COLLPROBE_STATEMENT(r, a, b) r = a + b
-    COLLPROBE_ISA_EACH(COLLPROBE_STATEMENT, sum, sum, x);
-#undef COLLPROBE_STATEMENT
+#if !defined(__clang__) && COLLPROBE_ISA_WIDTH == 32
+    using from = std::remove_cvref_t<decltype(x[0])>;
+    if constexpr (std::is_same_v<from, float>) return __builtin_ia32_cvtps2pd256(x);
+    else if constexpr (std::is_same_v<from, int>) return __builtin_ia32_cvtdq2pd256(x);
+#elif !defined(__clang__) && defined(COLLPROBE_ISA_AVX512)
+    using from = std::remove_cvref_t<decltype(x[0])>;
+    constexpr int current_direction = 4;
+    constexpr char all_lanes = -1;
+    if constexpr (std::is_same_v<from, float>)
+        return __builtin_ia32_cvtps2pd512_mask(x, doubles{}, all_lanes, current_direction);
+    else if constexpr (std::is_same_v<from, int>) return __builtin_ia32_cvtdq2pd512_mask(x, doubles{}, all_lanes);
+#endif
+    return __builtin_convertvector(x, doubles);
 }
 
-[[gnu::always_inline]] inline void accumulate_magnitude(doubles8& sum, const doubles8& x) noexcept
+/// Eight elements of a narrow type as floats or ints: of sixteen, those at positions 8 * `group` on.
+template <int group, class T>
+[[gnu::always_inline]] inline auto widen_8(const T* from) noexcept
 {
-    using bits = vector<std::uint64_t, width>;
-#define COLLPROBE_STATEMENT(r, a, b) r = a + (doubles8::part)((bits)b & 0x7fffffffffffffffu)
-    COLLPROBE_ISA_EACH(COLLPROBE_STATEMENT, sum, sum, x);
-#undef COLLPROBE_STATEMENT
-}
-
-/// `exact`: squares of this type are exact in a double, so an FMA gives the same bits.
-template <bool exact>
-[[gnu::always_inline]] inline void accumulate_square(doubles8& sum, const doubles8& x) noexcept
-{
-    if constexpr (exact) {
-#define COLLPROBE_STATEMENT(r, a, b) r = a + b * b
-        COLLPROBE_ISA_EACH(COLLPROBE_STATEMENT, sum, sum, x);
-#undef COLLPROBE_STATEMENT
+    using words = vector<std::uint32_t, 32>;
+    using floats = vector<float, 32>;
+    using ints = vector<int, 32>;
+    if constexpr (std::is_same_v<T, bfloat16>) {
+        const auto pairs = load<words>(from);
+        return (floats)(group == 0 ? pairs << 16 : pairs & 0xffff0000u);
+    } else if constexpr (std::is_same_v<T, half>) {
+        return (floats)__builtin_ia32_vcvtph2ps256(load<vector<short, 16>>(from + 8 * group));
     } else {
-#define COLLPROBE_STATEMENT(r, a, b) r = a + hidden(b * b)
-        COLLPROBE_ISA_EACH(COLLPROBE_STATEMENT, sum, sum, x);
-#undef COLLPROBE_STATEMENT
+#if defined(__clang__)
+        return __builtin_convertvector(load<vector<T, 8>>(from + 8 * group), ints);
+#else
+        using v16qi = vector<char, 16>;
+        const auto bytes = (v16qi)vector<long long, 16>{load<long long>(from + 8 * group), 0};
+        if constexpr (std::is_same_v<T, std::int8_t>) return (ints)__builtin_ia32_pmovsxbd256(bytes);
+        else return (ints)__builtin_ia32_pmovzxbd256(bytes);
+#endif
     }
 }
 
-[[gnu::always_inline]] inline doubles8 distance(const doubles8& x, double pivot) noexcept
+/// The upper four of eight 32-bit lanes. GCC takes a slower instruction for the generic shuffle.
+template <class V>
+[[gnu::always_inline]] inline auto upper_half(V x) noexcept
 {
-    doubles8 result;
-    const doubles8::part center = doubles8::part{} + pivot;
-#define COLLPROBE_STATEMENT(r, a, b) r = hidden(a - center)
-    COLLPROBE_ISA_EACH(COLLPROBE_STATEMENT, result, x, x);
-#undef COLLPROBE_STATEMENT
-    return result;
-}
-
-#undef COLLPROBE_ISA_EACH
-
-[[gnu::always_inline]] inline void store(double* to, const doubles8& x) noexcept
-{
-    __builtin_memcpy(to, &x, sizeof x);
-}
-
-/// As many doubles as `part` holds, from a vector of floats or ints. GCC's `__builtin_convertvector`
-/// would go by way of narrower vectors.
-template <class Narrow>
-[[gnu::always_inline]] inline doubles8::part convert(Narrow x) noexcept
-{
-    using part = doubles8::part;
-#if !defined(__clang__) && COLLPROBE_ISA_WIDTH == 32
-    using element_type = std::remove_cvref_t<decltype(x[0])>;
-    if constexpr (std::is_same_v<element_type, float>) return __builtin_ia32_cvtps2pd256(x);
-    else if constexpr (std::is_same_v<element_type, int>) return __builtin_ia32_cvtdq2pd256(x);
-#elif !defined(__clang__) && defined(COLLPROBE_ISA_AVX512)
-    using element_type = std::remove_cvref_t<decltype(x[0])>;
-    constexpr int current_direction = 4;
-    constexpr char all_lanes = -1;
-    if constexpr (std::is_same_v<element_type, float>)
-        return __builtin_ia32_cvtps2pd512_mask(x, part{}, all_lanes, current_direction);
-    else if constexpr (std::is_same_v<element_type, int>) return __builtin_ia32_cvtdq2pd512_mask(x, part{}, all_lanes);
-#endif
-    return __builtin_convertvector(x, part);
-}
-
-template <class Narrow>
-[[gnu::always_inline]] inline doubles8 widen_from(const void* from) noexcept
-{
-    doubles8 result;
-#if COLLPROBE_ISA_WIDTH == 32
-    using narrow = vector<Narrow, 4 * sizeof(Narrow)>;
-    const auto* const bytes = static_cast<const unsigned char*>(from);
-    result.low = convert(load<narrow>(bytes));
-    result.high = convert(load<narrow>(bytes + sizeof(narrow)));
-#else
-    using narrow = vector<Narrow, 8 * sizeof(Narrow)>;
-    result.all = convert(load<narrow>(from));
-#endif
-    return result;
-}
-
-template <class Narrow>
-[[gnu::always_inline]] inline doubles8 widen(vector<Narrow, 32> x) noexcept
-{
-    doubles8 result;
-#if COLLPROBE_ISA_WIDTH == 32
-    result.low = convert(__builtin_shufflevector(x, x, 0, 1, 2, 3));
-    result.high = convert(__builtin_shufflevector(x, x, 4, 5, 6, 7));
-#else
-    result.all = convert(x);
-#endif
-    return result;
-}
-
-/// Eight consecutive elements as doubles; exact, except for 64-bit integers, which round.
-template <class T>
-[[gnu::always_inline]] inline doubles8 load8(const T* from) noexcept
-{
-    if constexpr (std::is_same_v<T, double>) {
-        doubles8 result;
-#if COLLPROBE_ISA_WIDTH == 32
-        result.low = load<doubles8::part>(from);
-        result.high = load<doubles8::part>(from + 4);
-#else
-        result.all = load<doubles8::part>(from);
-#endif
-        return result;
-    } else if constexpr (std::is_same_v<T, half>) {
-        using v8hi = vector<short, 16>;
-        return widen<float>((vector<float, 32>)__builtin_ia32_vcvtph2ps256(load<v8hi>(from)));
-    } else if constexpr (sizeof(T) == 1) {
-        using wide = vector<int, 32>;
 #if defined(__clang__)
-        return widen<int>(__builtin_convertvector(load<vector<T, 8>>(from), wide));
+    return __builtin_shufflevector(x, x, 4, 5, 6, 7);
 #else
-        using v16qi = vector<char, 16>;
-        v16qi bytes = {};
-        __builtin_memcpy(&bytes, from, 8);
-        if constexpr (std::is_same_v<T, std::int8_t>) return widen<int>((wide)__builtin_ia32_pmovsxbd256(bytes));
-        else return widen<int>((wide)__builtin_ia32_pmovzxbd256(bytes));
+    using lane = std::remove_cvref_t<decltype(x[0])>;
+    return (vector<lane, 16>)__builtin_ia32_extract128i256((vector<long long, 32>)x, 1);
+#endif
+}
+
+/// Vector `k` of the doubles that the sixteen elements at `from` give. Exact, except for 64-bit
+/// integers, which round.
+template <int k, class T>
+[[gnu::always_inline]] inline doubles load_doubles(const T* from) noexcept
+{
+    constexpr int lanes = width / 8;
+    if constexpr (std::is_same_v<T, double>) {
+        return load<doubles>(from + k * lanes);
+    } else if constexpr (sizeof(T) <= 2) {
+#if COLLPROBE_ISA_WIDTH == 32
+        const auto eight = widen_8<k / 2>(from);
+        if constexpr (k % 2 == 0) return convert(__builtin_shufflevector(eight, eight, 0, 1, 2, 3));
+        else return convert(upper_half(eight));
+#else
+        return convert(widen_8<k>(from));
 #endif
     } else if constexpr (std::is_same_v<T, std::uint32_t>) {
         // AVX2 converts signed integers only: shift the range, exactly, before and after.
-        using wide = vector<std::uint32_t, 32>;
-        const auto shifted = (vector<int, 32>)(load<wide>(from) ^ 0x80000000u);
-        return distance(widen<int>(shifted), -0x1p31);
+        using narrow = vector<std::uint32_t, width / 2>;
+        using signed_narrow = vector<int, width / 2>;
+        return hidden(convert((signed_narrow)(load<narrow>(from + k * lanes) ^ 0x80000000u)) + 0x1p31);
     } else {
-        return widen_from<T>(from);
-    }
-}
-
-/// Sixteen consecutive elements: `x` holds positions 0 to 7 of `lane_position`, `y` 8 to 15.
-template <class T>
-[[gnu::always_inline]] inline void load16(const T* from, doubles8& x, doubles8& y) noexcept
-{
-    if constexpr (std::is_same_v<T, bfloat16>) {
-        using wide = vector<std::uint32_t, 32>;
-        const wide bits = load<wide>(from);
-        x = widen<float>((vector<float, 32>)(bits << 16));
-        y = widen<float>((vector<float, 32>)(bits & 0xffff0000u));
-    } else {
-        x = load8(from);
-        y = load8(from + 8);
+        return convert(load<vector<T, lanes * int{sizeof(T)}>>(from + k * lanes));
     }
 }
 
@@ -234,7 +150,7 @@ struct range_lanes {
     // magnitude is the other end. Others: plain extrema.
     signed_vector signed_maximum = signed_vector{} + signed_type(bits_type{1} << (sizeof(T) * 8 - 1));
     unsigned_vector unsigned_maximum = {};
-    unsigned_vector least_magnitude = ~unsigned_vector{};
+    unsigned_vector least_magnitude = ~unsigned_vector{}; // doubled: that drops the sign without a mask
     native_vector minimum = {};
     native_vector maximum = {};
     native_vector least = {}; // doubles: of |x|
@@ -262,7 +178,7 @@ struct range_lanes {
         } else {
             signed_maximum = lanewise_maximum((signed_vector)bits, signed_maximum);
             unsigned_maximum = lanewise_maximum(bits, unsigned_maximum);
-            least_magnitude = lanewise_minimum(bits & size_mask, least_magnitude);
+            least_magnitude = lanewise_minimum(bits + bits, least_magnitude);
         }
     }
 
@@ -273,7 +189,7 @@ struct range_lanes {
         if constexpr (is_float && !is_double) {
             const auto high = static_cast<bits_type>(highest_lane(signed_maximum));
             const bits_type low = highest_lane(unsigned_maximum);
-            const bits_type nearest = lowest_lane(least_magnitude);
+            const auto nearest = static_cast<bits_type>(lowest_lane(least_magnitude) / 2);
             const bool any_positive = (high & traits::sign_mask) == 0;
             const bool any_negative = (low & traits::sign_mask) != 0;
             if (any_positive && high >= traits::exponent_mask) return false;
@@ -338,14 +254,15 @@ struct scan_lanes {
 
     range_lanes<T> range;
     digest_lanes digest;
-    doubles8 sum, magnitudes, even_squares, odd_squares;
+    doubles sum[vectors_of_8] = {};
+    doubles magnitudes[vectors_of_8] = {};
+    doubles squares[vectors_of_8] = {};
 
     [[gnu::always_inline]] explicit scan_lanes(const T* from) noexcept : range(from) {}
 
     template <bool with_digest>
     [[gnu::always_inline]] void add(const T* data, [[maybe_unused]] const std::uint32_t* keys) noexcept
     {
-        constexpr bool exact = squares_are_exact<T>;
         constexpr int ahead = 4096; // bytes, found by measurement
         const auto* const bytes = reinterpret_cast<const unsigned char*>(data);
         COLLPROBE_ISA_UNROLL
@@ -357,16 +274,31 @@ struct scan_lanes {
             if constexpr (with_digest) digest.add((words64)bits, keys + i * sizeof(T) / 4);
         }
         COLLPROBE_ISA_UNROLL
-        for (std::uint64_t i = 0; i < step; i += 16) {
-            doubles8 x, y;
-            load16(data + i, x, y);
-            accumulate(sum, x);
-            accumulate_square<exact>(even_squares, x);
-            accumulate_magnitude(magnitudes, x);
-            accumulate(sum, y);
-            accumulate_square<exact>(odd_squares, y);
-            accumulate_magnitude(magnitudes, y);
+        for (std::uint64_t i = 0; i < step; i += 16) add_pair<0>(data + i);
+    }
+
+private:
+    /// Vector `k` of the first and of the second eight of sixteen elements.
+    template <int k>
+    [[gnu::always_inline]] void add_pair(const T* data) noexcept
+    {
+        const doubles x = load_doubles<k>(data);
+        const doubles y = load_doubles<k + vectors_of_8>(data);
+        sum[k] += x;
+        sum[k] += y;
+        if constexpr (squares_are_exact<T>) {
+            squares[k] += x * x + y * y; // one rounding before the sum, with an FMA or without
+        } else {
+            squares[k] += hidden(x * x);
+            squares[k] += hidden(y * y);
         }
+        magnitudes[k] += magnitude(x);
+        magnitudes[k] += magnitude(y);
+        if constexpr (k + 1 < vectors_of_8) add_pair<k + 1>(data);
+    }
+    [[gnu::always_inline]] static doubles magnitude(doubles x) noexcept
+    {
+        return (doubles)((words64)x & 0x7fffffffffffffffu);
     }
 };
 
@@ -378,54 +310,61 @@ template <class T, bool with_digest>
     [[maybe_unused]] digest_state& digest, [[maybe_unused]] std::uint64_t period, bool& finite) noexcept
 {
     constexpr std::uint64_t step = scan_lanes<T>::step;
-    constexpr std::uint64_t page = digest_period_bytes / sizeof(T);
 
     const std::uint64_t whole = count - count % step;
     if (whole == 0) return 0;
     scan_lanes<T> lanes(data);
-    for (std::uint64_t first = 0; first < whole; first += page) {
-        const std::uint64_t end = whole - first < page ? whole : first + page;
-        const std::uint32_t* keys = digest_keys.key;
-        for (std::uint64_t i = first; i < end; i += step, keys += step * sizeof(T) / 4)
-            lanes.template add<with_digest>(data + i, keys);
-        if constexpr (with_digest) {
-            digest.add_sums(period + first / page, lanes.digest.sums(0, (end - first) / lanes.per_vector));
+    if constexpr (with_digest) {
+        constexpr std::uint64_t page = digest_period_bytes / sizeof(T);
+        for (std::uint64_t first = 0; first < whole; first += page) {
+            const std::uint64_t end = whole - first < page ? whole : first + page;
+            const std::uint32_t* keys = digest_keys.key;
             lanes.digest = digest_lanes{};
+            for (std::uint64_t i = first; i < end; i += step, keys += step * sizeof(T) / 4)
+                lanes.template add<true>(data + i, keys);
+            digest.add_sums(period + first / page, lanes.digest.sums(0, (end - first) / lanes.per_vector));
         }
+        digest.bytes += whole * sizeof(T);
+    } else {
+        for (std::uint64_t i = 0; i < whole; i += step) lanes.template add<false>(data + i, nullptr);
     }
-    if constexpr (with_digest) digest.bytes += whole * sizeof(T);
     bool any_tiny = false;
     finite = lanes.range.finish(out, any_tiny);
     if constexpr (element_traits<T>::is_floating_point)
         if (any_tiny) count_tiny(data, whole, out);
-    store(out.sum, lanes.sum);
-    store(out.magnitudes, lanes.magnitudes);
-    store(out.squares, lanes.even_squares);
-    store(out.squares + 8, lanes.odd_squares);
+    __builtin_memcpy(out.sum, lanes.sum, sizeof out.sum);
+    __builtin_memcpy(out.magnitudes, lanes.magnitudes, sizeof out.magnitudes);
+    __builtin_memcpy(out.squares, lanes.squares, sizeof out.squares);
     return whole;
 }
 
 #undef COLLPROBE_ISA_UNROLL
 
-/// Sums of distances from `pivot` and of their squares, over the leading whole steps. All finite.
+/// Sums of distances from a number and of their squares.
+struct distance_lanes {
+    doubles sum[vectors_of_8] = {};
+    doubles squares[vectors_of_8] = {};
+
+    template <int k, class T>
+    [[gnu::always_inline]] void add(const T* data, doubles pivot) noexcept
+    {
+        const doubles d = hidden(load_doubles<k>(data) - pivot);
+        sum[k % vectors_of_8] += d;
+        squares[k % vectors_of_8] += hidden(d * d);
+        if constexpr (k + 1 < 2 * vectors_of_8) add<k + 1>(data, pivot);
+    }
+};
+
+/// Takes the leading elements that fill sixteens, all finite; returns how many.
 template <class T>
 [[gnu::noinline]] std::uint64_t scan_distances(
     const T* data, std::uint64_t count, double pivot, distance_sums& out) noexcept
 {
     const std::uint64_t whole = count - count % 16;
-    doubles8 sum, squares;
-    for (std::uint64_t i = 0; i < whole; i += 16) {
-        doubles8 x, y;
-        load16(data + i, x, y);
-        x = distance(x, pivot);
-        y = distance(y, pivot);
-        accumulate(sum, x);
-        accumulate_square<false>(squares, x);
-        accumulate(sum, y);
-        accumulate_square<false>(squares, y);
-    }
-    store(out.sum, sum);
-    store(out.squares, squares);
+    distance_lanes lanes;
+    for (std::uint64_t i = 0; i < whole; i += 16) lanes.add<0>(data + i, doubles{} + pivot);
+    __builtin_memcpy(out.sum, lanes.sum, sizeof out.sum);
+    __builtin_memcpy(out.squares, lanes.squares, sizeof out.squares);
     return whole;
 }
 

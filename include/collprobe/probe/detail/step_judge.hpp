@@ -3,11 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
+#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/probe/alignment.hpp>
 #include <collprobe/probe/detail/digest_index.hpp>
@@ -15,6 +13,7 @@
 #include <collprobe/probe/dispersion.hpp>
 #include <collprobe/probe/outlier.hpp>
 #include <collprobe/record.hpp>
+#include <collprobe/view.hpp>
 
 namespace collprobe::detail {
 
@@ -26,6 +25,7 @@ public:
     step_judge(int ranks, double false_alarms_per_step)
         : ranks_(ranks),
           false_alarms_per_step_(false_alarms_per_step),
+          detector_(detector_for(0)),
           holders_(ranks),
           values_(static_cast<std::size_t>(ranks)),
           weights_(static_cast<std::size_t>(ranks)),
@@ -35,7 +35,7 @@ public:
     }
 
     /// `gram` is the n x n Gram matrix of the whole gradient, upper triangle, or empty.
-    void judge(const gathered_step& step, std::span<const bucket_call> calls, std::span<const double> gram,
+    void judge(const gathered_step& step, view<const bucket_call> calls, view<const double> gram,
         step_record& out, call_site where)
     {
         require_same_step(step, where);
@@ -45,7 +45,7 @@ public:
         out.unprobed_calls = step.header(0).unprobed_calls;
         out.suspects.clear();
         out.buckets.resize(calls.size());
-        if (calls.size() > known_buckets_ || !detector_) grow(calls.size());
+        if (calls.size() > known_buckets_) grow(calls.size());
 
         judge_losses(step, out);
         for (double& value : norms_squared_) value = 0;
@@ -81,7 +81,7 @@ public:
     /// matrix, and the cosine that the noise scale over many steps predicts.
     /// `squares` = sum |g_r|^2 and `sum_norm_squared` = |sum g_r|^2 stand in for a missing matrix.
     void align_over_steps(
-        std::span<const double> gram, double squares, double sum_norm_squared, alignment& out)
+        view<const double> gram, double squares, double sum_norm_squared, alignment& out)
     {
         if (!gram.empty()) {
             align_from_gram(gram, ranks_, out);
@@ -130,9 +130,13 @@ private:
     void grow(std::size_t buckets)
     {
         known_buckets_ = buckets;
-        previous_.assign(buckets * index(ranks_), {});
-        detector_.emplace(ranks_, static_cast<int>(first_bucket_test + buckets),
-            outlier_options{.false_alarms_per_step = false_alarms_per_step_});
+        previous_ = fixed_array<held>(buckets * index(ranks_));
+        detector_ = detector_for(buckets);
+    }
+    outlier_detector detector_for(std::size_t buckets) const
+    {
+        return outlier_detector(ranks_, static_cast<int>(first_bucket_test + buckets),
+            {.false_alarms_per_step = false_alarms_per_step_});
     }
 
     void judge_losses(const gathered_step& step, step_record& out)
@@ -262,7 +266,7 @@ private:
     {
         if (!call.has_result) return not_a_number();
         const double factor = sum_factor(call) * sum_factor(call);
-        if (call.call == collprobe::collective::all_reduce) {
+        if (call.call == collective::all_reduce) {
             const result_record& result = step.entry(0, b).result;
             return factor * unscaled(result.sum_of_squares, result.scale);
         }
@@ -277,7 +281,7 @@ private:
     /// Which rank points elsewhere. With a Gram matrix the test takes each rank's mean cosine with the
     /// others, in which one bad rank is 1 of n - 1 whatever its norm. The leave-one-out cosine is all
     /// there is without: a rank of huge norm spoils that of every other, so it is not asked then.
-    void judge_cosines(std::span<const double> gram, bool norms_are_suspect, step_record& out)
+    void judge_cosines(view<const double> gram, bool norms_are_suspect, step_record& out)
     {
         const std::size_t n = index(ranks_);
         if (out.cosine.leave_one_out.size() != n) return;
@@ -302,9 +306,9 @@ private:
     }
 
     void judge_statistically(
-        std::size_t test, std::span<const double> values, check what, int bucket, step_record& out)
+        std::size_t test, view<const double> values, check what, int bucket, step_record& out)
     {
-        const outlier_verdict verdict = detector_->judge(static_cast<int>(test), values);
+        const outlier_verdict verdict = detector_.judge(static_cast<int>(test), values);
         for (const outlier& found : verdict.suspects()) {
             // The evidence that decided: the score over ranks, or the one over the rank's own past.
             const bool by_history = found.needed_history;
@@ -316,7 +320,7 @@ private:
         }
     }
 
-    static double total(std::span<const double> values) noexcept
+    static double total(view<const double> values) noexcept
     {
         double sum = 0;
         for (const double value : values) sum += value;
@@ -331,13 +335,13 @@ private:
     int ranks_;
     double false_alarms_per_step_;
     std::size_t known_buckets_ = 0;
-    std::optional<outlier_detector> detector_;
-    std::vector<held> previous_;
+    outlier_detector detector_;
+    fixed_array<held> previous_;
     digest_index holders_;
-    std::vector<double> values_;
-    std::vector<double> weights_;
-    std::vector<double> norms_squared_;
-    std::vector<double> dots_;
+    fixed_array<double> values_;
+    fixed_array<double> weights_;
+    fixed_array<double> norms_squared_;
+    fixed_array<double> dots_;
     smoothed_noise_scale noise_;
     alignment scratch_;
 };

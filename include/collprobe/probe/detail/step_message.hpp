@@ -40,7 +40,7 @@ static_assert(sizeof(step_header) % 8 == 0 && sizeof(bucket_entry) % 8 == 0);
 
 /// What every rank knows of a bucket from its own call.
 struct bucket_call {
-    collprobe::collective call = collprobe::collective::all_reduce;
+    collective call = collective::all_reduce;
     element_type type = element_type::float32;
     reduction operation = reduction::sum;
     std::uint64_t count = 0;
@@ -50,13 +50,13 @@ struct bucket_call {
     /// A sum over ranks of gradients, as far as the library can tell.
     bool is_gradient() const noexcept
     {
-        return (call == collprobe::collective::all_reduce || call == collprobe::collective::reduce_scatter)
+        return (call == collective::all_reduce || call == collective::reduce_scatter)
             && (operation == reduction::sum || operation == reduction::average);
     }
     /// Whether all ranks must receive the same bits.
     bool is_replicated() const noexcept
     {
-        return call == collprobe::collective::all_reduce || call == collprobe::collective::all_gather || call == collprobe::collective::broadcast;
+        return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
     }
 };
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include <collprobe/error.hpp>
@@ -11,6 +10,7 @@
 #include <collprobe/probe/detail/step_judge.hpp>
 #include <collprobe/probe/detail/step_message.hpp>
 #include <collprobe/record.hpp>
+#include <collprobe/view.hpp>
 
 /// The `summary` form of a step: numbers that an all-reduce can combine, O(buckets) whatever n is.
 ///
@@ -236,7 +236,7 @@ inline void align_from_totals(const moment_sums& norms, double reference, double
 /// The record of a step from its combined form. Exact checks only: naming a statistical outlier takes
 /// the table of all ranks, which this mode does not have.
 inline void judge_summary(step_judge& judge, const summed_step& step, int ranks,
-    std::span<const bucket_call> calls, std::uint64_t unprobed_calls, std::span<const double> gram,
+    view<const bucket_call> calls, std::uint64_t unprobed_calls, view<const double> gram,
     step_record& out, call_site where)
 {
     if (step.keys->step != ~step.keys->step_complement) {
@@ -296,7 +296,7 @@ inline void judge_summary(step_judge& judge, const summed_step& step, int ranks,
         }
         if (!call.is_gradient()) continue;
         const double factor = call.operation == reduction::average ? ranks : 1;
-        const double copies = call.call == collprobe::collective::all_reduce ? ranks : 1;
+        const double copies = call.call == collective::all_reduce ? ranks : 1;
         const double result
             = call.has_result ? factor * factor * bucket.result_norm_squared / copies : not_a_number();
         sum_norm_squared += result;
