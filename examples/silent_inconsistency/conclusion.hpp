@@ -33,10 +33,7 @@ struct expectation {
 inline constexpr expectation expectations[] = {{collprobe::report::metric::loss_std, true},
     {collprobe::report::metric::norm_std, true}, {collprobe::report::metric::cosine_mean_pairwise, false}};
 
-inline std::string percent(double share)
-{
-    return collprobe::report::short_number(100 * share) + " %";
-}
+inline std::string percent(double share) { return collprobe::report::short_number(100 * share) + " %"; }
 
 inline std::string conclude_accuracy(const std::vector<run_result>& runs)
 {
@@ -60,8 +57,8 @@ inline std::string conclude_cosine(const run_result& run)
 {
     using collprobe::report::metric;
     const collprobe::report::run_summary summary = run.history.summarize();
-    return run.name + " " + collprobe::report::short_number(summary[metric::cosine_mean_pairwise]) + " (predicted "
-        + collprobe::report::short_number(summary[metric::cosine_predicted]) + ")";
+    return run.name + " " + collprobe::report::short_number(summary[metric::cosine_mean_pairwise])
+        + " (predicted " + collprobe::report::short_number(summary[metric::cosine_predicted]) + ")";
 }
 
 } // namespace detail
@@ -82,7 +79,8 @@ inline std::string conclude(const std::vector<run_result>& runs)
         return text + "One rank alone has nobody to agree with: give more --ranks.\n";
     }
 
-    collprobe::report::text_table table({"median over steps; share of steps with a rise", "from", "to", "share", "margin", "verdict"});
+    collprobe::report::text_table table(
+        {"median over steps; share of steps with a rise", "from", "to", "share", "margin", "verdict"});
     std::size_t expected = 0;
     std::size_t other_way = 0;
     std::size_t total = 0;
@@ -90,10 +88,13 @@ inline std::string conclude(const std::vector<run_result>& runs)
     for (const detail::expectation& metric : detail::expectations) {
         for (std::size_t i = 0; i + 1 < runs.size(); ++i) {
             const difference change = compare(metric.which, runs[i].history, runs[i + 1].history);
-            const std::string label = std::string(name(metric.which)) + ": " + runs[i].name + " to " + runs[i + 1].name;
+            const std::string label
+                = std::string(name(metric.which)) + ": " + runs[i].name + " to " + runs[i + 1].name;
             table.add_row({label, short_number(change.from), short_number(change.to),
                 detail::percent(change.share), "50 +- " + detail::percent(change.margin),
-                change.rises() ? "rises" : change.falls() ? "falls" : "within the margin"});
+                change.rises()       ? "rises"
+                    : change.falls() ? "falls"
+                                     : "within the margin"});
             ++total;
             if (metric.rises ? change.rises() : change.falls()) ++expected;
             else if (change.rises() || change.falls()) ++other_way;
@@ -103,36 +104,49 @@ inline std::string conclude(const std::vector<run_result>& runs)
     text += "\n" + table.text()
         + "(margin: four standard errors of the share, from a block bootstrap over the steps)\n\n";
 
-    std::string cosines = "Cosine over pairs, and what the noise scale predicts for independent batches (smoothed over past steps):\n";
-    for (std::size_t i = 0; i < runs.size(); ++i) cosines += (i > 0 ? ", " : "") + detail::conclude_cosine(runs[i]);
+    std::string cosines = "Cosine over pairs, and what the noise scale predicts for independent batches "
+                          "(smoothed over past steps):\n";
+    for (std::size_t i = 0; i < runs.size(); ++i)
+        cosines += (i > 0 ? ", " : "") + detail::conclude_cosine(runs[i]);
     cosines += ".\n";
 
     if (expected == total) {
-        text += "The settings CAN be told apart. The less the seeds agree, the more the ranks disagree before they\n"
-                "aggregate: losses and gradient norms spread, and gradients point apart, each by more than the margin.\n"
+        text += "The settings CAN be told apart. The less the seeds agree, the more the ranks disagree "
+                "before they\n"
+                "aggregate: losses and gradient norms spread, and gradients point apart, each by more than "
+                "the margin.\n"
                 "The average over ranks hides it.\n"
             + cosines
-            + "What to do next: log the seed of sampler and dropout on every rank and compare; hand the digest of the\n"
-              "sample ids to the probe, which proves shared samples; and compare a job with its own healthy runs, not\n"
+            + "What to do next: log the seed of sampler and dropout on every rank and compare; hand the "
+              "digest of the\n"
+              "sample ids to the probe, which proves shared samples; and compare a job with its own healthy "
+              "runs, not\n"
               "with a threshold from elsewhere, since all these numbers depend on model, batch and data.\n";
     } else if (expected == 0) {
-        text += "The settings CANNOT be told apart: nowhere does disagreement grow by more than its margin. The ranks'\n"
-                "batches are as different from each other as any two batches of this sampler, however the seeds are set.\n";
+        text += "The settings CANNOT be told apart: nowhere does disagreement grow by more than its margin. "
+                "The ranks'\n"
+                "batches are as different from each other as any two batches of this sampler, however the "
+                "seeds are set.\n";
         if (other_way > 0) {
             text += "(" + std::to_string(other_way) + " of " + std::to_string(total)
-                + " changes go the other way: disjoint parts of a small data set are a little less alike than\n"
+                + " changes go the other way: disjoint parts of a small data set are a little less alike "
+                  "than\n"
                   "independent draws from it.)\n";
         }
         text += cosines
-            + "What to do next: do not put an alarm on dispersion or cosine by themselves. Rely on the exact checks\n"
-              "(digest of sample ids, equal results, NaN), and watch a rank against the others and its own past.\n";
+            + "What to do next: do not put an alarm on dispersion or cosine by themselves. Rely on the exact "
+              "checks\n"
+              "(digest of sample ids, equal results, NaN), and watch a rank against the others and its own "
+              "past.\n";
     } else {
-        text += "The settings can be told apart IN PART: " + std::to_string(expected) + " of " + std::to_string(total)
+        text += "The settings can be told apart IN PART: " + std::to_string(expected) + " of "
+            + std::to_string(total)
             + " changes go the way of growing disagreement by more\nthan their margin";
         if (other_way > 0) text += ", " + std::to_string(other_way) + " the other way";
         if (unclear > 0) text += ", and " + std::to_string(unclear) + " cannot be told from chance";
         text += ".\n" + cosines
-            + "What to do next: more --steps narrow the margins; until then take no single number for an alarm.\n";
+            + "What to do next: more --steps narrow the margins; until then take no single number for an "
+              "alarm.\n";
     }
     return text;
 }

@@ -40,7 +40,8 @@ struct split_dataset {
 inline dataset read_digits(const std::string& path)
 {
     std::ifstream file(path);
-    if (!file) throw std::runtime_error("cannot open the data file '" + path + "' (give another with --data)");
+    if (!file)
+        throw std::runtime_error("cannot open the data file '" + path + "' (give another with --data)");
     dataset digits;
     std::string line;
     for (std::size_t number = 1; std::getline(file, line); ++number) {

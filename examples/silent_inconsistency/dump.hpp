@@ -18,8 +18,8 @@ namespace trainer {
 
 /// Writes one dimension of `count` elements of a NumPy type ("<f4") that lie at `data`.
 /// \throws std::runtime_error naming the file if it cannot be written.
-inline void write_npy(const std::filesystem::path& path, const char* type, const void* data, std::size_t count,
-    std::size_t element_bytes)
+inline void write_npy(const std::filesystem::path& path, const char* type, const void* data,
+    std::size_t count, std::size_t element_bytes)
 {
     static_assert(std::endian::native == std::endian::little, "the types written say little-endian");
     std::string header = std::string("{'descr': '") + type + "', 'fortran_order': False, 'shape': ("

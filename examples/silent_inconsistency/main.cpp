@@ -35,7 +35,8 @@ constexpr std::size_t difficulty_levels = 8;
 
 sampler make_sampler(const options& given, const dataset& train)
 {
-    if (given.sampler == sampler_kind::iid) return sampler(difficulty_buckets(std::vector<double>(train.size()), 1));
+    if (given.sampler == sampler_kind::iid)
+        return sampler(difficulty_buckets(std::vector<double>(train.size()), 1));
     return sampler(difficulty_buckets(pilot_losses(train), difficulty_levels));
 }
 
@@ -68,7 +69,8 @@ run_result train(const job& work, output_file* jsonl, progress& shown)
             result.skipped_updates = self.skipped_updates();
         }
     });
-    result.weights_agree = std::all_of(weights.begin(), weights.end(), [&](auto each) { return each == weights[0]; });
+    result.weights_agree
+        = std::all_of(weights.begin(), weights.end(), [&](auto each) { return each == weights[0]; });
     if (jsonl != nullptr) {
         jsonl->write(collprobe::report::json_line(
             result.history.summarize(), {{"test_accuracy", result.test_accuracy}}));
@@ -92,11 +94,11 @@ std::string describe_job(const options& given, const split_dataset& data)
         : given.element == wire_element::half                           ? "half"
                                                                         : "float";
     const std::string hidden = std::to_string(given.hidden);
-    return "Training 64-" + hidden + "-" + hidden + "-10 on " + std::to_string(data.train.size()) + " digits ("
-        + std::to_string(data.test.size()) + " more to test): " + std::to_string(given.ranks) + " ranks x batch "
-        + std::to_string(given.batch) + ", " + std::to_string(given.steps) + " steps, "
-        + (given.sampler == sampler_kind::iid ? "iid" : "curriculum") + " sampler, seed " + std::to_string(given.seed)
-        + ".\nGradients travel as " + element
+    return "Training 64-" + hidden + "-" + hidden + "-10 on " + std::to_string(data.train.size())
+        + " digits (" + std::to_string(data.test.size()) + " more to test): " + std::to_string(given.ranks)
+        + " ranks x batch " + std::to_string(given.batch) + ", " + std::to_string(given.steps) + " steps, "
+        + (given.sampler == sampler_kind::iid ? "iid" : "curriculum") + " sampler, seed "
+        + std::to_string(given.seed) + ".\nGradients travel as " + element
         + ", a bucket per layer: 0 is the output layer, 1 the second hidden one, 2 the first.\n";
 }
 
@@ -111,7 +113,8 @@ std::string report(const std::vector<run_result>& runs)
         const std::string found = collprobe::report::finding_list(summaries.back(), 8);
         if (!found.empty()) findings += "\nSuspects in " + run.name + ":\n" + found;
         if (run.skipped_updates > 0) {
-            findings += std::to_string(run.skipped_updates) + " update(s) left out: the averaged gradient was not finite\n";
+            findings += std::to_string(run.skipped_updates)
+                + " update(s) left out: the averaged gradient was not finite\n";
         }
     }
     return "\n" + collprobe::report::comparison_table(summaries, {{"test accuracy", accuracies}}) + findings
@@ -142,7 +145,8 @@ int run(const options& given)
     if (jsonl) jsonl->close();
     std::fputs(report(runs).c_str(), stdout);
     for (const run_result& each : runs) {
-        if (!each.weights_agree) throw std::runtime_error("the weights of the ranks differ in setting " + each.name);
+        if (!each.weights_agree)
+            throw std::runtime_error("the weights of the ranks differ in setting " + each.name);
     }
     return 0;
 }

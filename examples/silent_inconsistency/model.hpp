@@ -159,7 +159,8 @@ private:
             Real* const delta = last.delta.data() + sample * last.outputs;
             const double top = static_cast<double>(*std::max_element(scores, scores + last.outputs));
             double sum = 0;
-            for (std::size_t c = 0; c < last.outputs; ++c) sum += std::exp(static_cast<double>(scores[c]) - top);
+            for (std::size_t c = 0; c < last.outputs; ++c)
+                sum += std::exp(static_cast<double>(scores[c]) - top);
             const auto label = static_cast<std::size_t>(labels[sample]);
             total += std::log(sum) + top - static_cast<double>(scores[label]);
             for (std::size_t c = 0; c < last.outputs; ++c) {

@@ -100,7 +100,8 @@ Number number(std::string_view option, std::string_view text, Number low, Number
     Number value{};
     const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
     bool good = problem == std::errc() && rest == text.data() + text.size() && value >= low && value <= high;
-    if constexpr (std::is_same_v<Number, double>) good = good && collprobe::is_finite(value); // "nan" is a number too
+    if constexpr (std::is_same_v<Number, double>)
+        good = good && collprobe::is_finite(value); // "nan" is a number too
     if (!good) {
         const auto plain = [](Number limit) {
             std::string digits = std::to_string(limit);
@@ -108,8 +109,8 @@ Number number(std::string_view option, std::string_view text, Number low, Number
             if (digits.back() == '.') digits.pop_back();
             return digits;
         };
-        throw usage_error(std::string(option) + ": '" + std::string(text) + "' is not a number from " + plain(low)
-            + " to " + plain(high));
+        throw usage_error(std::string(option) + ": '" + std::string(text) + "' is not a number from "
+            + plain(low) + " to " + plain(high));
     }
     return value;
 }
@@ -152,7 +153,8 @@ inline fault parse_fault(std::string_view text)
     for (const std::string_view part : split_list(text)) {
         const std::size_t equals = part.find('=');
         const std::string_view key = part.substr(0, equals);
-        const std::string_view value = equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
+        const std::string_view value
+            = equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
         if (key == "rank") {
             result.rank = number("--fault: rank", value, 0, 255);
             has_rank = true;
@@ -169,7 +171,8 @@ inline fault parse_fault(std::string_view text)
         } else if (key == "bucket") {
             result.bucket = number<std::size_t>("--fault: bucket", value, 0, layer_count - 1);
         } else {
-            throw usage_error("--fault: '" + std::string(key) + "' is none of rank, kind, at, factor, bucket");
+            throw usage_error(
+                "--fault: '" + std::string(key) + "' is none of rank, kind, at, factor, bucket");
         }
     }
     if (!has_rank || !has_kind || !has_step) throw usage_error("--fault needs rank=, kind= and at=");
@@ -197,11 +200,13 @@ inline void check_together(const options& given, bool settings_given, bool dump_
     }
     if (dump_steps_given && given.dump.empty()) throw usage_error("--dump-steps needs --dump");
     for (const std::uint64_t step : given.dump_steps) {
-        if (step >= given.steps) throw usage_error("--dump-steps: the run ends before step " + std::to_string(step));
+        if (step >= given.steps)
+            throw usage_error("--dump-steps: the run ends before step " + std::to_string(step));
     }
     for (std::size_t i = 0; settings_given && i < given.settings.size(); ++i) {
         for (std::size_t j = 0; j < i; ++j) {
-            if (given.settings[i] == given.settings[j]) throw usage_error("--settings: each setting once only");
+            if (given.settings[i] == given.settings[j])
+                throw usage_error("--settings: each setting once only");
         }
     }
 }
@@ -244,8 +249,8 @@ inline options parse_options(const std::vector<std::string>& arguments)
             result.settings.clear();
             settings_given = true;
             for (const std::string_view part : detail::split_list(value())) {
-                constexpr detail::word<setting> words[] = {
-                    {"strict", setting::strict}, {"mild", setting::mild}, {"significant", setting::significant}};
+                constexpr detail::word<setting> words[] = {{"strict", setting::strict},
+                    {"mild", setting::mild}, {"significant", setting::significant}};
                 result.settings.push_back(detail::choose(option, part, words));
             }
         } else if (option == "--sampler") {

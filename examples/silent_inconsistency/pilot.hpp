@@ -53,11 +53,13 @@ inline std::vector<double> pilot_losses(const dataset& data)
 }
 
 /// The samples by difficulty: `count` buckets of nearly equal size, easiest first.
-inline std::vector<std::vector<std::size_t>> difficulty_buckets(const std::vector<double>& losses, std::size_t count)
+inline std::vector<std::vector<std::size_t>> difficulty_buckets(
+    const std::vector<double>& losses, std::size_t count)
 {
     std::vector<std::size_t> order(losses.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return losses[a] < losses[b]; });
+    std::stable_sort(
+        order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return losses[a] < losses[b]; });
     std::vector<std::vector<std::size_t>> buckets(count);
     for (std::size_t i = 0; i < order.size(); ++i) buckets[i * count / order.size()].push_back(order[i]);
     return buckets;

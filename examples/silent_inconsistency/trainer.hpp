@@ -67,12 +67,13 @@ public:
     void step(std::uint64_t number)
     {
         const std::optional<fault>& injected = job_.given.injected;
-        const bool duplicates = injected && injected->kind == fault_kind::duplicate
-            && injected->hits(comm_.rank(), number, 0);
+        const bool duplicates
+            = injected && injected->kind == fault_kind::duplicate && injected->hits(comm_.rank(), number, 0);
         const int as_rank = duplicates ? (comm_.rank() + 1) % comm_.size() : comm_.rank();
         const std::uint64_t seed = rank_seed(job_.seeds, job_.given.seed, as_rank);
 
-        std::vector<std::size_t> samples = job_.samples.draw(derive(seed, 1), number, as_rank, job_.given.batch);
+        std::vector<std::size_t> samples
+            = job_.samples.draw(derive(seed, 1), number, as_rank, job_.given.batch);
         load(samples, derive(derive(seed, 2), number));
         const double loss = model_.forward(inputs_, labels_, dropout_seeds_);
         model_.backward([&](std::size_t layer) { send(bucket_of(layer), number); });
@@ -97,7 +98,8 @@ public:
     {
         std::uint64_t combined = 0;
         for (std::size_t layer = 0; layer < model_.layers(); ++layer) {
-            combined = derive(combined, collprobe::digest(collprobe::view<const float>(model_.parameters(layer))));
+            combined
+                = derive(combined, collprobe::digest(collprobe::view<const float>(model_.parameters(layer))));
         }
         return combined;
     }
@@ -131,7 +133,8 @@ private:
             const auto gradient = model_.gradient(layer_of(bucket));
             staging_.assign(gradient.begin(), gradient.end());
             if (hit) damage(*injected, staging_, derive(derive(job_.given.seed, 2000), bucket));
-            for (std::size_t i = 0; i < staging_.size(); ++i) send_[bucket][i] = static_cast<Wire>(staging_[i]);
+            for (std::size_t i = 0; i < staging_.size(); ++i)
+                send_[bucket][i] = static_cast<Wire>(staging_[i]);
         }
         comm_.all_reduce(collprobe::view<const Wire>(send_[bucket]), collprobe::view<Wire>(receive_[bucket]),
             collprobe::reduction::average, stream_);

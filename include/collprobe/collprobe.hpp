@@ -5,11 +5,26 @@
 /// All of collprobe that any C++20 compiler can include. No CUDA, NCCL or MPI header is pulled in.
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local_order.hpp>
+#include <collprobe/comm/local_run.hpp>
 #include <collprobe/config.hpp>
 #include <collprobe/device/host.hpp>
 #include <collprobe/device/host_stream.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
+#include <collprobe/probe/alignment.hpp>
+#include <collprobe/probe/digest.hpp>
+#include <collprobe/probe/dispersion.hpp>
+#include <collprobe/probe/gram.hpp>
+#include <collprobe/probe/outlier.hpp>
+#include <collprobe/probe/outlier_table.hpp>
+#include <collprobe/probe/probed.hpp>
+#include <collprobe/probe/statistics.hpp>
 #include <collprobe/record.hpp>
+#include <collprobe/report/json.hpp>
+#include <collprobe/report/metric.hpp>
+#include <collprobe/report/summary.hpp>
+#include <collprobe/report/table.hpp>
 #include <collprobe/version.hpp>
 #include <collprobe/view.hpp>

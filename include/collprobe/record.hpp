@@ -121,8 +121,17 @@ struct suspect {
     std::uint64_t index = no_index; ///< first bad element where one is known
 };
 
-/// The collective a bucket went through.
-enum class collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast };
+/// The calls of a communicator in which all ranks take part. (`barrier` and `split` move no data: they
+/// are never the collective of a bucket.)
+enum class collective : std::uint8_t {
+    all_reduce,
+    reduce_scatter,
+    all_gather,
+    all_to_all,
+    broadcast,
+    barrier,
+    split,
+};
 
 constexpr const char* name(collective call) noexcept
 {
@@ -132,6 +141,8 @@ constexpr const char* name(collective call) noexcept
     case collective::all_gather: return "all_gather";
     case collective::all_to_all: return "all_to_all";
     case collective::broadcast: return "broadcast";
+    case collective::barrier: return "barrier";
+    case collective::split: return "split";
     }
     return "unknown";
 }

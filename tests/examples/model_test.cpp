@@ -90,6 +90,7 @@ TEST_CASE("dropout follows the seed of the sample, wherever it stands in the bat
     };
     double sum = 0;
     for (std::size_t sample = 0; sample < batch; ++sample) sum += loss_of(sample, data.dropout_seeds[sample]);
-    CHECK(model.forward(data.inputs, data.labels, data.dropout_seeds) == doctest::Approx(sum / batch).epsilon(1e-13));
+    CHECK(model.forward(data.inputs, data.labels, data.dropout_seeds)
+        == doctest::Approx(sum / batch).epsilon(1e-13));
     CHECK(loss_of(0, 1) != loss_of(0, 2));
 }

@@ -37,10 +37,11 @@ TEST_CASE("without options the defaults of the help text hold")
 
 TEST_CASE("every option is understood, with a space or an equals sign")
 {
-    const options given = parse_options({"--ranks=3", "--steps", "70", "--batch=9", "--settings", "significant,strict",
-        "--sampler", "iid", "--seed", "18446744073709551615", "--element=half", "--dump", "d", "--dump-steps", "0,69",
-        "--jsonl", "a=b.jsonl", "--learning-rate", "0.5", "--momentum=0", "--dropout", "0", "--hidden", "5", "--data",
-        "x", "--fault", "rank=2,kind=noise,at=69,factor=0.5,bucket=1"});
+    const options given = parse_options(
+        {"--ranks=3", "--steps", "70", "--batch=9", "--settings", "significant,strict", "--sampler", "iid",
+            "--seed", "18446744073709551615", "--element=half", "--dump", "d", "--dump-steps", "0,69",
+            "--jsonl", "a=b.jsonl", "--learning-rate", "0.5", "--momentum=0", "--dropout", "0", "--hidden",
+            "5", "--data", "x", "--fault", "rank=2,kind=noise,at=69,factor=0.5,bucket=1"});
     CHECK(given.ranks == 3);
     CHECK(given.steps == 70);
     CHECK(given.batch == 9);
@@ -70,11 +71,12 @@ TEST_CASE("a fault alone runs the strict setting, and a dump alone step 0")
 
 TEST_CASE("what cannot be followed is refused with the option's name")
 {
-    const std::vector<std::vector<std::string>> bad = {{"--ranks", "0"}, {"--ranks", "257"}, {"--ranks", "8x"},
-        {"--ranks", ""}, {"--ranks"}, {"--steps", "0"}, {"--steps", "-1"}, {"--batch", "0"}, {"--settings", "wild"},
-        {"--settings", ""}, {"--settings", "strict,strict"}, {"--sampler", "random"}, {"--seed", "1.5"},
-        {"--element", "double"}, {"--learning-rate", "nan"}, {"--dropout", "1"}, {"--momentum", "-0.1"},
-        {"--dump-steps", "1"}, {"--data", ""}, {"--nonsense"}, {"--jsonl="}};
+    const std::vector<std::vector<std::string>> bad
+        = {{"--ranks", "0"}, {"--ranks", "257"}, {"--ranks", "8x"}, {"--ranks", ""}, {"--ranks"},
+            {"--steps", "0"}, {"--steps", "-1"}, {"--batch", "0"}, {"--settings", "wild"}, {"--settings", ""},
+            {"--settings", "strict,strict"}, {"--sampler", "random"}, {"--seed", "1.5"},
+            {"--element", "double"}, {"--learning-rate", "nan"}, {"--dropout", "1"}, {"--momentum", "-0.1"},
+            {"--dump-steps", "1"}, {"--data", ""}, {"--nonsense"}, {"--jsonl="}};
     for (const auto& arguments : bad) {
         const std::string message = refusal(arguments);
         CAPTURE(message);
@@ -87,17 +89,16 @@ TEST_CASE("what cannot be followed is refused with the option's name")
 
 TEST_CASE("a fault that cannot be is refused")
 {
-    for (const char* text : {"", "rank=1", "rank=1,kind=scale", "rank=1,at=1", "kind=nan,at=1", "rank=8,kind=nan,at=1",
-             "rank=1,kind=nan,at=300", "rank=1,kind=odd,at=1", "rank=1,kind=nan,at=1,bucket=3",
-             "rank=1,kind=nan,at=1,factor=2", "rank=1,kind=duplicate,at=1,bucket=0", "rank=1,kind=stale,at=0",
-             "rank=1,kind=nan,at=1,color=red", "rank=1,kind=scale,at=1,factor=inf"}) {
+    for (const char* text :
+        {"", "rank=1", "rank=1,kind=scale", "rank=1,at=1", "kind=nan,at=1", "rank=8,kind=nan,at=1",
+            "rank=1,kind=nan,at=300", "rank=1,kind=odd,at=1", "rank=1,kind=nan,at=1,bucket=3",
+            "rank=1,kind=nan,at=1,factor=2", "rank=1,kind=duplicate,at=1,bucket=0", "rank=1,kind=stale,at=0",
+            "rank=1,kind=nan,at=1,color=red", "rank=1,kind=scale,at=1,factor=inf"}) {
         CAPTURE(text);
         CHECK(refusal({"--fault", text}).find("--fault") != std::string::npos);
     }
-    CHECK(refusal({"--ranks", "1", "--fault", "rank=0,kind=duplicate,at=1"}).find("--fault") != std::string::npos);
+    CHECK(refusal({"--ranks", "1", "--fault", "rank=0,kind=duplicate,at=1"}).find("--fault")
+        != std::string::npos);
 }
 
-TEST_CASE("help wins over everything behind it")
-{
-    CHECK(parse_options({"--help", "--nonsense"}).help);
-}
+TEST_CASE("help wins over everything behind it") { CHECK(parse_options({"--help", "--nonsense"}).help); }

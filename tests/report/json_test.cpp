@@ -15,7 +15,10 @@ using namespace collprobe;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part)
+{
+    return text.find(part) != std::string::npos;
+}
 
 step_record step_with_suspects()
 {
@@ -31,13 +34,16 @@ TEST_CASE("a step is one line with the members of the schema in their order")
 {
     CHECK(report::json_line("strict", step_with_suspects())
         == "{\"schema\":1,\"kind\":\"step\",\"run\":\"strict\",\"step\":3,\"ranks\":3,"
-           "\"loss\":{\"mean\":0.10000000000000001,\"std\":0.33333333333333331,\"std_sample\":0.5,\"range\":2.25},"
+           "\"loss\":{\"mean\":0.10000000000000001,\"std\":0.33333333333333331,\"std_sample\":0.5,\"range\":"
+           "2.25},"
            "\"grad_norm\":{\"mean\":1e-300,\"std\":12345.678901234567,\"cv\":0.125},"
            "\"cosine\":{\"mean_pairwise\":-0.25,\"pooled\":0.75,\"predicted\":null,"
            "\"leave_one_out\":[0.5,null,-0.5]},\"noise_scale\":null,\"suspects\":["
-           "{\"rank\":2,\"other_rank\":null,\"bucket\":1,\"check\":\"non_finite\",\"statistic\":3,\"threshold\":0,"
+           "{\"rank\":2,\"other_rank\":null,\"bucket\":1,\"check\":\"non_finite\",\"statistic\":3,"
+           "\"threshold\":0,"
            "\"index\":41},"
-           "{\"rank\":0,\"other_rank\":1,\"bucket\":null,\"check\":\"duplicate\",\"statistic\":null,\"threshold\":0,"
+           "{\"rank\":0,\"other_rank\":1,\"bucket\":null,\"check\":\"duplicate\",\"statistic\":null,"
+           "\"threshold\":0,"
            "\"index\":null}]}\n");
 }
 
@@ -79,7 +85,9 @@ TEST_CASE("a summary has the medians under the same names, its findings and the 
     history.add(step_with_suspects());
     const std::string line = report::json_line(
         history.summarize(), {{"test_accuracy", 0.5}, {"undefined", detail::not_a_number()}});
-    CHECK(contains(line, "{\"schema\":1,\"kind\":\"summary\",\"run\":\"mild\",\"steps\":3,\"ranks\":3,\"loss\":{\"mean\":0.1"));
+    CHECK(contains(line,
+        "{\"schema\":1,\"kind\":\"summary\",\"run\":\"mild\",\"steps\":3,\"ranks\":3,\"loss\":{\"mean\":0."
+        "1"));
     CHECK(contains(line, "\"leave_one_out\":[0.5,null,-0.5]}"));
     CHECK(contains(line, "\"first_step\":3,\"last_step\":3,\"steps\":2}"));
     CHECK(contains(line, "\"suspicious_steps\":2,\"test_accuracy\":0.5,\"undefined\":null}\n"));

@@ -15,7 +15,8 @@ TEST_CASE("every metric has a label and takes its own member of the record")
     const step_record record = sample_step(1);
     for (int i = 0; i < report::metric_count; ++i) {
         for (int j = 0; j < i; ++j) {
-            CHECK(std::strcmp(report::name(static_cast<report::metric>(i)), report::name(static_cast<report::metric>(j)))
+            CHECK(std::strcmp(report::name(static_cast<report::metric>(i)),
+                      report::name(static_cast<report::metric>(j)))
                 != 0);
         }
         CHECK(std::strcmp(report::name(static_cast<report::metric>(i)), "unknown") != 0);

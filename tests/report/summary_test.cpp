@@ -42,7 +42,8 @@ TEST_CASE("the median is the middle of the sorted values that are defined")
 TEST_CASE("a summary holds the medians of the steps it was given")
 {
     report::run_history history("strict");
-    for (int step = 0; step < 5; ++step) history.add(sample_step(static_cast<std::uint64_t>(step), step == 0 ? 1e9 : step));
+    for (int step = 0; step < 5; ++step)
+        history.add(sample_step(static_cast<std::uint64_t>(step), step == 0 ? 1e9 : step));
     const report::run_summary summary = history.summarize();
     CHECK(summary.run == "strict");
     CHECK(summary.ranks == 3);

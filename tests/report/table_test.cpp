@@ -12,7 +12,10 @@ using namespace collprobe;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part)
+{
+    return text.find(part) != std::string::npos;
+}
 
 std::string line_with(const std::string& text, const std::string& part)
 {
@@ -82,8 +85,8 @@ TEST_CASE("a step shows every rank and says what the suspects did")
 
 TEST_CASE("every check is described with rank and bucket")
 {
-    for (const check what : {check::non_finite, check::duplicate, check::stale, check::result_differs, check::loss,
-             check::gradient_norm, check::cosine}) {
+    for (const check what : {check::non_finite, check::duplicate, check::stale, check::result_differs,
+             check::loss, check::gradient_norm, check::cosine}) {
         const std::string text = report::describe({.rank = 5, .bucket = 3, .what = what});
         CHECK(contains(text, "rank 5, bucket 3: "));
         CHECK(text.size() > std::string("rank 5, bucket 3: ").size());
@@ -108,6 +111,7 @@ TEST_CASE("the list of findings names the steps and is bounded")
         history.add(record);
     }
     const std::string text = report::finding_list(history.summarize(), 5);
-    CHECK(contains(text, "step 10: rank 3, bucket 1: sent the very bits of the step before (and 2 more step(s), up to 12)\n"));
+    CHECK(contains(text,
+        "step 10: rank 3, bucket 1: sent the very bits of the step before (and 2 more step(s), up to 12)\n"));
     CHECK(contains(text, "... and 26 more\n"));
 }

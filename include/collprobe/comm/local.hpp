@@ -6,6 +6,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -76,7 +77,7 @@ public:
     /// \throws error `invalid_argument`, or the communicator's failure; later failures go to the stream.
     /// Cost: the ranks share the work: each reads and writes count / n elements of n buffers.
     template <element T>
-    void all_reduce(view<const T> send, view<T> receive, reduction operation, stream_ref on,
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
         call_site where = call_site::current()) const
     {
         const argument_check check(state_->meet, rank_, collective::all_reduce, where);
@@ -95,7 +96,7 @@ public:
     /// Stream and errors: as for `all_reduce`.
     /// Cost: each rank reads receive.count() elements of n buffers and writes as many once.
     template <element T>
-    void reduce_scatter(view<const T> send, view<T> receive, reduction operation, stream_ref on,
+    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
         call_site where = call_site::current()) const
     {
         const argument_check check(state_->meet, rank_, collective::reduce_scatter, where);
@@ -113,7 +114,7 @@ public:
     /// part r of `receive` or disjoint from it.
     /// Stream and errors: as for `all_reduce`. Cost: each rank reads and writes receive.count() elements.
     template <element T>
-    void all_gather(view<const T> send, view<T> receive, stream_ref on,
+    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
         call_site where = call_site::current()) const
     {
         const argument_check check(state_->meet, rank_, collective::all_gather, where);
@@ -130,7 +131,7 @@ public:
     /// the two are disjoint.
     /// Stream and errors: as for `all_reduce`. Cost: each rank reads and writes receive.count() elements.
     template <element T>
-    void all_to_all(view<const T> send, view<T> receive, stream_ref on,
+    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
         call_site where = call_site::current()) const
     {
         const argument_check check(state_->meet, rank_, collective::all_to_all, where);
@@ -147,7 +148,7 @@ public:
     /// root `receive` is `send` or disjoint from it.
     /// Stream and errors: as for `all_reduce`. Cost: each rank reads and writes receive.count() elements.
     template <element T>
-    void broadcast(view<const T> send, view<T> receive, int root, stream_ref on,
+    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref on,
         call_site where = call_site::current()) const
     {
         const argument_check check(state_->meet, rank_, collective::broadcast, where);
@@ -200,7 +201,6 @@ private:
     using argument_check = collprobe::detail::argument_check;
     using group_ref = detail::ref<detail::group_state>;
     using posting = collprobe::detail::posting;
-    using collective = collprobe::detail::collective;
     using call_description = collprobe::detail::call_description;
 
     template <class T>
@@ -233,7 +233,7 @@ private:
         void cancel(const std::exception_ptr& cause) const noexcept
         {
             const std::string who = collprobe::detail::list_ranks({rank});
-            const std::string what = collprobe::detail::name(own.what.call);
+            const std::string what = collprobe::name(own.what.call);
             state->meet.fail({status::peer_failure,
                 who + " could not take part in " + what
                     + ", because earlier work on its stream failed: " + collprobe::detail::message_of(cause),
@@ -319,16 +319,7 @@ private:
     detail::ref<detail::group_state> state_;
 };
 
-namespace detail {
-
-template <class T>
-inline constexpr bool has_every_collective = has_all_reduce<communicator, T>
-    && has_reduce_scatter<communicator, T> && has_all_gather<communicator, T>
-    && has_all_to_all<communicator, T> && has_broadcast<communicator, T> && has_barrier<communicator>;
-static_assert(has_every_collective<std::int32_t> && has_every_collective<half>
-    && has_every_collective<bfloat16> && has_every_collective<float> && has_every_collective<double>);
-
-} // namespace detail
+static_assert(full_communicator<communicator, float>);
 
 } // namespace collprobe::local
 

@@ -5,9 +5,9 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <mutex>
 #include <utility>
 
+#include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/detail/task_queue.hpp>
 #include <collprobe/detail/thread.hpp>
@@ -78,14 +78,14 @@ public:
     std::exception_ptr error_before(std::uint64_t number) noexcept
     {
         if (!failed_.load(std::memory_order_acquire)) return nullptr;
-        const std::lock_guard lock(error_guard_);
+        const collprobe::detail::lock_guard lock(error_guard_);
         return failed_at_ <= number ? error_ : nullptr;
     }
     /// The same, and forgets it: tasks pushed from now on run again.
     std::exception_ptr take_error_before(std::uint64_t number) noexcept
     {
         if (!failed_.load(std::memory_order_acquire)) return nullptr;
-        const std::lock_guard lock(error_guard_);
+        const collprobe::detail::lock_guard lock(error_guard_);
         if (failed_at_ > number) return nullptr;
         failed_.store(false, std::memory_order_relaxed);
         return std::exchange(error_, nullptr);
@@ -103,7 +103,7 @@ private:
         try {
             next.run();
         } catch (...) {
-            const std::lock_guard lock(error_guard_);
+            const collprobe::detail::lock_guard lock(error_guard_);
             error_ = std::current_exception();
             failed_at_ = number;
             failed_.store(true, std::memory_order_release);
@@ -114,7 +114,7 @@ private:
     // Twice the low bits of `completed_`, and a bit that says a thread may be waiting.
     std::atomic<std::uint32_t> progress_{0};
     std::atomic<bool> failed_{false};
-    std::mutex error_guard_;
+    collprobe::detail::mutex error_guard_;
     std::exception_ptr error_;
     std::uint64_t failed_at_ = 0;
 };

@@ -199,7 +199,8 @@ inline std::string json_line(const run_summary& summary, const std::vector<named
     detail::json_writer json(line);
     detail::write_head(json, "summary", summary.run);
     json.key("steps").integer(summary.steps).key("ranks").index(summary.ranks);
-    detail::write_metrics(json, [&](metric which) { return summary[which]; }, summary.leave_one_out);
+    detail::write_metrics(
+        json, [&](metric which) { return summary[which]; }, summary.leave_one_out);
     json.key("suspects").open('[');
     for (const finding& found : summary.findings) {
         json.element().open('{');

@@ -56,7 +56,8 @@ public:
         }
         const std::vector<double>& cosines = record.cosine.leave_one_out;
         if (leave_one_out_.size() < cosines.size()) leave_one_out_.resize(cosines.size());
-        for (std::size_t rank = 0; rank < cosines.size(); ++rank) leave_one_out_[rank].push_back(cosines[rank]);
+        for (std::size_t rank = 0; rank < cosines.size(); ++rank)
+            leave_one_out_[rank].push_back(cosines[rank]);
         for (const suspect& named : record.suspects) note(named, record.step);
         suspicious_steps_ += record.suspects.empty() ? 0 : 1;
         ++steps_;
@@ -72,8 +73,10 @@ public:
     run_summary summarize() const
     {
         run_summary result{run_, ranks_, steps_, suspicious_steps_, {}, {}, findings_};
-        for (std::size_t which = 0; which < series_.size(); ++which) result.medians[which] = median(series_[which]);
-        for (const std::vector<double>& cosines : leave_one_out_) result.leave_one_out.push_back(median(cosines));
+        for (std::size_t which = 0; which < series_.size(); ++which)
+            result.medians[which] = median(series_[which]);
+        for (const std::vector<double>& cosines : leave_one_out_)
+            result.leave_one_out.push_back(median(cosines));
         return result;
     }
 

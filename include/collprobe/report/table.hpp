@@ -89,7 +89,8 @@ inline std::string describe(const suspect& named)
         text = "ranks " + std::to_string(ordered ? named.rank : named.other_rank) + " and "
             + std::to_string(ordered ? named.other_rank : named.rank);
     }
-    text += named.bucket < 0 ? std::string(", whole step: ") : ", bucket " + std::to_string(named.bucket) + ": ";
+    text += named.bucket < 0 ? std::string(", whole step: ")
+                             : ", bucket " + std::to_string(named.bucket) + ": ";
     const std::string score
         = " stands out, score " + short_number(named.statistic) + " against " + short_number(named.threshold);
     switch (named.what) {

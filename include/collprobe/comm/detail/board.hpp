@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <collprobe/comm/detail/call.hpp>
+#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/error.hpp>
 
@@ -111,7 +112,7 @@ private:
     }
 
     int ranks_;
-    std::vector<std::atomic<std::uint64_t>> rounds_; // per rank: the round it came to last, plus 1
+    fixed_array<std::atomic<std::uint64_t>> rounds_; // per rank: the round it came to last, plus 1
     alignas(64) std::atomic<int> arrived_{0};
     std::atomic<std::uint32_t> gate_{0}; // twice the rounds that were opened, modulo 2^32, and `closed`
     alignas(64) std::atomic<int> left_{0};
@@ -213,7 +214,7 @@ public:
     }
     error_origin origin(int rank, collective call, call_site where) const
     {
-        return {.call = collprobe::detail::name(call),
+        return {.call = collprobe::name(call),
             .rank = rank,
             .size = size(),
             .communicator = name_,
@@ -293,13 +294,13 @@ private:
 
     static std::string describe_call(collective what, std::uint64_t call)
     {
-        return std::string(collprobe::detail::name(what)) + " (call " + std::to_string(call)
+        return std::string(collprobe::name(what)) + " (call " + std::to_string(call)
             + (what == collective::split ? " of split)" : " of the communicator)");
     }
 
     std::string name_;
     std::int64_t timeout_ms_;
-    std::vector<rank_state> ranks_;
+    fixed_array<rank_state> ranks_;
     meeting work_;
     meeting host_;
     std::atomic<board_failure*> failure_{nullptr};

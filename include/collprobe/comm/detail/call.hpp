@@ -10,26 +10,9 @@
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/element.hpp>
+#include <collprobe/record.hpp>
 
 namespace collprobe::detail {
-
-enum class collective : std::uint8_t {
-    all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, barrier, split
-};
-
-constexpr const char* name(collective call) noexcept
-{
-    switch (call) {
-    case collective::all_reduce: return "all_reduce";
-    case collective::reduce_scatter: return "reduce_scatter";
-    case collective::all_gather: return "all_gather";
-    case collective::all_to_all: return "all_to_all";
-    case collective::broadcast: return "broadcast";
-    case collective::barrier: return "barrier";
-    case collective::split: return "split";
-    }
-    return "unknown";
-}
 
 /// What must be equal on all ranks of one collective. A member that a call does not use keeps its
 /// default, so that whole descriptions compare.

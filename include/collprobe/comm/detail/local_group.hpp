@@ -5,19 +5,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <collprobe/comm/detail/board.hpp>
 #include <collprobe/comm/local_order.hpp>
+#include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/ref.hpp>
 
 namespace collprobe::local::detail {
 
 using collprobe::detail::board_failure;
-using collprobe::detail::collective;
 using collprobe::detail::make_ref;
 using collprobe::detail::posting;
 using collprobe::detail::ref;
@@ -40,7 +40,7 @@ public:
 private:
     void tell(group_state& member);
 
-    std::mutex guard_;
+    collprobe::detail::mutex guard_;
     std::vector<group_state*> members_;
     bool failed_ = false;
     std::string message_;
@@ -127,19 +127,19 @@ private:
         }
     }
 
-    std::vector<part> parts_;
+    collprobe::detail::fixed_array<part> parts_;
 };
 
 inline void family::join(group_state* member)
 {
-    const std::lock_guard lock(guard_);
+    const collprobe::detail::lock_guard lock(guard_);
     members_.push_back(member);
     if (failed_) tell(*member);
 }
 
 inline void family::leave(group_state* member) noexcept
 {
-    const std::lock_guard lock(guard_);
+    const collprobe::detail::lock_guard lock(guard_);
     for (group_state*& other : members_) {
         if (other != member) continue;
         other = members_.back();
@@ -150,7 +150,7 @@ inline void family::leave(group_state* member) noexcept
 
 inline void family::fail(std::string message, std::vector<int> first_group_ranks)
 {
-    const std::lock_guard lock(guard_);
+    const collprobe::detail::lock_guard lock(guard_);
     if (failed_) return;
     failed_ = true;
     message_ = std::move(message);
@@ -173,7 +173,7 @@ inline void family::tell(group_state& member)
 inline std::vector<int> family::first_group_ranks(const std::string& name, const std::vector<int>& culprits)
 {
     std::vector<int> result;
-    const std::lock_guard lock(guard_);
+    const collprobe::detail::lock_guard lock(guard_);
     for (group_state* const member : members_) {
         if (member->meet.name() != name) continue;
         for (const int culprit : culprits) {

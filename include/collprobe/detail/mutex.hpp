@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pthread.h>
+
+#include <collprobe/config.hpp>
+
+namespace collprobe::detail {
+
+/// A mutex that is held from `lock_guard`'s construction to its end. (`<mutex>` costs an including
+/// file more than all of the library's communicators.)
+class mutex {
+public:
+    mutex() = default;
+    mutex(const mutex&) = delete;
+    mutex& operator=(const mutex&) = delete;
+    ~mutex() { pthread_mutex_destroy(&handle_); }
+
+private:
+    friend class lock_guard;
+    pthread_mutex_t handle_ = PTHREAD_MUTEX_INITIALIZER;
+};
+
+class lock_guard {
+public:
+    explicit lock_guard(mutex& held) noexcept : held_(held) { pthread_mutex_lock(&held_.handle_); }
+    lock_guard(const lock_guard&) = delete;
+    lock_guard& operator=(const lock_guard&) = delete;
+    ~lock_guard() { pthread_mutex_unlock(&held_.handle_); }
+
+private:
+    mutex& held_;
+};
+
+} // namespace collprobe::detail
