@@ -16,6 +16,7 @@
 #include <collprobe/probe/alignment.hpp>
 #include <collprobe/probe/digest.hpp>
 #include <collprobe/probe/dispersion.hpp>
+#include <collprobe/probe/exponent_histogram.hpp>
 #include <collprobe/probe/gram.hpp>
 #include <collprobe/probe/outlier.hpp>
 #include <collprobe/probe/outlier_table.hpp>
