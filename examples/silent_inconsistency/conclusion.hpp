@@ -61,13 +61,40 @@ inline std::string conclude_cosine(const run_result& run)
         + " (predicted " + collprobe::report::short_number(summary[metric::cosine_predicted]) + ")";
 }
 
+/// What the named suspects are worth, and what to do about them; empty if there are none.
+inline std::string conclude_suspects(const std::vector<run_result>& runs)
+{
+    using collprobe::check;
+    std::size_t exact = 0;
+    std::size_t statistical = 0;
+    for (const run_result& run : runs) {
+        for (const collprobe::report::finding& found : run.history.summarize().findings) {
+            const check what = found.first.what;
+            const bool judged = what == check::loss || what == check::gradient_norm || what == check::cosine;
+            ++(judged ? statistical : exact);
+        }
+    }
+    std::string text;
+    if (exact > 0) {
+        text += std::to_string(exact)
+            + " finding(s) are exact (NaN, equal or stale bits, differing results) "
+              "and need no second look:\ncheck the data loader and the device of the ranks named above.\n";
+    }
+    if (statistical > 0) {
+        text += std::to_string(statistical)
+            + " finding(s) are statistical (loss, norm, cosine): repeat the "
+              "step, or wait for the same rank to be\nnamed again, before a device is blamed.\n";
+    }
+    return text;
+}
+
 } // namespace detail
 
 /// The comparisons as a table and what they amount to. `runs` in the order strict, mild, significant.
 inline std::string conclude(const std::vector<run_result>& runs)
 {
     using collprobe::report::short_number;
-    std::string text = detail::conclude_accuracy(runs);
+    std::string text = detail::conclude_accuracy(runs) + detail::conclude_suspects(runs);
     if (runs.size() < 2) return text + "One setting alone has nothing to be compared with.\n";
     for (const run_result& run : runs) {
         if (run.history.series(collprobe::report::metric::loss_std).size() < steps_to_compare) {
