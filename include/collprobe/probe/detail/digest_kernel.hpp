@@ -11,9 +11,8 @@ using words64 = vector<std::uint64_t, width>;
 template <class V>
 [[gnu::always_inline]] inline V load(const void* from) noexcept
 {
-    V result;
-    __builtin_memcpy(&result, from, sizeof result);
-    return result;
+    typedef V unaligned __attribute__((aligned(1), may_alias));
+    return *static_cast<const unaligned*>(from);
 }
 
 /// The product of the low halves of each 64-bit lane.
@@ -38,6 +37,9 @@ template <class V>
 struct digest_lanes {
     words64 plain = {};
     words64 weighted = {};
+
+    // Written out, here and below: GCC compiles an implicit constructor for the baseline.
+    [[gnu::always_inline]] digest_lanes() noexcept {}
 
     [[gnu::always_inline]] void add(words64 words, const std::uint32_t* keys) noexcept
     {

@@ -28,13 +28,19 @@ COLLPROBE_HD inline void rescale(statistics& s, std::int32_t scale) noexcept
     }
 }
 
+/// As `statistics::finite()`, on a device too.
+COLLPROBE_HD constexpr std::uint64_t finite_count(const statistics& s) noexcept
+{
+    return s.count - s.nan - s.positive_infinity - s.negative_infinity;
+}
+
 /// Joins the statistics of disjoint sets of elements, except for the digest. Moments by the formula of
 /// Chan, Golub and LeVeque (1979).
 template <class T>
 COLLPROBE_HD inline void merge_statistics(statistics& into, const statistics& next) noexcept
 {
-    const std::uint64_t a = into.finite();
-    const std::uint64_t b = next.finite();
+    const std::uint64_t a = finite_count(into);
+    const std::uint64_t b = finite_count(next);
     into.count += next.count;
     into.nan += next.nan;
     into.positive_infinity += next.positive_infinity;

@@ -95,6 +95,9 @@ template <int k, class T>
         using signed_narrow = vector<int, width / 2>;
         return hidden(convert((signed_narrow)(load<narrow>(from + k * lanes) ^ 0x80000000u)) + 0x1p31);
     } else {
+#if defined(__clang__) && defined(COLLPROBE_ISA_AVX512)
+        asm("" : "+r"(from)); // else clang 14 cuts the load up, seeing that a wider one covers it
+#endif
         return convert(load<vector<T, lanes * int{sizeof(T)}>>(from + k * lanes));
     }
 }
@@ -344,6 +347,8 @@ template <class T, bool with_digest>
 struct distance_lanes {
     doubles sum[vectors_of_8] = {};
     doubles squares[vectors_of_8] = {};
+
+    [[gnu::always_inline]] distance_lanes() noexcept {}
 
     template <int k, class T>
     [[gnu::always_inline]] void add(const T* data, doubles pivot) noexcept
