@@ -172,11 +172,7 @@ public:
         call_site where = call_site::current())
     {
         slot& open = open_slot();
-        for (used_stream& used : used_streams_) {
-            if (used.stream == stream) continue;
-            used.done.record(used.stream);
-            stream.wait(used.done, where);
-        }
+        for (const used_stream& used : used_streams_) stream.wait(used.done, where);
         used_streams_.clear();
         open.step = step;
         open.where = where;
@@ -310,7 +306,7 @@ private:
             const std::uint64_t bucket = open.buckets;
             detail::bucket_entry& entry
                 = reinterpret_cast<detail::bucket_entry*>(open.message.data() + sizeof(detail::step_header))[bucket];
-            note_use_of(stream);
+            const note_at_exit note{*this, stream};
             call.type = element_traits<T>::type;
             call.has_result = options_.results;
             call.has_dot = options_.results && input_survives && call.is_gradient();
@@ -345,13 +341,22 @@ private:
         }
     }
 
-    void note_use_of(stream_ref stream)
-    {
-        for (const used_stream& used : used_streams_) {
-            if (used.stream == stream) return;
+    /// Marks how far this object's work on a stream goes: `end_step` orders itself behind it, and the
+    /// destructor waits for it even if the stream is gone by then. Also when the call throws.
+    struct note_at_exit {
+        probed& self;
+        stream_ref stream;
+        ~note_at_exit()
+        {
+            for (used_stream& used : self.used_streams_) {
+                if (used.stream != stream) continue;
+                used.done.record(stream);
+                return;
+            }
+            self.used_streams_.push_back({stream, {}});
+            self.used_streams_.back().done.record(stream);
         }
-        used_streams_.push_back({stream, {}});
-    }
+    };
 
     void gather(slot& open, stream_ref stream, call_site where)
     {
@@ -471,10 +476,7 @@ private:
             } catch (...) { // failed work no longer uses the buffers either
             }
         };
-        for (used_stream& used : used_streams_) {
-            used.done.record(used.stream);
-            wait(used.done);
-        }
+        for (used_stream& used : used_streams_) wait(used.done);
         for (; judged_ < ended_; ++judged_) wait(oldest().done);
     }
 
