@@ -82,7 +82,7 @@ ranks every time, and so the training curves look fine; probes around the all-re
   --dump-steps LIST      steps counted from 0: 0,50,100 (0)
   --fault rank=R,kind=K,at=STEP[,factor=X][,bucket=B]
                          damage what rank R sends at that step. Kinds: scale (by factor, 100), noise
-                         (of factor times the gradient's norm, 10), stale (the buffer of the step before),
+                         (of factor times the gradient's norm, 100), stale (the buffer of the step before),
                          duplicate (the samples and the dropout of the next rank), nan (one element).
                          Without bucket all buckets are damaged, with nan the first one.
   --help                 this text
@@ -185,7 +185,7 @@ inline fault parse_fault(std::string_view text)
     if (result.kind == fault_kind::stale && result.at == 0) {
         throw usage_error("--fault: nothing is stale at step 0, at= must be at least 1");
     }
-    result.factor = factor.value_or(result.kind == fault_kind::scale ? 100 : 10);
+    result.factor = factor.value_or(100);
     return result;
 }
 

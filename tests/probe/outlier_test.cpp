@@ -29,7 +29,8 @@ std::atomic<long> allocations{0};
 namespace {
 
 using collprobe::fisher_z;
-using collprobe::log_norm;
+using collprobe::near_gaussian_loss;
+using collprobe::near_gaussian_norm;
 using collprobe::modified_z;
 using collprobe::outlier_cutoff;
 using collprobe::outlier_detector;
@@ -289,11 +290,14 @@ TEST_CASE("cut-offs are ordered and defined for every number of ranks")
 
 TEST_CASE("helpers turn norms and cosines into near Gaussian numbers")
 {
-    CHECK(near(log_norm(std::exp(2.0)), 2, 1e-14));
-    CHECK(log_norm(0) < -708);
-    CHECK(collprobe::is_finite(log_norm(0)));
-    CHECK(collprobe::is_nan(log_norm(-1)));
-    CHECK(collprobe::is_nan(log_norm(collprobe::detail::infinity())));
+    CHECK(near(near_gaussian_norm(8), 4, 1e-14));
+    CHECK(near_gaussian_norm(0) == 0);
+    CHECK(near(near_gaussian_norm(1e300), 1e200, 1e188)); // the squared norm would overflow
+    CHECK(collprobe::is_nan(near_gaussian_norm(-1)));
+    CHECK(collprobe::is_nan(near_gaussian_norm(collprobe::detail::infinity())));
+    CHECK(near(near_gaussian_loss(27), 3, 1e-14));
+    CHECK(near(near_gaussian_loss(-27), -3, 1e-14));
+    CHECK(collprobe::is_nan(near_gaussian_loss(collprobe::detail::infinity())));
     CHECK(near(fisher_z(0.5), std::atanh(0.5), 1e-14));
     CHECK(fisher_z(1) == fisher_z(1.5));
     CHECK(fisher_z(-1) == -fisher_z(1));
@@ -325,12 +329,12 @@ struct run {
     std::vector<outlier_verdict> judge(outlier_detector& detector)
     {
         std::vector<outlier_verdict> verdicts;
-        row logs = norm;
+        row norms = norm;
         row z = cosine;
-        for (double& x : logs) x = log_norm(x);
+        for (double& x : norms) x = near_gaussian_norm(x);
         for (double& x : z) x = fisher_z(x);
         verdicts.push_back(detector.judge(0, loss));
-        verdicts.push_back(detector.judge(1, logs));
+        verdicts.push_back(detector.judge(1, norms));
         verdicts.push_back(detector.judge(2, z));
         return verdicts;
     }

@@ -125,7 +125,7 @@ inline robust_location modified_z(view<const double> values, view<double> scores
 /// 1024 ranks continue the last two rows. n < 3 gives infinity by bits: no rank can be named.
 ///
 /// Values with heavier tails than Gaussian exceed the cut-off more often (see `outlier_detector`): pass
-/// quantities that are near Gaussian, `log_norm` and `fisher_z` for instance. O(1).
+/// quantities that are near Gaussian, `near_gaussian_norm` and `fisher_z` for instance. O(1).
 inline double outlier_cutoff(int n, double p) noexcept
 {
     if (n < 3) return detail::infinity();
@@ -155,14 +155,22 @@ inline double outlier_cutoff(int n, double p) noexcept
     return detail::exponential(first + y * (at(upper, column, x) - first));
 }
 
-/// log of a gradient norm: what to pass to the detector for norms, whose scatter is a factor rather
-/// than a difference. A norm of 0 (or below the smallest normal double) counts as that smallest, so
-/// that a rank without a gradient stands out; a non-finite or negative one gives NaN by bits.
-inline double log_norm(double norm) noexcept
+/// What to pass to the detector for losses: the cube root. Mean losses of small batches are skewed like
+/// a gamma distribution, whose cube root is nearly Gaussian (Wilson and Hilferty, PNAS 17, 1931).
+/// Any sign; a non-finite loss gives NaN by bits.
+inline double near_gaussian_loss(double loss) noexcept
+{
+    return is_finite(loss) ? detail::cube_root(loss) : detail::not_a_number();
+}
+
+/// What to pass for gradient norms: the cube root of the squared norm, for the same reason. (Their
+/// logarithm would overdo it: it makes small norms the outliers and hides large ones.) A non-finite or
+/// negative norm gives NaN by bits.
+inline double near_gaussian_norm(double norm) noexcept
 {
     if (!is_finite(norm) || norm < 0) return detail::not_a_number();
-    if (norm < 0x1p-1022) norm = 0x1p-1022;
-    return detail::natural_log(norm);
+    const double root = detail::cube_root(norm);
+    return root * root;
 }
 
 /// Fisher's z of a cosine, atanh(c): near Gaussian where the cosine itself is squeezed against 1.
@@ -216,7 +224,7 @@ struct outlier_verdict {
     view<const outlier> suspects() const noexcept { return {named, static_cast<std::size_t>(count)}; }
 };
 
-/// Watches a fixed number of tests over the ranks, step by step: the loss, the log norm of each
+/// Watches a fixed number of tests over the ranks, step by step: the loss, the norm of each
 /// bucket, the leave-one-out cosine.
 ///
 /// Test j of a step takes one number per rank. It names rank r if

@@ -161,9 +161,7 @@ private:
                     {.rank = r, .other_rank = holder, .what = check::duplicate, .statistic = 1});
             }
         }
-        // Losses of small batches are skewed, like a gamma distribution, whose cube root is nearly the
-        // Gaussian that the cut-offs are made for (Wilson and Hilferty, 1931).
-        for (int r = 0; r < ranks_; ++r) values_[index(r)] = cube_root(out.losses[index(r)]);
+        for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_loss(out.losses[index(r)]);
         judge_statistically(loss_test, values_, check::loss, -1, out);
     }
 
@@ -207,7 +205,7 @@ private:
         if (call.is_gradient()) judge_copies(step, b, out);
         if (call.is_replicated() && call.has_result) judge_replicas(step, b, out);
         else out.buckets[b].results_agree = true;
-        for (int r = 0; r < ranks_; ++r) values_[index(r)] = log_norm(step.entry(r, b).input.l2());
+        for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_norm(step.entry(r, b).input.l2());
         judge_statistically(first_bucket_test + b, values_, check::gradient_norm, bucket, out);
     }
 
