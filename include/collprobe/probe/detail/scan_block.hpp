@@ -16,21 +16,11 @@
 /// (the tail, blocks with NaN or infinity, scaled doubles) is scalar code with the same lanes.
 namespace collprobe::detail {
 
-inline void add_pairs(double (&pair)[8], block_sums& out) noexcept
-{
-    for (int lane = 0; lane < 8; ++lane) {
-        out.squares[lane] += pair[lane];
-        pair[lane] = 0;
-    }
-}
-
-/// Adds the elements from `begin`, a multiple of sixteen, to `end`, whatever they are.
+/// Adds the elements from `begin`, a multiple of eight, to `end`, whatever they are.
 template <class T>
 void scan_scalar(const T* data, std::uint64_t begin, std::uint64_t end, block_sums& out) noexcept
 {
-    double pair[8] = {};
     for (std::uint64_t i = begin; i < end; ++i) {
-        if (squares_are_exact<T> && i % 16 == 0) add_pairs(pair, out);
         const T element = data[i];
         if (!is_finite(element)) {
             if (out.nonfinite() == 0) out.first_nonfinite = i;
@@ -42,14 +32,13 @@ void scan_scalar(const T* data, std::uint64_t begin, std::uint64_t end, block_su
         const double x = to_double(element);
         const std::uint64_t lane = lane_position<T>(i) % 8;
         out.sum[lane] += x;
-        (squares_are_exact<T> ? pair : out.squares)[lane] += opaque(x * x);
+        out.squares[lane] += opaque(x * x);
         out.magnitudes[lane] += absolute(x);
         if (x < out.minimum) out.minimum = x;
         if (x > out.maximum) out.maximum = x;
         if (is_zero(element)) ++out.zero;
         else if (is_subnormal(element)) ++out.subnormal;
     }
-    if constexpr (squares_are_exact<T>) add_pairs(pair, out);
 }
 
 /// Repeats the sums of a block, of finite elements times 2^-scale.

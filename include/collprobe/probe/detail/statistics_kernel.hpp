@@ -290,7 +290,8 @@ private:
         sum[k] += x;
         sum[k] += y;
         if constexpr (squares_are_exact<T>) {
-            squares[k] += x * x + y * y; // one rounding before the sum, with an FMA or without
+            squares[k] += x * x; // exact products: the same bits with an FMA or without
+            squares[k] += y * y;
         } else {
             squares[k] += hidden(x * x);
             squares[k] += hidden(y * y);
