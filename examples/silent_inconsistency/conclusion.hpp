@@ -106,8 +106,9 @@ inline std::string conclude(const std::vector<run_result>& runs)
         return text + "One rank alone has nobody to agree with: give more --ranks.\n";
     }
 
-    collprobe::report::text_table table(
-        {"median over steps; share of steps with a rise", "from", "to", "share", "margin", "verdict"});
+    collprobe::report::text_table table;
+    table.row("median over steps; share of steps with a rise");
+    for (const char* const title : {"from", "to", "share", "margin", "verdict"}) table.cell(title);
     std::size_t expected = 0;
     std::size_t other_way = 0;
     std::size_t total = 0;
@@ -117,11 +118,12 @@ inline std::string conclude(const std::vector<run_result>& runs)
             const difference change = compare(metric.which, runs[i].history, runs[i + 1].history);
             const std::string label
                 = std::string(name(metric.which)) + ": " + runs[i].name + " to " + runs[i + 1].name;
-            table.add_row({label, short_number(change.from), short_number(change.to),
-                detail::percent(change.share), "50 +- " + detail::percent(change.margin),
-                change.rises()       ? "rises"
-                    : change.falls() ? "falls"
-                                     : "within the margin"});
+            table.row(label)
+                .cell(short_number(change.from))
+                .cell(short_number(change.to))
+                .cell(detail::percent(change.share))
+                .cell("50 +- " + detail::percent(change.margin))
+                .cell(change.rises() ? "rises" : change.falls() ? "falls" : "within the margin");
             ++total;
             if (metric.rises ? change.rises() : change.falls()) ++expected;
             else if (change.rises() || change.falls()) ++other_way;

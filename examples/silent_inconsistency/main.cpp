@@ -105,11 +105,9 @@ std::string describe_job(const options& given, const split_dataset& data)
 std::string report(const std::vector<run_result>& runs)
 {
     std::vector<collprobe::report::run_summary> summaries;
-    std::vector<std::string> accuracies = {};
     std::string findings;
     for (const run_result& run : runs) {
         summaries.push_back(run.history.summarize());
-        accuracies.push_back(detail::percent(run.test_accuracy));
         const std::string found = collprobe::report::finding_list(summaries.back(), 8);
         if (!found.empty()) findings += "\nSuspects in " + run.name + ":\n" + found;
         if (run.skipped_updates > 0) {
@@ -117,7 +115,10 @@ std::string report(const std::vector<run_result>& runs)
                 + " update(s) left out: the averaged gradient was not finite\n";
         }
     }
-    return "\n" + collprobe::report::comparison_table(summaries, {{"test accuracy", accuracies}}) + findings
+    collprobe::report::text_table table = collprobe::report::comparison_table(summaries);
+    table.row("test accuracy");
+    for (const run_result& run : runs) table.cell(detail::percent(run.test_accuracy));
+    return "\n" + table.text() + findings
         + "\nWhat to conclude\n----------------\n" + conclude(runs);
 }
 

@@ -91,11 +91,11 @@ TEST_CASE("selection puts the k-th smallest in its place")
         const std::size_t n = values.size();
         const std::size_t k = random() % n;
         row work = values;
-        collprobe::detail::select(work, k);
+        collprobe::detail::select(collprobe::view<double>(work), k);
         REQUIRE(work[k] == sorted[k]);
         REQUIRE(std::is_permutation(work.begin(), work.end(), values.begin()));
 
-        const collprobe::detail::middle_values middle = collprobe::detail::middle_of(work);
+        const collprobe::detail::middle_values middle = collprobe::detail::middle_of(collprobe::view<double>(work));
         if (n < 2) continue;
         row others = sorted;
         const double taken = others[k];

@@ -29,9 +29,10 @@ std::string line_with(const std::string& text, const std::string& part)
 
 TEST_CASE("columns line up and the first is to the left")
 {
-    report::text_table table({"a", "bb"});
-    table.add_row({"long", "1"});
-    table.add_row({"x", "12345"});
+    report::text_table table;
+    table.row("a").cell("bb");
+    table.row("long").cell("1");
+    table.row("x").cell("12345");
     CHECK(table.text() == "a        bb\n-----------\nlong      1\nx     12345\n");
 }
 
@@ -50,8 +51,9 @@ TEST_CASE("the comparison has a column per run and the medians of the same recor
     report::run_history mild("mild");
     strict.add(sample_step(0));
     mild.add(sample_step(0, 1));
-    const std::string text = report::comparison_table(
-        {strict.summarize(), mild.summarize()}, {{"test accuracy", {"98.1 %", "97.9 %"}}});
+    report::text_table table = report::comparison_table({strict.summarize(), mild.summarize()});
+    table.row("test accuracy").cell("98.1 %").cell("97.9 %");
+    const std::string text = table.text();
     CHECK(contains(line_with(text, "median over steps"), "strict  "));
     CHECK(contains(line_with(text, "loss, mean of ranks"), " 0.1 "));
     CHECK(contains(line_with(text, "loss, mean of ranks"), " 1.1"));

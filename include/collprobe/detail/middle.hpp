@@ -11,18 +11,21 @@
 namespace collprobe::detail {
 
 /// The values around the middle of a sorted sequence of n: those at n/2 - 1, n/2 and n/2 + 1.
-struct middle_values {
-    double below = 0;
-    double at = 0;
-    double above = 0;
+template <class T>
+struct middle_of_sorted {
+    T below = 0;
+    T at = 0;
+    T above = 0;
 };
+using middle_values = middle_of_sorted<double>;
 
 /// Moves the k-th smallest value to place k, smaller ones before it and larger ones after it. O(n) on
 /// average, no allocation, the same permutation everywhere. Precondition: finite values, k < n.
-inline void select(view<double> values, std::size_t k) noexcept
+template <class T>
+void select(view<T> values, std::size_t k) noexcept
 {
     const auto swap = [values](std::size_t a, std::size_t b) noexcept {
-        const double kept = values[a];
+        const T kept = values[a];
         values[a] = values[b];
         values[b] = kept;
     };
@@ -33,7 +36,7 @@ inline void select(view<double> values, std::size_t k) noexcept
         if (values[middle] < values[low]) swap(middle, low);
         if (values[high] < values[low]) swap(high, low);
         if (values[high] < values[middle]) swap(high, middle);
-        const double pivot = values[middle];
+        const T pivot = values[middle];
         std::size_t i = low;
         std::size_t j = high;
         for (;;) {
@@ -51,11 +54,12 @@ inline void select(view<double> values, std::size_t k) noexcept
 }
 
 /// Reorders `values`. Precondition: at least one, all finite.
-inline middle_values middle_of(view<double> values) noexcept
+template <class T>
+middle_of_sorted<T> middle_of(view<T> values) noexcept
 {
     const std::size_t k = values.size() / 2;
     select(values, k);
-    middle_values result;
+    middle_of_sorted<T> result;
     result.below = result.at = result.above = values[k];
     for (std::size_t i = 0; i < k; ++i)
         if (i == 0 || values[i] > result.below) result.below = values[i];

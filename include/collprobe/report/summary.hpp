@@ -8,8 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/detail/middle.hpp>
 #include <collprobe/record.hpp>
 #include <collprobe/report/metric.hpp>
+#include <collprobe/view.hpp>
 
 /// From the records of a run's steps to one number per metric.
 namespace collprobe::report {
@@ -118,30 +120,6 @@ constexpr double from_ordered(std::int64_t key) noexcept
     return collprobe::detail::bit_cast<double>(key < 0 ? key ^ 0x7fffffffffffffff : key);
 }
 
-/// Partially sorts `keys` so that the one at `index` is the one a full sort would put there, none
-/// before it larger and none behind it smaller. (`std::nth_element` would cost an include of
-/// `<algorithm>`.)
-inline void select(std::vector<std::int64_t>& keys, std::size_t index) noexcept
-{
-    std::size_t first = 0;
-    std::size_t last = keys.size();
-    while (last - first > 1) {
-        const std::int64_t pivot = keys[first + (last - first) / 2];
-        // [first, low) is below the pivot, [low, next) equals it, [high, last) is above.
-        std::size_t low = first;
-        std::size_t next = first;
-        std::size_t high = last;
-        while (next < high) {
-            if (keys[next] < pivot) std::swap(keys[low++], keys[next++]);
-            else if (keys[next] > pivot) std::swap(keys[next], keys[--high]);
-            else ++next;
-        }
-        if (index < low) last = low;
-        else if (index >= high) first = high;
-        else return;
-    }
-}
-
 } // namespace detail
 
 inline double median(const std::vector<double>& values)
@@ -152,16 +130,13 @@ inline double median(const std::vector<double>& values)
         if (!is_nan(value)) keys.push_back(detail::to_ordered(value));
     }
     if (keys.empty()) return collprobe::detail::not_a_number();
-    const std::size_t middle = keys.size() / 2;
-    detail::select(keys, middle);
-    const double upper = detail::from_ordered(keys[middle]);
+    const auto middle = collprobe::detail::middle_of(view(keys));
+    const double upper = detail::from_ordered(middle.at);
     if (keys.size() % 2 != 0) return upper;
-    std::int64_t below = keys[0];
-    for (std::size_t i = 1; i < middle; ++i) below = keys[i] > below ? keys[i] : below;
-    const double lower = detail::from_ordered(below);
+    const double lower = detail::from_ordered(middle.below);
     if (is_finite(lower) && is_finite(upper)) return 0.5 * lower + 0.5 * upper;
     if (is_finite(lower)) return upper;
-    return is_finite(upper) || below == keys[middle] ? lower : collprobe::detail::not_a_number();
+    return is_finite(upper) || middle.below == middle.at ? lower : collprobe::detail::not_a_number();
 }
 
 } // namespace collprobe::report

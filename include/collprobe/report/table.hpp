@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <collprobe/record.hpp>
@@ -27,28 +26,48 @@ inline std::string short_number(double value)
     return text;
 }
 
-/// Rows of cells, printed in columns: the first to the left, the others to the right.
+/// Rows of cells, printed in columns: the first to the left, the others to the right. The first row is
+/// the heading.
 class text_table {
 public:
-    explicit text_table(std::vector<std::string> heading) { rows_.push_back(std::move(heading)); }
-
-    /// Cells beyond the heading's are printed too; missing ones are empty.
-    void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+    /// Starts a row with its first cell.
+    text_table& row(const std::string& first)
+    {
+        rows_.push_back(ends_.size());
+        return cell(first);
+    }
+    /// Adds a cell to the row. Rows may differ in length.
+    text_table& cell(const std::string& text)
+    {
+        cells_ += text;
+        ends_.push_back(cells_.size());
+        return *this;
+    }
 
     /// The lines, each ended by a newline, with a rule below the heading. Widths count bytes.
     std::string text() const
     {
         std::vector<std::size_t> widths;
-        for (const auto& row : rows_) {
-            if (widths.size() < row.size()) widths.resize(row.size());
-            for (std::size_t column = 0; column < row.size(); ++column) {
-                if (widths[column] < row[column].size()) widths[column] = row[column].size();
+        std::size_t total = 0;
+        for (std::size_t r = 0; r < rows_.size(); ++r) {
+            for (std::size_t column = 0; column < columns(r); ++column) {
+                if (column == widths.size()) widths.push_back(0);
+                const std::size_t length = width(rows_[r] + column);
+                if (widths[column] < length) widths[column] = length;
             }
         }
+        for (const std::size_t width : widths) total += width + (total > 0 ? gap : 0);
         std::string out;
-        for (std::size_t index = 0; index < rows_.size(); ++index) {
-            append_row(out, rows_[index], widths);
-            if (index == 0) append_rule(out, widths);
+        for (std::size_t r = 0; r < rows_.size(); ++r) {
+            for (std::size_t column = 0; column < columns(r); ++column) {
+                const std::size_t index = rows_[r] + column;
+                const std::size_t padding = widths[column] - width(index);
+                if (column > 0) out.append(gap + padding, ' ');
+                out.append(cells_, index == 0 ? 0 : ends_[index - 1], width(index));
+                if (column == 0 && columns(r) > 1) out.append(padding, ' ');
+            }
+            out += '\n';
+            if (r == 0) out.append(total, '-').append(1, '\n');
         }
         return out;
     }
@@ -56,26 +75,18 @@ public:
 private:
     static constexpr std::size_t gap = 2;
 
-    static void append_row(
-        std::string& out, const std::vector<std::string>& row, const std::vector<std::size_t>& widths)
+    std::size_t columns(std::size_t row) const noexcept
     {
-        for (std::size_t column = 0; column < row.size(); ++column) {
-            const std::string padding(widths[column] - row[column].size(), ' ');
-            if (column > 0) out += std::string(gap, ' ') + padding + row[column];
-            else out += row[column] + (row.size() > 1 ? padding : std::string());
-        }
-        out += '\n';
+        return (row + 1 < rows_.size() ? rows_[row + 1] : ends_.size()) - rows_[row];
     }
-    static void append_rule(std::string& out, const std::vector<std::size_t>& widths)
+    std::size_t width(std::size_t index) const noexcept
     {
-        std::size_t total = 0;
-        for (std::size_t column = 0; column < widths.size(); ++column) {
-            total += widths[column] + (column > 0 ? gap : 0);
-        }
-        out += std::string(total, '-') + '\n';
+        return ends_[index] - (index == 0 ? 0 : ends_[index - 1]);
     }
 
-    std::vector<std::vector<std::string>> rows_;
+    std::string cells_; // one behind the other
+    std::vector<std::size_t> ends_; // of each cell
+    std::vector<std::size_t> rows_; // first cell of each row
 };
 
 /// What a check found, in a clause that names the rank (or both of a pair) and the bucket:
@@ -110,30 +121,22 @@ inline std::string describe(const suspect& named)
     return text;
 }
 
-/// A column per run, a row per metric (medians over the steps), below them the suspicious steps and a
-/// row per entry of `extra`: its label, and a cell per run.
-inline std::string comparison_table(const std::vector<run_summary>& runs,
-    const std::vector<std::pair<std::string, std::vector<std::string>>>& extra = {})
+/// A column per run, a row per metric (medians over the steps), below them the suspicious steps. The
+/// caller may add rows of its own.
+inline text_table comparison_table(const std::vector<run_summary>& runs)
 {
-    std::vector<std::string> heading = {"median over steps"};
-    for (const run_summary& run : runs) heading.push_back(run.run);
-    text_table table(std::move(heading));
+    text_table table;
+    table.row("median over steps");
+    for (const run_summary& run : runs) table.cell(run.run);
     for (int which = 0; which < metric_count; ++which) {
-        std::vector<std::string> row = {name(static_cast<metric>(which))};
-        for (const run_summary& run : runs) row.push_back(short_number(run[static_cast<metric>(which)]));
-        table.add_row(std::move(row));
+        table.row(name(static_cast<metric>(which)));
+        for (const run_summary& run : runs) table.cell(short_number(run[static_cast<metric>(which)]));
     }
-    std::vector<std::string> steps = {"steps that name a suspect"};
+    table.row("steps that name a suspect");
     for (const run_summary& run : runs) {
-        steps.push_back(std::to_string(run.suspicious_steps) + " of " + std::to_string(run.steps));
+        table.cell(std::to_string(run.suspicious_steps) + " of " + std::to_string(run.steps));
     }
-    table.add_row(std::move(steps));
-    for (const auto& [label, cells] : extra) {
-        std::vector<std::string> row = {label};
-        row.insert(row.end(), cells.begin(), cells.end());
-        table.add_row(std::move(row));
-    }
-    return table.text();
+    return table;
 }
 
 /// One step by rank (loss, gradient norm, leave-one-out cosine), and a line per suspect below. In
@@ -142,13 +145,16 @@ inline std::string step_table(const step_record& record)
 {
     std::string text = "step " + std::to_string(record.step) + '\n';
     if (!record.losses.empty() || !record.gradient_norms.empty()) {
-        text_table table({"rank", "loss", "gradient norm", "cosine with the others"});
+        text_table table;
+        table.row("rank").cell("loss").cell("gradient norm").cell("cosine with the others");
         const auto cell = [](const std::vector<double>& values, std::size_t rank) {
             return rank < values.size() ? short_number(values[rank]) : std::string("-");
         };
         for (std::size_t rank = 0; rank < static_cast<std::size_t>(record.ranks); ++rank) {
-            table.add_row({std::to_string(rank), cell(record.losses, rank), cell(record.gradient_norms, rank),
-                cell(record.cosine.leave_one_out, rank)});
+            table.row(std::to_string(rank))
+                .cell(cell(record.losses, rank))
+                .cell(cell(record.gradient_norms, rank))
+                .cell(cell(record.cosine.leave_one_out, rank));
         }
         text += table.text();
     }

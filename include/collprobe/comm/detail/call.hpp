@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/record.hpp>
 
@@ -97,36 +98,40 @@ disagreement compare_calls(int ranks, DescriptionOf description_of)
     for (int rank = 1; rank < ranks && agree; ++rank) agree = description_of(rank) == description_of(0);
     if (agree) return {};
 
-    std::vector<std::vector<int>> groups;
+    // A group goes by its lowest rank.
+    const fixed_array<int> group_of(static_cast<std::size_t>(ranks));
+    const fixed_array<int> size_of(static_cast<std::size_t>(ranks));
+    int largest = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-        std::size_t at = 0;
-        while (at < groups.size() && !(description_of(groups[at].front()) == description_of(rank))) ++at;
-        if (at == groups.size()) groups.emplace_back();
-        groups[at].push_back(rank);
+        int group = 0;
+        while (group < rank && !(description_of(group) == description_of(rank))) ++group;
+        group_of[static_cast<std::size_t>(rank)] = group;
+        const int size = ++size_of[static_cast<std::size_t>(group)];
+        if (size > largest) largest = size;
     }
-    std::size_t largest = 0;
+    int reference = -1;
     bool tie = false;
-    for (std::size_t at = 1; at < groups.size(); ++at) {
-        if (groups[at].size() == groups[largest].size()) tie = true;
-        if (groups[at].size() > groups[largest].size()) {
-            largest = at;
-            tie = false;
+    for (int group = 0; group < ranks; ++group) {
+        if (size_of[static_cast<std::size_t>(group)] != largest) continue;
+        if (reference >= 0) tie = true;
+        else reference = group;
+    }
+    const auto members_of = [&](int group) {
+        std::vector<int> members;
+        for (int rank = 0; rank < ranks; ++rank) {
+            if (group_of[static_cast<std::size_t>(rank)] == group) members.push_back(rank);
         }
-    }
-    const call_description reference = description_of(groups[largest].front());
+        return members;
+    };
+    const call_description expected = description_of(reference);
     disagreement result;
-    result.message = list_ranks(groups[largest]) + ": " + describe(reference);
-    std::vector<bool> innocent(static_cast<std::size_t>(ranks), false);
-    for (std::size_t at = 0; at < groups.size(); ++at) {
-        if (at == largest) continue;
-        result.message += "; " + list_ranks(groups[at]) + ": ";
-        result.message += describe(description_of(groups[at].front()), &reference);
-    }
-    if (!tie) {
-        for (const int rank : groups[largest]) innocent[static_cast<std::size_t>(rank)] = true;
+    result.message = list_ranks(members_of(reference)) + ": " + describe(expected);
+    for (int group = 0; group < ranks; ++group) {
+        if (group == reference || size_of[static_cast<std::size_t>(group)] == 0) continue;
+        result.message += "; " + list_ranks(members_of(group)) + ": " + describe(description_of(group), &expected);
     }
     for (int rank = 0; rank < ranks; ++rank) {
-        if (!innocent[static_cast<std::size_t>(rank)]) result.culprits.push_back(rank);
+        if (tie || group_of[static_cast<std::size_t>(rank)] != reference) result.culprits.push_back(rank);
     }
     return result;
 }
