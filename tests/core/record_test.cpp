@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include <collprobe/record.hpp>
+#include <collprobe/version.hpp>
+
+using namespace collprobe;
+
+TEST_CASE("derived counts and norms of statistics follow from the fields")
+{
+    statistics s;
+    s.count = 10;
+    s.nan = 1;
+    s.positive_infinity = 2;
+    s.negative_infinity = 3;
+    s.sum_of_squares = 16;
+    s.m2 = 36;
+    CHECK(s.infinite() == 5);
+    CHECK(s.nonfinite() == 6);
+    CHECK(s.finite() == 4);
+    CHECK(s.l2() == 4);
+    CHECK(s.standard_deviation() == 3);
+    s.scale = 600; // sums are times 2^-1200
+    CHECK(s.l2() == std::ldexp(4.0, 600));
+    CHECK(s.standard_deviation() == std::ldexp(3.0, 600));
+}
+
+TEST_CASE("statistics of nothing are zero")
+{
+    const statistics s;
+    CHECK(s.finite() == 0);
+    CHECK(s.l2() == 0);
+    CHECK(s.standard_deviation() == 0);
+    CHECK(s.first_nonfinite == no_index);
+}
+
+TEST_CASE("what is not known yet is NaN by its bits")
+{
+    const spread s;
+    CHECK(is_nan(s.mean));
+    CHECK(is_nan(s.std_sample));
+    CHECK(s.minimum_rank == -1);
+    CHECK(is_nan(alignment{}.mean_pairwise));
+}
+
+TEST_CASE("every enumerator has a name")
+{
+    for (int i = 0; i <= static_cast<int>(check::cosine); ++i) CHECK(std::strcmp(name(static_cast<check>(i)), "unknown") != 0);
+    for (int i = 0; i <= static_cast<int>(collective::split); ++i) {
+        CHECK(std::strcmp(name(static_cast<collective>(i)), "unknown") != 0);
+    }
+    CHECK(std::strcmp(name(static_cast<check>(99)), "unknown") == 0);
+    CHECK(std::strcmp(name(report_mode::summary), "summary") == 0);
+}
+
+TEST_CASE("the version number is made of its parts")
+{
+    CHECK(COLLPROBE_VERSION
+        == COLLPROBE_VERSION_MAJOR * 10000 + COLLPROBE_VERSION_MINOR * 100 + COLLPROBE_VERSION_PATCH);
+}
