@@ -598,7 +598,7 @@ TEST_CASE("judging allocates nothing")
     row values(64);
     row scores(64);
     long before = allocations;
-    const row counted(64);
+    ::operator delete(::operator new(8)); // called as a function: not left out by the compiler
     CHECK(allocations > before); // the counter counts
     outlier_detector detector(64, 2);
     int named = 0;

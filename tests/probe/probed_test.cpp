@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <new>
 #include <random>
@@ -68,6 +67,17 @@ buckets<T> random_gradient(int rank, const std::vector<std::size_t>& sizes, std:
     return result;
 }
 
+void require_same_bits(const spread& a, const spread& b)
+{
+    for (const auto field : {&spread::mean, &spread::std, &spread::std_sample, &spread::range, &spread::cv,
+             &spread::minimum, &spread::maximum}) {
+        REQUIRE(to_bits(a.*field) == to_bits(b.*field));
+    }
+    REQUIRE(a.minimum_rank == b.minimum_rank);
+    REQUIRE(a.maximum_rank == b.maximum_rank);
+    REQUIRE(a.finite == b.finite);
+}
+
 /// Runs one step on every rank, waits for its record and hands it over; all ranks must agree on it.
 template <class T, class Make>
 std::vector<step_record> run_steps(int ranks, const probe_options& options, int steps, const Make& gradient_of,
@@ -96,8 +106,8 @@ std::vector<step_record> run_steps(int ranks, const probe_options& options, int 
             const step_record& a = own[s];
             const step_record& b = seen[0][s];
             REQUIRE(a.step == s);
-            REQUIRE(std::memcmp(&a.loss, &b.loss, sizeof a.loss) == 0);
-            REQUIRE(std::memcmp(&a.gradient_norm, &b.gradient_norm, sizeof a.gradient_norm) == 0);
+            require_same_bits(a.loss, b.loss);
+            require_same_bits(a.gradient_norm, b.gradient_norm);
             REQUIRE(to_bits(a.cosine.mean_pairwise) == to_bits(b.cosine.mean_pairwise));
             REQUIRE(to_bits(a.cosine.pooled) == to_bits(b.cosine.pooled));
             REQUIRE(a.suspects.size() == b.suspects.size());
