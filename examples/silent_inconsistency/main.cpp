@@ -129,7 +129,7 @@ int run(const options& given)
     std::optional<output_file> jsonl;
     if (!given.jsonl.empty()) jsonl.emplace(given.jsonl);
     std::fputs(describe_job(given, data).c_str(), stdout);
-    std::fflush(stdout);
+    if (std::fflush(stdout) != 0) throw std::runtime_error("the report could not be written to stdout");
 
     std::vector<run_result> runs;
     {

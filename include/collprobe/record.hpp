@@ -150,7 +150,9 @@ constexpr const char* name(collective call) noexcept
 /// How the records of a step reached the ranks.
 enum class report_mode : std::uint8_t {
     gather, ///< every rank has every rank's records: exact tables, up to about a thousand ranks
-    summary, ///< sums, extrema with their rank and digest agreement only: same size for any n
+    /// Sums, extrema with their rank and digest agreement only: same size for any n. Checks: non-finite
+    /// values (the worst rank is named) and differing results (no rank is); no others.
+    summary,
 };
 
 constexpr const char* name(report_mode mode) noexcept

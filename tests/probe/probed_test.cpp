@@ -735,5 +735,88 @@ TEST_CASE("one rank alone gets a record with what is defined for it")
     CHECK(records[0].suspects.empty());
 }
 
+TEST_CASE("buffers outlive the work on them when ending a step throws")
+{
+    for (int round = 0; round < 3; ++round) {
+        std::atomic<bool> aborted{false};
+        CHECK_THROWS_AS(local::run(2,
+                            [&](local::communicator& world) {
+                                std::atomic<bool> gate{false};
+                                std::vector<float> send(1000, 1.0f), receive(1000);
+                                host::stream stream;
+                                probed<local::communicator> comm(world);
+                                stream.enqueue([&] {
+                                    while (!gate.load()) {
+                                    }
+                                });
+                                comm.all_reduce(send, view(receive), reduction::sum, stream);
+                                if (world.rank() == 1) {
+                                    world.abort("gone");
+                                    aborted = true;
+                                }
+                                while (!aborted.load()) {
+                                }
+                                try {
+                                    comm.end_step(0, {.loss = 1}, stream);
+                                } catch (...) {
+                                    gate = true;
+                                    throw;
+                                }
+                            }),
+            error);
+    }
+}
+
+TEST_CASE("gradients of a few elements raise no alarms about direction")
+{
+    for (const std::size_t count : {1u, 2u, 4u}) {
+        const auto records = run_steps<float>(4, {.alignment = alignment_mode::exact}, 100,
+            [&](int rank, int step) { return random_gradient<float>(rank, {count}, 900 + static_cast<std::uint64_t>(step)); });
+        for (const step_record& record : records) {
+            for (const suspect& found : record.suspects) CHECK(found.what != check::cosine);
+        }
+    }
+}
+
+TEST_CASE("the record is the same on all ranks if only one of them calls in place")
+{
+    std::atomic<int> without{0};
+    local::run(4, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world);
+        auto send = random_gradient<float>(world.rank(), {500}, 3);
+        std::vector<float> receive(500);
+        if (world.rank() == 1) comm.all_reduce(send[0], view(send[0]), reduction::sum, stream);
+        else comm.all_reduce(send[0], view(receive), reduction::sum, stream);
+        comm.end_step(0, {.loss = 1}, stream);
+        stream.synchronize(10'000);
+        step_record record;
+        REQUIRE(comm.poll(record));
+        without += record.cosine.leave_one_out.empty() ? 1 : 0;
+    });
+    CHECK(without.load() == 4);
+}
+
+TEST_CASE("shards of different norms are no suspects")
+{
+    local::run(8, [](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world);
+        step_record record;
+        for (std::uint64_t step = 0; step < 5; ++step) {
+            auto shard = random_gradient<float>(world.rank(), {64}, step + 1);
+            if (world.rank() == 5) {
+                for (float& x : shard[0]) x *= 1000;
+            }
+            std::vector<float> all(512);
+            comm.all_gather(shard[0], view(all), stream);
+            comm.end_step(step, {.loss = 1 + 0.01 * world.rank()}, stream);
+            stream.synchronize(10'000);
+            REQUIRE(comm.poll(record));
+            CHECK(record.suspects.empty());
+        }
+    });
+}
+
 static_assert(has_all_reduce<probed<local::communicator>, float>);
 static_assert(full_communicator<probed<local::communicator>, bfloat16>);

@@ -67,17 +67,9 @@ public:
     /// \throws error `invalid_argument` for an option out of range.
     explicit probed(Comm comm, probe_options options = {}, call_site where = call_site::current())
         : comm_(std::move(comm)),
-          options_(options),
+          options_(checked(options, where)),
           judge_(comm_.size(), options.false_alarms_per_step)
     {
-        require(options.max_buckets >= 1, "max_buckets must be at least 1", where);
-        require(options.steps_in_flight >= 2, "steps_in_flight must be at least 2", where);
-        require(options.unread_steps >= 1, "unread_steps must be at least 1", where);
-        require(options.exact_every >= 1, "exact_every must be at least 1", where);
-        require(options.false_alarms_per_step > 0 && options.false_alarms_per_step < 1,
-            "false_alarms_per_step must lie between 0 and 1", where);
-        require(options.mode == report_mode::gather || comm_.size() <= 0xffff,
-            "summary mode is made for at most 65,535 ranks", where);
         const auto n = static_cast<std::uint64_t>(comm_.size());
         const auto buckets = static_cast<std::uint64_t>(options.max_buckets);
         ready_ = detail::fixed_array<step_record>(static_cast<std::size_t>(options.unread_steps));
@@ -172,8 +164,9 @@ public:
         call_site where = call_site::current())
     {
         slot& open = open_slot();
+        // Marks the stream whatever happens below: the buffers must outlive what is enqueued on it.
+        const note_at_exit note{*this, stream};
         for (const used_stream& used : used_streams_) stream.wait(used.done, where);
-        used_streams_.clear();
         open.step = step;
         open.where = where;
         open.unprobed_calls = unprobed_calls_;
@@ -191,6 +184,7 @@ public:
         last_end_ = open.done;
         ++ended_;
         unprobed_calls_ = 0;
+        used_streams_.clear();
     }
 
     /// Fills `out` with the next finished step and returns true, or returns false at once if none has
@@ -275,6 +269,20 @@ private:
         COLLPROBE_HD void operator()(std::uint64_t) const noexcept { *to = value; }
     };
 
+    const probe_options& checked(const probe_options& options, call_site where) const
+    {
+        require(options.max_buckets >= 1, "max_buckets must be at least 1", where);
+        require(options.steps_in_flight >= 2, "steps_in_flight must be at least 2", where);
+        require(options.unread_steps >= 1, "unread_steps must be at least 1", where);
+        require(options.exact_every >= 1, "exact_every must be at least 1", where);
+        require(is_finite(options.false_alarms_per_step) && options.false_alarms_per_step > 0
+                && options.false_alarms_per_step < 1,
+            "false_alarms_per_step must lie between 0 and 1", where);
+        require(options.mode == report_mode::gather || comm_.size() <= 0xffff,
+            "summary mode is made for at most 65,535 ranks", where);
+        return options;
+    }
+
     void require(bool condition, const char* message, call_site where) const
     {
         if (condition) return;
@@ -309,7 +317,7 @@ private:
             const note_at_exit note{*this, stream};
             call.type = element_traits<T>::type;
             call.has_result = options_.results;
-            call.has_dot = options_.results && input_survives && call.is_gradient();
+            const T* const surviving = input_survives && call.is_gradient() ? input.data() : nullptr;
             device::reduce(stream, statistics_reducer<T, true>{input}, input.count(), &entry.input);
             if (options_.alignment == alignment_mode::exact && call.is_gradient()) {
                 add_to_gram(open, input, stream, where);
@@ -319,7 +327,7 @@ private:
             ++open.buckets;
             if (call.has_result) {
                 device::reduce(stream,
-                    detail::result_reducer<T>{view<const T>(result), call.has_dot ? input.data() : nullptr},
+                    detail::result_reducer<T>{view<const T>(result), surviving},
                     result.count(), &entry.result);
             }
         }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/error.hpp>
@@ -52,6 +53,7 @@ public:
         for (double& value : dots_) value = 0;
         double sum_norm_squared = 0;
         bool all_have_dots = true;
+        std::uint64_t elements = 0;
         for (std::size_t b = 0; b < calls.size(); ++b) {
             describe_bucket(step, b, calls[b], out.buckets[b]);
             judge_bucket(step, b, calls[b], out);
@@ -60,9 +62,12 @@ public:
                 const bucket_entry& entry = step.entry(r, b);
                 norms_squared_[index(r)] += unscaled(entry.input.sum_of_squares, entry.input.scale);
                 dots_[index(r)] += entry.result.dot * sum_factor(calls[b]);
+                // From the messages, not from the own call: another rank may have called in place.
+                all_have_dots = all_have_dots && calls[b].call == collective::all_reduce && calls[b].has_result
+                    && is_finite(entry.result.dot);
             }
+            elements += calls[b].count;
             sum_norm_squared += sum_norm_squared_of(step, b, calls[b]);
-            all_have_dots = all_have_dots && calls[b].has_dot;
         }
         out.gradient_norms.resize(index(ranks_));
         for (int r = 0; r < ranks_; ++r) out.gradient_norms[index(r)] = square_root(norms_squared_[index(r)]);
@@ -74,7 +79,7 @@ public:
         for (const suspect& found : out.suspects) {
             norms_are_suspect = norms_are_suspect || found.what == check::gradient_norm;
         }
-        judge_cosines(gram, norms_are_suspect, out);
+        if (elements >= elements_for_direction) judge_cosines(gram, norms_are_suspect, out);
     }
 
     /// Completes `out`, which holds what norms alone tell: the exact values where there is a Gram
@@ -104,6 +109,8 @@ private:
     /// Equal bits mean equal data only where there is data: buffers with fewer non-zero elements than
     /// this may agree by chance.
     static constexpr std::uint64_t telling_elements = 16;
+    /// The cosine of a few numbers is not near Gaussian: that of one number is 1 or -1.
+    static constexpr std::uint64_t elements_for_direction = 64;
 
     static std::size_t index(int rank) noexcept { return static_cast<std::size_t>(rank); }
     static double unscaled(double value, int scale) noexcept
@@ -118,13 +125,20 @@ private:
 
     void require_same_step(const gathered_step& step, call_site where)
     {
-        for (int r = 1; r < ranks_; ++r) {
-            if (step.header(r).step == step.header(0).step) continue;
-            throw error(status::mismatch,
-                "rank " + std::to_string(r) + " reports step " + std::to_string(step.header(r).step)
-                    + " where rank 0 reports step " + std::to_string(step.header(0).step),
-                {.call = "end_step", .communicator = {}, .where = where}, {r});
+        holders_.clear();
+        for (int r = 0; r < ranks_; ++r) holders_.add(step.header(r).step, r);
+        if (holders_.distinct() == 1) return;
+        const int most = holders_.largest();
+        std::string message = "the ranks report different steps:";
+        std::vector<int> culprits;
+        for (int r = 0; r < ranks_; ++r) {
+            const digest_index::group& same = holders_.find(step.header(r).step);
+            if (same.ranks == most && 2 * most > ranks_) continue;
+            culprits.push_back(r);
+            message += " rank " + std::to_string(r) + " step " + std::to_string(step.header(r).step) + ",";
         }
+        message += 2 * most > ranks_ ? " unlike the others" : " with no majority";
+        throw error(status::mismatch, message, {.call = "end_step", .communicator = {}, .where = where}, culprits);
     }
 
     void grow(std::size_t buckets)
@@ -205,6 +219,7 @@ private:
         if (call.is_gradient()) judge_copies(step, b, out);
         if (call.is_replicated() && call.has_result) judge_replicas(step, b, out);
         else out.buckets[b].results_agree = true;
+        if (!call.is_gradient()) return; // shards and parameters may differ as they like
         for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_norm(step.entry(r, b).input.l2());
         judge_statistically(first_bucket_test + b, values_, check::gradient_norm, bucket, out);
     }
@@ -217,7 +232,7 @@ private:
         for (int r = 0; r < ranks_; ++r) {
             const statistics& input = step.entry(r, b).input;
             held& before = previous_[b * index(ranks_) + index(r)];
-            if (input.count - input.zero < telling_elements) {
+            if (input.finite() - input.zero < telling_elements) {
                 before = {};
                 continue;
             }

@@ -25,7 +25,7 @@ struct step_header {
 struct result_record {
     std::uint64_t digest;
     double sum_of_squares; ///< times 2^(-2 scale)
-    double dot; ///< of input and result, element by element; meaningless if there was no input left
+    double dot; ///< of input and result, element by element; NaN by bits if no input was left
     std::int32_t scale;
     std::int32_t padding;
 };
@@ -45,7 +45,6 @@ struct bucket_call {
     reduction operation = reduction::sum;
     std::uint64_t count = 0;
     bool has_result = false; ///< the result was read
-    bool has_dot = false; ///< and the input still existed then
 
     /// A sum over ranks of gradients, as far as the library can tell.
     bool is_gradient() const noexcept
@@ -105,7 +104,10 @@ struct result_reducer {
     void run(partial& into, std::uint64_t first, std::uint64_t count) const
     {
         inner{result}.run(into.result, first, count);
-        if (input == nullptr) return;
+        if (input == nullptr) {
+            into.dot = not_a_number();
+            return;
+        }
         // Both runs are short enough to be in the nearest cache by now.
         into.dot += dot(input + first, result.data() + first, count);
     }
