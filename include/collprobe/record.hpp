@@ -43,19 +43,19 @@ struct statistics {
     std::uint8_t has_digest = 0;
     std::uint8_t padding[2] = {0, 0};
 
-    constexpr std::uint64_t infinite() const noexcept { return positive_infinity + negative_infinity; }
-    constexpr std::uint64_t nonfinite() const noexcept { return nan + infinite(); }
-    constexpr std::uint64_t finite() const noexcept { return count - nonfinite(); }
+    COLLPROBE_HD constexpr std::uint64_t infinite() const noexcept { return positive_infinity + negative_infinity; }
+    COLLPROBE_HD constexpr std::uint64_t nonfinite() const noexcept { return nan + infinite(); }
+    COLLPROBE_HD constexpr std::uint64_t finite() const noexcept { return count - nonfinite(); }
     /// Euclidean norm. Infinity only if the norm itself is beyond the largest double.
-    double l2() const noexcept { return detail::square_root(sum_of_squares) * scale_factor(); }
+    COLLPROBE_HD double l2() const noexcept { return detail::square_root(sum_of_squares) * scale_factor(); }
     /// Population standard deviation (divides by the number of finite elements); 0 where none is.
-    double standard_deviation() const noexcept
+    COLLPROBE_HD double standard_deviation() const noexcept
     {
         return finite() == 0 ? 0 : detail::square_root(m2 / static_cast<double>(finite())) * scale_factor();
     }
 
 private:
-    double scale_factor() const noexcept { return detail::power_of_two(scale); }
+    COLLPROBE_HD double scale_factor() const noexcept { return detail::power_of_two(scale); }
 };
 
 static_assert(std::is_trivially_copyable_v<statistics> && sizeof(statistics) == 128);
