@@ -10,6 +10,7 @@
 #include <new>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <collprobe/comm/local.hpp>
@@ -498,8 +499,7 @@ TEST_CASE("poll never blocks and steps come in order")
         probed<local::communicator> comm(world, {.steps_in_flight = 8});
         std::atomic<bool> gate{false};
         stream.enqueue([&] {
-            while (!gate.load()) {
-            }
+            while (!gate.load()) std::this_thread::yield();
         });
         std::vector<float> send(10, 1.0f + static_cast<float>(world.rank())), receive(10);
         for (std::uint64_t step = 10; step < 15; ++step) {
@@ -557,24 +557,20 @@ TEST_CASE("steady state allocates nothing and never waits on the host")
                         comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
                     }
                     comm.end_step(number, {.loss = 1}, stream);
-                    while (!comm.poll(record)) {
-                    }
+                    while (!comm.poll(record)) std::this_thread::yield();
                 };
                 for (std::uint64_t i = 0; i < 40; ++i) step(i);
                 ++arrived;
-                while (arrived.load() < n) {
-                }
+                while (arrived.load() < n) std::this_thread::yield();
                 if (world.rank() == 0) before = allocations.load();
                 const std::uint64_t waited = stream.synchronizations();
                 for (std::uint64_t i = 40; i < 140; ++i) step(i);
                 waits += stream.synchronizations() - waited;
                 ++left;
-                while (left.load() < n) {
-                }
+                while (left.load() < n) std::this_thread::yield();
                 if (world.rank() == 0) after = allocations.load();
                 ++arrived;
-                while (arrived.load() < 2 * n) {
-                }
+                while (arrived.load() < 2 * n) std::this_thread::yield();
             });
             CHECK(after.load() - before.load() == 0);
             CHECK(waits.load() == 0);
@@ -746,16 +742,14 @@ TEST_CASE("buffers outlive the work on them when ending a step throws")
                                 host::stream stream;
                                 probed<local::communicator> comm(world);
                                 stream.enqueue([&] {
-                                    while (!gate.load()) {
-                                    }
+                                    while (!gate.load()) std::this_thread::yield();
                                 });
                                 comm.all_reduce(send, view(receive), reduction::sum, stream);
                                 if (world.rank() == 1) {
                                     world.abort("gone");
                                     aborted = true;
                                 }
-                                while (!aborted.load()) {
-                                }
+                                while (!aborted.load()) std::this_thread::yield();
                                 try {
                                     comm.end_step(0, {.loss = 1}, stream);
                                 } catch (...) {
