@@ -15,9 +15,11 @@
 
 #include <collprobe/comm/local.hpp>
 
+#include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
+using testing::rank_memory;
 using testing::rank_outcome;
 using testing::run_each;
 
@@ -34,28 +36,6 @@ std::vector<int> all_ranks(int n)
     for (int rank = 0; rank < n; ++rank) ranks.push_back(rank);
     return ranks;
 }
-
-/// A rank's buffers, which a failed collective must leave as they are.
-struct rank_memory {
-    std::vector<float> send;
-    std::vector<float> receive;
-    explicit rank_memory(std::size_t send_count, std::size_t receive_count = 0)
-        : send(send_count, 3.0f), receive(receive_count == 0 ? send_count : receive_count, 7.0f)
-    {
-    }
-    view<const float> in() const { return view<const float>(send); }
-    view<float> out() { return view<float>(receive); }
-    bool untouched() const
-    {
-        for (const float x : send) {
-            if (x != 3.0f) return false;
-        }
-        for (const float x : receive) {
-            if (x != 7.0f) return false;
-        }
-        return true;
-    }
-};
 
 /// Every rank calls `call(comm, stream, memory)` and synchronises; buffers must stay untouched, also
 /// after the collective that each rank tries afterwards and that must fail at the call.

@@ -13,23 +13,10 @@
 
 #include <collprobe/comm/local.hpp>
 
+#include "support/count_allocations.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
-
-namespace {
-std::atomic<long> allocations{0};
-} // namespace
-
-// Not inlined: g++ would see std::free of what came from operator new, and warn.
-[[gnu::noinline]] void* operator new(std::size_t bytes)
-{
-    allocations.fetch_add(1, std::memory_order_relaxed);
-    if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-    throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 TEST_CASE("steady collectives allocate nothing and never wait for the host")
 {

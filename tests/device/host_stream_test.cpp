@@ -20,21 +20,9 @@
 
 #include <collprobe/device/host_stream.hpp>
 
+#include "support/count_allocations.hpp"
+
 using namespace collprobe;
-
-namespace {
-std::atomic<long> allocations{0};
-} // namespace
-
-[[gnu::noinline]] void* operator new(std::size_t bytes)
-{
-    allocations.fetch_add(1, std::memory_order_relaxed);
-    if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-    throw std::bad_alloc();
-}
-// Not inlined: g++ would see std::free of what came from operator new, and warn.
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace {
 

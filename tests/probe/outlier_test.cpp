@@ -12,19 +12,7 @@
 
 #include <collprobe/probe/outlier.hpp>
 
-namespace {
-std::atomic<long> allocations{0};
-}
-
-// Not inlined: g++ would see malloc and delete, or new and free, and warn of the mismatch.
-[[gnu::noinline]] void* operator new(std::size_t size)
-{
-    ++allocations;
-    if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-    throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "support/count_allocations.hpp"
 
 namespace {
 

@@ -16,26 +16,9 @@
 #include <collprobe/comm/local.hpp>
 #include <collprobe/probe/probed.hpp>
 
+#include "support/count_allocations.hpp"
+
 using namespace collprobe;
-
-namespace {
-
-std::atomic<std::uint64_t> allocations{0};
-
-} // namespace
-
-void* operator new(std::size_t bytes)
-{
-    allocations.fetch_add(1, std::memory_order_relaxed);
-    if (void* const memory = std::malloc(bytes)) return memory;
-    throw std::bad_alloc();
-}
-// GCC takes the pair for mismatched where it inlines only one of them.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-#endif
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -734,6 +717,7 @@ TEST_CASE("one rank alone gets a record with what is defined for it")
 TEST_CASE("buffers outlive the work on them when ending a step throws")
 {
     for (int round = 0; round < 3; ++round) {
+        std::atomic<int> called{0};
         std::atomic<bool> aborted{false};
         CHECK_THROWS_AS(local::run(2,
                             [&](local::communicator& world) {
@@ -745,7 +729,10 @@ TEST_CASE("buffers outlive the work on them when ending a step throws")
                                     while (!gate.load()) std::this_thread::yield();
                                 });
                                 comm.all_reduce(send, view(receive), reduction::sum, stream);
+                                ++called;
                                 if (world.rank() == 1) {
+                                    // Not before the other rank has called, or its call would throw.
+                                    while (called.load() < 2) std::this_thread::yield();
                                     world.abort("gone");
                                     aborted = true;
                                 }

@@ -59,8 +59,8 @@ COLLPROBE_HD constexpr std::int32_t scale_for(double absolute_maximum) noexcept
 }
 
 /// The place of element i of a block among sixteen, the same on every path; modulo 8 it is its lane in
-/// each sum. Elements of
-/// bfloat16 come two in a word of 32 bits, first the even ones are taken from eight words, then the odd.
+/// each sum. Elements of bfloat16 come two in a word of 32 bits: first the even ones are taken from eight
+/// words, then the odd.
 template <class T>
 constexpr std::uint64_t lane_position(std::uint64_t i) noexcept
 {
