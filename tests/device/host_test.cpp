@@ -143,7 +143,8 @@ TEST_CASE("reduce covers all elements whatever the blocks")
         }
         std::uint64_t result = 0;
         const host::stream stream;
-        device::reduce(stream, weighted_sum{view<const std::uint32_t>(values)}, count, &result);
+        device::workspace workspace;
+        device::reduce(stream, weighted_sum{view<const std::uint32_t>(values)}, count, &result, workspace);
         stream.synchronize(soon_ms);
         CAPTURE(count);
         CHECK(result == wanted);

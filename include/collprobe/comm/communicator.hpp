@@ -48,6 +48,26 @@ concept communicator = requires(const C& comm) {
 template <class C>
 using stream_ref_of = typename C::device::stream_ref;
 
+namespace detail {
+
+/// Makes the communicator's device current for the calling thread while the result lives: needed
+/// around allocations and launches of code that works on any device. A communicator says so by a
+/// member `device_scope()` that returns such a guard; without one there is nothing to do.
+template <communicator C>
+[[nodiscard]] auto enter_device(const C& comm)
+{
+    if constexpr (requires { comm.device_scope(); }) {
+        return comm.device_scope();
+    } else {
+        struct nothing_to_leave {
+            ~nothing_to_leave() {} // a guard in the eyes of compilers, which warn of unused variables
+        };
+        return nothing_to_leave{};
+    }
+}
+
+} // namespace detail
+
 /// `all_reduce(send, receive, operation, stream)`: element i of `receive` becomes the reduction of
 /// element i of every rank's `send`. `send.count() == receive.count()`; in place if both are the same.
 template <class C, class T>

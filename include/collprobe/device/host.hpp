@@ -81,6 +81,10 @@ struct device {
     template <class T>
     using host_buffer = host::buffer<T>;
 
+    /// Memory for the partial results of `reduce`: the CPU needs none. Make one per stream that reduces,
+    /// on any device: one workspace serves one stream at a time.
+    struct workspace {};
+
     static constexpr const char* name = "host";
 
     /// Copies `source` to `destination`: equal counts, ranges that do not overlap.
@@ -128,9 +132,9 @@ struct device {
 
     /// Reduces `count` elements to `*result` in one pass over what `reducer` reads. Partial results
     /// cover fixed blocks and are merged in a fixed order: the same input gives the same bits.
-    /// Shape: see `detail::reduce_blocks` for what a reducer is.
+    /// Shape: see `detail::reduce_blocks` for what a reducer is. `workspace` must outlive the work.
     template <class Reducer, class Result>
-    static void reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result)
+    static void reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace&)
     {
         on.enqueue([reducer = std::move(reducer), count, result] {
             *result = reducer.finish(collprobe::detail::reduce_blocks(reducer, count));

@@ -318,7 +318,8 @@ private:
             call.type = element_traits<T>::type;
             call.has_result = options_.results;
             const T* const surviving = input_survives && call.is_gradient() ? input.data() : nullptr;
-            device::reduce(stream, statistics_reducer<T, true>{input}, input.count(), &entry.input);
+            device::reduce(stream, statistics_reducer<T, true>{input}, input.count(), &entry.input,
+                workspace_);
             if (options_.alignment == alignment_mode::exact && call.is_gradient()) {
                 add_to_gram(open, input, stream, where);
             }
@@ -328,7 +329,7 @@ private:
             if (call.has_result) {
                 device::reduce(stream,
                     detail::result_reducer<T>{view<const T>(result), surviving},
-                    result.count(), &entry.result);
+                    result.count(), &entry.result, workspace_);
             }
         }
     }
@@ -494,6 +495,7 @@ private:
     std::vector<slot> slots_;
     detail::fixed_array<step_record> ready_;
     std::vector<used_stream> used_streams_;
+    typename device::workspace workspace_;
     buffer<detail::step_reference> reference_;
     buffer<double> bucket_reference_;
     buffer<unsigned char> scratch_;
