@@ -15,29 +15,25 @@
 
 namespace collprobe::local {
 
-/// Runs `fn(communicator&)` once for each of `ranks` ranks, each on a thread of its own, and returns
-/// when all are done. If one throws, the group and all that were split from it fail, so that no other
-/// rank waits for it; then the first cause is rethrown here: the original exception, not what a peer
-/// got as a consequence. `fn` is shared by the threads.
-/// Streams that `fn` owns must be destroyed before the buffers that their work uses (declare them
-/// after), also when it throws.
-/// \throws error as `group` does; what `fn` throws.
-template <class Fn>
-void run(int ranks, const options& settings, Fn&& fn, call_site where = call_site::current())
+namespace detail {
+
+/// Runs `fn(communicator&)` for each rank of `all` on a thread of its own, behind `enter(rank)`; see `run`.
+template <class Communicator, class Enter, class Fn>
+void run_ranks(const basic_group<Communicator>& all, Enter enter, Fn& fn)
 {
-    const group all(ranks, settings, where);
     std::atomic<int> failures{0};
     struct failure {
         int number = -1;
         bool consequence = false;
         std::exception_ptr cause;
     };
-    std::vector<failure> failed(static_cast<std::size_t>(ranks));
+    std::vector<failure> failed(static_cast<std::size_t>(all.size()));
 
     const auto body = [&](int rank) noexcept {
         failure& own = failed[static_cast<std::size_t>(rank)];
         try {
-            communicator comm = all.communicator(rank);
+            enter(rank);
+            Communicator comm = all.communicator(rank);
             fn(comm);
             return;
         } catch (const error& known) {
@@ -51,9 +47,9 @@ void run(int ranks, const options& settings, Fn&& fn, call_site where = call_sit
     };
     {
         std::vector<collprobe::detail::thread> threads;
-        threads.reserve(static_cast<std::size_t>(ranks));
+        threads.reserve(static_cast<std::size_t>(all.size()));
         try {
-            for (int rank = 0; rank < ranks; ++rank) {
+            for (int rank = 0; rank < all.size(); ++rank) {
                 threads.emplace_back([&body, rank] { body(rank); });
             }
         } catch (...) {
@@ -71,6 +67,21 @@ void run(int ranks, const options& settings, Fn&& fn, call_site where = call_sit
         if (better) first = &each;
     }
     if (first != nullptr) std::rethrow_exception(first->cause);
+}
+
+} // namespace detail
+
+/// Runs `fn(communicator&)` once for each of `ranks` ranks, each on a thread of its own, and returns
+/// when all are done. If one throws, the group and all that were split from it fail, so that no other
+/// rank waits for it; then the first cause is rethrown here: the original exception, not what a peer
+/// got as a consequence. `fn` is shared by the threads.
+/// Streams that `fn` owns must be destroyed before the buffers that their work uses (declare them
+/// after), also when it throws.
+/// \throws error as `group` does; what `fn` throws.
+template <class Fn>
+void run(int ranks, const options& settings, Fn&& fn, call_site where = call_site::current())
+{
+    detail::run_ranks(group(ranks, settings, where), [](int) {}, fn);
 }
 
 /// The same with default options.

@@ -17,12 +17,12 @@ namespace collprobe::detail {
 /// p = 11 and p = 8, and a subnormal sum is exact (S. Figueroa, "When is double rounding innocuous?",
 /// 1995).
 template <element T>
-constexpr T add(T a, T b) noexcept
+COLLPROBE_HD T add(T a, T b) noexcept
 {
     if constexpr (std::is_floating_point_v<T>) {
-        return a + b;
+        return rounded_sum(a, b);
     } else if constexpr (floating_element<T>) {
-        return T(static_cast<float>(a) + static_cast<float>(b));
+        return T(rounded_sum(static_cast<float>(a), static_cast<float>(b)));
     } else {
         // In 64 unsigned bits: a narrow type would be promoted to int, where overflow is undefined.
         return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
@@ -32,12 +32,12 @@ constexpr T add(T a, T b) noexcept
 /// The correctly rounded product. Integers wrap. 16-bit floating point is multiplied in double, where
 /// the product is exact (in float a tiny bfloat16 product would be rounded twice).
 template <element T>
-constexpr T multiply(T a, T b) noexcept
+COLLPROBE_HD T multiply(T a, T b) noexcept
 {
     if constexpr (std::is_floating_point_v<T>) {
-        return a * b;
+        return rounded_product(a, b);
     } else if constexpr (floating_element<T>) {
-        return T(static_cast<double>(a) * static_cast<double>(b));
+        return T(rounded_product(widened(static_cast<float>(a)), widened(static_cast<float>(b))));
     } else {
         return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
     }
@@ -45,7 +45,7 @@ constexpr T multiply(T a, T b) noexcept
 
 /// Whether a < b; -0 < +0, and NaN is not ordered. By bits, so right under `-ffast-math`.
 template <element T>
-constexpr bool less(T a, T b) noexcept
+COLLPROBE_HD constexpr bool less(T a, T b) noexcept
 {
     if constexpr (floating_element<T>) {
         using bits_type = typename element_traits<T>::bits_type;
@@ -61,7 +61,7 @@ constexpr bool less(T a, T b) noexcept
 
 /// The smaller value. A NaN loses against a number, as in C's fmin; of -0 and +0 it is -0.
 template <element T>
-constexpr T smaller(T a, T b) noexcept
+COLLPROBE_HD constexpr T smaller(T a, T b) noexcept
 {
     if (is_nan(a)) return b;
     if (is_nan(b)) return a;
@@ -70,14 +70,37 @@ constexpr T smaller(T a, T b) noexcept
 
 /// The larger value. A NaN loses against a number, as in C's fmax; of -0 and +0 it is +0.
 template <element T>
-constexpr T larger(T a, T b) noexcept
+COLLPROBE_HD constexpr T larger(T a, T b) noexcept
 {
     if (is_nan(a)) return b;
     if (is_nan(b)) return a;
     return less(a, b) ? b : a;
 }
 
-/// result[i] = result[i] (operation) value[i]. An average adds here: see `prepare` and `complete`.
+/// What an integer average does to the (wrapped) sum: a division that truncates towards zero.
+template <element T>
+COLLPROBE_HD constexpr T divide(T sum, int ranks) noexcept
+{
+    using wide = std::conditional_t<element_traits<T>::is_signed_type, std::int64_t, std::uint64_t>;
+    return static_cast<T>(static_cast<wide>(sum) / static_cast<wide>(ranks));
+}
+
+/// a (operation) b, rounded to the type: one hop of one element. An average adds here: see `prepare`
+/// and `complete`.
+template <element T>
+COLLPROBE_HD T combine(reduction operation, T a, T b) noexcept
+{
+    switch (operation) {
+    case reduction::sum:
+    case reduction::average: return add(a, b);
+    case reduction::min: return smaller(a, b);
+    case reduction::max: return larger(a, b);
+    case reduction::product: return multiply(a, b);
+    }
+    return a;
+}
+
+/// result[i] = result[i] (operation) value[i].
 template <element T>
 void combine(reduction operation, T* result, const T* value, int count) noexcept
 {
@@ -94,6 +117,13 @@ void combine(reduction operation, T* result, const T* value, int count) noexcept
     settle(result);
 }
 
+/// 1/n, rounded to the element type.
+template <floating_element T>
+constexpr T average_scale(int ranks) noexcept
+{
+    return T(1.0 / ranks);
+}
+
 /// What a rank brings to the first hop: its own value; for a floating-point average that times 1/n,
 /// both rounded to the element type (NCCL's PreMulSum).
 template <element T>
@@ -101,7 +131,7 @@ void prepare(reduction operation, T* prepared, const T* value, int count, int ra
 {
     if constexpr (floating_element<T>) {
         if (operation == reduction::average) {
-            const T scale = T(1.0 / ranks);
+            const T scale = average_scale<T>(ranks);
             for (int i = 0; i < count; ++i) prepared[i] = multiply(value[i], scale);
             settle(prepared);
             return;
@@ -118,10 +148,7 @@ void complete(reduction operation, T* result, int count, int ranks) noexcept
 {
     if constexpr (!floating_element<T>) {
         if (operation == reduction::average) {
-            using wide = std::conditional_t<element_traits<T>::is_signed_type, std::int64_t, std::uint64_t>;
-            for (int i = 0; i < count; ++i) {
-                result[i] = static_cast<T>(static_cast<wide>(result[i]) / static_cast<wide>(ranks));
-            }
+            for (int i = 0; i < count; ++i) result[i] = divide(result[i], ranks);
         }
     }
 }

@@ -47,7 +47,7 @@ private:
     std::vector<int> culprits_;
 };
 
-/// What the handles of all ranks of a communicator share.
+/// What the handles of all ranks of a communicator share. A device that needs more derives its own.
 class group_state : public collprobe::detail::ref_counted {
 public:
     /// `ancestors[r]` is what rank r is called in the group that this one descends from.
@@ -61,20 +61,37 @@ public:
     {
         relatives->join(this);
     }
-    ~group_state() { relatives->leave(this); }
+    virtual ~group_state() { relatives->leave(this); }
 
-    /// One rank's share of a split: blocks until all ranks are here. The new group may be null.
-    std::pair<ref<group_state>, int> split(int rank, int color, int key, call_site where)
+    /// One rank's share of a split: blocks until all ranks are here. The new group may be null; it is
+    /// an `Own`, as this one is.
+    template <class Own>
+    std::pair<ref<Own>, int> split(int rank, int color, int key, call_site where)
     {
         part& own = parts_[static_cast<std::size_t>(rank)];
         const std::uint64_t call = own.calls++;
         own.color = color;
         own.key = key;
-        meet.enter_on_host(rank, call, collective::split, where, [&] { make_parts(call); });
-        std::pair<ref<group_state>, int> result(std::move(own.child), own.child_rank);
+        meet.enter_on_host(rank, call, collective::split, where, [&] { make_parts<Own>(call); });
+        std::pair<ref<Own>, int> result(static_cast<Own*>(own.child.get()), own.child_rank);
         own.child = {};
         meet.leave_on_host(call);
         return result;
+    }
+
+    /// What the peers are told of a rank whose stream had failed before it reached the collective.
+    void could_not_take_part(int rank, collective what, const std::exception_ptr& cause) noexcept
+    {
+        meet.fail({status::peer_failure,
+            collprobe::detail::list_ranks({rank}) + " could not take part in " + collprobe::name(what)
+                + ", because earlier work on its stream failed: " + collprobe::detail::message_of(cause),
+            {rank}});
+    }
+    /// And of one that could not put its part of a collective on its stream.
+    void could_not_enqueue(int rank, const std::exception& cause)
+    {
+        meet.fail({status::peer_failure,
+            collprobe::detail::list_ranks({rank}) + " could not enqueue: " + cause.what(), {rank}});
     }
 
     collprobe::detail::board meet;
@@ -91,6 +108,7 @@ private:
         ref<group_state> child;
     };
 
+    template <class Own>
     void make_parts(std::uint64_t call)
     {
         // By color, key and old rank; an insertion sort of at most a few hundred ranks.
@@ -117,8 +135,8 @@ private:
             }
             const std::string name
                 = meet.name() + "/split" + std::to_string(call) + ".color" + std::to_string(color);
-            const auto child = make_ref<group_state>(
-                name, meet.timeout_ms(), order, relatives, std::move(ancestors));
+            const ref<group_state> child(
+                new Own(name, meet.timeout_ms(), order, relatives, std::move(ancestors)));
             for (std::size_t at = first; at < last; ++at) {
                 part& member = parts_[static_cast<std::size_t>(sorted[at])];
                 member.child = child;

@@ -88,4 +88,16 @@ void move_broadcast(const group_state& state, int rank)
     copy(sent<T>(state, what.root), received<T>(state, rank), what.count);
 }
 
+/// The one of these that does `Call`; null where there is nothing to move.
+template <collective Call, class T>
+constexpr auto mover_of() noexcept -> void (*)(const group_state&, int)
+{
+    if constexpr (Call == collective::all_reduce) return &move_all_reduce<T>;
+    else if constexpr (Call == collective::reduce_scatter) return &move_reduce_scatter<T>;
+    else if constexpr (Call == collective::all_gather) return &move_all_gather<T>;
+    else if constexpr (Call == collective::all_to_all) return &move_all_to_all<T>;
+    else if constexpr (Call == collective::broadcast) return &move_broadcast<T>;
+    else return nullptr;
+}
+
 } // namespace collprobe::local::detail

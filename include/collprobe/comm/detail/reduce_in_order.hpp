@@ -109,10 +109,9 @@ void reduce_in_order(reduction_order order, reduction operation, int ranks, std:
     case reduction_order::ring: {
         const std::uint64_t chunk = ring_chunk(count, ranks, sizeof(T));
         while (first < last) {
-            const std::uint64_t index = first / chunk;
             const std::uint64_t left = chunk - first % chunk;
             const std::uint64_t end = last - first < left ? last : first + left;
-            reduce.along_ring(static_cast<int>((index + 1) % static_cast<unsigned>(ranks)), first, end, store);
+            reduce.along_ring(ring_start(first / chunk, ranks), first, end, store);
             first = end;
         }
         return;
@@ -127,8 +126,14 @@ void reduce_in_order(reduction_order order, reduction operation, int ranks, std:
     }
 }
 
-/// Reduces part `part` of a reduce-scatter, `count` elements, which `source(rank)` points to. A ring
-/// ends the part at rank `part`; NCCL has no tree for reduce-scatter and takes the ring.
+/// The rank at which part `part` of a reduce-scatter starts. A ring ends it at rank `part`; NCCL has no
+/// tree for reduce-scatter and takes the ring.
+constexpr int part_start(reduction_order order, int ranks, int part) noexcept
+{
+    return order == reduction_order::linear ? 0 : ring_start(static_cast<std::uint64_t>(part), ranks);
+}
+
+/// Reduces part `part` of a reduce-scatter, `count` elements, which `source(rank)` points to.
 template <element T, class Source, class Store>
 void reduce_part_in_order(reduction_order order, reduction operation, int ranks, int part,
     std::uint64_t count, Source source, Store store)
@@ -136,7 +141,7 @@ void reduce_part_in_order(reduction_order order, reduction operation, int ranks,
     const collprobe::detail::gradual_underflow as_ieee_has_it;
     ordered_reduction<T, Source> reduce(operation, ranks, source);
     collprobe::detail::settle(&reduce); // nothing is read, so nothing computed, before the mode is set
-    reduce.along_ring(order == reduction_order::linear ? 0 : (part + 1) % ranks, 0, count, store);
+    reduce.along_ring(part_start(order, ranks, part), 0, count, store);
 }
 
 } // namespace collprobe::local::detail
