@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/config.hpp>
+#include <collprobe/device/cuda_error.hpp>
+#include <collprobe/device/cuda_memory.hpp>
+#include <collprobe/device/cuda_stream.hpp>
+#include <collprobe/device/host.hpp>
+#include <collprobe/error.hpp>
+#include <collprobe/view.hpp>
+
+/// CUDA as a device, for any C++ compiler: only CUDA's runtime header is needed, and no nvcc.
+namespace collprobe::cuda {
+
+namespace detail {
+
+template <class T>
+struct fill_body {
+    T* data;
+    T value;
+    COLLPROBE_HD void operator()(std::uint64_t index) const { data[index] = value; }
+};
+
+} // namespace detail
+
+/// A CUDA GPU as a device: what an algorithm needs, under the names that every device of the library
+/// has. All operations are enqueued on a stream and return at once; none synchronises the host, and
+/// all may be captured into a graph. Which GPU is a matter of the stream: its device must be the
+/// current one (`device_guard`).
+///
+/// `for_each` and `reduce` launch kernels. They are declared here and defined in
+/// `device/cuda_kernels.cuh`: a program of plain C++ files links once one `.cu` file instantiates
+/// what it uses.
+struct device {
+    using stream = cuda::stream;
+    using stream_ref = cuda::stream_ref;
+    using event = cuda::event;
+    /// Memory that the device computes on.
+    template <class T>
+    using buffer = cuda::buffer<T>;
+    /// Memory that the device can write and the host can read, once an event says so.
+    template <class T>
+    using host_buffer = cuda::pinned_buffer<T>;
+    using workspace = cuda::workspace;
+
+    static constexpr const char* name = "cuda";
+
+    /// Copies `source` to `destination`, each on any device or the host: equal counts, ranges that do
+    /// not overlap. \throws error `invalid_argument` otherwise, or if either is null with a count
+    /// above 0; `device_failure`.
+    /// Cost: one read and one write; the host waits only if either is ordinary host memory.
+    template <class T>
+    static void copy(stream_ref on, view<const T> source, view<T> destination, call_site where = call_site::current())
+    {
+        static_assert(std::is_trivially_copyable_v<T>);
+        require(source.count() == destination.count(), "copy", "source and destination differ in count", where);
+        require(source.empty() || (source.data() != nullptr && destination.data() != nullptr), "copy",
+            "source or destination is null with a count above 0", where);
+        require(!collprobe::detail::overlap(
+                    source.data(), source.size_bytes(), destination.data(), destination.size_bytes()),
+            "copy", "source and destination overlap", where);
+        if (source.empty()) return;
+        check(cudaMemcpyAsync(destination.data(), source.data(), static_cast<std::size_t>(source.size_bytes()),
+                  cudaMemcpyDefault, on.get()),
+            "cudaMemcpyAsync", -1, on.get(), where);
+    }
+
+    /// Sets every element of `destination` to `value`. Cost: one write.
+    /// \throws error `invalid_argument` if it is null with a count above 0; `device_failure`.
+    template <class T>
+    static void fill(stream_ref on, view<T> destination, std::type_identity_t<T> value,
+        call_site where = call_site::current())
+    {
+        require(destination.empty() || destination.data() != nullptr, "fill",
+            "destination is null with a count above 0", where);
+        if (destination.empty()) return;
+        for_each(on, destination.count(), detail::fill_body<T>{destination.data(), value});
+    }
+
+    /// Calls `body(index)` for every index below `count`, in no promised order. Under nvcc `body` is
+    /// a functor whose call operator is `COLLPROBE_HD`.
+    template <class Body>
+    static void for_each(stream_ref on, std::uint64_t count, Body body);
+
+    /// Reduces `count` elements to `*result`, in device or pinned memory, in one pass over what
+    /// `reducer` reads. Partial results cover fixed blocks and are merged in a fixed order: the same
+    /// input gives the same bits. `scratch` belongs to this stream until the reduction is done.
+    template <class Reducer, class Result>
+    static void reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch);
+
+private:
+    static void require(bool condition, const char* call, const char* message, call_site where)
+    {
+        if (condition) return;
+        throw error(status::invalid_argument, message, {.call = call, .communicator = {}, .where = where});
+    }
+};
+
+} // namespace collprobe::cuda

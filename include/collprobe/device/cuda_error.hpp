@@ -1,0 +1,136 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include <cuda_runtime_api.h>
+
+#include <collprobe/error.hpp>
+
+namespace collprobe::cuda {
+
+namespace detail {
+
+/// The calling thread's device; -1 if CUDA cannot say.
+inline int current_device() noexcept
+{
+    int ordinal = -1;
+    return cudaGetDevice(&ordinal) == cudaSuccess ? ordinal : -1;
+}
+
+/// The device of a stream. A default stream is the current device's, and so is every stream for a
+/// runtime before 12.8, which cannot tell: make the stream's device current there.
+inline cudaError_t device_of(cudaStream_t stream, int& ordinal) noexcept
+{
+#if CUDART_VERSION >= 12080
+    return cudaStreamGetDevice(stream, &ordinal);
+#else
+    (void)stream;
+    return cudaGetDevice(&ordinal);
+#endif
+}
+
+/// Takes back the calling thread's last error if it is `code`: an error that has been thrown, or an
+/// answer "not ready", must not turn up again at the caller's next `cudaGetLastError`. An older error
+/// of the caller's stays, and so does an error that makes the context unusable (CUDA keeps those).
+inline void forget(cudaError_t code) noexcept
+{
+    if (cudaPeekAtLastError() == code) (void)cudaGetLastError();
+}
+
+/// Calls that could disturb a capture are allowed on this thread while one of these lives. Otherwise
+/// an allocation, or a thread that polls an event, would invalidate a capture that another thread
+/// has begun in global mode.
+class relaxed_capture_mode {
+public:
+    relaxed_capture_mode() noexcept { exchanged_ = cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess; }
+    relaxed_capture_mode(const relaxed_capture_mode&) = delete;
+    relaxed_capture_mode& operator=(const relaxed_capture_mode&) = delete;
+    ~relaxed_capture_mode()
+    {
+        if (exchanged_) (void)cudaThreadExchangeStreamCaptureMode(&mode_);
+    }
+
+private:
+    cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+    bool exchanged_ = false;
+};
+
+inline std::string describe(cudaError_t code)
+{
+    return std::string(cudaGetErrorName(code)) + " (" + cudaGetErrorString(code) + ")";
+}
+
+/// "device 1, stream 0x55d0c8"
+inline std::string describe(int device, cudaStream_t stream)
+{
+    char handle[2 * sizeof(void*) + 16];
+    if (stream == nullptr) {
+        std::snprintf(handle, sizeof(handle), "default stream");
+    } else {
+        std::snprintf(handle, sizeof(handle), "stream %p", static_cast<void*>(stream));
+    }
+    return "device " + (device < 0 ? std::string("unknown") : std::to_string(device)) + ", " + handle;
+}
+
+[[noreturn]] inline void fail(cudaError_t code, const char* what, const std::string& place, call_site where)
+{
+    forget(code);
+    throw error(status::device_failure, describe(code) + " on " + place,
+        {.call = what, .communicator = {}, .where = where});
+}
+
+} // namespace detail
+
+/// Throws if a CUDA call on no stream failed. `what` is the call, "cudaMalloc"; `device` its device,
+/// or -1 for the current one.
+/// \throws error `device_failure` whose text has the call, CUDA's name and text of the error and the
+/// device. CUDA's last error is taken back unless it is one that stays.
+inline void check(cudaError_t code, const char* what, int device = -1, call_site where = call_site::current())
+{
+    if (code == cudaSuccess) return;
+    const int ordinal = device < 0 ? detail::current_device() : device;
+    detail::fail(code, what, "device " + (ordinal < 0 ? std::string("unknown") : std::to_string(ordinal)), where);
+}
+
+/// The same for a call on a stream, which the text names too; `device` -1 is the stream's.
+inline void check(cudaError_t code, const char* what, int device, cudaStream_t stream,
+    call_site where = call_site::current())
+{
+    if (code == cudaSuccess) return;
+    int ordinal = device;
+    if (ordinal < 0 && detail::device_of(stream, ordinal) != cudaSuccess) ordinal = -1;
+    detail::fail(code, what, detail::describe(ordinal, stream), where);
+}
+
+/// Makes a device the calling thread's current one, and the one before it again at the end. Where it
+/// is current already, nothing is switched.
+/// \throws error `device_failure` if there is no such device.
+class device_guard {
+public:
+    explicit device_guard(int ordinal, call_site where = call_site::current())
+    {
+        check(cudaGetDevice(&previous_), "cudaGetDevice", ordinal, where);
+        if (previous_ == ordinal) return;
+        check(cudaSetDevice(ordinal), "cudaSetDevice", ordinal, where);
+        switched_ = true;
+    }
+    device_guard(device_guard&& other) noexcept : previous_(other.previous_), switched_(other.switched_)
+    {
+        other.switched_ = false;
+    }
+    device_guard& operator=(device_guard&&) = delete;
+    ~device_guard()
+    {
+        if (!switched_) return;
+        if (const cudaError_t code = cudaSetDevice(previous_); code != cudaSuccess) detail::forget(code);
+    }
+
+private:
+    int previous_ = -1;
+    bool switched_ = false;
+};
+
+} // namespace collprobe::cuda
