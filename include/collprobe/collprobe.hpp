@@ -15,6 +15,7 @@
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/probe/alignment.hpp>
+#include <collprobe/probe/captured_step.hpp>
 #include <collprobe/probe/digest.hpp>
 #include <collprobe/probe/dispersion.hpp>
 #include <collprobe/probe/exponent_histogram.hpp>

@@ -3,15 +3,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/error.hpp>
+#include <collprobe/probe/captured_step.hpp>
+#include <collprobe/probe/detail/record_queue.hpp>
+#include <collprobe/probe/detail/step_buffers.hpp>
 #include <collprobe/probe/detail/step_judge.hpp>
 #include <collprobe/probe/detail/step_message.hpp>
+#include <collprobe/probe/detail/step_report.hpp>
 #include <collprobe/probe/detail/step_summary.hpp>
 #include <collprobe/probe/gram.hpp>
 #include <collprobe/probe/statistics.hpp>
@@ -29,11 +34,13 @@ enum class alignment_mode : std::uint8_t {
 struct probe_options {
     report_mode mode = report_mode::gather;
     alignment_mode alignment = alignment_mode::pooled;
-    int exact_every = 1; ///< with `exact`: every so many steps, `pooled` in between
+    int exact_every = 1; ///< with `exact`: every so many steps, `pooled` in between and in captured steps
     int max_buckets = 64; ///< probed calls a step; further ones are forwarded and counted
     bool results = true; ///< read results too: agreement, pooled and leave-one-out cosine need it
     int steps_in_flight = 4; ///< steps whose records may be under way
     int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped
+    int streams = 4; ///< on which a step's calls may be without an allocation; in a capture no more
+    int captured_steps = 1; ///< held at a time; no cost on a device without graphs
     double false_alarms_per_step = 1e-4; ///< of all statistical checks of a step together
     std::uint64_t scratch_bytes = std::uint64_t{4} << 20; ///< for `exact`, in device memory
 };
@@ -54,43 +61,59 @@ struct step_observation {
 /// Stream behaviour: everything is enqueued on the stream of the call; the host neither waits nor
 /// allocates once a step has been as large as it gets. (If the host runs more than
 /// `steps_in_flight - 1` steps ahead of its streams, `end_step` or the next call waits for the oldest.)
-/// Threads: one thread at a time, as any communicator. Errors: those of the wrapped communicator.
-/// Cost per step: one read of each input and result, and `160 * buckets + 40` bytes sent to every
-/// rank (`gather`), or `88 * buckets + 136` bytes reduced (`summary`).
+/// Captures: a step may be captured in a graph, all of it: see `end_captured_step` and `replay`.
+/// Threads: one thread at a time, as any communicator. Errors: those of the wrapped communicator;
+/// `unsupported` where it does not enqueue at once (inside an NCCL group), for the probe of a result
+/// would run before the call.
+/// Cost per call: two launches and an event record; one read of the input and one of the result. Per
+/// step: `160 * buckets + 40` bytes sent to every rank (`gather`), or `88 * buckets + 136` bytes
+/// reduced (`summary`), and one copy to the host.
 template <communicator Comm>
 class probed {
 public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Takes the communicator over (a handle or a borrowed reference of it) and allocates all buffers.
+    /// Takes the communicator over (a handle or a borrowed reference of it) and allocates all buffers
+    /// on its device.
     /// \throws error `invalid_argument` for an option out of range.
     explicit probed(Comm comm, probe_options options = {}, call_site where = call_site::current())
         : comm_(std::move(comm)),
           options_(checked(options, where)),
-          judge_(comm_.size(), options.false_alarms_per_step)
+          form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.alignment == alignment_mode::exact},
+          judge_(comm_.size(), options.false_alarms_per_step),
+          unread_(static_cast<std::size_t>(options.unread_steps))
     {
-        const auto n = static_cast<std::uint64_t>(comm_.size());
-        const auto buckets = static_cast<std::uint64_t>(options.max_buckets);
-        ready_ = detail::fixed_array<step_record>(static_cast<std::size_t>(options.unread_steps));
-        for (int i = 0; i < options.steps_in_flight; ++i) slots_.emplace_back(options, n, buckets);
-        if (options.mode == report_mode::summary) {
-            reference_ = typename device::template buffer<detail::step_reference>(1);
-            bucket_reference_ = typename device::template buffer<double>(buckets);
+        const auto scope = detail::enter_device(comm_);
+        const auto room = static_cast<std::uint64_t>(options.max_buckets);
+        for (int i = 0; i < options.steps_in_flight; ++i) slots_.emplace_back(form_, room);
+        tools_.emplace(form_, room, options.streams, options.scratch_bytes);
+        if constexpr (detail::can_capture<stream_ref>) {
+            captured_.reserve(static_cast<std::size_t>(options.captured_steps));
+            for (int i = 0; i < options.captured_steps; ++i) {
+                captured_.emplace_back(form_, room, options.streams, options.scratch_bytes);
+            }
         }
-        if (options.alignment == alignment_mode::exact) {
-            scratch_ = typename device::template buffer<unsigned char>(
-                options.scratch_bytes > 16 * n ? options.scratch_bytes : 16 * n);
-        }
-        used_streams_.reserve(4);
     }
     probed(const probed&) = delete;
     probed& operator=(const probed&) = delete;
     /// Waits until the streams are done with this object's buffers; drops steps that were not read.
-    ~probed() { finish(); }
+    /// Graphs with captured steps must not be launched any more.
+    ~probed()
+    {
+        tools_->lanes.settle();
+        detail::settle(reported_);
+        for (captured_work& work : captured_) detail::settle(work.replayed);
+    }
 
     int rank() const noexcept { return comm_.rank(); }
     int size() const noexcept { return comm_.size(); }
+    /// A guard that makes the communicator's device current.
+    auto device_scope() const
+        requires requires(const Comm& comm) { comm.device_scope(); }
+    {
+        return comm_.device_scope();
+    }
     /// The wrapped communicator, for calls that are not to be probed.
     Comm& base() noexcept { return comm_; }
     const Comm& base() const noexcept { return comm_; }
@@ -160,134 +183,187 @@ public:
     /// Ends a step: what was probed since the last call becomes its buckets. Collective; enqueued on
     /// `stream`, behind the probed work of every stream used in the step.
     /// `step` is the caller's number, equal on all ranks.
+    /// \throws error `invalid_argument` on a capturing stream.
     void end_step(std::uint64_t step, const step_observation& seen, stream_ref stream,
         call_site where = call_site::current())
     {
-        slot& open = open_slot();
-        // Marks the stream whatever happens below: the buffers must outlive what is enqueued on it.
-        const note_at_exit note{*this, stream};
-        for (const used_stream& used : used_streams_) stream.wait(used.done, where);
-        open.step = step;
-        open.where = where;
-        open.unprobed_calls = unprobed_calls_;
-        device::for_each(stream, 1,
-            write_header{reinterpret_cast<detail::step_header*>(open.message.data()),
-                {step, seen.loss, seen.weight, seen.sample_digest, unprobed_calls_}});
-        if (options_.mode == report_mode::gather) gather(open, stream, where);
-        else summarise(open, stream, where);
-        if (open.has_gram) {
-            const view<double> gram(open.gram.data(), open.gram.size());
-            comm_.all_reduce(view<const double>(gram), gram, reduction::sum, stream, where);
-            device::copy(stream, view<const double>(gram), view<double>(open.host_gram), where);
-        }
-        open.done.record(stream);
-        last_end_ = open.done;
-        ++ended_;
-        unprobed_calls_ = 0;
-        used_streams_.clear();
+        require_immediate("end_step", where);
+        require(!is_capturing(stream, where), "end_step",
+            "the stream is capturing: a step in a graph ends with end_captured_step", where);
+        const auto scope = detail::enter_device(comm_);
+        const block& open = open_step(stream, "end_step", where);
+        slot& to = slots_[next_slot()];
+        detail::enqueue_marked(reported_, stream, [&] {
+            // Reports follow each other, wherever they are: the references are of the one before.
+            if (reported_.recorded()) stream.wait(reported_, where);
+            tools_->start_references(stream, where);
+            exchange(*tools_, detail::write_header{open.message.data(),
+                {step, seen.loss, seen.weight, seen.sample_digest, open.unprobed_calls}}, stream, where);
+            device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
+                host_report(to, open).used(open.has_gram), where);
+        });
+        to.done = reported_;
+        await_report(to, step, nullptr, where);
+        close_step();
+    }
+
+    /// Ends a step whose calls were captured: the graph then holds its probes, its collectives and its
+    /// report. Collective; captured on `stream`, behind the probed work of every stream of the step.
+    /// Launch the graph by `replay` only. A step is captured whole, in one capture; the memory that
+    /// `seen` points to is read on the device at the end of each replay.
+    ///
+    /// The graph uses this object's buffers: it must not be launched once either is gone.
+    /// \throws error `invalid_argument` unless `stream` is capturing.
+    captured_step end_captured_step(
+        const device_observation& seen, stream_ref stream, call_site where = call_site::current())
+        requires detail::can_capture<stream_ref>
+    {
+        require_immediate("end_captured_step", where);
+        require(is_capturing(stream, where), "end_captured_step",
+            "the stream is not capturing: a step outside a graph ends with end_step", where);
+        const auto scope = detail::enter_device(comm_);
+        const block& open = open_step(stream, "end_captured_step", where);
+        captured_work& work = *capture_;
+        exchange(work.tools, detail::write_captured_header{open.message.data(), work.ticket.data(), seen,
+            open.unprobed_calls}, stream, where);
+        const view<unsigned char> used = report_of(open).used(open.has_gram);
+        device::for_each(stream, used.count() / sizeof(detail::publish_report::word),
+            detail::publish_report{work.ticket.data(), open.report.data(),
+                static_cast<std::uint64_t>(used.data() - open.report.data())});
+        close_step();
+        return {this, work.serial};
+    }
+
+    /// Launches a captured step once: `launch` is called without arguments and enqueues the graph on
+    /// `stream`. The record comes from `poll` as that of any step, in the order of `end_step` and
+    /// `replay` calls; several replays may be under way. Collective.
+    /// `step` is the caller's number, equal on all ranks.
+    /// Stream behaviour: `stream` first waits for the step's last replay, wherever it was. The host
+    /// waits for the oldest step if `steps_in_flight` are under way.
+    /// \throws error `invalid_argument` for a step that was released or is another communicator's, on
+    ///   a capturing stream, or if probed calls wait for their `end_step`; whatever `launch` throws, and
+    ///   then nothing counts as launched.
+    template <class Launch>
+        requires detail::can_capture<stream_ref>
+    void replay(const captured_step& captured, std::uint64_t step, stream_ref stream, Launch&& launch,
+        call_site where = call_site::current())
+    {
+        static_assert(std::is_void_v<decltype(launch())>, "check what the launch returns, inside the callable");
+        captured_work& work = find(captured, "replay", where);
+        require(!is_capturing(stream, where), "replay", "the stream is capturing", where);
+        require(open_ == nullptr, "replay", "the calls since the last step have not been ended", where);
+        const auto scope = detail::enter_device(comm_);
+        slot& to = slots_[next_slot()];
+        detail::enqueue_marked(work.replayed, stream, [&] {
+            if (work.replayed.recorded()) stream.wait(work.replayed, where);
+            work.tools.start_references(stream, where);
+            device::for_each(stream, 1, detail::write_ticket{work.ticket.data(), {step, to.host.data()}});
+            launch();
+        });
+        to.done = work.replayed;
+        ++work.unjudged;
+        await_report(to, step, &work, where);
+    }
+
+    /// Gives the memory of a captured step back, for another capture. Its graph must not be launched any
+    /// more. Blocks the caller until its replays are done.
+    void release(const captured_step& captured, call_site where = call_site::current())
+        requires detail::can_capture<stream_ref>
+    {
+        captured_work& work = find(captured, "release", where);
+        while (work.unjudged != 0) wait_for_oldest();
+        work.serial = 0;
+    }
+
+    /// Forgets the calls of a capture that will not be ended, because it failed or was given up. The
+    /// next call may open a new step.
+    void abandon_capture() noexcept
+        requires detail::can_capture<stream_ref>
+    {
+        if (capture_ == nullptr) return;
+        capture_->serial = 0;
+        close_step();
     }
 
     /// Fills `out` with the next finished step and returns true, or returns false at once if none has
     /// finished. Never blocks; steps come in the order in which they were ended. `out` may be the same
-    /// object each time: its memory is used again.
+    /// object each time: its memory is used again. Legal while a stream is capturing.
     /// \throws error of the stream or communicator if the step's work failed; the step is lost then.
     bool poll(step_record& out)
     {
         judge_finished();
-        if (unread_ == 0) return false;
-        std::swap(out, ready_[first_unread_]);
-        first_unread_ = (first_unread_ + 1) % ready_.size();
-        --unread_;
-        return true;
+        return unread_.pop(out);
     }
 
-    /// Steps ended but not yet returned by `poll` or dropped.
-    std::uint64_t pending_steps() const noexcept { return ended_ - judged_ + unread_; }
+    /// Steps ended or replayed but not yet returned by `poll` or dropped.
+    std::uint64_t pending_steps() const noexcept { return ended_ - judged_ + unread_.size(); }
     /// Finished steps that were dropped because nobody polled for `unread_steps` steps.
-    std::uint64_t dropped_steps() const noexcept { return dropped_; }
+    std::uint64_t dropped_steps() const noexcept { return unread_.dropped(); }
 
 private:
-    template <class T>
-    using buffer = typename device::template buffer<T>;
-    template <class T>
-    using host_buffer = typename device::template host_buffer<T>;
+    using block = detail::step_block<device>;
+    using tools = detail::step_tools<device>;
+    using captured_work = detail::captured_work<device>;
 
+    /// A step on its way to the host. Its calls write `own`, or those of a captured step `from->block`.
     struct slot {
-        slot(const probe_options& options, std::uint64_t n, std::uint64_t room)
-            : calls(room), message(detail::message_bytes(room))
+        slot(const detail::step_report::shape& form, std::uint64_t room)
+            : own(form, room), host(detail::step_report::bytes(form, room))
         {
-            if (options.mode == report_mode::gather) {
-                gathered = buffer<unsigned char>(n * message.size());
-                host_gathered = host_buffer<unsigned char>(n * message.size());
-            } else {
-                const std::uint64_t sum_count = (sizeof(detail::step_sums) + room * sizeof(detail::bucket_sums)) / 8;
-                const std::uint64_t key_count = (sizeof(detail::step_keys) + room * sizeof(detail::bucket_keys)) / 8;
-                sums = buffer<double>(sum_count);
-                host_sums = host_buffer<double>(sum_count);
-                keys = buffer<std::uint64_t>(key_count);
-                host_keys = host_buffer<std::uint64_t>(key_count);
-                host_reference = host_buffer<detail::step_reference>(1);
-                host_bucket_reference = host_buffer<double>(room);
-            }
-            if (options.alignment == alignment_mode::exact) {
-                gram = buffer<double>(n * n);
-                host_gram = host_buffer<double>(n * n);
-            }
         }
+        const block& seen() const noexcept { return from == nullptr ? own : from->block; }
 
+        block own;
+        typename device::template host_buffer<unsigned char> host; ///< the report
+        captured_work* from = nullptr;
         std::uint64_t step = 0;
-        std::uint64_t unprobed_calls = 0;
-        std::uint64_t buckets = 0;
-        bool has_gram = false;
         call_site where;
         typename device::event done;
-        host_buffer<detail::bucket_call> calls; // the device reads them too
-        buffer<unsigned char> message;
-        // gather
-        buffer<unsigned char> gathered;
-        host_buffer<unsigned char> host_gathered;
-        // summary
-        buffer<double> sums;
-        host_buffer<double> host_sums;
-        buffer<std::uint64_t> keys;
-        host_buffer<std::uint64_t> host_keys;
-        host_buffer<detail::step_reference> host_reference;
-        host_buffer<double> host_bucket_reference;
-        // exact alignment
-        buffer<double> gram;
-        host_buffer<double> host_gram;
-    };
-
-    struct used_stream {
-        stream_ref stream;
-        typename device::event done;
-    };
-
-    struct write_header {
-        detail::step_header* to;
-        detail::step_header value;
-        COLLPROBE_HD void operator()(std::uint64_t) const noexcept { *to = value; }
     };
 
     const probe_options& checked(const probe_options& options, call_site where) const
     {
-        require(options.max_buckets >= 1, "max_buckets must be at least 1", where);
-        require(options.steps_in_flight >= 2, "steps_in_flight must be at least 2", where);
-        require(options.unread_steps >= 1, "unread_steps must be at least 1", where);
-        require(options.exact_every >= 1, "exact_every must be at least 1", where);
-        require(is_finite(options.false_alarms_per_step) && options.false_alarms_per_step > 0
+        const auto check = [&](bool condition, const char* message) { require(condition, "probed", message, where); };
+        check(options.max_buckets >= 1, "max_buckets must be at least 1");
+        check(options.steps_in_flight >= 2, "steps_in_flight must be at least 2");
+        check(options.unread_steps >= 1, "unread_steps must be at least 1");
+        check(options.exact_every >= 1, "exact_every must be at least 1");
+        check(options.streams >= 1, "streams must be at least 1");
+        check(options.captured_steps >= 0, "captured_steps must not be negative");
+        check(is_finite(options.false_alarms_per_step) && options.false_alarms_per_step > 0
                 && options.false_alarms_per_step < 1,
-            "false_alarms_per_step must lie between 0 and 1", where);
-        require(options.mode == report_mode::gather || comm_.size() <= 0xffff,
-            "summary mode is made for at most 65,535 ranks", where);
+            "false_alarms_per_step must lie between 0 and 1");
+        check(options.mode == report_mode::gather || comm_.size() <= 0xffff,
+            "summary mode is made for at most 65,535 ranks");
         return options;
     }
 
-    void require(bool condition, const char* message, call_site where) const
+    void require(bool condition, const char* call, const char* message, call_site where) const
     {
-        if (condition) return;
-        throw error(status::invalid_argument, message,
-            {.call = "probed", .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
+        if (!condition) fail(status::invalid_argument, call, message, where);
+    }
+
+    /// What is enqueued behind a call must run behind it.
+    void require_immediate(const char* call, call_site where) const
+    {
+        if constexpr (requires { comm_.collectives_enqueue_at_once(); }) {
+            if (comm_.collectives_enqueue_at_once()) return;
+            fail(status::unsupported, call,
+                "the communicator is inside a group, where calls are not enqueued until it ends: end the "
+                "group first, or make the calls on base()", where);
+        }
+    }
+
+    [[noreturn]] void fail(status code, const char* call, const std::string& message, call_site where) const
+    {
+        throw error(code, message,
+            {.call = call, .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
+    }
+
+    static bool is_capturing([[maybe_unused]] stream_ref stream, [[maybe_unused]] call_site where)
+    {
+        if constexpr (detail::can_capture<stream_ref>) return stream.capturing(where);
+        else return false;
     }
 
     /// Probes the input, makes the call, probes the result.
@@ -305,125 +381,165 @@ private:
                 make_call();
                 return;
             }
-            slot& open = open_slot();
+            require_immediate(name(call.call), where);
+            const auto scope = detail::enter_device(comm_);
+            block& open = open_step(stream, name(call.call), where);
             if (open.buckets == open.calls.size()) {
-                ++unprobed_calls_;
+                ++open.unprobed_calls;
                 make_call();
                 return;
             }
-            const std::uint64_t bucket = open.buckets;
-            detail::bucket_entry& entry
-                = reinterpret_cast<detail::bucket_entry*>(open.message.data() + sizeof(detail::step_header))[bucket];
-            const note_at_exit note{*this, stream};
+            lane& on = lane_of(stream, name(call.call), where);
             call.type = element_traits<T>::type;
             call.has_result = options_.results;
             const T* const surviving = input_survives && call.is_gradient() ? input.data() : nullptr;
-            device::reduce(stream, statistics_reducer<T, true>{input}, input.count(), &entry.input,
-                workspace_);
-            if (options_.alignment == alignment_mode::exact && call.is_gradient()) {
-                add_to_gram(open, input, stream, where);
-            }
-            make_call();
-            open.calls[bucket] = call;
-            ++open.buckets;
-            if (call.has_result) {
-                device::reduce(stream,
-                    detail::result_reducer<T>{view<const T>(result), surviving},
-                    result.count(), &entry.result, workspace_);
-            }
+            detail::bucket_entry& entry = open.entry(open.buckets);
+            detail::enqueue_marked(on.done, stream, [&] {
+                device::reduce(
+                    stream, statistics_reducer<T, true>{input}, input.count(), &entry.input, on.workspace);
+                if (call.is_gradient()) add_to_gram(open, input, stream, where);
+                make_call();
+                open.calls[open.buckets] = call;
+                ++open.buckets;
+                if (!call.has_result) return;
+                device::reduce(stream, detail::result_reducer<T>{view<const T>(result), surviving},
+                    result.count(), &entry.result, on.workspace);
+            });
         }
     }
 
     template <element T>
-    void add_to_gram(slot& open, view<const T> input, stream_ref stream, call_site where)
+    void add_to_gram(block& open, view<const T> input, stream_ref stream, call_site where)
     {
-        if (ended_ % static_cast<std::uint64_t>(options_.exact_every) != 0) return;
+        if (options_.alignment != alignment_mode::exact) return;
+        const auto every = static_cast<std::uint64_t>(options_.exact_every);
+        if (capture_ != nullptr ? every != 1 : ended_ % every != 0) return;
         if constexpr (has_all_to_all<Comm, T>) {
-            // The matrix and the scratch are shared by all buckets, on whatever streams they are.
-            if (gram_done_.recorded()) stream.wait(gram_done_, where);
+            tools& with = open_tools();
+            const view<double> gram = report_of(open).gram();
+            if (with.gram_done.recorded()) stream.wait(with.gram_done, where);
             if (!open.has_gram) {
-                device::fill(stream, view<double>(open.gram), 0.0, where);
+                device::fill(stream, gram, 0.0, where);
                 open.has_gram = true;
             }
-            accumulate_gram<T>(comm_, input, view<double>(open.gram), view<unsigned char>(scratch_), stream, where);
-            gram_done_.record(stream);
+            accumulate_gram<T>(comm_, input, gram, view<unsigned char>(with.gram_scratch), stream, where);
+            with.gram_done.record(stream);
         }
     }
 
-    /// Marks how far this object's work on a stream goes: `end_step` orders itself behind it, and the
-    /// destructor waits for it even if the stream is gone by then. Also when the call throws.
-    struct note_at_exit {
-        probed& self;
-        stream_ref stream;
-        ~note_at_exit()
-        {
-            for (used_stream& used : self.used_streams_) {
-                if (used.stream != stream) continue;
-                used.done.record(stream);
-                return;
+    /// Completes the message of the open step and lets the ranks exchange theirs.
+    template <class WriteHeader>
+    void exchange(tools& with, const WriteHeader& write_header, stream_ref stream, call_site where)
+    {
+        const block& open = *open_;
+        with.lanes.join(stream, where);
+        device::for_each(stream, options_.results ? 1 : open.buckets + 1, write_header);
+        const detail::step_report report = report_of(open);
+        if (options_.mode == report_mode::gather) {
+            const view<const unsigned char> own(open.message.data(), detail::message_bytes(open.buckets));
+            comm_.all_gather(own, report.messages(), stream, where);
+        } else {
+            device::for_each(stream, open.buckets + 1,
+                detail::pack_summary{open.message.data(), open.calls.data(), open.buckets, comm_.rank(),
+                    with.reference(), report.summary()});
+            comm_.all_reduce(view<const double>(report.sums()), report.sums(), reduction::sum, stream, where);
+            comm_.all_reduce(view<const std::uint64_t>(report.keys()), report.keys(), reduction::max, stream, where);
+            device::for_each(stream, open.buckets + 1, detail::advance_reference{report.summary(), with.reference()});
+        }
+        if (open.has_gram) {
+            comm_.all_reduce(view<const double>(report.gram()), report.gram(), reduction::sum, stream, where);
+        }
+    }
+
+    detail::step_report report_of(const block& seen) const noexcept
+    {
+        return {seen.report.data(), form_, seen.buckets};
+    }
+    detail::step_report host_report(const slot& of, const block& seen) const noexcept
+    {
+        return {of.host.data(), form_, seen.buckets};
+    }
+
+    /// The step being recorded. Its first call decides whether it is one of a graph.
+    block& open_step(stream_ref stream, const char* call, call_site where)
+    {
+        const bool capturing = is_capturing(stream, where);
+        if (open_ != nullptr) {
+            require(capturing || capture_ == nullptr, call,
+                "the open step is being captured, this stream is not: end it with end_captured_step, or "
+                "forget it with abandon_capture", where);
+            require(!capturing || capture_ != nullptr, call,
+                "the open step has calls from outside this capture: end it before the capture", where);
+            return *open_;
+        }
+        if (capturing) {
+            for (captured_work& work : captured_) {
+                if (work.serial == 0) capture_ = &work;
             }
-            self.used_streams_.push_back({stream, {}});
-            self.used_streams_.back().done.record(stream);
+            require(capture_ != nullptr, call,
+                "all captured steps are in use: release one, or ask for more by probe_options::captured_steps", where);
+            capture_->serial = ++last_serial_;
+            capture_->tools.lanes.forget();
+            capture_->tools.gram_done = {};
+            open_ = &capture_->block;
+        } else {
+            open_ = &slots_[next_slot()].own;
         }
-    };
-
-    void gather(slot& open, stream_ref stream, call_site where)
-    {
-        const std::uint64_t bytes = detail::message_bytes(open.buckets);
-        const std::uint64_t all = bytes * static_cast<std::uint64_t>(comm_.size());
-        const view<unsigned char> gathered(open.gathered.data(), all);
-        comm_.all_gather(view<const unsigned char>(open.message.data(), bytes), gathered, stream, where);
-        device::copy(stream, view<const unsigned char>(gathered), view<unsigned char>(open.host_gathered.data(), all), where);
+        open_->clear();
+        return *open_;
     }
 
-    void summarise(slot& open, stream_ref stream, call_site where)
+    void close_step() noexcept
     {
-        // The references are of the step before, wherever that was ended.
-        if (last_end_.recorded()) stream.wait(last_end_, where);
-        const std::uint64_t sum_count = (sizeof(detail::step_sums) + open.buckets * sizeof(detail::bucket_sums)) / 8;
-        const std::uint64_t key_count = (sizeof(detail::step_keys) + open.buckets * sizeof(detail::bucket_keys)) / 8;
-        const view<double> sums(open.sums.data(), sum_count);
-        const view<std::uint64_t> keys(open.keys.data(), key_count);
-        const view<const detail::step_reference> reference(reference_.data(), 1);
-        const view<const double> bucket_reference(bucket_reference_.data(), open.buckets);
-        auto* const first_sums = reinterpret_cast<detail::step_sums*>(sums.data());
-        if (ended_ == 0) {
-            device::fill(stream, view<detail::step_reference>(reference_), detail::step_reference{0, 0}, where);
-            device::fill(stream, view<double>(bucket_reference_), 0.0, where);
-        }
-        device::for_each(stream, open.buckets + 1,
-            detail::pack_summary{open.message.data(), open.calls.data(), open.buckets, comm_.rank(),
-                reference_.data(), bucket_reference_.data(), first_sums,
-                reinterpret_cast<detail::step_keys*>(keys.data())});
-        device::copy(stream, reference, view<detail::step_reference>(open.host_reference), where);
-        device::copy(stream, bucket_reference, view<double>(open.host_bucket_reference.data(), open.buckets), where);
-        comm_.all_reduce(view<const double>(sums), sums, reduction::sum, stream, where);
-        comm_.all_reduce(view<const std::uint64_t>(keys), keys, reduction::max, stream, where);
-        device::copy(stream, view<const double>(sums), view<double>(open.host_sums.data(), sum_count), where);
-        device::copy(stream, view<const std::uint64_t>(keys), view<std::uint64_t>(open.host_keys.data(), key_count), where);
-        device::for_each(stream, open.buckets + 1,
-            detail::advance_reference{first_sums, reference_.data(), bucket_reference_.data()});
+        open_tools().lanes.end_step();
+        open_ = nullptr;
+        capture_ = nullptr;
     }
 
-    /// The slot of the step being recorded; waits for its last use if the host is that far ahead.
-    slot& open_slot()
+    tools& open_tools() noexcept { return capture_ == nullptr ? *tools_ : capture_->tools; }
+
+    using lane = typename detail::stream_lanes<device>::lane;
+    lane& lane_of(stream_ref stream, const char* call, call_site where)
     {
-        slot& open = slots_[static_cast<std::size_t>(ended_ % slots_.size())];
-        if (slot_is_open_for_ == ended_ + 1) return open;
-        if (ended_ - judged_ == slots_.size()) {
-            judge_finished();
-            while (ended_ - judged_ == slots_.size()) {
-                oldest().done.synchronize();
-                judge_finished();
-            }
+        lane* const found = open_tools().lanes.enter(stream, capture_ == nullptr, where);
+        require(found != nullptr, call,
+            "a captured step has calls on more streams than probe_options::streams, and memory cannot be "
+            "allocated in a capture", where);
+        return *found;
+    }
+
+    captured_work& find(const captured_step& captured, const char* call, call_site where)
+    {
+        for (captured_work& work : captured_) {
+            if (captured.recorder_ == this && captured.serial_ == work.serial && &work != capture_) return work;
         }
-        open.buckets = 0;
-        open.has_gram = false;
-        slot_is_open_for_ = ended_ + 1;
-        return open;
+        fail(status::invalid_argument, call, "no such captured step: it was released, or is not this communicator's",
+            where);
+    }
+
+    /// Where the next step goes; waits for the oldest if all slots are taken.
+    std::size_t next_slot()
+    {
+        if (ended_ - judged_ == slots_.size()) judge_finished();
+        while (ended_ - judged_ == slots_.size()) wait_for_oldest();
+        return static_cast<std::size_t>(ended_ % slots_.size());
+    }
+
+    void wait_for_oldest()
+    {
+        oldest().done.synchronize();
+        judge_finished();
     }
 
     slot& oldest() noexcept { return slots_[static_cast<std::size_t>(judged_ % slots_.size())]; }
+
+    void await_report(slot& of, std::uint64_t step, captured_work* from, call_site where) noexcept
+    {
+        of.step = step;
+        of.from = from;
+        of.where = where;
+        ++ended_;
+    }
 
     /// Judges the steps whose messages have arrived, in order.
     void judge_finished()
@@ -435,79 +551,62 @@ private:
                 arrived = next.done.query();
                 if (arrived) judge(next);
             } catch (...) {
-                ++judged_; // its work failed: there will never be a record of this step
+                count_judged(next); // its work failed: there will never be a record of this step
                 throw;
             }
             if (!arrived) return;
-            ++judged_;
+            count_judged(next);
         }
     }
 
-    void judge(slot& finished)
+    void count_judged(const slot& finished) noexcept
     {
-        if (unread_ == ready_.size()) {
-            first_unread_ = (first_unread_ + 1) % ready_.size();
-            --unread_;
-            ++dropped_;
-        }
-        step_record& out = ready_[(first_unread_ + unread_) % ready_.size()];
-        const view<const detail::bucket_call> calls(finished.calls.data(), static_cast<std::size_t>(finished.buckets));
-        view<const double> gram;
-        if (finished.has_gram) gram = view<const double>(finished.host_gram.data(), finished.host_gram.size());
+        ++judged_;
+        if (finished.from != nullptr) --finished.from->unjudged;
+    }
+
+    void judge(const slot& finished)
+    {
+        step_record& out = unread_.next();
+        const block& seen = finished.seen();
+        const detail::step_report report = host_report(finished, seen);
+        const view<const detail::bucket_call> calls(seen.calls.data(), seen.buckets);
+        const view<const double> gram = seen.has_gram ? report.gram() : view<double>();
         if (options_.mode == report_mode::gather) {
-            const detail::gathered_step step(finished.host_gathered.data(), comm_.size(), finished.buckets);
+            const detail::gathered_step step(report.messages().data(), comm_.size(), seen.buckets);
             require_arrived(step.header(comm_.rank()).step, finished);
             judge_.judge(step, calls, gram, out, finished.where);
         } else {
-            const detail::summed_step step{reinterpret_cast<const detail::step_sums*>(finished.host_sums.data()),
-                reinterpret_cast<const detail::step_keys*>(finished.host_keys.data()), finished.host_reference.data(),
-                finished.host_bucket_reference.data()};
+            const detail::summary_parts step = report.summary();
             if (step.keys->step == ~step.keys->step_complement) require_arrived(step.keys->step, finished);
             detail::judge_summary(
-                judge_, step, comm_.size(), calls, finished.unprobed_calls, gram, out, finished.where);
+                judge_, step, comm_.size(), calls, seen.unprobed_calls, gram, out, finished.where);
         }
-        ++unread_;
+        unread_.push();
     }
 
     void require_arrived(std::uint64_t step, const slot& finished) const
     {
         if (step == finished.step) return;
-        throw error(status::device_failure,
+        fail(status::device_failure, "poll",
             "the records of step " + std::to_string(finished.step) + " never arrived: work on its stream failed",
-            {.call = "poll", .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = finished.where});
-    }
-
-    void finish() noexcept
-    {
-        const auto wait = [](auto& done) {
-            try {
-                done.synchronize();
-            } catch (...) { // failed work no longer uses the buffers either
-            }
-        };
-        for (used_stream& used : used_streams_) wait(used.done);
-        for (; judged_ < ended_; ++judged_) wait(oldest().done);
+            finished.where);
     }
 
     Comm comm_;
     probe_options options_;
+    detail::step_report::shape form_;
     detail::step_judge judge_;
-    std::vector<slot> slots_;
-    detail::fixed_array<step_record> ready_;
-    std::vector<used_stream> used_streams_;
-    typename device::workspace workspace_;
-    buffer<detail::step_reference> reference_;
-    buffer<double> bucket_reference_;
-    buffer<unsigned char> scratch_;
-    typename device::event gram_done_;
-    typename device::event last_end_;
-    std::uint64_t ended_ = 0; ///< steps ended; the open one is number `ended_`
+    detail::record_queue unread_;
+    std::vector<slot> slots_; ///< a ring: step number k of this object is in slot k
+    std::optional<tools> tools_; ///< of all steps but the captured ones
+    std::vector<captured_work> captured_;
+    block* open_ = nullptr; ///< what the calls since the last step write; null if there was none
+    captured_work* capture_ = nullptr; ///< whose block that is, if it is a captured step's
+    typename device::event reported_; ///< the last `end_step`
+    std::uint64_t ended_ = 0; ///< steps ended or replayed
     std::uint64_t judged_ = 0;
-    std::uint64_t slot_is_open_for_ = 0; ///< `ended_ + 1` once the open step's slot is cleared
-    std::uint64_t unprobed_calls_ = 0;
-    std::uint64_t dropped_ = 0;
-    std::size_t first_unread_ = 0;
-    std::size_t unread_ = 0;
+    std::uint64_t last_serial_ = 0;
 };
 
 } // namespace collprobe

@@ -38,6 +38,19 @@ struct bucket_entry {
 static_assert(std::is_trivially_copyable_v<step_header> && std::is_trivially_copyable_v<bucket_entry>);
 static_assert(sizeof(step_header) % 8 == 0 && sizeof(bucket_entry) % 8 == 0);
 
+/// Begins a message: index 0 writes the header, index b + 1 empties the result of bucket b.
+struct write_header {
+    unsigned char* message;
+    step_header value;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        auto* const header = reinterpret_cast<step_header*>(message);
+        if (index == 0) *header = value;
+        else reinterpret_cast<bucket_entry*>(header + 1)[index - 1].result = {};
+    }
+};
+
 /// What every rank knows of a bucket from its own call.
 struct bucket_call {
     collective call = collective::all_reduce;
@@ -110,6 +123,12 @@ struct result_reducer {
         }
         // Both runs are short enough to be in the nearest cache by now.
         into.dot += dot(input + first, result.data() + first, count);
+    }
+    /// Takes in one element: what a device thread does.
+    COLLPROBE_HD void add(partial& into, std::uint64_t index) const noexcept
+    {
+        inner{result}.add(into.result, index);
+        into.dot += input == nullptr ? not_a_number() : dot(input + index, result.data() + index, 1);
     }
     COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept
     {

@@ -66,10 +66,30 @@ struct bucket_keys {
 static_assert(sizeof(step_sums) == 10 * sizeof(double) && sizeof(bucket_sums) == 6 * sizeof(double));
 static_assert(sizeof(step_keys) == 7 * sizeof(std::uint64_t) && sizeof(bucket_keys) == 5 * sizeof(std::uint64_t));
 
-/// The reference means of the step; those of the buckets are a run of doubles beside it.
+/// The reference means of the step; those of the buckets are a run of doubles behind it.
 struct step_reference {
     double loss;
     double gradient_norm;
+};
+
+/// A step in its combined form: each part is that of the step, followed by those of its buckets.
+struct summary_parts {
+    step_reference* reference; ///< that the sums were taken with
+    step_sums* sums;
+    step_keys* keys;
+
+    COLLPROBE_HD double& bucket_reference(std::uint64_t b) const noexcept
+    {
+        return reinterpret_cast<double*>(reference + 1)[b];
+    }
+    COLLPROBE_HD bucket_sums& bucket(std::uint64_t b) const noexcept
+    {
+        return reinterpret_cast<bucket_sums*>(sums + 1)[b];
+    }
+    COLLPROBE_HD bucket_keys& bucket_extrema(std::uint64_t b) const noexcept
+    {
+        return reinterpret_cast<bucket_keys*>(keys + 1)[b];
+    }
 };
 
 /// An integer that orders finite doubles as they are ordered, from 48 bits of the value (36 of the
@@ -115,10 +135,8 @@ struct pack_summary {
     const bucket_call* calls;
     std::uint64_t buckets;
     int rank;
-    const step_reference* reference;
-    const double* bucket_reference;
-    step_sums* sums; ///< followed by `buckets` bucket_sums
-    step_keys* keys; ///< followed by `buckets` bucket_keys
+    const step_reference* reference; ///< followed by those of the buckets
+    summary_parts to;
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
@@ -131,9 +149,10 @@ struct pack_summary {
             }
             const double norm = square_root(norm_squared);
             const moment_sums loss = moments_of(header.loss, reference->loss);
-            *sums = {loss, moments_of(norm, reference->gradient_norm), loss.count * header.weight,
+            *to.reference = *reference;
+            *to.sums = {loss, moments_of(norm, reference->gradient_norm), loss.count * header.weight,
                 header.weight * loss.distance, header.weight * loss.distance_squared, norm_squared};
-            *keys = {header.step, ~header.step, extrema_of(header.loss, rank), extrema_of(norm, rank),
+            *to.keys = {header.step, ~header.step, extrema_of(header.loss, rank), extrema_of(norm, rank),
                 count_key(is_finite(header.loss) ? 0 : 1, rank)};
             return;
         }
@@ -143,10 +162,12 @@ struct pack_summary {
         const double norm = square_root(norm_squared);
         const double factor = power_of_two(entry.result.scale);
         const std::uint64_t nonfinite = entry.input.nonfinite();
-        reinterpret_cast<bucket_sums*>(sums + 1)[b] = {moments_of(norm, bucket_reference[b]), norm_squared,
-            static_cast<double>(nonfinite), entry.result.sum_of_squares * factor * factor};
-        reinterpret_cast<bucket_keys*>(keys + 1)[b] = {extrema_of(norm, rank), entry.result.digest,
-            ~entry.result.digest, count_key(nonfinite, rank)};
+        const double mean = reinterpret_cast<const double*>(reference + 1)[b];
+        to.bucket_reference(b) = mean;
+        to.bucket(b) = {moments_of(norm, mean), norm_squared, static_cast<double>(nonfinite),
+            entry.result.sum_of_squares * factor * factor};
+        to.bucket_extrema(b) = {extrema_of(norm, rank), entry.result.digest, ~entry.result.digest,
+            count_key(nonfinite, rank)};
     }
 
 private:
@@ -159,38 +180,23 @@ private:
 
 /// Moves the references to the means of the step just summed. Indices as in `pack_summary`.
 struct advance_reference {
-    const step_sums* sums;
-    step_reference* reference;
-    double* bucket_reference;
+    summary_parts from;
+    step_reference* reference; ///< followed by those of the buckets
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
         if (index == 0) {
-            advance(reference->loss, sums->loss);
-            advance(reference->gradient_norm, sums->gradient_norm);
+            advance(reference->loss, from.sums->loss);
+            advance(reference->gradient_norm, from.sums->gradient_norm);
             return;
         }
-        advance(bucket_reference[index - 1], reinterpret_cast<const bucket_sums*>(sums + 1)[index - 1].gradient_norm);
+        advance(reinterpret_cast<double*>(reference + 1)[index - 1], from.bucket(index - 1).gradient_norm);
     }
 
 private:
     COLLPROBE_HD static void advance(double& value, const moment_sums& sums) noexcept
     {
         if (sums.count > 0) value += sums.distance / sums.count;
-    }
-};
-
-/// What a rank reads of a combined step, and the references it was summed with.
-struct summed_step {
-    const step_sums* sums;
-    const step_keys* keys;
-    const step_reference* reference;
-    const double* bucket_reference;
-
-    const bucket_sums& bucket(std::size_t b) const noexcept { return reinterpret_cast<const bucket_sums*>(sums + 1)[b]; }
-    const bucket_keys& bucket_extrema(std::size_t b) const noexcept
-    {
-        return reinterpret_cast<const bucket_keys*>(keys + 1)[b];
     }
 };
 
@@ -235,7 +241,7 @@ inline void align_from_totals(const moment_sums& norms, double reference, double
 
 /// The record of a step from its combined form. Exact checks only: naming a statistical outlier takes
 /// the table of all ranks, which this mode does not have.
-inline void judge_summary(step_judge& judge, const summed_step& step, int ranks,
+inline void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
     view<const bucket_call> calls, std::uint64_t unprobed_calls, view<const double> gram,
     step_record& out, call_site where)
 {
@@ -279,7 +285,7 @@ inline void judge_summary(step_judge& judge, const summed_step& step, int ranks,
         record.inputs.clear();
         const int finite_norms = static_cast<int>(bucket.gradient_norm.count);
         record.gradient_norm
-            = summed_spread(bucket.gradient_norm, finite_norms, step.bucket_reference[b], keys.gradient_norm);
+            = summed_spread(bucket.gradient_norm, finite_norms, step.bucket_reference(b), keys.gradient_norm);
         record.nonfinite = static_cast<std::uint64_t>(bucket.nonfinite);
         record.results_agree
             = !call.is_replicated() || !call.has_result || keys.digest == ~keys.digest_complement;
@@ -300,7 +306,7 @@ inline void judge_summary(step_judge& judge, const summed_step& step, int ranks,
         const double result
             = call.has_result ? factor * factor * bucket.result_norm_squared / copies : not_a_number();
         sum_norm_squared += result;
-        align_from_totals(bucket.gradient_norm, step.bucket_reference[b], bucket.gradient_norm_squared, result, ranks,
+        align_from_totals(bucket.gradient_norm, step.bucket_reference(b), bucket.gradient_norm_squared, result, ranks,
             out.cosine);
         record.pooled_cosine = out.cosine.pooled;
     }

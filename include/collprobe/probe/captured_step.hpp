@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/config.hpp>
+#include <collprobe/probe/detail/step_message.hpp>
+
+namespace collprobe {
+
+template <communicator Comm>
+class probed;
+
+/// A number in memory that the device reads, in single or double precision.
+class device_number {
+public:
+    constexpr device_number() = default;
+    constexpr device_number(const float* address) noexcept : single_(address) {}
+    constexpr device_number(const double* address) noexcept : double_(address) {}
+
+    COLLPROBE_HD double read(double otherwise) const noexcept
+    {
+        if (single_ != nullptr) return static_cast<double>(*single_);
+        return double_ != nullptr ? *double_ : otherwise;
+    }
+
+private:
+    const float* single_ = nullptr;
+    const double* double_ = nullptr;
+};
+
+/// A `step_observation` that is read anew at each replay of a captured step.
+struct device_observation {
+    device_number loss; ///< none: 0
+    device_number weight; ///< none: 1
+    const std::uint64_t* sample_digest = nullptr; ///< none: 0
+};
+
+/// A step recorded in a graph: what `probed::replay` knows it by. Copy it freely; it owns nothing.
+class captured_step {
+public:
+    captured_step() = default;
+
+private:
+    template <communicator Comm>
+    friend class probed;
+    captured_step(const void* recorder, std::uint64_t serial) noexcept : recorder_(recorder), serial_(serial) {}
+
+    const void* recorder_ = nullptr;
+    std::uint64_t serial_ = 0;
+};
+
+/// How a graph, whose nodes are fixed, tells a different step at each replay: it reads a ticket that
+/// the replay writes, on the stream, just before the launch.
+namespace detail {
+
+struct replay_ticket {
+    std::uint64_t step;
+    unsigned char* host_block; ///< where this replay's report goes: memory that the device can write
+};
+
+struct write_ticket {
+    replay_ticket* to;
+    replay_ticket value;
+    COLLPROBE_HD void operator()(std::uint64_t) const noexcept { *to = value; }
+};
+
+/// `write_header` for a graph.
+struct write_captured_header {
+    unsigned char* message;
+    const replay_ticket* ticket;
+    device_observation seen;
+    std::uint64_t unprobed_calls;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        write_header write{message, {}};
+        if (index == 0) {
+            write.value = {ticket->step, seen.loss.read(0), seen.weight.read(1),
+                seen.sample_digest != nullptr ? *seen.sample_digest : 0, unprobed_calls};
+        }
+        write(index);
+    }
+};
+
+/// Copies a run of a report, word by word, to the block on the ticket.
+struct publish_report {
+    typedef std::uint64_t __attribute__((may_alias)) word;
+    const replay_ticket* ticket;
+    const unsigned char* block;
+    std::uint64_t first; ///< byte of the block at which the run starts
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        reinterpret_cast<word*>(ticket->host_block + first)[index]
+            = reinterpret_cast<const word*>(block + first)[index];
+    }
+};
+
+} // namespace detail
+} // namespace collprobe
