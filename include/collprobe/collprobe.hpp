@@ -7,6 +7,7 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local.hpp>
 #include <collprobe/comm/local_calls.hpp>
+#include <collprobe/comm/local_device.hpp>
 #include <collprobe/comm/local_order.hpp>
 #include <collprobe/comm/local_run.hpp>
 #include <collprobe/config.hpp>

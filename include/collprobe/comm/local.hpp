@@ -87,7 +87,7 @@ private:
             on.enqueue(task{state_, rank_, call, own, where, detail::mover_of<Call, T>()});
         } catch (const std::exception& cause) {
             // The number is taken and nobody will come for it.
-            state_->could_not_enqueue(rank_, cause);
+            state_->could_not_enqueue(rank_, cause.what());
             throw;
         }
     }

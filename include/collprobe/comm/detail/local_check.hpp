@@ -24,9 +24,9 @@ public:
         meet.require_usable(rank, call, where);
     }
 
-    [[noreturn]] void fail(const std::string& message) const
+    [[noreturn]] void fail(const std::string& message, status code = status::invalid_argument) const
     {
-        const error bad(status::invalid_argument, message, meet_.origin(rank_, call_, where_), {rank_});
+        const error bad(code, message, meet_.origin(rank_, call_, where_), {rank_});
         meet_.fail(
             {status::peer_failure, list_ranks({rank_}) + " gave a bad argument: " + bad.what(), {rank_}});
         throw bad;

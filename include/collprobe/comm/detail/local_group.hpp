@@ -88,10 +88,10 @@ public:
             {rank}});
     }
     /// And of one that could not put its part of a collective on its stream.
-    void could_not_enqueue(int rank, const std::exception& cause)
+    void could_not_enqueue(int rank, const std::string& cause)
     {
         meet.fail({status::peer_failure,
-            collprobe::detail::list_ranks({rank}) + " could not enqueue: " + cause.what(), {rank}});
+            collprobe::detail::list_ranks({rank}) + " could not enqueue: " + cause, {rank}});
     }
 
     collprobe::detail::board meet;

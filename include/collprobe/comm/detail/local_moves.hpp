@@ -29,6 +29,21 @@ void copy(const T* source, T* destination, std::uint64_t count) noexcept
     std::memcpy(destination, source, static_cast<std::size_t>(count * sizeof(T)));
 }
 
+/// A run of the elements of a collective.
+struct element_run {
+    std::uint64_t first;
+    std::uint64_t count;
+};
+/// What rank `rank` owns of `count` elements: the runs of all ranks differ by one element at most.
+constexpr element_run own_run(std::uint64_t count, int ranks, int rank) noexcept
+{
+    const auto n = static_cast<std::uint64_t>(ranks);
+    const auto own = static_cast<std::uint64_t>(rank);
+    const std::uint64_t share = count / n;
+    const std::uint64_t extra = count % n;
+    return {own * share + (own < extra ? own : extra), share + (own < extra ? 1 : 0)};
+}
+
 // A rank owns a run of elements and alone touches it, in the inputs and outputs of all ranks: so
 // the work is shared, needs no scratch memory and may be in place.
 template <class T>
@@ -36,13 +51,9 @@ void move_all_reduce(const group_state& state, int rank)
 {
     const int n = state.meet.size();
     const std::uint64_t count = state.meet.posted(rank).what.count;
-    const auto ranks = static_cast<std::uint64_t>(n);
-    const auto own = static_cast<std::uint64_t>(rank);
-    const std::uint64_t share = count / ranks;
-    const std::uint64_t extra = count % ranks;
-    const std::uint64_t first = own * share + (own < extra ? own : extra);
-    reduce_in_order<T>(state.order, state.meet.posted(rank).what.operation, n, count, first,
-        first + share + (own < extra ? 1 : 0), [&](int source) { return sent<T>(state, source); },
+    const element_run own = own_run(count, n, rank);
+    reduce_in_order<T>(state.order, state.meet.posted(rank).what.operation, n, count, own.first,
+        own.first + own.count, [&](int source) { return sent<T>(state, source); },
         [&](const T* values, std::uint64_t at, int length) {
             for (int to = 0; to < n; ++to) {
                 copy(values, received<T>(state, to) + at, static_cast<std::uint64_t>(length));
