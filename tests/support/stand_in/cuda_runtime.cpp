@@ -1,0 +1,865 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "tests/support/stand_in/cuda_objects.hpp"
+#include "tests/support/stand_in/stand_in.hpp"
+
+using namespace collprobe;
+using namespace collprobe::stand_in;
+
+namespace {
+
+constexpr int most_devices = 16;
+
+thread_local int this_threads_device = 0;
+thread_local cudaError_t this_threads_error = cudaSuccess;
+thread_local cudaStreamCaptureMode this_threads_mode = cudaStreamCaptureModeGlobal;
+
+struct fake_device {
+    std::atomic<int> broken{0};
+    std::atomic<bool> default_used{false};
+    std::mutex guard;
+    std::vector<CUstream_st*> streams;
+    std::unique_ptr<CUstream_st> default_stream;
+};
+
+struct runtime {
+    std::array<fake_device, most_devices> devices;
+    std::atomic<int> count{2};
+
+    static runtime& instance()
+    {
+        static runtime own;
+        return own;
+    }
+
+private:
+    runtime() { (void)reaper::instance(); } // made first, so that it ends last
+};
+
+fake_device& device(int ordinal) { return runtime::instance().devices[static_cast<std::size_t>(ordinal)]; }
+int device_count() { return runtime::instance().count.load(std::memory_order_relaxed); }
+
+cudaError_t as_error(int code) { return static_cast<cudaError_t>(code); }
+
+cudaError_t done(cudaError_t code)
+{
+    if (code != cudaSuccess) this_threads_error = code;
+    return code;
+}
+
+cudaError_t broken_here() { return as_error(device(this_threads_device).broken.load(std::memory_order_relaxed)); }
+
+// A task that threw is what a fault in a kernel is: the device is broken from then on.
+cudaError_t break_by_fault(int ordinal)
+{
+    device(ordinal).broken.store(cudaErrorLaunchFailure, std::memory_order_relaxed);
+    return cudaErrorLaunchFailure;
+}
+
+// Counts the call and gives out a scripted failure, or that of a broken device.
+#define STAND_IN_CALL_ON_ANY_DEVICE(function) \
+    static scripted& own_script = scripted::named(#function); \
+    if (const int scripted_code = own_script.enter(); scripted_code != 0) return done(as_error(scripted_code))
+#define STAND_IN_CALL(function) \
+    STAND_IN_CALL_ON_ANY_DEVICE(function); \
+    if (const cudaError_t broken = broken_here(); broken != cudaSuccess) return done(broken)
+
+// --- Streams ---
+
+CUstream_st* default_stream()
+{
+    fake_device& here = device(this_threads_device);
+    const std::lock_guard lock(here.guard);
+    if (!here.default_stream) {
+        here.default_stream = std::make_unique<CUstream_st>(this_threads_device, false, true);
+        here.default_used.store(true, std::memory_order_relaxed);
+    }
+    return here.default_stream.get();
+}
+
+CUstream_st* new_stream(int ordinal, bool blocking)
+{
+    auto* const made = new CUstream_st(ordinal, blocking, false);
+    const std::lock_guard lock(device(ordinal).guard);
+    device(ordinal).streams.push_back(made);
+    return made;
+}
+
+void end_stream(CUstream_st* stream)
+{
+    {
+        const std::lock_guard lock(device(stream->device).guard);
+        std::erase(device(stream->device).streams, stream);
+    }
+    if (stream->capturing.load(std::memory_order_relaxed)) {
+        const std::lock_guard lock(captures::instance().guard);
+        if (stream->capture) {
+            stream->capture->valid = false;
+            stream->capture->members[stream->branch] = nullptr;
+        }
+    }
+    delete stream;
+}
+
+struct per_thread_streams {
+    std::array<CUstream_st*, most_devices> streams{};
+    ~per_thread_streams()
+    {
+        for (CUstream_st* const stream : streams) {
+            if (stream != nullptr) end_stream(stream);
+        }
+    }
+};
+thread_local per_thread_streams this_threads_streams;
+
+CUstream_st* object(cudaStream_t handle)
+{
+    if (handle == nullptr || handle == cudaStreamLegacy) return default_stream();
+    if (handle != cudaStreamPerThread) return handle;
+    CUstream_st*& own = this_threads_streams.streams[static_cast<std::size_t>(this_threads_device)];
+    if (own == nullptr) own = new_stream(this_threads_device, true);
+    return own;
+}
+
+bool blocking_stream_captures(CUstream_st* default_one, bool invalidate)
+{
+    if (captures::instance().count.load(std::memory_order_relaxed) == 0) return false;
+    const std::lock_guard lock(captures::instance().guard);
+    bool found = false;
+    const std::lock_guard device_lock(device(default_one->device).guard);
+    for (CUstream_st* const stream : device(default_one->device).streams) {
+        if (!stream->blocking || !stream->capture) continue;
+        found = true;
+        if (invalidate) stream->capture->valid = false;
+    }
+    return found;
+}
+
+// The implicit order between the default stream and those not created as non-blocking.
+cudaError_t order_with_default(CUstream_st* stream)
+{
+    fake_device& here = device(stream->device);
+    if (!here.default_used.load(std::memory_order_relaxed)) return cudaSuccess;
+    if (stream->is_default) {
+        if (blocking_stream_captures(stream, true)) return cudaErrorStreamCaptureImplicit;
+        const std::lock_guard lock(here.guard);
+        for (CUstream_st* const other : here.streams) {
+            if (!other->blocking) continue;
+            host::event edge;
+            edge.record(*other->queue);
+            stream->queue->wait(edge);
+        }
+    } else if (stream->blocking) {
+        host::event edge;
+        edge.record(*default_stream()->queue);
+        stream->queue->wait(edge);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t synchronize(CUstream_st* stream)
+{
+    try {
+        stream->queue->synchronize();
+        return cudaSuccess;
+    } catch (...) {
+        return break_by_fault(stream->device);
+    }
+}
+
+// --- Captures ---
+
+// A call that could disturb a capture: forbidden where the documentation of
+// cudaThreadExchangeStreamCaptureMode says so, and the capture is lost then.
+cudaError_t forbid_during_capture()
+{
+    captures& all = captures::instance();
+    if (this_threads_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
+    if (all.count.load(std::memory_order_relaxed) == 0) return cudaSuccess;
+    const std::lock_guard lock(all.guard);
+    cudaError_t result = cudaSuccess;
+    for (const auto& running : all.active) {
+        const bool own = running->owner == std::this_thread::get_id();
+        const bool forbids = own ? running->mode != cudaStreamCaptureModeRelaxed
+                                 : running->mode == cudaStreamCaptureModeGlobal
+                && this_threads_mode == cudaStreamCaptureModeGlobal;
+        if (!forbids) continue;
+        running->valid = false;
+        result = cudaErrorStreamCaptureUnsupported;
+    }
+    return result;
+}
+
+// A call that no mode allows on a stream that captures.
+cudaError_t forbid_on_capturing(CUstream_st* stream)
+{
+    if (stream->is_default && blocking_stream_captures(stream, true)) return cudaErrorStreamCaptureImplicit;
+    if (!stream->capturing.load(std::memory_order_relaxed)) return cudaSuccess;
+    const std::lock_guard lock(captures::instance().guard);
+    if (!stream->capture) return cudaSuccess;
+    stream->capture->valid = false;
+    return cudaErrorStreamCaptureUnsupported;
+}
+
+cudaError_t forbid_captured(CUevent_st* event)
+{
+    std::shared_ptr<captured_point> point;
+    {
+        const std::lock_guard lock(event->guard);
+        point = event->captured;
+    }
+    if (!point) return cudaSuccess;
+    const std::lock_guard lock(captures::instance().guard);
+    if (!point->of->ended) point->of->valid = false;
+    return cudaErrorCapturedEvent;
+}
+
+cudaError_t capture_state(CUstream_st* stream, cudaStreamCaptureStatus* state, unsigned long long* number)
+{
+    *state = cudaStreamCaptureStatusNone;
+    if (stream->is_default && blocking_stream_captures(stream, false)) return cudaErrorStreamCaptureImplicit;
+    if (!stream->capturing.load(std::memory_order_relaxed)) return cudaSuccess;
+    const std::lock_guard lock(captures::instance().guard);
+    if (!stream->capture) return cudaSuccess;
+    *state = stream->capture->valid ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusInvalidated;
+    if (number != nullptr) *number = stream->capture->number;
+    return cudaSuccess;
+}
+
+void join(CUstream_st* stream, const std::shared_ptr<capture>& into, frontier start)
+{
+    stream->capture = into;
+    stream->branch = into->add_branch(stream, std::move(start));
+    stream->capturing.store(true, std::memory_order_relaxed);
+}
+
+cudaError_t record_captured(CUevent_st* event, CUstream_st* stream)
+{
+    const std::lock_guard captures_lock(captures::instance().guard);
+    capture& into = *stream->capture;
+    if (!into.valid) return cudaErrorStreamCaptureInvalidated;
+    auto point = std::make_shared<captured_point>();
+    point->of = stream->capture;
+    point->event = into.body.events++;
+    point->reached = into.reached[stream->branch];
+    into.body.operations.push_back({stream->branch, nullptr, point->event, true});
+    const std::lock_guard lock(event->guard);
+    event->captured = std::move(point);
+    return cudaSuccess;
+}
+
+cudaError_t wait_captured(CUstream_st* stream, const std::shared_ptr<captured_point>& point)
+{
+    const std::lock_guard lock(captures::instance().guard);
+    if (!stream->capture) {
+        if (point->of->ended) return cudaErrorCapturedEvent;
+        if (!point->of->valid) return cudaErrorStreamCaptureInvalidated;
+        if (stream->is_default) return cudaErrorStreamCaptureImplicit;
+        join(stream, point->of, {});
+    }
+    capture& into = *stream->capture;
+    if (!into.valid) return cudaErrorStreamCaptureInvalidated;
+    if (!point || point->of->ended) {
+        into.valid = false;
+        return cudaErrorStreamCaptureIsolation;
+    }
+    if (point->of != stream->capture) {
+        into.valid = false;
+        point->of->valid = false;
+        return cudaErrorStreamCaptureMerge;
+    }
+    into.body.operations.push_back({stream->branch, nullptr, point->event, false});
+    merge(into.reached[stream->branch], point->reached);
+    return cudaSuccess;
+}
+
+// --- Memory ---
+
+struct allocation {
+    std::size_t bytes = 0;
+    cudaMemoryType type = cudaMemoryTypeUnregistered;
+    int device = 0;
+};
+
+struct memory_table {
+    std::mutex guard;
+    std::map<std::uintptr_t, allocation> live; // by first address
+
+    static memory_table& instance()
+    {
+        static memory_table* const own = new memory_table; // buffers may outlive static destructors
+        return *own;
+    }
+};
+
+cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type)
+{
+    *memory = nullptr;
+    if (bytes == 0) return cudaSuccess;
+    constexpr std::size_t most_bytes = std::size_t{1} << 36;
+    if (bytes > most_bytes || posix_memalign(memory, 256, bytes) != 0) return cudaErrorMemoryAllocation;
+    std::memset(*memory, 0xA5, bytes);
+    const std::lock_guard lock(memory_table::instance().guard);
+    memory_table::instance().live[reinterpret_cast<std::uintptr_t>(*memory)] = {bytes, type, this_threads_device};
+    return cudaSuccess;
+}
+
+// Does not wait for the device, as cudaFree mostly does: that must not be relied on, and work that
+// still uses the memory is found by the sanitizers.
+cudaError_t deallocate(void* memory, cudaMemoryType type)
+{
+    if (memory == nullptr) return cudaSuccess;
+    std::size_t bytes = 0;
+    {
+        const std::lock_guard lock(memory_table::instance().guard);
+        const auto found = memory_table::instance().live.find(reinterpret_cast<std::uintptr_t>(memory));
+        if (found == memory_table::instance().live.end() || found->second.type != type) return cudaErrorInvalidValue;
+        bytes = found->second.bytes;
+        memory_table::instance().live.erase(found);
+    }
+    std::memset(memory, 0xDD, bytes);
+    std::free(memory);
+    return cudaSuccess;
+}
+
+} // namespace
+
+// --- What tests see ---
+
+namespace collprobe::stand_in {
+
+void set_device_count(int count) { runtime::instance().count.store(std::min(count, most_devices)); }
+
+void break_device(int ordinal, cudaError_t code) { device(ordinal).broken.store(code); }
+
+void reset()
+{
+    detail::reset_scripts();
+    for (fake_device& each : runtime::instance().devices) each.broken.store(0);
+    this_threads_error = cudaSuccess;
+}
+
+std::size_t live_allocations()
+{
+    const std::lock_guard lock(memory_table::instance().guard);
+    return memory_table::instance().live.size();
+}
+
+namespace detail {
+
+cudaError_t finish(cudaError_t code) { return done(code); }
+
+cudaError_t resolve(cudaStream_t on, target& to)
+{
+    CUstream_st* const stream = object(on);
+    if (stream->capturing.load(std::memory_order_relaxed)) return cudaSuccess;
+    if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return code;
+    to.stream = stream->queue->get();
+    return cudaSuccess;
+}
+
+cudaError_t append(cudaStream_t on, std::function<void(host::stream_ref)> issue)
+{
+    CUstream_st* const stream = object(on);
+    const std::lock_guard lock(captures::instance().guard);
+    if (!stream->capture || !stream->capture->valid) return cudaErrorStreamCaptureInvalidated;
+    stream->capture->add_work(stream->branch, std::move(issue));
+    return cudaSuccess;
+}
+
+cudaError_t enter_launch(cudaStream_t on)
+{
+    static scripted& own = scripted::named("cudaLaunchKernel");
+    if (const int code = own.enter(); code != 0) return as_error(code);
+    if (const cudaError_t broken = broken_here(); broken != cudaSuccess) return broken;
+    return object(on)->device == this_threads_device ? cudaSuccess : cudaErrorInvalidResourceHandle;
+}
+
+} // namespace detail
+
+cudaError_t enqueue_at_launch(cudaStream_t on, std::function<void(host::stream_ref)> issue)
+{
+    detail::target to;
+    cudaError_t code = detail::resolve(on, to);
+    if (code == cudaSuccess) {
+        if (to.stream) {
+            issue(*to.stream);
+        } else {
+            code = detail::append(on, std::move(issue));
+        }
+    }
+    return done(code);
+}
+
+} // namespace collprobe::stand_in
+
+// --- The runtime's functions ---
+
+extern "C" {
+
+// Errors and devices.
+
+cudaError_t CUDARTAPI cudaGetLastError(void)
+{
+    const cudaError_t code = this_threads_error;
+    this_threads_error = broken_here();
+    return code;
+}
+cudaError_t CUDARTAPI cudaPeekAtLastError(void) { return this_threads_error; }
+
+const char* CUDARTAPI cudaGetErrorName(cudaError_t code)
+{
+    switch (code) {
+#define STAND_IN_NAME(name) \
+    case name: return #name
+        STAND_IN_NAME(cudaSuccess);
+        STAND_IN_NAME(cudaErrorInvalidValue);
+        STAND_IN_NAME(cudaErrorMemoryAllocation);
+        STAND_IN_NAME(cudaErrorInitializationError);
+        STAND_IN_NAME(cudaErrorCudartUnloading);
+        STAND_IN_NAME(cudaErrorInsufficientDriver);
+        STAND_IN_NAME(cudaErrorNoDevice);
+        STAND_IN_NAME(cudaErrorInvalidDevice);
+        STAND_IN_NAME(cudaErrorInvalidResourceHandle);
+        STAND_IN_NAME(cudaErrorIllegalState);
+        STAND_IN_NAME(cudaErrorNotReady);
+        STAND_IN_NAME(cudaErrorIllegalAddress);
+        STAND_IN_NAME(cudaErrorPeerAccessAlreadyEnabled);
+        STAND_IN_NAME(cudaErrorECCUncorrectable);
+        STAND_IN_NAME(cudaErrorInvalidConfiguration);
+        STAND_IN_NAME(cudaErrorLaunchFailure);
+        STAND_IN_NAME(cudaErrorLaunchTimeout);
+        STAND_IN_NAME(cudaErrorNotSupported);
+        STAND_IN_NAME(cudaErrorStreamCaptureUnsupported);
+        STAND_IN_NAME(cudaErrorStreamCaptureInvalidated);
+        STAND_IN_NAME(cudaErrorStreamCaptureMerge);
+        STAND_IN_NAME(cudaErrorStreamCaptureUnmatched);
+        STAND_IN_NAME(cudaErrorStreamCaptureUnjoined);
+        STAND_IN_NAME(cudaErrorStreamCaptureIsolation);
+        STAND_IN_NAME(cudaErrorStreamCaptureImplicit);
+        STAND_IN_NAME(cudaErrorCapturedEvent);
+        STAND_IN_NAME(cudaErrorStreamCaptureWrongThread);
+#undef STAND_IN_NAME
+    default: return "unrecognized error code";
+    }
+}
+const char* CUDARTAPI cudaGetErrorString(cudaError_t) { return "said by the stand-in"; }
+
+cudaError_t CUDARTAPI cudaGetDeviceCount(int* count)
+{
+    STAND_IN_CALL_ON_ANY_DEVICE(cudaGetDeviceCount);
+    *count = device_count();
+    return done(*count == 0 ? cudaErrorNoDevice : cudaSuccess);
+}
+cudaError_t CUDARTAPI cudaGetDevice(int* ordinal)
+{
+    STAND_IN_CALL_ON_ANY_DEVICE(cudaGetDevice);
+    *ordinal = this_threads_device;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaSetDevice(int ordinal)
+{
+    STAND_IN_CALL_ON_ANY_DEVICE(cudaSetDevice);
+    if (ordinal < 0 || ordinal >= device_count()) return done(cudaErrorInvalidDevice);
+    this_threads_device = ordinal;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaDeviceSynchronize(void)
+{
+    STAND_IN_CALL(cudaDeviceSynchronize);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    std::vector<host::event> ends;
+    {
+        fake_device& here = device(this_threads_device);
+        const std::lock_guard lock(here.guard);
+        for (CUstream_st* const stream : here.streams) ends.emplace_back().record(*stream->queue);
+        if (here.default_stream) ends.emplace_back().record(*here.default_stream->queue);
+    }
+    try {
+        for (const host::event& end : ends) end.synchronize();
+    } catch (...) {
+        return done(break_by_fault(this_threads_device));
+    }
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* can, int from, int to)
+{
+    STAND_IN_CALL(cudaDeviceCanAccessPeer);
+    if (from < 0 || from >= device_count() || to < 0 || to >= device_count()) return done(cudaErrorInvalidDevice);
+    *can = from == to ? 0 : 1;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peer, unsigned int)
+{
+    STAND_IN_CALL(cudaDeviceEnablePeerAccess);
+    static std::array<std::atomic<bool>, most_devices * most_devices> enabled{};
+    if (peer < 0 || peer >= device_count() || peer == this_threads_device) return done(cudaErrorInvalidDevice);
+    const bool before = enabled[static_cast<std::size_t>(this_threads_device * most_devices + peer)].exchange(true);
+    return done(before ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
+}
+cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
+
+// Memory.
+
+cudaError_t CUDARTAPI cudaMalloc(void** memory, size_t bytes)
+{
+    STAND_IN_CALL(cudaMalloc);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    return done(allocate(memory, bytes, cudaMemoryTypeDevice));
+}
+cudaError_t CUDARTAPI cudaFree(void* memory)
+{
+    STAND_IN_CALL(cudaFree);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    return done(deallocate(memory, cudaMemoryTypeDevice));
+}
+cudaError_t CUDARTAPI cudaHostAlloc(void** memory, size_t bytes, unsigned int)
+{
+    STAND_IN_CALL(cudaHostAlloc);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    return done(allocate(memory, bytes, cudaMemoryTypeHost));
+}
+cudaError_t CUDARTAPI cudaFreeHost(void* memory)
+{
+    STAND_IN_CALL(cudaFreeHost);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    return done(deallocate(memory, cudaMemoryTypeHost));
+}
+cudaError_t CUDARTAPI cudaHostGetDevicePointer(void** on_device, void* on_host, unsigned int)
+{
+    STAND_IN_CALL(cudaHostGetDevicePointer);
+    *on_device = on_host;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory)
+{
+    STAND_IN_CALL(cudaPointerGetAttributes);
+    *attributes = {};
+    attributes->type = cudaMemoryTypeUnregistered;
+    attributes->device = -2; // cudaInvalidDeviceId
+    const auto address = reinterpret_cast<std::uintptr_t>(memory);
+    memory_table& table = memory_table::instance();
+    const std::lock_guard lock(table.guard);
+    auto found = table.live.upper_bound(address);
+    if (found == table.live.begin()) return cudaSuccess;
+    --found;
+    if (address - found->first >= found->second.bytes) return cudaSuccess;
+    attributes->type = found->second.type;
+    attributes->device = found->second.device;
+    attributes->devicePointer = const_cast<void*>(memory);
+    if (found->second.type == cudaMemoryTypeHost) attributes->hostPointer = const_cast<void*>(memory);
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
+{
+    STAND_IN_CALL(cudaMemcpyAsync);
+    if (bytes == 0) return cudaSuccess;
+    if (to == nullptr || from == nullptr) return done(cudaErrorInvalidValue);
+    return enqueue(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });
+}
+cudaError_t CUDARTAPI cudaMemcpyPeerAsync(
+    void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream)
+{
+    STAND_IN_CALL(cudaMemcpyPeerAsync);
+    if (std::max(to_device, from_device) >= device_count()) return done(cudaErrorInvalidDevice);
+    return enqueue(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });
+}
+cudaError_t CUDARTAPI cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream)
+{
+    STAND_IN_CALL(cudaMemsetAsync);
+    if (bytes == 0) return cudaSuccess;
+    if (to == nullptr) return done(cudaErrorInvalidValue);
+    return enqueue(stream, [to, value, bytes] { std::memset(to, value, bytes); });
+}
+cudaError_t CUDARTAPI cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
+{
+    STAND_IN_CALL(cudaMemcpy);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    const cudaError_t code = enqueue(nullptr, [to, from, bytes] { std::memcpy(to, from, bytes); });
+    return code != cudaSuccess ? code : done(synchronize(default_stream()));
+}
+cudaError_t CUDARTAPI cudaMemset(void* to, int value, size_t bytes)
+{
+    STAND_IN_CALL(cudaMemset);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    return enqueue(nullptr, [to, value, bytes] { std::memset(to, value, bytes); });
+}
+
+// Streams.
+
+cudaError_t CUDARTAPI cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags)
+{
+    STAND_IN_CALL(cudaStreamCreateWithFlags);
+    *stream = new_stream(this_threads_device, (flags & cudaStreamNonBlocking) == 0);
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int)
+{
+    STAND_IN_CALL(cudaStreamCreateWithPriority);
+    *stream = new_stream(this_threads_device, (flags & cudaStreamNonBlocking) == 0);
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaStreamCreate(cudaStream_t* stream)
+{
+    STAND_IN_CALL(cudaStreamCreate);
+    *stream = new_stream(this_threads_device, true);
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream)
+{
+    STAND_IN_CALL_ON_ANY_DEVICE(cudaStreamDestroy);
+    if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) {
+        return done(cudaErrorInvalidResourceHandle);
+    }
+    end_stream(stream);
+    return cudaSuccess;
+}
+#if CUDART_VERSION >= 12080
+cudaError_t CUDARTAPI cudaStreamGetDevice(cudaStream_t stream, int* ordinal)
+{
+    STAND_IN_CALL(cudaStreamGetDevice);
+    *ordinal = object(stream)->device;
+    return cudaSuccess;
+}
+#endif
+cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t handle)
+{
+    STAND_IN_CALL(cudaStreamSynchronize);
+    CUstream_st* const stream = object(handle);
+    if (const cudaError_t code = forbid_on_capturing(stream); code != cudaSuccess) return done(code);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return done(code);
+    return done(synchronize(stream));
+}
+cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t handle)
+{
+    STAND_IN_CALL(cudaStreamQuery);
+    CUstream_st* const stream = object(handle);
+    if (const cudaError_t code = forbid_on_capturing(stream); code != cudaSuccess) return done(code);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    host::event end;
+    end.record(*stream->queue);
+    try {
+        return done(end.query() ? cudaSuccess : cudaErrorNotReady);
+    } catch (...) {
+        return done(break_by_fault(stream->device));
+    }
+}
+cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned int)
+{
+    STAND_IN_CALL(cudaStreamWaitEvent);
+    CUstream_st* const stream = object(handle);
+    host::event recorded;
+    std::shared_ptr<captured_point> captured;
+    {
+        const std::lock_guard lock(event->guard);
+        recorded = event->recorded;
+        captured = event->captured;
+    }
+    if (captured || stream->capturing.load(std::memory_order_relaxed)) return done(wait_captured(stream, captured));
+    if (!recorded.recorded()) return cudaSuccess; // as CUDA does: there is nothing to wait for
+    if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return done(code);
+    stream->queue->wait(recorded);
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument)
+{
+    STAND_IN_CALL(cudaLaunchHostFunc);
+    return enqueue(stream, [function, argument] { function(argument); });
+}
+
+// Events.
+
+cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int)
+{
+    STAND_IN_CALL(cudaEventCreateWithFlags);
+    *event = new CUevent_st(this_threads_device);
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event)
+{
+    STAND_IN_CALL_ON_ANY_DEVICE(cudaEventDestroy);
+    delete event;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
+{
+    STAND_IN_CALL(cudaEventRecord);
+    CUstream_st* const stream = object(handle);
+    if (stream->device != event->device) return done(cudaErrorInvalidResourceHandle);
+    if (stream->capturing.load(std::memory_order_relaxed)) return done(record_captured(event, stream));
+    if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return done(code);
+    const std::lock_guard lock(event->guard);
+    event->recorded.record(*stream->queue);
+    event->captured.reset();
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event)
+{
+    STAND_IN_CALL(cudaEventQuery);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    if (const cudaError_t code = forbid_captured(event); code != cudaSuccess) return done(code);
+    host::event recorded;
+    {
+        const std::lock_guard lock(event->guard);
+        recorded = event->recorded;
+    }
+    try {
+        return done(!recorded.recorded() || recorded.query() ? cudaSuccess : cudaErrorNotReady);
+    } catch (...) {
+        return done(break_by_fault(event->device));
+    }
+}
+cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event)
+{
+    STAND_IN_CALL(cudaEventSynchronize);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    if (const cudaError_t code = forbid_captured(event); code != cudaSuccess) return done(code);
+    host::event recorded;
+    {
+        const std::lock_guard lock(event->guard);
+        recorded = event->recorded;
+    }
+    try {
+        if (recorded.recorded()) recorded.synchronize();
+        return cudaSuccess;
+    } catch (...) {
+        return done(break_by_fault(event->device));
+    }
+}
+
+// Captures and graphs.
+
+cudaError_t CUDARTAPI cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode)
+{
+    STAND_IN_CALL_ON_ANY_DEVICE(cudaThreadExchangeStreamCaptureMode);
+    std::swap(*mode, this_threads_mode);
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* state)
+{
+    STAND_IN_CALL(cudaStreamIsCapturing);
+    return done(capture_state(object(stream), state, nullptr));
+}
+
+namespace {
+cudaError_t get_capture_info(cudaStream_t stream, cudaStreamCaptureStatus* state, unsigned long long* number)
+{
+    STAND_IN_CALL(cudaStreamGetCaptureInfo);
+    return done(capture_state(object(stream), state, number));
+}
+} // namespace
+#if CUDART_VERSION >= 13000
+cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* state,
+    unsigned long long* number, cudaGraph_t*, const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*)
+#elif CUDART_VERSION >= 12000
+// The headers of CUDA 12 call this cudaStreamGetCaptureInfo_v2 by a macro.
+cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* state,
+    unsigned long long* number, cudaGraph_t*, const cudaGraphNode_t**, size_t*)
+#else
+cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(
+    cudaStream_t stream, cudaStreamCaptureStatus* state, unsigned long long* number)
+#endif
+{
+    return get_capture_info(stream, state, number);
+}
+
+cudaError_t CUDARTAPI cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode)
+{
+    STAND_IN_CALL(cudaStreamBeginCapture);
+    CUstream_st* const stream = object(handle);
+    if (stream->is_default) return done(cudaErrorStreamCaptureUnsupported);
+    captures& all = captures::instance();
+    const std::lock_guard lock(all.guard);
+    if (stream->capture) return done(cudaErrorIllegalState);
+    auto begun = std::make_shared<capture>();
+    begun->mode = mode;
+    begun->number = all.next_number++;
+    begun->owner = std::this_thread::get_id();
+    join(stream, begun, {});
+    all.active.push_back(std::move(begun));
+    all.count.store(static_cast<unsigned>(all.active.size()), std::memory_order_relaxed);
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph)
+{
+    STAND_IN_CALL(cudaStreamEndCapture);
+    *graph = nullptr;
+    CUstream_st* const stream = object(handle);
+    captures& all = captures::instance();
+    const std::lock_guard lock(all.guard);
+    const std::shared_ptr<capture> ending = stream->capture;
+    if (!ending) return done(cudaErrorIllegalState);
+    if (ending->mode != cudaStreamCaptureModeRelaxed && ending->owner != std::this_thread::get_id()) {
+        return done(cudaErrorStreamCaptureWrongThread);
+    }
+    if (stream->branch != 0) {
+        ending->valid = false;
+        return done(cudaErrorStreamCaptureUnmatched);
+    }
+    ending->ended = true;
+    for (CUstream_st* const member : ending->members) {
+        if (member == nullptr) continue;
+        member->capturing.store(false, std::memory_order_relaxed);
+        member->capture.reset();
+    }
+    std::erase(all.active, ending);
+    all.count.store(static_cast<unsigned>(all.active.size()), std::memory_order_relaxed);
+    if (!ending->valid) return done(cudaErrorStreamCaptureInvalidated);
+    if (!ending->joined()) return done(cudaErrorStreamCaptureUnjoined);
+    *graph = new CUgraph_st{std::make_shared<const graph_body>(std::move(ending->body))};
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t* runnable, cudaGraph_t graph, unsigned long long)
+{
+    STAND_IN_CALL(cudaGraphInstantiateWithFlags);
+    if (graph == nullptr) return done(cudaErrorInvalidValue);
+    *runnable = new CUgraphExec_st(graph->body);
+    return cudaSuccess;
+}
+#if CUDART_VERSION >= 12000
+cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t* runnable, cudaGraph_t graph, unsigned long long)
+#else
+cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t* runnable, cudaGraph_t graph, cudaGraphNode_t*, char*, size_t)
+#endif
+{
+    STAND_IN_CALL(cudaGraphInstantiate);
+    if (graph == nullptr) return done(cudaErrorInvalidValue);
+    *runnable = new CUgraphExec_st(graph->body);
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaGraphLaunch(cudaGraphExec_t runnable, cudaStream_t handle)
+{
+    STAND_IN_CALL(cudaGraphLaunch);
+    CUstream_st* const stream = object(handle);
+    if (stream->capturing.load(std::memory_order_relaxed)) return done(cudaErrorNotSupported); // a graph in a graph
+    if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return done(code);
+    runnable->launch(*stream->queue);
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaGraphExecDestroy(cudaGraphExec_t runnable)
+{
+    STAND_IN_CALL_ON_ANY_DEVICE(cudaGraphExecDestroy);
+    delete runnable;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaGraphDestroy(cudaGraph_t graph)
+{
+    STAND_IN_CALL_ON_ANY_DEVICE(cudaGraphDestroy);
+    delete graph;
+    return cudaSuccess;
+}
+
+} // extern "C"

@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include <collprobe/detail/reduce_blocks.hpp>
+#include <collprobe/device/cuda.hpp>
+
+#include "tests/support/stand_in/stand_in.hpp"
+
+/// The kernels of `cuda::device` as host loops on the stand-in's streams: what
+/// `device/cuda_kernels.cuh` defines under nvcc. Include one of the two, never both.
+namespace collprobe::cuda {
+
+template <class Body>
+void device::for_each(stream_ref on, std::uint64_t count, Body body)
+{
+    if (count == 0) return;
+    check(stand_in::launch(on.get(),
+              [count, body] {
+                  for (std::uint64_t index = 0; index < count; ++index) body(index);
+              }),
+        "cudaLaunchKernel", -1, on.get());
+}
+
+template <class Reducer, class Result>
+void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch)
+{
+    static_assert(sizeof(typename Reducer::partial) <= workspace::max_partial_bytes);
+    std::uint32_t* const ticket = scratch.ticket();
+    check(stand_in::launch(on.get(),
+              [reducer, count, result, ticket] {
+                  // As on the device: two streams that share a workspace race, and leave a wrong ticket.
+                  ++*ticket;
+                  *result = reducer.finish(collprobe::detail::reduce_blocks(reducer, count));
+                  --*ticket;
+              }),
+        "cudaLaunchKernel", -1, on.get());
+}
+
+} // namespace collprobe::cuda

@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <cuda_runtime_api.h>
+
+#include <collprobe/device/host_stream.hpp>
+
+/// A CUDA runtime without a GPU, for tests: the functions of `cuda_runtime_api.h` that the library
+/// calls, with their documented meaning, linked in place of libcudart (`cuda_runtime.cpp`). Streams
+/// are `host::stream`s: work runs asynchronously on a thread per stream and nothing orders two of
+/// them but events, so a missing edge is a race that ThreadSanitizer sees. Streams in a graph stay
+/// apart when it is launched, for the same reason.
+///
+/// "Device" memory is host memory. It is filled with a pattern when allocated and when freed.
+namespace collprobe::stand_in {
+
+// --- What tests script and count ---
+
+/// How many devices there are; 2 unless set. Set it before a device is used.
+void set_device_count(int count);
+
+/// The next call of `function` ("cudaMalloc") that is not scripted yet returns `code` and does nothing
+/// else, after `skip` more calls that work. Several scripts of a function are used in the order given.
+/// Kernel launches are "cudaLaunchKernel". Any number, so that other stand-ins can use this as well.
+void fail_next(const char* function, int code, unsigned skip = 0);
+
+/// How often `function` has been called, by any thread, since the start or `reset`.
+std::uint64_t calls(const char* function);
+
+/// From now on every call fails with `code` while `device` is current, as after a fault in a kernel;
+/// the error stays until `reset`.
+void break_device(int device, cudaError_t code);
+
+/// Forgets scripts, counts, broken devices and the calling thread's last error.
+void reset();
+
+/// Live allocations of cudaMalloc and cudaHostAlloc.
+std::size_t live_allocations();
+
+/// A function of a stand-in: counts its calls and gives out its scripted failures. Counting orders no
+/// threads: what is scripted is looked at only while there is something.
+class scripted {
+public:
+    /// The one of that name, made on first use; valid for ever.
+    static scripted& named(const char* function);
+    /// Counts a call; the code it shall fail with, 0 for none.
+    int enter();
+
+    void add(unsigned skip, int code);
+    void reset();
+    std::uint64_t calls() const noexcept { return calls_.load(std::memory_order_relaxed); }
+
+private:
+    struct script {
+        unsigned skip;
+        int code;
+    };
+    std::atomic<std::uint64_t> calls_{0};
+    std::atomic<std::size_t> armed_{0};
+    std::mutex guard_;
+    std::deque<script> scripts_;
+};
+
+// --- Work on streams ---
+
+namespace detail {
+
+/// Where work on a stream goes: to the host stream underneath, or into the capture.
+struct target {
+    std::optional<host::stream_ref> stream;
+};
+/// Empty target: the stream is capturing.
+cudaError_t resolve(cudaStream_t on, target& to);
+cudaError_t append(cudaStream_t on, std::function<void(host::stream_ref)> issue);
+/// What a kernel launch checks first.
+cudaError_t enter_launch(cudaStream_t on);
+void reset_scripts();
+/// Sets the calling thread's last error.
+cudaError_t finish(cudaError_t code);
+
+} // namespace detail
+
+/// Runs `task` (copyable, no arguments) in the order of the stream, or at each launch of the graph
+/// that the stream is capturing.
+template <class Task>
+cudaError_t enqueue(cudaStream_t on, Task task)
+{
+    detail::target to;
+    cudaError_t code = detail::resolve(on, to);
+    if (code != cudaSuccess) return detail::finish(code);
+    if (to.stream) {
+        to.stream->enqueue(std::move(task));
+    } else {
+        code = detail::append(on, [task = std::move(task)](host::stream_ref stream) { stream.enqueue(task); });
+    }
+    return detail::finish(code);
+}
+
+/// A kernel launch: `enqueue`, but the stream's device must be the current one and it can be scripted.
+template <class Task>
+cudaError_t launch(cudaStream_t on, Task task)
+{
+    if (const cudaError_t code = detail::enter_launch(on); code != cudaSuccess) return detail::finish(code);
+    return enqueue(on, std::move(task));
+}
+
+/// Calls `issue` with the host stream underneath, now or at each launch of the graph that the stream
+/// is capturing: for operations that enqueue more than one task, or whose tasks differ each time.
+cudaError_t enqueue_at_launch(cudaStream_t on, std::function<void(host::stream_ref)> issue);
+
+} // namespace collprobe::stand_in
