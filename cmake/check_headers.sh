@@ -13,11 +13,16 @@ cd "$1"
     grep -rnE "^[[:space:]]*#[[:space:]]*include[[:space:]]*<($heavy)>" --include='*.hpp' . |
         sed -E 's/(<[^>]*>).*/\1 is too costly to include/'
 
-    # Vendors' headers stay behind the files that are named for them.
-    vendors='cuda[^>"]*|cub/[^>"]*|cooperative_groups[^>"]*|thrust/[^>"]*|nvtx3/[^>"]*|nccl[^>"]*|mpi\.h|device_launch_parameters\.h'
+    # Vendors' headers, and the headers that need them, stay behind the files that are named for them.
+    vendors='cuda[^>"]*|nvtx3/[^>"]*|nccl[^>"]*|mpi\.h|collprobe/device/(detail/)?cuda[^>"]*|collprobe/comm/(detail/)?(nccl|mpi)[^>"]*'
     grep -rnE "^[[:space:]]*#[[:space:]]*include[[:space:]]*[<\"]($vendors)[>\"]" --include='*.hpp' . |
-        grep -vE '^\./(device/cuda|comm/nccl|comm/mpi)' |
+        grep -vE '^\./(device/(detail/)?cuda|comm/(detail/)?(nccl|mpi))' |
         sed -E 's/$/ (only device\/cuda*, comm\/nccl* and comm\/mpi* may)/'
+
+    # What only nvcc compiles stays out of every .hpp.
+    kernels='cub/[^>"]*|thrust/[^>"]*|cooperative_groups[^>"]*|device_launch_parameters\.h|[^>"]*\.cuh'
+    grep -rnE "^[[:space:]]*#[[:space:]]*include[[:space:]]*[<\"]($kernels)[>\"]" --include='*.hpp' . |
+        sed -E 's/$/ (only a .cuh may)/'
 
     # A reader of the umbrella gets every public header that needs nothing but a C++ compiler.
     find . -name '*.hpp' ! -path '*/detail/*' ! -path './device/cuda*' ! -path './comm/nccl*' \

@@ -2,3 +2,4 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cuda_runtime.h>
+#include <collprobe/comm/nccl.hpp>
