@@ -11,9 +11,11 @@
 #include <latch>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local_device.hpp>
 
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
@@ -22,6 +24,9 @@ using namespace collprobe;
 using testing::rank_memory;
 using testing::rank_outcome;
 using testing::run_each;
+
+// Ranks on the CPU, and ranks on a device that is the CPU: the errors are the same.
+#define GROUPS local::group, local::device_group<host::device>
 
 namespace {
 
@@ -39,12 +44,12 @@ std::vector<int> all_ranks(int n)
 
 /// Every rank calls `call(comm, stream, memory)` and synchronises; buffers must stay untouched, also
 /// after the collective that each rank tries afterwards and that must fail at the call.
-template <class Call>
-std::vector<rank_outcome> fail_in(const local::group& ranks, Call call)
+template <class Communicator, class Call>
+std::vector<rank_outcome> fail_in(const local::basic_group<Communicator>& ranks, Call call)
 {
     std::vector<char> intact(static_cast<std::size_t>(ranks.size()), 0);
     std::vector<char> refused(static_cast<std::size_t>(ranks.size()), 0);
-    const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
+    const auto outcomes = run_each(ranks, [&](Communicator& comm) {
         const auto rank = static_cast<std::size_t>(comm.rank());
         rank_memory memory(64);
         std::exception_ptr thrown;
@@ -94,18 +99,20 @@ void check_error(const rank_outcome& outcome, int rank, status code, const std::
 }
 
 /// One rank makes a bad call; the others make the good one.
+template <class Communicator>
 struct bad_call {
     const char* call;
     const char* message;
-    std::function<void(local::communicator&, host::stream_ref, rank_memory&)> bad;
+    std::function<void(Communicator&, host::stream_ref, rank_memory&)> bad;
 };
 
-const std::vector<bad_call>& bad_calls()
+template <class Communicator>
+const std::vector<bad_call<Communicator>>& bad_calls()
 {
-    using comm_t = local::communicator;
+    using comm_t = Communicator;
     using on_t = host::stream_ref;
     using mem_t = rank_memory;
-    static const std::vector<bad_call> calls{
+    static const std::vector<bad_call<Communicator>> calls{
         {"all_reduce", "send is null with count 4",
             [](comm_t& c, on_t on, mem_t& m) {
                 c.all_reduce(view<const float>(nullptr, 4), m.out().part(0, 4), reduction::sum, on);
@@ -173,15 +180,16 @@ const std::vector<bad_call>& bad_calls()
 
 } // namespace
 
-TEST_CASE("a bad argument fails at the call and every peer is told who it was")
+TEST_CASE_TEMPLATE("a bad argument fails at the call and every peer is told who it was", Group, GROUPS)
 {
+    using comm_t = typename Group::communicator_type;
     for (const int n : sizes) {
-        for (const bad_call& each : bad_calls()) {
+        for (const auto& each : bad_calls<comm_t>()) {
             const int culprit = n - 1;
             CAPTURE(each.call);
             CAPTURE(each.message);
-            const local::group ranks(n);
-            const auto outcomes = fail_in(ranks, [&](local::communicator& comm, host::stream_ref on, rank_memory& m) {
+            const Group ranks(n);
+            const auto outcomes = fail_in(ranks, [&](comm_t& comm, host::stream_ref on, rank_memory& m) {
                 if (comm.rank() == culprit) each.bad(comm, on, m);
                 else if (std::string(each.call) == "split") (void)comm.split(0, 0);
                 else comm.all_reduce(m.in(), m.out(), reduction::sum, on);
@@ -200,9 +208,10 @@ TEST_CASE("a bad argument fails at the call and every peer is told who it was")
     }
 }
 
-TEST_CASE("unequal calls are listed by groups of ranks and nothing is written")
+TEST_CASE_TEMPLATE("unequal calls are listed by groups of ranks and nothing is written", Group, GROUPS)
 {
-    using call_t = std::function<void(local::communicator&, host::stream_ref, rank_memory&)>;
+    using comm_t = typename Group::communicator_type;
+    using call_t = std::function<void(comm_t&, host::stream_ref, rank_memory&)>;
     struct mismatch {
         const char* majority;
         const char* minority;
@@ -238,8 +247,8 @@ TEST_CASE("unequal calls are listed by groups of ranks and nothing is written")
     for (const int n : sizes) {
         for (const mismatch& each : cases) {
             const int odd_one = n / 2;
-            const local::group ranks(n, {.name = "dp"});
-            const auto outcomes = fail_in(ranks, [&](local::communicator& comm, host::stream_ref on, rank_memory& m) {
+            const Group ranks(n, {.name = "dp"});
+            const auto outcomes = fail_in(ranks, [&](comm_t& comm, host::stream_ref on, rank_memory& m) {
                 (comm.rank() == odd_one ? each.bad : each.good)(comm, on, m);
             });
             // With two ranks nobody can say who is right.
@@ -252,30 +261,32 @@ TEST_CASE("unequal calls are listed by groups of ranks and nothing is written")
     }
 }
 
-TEST_CASE("a mismatch message compresses ranks and names a tie")
+TEST_CASE_TEMPLATE("a mismatch message compresses ranks and names a tie", Group, GROUPS)
 {
-    const local::group ranks(8);
-    const auto outcomes = fail_in(ranks, [](local::communicator& comm, host::stream_ref on, rank_memory& m) {
+    using comm_t = typename Group::communicator_type;
+    const Group ranks(8);
+    const auto outcomes = fail_in(ranks, [](comm_t& comm, host::stream_ref on, rank_memory& m) {
         const std::uint64_t count = comm.rank() == 7 ? 7 : comm.rank() == 3 ? 5 : 8;
         comm.all_reduce(m.in().part(0, count), m.out().part(0, count), reduction::sum, on);
     });
     check_error(outcomes[0], 0, status::mismatch, {3, 7},
         {"ranks 0-2, 4-6: all_reduce of float, count 8, sum; rank 3: count 5; rank 7: count 7"});
 
-    const auto tied = fail_in(local::group(4), [](local::communicator& comm, host::stream_ref on, rank_memory& m) {
+    const auto tied = fail_in(Group(4), [](comm_t& comm, host::stream_ref on, rank_memory& m) {
         comm.broadcast(m.in(), m.out(), comm.rank() / 2, on);
     });
     check_error(tied[1], 1, status::mismatch, {0, 1, 2, 3}, {"ranks 0-1: broadcast of float, count 64, root 0; ranks 2-3: root 1"});
 }
 
-TEST_CASE("a missing rank is named after the time-out and later arrivals fail at once")
+TEST_CASE_TEMPLATE("a missing rank is named after the time-out and later arrivals fail at once", Group, GROUPS)
 {
+    using comm_t = typename Group::communicator_type;
     for (const int n : sizes) {
-        const local::group ranks(n, {.timeout_ms = 150});
+        const Group ranks(n, {.timeout_ms = 150});
         std::vector<std::int64_t> waited_ms(static_cast<std::size_t>(n));
         std::latch others_failed(n - 1);
         const int absent = n - 1;
-        const auto outcomes = fail_in(ranks, [&](local::communicator& comm, host::stream_ref on, rank_memory& m) {
+        const auto outcomes = fail_in(ranks, [&](comm_t& comm, host::stream_ref on, rank_memory& m) {
             const auto start = std::chrono::steady_clock::now();
             if (comm.rank() == absent) others_failed.wait();
             const auto called = std::chrono::steady_clock::now();
@@ -304,18 +315,19 @@ TEST_CASE("a missing rank is named after the time-out and later arrivals fail at
     }
 }
 
-TEST_CASE("several missing ranks are all named")
+TEST_CASE_TEMPLATE("several missing ranks are all named", Group, GROUPS)
 {
-    const local::group ranks(8, {.timeout_ms = 300});
-    std::atomic<int> failed{0};
-    const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
+    using comm_t = typename Group::communicator_type;
+    const Group ranks(8, {.timeout_ms = 300});
+    std::atomic<int> returned{0};
+    const auto outcomes = run_each(ranks, [&](comm_t& comm) {
         if (comm.rank() == 2 || comm.rank() >= 6) return;
         const host::stream stream;
-        comm.barrier(stream);
-        ++failed;
+        comm.barrier(stream); // on a device the call itself fails
+        ++returned;
         stream.synchronize();
     }, deadline_s);
-    CHECK(failed == 5);
+    CHECK(returned == (std::is_same_v<Group, local::group> ? 5 : 0));
     check_error(outcomes[5], 5, status::timeout, {2, 6, 7}, {"ranks 2, 6-7 did not arrive at barrier"});
 }
 
@@ -341,12 +353,13 @@ TEST_CASE("work that fails before a collective is the failure of its rank")
     }
 }
 
-TEST_CASE("abort on a handle ends what waits on all ranks")
+TEST_CASE_TEMPLATE("abort on a handle ends what waits on all ranks", Group, GROUPS)
 {
+    using comm_t = typename Group::communicator_type;
     for (const int n : sizes) {
-        const local::group ranks(n);
+        const Group ranks(n);
         std::latch waiting(n - 1);
-        const auto outcomes = fail_in(ranks, [&](local::communicator& comm, host::stream_ref on, rank_memory& m) {
+        const auto outcomes = fail_in(ranks, [&](comm_t& comm, host::stream_ref on, rank_memory& m) {
             if (comm.rank() == 0) {
                 waiting.wait();
                 comm.abort("loss is not finite");
@@ -391,10 +404,11 @@ TEST_CASE("a call that never gets its turn behind an earlier one on another stre
     }
 }
 
-TEST_CASE("collectives of one communicator keep call order over streams")
+TEST_CASE_TEMPLATE("collectives of one communicator keep call order over streams", Group, GROUPS)
 {
-    const local::group ranks(3);
-    const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
+    using comm_t = typename Group::communicator_type;
+    const Group ranks(3);
+    const auto outcomes = run_each(ranks, [&](comm_t& comm) {
         std::vector<std::int32_t> value(100, comm.rank() + 1);
         const host::stream late;
         const host::stream early;
@@ -409,12 +423,13 @@ TEST_CASE("collectives of one communicator keep call order over streams")
     for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
 }
 
-TEST_CASE("split times out naming the ranks that did not call")
+TEST_CASE_TEMPLATE("split times out naming the ranks that did not call", Group, GROUPS)
 {
+    using comm_t = typename Group::communicator_type;
     for (const int n : sizes) {
-        const local::group ranks(n, {.timeout_ms = 100});
+        const Group ranks(n, {.timeout_ms = 100});
         std::latch done(n - 1);
-        const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
+        const auto outcomes = run_each(ranks, [&](comm_t& comm) {
             if (comm.rank() == 0) {
                 done.wait();
                 (void)comm.split(0, 0); // too late: fails at once
@@ -435,10 +450,11 @@ TEST_CASE("split times out naming the ranks that did not call")
     }
 }
 
-TEST_CASE("a part fails alone and so does its parent")
+TEST_CASE_TEMPLATE("a part fails alone and so does its parent", Group, GROUPS)
 {
-    const local::group ranks(4);
-    const auto outcomes = run_each(ranks, [&](local::communicator& comm) {
+    using comm_t = typename Group::communicator_type;
+    const Group ranks(4);
+    const auto outcomes = run_each(ranks, [&](comm_t& comm) {
         auto part = comm.split(comm.rank() / 2, 0);
         const std::string own = part->name();
         if (own != "local/split0.color" + std::to_string(comm.rank() / 2)) throw std::runtime_error("name: " + own);
@@ -491,15 +507,16 @@ TEST_CASE("a group refuses what it cannot be")
     CHECK(local::group(256).size() == 256);
 }
 
-TEST_CASE("failures under load neither hang nor write after the failure")
+TEST_CASE_TEMPLATE("failures under load neither hang nor write after the failure", Group, GROUPS)
 {
+    using comm_t = typename Group::communicator_type;
     // A rank aborts at a random moment of a stream of collectives; a collective is done by all or by none.
     const testing::watchdog guard("aborts", 60);
     for (int round = 0; round < 60; ++round) {
         constexpr int n = 4;
-        const local::group ranks(n);
+        const Group ranks(n);
         std::vector<std::vector<std::int64_t>> values(n, std::vector<std::int64_t>(64, 1));
-        run_each(ranks, [&](local::communicator& comm) {
+        run_each(ranks, [&](comm_t& comm) {
             auto& mine = values[static_cast<std::size_t>(comm.rank())];
             const host::stream stream;
             try {
@@ -515,13 +532,13 @@ TEST_CASE("failures under load neither hang nor write after the failure")
     }
 }
 
-TEST_CASE("handles outlive their group and may go while work is queued")
+TEST_CASE_TEMPLATE("handles outlive their group and may go while work is queued", Group, GROUPS)
 {
     std::vector<std::int32_t> value(10, 21);
     {
         const host::stream stream;
         stream.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
-        auto comm = local::group(1).communicator(0);
+        auto comm = Group(1).communicator(0);
         auto copy = comm;
         auto moved = std::move(comm);
         CHECK(copy.rank() == 0);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local_device.hpp>
 
 namespace collprobe::testing {
 
@@ -67,8 +68,8 @@ struct rank_outcome {
 
 /// Runs `fn(communicator&)` for every rank of a group and returns how each ended. Unlike `local::run`
 /// it fails nothing when a rank throws: what the peers get is the communicator's own doing.
-template <class Fn>
-std::vector<rank_outcome> run_each(const local::group& ranks, Fn fn, int deadline_s = 60)
+template <class Communicator, class Fn>
+std::vector<rank_outcome> run_each(const local::basic_group<Communicator>& ranks, Fn fn, int deadline_s = 60)
 {
     const watchdog guard("run_each", deadline_s);
     std::vector<rank_outcome> outcomes(static_cast<std::size_t>(ranks.size()));
@@ -76,7 +77,7 @@ std::vector<rank_outcome> run_each(const local::group& ranks, Fn fn, int deadlin
     for (int rank = 0; rank < ranks.size(); ++rank) {
         threads.emplace_back([&, rank] {
             try {
-                local::communicator comm = ranks.communicator(rank);
+                Communicator comm = ranks.communicator(rank);
                 fn(comm);
             } catch (...) {
                 outcomes[static_cast<std::size_t>(rank)].thrown = std::current_exception();
@@ -101,6 +102,23 @@ struct local_provider {
     {
         const watchdog guard("a rank function", deadline_s);
         local::run(ranks, {.timeout_ms = 60'000, .name = "local", .order = order}, fn);
+    }
+};
+
+/// And with ranks of `local` on a device.
+template <class Device>
+struct device_provider {
+    using communicator = local::device_communicator<Device>;
+    int ranks = 1;
+    local::reduction_order order = local::reduction_order::linear;
+    int deadline_s = 120;
+
+    int size() const { return ranks; }
+    template <class Fn>
+    void run(Fn fn) const
+    {
+        const watchdog guard("a rank function", deadline_s);
+        local::run_on<Device>(ranks, {.timeout_ms = 60'000, .name = "local", .order = order}, fn);
     }
 };
 

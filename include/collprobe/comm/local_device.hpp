@@ -182,12 +182,21 @@ private:
     template <collective Call, class T>
     void enqueue(stream_ref on, const posting& own, call_site where) const
     {
-        refuse_unfit(on, Call, where);
-        [[maybe_unused]] const auto scope = collprobe::detail::enter_device(*this);
+        // A rank that fails before the meeting must say so, or its peers wait for it.
+        const auto or_tell = [&](auto&& work) {
+            try {
+                return work();
+            } catch (const std::exception& cause) {
+                state_->could_not_enqueue(rank_, cause.what());
+                throw;
+            }
+        };
+        or_tell([&] { refuse_unfit(on, Call, where); });
+        [[maybe_unused]] const auto scope = or_tell([&] { return collprobe::detail::enter_device(*this); });
         collprobe::detail::board& meet = state_->meet;
         rank_state& mine = state_->at(rank_);
         const std::uint64_t call = meet.next_call(rank_);
-        try {
+        or_tell([&] {
             // Collectives run in call order, whatever their streams: this rank is ready for this one when
             // its share of the last one is done, and nobody moves anything before all are ready. On the
             // same stream that is so anyway, but a stream cannot be told from an earlier one in its place.
@@ -195,10 +204,7 @@ private:
             if constexpr (detail::runs_callables<stream_ref>) on.enqueue(presence{state_, rank_, call, Call});
             record(mine.ready, on, where);
             mine.ordinal = ordinal_;
-        } catch (const std::exception& cause) {
-            state_->could_not_enqueue(rank_, cause.what()); // the call's number is taken and nobody will come for it
-            throw;
-        }
+        });
         meet.enter(rank_, call, own, where);
 
         // From here to `leave` nothing may throw past: the peers count on this rank to leave.
@@ -240,9 +246,9 @@ private:
     void refuse_unfit(stream_ref on, collective call, call_site where) const
     {
         if constexpr (detail::has_ordinals<Device>) {
-            if (on.device() != ordinal_) {
+            if (const int ordinal = on.device(where); ordinal != ordinal_) {
                 argument_check(state_->meet, rank_, call, where)
-                    .fail("the stream is of device " + std::to_string(on.device()) + ", the rank is on device "
+                    .fail("the stream is of device " + std::to_string(ordinal) + ", the rank is on device "
                         + std::to_string(ordinal_));
             }
         }
