@@ -1,0 +1,344 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// On the CPU as a device: the same events, copies and bodies of kernels as on a GPU.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <latch>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local_device.hpp>
+#include <collprobe/detail/math.hpp>
+
+#include "conformance/communicator_conformance.hpp"
+#include "support/device_bits.hpp"
+#include "support/rank_memory.hpp"
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+using local::reduction_order;
+using testing::rank_memory;
+using testing::rank_outcome;
+using testing::run_each;
+
+namespace {
+
+using provider = testing::device_provider<host::device>;
+using group_t = local::device_group<host::device>;
+using comm_t = local::device_communicator<host::device>;
+
+constexpr reduction_order orders[] = {reduction_order::linear, reduction_order::ring, reduction_order::tree};
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+} // namespace
+
+TEST_CASE("local over a device conforms for every element type, operation, count and placement")
+{
+    for (const int ranks : {1, 2, 3, 5, 8, 16}) {
+        for (const reduction_order order : orders) {
+#if defined(__SANITIZE_THREAD__)
+            // The orders differ in arithmetic alone, not in what threads share.
+            if (order != reduction_order::ring && ranks != 3) continue;
+#endif
+            CAPTURE(ranks);
+            CAPTURE(local::name(order));
+            CHECK_NOTHROW(conformance::check_all_types(provider{ranks, order}, ranks <= 5 ? 521 : 131));
+        }
+    }
+}
+
+TEST_CASE("splits, sequences of calls, stress and barriers conform over a device")
+{
+    for (const int ranks : {1, 2, 3, 5, 8, 16}) {
+        CAPTURE(ranks);
+        CHECK_NOTHROW(conformance::check_calls(provider{ranks}, ranks <= 8 ? 100 : 30));
+        CHECK_NOTHROW(conformance::check_barrier(provider{ranks}));
+    }
+}
+
+TEST_CASE_TEMPLATE("a device gives the bits of local on the CPU", T, std::int8_t, std::uint8_t, std::int32_t,
+    std::uint32_t, std::int64_t, std::uint64_t, half, bfloat16, float, double)
+{
+    for (const int ranks : {1, 2, 3, 5, 8, 17, 64}) {
+        for (const reduction_order order : orders) {
+            CAPTURE(ranks);
+            CAPTURE(local::name(order));
+            CHECK(testing::differing_reductions<host::device, T>(ranks, order, ranks < 64 ? 333 : 70) == 0);
+        }
+    }
+}
+
+TEST_CASE("the comparison of bits sees an order that differs")
+{
+    // One bit off in one element would do; here the orders differ as in local_order_test.cpp.
+    const auto linear = testing::reduced_bits<bfloat16>(testing::local_provider{8, reduction_order::linear}, 333);
+    const auto ring = testing::reduced_bits<bfloat16>(provider{8, reduction_order::ring}, 333);
+    CHECK(testing::differences<bfloat16>(linear, ring) > 0);
+    CHECK(testing::differences<bfloat16>(linear, linear) == 0);
+}
+
+TEST_CASE("no double tree of 64 ranks or fewer is deeper than a kernel can climb")
+{
+    for (int n = 1; n <= local::device_group<host::device>::max_ranks; ++n) {
+        for (const int tree : {0, 1}) {
+            for (int rank = 0; rank < n; ++rank) {
+                int level = 1;
+                for (int at = rank; at != local::tree_root(tree, n); at = local::double_tree(tree, at, n).parent) {
+                    ++level;
+                }
+                CHECK(level <= 7);
+            }
+        }
+    }
+}
+
+TEST_CASE("collectives wait for the peers' calls and never for a stream")
+{
+    constexpr int n = 4;
+    std::latch called(n);
+    std::atomic<std::uint64_t> waits{0};
+    CHECK_NOTHROW(provider{n}.run([&](comm_t& comm) {
+        std::vector<std::int32_t> value(64, 1);
+        std::vector<std::int32_t> gathered(64 * n);
+        const host::stream stream;
+        const host::stream other;
+        // Nothing on these streams runs before every rank has made all its calls.
+        stream.enqueue([&] { called.wait(); });
+        other.enqueue([&] { called.wait(); });
+        const view<const std::int32_t> in(value);
+        for (int round = 0; round < 5; ++round) {
+            comm.all_reduce(in, view<std::int32_t>(value), reduction::max, stream);
+            comm.all_gather(in, view<std::int32_t>(gathered), other);
+            comm.broadcast(in, view<std::int32_t>(value), 2, stream);
+            comm.barrier(other);
+        }
+        waits += stream.synchronizations() + other.synchronizations();
+        called.count_down();
+        stream.synchronize();
+        other.synchronize();
+        conformance::require(value[63] == 1 && gathered[64 * n - 1] == 1, "wrong values");
+    }));
+    CHECK(waits == 0);
+}
+
+TEST_CASE("buffers are read when their stream has filled them and may be overwritten behind the call")
+{
+    // Each rank fills its buffer late and spoils it at once, at moments that differ between ranks and
+    // rounds: without the waits for `ready` a peer reads too early, without those for `done` too late.
+    constexpr int n = 3;
+    constexpr std::uint64_t count = 600;
+    const auto wanted = [](int round) {
+        std::int64_t sum = 0;
+        for (int rank = 0; rank < n; ++rank) sum += rank + 10 * round;
+        return sum;
+    };
+    for (const reduction_order order : orders) {
+        CHECK_NOTHROW((provider{n, order}.run([&](comm_t& comm) {
+            std::vector<std::int64_t> value(count);
+            std::vector<std::int64_t> copy(count);
+            std::atomic<int> wrong{0};
+            const view<std::int64_t> memory(value);
+            const host::stream streams[2];
+            std::uint64_t dice = 17u + static_cast<unsigned>(comm.rank());
+            const auto nap = [&] { return std::chrono::microseconds((dice = detail::mix64(dice)) % 200); };
+            for (int round = 0; round < 150; ++round) {
+                // On one stream for a while, then on the other, which waits for the first.
+                const host::stream_ref on = streams[round / 8 % 2];
+                if (round % 8 == 0 && round != 0) {
+                    host::event last;
+                    last.record(streams[(round / 8 + 1) % 2]);
+                    on.wait(last);
+                }
+                on.enqueue([pause = nap()] { std::this_thread::sleep_for(pause); });
+                host::device::fill(on, memory, comm.rank() + 10 * round);
+                if (round % 3 == 0) {
+                    comm.all_reduce(view<const std::int64_t>(memory), view<std::int64_t>(copy), reduction::sum, on);
+                    host::device::fill(on, memory, -1);
+                } else if (round % 3 == 1) {
+                    comm.all_reduce(view<const std::int64_t>(memory), memory, reduction::sum, on);
+                    host::device::copy(on, view<const std::int64_t>(memory), view<std::int64_t>(copy));
+                    host::device::fill(on, memory, -1);
+                } else {
+                    const int root = round % n;
+                    comm.broadcast(view<const std::int64_t>(memory), memory, root, on);
+                    host::device::copy(on, view<const std::int64_t>(memory), view<std::int64_t>(copy));
+                    host::device::fill(on, memory, -1);
+                }
+                on.enqueue([&copy, &wrong, expected = round % 3 == 2 ? round % n + 10 * round : wanted(round)] {
+                    for (const std::int64_t x : copy) wrong += x == expected ? 0 : 1;
+                });
+                if (round % 16 == 5) std::this_thread::sleep_for(nap());
+            }
+            for (const host::stream& stream : streams) stream.synchronize();
+            conformance::require(wrong == 0, "wrong values");
+        })));
+    }
+}
+
+TEST_CASE("work that fails on a rank's stream fails the streams of all ranks and nothing is written")
+{
+    for (const int n : {2, 3, 8}) {
+        for (const bool told_at_once : {false, true}) {
+            const int culprit = n / 2;
+            std::latch enqueued(n);
+            std::atomic<int> untouched{0};
+            std::atomic<int> refused{0};
+            const auto outcomes = run_each(group_t(n), [&](comm_t& comm) {
+                rank_memory m(64);
+                std::exception_ptr thrown;
+                {
+                    const host::stream stream;
+                    if (comm.rank() == culprit) stream.enqueue([] { throw std::runtime_error("the kernel failed"); });
+                    // The peers are held back, so that the rank hears of its failure and is gone first.
+                    else if (told_at_once) stream.enqueue([&] { enqueued.wait(); });
+                    try {
+                        comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
+                        if (comm.rank() == culprit) stream.synchronize();
+                    } catch (...) {
+                        thrown = std::current_exception();
+                    }
+                    enqueued.arrive_and_wait();
+                    try {
+                        stream.synchronize();
+                    } catch (...) {
+                        thrown = std::current_exception();
+                    }
+                    try {
+                        comm.barrier(stream);
+                    } catch (const error& failure) {
+                        if (failure.code() == status::peer_failure && failure.culprits() == std::vector<int>{culprit}
+                            && contains(failure.what(), "could not take part in all_reduce")
+                            && contains(failure.what(), "the kernel failed")) {
+                            ++refused;
+                        }
+                    }
+                }
+                untouched += m.untouched() ? 1 : 0;
+                if (thrown) std::rethrow_exception(thrown);
+            });
+            CHECK(untouched == n);
+            CHECK(refused == n);
+            for (const rank_outcome& outcome : outcomes) {
+                CHECK(outcome.thrown);
+                CHECK(contains(detail::message_of(outcome.thrown), "the kernel failed"));
+            }
+        }
+    }
+}
+
+namespace {
+
+/// The CPU as a device that refuses a launch where the calling thread asks it to.
+struct refusing_device : host::device {
+    static inline thread_local bool refuse = false;
+    template <class Body>
+    static void for_each(host::stream_ref on, std::uint64_t count, Body body)
+    {
+        if (refuse) throw error(status::device_failure, "no launch today", {.call = "for_each", .communicator = {}});
+        host::device::for_each(on, count, body);
+    }
+};
+
+/// One whose streams say that they are being captured, where the test says so.
+struct capturing_device : host::device {
+    struct stream_ref : host::stream_ref {
+        stream_ref(host::stream_ref on, bool is_capturing = false) : host::stream_ref(on), captured(is_capturing) {}
+        bool capturing(call_site) const { return captured; }
+        bool captured;
+    };
+};
+
+} // namespace
+
+TEST_CASE("a launch that the device refuses is the failure of its rank and leaves nobody waiting")
+{
+    for (const int n : {2, 3, 8}) {
+        const int culprit = n - 1;
+        using refusing = local::device_communicator<refusing_device>;
+        const auto outcomes = run_each(local::device_group<refusing_device>(n), [&](refusing& comm) {
+            rank_memory m(64);
+            const host::stream stream;
+            comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
+            refusing_device::refuse = comm.rank() == culprit;
+            try {
+                comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
+            } catch (...) {
+                refusing_device::refuse = false;
+                stream.synchronize(); // what was enqueued still comes to an end
+                throw;
+            }
+        }, 20);
+        for (int rank = 0; rank < n; ++rank) {
+            CAPTURE(rank);
+            const auto failure = outcomes[static_cast<std::size_t>(rank)].failure();
+            REQUIRE(failure);
+            CHECK(contains(failure->what(), "no launch today"));
+            if (rank == culprit) {
+                CHECK(failure->code() == status::device_failure);
+            } else {
+                CHECK(failure->code() == status::peer_failure);
+                CHECK(failure->culprits() == std::vector<int>{culprit});
+                CHECK(failure->rank() == rank);
+            }
+        }
+    }
+}
+
+TEST_CASE("a stream that is being captured is refused and the peers are told")
+{
+    using capturing = local::device_communicator<capturing_device>;
+    const auto outcomes = run_each(local::device_group<capturing_device>(3), [&](capturing& comm) {
+        rank_memory m(64);
+        const host::stream stream;
+        comm.all_reduce(m.in(), m.out(), reduction::sum, {stream, comm.rank() == 1});
+    }, 20);
+    for (int rank = 0; rank < 3; ++rank) {
+        const auto failure = outcomes[static_cast<std::size_t>(rank)].failure();
+        REQUIRE(failure);
+        CHECK(failure->code() == (rank == 1 ? status::unsupported : status::peer_failure));
+        CHECK(failure->culprits() == std::vector<int>{1});
+        CHECK(contains(failure->what(), "is being captured"));
+        CHECK(contains(failure->what(), "local_device_test.cpp:"));
+    }
+}
+
+TEST_CASE("a device group has at most 64 ranks")
+{
+    CHECK_THROWS_WITH_AS(group_t(65), doctest::Contains("ranks is 65, not between 1 and 64"), error);
+    CHECK_THROWS_WITH_AS(local::run_on<host::device>(0, {}, [](comm_t&) {}),
+        doctest::Contains("ranks is 0, not between 1 and 64"), error);
+    CHECK(group_t(64).size() == 64);
+}
+
+TEST_CASE("run_on wakes the ranks that wait for one that is gone and rethrows the first cause")
+{
+    const testing::watchdog guard("run_on", 20);
+    for (const int n : {2, 3, 8}) {
+        std::atomic<int> told{0};
+        CHECK_THROWS_WITH_AS(local::run_on<host::device>(n, {},
+                                 [&](comm_t& comm) {
+                                     const auto part = comm.split(0, -comm.rank());
+                                     rank_memory m(16);
+                                     const host::stream stream;
+                                     if (comm.rank() == n - 1) throw std::out_of_range("no such shard");
+                                     try {
+                                         part->all_reduce(m.in(), m.out(), reduction::sum, stream);
+                                     } catch (const error& failure) {
+                                         // The last rank is the first of the part.
+                                         if (failure.culprits() == std::vector<int>{0} && m.untouched()) ++told;
+                                         throw;
+                                     }
+                                 }),
+            "no such shard", std::out_of_range);
+        CHECK(told == n - 1);
+    }
+}

@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/element.hpp>
+#include <collprobe/view.hpp>
+
+#include "run_ranks.hpp"
+
+/// Whether reductions on a device have the bits of those on the CPU.
+namespace collprobe::testing {
+
+/// Element `index` of a rank's input: any bits at all in every seventh (NaN, infinities and subnormal
+/// numbers among them), else floating-point magnitudes over a few binades, so that rounding shows the
+/// order, and every fifth a subnormal number.
+template <element T>
+T wild_value(int rank, std::uint64_t index)
+{
+    using bits_type = typename element_traits<T>::bits_type;
+    const std::uint64_t bits = detail::mix64(detail::mix64(index + 1) + static_cast<std::uint64_t>(rank));
+    if constexpr (floating_element<T>) {
+        if (index % 7 != 0) {
+            const auto sign = static_cast<bits_type>(bits & element_traits<T>::sign_mask);
+            const auto fraction = static_cast<bits_type>((bits >> 7) & element_traits<T>::fraction_mask);
+            if (index % 5 == 0) return detail::bit_cast<T>(static_cast<bits_type>(sign | fraction));
+            const double unit = static_cast<double>(bits >> 11) * 0x1p-53 + 0.5;
+            const double value = unit * detail::power_of_two(static_cast<int>(bits & 7) - 4);
+            return T((bits & 256) != 0 ? value : -value);
+        }
+    }
+    return detail::bit_cast<T>(static_cast<bits_type>(bits));
+}
+
+/// Every all-reduce and reduce-scatter of `count` elements a rank, by operation; all ranks' results.
+template <element T, class Provider>
+std::vector<T> reduced_bits(const Provider& provider, std::uint64_t count)
+{
+    constexpr std::uint64_t operations = 5;
+    const auto ranks = static_cast<std::uint64_t>(provider.size());
+    const std::uint64_t per_rank = operations * (count + count / ranks);
+    std::vector<T> all(ranks * per_rank);
+    provider.run([&](auto& comm) {
+        using device = typename std::remove_reference_t<decltype(comm)>::device;
+        const auto rank = static_cast<std::uint64_t>(comm.rank());
+        const auto guard = detail::enter_device(comm);
+        typename device::template host_buffer<T> staging(count);
+        typename device::template host_buffer<T> result(per_rank);
+        typename device::template buffer<T> send(count);
+        typename device::template buffer<T> receive(per_rank);
+        const typename device::stream stream;
+        for (std::uint64_t i = 0; i < count; ++i) staging[i] = wild_value<T>(comm.rank(), i);
+        device::template copy<T>(stream, view<const T>(staging), view<T>(send));
+        std::uint64_t at = 0;
+        for (const reduction operation :
+            {reduction::sum, reduction::average, reduction::min, reduction::max, reduction::product}) {
+            comm.all_reduce(view<const T>(send), view<T>(receive).part(at, count), operation, stream);
+            at += count;
+            const std::uint64_t part = count / ranks;
+            comm.reduce_scatter(
+                view<const T>(send).part(0, part * ranks), view<T>(receive).part(at, part), operation, stream);
+            at += part;
+        }
+        device::template copy<T>(stream, view<const T>(receive), view<T>(result));
+        stream.synchronize();
+        std::memcpy(static_cast<void*>(all.data() + rank * per_rank), result.data(), per_rank * sizeof(T));
+    });
+    return all;
+}
+
+/// How many elements differ in their bits; which NaN a result is may differ.
+template <element T>
+std::uint64_t differences(const std::vector<T>& a, const std::vector<T>& b)
+{
+    std::uint64_t different = a.size() == b.size() ? 0 : 1;
+    for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
+        if (to_bits(a[i]) != to_bits(b[i]) && !(is_nan(a[i]) && is_nan(b[i]))) ++different;
+    }
+    return different;
+}
+
+/// How many results of the ranks on `Device` have other bits than those of `local` on the CPU.
+template <class Device, element T>
+std::uint64_t differing_reductions(int ranks, local::reduction_order order, std::uint64_t count)
+{
+    return differences<T>(reduced_bits<T>(local_provider{ranks, order}, count),
+        reduced_bits<T>(device_provider<Device>{ranks, order}, count));
+}
+
+} // namespace collprobe::testing
