@@ -1,0 +1,623 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <sched.h>
+
+#include <collprobe/comm/detail/call.hpp>
+#include <collprobe/comm/nccl_types.hpp>
+#include <collprobe/detail/mutex.hpp>
+#include <collprobe/detail/ref.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/cuda.hpp>
+#include <collprobe/error.hpp>
+
+namespace collprobe::nccl {
+
+/// Whether calls on an `ncclComm_t` return when their work is enqueued (`ncclConfig_t::blocking` 1,
+/// NCCL's default) or perhaps before. NCCL has no call that tells it of a borrowed one.
+/// NCCL's environment variable NCCL_COMM_BLOCKING, where it is set, goes before what is said here.
+enum class blocking_mode : std::uint8_t { unknown, blocking, non_blocking };
+
+/// Whether a time-out or an asynchronous error ends the communicator by `ncclCommAbort`. Without it
+/// what hangs on the device stays, and so does every stream behind it. With it the `ncclComm_t` is
+/// gone, and whoever lent it must neither use nor destroy it any more.
+enum class abort_policy : std::uint8_t { if_owned, always, never };
+
+struct options {
+    /// How long a call may take to be enqueued (non-blocking communicators), a peer to come to a
+    /// verified call, and `synchronize` to wait; a negative number means for ever.
+    std::int64_t timeout_ms = 30'000;
+    /// The communicator's name in messages.
+    std::string name = "nccl";
+    /// For `communicator::create`, `unknown` means blocking.
+    blocking_mode mode = blocking_mode::unknown;
+    abort_policy abort_on_failure = abort_policy::if_owned;
+    /// Ask CUDA where each buffer is, to refuse another device's or pageable memory: one look-up a
+    /// buffer, together well below a microsecond. Off where such memory is meant (unified memory systems).
+    bool check_buffers = true;
+    /// A diagnostic mode: before each collective the ranks compare what they call, by a small
+    /// all-gather that the host waits for. NCCL itself does not notice different counts, types,
+    /// operations or roots: it hangs, or moves wrong data.
+    bool verify_calls = false;
+};
+
+namespace detail {
+
+using collprobe::detail::call_description;
+using collprobe::detail::deadline;
+using collprobe::detail::ref;
+
+/// Lets another thread run; from the hundredth `round` on it sleeps, at most 0.2 ms.
+inline void pause(unsigned round) noexcept
+{
+    if (round < 100) {
+        sched_yield();
+        return;
+    }
+    const unsigned us = round < 300 ? 20 : 200;
+    const timespec nap{0, static_cast<long>(us) * 1000};
+    nanosleep(&nap, nullptr);
+}
+
+/// Bytes that are zero, for barriers. A barrier must not allocate (it may be captured), and freeing
+/// waits for the device, for ever if a collective hangs on it: so they go back to a list of the
+/// process. Nothing but zeros is ever written to them.
+class zero_bytes {
+public:
+    static constexpr std::size_t bytes = 64; // a cell each, so that ranks of one process share no line
+
+    zero_bytes() = default;
+    /// Precondition: `device` is current. Cost: an allocation and a copy for the first of each 64.
+    explicit zero_bytes(int device, call_site where) : device_(device)
+    {
+        pool& all = pool_of_process();
+        const collprobe::detail::lock_guard lock(all.guard);
+        while (all.free.size() <= static_cast<std::size_t>(device)) all.free.emplace_back();
+        auto& cells = all.free[static_cast<std::size_t>(device)];
+        if (cells.empty()) {
+            constexpr std::size_t count = 64;
+            cuda::pinned_buffer<unsigned char> zeros(count * bytes);
+            for (unsigned char& zero : zeros) zero = 0;
+            cuda::buffer<unsigned char> slab(count * bytes);
+            const cuda::stream stream;
+            cuda::device::copy(stream, view<const unsigned char>(zeros.data(), zeros.size()),
+                view<unsigned char>(slab.data(), slab.size()), where);
+            stream.synchronize(where);
+            for (std::size_t cell = 0; cell < count; ++cell) cells.push_back(slab.data() + cell * bytes);
+            all.slabs.push_back(std::move(slab));
+        }
+        data_ = cells.back();
+        cells.pop_back();
+    }
+    zero_bytes(zero_bytes&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), device_(other.device_)
+    {
+    }
+    zero_bytes& operator=(zero_bytes&& other) noexcept
+    {
+        std::swap(data_, other.data_);
+        std::swap(device_, other.device_);
+        return *this;
+    }
+    ~zero_bytes()
+    {
+        if (data_ == nullptr) return;
+        pool& all = pool_of_process();
+        const collprobe::detail::lock_guard lock(all.guard);
+        // There is room: the list has held this cell before.
+        all.free[static_cast<std::size_t>(device_)].push_back(data_);
+    }
+    unsigned char* data() const noexcept { return data_; }
+
+private:
+    struct pool {
+        collprobe::detail::mutex guard;
+        std::vector<std::vector<unsigned char*>> free; // by device
+        std::vector<cuda::buffer<unsigned char>> slabs;
+    };
+    static pool& pool_of_process()
+    {
+        static pool* const all = new pool; // never destroyed: CUDA may be gone by then
+        return *all;
+    }
+
+    unsigned char* data_ = nullptr;
+    int device_ = 0;
+};
+
+/// Why a communicator can no longer be used.
+struct failure {
+    status code = status::peer_failure;
+    std::string message;
+    std::vector<int> culprits;
+};
+
+/// All-to-all by sends and receives, where NCCL has no call for it. `part` is elements per rank.
+inline ncclResult_t exchange_parts(const void* send, void* receive, std::size_t part, std::size_t element_bytes,
+    ncclDataType_t type, int ranks, ncclComm_t comm, cudaStream_t on)
+{
+    ncclResult_t first = ncclGroupStart();
+    if (first != ncclSuccess) return first;
+    const auto note = [&first](ncclResult_t result) {
+        if (result != ncclSuccess && result != ncclInProgress && first == ncclSuccess) first = result;
+    };
+    const std::size_t bytes = part * element_bytes;
+    for (int peer = 0; peer < ranks; ++peer) {
+        const std::size_t offset = static_cast<std::size_t>(peer) * bytes;
+        note(ncclSend(static_cast<const char*>(send) + offset, part, type, peer, comm, on));
+        note(ncclRecv(static_cast<char*>(receive) + offset, part, type, peer, comm, on));
+    }
+    const ncclResult_t end = ncclGroupEnd();
+    return first != ncclSuccess ? first : end;
+}
+
+class handle;
+
+/// The group that the calling thread has open (`nccl::group`): NCCL's groups belong to threads.
+struct open_group {
+    int depth = 0;
+    std::vector<ref<handle>> members;
+
+    static open_group& here() noexcept
+    {
+        static thread_local open_group open;
+        return open;
+    }
+};
+
+/// What the copies of a communicator share: the `ncclComm_t`, what is known of it and its failure.
+/// One host thread at a time makes calls; `fail` and `abort` may come from any.
+class handle : public collprobe::detail::ref_counted {
+public:
+    handle(ncclComm_t comm, options settings, bool owned)
+        : comm_(comm), settings_(std::move(settings)), owned_(owned)
+    {
+        if (const char* const set = std::getenv("NCCL_COMM_BLOCKING")) {
+            if (set[0] == '0' && set[1] == '\0') settings_.mode = blocking_mode::non_blocking;
+            if (set[0] == '1' && set[1] == '\0') settings_.mode = blocking_mode::blocking;
+        }
+    }
+    /// Waits until the `ncclComm_t` is initialised and reads what it is. The first call, once.
+    /// \throws error as `communicator_ref`'s constructor.
+    void open(call_site where)
+    {
+        constexpr const char* call = "nccl::communicator";
+        const error_origin unknown{.call = call, .communicator = settings_.name, .where = where};
+        if (comm_ == nullptr) throw error(status::invalid_argument, "the ncclComm_t is null", unknown);
+        if (settings_.timeout_ms == 0) {
+            throw error(status::invalid_argument, "timeout_ms is 0: nothing could be waited for", unknown);
+        }
+        const in_call here(*this);
+        settle("its initialisation", call, where);
+        require(ncclCommUserRank(comm_, &rank_), "ncclCommUserRank", call, where);
+        require(ncclCommCount(comm_, &size_), "ncclCommCount", call, where);
+        require(ncclCommCuDevice(comm_, &device_), "ncclCommCuDevice", call, where);
+        const cuda::device_guard current(device_, where);
+        if (size_ > 1) zero_ = zero_bytes(device_, where);
+        if (settings_.verify_calls) verifier_ = new verifier(size_);
+    }
+    handle(const handle&) = delete;
+    ~handle()
+    {
+        // Freeing waits for the device, and what hangs on it would hang the destructor.
+        if (failure_.load(std::memory_order_acquire) == nullptr) delete verifier_;
+        delete failure_.load(std::memory_order_acquire);
+    }
+
+    ncclComm_t comm() const noexcept { return comm_; }
+    int rank() const noexcept { return rank_; }
+    int size() const noexcept { return size_; }
+    int device() const noexcept { return device_; }
+    const options& settings() const noexcept { return settings_; }
+    bool verifies() const noexcept { return verifier_ != nullptr; }
+    unsigned char* zero() const noexcept { return zero_.data(); }
+
+    error_origin origin(const char* call, call_site where) const
+    {
+        return {.call = call, .rank = rank_, .size = size_, .communicator = settings_.name, .where = where};
+    }
+
+    /// \throws error the failure, if there is one.
+    void require_usable(const char* call, call_site where) const
+    {
+        if (failure_.load(std::memory_order_seq_cst) != nullptr) throw_failure(call, where);
+    }
+
+    /// The first failure wins and is final.
+    void fail(failure cause)
+    {
+        auto* const record = new failure(std::move(cause));
+        failure* none = nullptr;
+        if (!failure_.compare_exchange_strong(none, record, std::memory_order_seq_cst)) delete record;
+    }
+    bool failed() const noexcept { return failure_.load(std::memory_order_acquire) != nullptr; }
+
+    /// Ends the `ncclComm_t`: what it has on the device stops. Call `fail` first. `own_calls` is how
+    /// many calls of this object the calling thread is in.
+    void abort(int own_calls) noexcept
+    {
+        if (!alive_.exchange(false)) return;
+        // A healthy call of another thread sees the failure and returns at once; one that hangs inside
+        // NCCL is what the abort is for.
+        const deadline until = deadline::in_ms(100);
+        for (unsigned round = 0; calls_.load() > own_calls && !until.passed(); ++round) pause(round);
+        try {
+            const cuda::device_guard current(device_, call_site{});
+            (void)ncclCommAbort(comm_);
+        } catch (const error&) {
+            (void)ncclCommAbort(comm_);
+        }
+    }
+    /// The `ncclComm_t` is somebody else's from now on, or gone: `why` is what later calls throw.
+    bool give_up(const char* why)
+    {
+        fail({status::invalid_argument, why, {}});
+        return alive_.exchange(false);
+    }
+
+    /// Ends an owned `ncclComm_t`: by `ncclCommFinalize` and `ncclCommDestroy`, or at once by
+    /// `ncclCommAbort` if the communicator has failed or `hurry`. Waits for the communicator's work, and
+    /// for as long as that takes: its result is wanted.
+    void end(bool hurry) noexcept
+    {
+        try {
+            const cuda::device_guard current(device_, call_site{});
+            if (hurry || failed()) {
+                abort(0);
+            } else if (alive_.load()) {
+                // Finalising what is under way is an error of use, so all must be enqueued.
+                await_quietly();
+                ncclResult_t state = ncclCommFinalize(comm_);
+                if (state == ncclInProgress) state = await_quietly();
+                if (alive_.exchange(false)) (void)(state == ncclSuccess ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
+            }
+            fail({status::invalid_argument, "the communicator was destroyed", {}});
+        } catch (...) { // no CUDA any more, or no memory: nothing is left to do
+        }
+    }
+
+    /// Asks all ranks for a new `ncclComm_t` each: see `communicator_ref::split`. The device is current.
+    std::pair<ncclComm_t, options> split(int color, int key, call_site where)
+    {
+        constexpr const char* call = "split";
+        if (verifies()) {
+            // On the communicator's own stream: a split has none.
+            verify({.call = collective::split}, false, verifier_->stream, where);
+        }
+        const std::uint64_t number = splits_++;
+        // NCCL may write the result after this call has given up, unless it was aborted.
+        auto* const part = new ncclComm_t(nullptr);
+        try {
+            enqueue("ncclCommSplit", call, where, [&](ncclComm_t comm) {
+                const ncclResult_t result
+                    = ncclCommSplit(comm, color == no_color ? NCCL_SPLIT_NOCOLOR : color, key, part, nullptr);
+                // NCCL says in progress here, but its code promises no more than to say so when asked.
+                return result == ncclSuccess ? ncclInProgress : result;
+            });
+        } catch (const error&) {
+            if (!alive_.load()) delete part;
+            throw;
+        }
+        std::pair<ncclComm_t, options> result(*part, settings_);
+        delete part;
+        result.second.name
+            += "/split" + std::to_string(number) + ".color" + std::to_string(color);
+        return result;
+    }
+
+    /// Makes `call(ncclComm_t)`, which returns an `ncclResult_t`, and returns when what it does is
+    /// enqueued; in a group when it is noted. `function` is its name, for messages.
+    /// \throws error the communicator's failure, an asynchronous error, a time-out, or what NCCL says.
+    template <class Call>
+    void enqueue(const char* function, const char* api_call, call_site where, Call call)
+    {
+        const in_call here(*this);
+        require_usable(api_call, where);
+        settle(function, api_call, where);
+        open_group& group = open_group::here();
+        if (group.depth > 0) join(group, api_call, where);
+        const ncclResult_t result = call(comm_);
+        if (result == ncclSuccess || (result == ncclInProgress && group.depth > 0)) return;
+        if (result == ncclInProgress) await(function, api_call, where);
+        else refuse(result, function, api_call, where);
+    }
+
+    /// \throws error if the communicator has failed, now or before. Cost: two loads and an NCCL call
+    /// that reads two words.
+    void check(const char* call, call_site where)
+    {
+        const in_call here(*this);
+        require_usable(call, where);
+        ncclResult_t state = ncclSuccess;
+        const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+        if (asked != ncclSuccess) state = asked;
+        if (state != ncclSuccess && state != ncclInProgress) fail_asynchronously(state, call, where);
+    }
+
+    /// Polls until an earlier call is enqueued. Within a call of `in_call`, or before others know the object.
+    void await(const char* function, const char* call, call_site where)
+    {
+        const deadline until = deadline::in_ms(settings_.timeout_ms);
+        for (unsigned round = 0;; ++round) {
+            require_usable(call, where);
+            ncclResult_t state = ncclSuccess;
+            const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+            if (asked != ncclSuccess) state = asked;
+            if (state == ncclSuccess) return;
+            if (state != ncclInProgress) fail_asynchronously(state, call, where);
+            if (until.passed()) {
+                time_out(std::string(function) + " was not enqueued within " + std::to_string(settings_.timeout_ms)
+                        + " ms: a peer is late or dead",
+                    call, where, 1);
+            }
+            pause(round);
+        }
+    }
+
+    /// Blocks the caller until the work on `on` is done, the communicator fails or the time is over:
+    /// then `late()` is the message of the time-out, which ends the communicator if `final`.
+    template <class Message>
+    void wait(cuda::stream_ref on, std::int64_t timeout_ms, const char* call, bool final, call_site where,
+        Message late)
+    {
+        const cuda::device_guard current(device_, where);
+        if (on.capturing(where)) {
+            throw error(status::invalid_argument, "the stream is being captured: there is nothing to wait for",
+                origin(call, where));
+        }
+        const deadline until = deadline::in_ms(timeout_ms);
+        for (unsigned round = 0;; ++round) {
+            cudaError_t state = cudaSuccess;
+            {
+                const cuda::detail::relaxed_capture_mode relaxed;
+                state = cudaStreamQuery(on.get());
+            }
+            if (state == cudaSuccess) return;
+            if (state != cudaErrorNotReady) cuda::check(state, "cudaStreamQuery", device_, on.get(), where);
+            cuda::detail::forget(state);
+            check(call, where);
+            if (until.passed()) time_out(late(), call, where, 0, final);
+            pause(round);
+        }
+    }
+
+    /// Compares what the ranks call. A rank whose arguments are `bad` comes too, so that nobody waits.
+    /// \throws error `mismatch`, `peer_failure` or `timeout`, which are final; `unsupported` where the
+    ///   host may not wait: in a capture and in a group.
+    void verify(const call_description& what, bool bad, cuda::stream_ref on, call_site where);
+
+    /// Counts the calling thread as inside a call on the `ncclComm_t`, for `abort`.
+    void enter() noexcept { calls_.fetch_add(1); }
+    void leave() noexcept { calls_.fetch_sub(1); }
+    class in_call {
+    public:
+        explicit in_call(handle& entered) noexcept : entered_(entered) { entered_.enter(); }
+        in_call(const in_call&) = delete;
+        ~in_call() { entered_.leave(); }
+
+    private:
+        handle& entered_;
+    };
+
+    /// \throws error what an NCCL call that failed means. Wrong arguments can be corrected; all else
+    /// is final.
+    [[noreturn]] void refuse(ncclResult_t result, const char* function, const char* call, call_site where)
+    {
+        failure cause{status_of(result), describe(function, result), {}};
+        const error thrown(cause.code, cause.message, origin(call, where));
+        if (cause.code != status::invalid_argument) fail(std::move(cause));
+        throw thrown;
+    }
+    void require(ncclResult_t result, const char* function, const char* call, call_site where)
+    {
+        if (result != ncclSuccess) refuse(result, function, call, where);
+    }
+
+    /// Throws a time-out; ends the communicator first if its policy says so. It is its failure then,
+    /// or if it is `final` in any case.
+    [[noreturn]] void time_out(
+        const std::string& message, const char* call, call_site where, int own_calls, bool final = false)
+    {
+        const bool ends = aborts_on_failure();
+        if (ends || final) fail({status::timeout, message, {}});
+        if (ends) abort(own_calls);
+        throw error(status::timeout, message, origin(call, where));
+    }
+
+private:
+    bool aborts_on_failure() const noexcept
+    {
+        return settings_.abort_on_failure == abort_policy::always
+            || (settings_.abort_on_failure == abort_policy::if_owned && owned_);
+    }
+
+    /// What travels between ranks in `verify`.
+    struct verified_call {
+        std::uint64_t sequence;
+        std::uint64_t count;
+        std::int32_t root;
+        std::uint8_t call;
+        std::uint8_t type;
+        std::uint8_t operation;
+        std::uint8_t bad;
+        std::uint64_t unused;
+    };
+    static_assert(sizeof(verified_call) == 32);
+
+    struct verifier {
+        explicit verifier(int ranks)
+            : send(sizeof(verified_call)),
+              received(static_cast<std::uint64_t>(ranks) * sizeof(verified_call)),
+              host_send(1),
+              host_received(static_cast<std::uint64_t>(ranks))
+        {
+        }
+        std::uint64_t sequence = 0;
+        cuda::stream stream;
+        cuda::buffer<unsigned char> send;
+        cuda::buffer<unsigned char> received;
+        cuda::pinned_buffer<verified_call> host_send;
+        cuda::pinned_buffer<verified_call> host_received;
+    };
+
+    /// Sees asynchronous errors of earlier calls; waits for a call that is under way, as NCCL demands.
+    void settle(const char* function, const char* call, call_site where)
+    {
+        ncclResult_t state = ncclSuccess;
+        const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+        if (asked != ncclSuccess) state = asked;
+        if (state == ncclSuccess) return;
+        if (state == ncclInProgress) await(function, call, where);
+        else fail_asynchronously(state, call, where);
+    }
+
+    /// Notes that the group has a call of this communicator.
+    void join(open_group& group, const char* call, call_site where)
+    {
+        for (const ref<handle>& member : group.members) {
+            if (member.get() == this) return;
+            const blocking_mode other = member->settings_.mode;
+            if (other != settings_.mode && other != blocking_mode::unknown
+                && settings_.mode != blocking_mode::unknown) {
+                throw error(status::unsupported,
+                    "a group must not have blocking and non-blocking communicators ('" + member->settings_.name
+                        + "' is the other kind)",
+                    origin(call, where));
+            }
+        }
+        group.members.push_back(ref<handle>(this));
+    }
+
+    /// Waits until nothing is under way and returns the state; for as long as it takes.
+    ncclResult_t await_quietly() noexcept
+    {
+        for (unsigned round = 0;; ++round) {
+            ncclResult_t state = ncclSuccess;
+            const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+            if (asked != ncclSuccess) return asked;
+            if (state != ncclInProgress) return state;
+            pause(round);
+        }
+    }
+
+    std::string describe(const char* function, ncclResult_t result) const
+    {
+        std::string text = std::string(function) + " failed: " + name(result) + ", " + ncclGetErrorString(result);
+        const char* const last = ncclGetLastError(comm_);
+        if (last != nullptr && last[0] != '\0') text += std::string(" (NCCL's last error: ") + last + ")";
+        return text;
+    }
+
+    /// Within a call of `in_call`.
+    [[noreturn]] void fail_asynchronously(ncclResult_t state, const char* call, call_site where)
+    {
+        std::string text = std::string("an earlier call failed asynchronously: ") + name(state) + ", "
+            + ncclGetErrorString(state);
+        const char* const last = ncclGetLastError(comm_);
+        if (last != nullptr && last[0] != '\0') text += std::string(" (NCCL's last error: ") + last + ")";
+        // Not the caller's arguments of this call, whatever the code.
+        const status code = state == ncclRemoteError ? status::peer_failure : status::device_failure;
+        fail({code, std::move(text), {}});
+        if (aborts_on_failure()) abort(1);
+        throw_failure(call, where);
+    }
+
+    [[noreturn]] void throw_failure(const char* call, call_site where) const
+    {
+        const failure& cause = *failure_.load(std::memory_order_seq_cst);
+        throw error(cause.code, cause.message, origin(call, where), cause.culprits);
+    }
+
+    ncclComm_t comm_;
+    options settings_;
+    bool owned_;
+    int rank_ = -1;
+    int size_ = 0;
+    int device_ = 0;
+    zero_bytes zero_;
+    verifier* verifier_ = nullptr;
+    std::uint64_t splits_ = 0;
+    std::atomic<failure*> failure_{nullptr};
+    std::atomic<int> calls_{0};
+    std::atomic<bool> alive_{true};
+};
+
+inline void handle::verify(const call_description& what, bool bad, cuda::stream_ref on, call_site where)
+{
+    const char* const call = collprobe::name(what.call);
+    if (open_group::here().depth > 0) {
+        throw error(status::unsupported, "verify_calls cannot compare calls within a group", origin(call, where));
+    }
+    if (on.capturing(where)) {
+        throw error(status::unsupported, "verify_calls waits on the host, which a capture does not allow",
+            origin(call, where));
+    }
+    verifier& own = *verifier_;
+    own.host_send[0] = {own.sequence++, what.count, what.root, static_cast<std::uint8_t>(what.call),
+        static_cast<std::uint8_t>(what.type), static_cast<std::uint8_t>(what.operation),
+        static_cast<std::uint8_t>(bad), 0};
+    const view<unsigned char> send(own.send);
+    const view<unsigned char> received(own.received);
+    cuda::device::copy(own.stream,
+        view<const unsigned char>(reinterpret_cast<const unsigned char*>(own.host_send.data()), send.count()), send,
+        where);
+    enqueue("ncclAllGather (of verify_calls)", call, where, [&](ncclComm_t comm) {
+        return ncclAllGather(
+            send.data(), received.data(), send.size(), ncclUint8, comm, own.stream.get().get());
+    });
+    cuda::device::copy(own.stream, view<const unsigned char>(received),
+        view<unsigned char>(reinterpret_cast<unsigned char*>(own.host_received.data()), received.count()), where);
+    const auto finally_fail = [&](failure cause) {
+        fail(cause);
+        throw error(cause.code, cause.message, origin(call, where), cause.culprits);
+    };
+    // The time-out is final: the comparison stays under way.
+    wait(own.stream, settings_.timeout_ms, call, true, where, [&] {
+        return "not all ranks came to call " + std::to_string(own.sequence - 1) + " of the communicator ("
+            + collprobe::detail::describe(what) + ") within " + std::to_string(settings_.timeout_ms) + " ms";
+    });
+
+    std::vector<int> culprits;
+    for (int rank = 0; rank < size_; ++rank) {
+        if (own.host_received[static_cast<std::uint64_t>(rank)].bad != 0) culprits.push_back(rank);
+    }
+    if (!culprits.empty()) {
+        const std::string who = collprobe::detail::list_ranks(culprits);
+        finally_fail({status::peer_failure, who + " gave a bad argument, which its own error names", culprits});
+    }
+    const auto called = [&](int rank) {
+        const verified_call& of = own.host_received[static_cast<std::uint64_t>(rank)];
+        return call_description{static_cast<collective>(of.call), static_cast<element_type>(of.type),
+            static_cast<reduction>(of.operation), of.root, of.count};
+    };
+    collprobe::detail::disagreement found = collprobe::detail::compare_calls(size_, called);
+    if (!found.culprits.empty()) {
+        finally_fail({status::mismatch,
+            "the ranks disagree in call " + std::to_string(own.sequence - 1)
+                + " of the communicator: " + found.message,
+            std::move(found.culprits)});
+    }
+    for (int rank = 0; rank < size_; ++rank) {
+        if (own.host_received[static_cast<std::uint64_t>(rank)].sequence == own.sequence - 1) continue;
+        finally_fail({status::mismatch,
+            "the ranks have made different numbers of calls: " + collprobe::detail::list_ranks({rank}) + " "
+                + std::to_string(own.host_received[static_cast<std::uint64_t>(rank)].sequence) + ", "
+                + collprobe::detail::list_ranks({rank_}) + " " + std::to_string(own.sequence - 1),
+            {}});
+    }
+}
+
+} // namespace detail
+} // namespace collprobe::nccl

@@ -1,0 +1,388 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <latch>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <collprobe/comm/nccl.hpp>
+
+#include "conformance/communicator_conformance.hpp"
+#include "support/count_allocations.hpp"
+#include "tests/support/stand_in/kernels.hpp"
+#include "tests/support/stand_in/nccl_ranks.hpp"
+#include "tests/support/stand_in/stand_in.hpp"
+#include "tests/support/stand_in/stand_in_nccl.hpp"
+
+using namespace collprobe;
+using testing::device_values;
+using testing::nccl_provider;
+
+namespace {
+
+constexpr nccl::blocking_mode modes[] = {nccl::blocking_mode::blocking, nccl::blocking_mode::non_blocking};
+constexpr std::uint64_t larger(int ranks) { return ranks <= 3 ? 2051 : 331; }
+
+void require(bool condition, const char* what) { conformance::require(condition, what); }
+
+/// Ranks that use borrowed references of what they own.
+struct borrowed_provider {
+    nccl_provider owner;
+    int size() const { return owner.size(); }
+    template <class Fn>
+    void run(Fn fn) const
+    {
+        owner.run([&](nccl::communicator& comm) {
+            nccl::options settings = owner.settings;
+            settings.mode = nccl::blocking_mode::unknown;
+            settings.name = "borrowed";
+            nccl::communicator_ref borrowed(comm.native_handle(), settings);
+            fn(borrowed);
+        });
+    }
+};
+
+} // namespace
+
+TEST_CASE("NCCL communicators conform for every element type, operation, count and placement")
+{
+    stand_in::nccl::set_launch_delay_ms(0);
+    for (const nccl::blocking_mode mode : modes) {
+        for (const int ranks : {1, 2, 3, 8}) {
+            CAPTURE(ranks);
+            CHECK_NOTHROW(conformance::check_all_types(nccl_provider{ranks, {.mode = mode}}, larger(ranks)));
+        }
+    }
+    CHECK(stand_in::nccl::live_communicators() == 0);
+}
+
+TEST_CASE("splits, sequences of calls and stress conform")
+{
+    stand_in::nccl::set_launch_delay_ms(0);
+    for (const nccl::blocking_mode mode : modes) {
+        for (const int ranks : {1, 2, 3, 8}) {
+            CAPTURE(ranks);
+            CHECK_NOTHROW(conformance::check_calls(nccl_provider{ranks, {.mode = mode}}, 50));
+        }
+    }
+    CHECK(stand_in::nccl::live_communicators() == 0);
+}
+
+TEST_CASE("a borrowed ncclComm_t conforms, whatever it is known of it")
+{
+    stand_in::nccl::set_launch_delay_ms(0);
+    for (const nccl::blocking_mode mode : modes) {
+        CHECK_NOTHROW(conformance::check_type<float>(borrowed_provider{{3, {.mode = mode}}}, 331));
+        CHECK_NOTHROW(conformance::check_calls(borrowed_provider{{3, {.mode = mode}}}, 50));
+    }
+    CHECK(stand_in::nccl::live_communicators() == 0);
+}
+
+TEST_CASE("with verified calls everything still conforms")
+{
+    stand_in::nccl::set_launch_delay_ms(0);
+    for (const nccl::blocking_mode mode : modes) {
+        const nccl_provider provider{3, {.mode = mode, .verify_calls = true}};
+        CHECK_NOTHROW(conformance::check_type<std::int32_t>(provider, 331));
+        CHECK_NOTHROW(conformance::check_calls(provider, 20));
+    }
+}
+
+TEST_CASE("a barrier orders the work of all ranks")
+{
+    for (const nccl::blocking_mode mode : modes) {
+        for (const int ranks : {1, 2, 3, 8}) {
+            CAPTURE(ranks);
+            std::vector<int> notes(static_cast<std::size_t>(ranks), -1);
+            CHECK_NOTHROW(nccl_provider(ranks, {.mode = mode}).run([&](nccl::communicator& comm) {
+                cuda::stream stream;
+                bool behind = true;
+                for (int round = 0; round < 10; ++round) {
+                    const auto own = static_cast<std::size_t>(comm.rank());
+                    stand_in::enqueue(stream.get().get(), [&notes, own, round] { notes[own] = round; });
+                    comm.barrier(stream);
+                    stand_in::enqueue(stream.get().get(), [&notes, &behind, round] {
+                        for (const int note : notes) behind = behind && note == round;
+                    });
+                    comm.barrier(stream);
+                }
+                comm.synchronize(stream);
+                require(behind, "work behind a barrier ran before the work in front of it");
+            }));
+        }
+    }
+}
+
+TEST_CASE("a communicator tells what it is")
+{
+    nccl_provider(3, {.name = "dp"}).run([](nccl::communicator& comm) {
+        require(comm.size() == 3 && comm.device_ordinal() == comm.rank() && comm.name() == "dp", "own");
+        auto part = comm.split(comm.rank() / 2, 0);
+        require(part->name() == "dp/split0.color" + std::to_string(comm.rank() / 2), "name of a part");
+        require(part->device_ordinal() == comm.rank(), "device of a part");
+        const nccl::communicator_ref lent = comm;
+        require(lent.native_handle() == comm.native_handle() && lent.rank() == comm.rank(), "lent");
+        {
+            const cuda::device_guard elsewhere(7);
+            const auto scope = comm.device_scope();
+            int device = -1;
+            cudaGetDevice(&device);
+            require(device == comm.rank(), "device_scope");
+        }
+    });
+}
+
+TEST_CASE("a trainer's own types are taken as they are")
+{
+    static_assert(std::is_same_v<decltype(nccl::elements(static_cast<__half*>(nullptr), 3)), view<collprobe::half>>);
+    static_assert(
+        std::is_same_v<decltype(nccl::elements(static_cast<const __nv_bfloat16*>(nullptr), 3)), view<const bfloat16>>);
+    static_assert(std::is_same_v<decltype(nccl::elements(static_cast<long long*>(nullptr), 3)), view<std::int64_t>>);
+    static_assert(std::is_same_v<decltype(nccl::elements(static_cast<float*>(nullptr), 3)), view<float>>);
+    static_assert(!nccl::has_element<short> && !nccl::has_element<bool> && !nccl::has_element<__nv_fp8_e4m3>);
+
+    nccl_provider(2).run([](nccl::communicator& owner) {
+        // The calls of a C-style trainer: a raw communicator, a raw stream, raw pointers.
+        const ncclComm_t raw = owner.native_handle();
+        const cuda::stream stream;
+        const cudaStream_t raw_stream = stream.get().get();
+        device_values<__nv_bfloat16> gradient(10, __float2bfloat16(static_cast<float>(owner.rank() + 1)));
+        nccl::communicator_ref comm(raw);
+        const auto values = nccl::elements(gradient.data(), 10);
+        comm.all_reduce(values, values, reduction::average, raw_stream);
+        comm.synchronize(raw_stream);
+        require(static_cast<float>(values[9]) == 1.5f, "average of bfloat16");
+    });
+}
+
+TEST_CASE("sends and receives in a group do the all-to-all of an older NCCL")
+{
+    for (const nccl::blocking_mode mode : modes) {
+        nccl_provider(3, {.mode = mode}).run([](nccl::communicator& comm) {
+            const cuda::stream stream;
+            device_values<std::int32_t> send(6, 0);
+            device_values<std::int32_t> receive(6, -1);
+            for (int i = 0; i < 6; ++i) send[static_cast<std::size_t>(i)] = 10 * comm.rank() + i;
+            ncclResult_t result = nccl::detail::exchange_parts(
+                send.data(), receive.data(), 2, 4, ncclInt32, 3, comm.native_handle(), stream.get().get());
+            while (result == ncclInProgress) ncclCommGetAsyncError(comm.native_handle(), &result);
+            require(result == ncclSuccess, "exchange_parts");
+            comm.synchronize(stream);
+            for (int i = 0; i < 6; ++i) {
+                require(receive[static_cast<std::size_t>(i)] == 10 * (i / 2) + 2 * comm.rank() + i % 2, "all-to-all");
+            }
+        });
+    }
+}
+
+TEST_CASE("a non-blocking communicator's call returns when its work is enqueued")
+{
+    stand_in::nccl::set_launch_delay_ms(30);
+    nccl_provider(2, {.mode = nccl::blocking_mode::non_blocking}).run([](nccl::communicator& comm) {
+        const cuda::stream stream;
+        device_values<float> values(100, 1.0f);
+        const auto start = std::chrono::steady_clock::now();
+        comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
+        require(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(30), "it must have waited");
+        // So an event behind the call is behind the collective.
+        cuda::event behind;
+        behind.record(stream);
+        behind.synchronize();
+        require(values.all(2.0f), "the event did not capture the collective");
+    });
+    stand_in::nccl::set_launch_delay_ms(0);
+}
+
+TEST_CASE("a group enqueues at its end")
+{
+    for (const nccl::blocking_mode mode : modes) {
+        nccl_provider(2, {.mode = mode}).run([](nccl::communicator& comm) {
+            const cuda::stream stream;
+            device_values<std::int32_t> a(4, 1);
+            device_values<std::int32_t> b(4, 10);
+            require(comm.collectives_enqueue_at_once() && !nccl::in_group(), "no group yet");
+            nccl::group outer;
+            comm.all_reduce(a.in(), a.out(), reduction::sum, stream);
+            {
+                nccl::group inner;
+                comm.all_reduce(b.in(), b.out(), reduction::sum, stream);
+                require(!comm.collectives_enqueue_at_once() && nccl::in_group(), "in a group");
+                inner.end();
+            }
+            require(nccl::in_group(), "still in the outer group");
+            comm.synchronize(stream);
+            require(a.all(1) && b.all(10), "nothing may run before the end");
+            outer.end();
+            require(!nccl::in_group() && comm.collectives_enqueue_at_once(), "after the group");
+            comm.synchronize(stream);
+            require(a.all(2) && b.all(20), "sums of a group");
+        });
+    }
+}
+
+TEST_CASE("a group holds calls of several communicators, and its destructor ends it")
+{
+    for (const nccl::blocking_mode mode : modes) {
+        nccl_provider(3, {.mode = mode}).run([](nccl::communicator& comm) {
+            const cuda::stream stream;
+            auto reversed = comm.split(0, -comm.rank());
+            device_values<std::int32_t> a(4, comm.rank());
+            device_values<std::int32_t> own(1, 100 + comm.rank());
+            device_values<std::int32_t> b(3, -1);
+            {
+                const nccl::group together;
+                comm.all_reduce(a.in(), a.out(), reduction::max, stream);
+                reversed->all_gather(own.in(), b.out(), stream);
+            }
+            require(!nccl::in_group(), "ended");
+            comm.synchronize(stream);
+            require(a.all(2), "all_reduce of a group");
+            require(b[0] == 102 && b[1] == 101 && b[2] == 100, "all_gather of a group");
+        });
+    }
+}
+
+TEST_CASE("collectives are captured and replayed with fresh data")
+{
+    for (const nccl::blocking_mode mode : modes) {
+        for (const int ranks : {1, 2, 3}) {
+            CAPTURE(ranks);
+            nccl_provider(ranks, {.mode = mode}).run([](nccl::communicator& comm) {
+                const cuda::stream stream;
+                const cudaStream_t raw = stream.get().get();
+                const auto n = static_cast<std::size_t>(comm.size());
+                device_values<std::int32_t> value(5, 0);
+                device_values<std::int32_t> all(5 * n, -1);
+                device_values<std::int32_t> exchanged(5 * n, -1);
+                cudaGraph_t graph = nullptr;
+                cudaGraphExec_t replay = nullptr;
+                // The first calls of the communicator: nothing may need a warm-up.
+                require(cudaStreamBeginCapture(raw, cudaStreamCaptureModeThreadLocal) == cudaSuccess, "begin");
+                comm.all_reduce(value.in(), value.out(), reduction::sum, stream);
+                comm.barrier(stream);
+                comm.all_gather(value.in(), all.out(), stream);
+                comm.all_to_all(all.in(), exchanged.out(), stream);
+                comm.check();
+                require(cudaStreamEndCapture(raw, &graph) == cudaSuccess, "the capture must have stayed valid");
+                require(cudaGraphInstantiate(&replay, graph, 0) == cudaSuccess, "instantiate");
+                int expected = 0;
+                for (int round = 1; round <= 4; ++round) {
+                    for (std::size_t i = 0; i < 5; ++i) value[i] = round * (comm.rank() + 1);
+                    require(cudaGraphLaunch(replay, raw) == cudaSuccess, "launch");
+                    comm.synchronize(stream);
+                    expected = round * comm.size() * (comm.size() + 1) / 2;
+                    require(value.all(expected) && all.all(expected) && exchanged.all(expected), "replayed");
+                    // Between replays the communicator works as ever.
+                    comm.all_reduce(value.in(), value.out(), reduction::max, stream);
+                    comm.synchronize(stream);
+                    require(value.all(expected), "between replays");
+                }
+                cudaGraphExecDestroy(replay);
+                cudaGraphDestroy(graph);
+            });
+        }
+    }
+}
+
+TEST_CASE("a steady collective is one NCCL call, allocates nothing and never waits")
+{
+    constexpr int n = 3;
+    std::latch warm(n);
+    std::latch counted(n);
+    std::latch worked(n);
+    std::latch noted(n);
+    std::atomic<long> before{0};
+    std::atomic<long> after{0};
+    struct {
+        const char* function;
+        std::uint64_t wanted;
+        std::uint64_t before = 0;
+        std::uint64_t after = 0;
+    } counts[] = {{"ncclAllReduce", 2 * 20 * n}, {"ncclReduceScatter", 20 * n}, {"ncclAllGather", 20 * n},
+        {"ncclBroadcast", 20 * n},
+        // What must not happen on the way.
+        {"ncclGroupStart", 0}, {"cudaStreamSynchronize", 0}, {"cudaEventSynchronize", 0}, {"cudaStreamQuery", 0},
+        {"cudaEventQuery", 0}, {"cudaDeviceSynchronize", 0}, {"cudaMalloc", 0}, {"cudaFree", 0},
+        {"cudaHostAlloc", 0}, {"cudaEventCreateWithFlags", 0}, {"cudaStreamCreateWithFlags", 0},
+        {"cudaMemcpyAsync", 0}, {"cudaSetDevice", 0}};
+    nccl_provider(n).run([&](nccl::communicator& comm) {
+        device_values<collprobe::half> send(639, collprobe::half(1.0f));
+        device_values<collprobe::half> receive(639, collprobe::half(0.0f));
+        const view<collprobe::half> part = receive.out().part(0, 213);
+        const cuda::stream stream;
+        const auto work = [&] {
+            for (int call = 0; call < 20; ++call) {
+                comm.all_reduce(send.in(), receive.out(), reduction::average, stream);
+                comm.reduce_scatter(send.in(), part, reduction::max, stream);
+                comm.all_gather(send.in().part(0, 213), receive.out(), stream);
+                comm.all_to_all(send.in(), receive.out(), stream);
+                comm.broadcast(send.in(), receive.out(), 2, stream);
+                comm.barrier(stream);
+                comm.check();
+            }
+        };
+        // The stand-in's queue keeps what it ever needed: let it be longer here than it can get below.
+        for (int round = 0; round < 2; ++round) {
+            std::latch go(1);
+            stand_in::enqueue(stream.get().get(), [&go] { go.wait(); });
+            work();
+            work();
+            go.count_down();
+            comm.synchronize(stream);
+        }
+        warm.arrive_and_wait();
+        if (comm.rank() == 0) {
+            before = allocations.load();
+            for (auto& each : counts) each.before = stand_in::calls(each.function);
+        }
+        counted.arrive_and_wait();
+        work();
+        worked.arrive_and_wait();
+        if (comm.rank() == 0) {
+            after = allocations.load();
+            for (auto& each : counts) each.after = stand_in::calls(each.function);
+        }
+        noted.arrive_and_wait();
+        comm.synchronize(stream);
+    });
+    // The counters' own look-ups allocate, on one side of `before` only.
+    CHECK(after - before <= static_cast<long>(std::size(counts)));
+    for (const auto& each : counts) {
+        CAPTURE(std::string(each.function));
+        CHECK(each.after - each.before == each.wanted);
+    }
+}
+
+TEST_CASE("an owner can be moved, lent, released and adopted")
+{
+    nccl_provider(2).run([](nccl::communicator& given) {
+        const cuda::stream stream;
+        device_values<float> values(4, 1.0f);
+        nccl::communicator moved = std::move(given);
+        moved.all_reduce(values.in(), values.out(), reduction::sum, stream);
+        const nccl::communicator_ref lent = moved;
+        const ncclComm_t raw = moved.release();
+        bool refused = false;
+        try {
+            lent.all_reduce(values.in(), values.out(), reduction::sum, stream);
+        } catch (const error& released) {
+            refused = released.code() == status::invalid_argument
+                && std::string(released.what()).find("released") != std::string::npos;
+        }
+        require(refused, "a released communicator must not be used");
+        given = nccl::communicator::adopt(raw, {.name = "again"});
+        given.all_reduce(values.in(), values.out(), reduction::sum, stream);
+        given.synchronize(stream);
+        require(values.all(4.0f) && given.name() == "again", "adopted");
+    });
+    CHECK(stand_in::nccl::live_communicators() == 0);
+    CHECK(stand_in::nccl::dead_handle_calls() == 0);
+}
