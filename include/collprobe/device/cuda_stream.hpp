@@ -63,8 +63,9 @@ public:
 
     /// Work enqueued from now on runs after what `awaited` captured, on whatever device that was. No
     /// host synchronisation. Waiting for an event of a capture makes this stream part of it.
-    /// \throws error `invalid_argument` if the event was never recorded (CUDA would silently not wait)
-    /// or was recorded in a capture that has ended or is not this stream's; `device_failure`.
+    /// \throws error `invalid_argument` if the event was never recorded (CUDA would silently not wait),
+    /// in a capture that has ended or is not this stream's, or outside the capture that this stream is
+    /// in (CUDA gives that capture up then); `device_failure`.
     void wait(const event& awaited, call_site where = call_site::current()) const;
 
     /// Blocks the caller until all work enqueued before the call is done.
@@ -289,15 +290,13 @@ inline void stream_ref::wait(const event& awaited, call_site where) const
     awaited.require_recorded("wait", where);
     const cudaError_t code = cudaStreamWaitEvent(handle_, awaited.get(), 0);
     if (code == cudaSuccess) return;
-    if (awaited.capture_ != 0
-        && (code == cudaErrorCapturedEvent || code == cudaErrorStreamCaptureIsolation
-            || code == cudaErrorStreamCaptureMerge)) {
+    if (code == cudaErrorCapturedEvent || code == cudaErrorStreamCaptureIsolation
+        || code == cudaErrorStreamCaptureMerge) {
         detail::forget(code);
-        event::refuse("wait",
-            "the event was recorded in a capture that has ended or that the stream is not part of: cudaStreamWaitEvent "
-            "says "
-                + detail::describe(code),
-            where);
+        const char* const misuse = awaited.capture_ == 0
+            ? "the stream is capturing, and the event was recorded outside the capture"
+            : "the event was recorded in a capture that has ended or is not the stream's";
+        event::refuse("wait", std::string(misuse) + ": cudaStreamWaitEvent says " + detail::describe(code), where);
     }
     check(code, "cudaStreamWaitEvent", -1, handle_, where);
 }

@@ -1,0 +1,273 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Streams, events and memory of CUDA while streams are captured into graphs.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+#include <thread>
+
+#include "tests/support/stand_in/stand_in_test_tools.hpp"
+
+using namespace collprobe;
+using namespace collprobe::testing;
+using cuda::device;
+
+namespace {
+
+/// Runs `body` on another thread to its end.
+template <class Body>
+void elsewhere(Body body)
+{
+    std::thread(body).join();
+}
+
+} // namespace
+
+TEST_CASE("a captured chain over two streams runs at each launch with the data of then")
+{
+    const cuda::stream first;
+    const cuda::stream second;
+    cuda::pinned_buffer<int> input(100);
+    cuda::pinned_buffer<int> middle(100);
+    cuda::pinned_buffer<int> output(100);
+    for (int& value : output) value = -1;
+    captured_graph chain(first);
+    CHECK(first.capturing());
+    CHECK_FALSE(second.capturing());
+    {
+        cuda::event copied;
+        cuda::event back;
+        device::copy(first, view<const int>(input), view(middle));
+        copied.record(first);
+        second.wait(copied);
+        CHECK(second.capturing());
+        device::copy(second, view<const int>(middle), view(output));
+        back.record(second);
+        first.wait(back);
+        copied.record(first); // recording anew must not disturb the wait above
+    }
+    REQUIRE(chain.end() == cudaSuccess);
+    CHECK_FALSE(second.capturing());
+    const cuda::stream other;
+    for (int round = 1; round <= 5; ++round) {
+        for (int& value : input) value = round;
+        const cuda::stream_ref on = round % 2 == 0 ? first.get() : other.get();
+        chain.launch(on);
+        on.synchronize(soon_ms);
+        CHECK(output[99] == round);
+    }
+}
+
+TEST_CASE("nothing captured runs before the launch")
+{
+    const cuda::stream stream;
+    cuda::pinned_buffer<int> value(1);
+    value[0] = 1;
+    captured_graph recorded(stream);
+    device::fill(stream, view(value), 2);
+    REQUIRE(recorded.end() == cudaSuccess);
+    stream.synchronize(soon_ms);
+    CHECK(value[0] == 1);
+    recorded.launch(stream);
+    stream.synchronize(soon_ms);
+    CHECK(value[0] == 2);
+}
+
+TEST_CASE("polling, allocating and freeing on another thread leave a global capture valid")
+{
+    const cuda::stream captured;
+    const cuda::stream free;
+    cuda::event done;
+    done.record(free);
+    free.synchronize();
+    captured_graph graph(captured, cudaStreamCaptureModeGlobal);
+    elsewhere([&] {
+        CHECK(done.query());
+        done.synchronize();
+        done.synchronize(soon_ms);
+        free.synchronize();
+        free.synchronize(soon_ms);
+        CHECK(free.query());
+        const cuda::buffer<int> memory(10);
+        const cuda::pinned_buffer<int> pinned(10);
+        const cuda::workspace scratch;
+        const cuda::stream fresh;
+        cuda::event_pool::reserve(0, cuda::event_pool::free_events(0) + 1);
+    });
+    CHECK(graph.end() == cudaSuccess);
+}
+
+TEST_CASE("the capturing thread may allocate and poll too")
+{
+    const cuda::stream captured;
+    const cuda::stream free;
+    cuda::event done;
+    done.record(free);
+    captured_graph graph(captured, cudaStreamCaptureModeThreadLocal);
+    const cuda::buffer<int> memory(10);
+    const cuda::workspace scratch;
+    done.synchronize(soon_ms);
+    CHECK(done.query());
+    CHECK(graph.end() == cudaSuccess);
+}
+
+TEST_CASE("control: the plain calls do invalidate it, and our calls leave the thread's mode alone")
+{
+    const cuda::stream captured;
+    const cuda::stream free;
+    cuda::event done;
+    done.record(free);
+    done.synchronize(soon_ms);
+    for (const int way : {0, 1, 2}) {
+        captured_graph graph(captured, cudaStreamCaptureModeGlobal);
+        elsewhere([&] {
+            CHECK(done.query());
+            void* memory = nullptr;
+            const cudaError_t code = way == 0 ? cudaEventQuery(done.get())
+                : way == 1                    ? cudaStreamQuery(free.get().get())
+                                              : cudaMalloc(&memory, 4);
+            CHECK(code == cudaErrorStreamCaptureUnsupported);
+        });
+        CHECK(graph.end() == cudaErrorStreamCaptureInvalidated);
+    }
+}
+
+TEST_CASE("the host cannot wait for an event of a capture, and asking leaves the capture valid")
+{
+    const cuda::stream stream;
+    cuda::event inside;
+    captured_graph graph(stream);
+    inside.record(stream);
+    CHECK(inside.recorded());
+    for (const std::string& text : {refusal([&] { (void)inside.query(); }), refusal([&] { inside.synchronize(); }),
+             refusal([&] { inside.synchronize(100); })}) {
+        CHECK(contains(text, "the event was recorded in a capture"));
+        CHECK(contains(text, "cuda_capture_stand_in_test.cpp"));
+    }
+    const cuda::event copy = inside;
+    CHECK(graph.end() == cudaSuccess);
+    CHECK(contains(refusal([&] { (void)inside.query(); }), "recorded in a capture"));
+    CHECK(contains(refusal([&] { (void)copy.query(); }), "recorded in a capture"));
+    inside.record(stream); // a later record outside makes it an ordinary event
+    inside.synchronize(soon_ms);
+    CHECK(inside.query());
+}
+
+TEST_CASE("a stream that captures has nothing to synchronise with, and asking leaves the capture valid")
+{
+    const cuda::stream stream;
+    captured_graph graph(stream);
+    CHECK(contains(refusal([&] { stream.synchronize(); }), "the stream is capturing"));
+    CHECK(contains(refusal([&] { stream.synchronize(100); }), "the stream is capturing"));
+    CHECK_FALSE(stream.query());
+    CHECK(graph.end() == cudaSuccess);
+    CHECK(stream.query());
+}
+
+TEST_CASE("waits across the border of a capture are refused by name")
+{
+    const cuda::stream captured;
+    const cuda::stream free;
+    cuda::event outside;
+    outside.record(free);
+    cuda::event inside;
+    {
+        captured_graph graph(captured);
+        inside.record(captured);
+        CHECK(contains(refusal([&] { captured.wait(outside); }), "the event was recorded outside the capture"));
+        CHECK(graph.end() == cudaErrorStreamCaptureInvalidated); // CUDA gives it up
+    }
+    CHECK(contains(refusal([&] { free.wait(inside); }), "a capture that has ended or is not the stream's"));
+    CHECK_FALSE(free.capturing());
+    CHECK(cudaPeekAtLastError() == cudaSuccess);
+    captured_graph next(captured);
+    CHECK(contains(refusal([&] { captured.wait(inside); }), "a capture that has ended or is not the stream's"));
+    CHECK(next.end() == cudaErrorStreamCaptureInvalidated);
+}
+
+TEST_CASE("two captures do not merge")
+{
+    const cuda::stream a;
+    const cuda::stream b;
+    captured_graph first(a, cudaStreamCaptureModeRelaxed);
+    captured_graph second(b, cudaStreamCaptureModeRelaxed);
+    cuda::event of_first;
+    of_first.record(a);
+    CHECK(contains(refusal([&] { b.wait(of_first); }), "cudaErrorStreamCaptureMerge"));
+}
+
+TEST_CASE("a fork that is not joined fails at the end of the capture")
+{
+    const cuda::stream origin;
+    const cuda::stream fork;
+    cuda::pinned_buffer<int> value(1);
+    captured_graph graph(origin);
+    cuda::event start;
+    start.record(origin);
+    fork.wait(start);
+    device::fill(fork, view(value), 1);
+    cuda::event half;
+    half.record(fork);
+    device::fill(fork, view(value), 2);
+    origin.wait(half); // too early: the second fill is behind it
+    CHECK(graph.end() == cudaErrorStreamCaptureUnjoined);
+    fork.synchronize(soon_ms); // and both streams are usable again
+    origin.synchronize(soon_ms);
+}
+
+TEST_CASE("a record in a lost capture is an error")
+{
+    const cuda::stream stream;
+    captured_graph graph(stream);
+    CHECK(cudaStreamSynchronize(stream.get().get()) == cudaErrorStreamCaptureUnsupported);
+    (void)cudaGetLastError();
+    CHECK(stream.capturing());
+    cuda::event marker;
+    const auto failure = error_of([&] { marker.record(stream); });
+    REQUIRE(failure);
+    CHECK(failure->code() == status::device_failure);
+    CHECK(contains(failure->what(), "cudaErrorStreamCaptureInvalidated"));
+    CHECK_FALSE(marker.recorded());
+}
+
+TEST_CASE("events come and go during a capture without disturbing its graph")
+{
+    const cuda::stream origin;
+    const cuda::stream fork;
+    cuda::pinned_buffer<int> values(8);
+    captured_graph graph(origin);
+    for (std::uint64_t i = 0; i < 8; ++i) {
+        cuda::event there; // goes back to the pool at once and serves the next round
+        there.record(origin);
+        fork.wait(there);
+        device::fill(fork, view(values).part(i, 1), static_cast<int>(i));
+        cuda::event back;
+        back.record(fork);
+        origin.wait(back);
+        device::for_each(origin, 1, [value = &values[i]](std::uint64_t) { *value += 100; });
+    }
+    REQUIRE(graph.end() == cudaSuccess);
+    for (int round = 0; round < 3; ++round) graph.launch(origin);
+    origin.synchronize(soon_ms);
+    for (std::uint64_t i = 0; i < 8; ++i) CHECK(values[i] == static_cast<int>(i) + 100);
+}
+
+TEST_CASE("the default stream refuses to work while a stream that it waits for captures")
+{
+    cudaStream_t handle = nullptr;
+    REQUIRE(cudaStreamCreate(&handle) == cudaSuccess);
+    {
+        const cuda::stream_ref blocking = handle;
+        const cuda::stream_ref plain = cudaStreamLegacy;
+        captured_graph graph(blocking);
+        CHECK_FALSE(plain.query());
+        cuda::event marker;
+        const auto failure = error_of([&] { marker.record(plain); });
+        REQUIRE(failure);
+        CHECK(contains(failure->what(), "cudaErrorStreamCaptureImplicit"));
+        CHECK(graph.end() == cudaSuccess);
+    }
+    CHECK(cudaStreamDestroy(handle) == cudaSuccess);
+}

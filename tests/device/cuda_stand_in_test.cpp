@@ -1,0 +1,735 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tests/support/count_allocations.hpp"
+#include "tests/support/stand_in/stand_in_test_tools.hpp"
+
+using namespace collprobe;
+using namespace collprobe::testing;
+using cuda::device;
+
+namespace {
+
+std::string hex(cudaStream_t stream) { return cuda::detail::describe(0, stream); }
+
+int current()
+{
+    int ordinal = -1;
+    (void)cudaGetDevice(&ordinal);
+    return ordinal;
+}
+
+template <class Memory>
+concept host_readable = requires(const Memory& own) {
+    own[0];
+    own.begin();
+};
+
+/// Sums positions times values, block by block.
+struct weighted_sum {
+    using partial = std::uint64_t;
+    static constexpr std::uint64_t block = 8;
+    view<const std::uint32_t> values;
+
+    static partial identity() { return 0; }
+    void run(partial& sum, std::uint64_t first, std::uint64_t count) const
+    {
+        for (std::uint64_t i = first; i < first + count; ++i) sum += (i + 1) * values[i];
+    }
+    static void merge(partial& left, const partial& right) { left += right; }
+    std::uint64_t finish(const partial& sum) const { return sum + 1; }
+};
+
+} // namespace
+
+TEST_CASE("a stream_ref takes any stream that a trainer has, and no literal")
+{
+    static_assert(std::is_convertible_v<cudaStream_t, cuda::stream_ref>);
+    static_assert(!std::is_constructible_v<cuda::stream_ref, std::nullptr_t>);
+    static_assert(!std::is_constructible_v<cuda::stream_ref, int>);
+    static_assert(std::is_convertible_v<const cuda::stream&, cuda::stream_ref>);
+    const cuda::stream own;
+    const cuda::stream_ref plain = own.get().get();
+    CHECK(plain == own.get());
+    CHECK_FALSE(plain.is_default());
+    CHECK_FALSE(plain.is_per_thread());
+    CHECK(plain.device() == 0);
+    CHECK(own.device() == 0);
+    CHECK_FALSE(plain.capturing());
+    const cuda::stream other;
+    CHECK_FALSE(plain == other.get());
+    CHECK(cuda::stream_ref(cudaStream_t{}).is_default());
+    CHECK(cuda::stream_ref(cudaStreamLegacy).is_default());
+    CHECK_FALSE(cuda::stream_ref(cudaStreamLegacy).is_per_thread());
+    CHECK(cuda::stream_ref(cudaStreamPerThread).is_per_thread());
+    CHECK_FALSE(cuda::stream_ref(cudaStreamPerThread).is_default());
+}
+
+TEST_CASE("work and events of the default streams")
+{
+    for (const cudaStream_t handle : {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
+        const cuda::stream_ref on = handle;
+        cuda::pinned_buffer<int> values(100);
+        device::fill(on, view(values), 7);
+        cuda::event filled;
+        filled.record(on);
+        const cuda::stream reader;
+        reader.wait(filled);
+        cuda::pinned_buffer<int> seen(100);
+        device::copy(reader, view<const int>(values), view(seen));
+        reader.synchronize(soon_ms);
+        CHECK(seen[99] == 7);
+        on.synchronize();
+        on.synchronize(soon_ms);
+        CHECK(on.query());
+    }
+}
+
+TEST_CASE("a stream moves and leaves nothing behind")
+{
+    cuda::stream a;
+    const cudaStream_t handle = a.get().get();
+    cuda::stream b(std::move(a));
+    CHECK(a.get().get() == nullptr);
+    CHECK(b.get().get() == handle);
+    cuda::stream c;
+    c = std::move(b);
+    CHECK(c.get().get() == handle);
+    c.synchronize(soon_ms);
+}
+
+TEST_CASE("a stream's destructor does not wait, and its work still runs")
+{
+    std::atomic<bool> ran{false};
+    cuda::event left;
+    {
+        cuda::stream dying;
+        gate hold(dying);
+        (void)stand_in::enqueue(dying.get().get(), [&] { ran = true; });
+        left.record(dying);
+        const cuda::stream gone(std::move(dying));
+        CHECK_FALSE(gone.query());
+    }
+    left.synchronize(soon_ms);
+    CHECK(ran);
+}
+
+TEST_CASE("events carry values between streams in both directions")
+{
+    int value = 0;
+    int seen = -1;
+    const cuda::stream producer;
+    const cuda::stream consumer;
+    cuda::event ready;
+    cuda::event read;
+    for (int round = 1; round <= 200; ++round) {
+        (void)stand_in::enqueue(producer.get().get(), [&, round] { value = round; });
+        ready.record(producer);
+        consumer.wait(ready);
+        (void)stand_in::enqueue(consumer.get().get(), [&] { seen = value; });
+        read.record(consumer);
+        producer.wait(read);
+    }
+    consumer.synchronize(soon_ms);
+    CHECK(seen == 200);
+}
+
+TEST_CASE("without a wait two streams are not ordered")
+{
+    const cuda::stream held;
+    const cuda::stream free;
+    gate closed(held);
+    free.synchronize(soon_ms);
+    CHECK(free.query());
+    CHECK_FALSE(held.query());
+    closed.open();
+    held.synchronize(soon_ms);
+    CHECK(held.query());
+}
+
+TEST_CASE("an event that was never recorded is an error that names the call")
+{
+    const cuda::stream stream;
+    const cuda::event never;
+    CHECK_FALSE(never.recorded());
+    CHECK(never.get() == nullptr);
+    const std::vector<std::pair<const char*, std::function<void()>>> uses{
+        {"wait", [&] { stream.wait(never); }},
+        {"query", [&] { (void)never.query(); }},
+        {"synchronize", [&] { never.synchronize(); }},
+        {"synchronize", [&] { never.synchronize(100); }},
+    };
+    const std::uint64_t waits = stand_in::calls("cudaStreamWaitEvent");
+    for (const auto& [call, use] : uses) {
+        const auto failure = error_of(use);
+        REQUIRE(failure);
+        CHECK(failure->code() == status::invalid_argument);
+        CHECK(std::string(failure->call()) == call);
+        CHECK(contains(failure->what(), "the event was never recorded"));
+        CHECK(contains(failure->what(), "cuda_stand_in_test.cpp"));
+    }
+    CHECK(stand_in::calls("cudaStreamWaitEvent") == waits);
+}
+
+TEST_CASE("a copy of an event keeps its point when the original is recorded anew")
+{
+    const cuda::stream held;
+    const cuda::stream free;
+    gate closed(held);
+    cuda::event original;
+    original.record(held);
+    const cuda::event copy = original;
+    CHECK(copy.get() == original.get());
+    original.record(free);
+    CHECK(copy.get() != original.get());
+    original.synchronize(soon_ms);
+    CHECK_FALSE(copy.query());
+    const cuda::stream waits;
+    waits.wait(copy);
+    CHECK(error_of([&] { waits.synchronize(20); }));
+    closed.open();
+    waits.synchronize(soon_ms);
+    CHECK(copy.query());
+}
+
+TEST_CASE("an event of which no copies exist is recorded again in place")
+{
+    const cuda::stream stream;
+    cuda::event again;
+    again.record(stream);
+    const cudaEvent_t handle = again.get();
+    {
+        const cuda::event copy = again;
+    }
+    again.record(stream);
+    CHECK(again.get() == handle);
+}
+
+TEST_CASE("whoever waits already is not affected by a later record")
+{
+    const cuda::stream producer;
+    const cuda::stream consumer;
+    cuda::event ready;
+    ready.record(producer);
+    consumer.wait(ready);
+    gate closed(producer);
+    ready.record(producer);
+    consumer.synchronize(soon_ms);
+    CHECK_FALSE(ready.query());
+}
+
+TEST_CASE("streams and events of a device that is not current")
+{
+    REQUIRE(current() == 0);
+    cuda::event marker;
+    {
+        const cuda::stream first;
+        marker.record(first); // an event of device 0 from here on
+    }
+    cuda::stream second = [] {
+        const cuda::device_guard other(1);
+        return cuda::stream();
+    }();
+    CHECK(current() == 0);
+    CHECK(second.device() == 1);
+    CHECK(second.get().device() == 1);
+    const cudaEvent_t of_first = marker.get();
+    marker.record(second); // CUDA refuses an event of device 0 here
+    CHECK(marker.get() != of_first);
+    CHECK(current() == 0);
+    const cuda::stream third;
+    third.wait(marker); // waits may cross devices
+    third.synchronize(soon_ms);
+    second.synchronize(soon_ms);
+    CHECK(marker.query());
+    marker.record(third);
+    CHECK(marker.query());
+}
+
+TEST_CASE("a kernel launched without its device current is an error, not a wrong launch")
+{
+    const cuda::stream other = [] {
+        const cuda::device_guard guard(1);
+        return cuda::stream();
+    }();
+    cuda::pinned_buffer<int> values(4);
+    const auto failure = error_of([&] { device::fill(other, view(values), 1); });
+    REQUIRE(failure);
+    CHECK(contains(failure->what(), "cudaLaunchKernel"));
+    CHECK(contains(failure->what(), "device 1"));
+    const cuda::device_guard guard(1);
+    device::fill(other, view(values), 1);
+    other.synchronize(soon_ms);
+    CHECK(values[3] == 1);
+}
+
+TEST_CASE("device_guard switches, restores and nests, and calls nothing where there is nothing to switch")
+{
+    stand_in::reset();
+    {
+        const cuda::device_guard same(0);
+        CHECK(stand_in::calls("cudaSetDevice") == 0);
+    }
+    CHECK(stand_in::calls("cudaSetDevice") == 0);
+    {
+        const cuda::device_guard outer(1);
+        CHECK(current() == 1);
+        {
+            cuda::device_guard inner(0);
+            CHECK(current() == 0);
+            const cuda::device_guard moved(std::move(inner));
+        }
+        CHECK(current() == 1);
+    }
+    CHECK(current() == 0);
+    const auto failure = error_of([] { const cuda::device_guard none(5); });
+    REQUIRE(failure);
+    CHECK(failure->code() == status::device_failure);
+    CHECK(contains(failure->what(), "cudaSetDevice"));
+    CHECK(contains(failure->what(), "cudaErrorInvalidDevice"));
+    CHECK(contains(failure->what(), "device 5"));
+    CHECK(current() == 0);
+}
+
+TEST_CASE("a deadline that passes is a timeout that says what was left")
+{
+    const cuda::stream stream;
+    gate closed(stream);
+    cuda::event captured;
+    captured.record(stream);
+    const auto start = std::chrono::steady_clock::now();
+    const auto of_stream = error_of([&] { stream.synchronize(40); });
+    const auto of_event = error_of([&] { captured.synchronize(40); });
+    CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(80));
+    for (const auto& failure : {of_stream, of_event}) {
+        REQUIRE(failure);
+        CHECK(failure->code() == status::timeout);
+        CHECK(std::string(failure->call()) == "synchronize");
+        CHECK(contains(failure->what(), "40 ms"));
+        CHECK(contains(failure->what(), hex(stream.get().get())));
+    }
+    CHECK(contains(of_stream->what(), "work on the stream"));
+    CHECK(contains(of_event->what(), "the work captured by the event"));
+    CHECK(error_of([&] { captured.synchronize(0); })); // 0 asks once
+    CHECK(cudaPeekAtLastError() == cudaSuccess); // no "not ready" is left for the trainer to find
+    closed.open();
+    stream.synchronize(-1);
+    captured.synchronize(-1);
+    captured.synchronize(0);
+    CHECK(captured.query());
+}
+
+TEST_CASE("a deadline covers the work before the call only")
+{
+    const cuda::stream stream;
+    cuda::event end;
+    std::atomic<bool> stop{false};
+    std::thread feeder([&] {
+        while (!stop) {
+            (void)stand_in::enqueue(stream.get().get(),
+                [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+    });
+    CHECK_FALSE(error_of([&] { stream.synchronize(soon_ms); }));
+    stop = true;
+    feeder.join();
+}
+
+TEST_CASE("every call that fails is named, with device and stream, and leaves no error behind")
+{
+    stand_in::reset();
+    const cuda::stream stream;
+    const cudaStream_t handle = stream.get().get();
+    cuda::event recorded;
+    recorded.record(stream);
+    cuda::pinned_buffer<int> a(8);
+    cuda::pinned_buffer<int> b(8);
+    struct failing {
+        const char* function;
+        bool on_stream;
+        std::function<void()> use;
+    };
+    const std::vector<failing> all{
+        {"cudaGetDevice", false, [] { const cuda::stream fresh; }},
+        {"cudaGetDevice", false, [] { const cuda::device_guard guard(0); }},
+        {"cudaGetDevice", false, [] { const cuda::buffer<int> fresh(1); }},
+        {"cudaStreamCreateWithFlags", false, [] { const cuda::stream fresh; }},
+        {"cudaStreamSynchronize", true, [&] { stream.synchronize(); }},
+        {"cudaStreamIsCapturing", true, [&] { stream.synchronize(); }},
+        {"cudaStreamIsCapturing", true, [&] { (void)stream.capturing(); }},
+        {"cudaStreamWaitEvent", true, [&] { stream.wait(recorded); }},
+        {"cudaStreamGetDevice", true, [&] { (void)stream.get().device(); }},
+        {"cudaStreamGetDevice", true, [&] { cuda::event().record(stream); }},
+        {"cudaStreamGetCaptureInfo", true, [&] { cuda::event().record(stream); }},
+        {"cudaEventRecord", true, [&] { cuda::event().record(stream); }},
+        {"cudaEventRecord", true, [&] { stream.synchronize(1000); }},
+        {"cudaEventQuery", true, [&] { (void)recorded.query(); }},
+        {"cudaEventQuery", true, [&] { recorded.synchronize(1000); }},
+        {"cudaEventSynchronize", true, [&] { recorded.synchronize(); }},
+        {"cudaMemcpyAsync", true, [&] { device::copy(stream, view<const int>(a), view(b)); }},
+        {"cudaLaunchKernel", true, [&] { device::fill(stream, view(b), 1); }},
+        {"cudaMalloc", false, [] { const cuda::buffer<int> fresh(1); }},
+        {"cudaMalloc", false, [] { const cuda::workspace fresh; }},
+        {"cudaHostAlloc", false, [] { const cuda::pinned_buffer<int> fresh(1); }},
+        {"cudaEventCreateWithFlags", false, [] { cuda::event_pool::reserve(0, 500); }},
+    };
+    for (const failing& each : all) {
+        CAPTURE(each.function);
+        stand_in::fail_next(each.function, cudaErrorECCUncorrectable);
+        const auto failure = error_of(each.use);
+        REQUIRE(failure);
+        const std::string text = failure->what();
+        CAPTURE(text);
+        CHECK(failure->code() == status::device_failure);
+        CHECK(std::string(failure->call()) == each.function);
+        CHECK(contains(text, "cudaErrorECCUncorrectable (said by the stand-in)"));
+        CHECK(contains(text, "device 0"));
+        CHECK(contains(text, hex(handle)) == each.on_stream);
+        CHECK(cudaPeekAtLastError() == cudaSuccess);
+        each.use(); // and nothing is wrong once the call works
+    }
+    stand_in::fail_next("cudaMemsetAsync", cudaErrorECCUncorrectable);
+    const std::size_t live = stand_in::live_allocations();
+    CHECK(error_of([] { const cuda::workspace fresh; }));
+    CHECK(stand_in::live_allocations() == live);
+    stream.synchronize(soon_ms);
+}
+
+TEST_CASE("messages name the line of the caller")
+{
+    const cuda::stream stream;
+    stand_in::fail_next("cudaMemcpyAsync", cudaErrorInvalidValue);
+    std::array<int, 4> a{};
+    std::array<int, 4> b{};
+    const unsigned line = __LINE__ + 1;
+    const auto failure = error_of([&] { device::copy(stream, view<const int>(a), view<int>(b)); });
+    REQUIRE(failure);
+    CHECK(failure->where().line == line);
+    CHECK(contains(failure->where().file, "cuda_stand_in_test.cpp"));
+}
+
+TEST_CASE("a record that fails leaves the earlier one")
+{
+    const cuda::stream held;
+    const cuda::stream free;
+    cuda::event marker;
+    marker.record(free);
+    const cudaEvent_t handle = marker.get();
+    marker.synchronize(soon_ms);
+    stand_in::fail_next("cudaEventRecord", cudaErrorInvalidValue);
+    CHECK(error_of([&] { marker.record(held); }));
+    CHECK(marker.get() == handle);
+    CHECK(marker.query());
+    cuda::event empty;
+    stand_in::fail_next("cudaEventRecord", cudaErrorInvalidValue);
+    CHECK(error_of([&] { empty.record(held); }));
+    CHECK_FALSE(empty.recorded());
+}
+
+TEST_CASE("an older error of the trainer's is not taken away")
+{
+    const cuda::stream stream;
+    CHECK(cudaSetDevice(99) == cudaErrorInvalidDevice);
+    cuda::event marker;
+    marker.record(stream);
+    marker.synchronize(soon_ms);
+    CHECK(marker.query());
+    CHECK(stream.query());
+    CHECK(cudaGetLastError() == cudaErrorInvalidDevice);
+    CHECK(cudaGetLastError() == cudaSuccess);
+}
+
+TEST_CASE("a broken device makes every call fail, and its error stays")
+{
+    stand_in::reset();
+    const cuda::stream stream;
+    cuda::event marker;
+    marker.record(stream);
+    stand_in::break_device(0, cudaErrorIllegalAddress);
+    for (const auto& failure : {error_of([&] { stream.synchronize(); }), error_of([&] { stream.synchronize(100); }),
+             error_of([&] { (void)marker.query(); }), error_of([&] { marker.record(stream); }),
+             error_of([&] { const cuda::buffer<int> memory(1); })}) {
+        REQUIRE(failure);
+        CHECK(failure->code() == status::device_failure);
+        CHECK(contains(failure->what(), "cudaErrorIllegalAddress"));
+    }
+    CHECK(stream.query()); // nothing more will happen there
+    CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
+    CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
+    stand_in::reset();
+    CHECK(marker.query());
+}
+
+TEST_CASE("destructors drop errors and CUDA's last error with them")
+{
+    stand_in::reset();
+    cudaStream_t handle = nullptr;
+    int* on_device = nullptr;
+    int* pinned = nullptr;
+    {
+        const cuda::stream stream;
+        const cuda::buffer<int> a(4);
+        const cuda::pinned_buffer<int> b(4);
+        handle = stream.get().get();
+        on_device = a.data();
+        pinned = b.data();
+        for (const char* const function : {"cudaStreamDestroy", "cudaFree", "cudaFreeHost"}) {
+            stand_in::fail_next(function, cudaErrorInvalidValue);
+        }
+    }
+    CHECK(cudaPeekAtLastError() == cudaSuccess);
+    CHECK(cudaFree(on_device) == cudaSuccess);
+    CHECK(cudaFreeHost(pinned) == cudaSuccess);
+    CHECK(cudaStreamDestroy(handle) == cudaSuccess);
+}
+
+TEST_CASE("a fault in a kernel surfaces where the host asks")
+{
+    for (const int way : {0, 1, 2, 3, 4}) {
+        stand_in::reset();
+        const cuda::stream stream;
+        cuda::event end;
+        (void)stand_in::enqueue(stream.get().get(), [] { throw std::runtime_error("fault"); });
+        end.record(stream);
+        const auto failure = error_of([&] {
+            if (way == 0) stream.synchronize();
+            if (way == 1) stream.synchronize(soon_ms);
+            if (way == 2) end.synchronize();
+            if (way == 3) end.synchronize(soon_ms);
+            while (way == 4 && !end.query()) std::this_thread::yield();
+        });
+        REQUIRE(failure);
+        CHECK(failure->code() == status::device_failure);
+        CHECK(contains(failure->what(), "cudaErrorLaunchFailure"));
+    }
+    stand_in::reset();
+}
+
+TEST_CASE("steady work creates no events, allocates nothing and never blocks the host")
+{
+    const cuda::stream producer;
+    const cuda::stream consumer;
+    cuda::pinned_buffer<float> a(64);
+    cuda::pinned_buffer<float> b(64);
+    cuda::event ready;
+    cuda::event last;
+    const auto step = [&] {
+        device::fill(producer, view(a), 1.0f);
+        ready.record(producer);
+        consumer.wait(ready);
+        device::copy(consumer, view<const float>(a), view(b));
+        ready.record(consumer);
+        last = ready; // shared now: the next record takes another event
+        producer.wait(last);
+        cuda::event local; // and one that lives for a step
+        local.record(producer);
+        (void)local.query();
+    };
+    for (int i = 0; i < 200; ++i) step();
+    consumer.synchronize(soon_ms);
+    producer.synchronize(soon_ms);
+    stand_in::reset();
+    const long before = allocations.load();
+    for (int round = 0; round < 20; ++round) {
+        for (int i = 0; i < 10; ++i) step();
+        while (!last.query()) std::this_thread::yield();
+    }
+    CHECK(allocations.load() == before);
+    for (const char* const function : {"cudaEventCreateWithFlags", "cudaEventDestroy", "cudaMalloc", "cudaHostAlloc",
+             "cudaStreamCreateWithFlags", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize",
+             "cudaSetDevice"}) {
+        CAPTURE(function);
+        CHECK(stand_in::calls(function) == 0);
+    }
+    CHECK(stand_in::calls("cudaEventRecord") == 600);
+    CHECK(stand_in::calls("cudaStreamWaitEvent") == 400);
+    consumer.synchronize(soon_ms);
+    producer.synchronize(soon_ms);
+}
+
+TEST_CASE("a reserved pool serves records without creating")
+{
+    cuda::event_pool::reserve(1, 10);
+    CHECK(cuda::event_pool::free_events(1) >= 10);
+    const cuda::device_guard guard(1);
+    const cuda::stream stream;
+    stand_in::reset();
+    {
+        std::vector<cuda::event> events(10);
+        for (cuda::event& each : events) each.record(stream);
+    }
+    CHECK(stand_in::calls("cudaEventCreateWithFlags") == 0);
+    CHECK(cuda::event_pool::free_events(1) >= 10);
+    cuda::event_pool::reserve(1, 10);
+    CHECK(stand_in::calls("cudaEventCreateWithFlags") == 0);
+}
+
+TEST_CASE("threads share the pool, and copies of an event may die anywhere")
+{
+    constexpr unsigned threads = 4;
+    constexpr int rounds = 300;
+    stand_in::reset();
+    stand_in::set_device_count(3);
+    const cuda::device_guard third(2); // whose pool is empty
+    const cuda::stream shared;
+    cuda::event common;
+    common.record(shared);
+    std::vector<std::thread> all;
+    for (unsigned thread = 0; thread < threads; ++thread) {
+        all.emplace_back([&shared, mine = common] {
+            const cuda::device_guard guard(2);
+            const cuda::stream own;
+            for (int round = 0; round < rounds; ++round) {
+                cuda::event a;
+                a.record(own);
+                cuda::event b = a;
+                a.record(shared);
+                own.wait(a);
+                own.wait(mine);
+                b = a;
+                (void)b.query();
+            }
+            own.synchronize(soon_ms);
+        });
+    }
+    for (std::thread& each : all) each.join();
+    const std::uint64_t created = stand_in::calls("cudaEventCreateWithFlags");
+    CHECK(created >= 3);
+    CHECK(created <= threads * 3 + 1);
+    CHECK(cuda::event_pool::free_events(2) == created - 1); // one is in use
+    shared.synchronize(soon_ms);
+}
+
+TEST_CASE("buffers own memory of the device that was current")
+{
+    static_assert(!std::is_copy_constructible_v<cuda::buffer<int>>);
+    static_assert(!host_readable<cuda::buffer<int>>);
+    static_assert(host_readable<cuda::pinned_buffer<int>>);
+    stand_in::reset();
+    const std::size_t live = stand_in::live_allocations();
+    {
+        cuda::buffer<double> empty;
+        CHECK(empty.data() == nullptr);
+        CHECK(empty.device() == -1);
+        CHECK(cuda::buffer<double>(0).data() == nullptr);
+        CHECK(cuda::pinned_buffer<double>(0).size() == 0);
+        CHECK(stand_in::calls("cudaMalloc") + stand_in::calls("cudaHostAlloc") == 0);
+        cuda::buffer<double> on_second = [] {
+            const cuda::device_guard guard(1);
+            return cuda::buffer<double>(100);
+        }();
+        CHECK(on_second.size() == 100);
+        CHECK(on_second.device() == 1);
+        CHECK(view<const double>(on_second).count() == 100);
+        cudaPointerAttributes attributes{};
+        REQUIRE(cudaPointerGetAttributes(&attributes, on_second.data() + 99) == cudaSuccess);
+        CHECK(attributes.type == cudaMemoryTypeDevice);
+        CHECK(attributes.device == 1);
+        double* const memory = on_second.data();
+        empty = std::move(on_second);
+        CHECK(empty.data() == memory);
+        const cuda::buffer<double> moved(std::move(empty));
+        CHECK(moved.data() == memory);
+        CHECK(empty.data() == nullptr);
+        cuda::pinned_buffer<int> pinned(3);
+        for (int& value : pinned) value = 4;
+        pinned[2] = 5;
+        CHECK(pinned.data()[2] == 5);
+        REQUIRE(cudaPointerGetAttributes(&attributes, pinned.data()) == cudaSuccess);
+        CHECK(attributes.type == cudaMemoryTypeHost);
+        CHECK(stand_in::live_allocations() == live + 2);
+    }
+    CHECK(stand_in::live_allocations() == live);
+    CHECK(current() == 0);
+    for (const std::uint64_t much : {std::uint64_t{1} << 60, std::uint64_t{1} << 62, ~std::uint64_t{0}}) {
+        const auto failure = error_of([&] { const cuda::buffer<double> large(much); });
+        REQUIRE(failure);
+        CHECK(contains(failure->what(), "cudaErrorMemoryAllocation"));
+        CHECK(contains(failure->what(), "cudaMalloc"));
+    }
+}
+
+TEST_CASE("a workspace has aligned room and a ticket that is zero")
+{
+    cuda::workspace first;
+    CHECK(reinterpret_cast<std::uintptr_t>(first.partials()) % 256 == 0);
+    CHECK(*first.ticket() == 0);
+    CHECK(static_cast<std::byte*>(static_cast<void*>(first.ticket()))
+            - static_cast<std::byte*>(first.partials())
+        == 4096 * 256);
+    CHECK(first.device() == 0);
+    void* const memory = first.partials();
+    const cuda::workspace moved(std::move(first));
+    CHECK(moved.partials() == memory);
+    const cuda::device_guard guard(1);
+    CHECK(device::workspace().device() == 1);
+}
+
+TEST_CASE("copy copies exactly its range, in stream order")
+{
+    cuda::pinned_buffer<std::int32_t> source(64);
+    cuda::pinned_buffer<std::int32_t> destination(66);
+    for (std::int32_t i = 0; i < 64; ++i) source[static_cast<std::uint64_t>(i)] = i;
+    for (std::int32_t& value : destination) value = -1;
+    const cuda::stream stream;
+    device::copy(stream, view<const std::int32_t>(source), view(destination).part(1, 64));
+    device::copy(stream, view<const std::int32_t>(source).part(0, 0), view<std::int32_t>(nullptr, 0));
+    stream.synchronize(soon_ms);
+    CHECK(destination[0] == -1);
+    CHECK(destination[1] == 0);
+    CHECK(destination[64] == 63);
+    CHECK(destination[65] == -1);
+}
+
+TEST_CASE("copy and fill refuse bad arguments by name and enqueue nothing")
+{
+    stand_in::reset();
+    cuda::pinned_buffer<int> memory(10);
+    const view<int> all(memory);
+    const cuda::stream stream;
+    CHECK(contains(refusal([&] { device::copy(stream, view<const int>(all), all.part(0, 9)); }), "differ in count"));
+    CHECK(contains(refusal([&] { device::copy(stream, view<const int>(nullptr, 10), all); }), "null"));
+    CHECK(contains(refusal([&] { device::copy(stream, view<const int>(all), view<int>(nullptr, 10)); }), "null"));
+    CHECK(contains(
+        refusal([&] { device::copy(stream, view<const int>(all.part(0, 5)), all.part(4, 5)); }), "overlap"));
+    CHECK(contains(refusal([&] { device::fill(stream, view<int>(nullptr, 1), 2); }), "null"));
+    device::fill(stream, view<int>(nullptr, 0), 2);
+    CHECK(stand_in::calls("cudaMemcpyAsync") == 0);
+    CHECK(stand_in::calls("cudaLaunchKernel") == 0);
+    device::copy(stream, view<const int>(all.part(0, 5)), all.part(5, 5)); // neighbours do not overlap
+    stream.synchronize(soon_ms);
+}
+
+TEST_CASE("for_each and reduce give what the host device gives")
+{
+    static_assert(std::string_view(device::name) == "cuda");
+    cuda::pinned_buffer<std::uint32_t> values(1003);
+    cuda::pinned_buffer<std::uint64_t> result(1);
+    cuda::workspace scratch;
+    const cuda::stream stream;
+    std::uint32_t* const data = values.data();
+    device::for_each(stream, 1003, [data](std::uint64_t i) { data[i] = static_cast<std::uint32_t>(i * 7919 % 1009); });
+    device::for_each(stream, 0, [data](std::uint64_t i) { data[i] = 0; });
+    device::reduce(stream, weighted_sum{view<const std::uint32_t>(values)}, 1003, result.data(), scratch);
+    stream.synchronize(soon_ms);
+    std::uint64_t expected = 1;
+    for (std::uint64_t i = 0; i < 1003; ++i) expected += (i + 1) * (i * 7919 % 1009);
+    CHECK(result[0] == expected);
+    CHECK(*scratch.ticket() == 0);
+}

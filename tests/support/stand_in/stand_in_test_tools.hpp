@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <latch>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <collprobe/device/cuda.hpp>
+
+#include "tests/support/stand_in/kernels.hpp"
+#include "tests/support/stand_in/stand_in.hpp"
+
+/// What tests over the stand-in share.
+namespace collprobe::testing {
+
+inline constexpr std::int64_t soon_ms = 20'000;
+
+template <class Body>
+std::optional<error> error_of(Body body)
+{
+    try {
+        body();
+    } catch (const error& failure) {
+        return failure;
+    }
+    return std::nullopt;
+}
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// What `body` was refused with as an invalid argument; "accepted" if it was not.
+template <class Body>
+std::string refusal(Body body)
+{
+    const std::optional<error> failure = error_of(body);
+    return failure && failure->code() == status::invalid_argument ? failure->what() : "accepted";
+}
+
+/// Holds a stream up until opened, at the latest when it is destroyed.
+class gate {
+public:
+    explicit gate(cuda::stream_ref on)
+    {
+        cuda::check(stand_in::enqueue(on.get(), [closed = closed_] { closed->wait(); }), "enqueue");
+    }
+    gate(const gate&) = delete;
+    gate& operator=(const gate&) = delete;
+    ~gate() { open(); }
+    void open()
+    {
+        if (closed_) closed_->count_down();
+        closed_.reset();
+    }
+
+private:
+    std::shared_ptr<std::latch> closed_ = std::make_shared<std::latch>(1);
+};
+
+/// A capture that is begun, and ended, given up or turned into a graph to launch.
+class captured_graph {
+public:
+    explicit captured_graph(cuda::stream_ref on, cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal) : on_(on)
+    {
+        cuda::check(cudaStreamBeginCapture(on.get(), mode), "cudaStreamBeginCapture");
+    }
+    captured_graph(const captured_graph&) = delete;
+    captured_graph& operator=(const captured_graph&) = delete;
+    ~captured_graph()
+    {
+        if (!ended_) (void)end();
+        if (graph_ != nullptr) (void)cudaGraphDestroy(graph_);
+        if (runnable_ != nullptr) (void)cudaGraphExecDestroy(runnable_);
+        (void)cudaGetLastError();
+    }
+    cudaError_t end()
+    {
+        ended_ = true;
+        cudaError_t code = cudaStreamEndCapture(on_.get(), &graph_);
+        if (code == cudaSuccess) code = cudaGraphInstantiate(&runnable_, graph_, 0);
+        return code;
+    }
+    void launch(cuda::stream_ref on) const { cuda::check(cudaGraphLaunch(runnable_, on.get()), "cudaGraphLaunch"); }
+
+private:
+    cuda::stream_ref on_;
+    cudaGraph_t graph_ = nullptr;
+    cudaGraphExec_t runnable_ = nullptr;
+    bool ended_ = false;
+};
+
+} // namespace collprobe::testing
