@@ -33,8 +33,8 @@ private:
 
 /// A `step_observation` that is read anew at each replay of a captured step.
 struct device_observation {
-    device_number loss; ///< none: 0
-    device_number weight; ///< none: 1
+    device_number loss = {}; ///< none: 0
+    device_number weight = {}; ///< none: 1
     const std::uint64_t* sample_digest = nullptr; ///< none: 0
 };
 

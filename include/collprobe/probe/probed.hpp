@@ -34,7 +34,7 @@ enum class alignment_mode : std::uint8_t {
 struct probe_options {
     report_mode mode = report_mode::gather;
     alignment_mode alignment = alignment_mode::pooled;
-    int exact_every = 1; ///< with `exact`: every so many steps, `pooled` in between and in captured steps
+    int exact_every = 1; ///< with `exact`: every so many steps, `pooled` in between. A captured step is exact if it is 1
     int max_buckets = 64; ///< probed calls a step; further ones are forwarded and counted
     bool results = true; ///< read results too: agreement, pooled and leave-one-out cosine need it
     int steps_in_flight = 4; ///< steps whose records may be under way
@@ -113,6 +113,11 @@ public:
         requires requires(const Comm& comm) { comm.device_scope(); }
     {
         return comm_.device_scope();
+    }
+    bool collectives_enqueue_at_once() const
+        requires requires(const Comm& comm) { comm.collectives_enqueue_at_once(); }
+    {
+        return comm_.collectives_enqueue_at_once();
     }
     /// The wrapped communicator, for calls that are not to be probed.
     Comm& base() noexcept { return comm_; }

@@ -46,6 +46,7 @@ struct statistics_reducer {
         statistics value;
         digest_state digest;
     };
+    using has_own_kernel = void; // on a GPU: probe/statistics.cuh
 
     view<const T> input;
 

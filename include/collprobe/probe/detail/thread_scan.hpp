@@ -1,0 +1,509 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/config.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/device/detail/slots.hpp>
+#include <collprobe/element.hpp>
+#include <collprobe/probe/detail/block_sums.hpp>
+#include <collprobe/probe/detail/scan_range.hpp>
+#include <collprobe/probe/detail/words.hpp>
+#include <collprobe/probe/digest.hpp>
+#include <collprobe/record.hpp>
+
+/// What one thread of a GPU does with its part of a slot. Thread t of 256 takes in bytes 16 t to
+/// 16 t + 15 of each period of 4096 bytes, whatever the alignment of the buffer: so a sum always has
+/// the same terms in the same order, and a thread keeps the digest keys of its four words.
+///
+/// Issue slots an element, counted in the code for sm_90 (float, half; a period of the loop, all in):
+/// see bench/results/kernel_resources.md.
+namespace collprobe::detail {
+
+/// What of a scan is asked for.
+struct scan_features {
+    bool moments; ///< counts, extrema, sum, sum of absolute values; else squares and what they need
+    bool digest;
+    bool copy; ///< every byte is written to a second buffer
+    bool dot; ///< with a second buffer of the same type, if there is one
+};
+
+template <element T>
+struct scan_input {
+    byte_source source;
+    byte_source other; ///< of the dot product; null if there is none
+    unsigned char* destination = nullptr; ///< of the copy
+
+    /// Whether all that is read is aligned to 16 bytes.
+    COLLPROBE_HD bool aligned() const noexcept { return source.misalignment() == 0 && other.misalignment() == 0; }
+};
+
+/// Counts that are rare: kept once a block, added to by whichever thread meets such an element.
+struct rare_counts {
+    using number = unsigned long long; // the type of CUDA's atomic operations
+    number nan;
+    number positive_infinity;
+    number negative_infinity;
+    number first_nonfinite;
+
+    COLLPROBE_HD static constexpr rare_counts none() noexcept { return {0, 0, 0, no_index}; }
+    COLLPROBE_HD number nonfinite() const noexcept { return nan + positive_infinity + negative_infinity; }
+
+    /// `kinds`: number of NaN, and of infinities of either sign from bit 20 and 40 on.
+    COLLPROBE_HD void add(std::uint64_t kinds, std::uint64_t first) noexcept
+    {
+        const number each[3] = {kinds & 0xfffff, kinds >> 20 & 0xfffff, kinds >> 40};
+#if defined(__CUDA_ARCH__)
+        atomicAdd(&nan, each[0]);
+        atomicAdd(&positive_infinity, each[1]);
+        atomicAdd(&negative_infinity, each[2]);
+        atomicMin(&first_nonfinite, static_cast<number>(first));
+#else
+        nan += each[0];
+        positive_infinity += each[1];
+        negative_infinity += each[2];
+        if (first < first_nonfinite) first_nonfinite = first;
+#endif
+    }
+};
+
+/// What the two sums of the digest multiply the words of a period by.
+struct digest_factors {
+    std::uint64_t first;
+    std::uint64_t second;
+
+    COLLPROBE_HD static digest_factors of_period(std::uint64_t period) noexcept
+    {
+        digest_state unit;
+        unit.add_sums(period, {1, 1});
+        return {unit.first, unit.second};
+    }
+};
+
+/// Sums of x 2^-scale - pivot over finite elements, of the numbers, their magnitudes and their squares.
+struct shifted_sums {
+    double sum = 0;
+    double magnitudes = 0;
+    double squares = 0;
+
+    COLLPROBE_HD void merge(const shifted_sums& next) noexcept
+    {
+        sum += next.sum;
+        magnitudes += next.magnitudes;
+        squares += next.squares;
+    }
+    COLLPROBE_HD void add(double d) noexcept
+    {
+        sum += d;
+        magnitudes += absolute(d);
+        squares = multiply_add(d, d, squares);
+    }
+};
+
+/// What the digest multiplies each word of a period by: its key, and that times the weight of its place.
+struct digest_multipliers {
+    alignas(16) std::uint32_t key[digest_period];
+    alignas(16) std::uint64_t weighted[digest_period];
+
+    /// Fills in the four words of a thread.
+    COLLPROBE_HD void fill(unsigned lane) noexcept
+    {
+        for (unsigned word = 4 * lane; word < 4 * lane + 4; ++word) {
+            key[word] = digest_key(word);
+            weighted[word] = digest_key(word) * digest_weight(word);
+        }
+    }
+};
+
+/// Sums of the digest, the factors of the periods included.
+struct digest_totals {
+    std::uint64_t first = 0;
+    std::uint64_t second = 0;
+
+    COLLPROBE_HD void merge(const digest_totals& next) noexcept
+    {
+        first += next.first;
+        second += next.second;
+    }
+};
+
+/// Extrema, and numbers of elements of a slot: less than 2^32.
+template <element T>
+struct range_totals {
+    scan_range<T> range;
+    std::uint32_t zero = 0;
+    std::uint32_t small = 0; ///< zeros and subnormals
+
+    COLLPROBE_HD void merge(const range_totals& next) noexcept
+    {
+        range.merge(next.range);
+        zero += next.zero;
+        small += next.small;
+    }
+};
+
+template <element T, scan_features features>
+class thread_scan {
+public:
+    static constexpr unsigned per_vector = per_words16<T>;
+    static constexpr unsigned per_period = per_vector * block_threads;
+
+    shifted_sums sums;
+    range_totals<T> counts;
+    digest_totals digest;
+    double dot = 0;
+
+    /// `multipliers`: where a digest is asked for.
+    COLLPROBE_HD explicit thread_scan(const digest_multipliers* multipliers, unsigned lane) noexcept
+        : multipliers_(multipliers), lane_(lane)
+    {
+    }
+
+    /// Takes in `n` vectors, vector k of the period whose factors are `factors[k]`. The first element
+    /// has index `index`, the first of each further vector one period more. `other`: the same of the
+    /// second buffer, where a dot product is asked for.
+    template <unsigned n>
+    COLLPROBE_HD void take(words16 (&words)[n], const words16* other, std::uint64_t index,
+        const digest_factors* factors, rare_counts& rare) noexcept
+    {
+        if constexpr (features.digest) {
+            add_digest(words, factors);
+        }
+        if constexpr (features.dot) {
+            if (other != nullptr) {
+                COLLPROBE_UNROLL
+                for (unsigned k = 0; k < n; ++k) add_products(words[k], other[k]);
+            }
+        }
+        if constexpr (!floating_element<T>) {
+            COLLPROBE_UNROLL
+            for (unsigned k = 0; k < n; ++k) add_integers(words[k]);
+        } else {
+            scan_range<T> range;
+            COLLPROBE_UNROLL
+            for (unsigned k = 0; k < n; ++k) range.add(words[k]);
+            bool small = range.has_small();
+            if (range.has_nonfinite()) {
+                range = scan_range<T>{};
+                std::uint32_t cleared = 0;
+                std::uint64_t kinds = 0;
+                std::uint64_t first = no_index;
+                COLLPROBE_UNROLL
+                for (unsigned k = 0; k < n; ++k) {
+                    COLLPROBE_UNROLL
+                    for (unsigned e = 0; e < per_vector; ++e) {
+                        const T x = element_of<T>(words[k], e);
+                        if (is_finite(x)) {
+                            if constexpr (!std::is_same_v<T, double>) range.add(x);
+                            else range.extend(x);
+                        } else {
+                            kinds += kind_of(x);
+                            if (first == no_index) first = index + std::uint64_t{k} * per_period + e;
+                            ++cleared;
+                            clear_element<T>(words[k], e);
+                        }
+                    }
+                }
+                rare.add(kinds, first);
+                if constexpr (features.moments) {
+                    // A cleared element is about to be counted as a zero.
+                    counts.zero -= cleared;
+                    counts.small -= cleared;
+                }
+                small = true;
+            } else if constexpr (std::is_same_v<T, double>) {
+                COLLPROBE_UNROLL
+                for (unsigned k = 0; k < n; ++k) {
+                    range.extend(element_of<T>(words[k], 0));
+                    range.extend(element_of<T>(words[k], 1));
+                }
+            }
+            counts.range.merge(range);
+            if constexpr (features.moments) {
+                if (small) {
+                    COLLPROBE_UNROLL
+                    for (unsigned k = 0; k < n; ++k) count_small(words[k]);
+                }
+            }
+            COLLPROBE_UNROLL
+            for (unsigned k = 0; k < n; ++k) add_numbers(words[k]);
+        }
+    }
+
+    /// Takes in one element, of a vector that ends beyond the buffer.
+    COLLPROBE_HD void take_element(T element, std::uint64_t index, rare_counts& rare) noexcept
+    {
+        if constexpr (features.digest) {
+            digest_state one;
+            one.add(index * sizeof(T), element);
+            digest.first += one.first;
+            digest.second += one.second;
+        }
+        if (!is_finite(element)) return rare.add(kind_of(element), index);
+        if constexpr (features.moments) {
+            counts.zero += is_zero(element) ? 1 : 0;
+            counts.small += is_zero(element) || is_subnormal(element) ? 1 : 0;
+        }
+        counts.range.add(element);
+        const double x = widen(element);
+        if constexpr (features.moments) {
+            sums.sum += x;
+            sums.magnitudes += absolute(x);
+        }
+        sums.squares = multiply_add(x, x, sums.squares);
+    }
+
+    COLLPROBE_HD void take_product(T element, T other) noexcept
+    {
+        dot = multiply_add(widen(element), widen(other), dot);
+    }
+
+    /// Moves integer sums of at most 256 vectors, exact until then, to the others.
+    COLLPROBE_HD void settle() noexcept
+    {
+        if constexpr (sizeof(T) == 1) {
+            sums.sum += static_cast<double>(integer_sum_);
+            sums.magnitudes
+                += element_traits<T>::is_signed_type ? integer_magnitudes_ : static_cast<double>(integer_sum_);
+            sums.squares += static_cast<double>(integer_squares_);
+            integer_sum_ = integer_magnitudes_ = 0;
+            integer_squares_ = 0;
+        }
+    }
+
+private:
+    const digest_multipliers* multipliers_;
+    unsigned lane_;
+    std::int32_t integer_sum_ = 0; // of 8-bit elements
+    std::int32_t integer_magnitudes_ = 0;
+    std::uint32_t integer_squares_ = 0;
+
+    COLLPROBE_HD static std::uint64_t kind_of(T element) noexcept
+    {
+        if (is_nan(element)) return 1;
+        return is_negative(element) ? std::uint64_t{1} << 40 : std::uint64_t{1} << 20;
+    }
+
+    /// Products modulo 2^64. The multipliers, the thread's own for all periods, come from memory each
+    /// time: three loads a batch, for twelve registers.
+    template <unsigned n>
+    COLLPROBE_HD void add_digest(const words16 (&words)[n], const digest_factors* factors) noexcept
+    {
+        std::uint64_t first[n] = {};
+        std::uint64_t second[n] = {};
+        COLLPROBE_UNROLL
+        for (unsigned i = 0; i < 4; ++i) {
+            const std::uint32_t key = multipliers_->key[4 * lane_ + i];
+            const std::uint64_t weighted = multipliers_->weighted[4 * lane_ + i];
+            COLLPROBE_UNROLL
+            for (unsigned k = 0; k < n; ++k) {
+                first[k] += std::uint64_t{words[k].w[i]} * key;
+                second[k] += words[k].w[i] * weighted;
+            }
+        }
+        COLLPROBE_UNROLL
+        for (unsigned k = 0; k < n; ++k) {
+            digest.first += factors[k].first * first[k];
+            digest.second += factors[k].second * second[k];
+        }
+    }
+
+    COLLPROBE_HD void add_products(const words16& words, const words16& other) noexcept
+    {
+        COLLPROBE_UNROLL
+        for (unsigned e = 0; e < per_vector; ++e) take_product(element_of<T>(words, e), element_of<T>(other, e));
+    }
+
+    COLLPROBE_HD void count_small(const words16& words) noexcept
+    {
+        COLLPROBE_UNROLL
+        for (unsigned e = 0; e < per_vector; ++e) {
+            const T x = element_of<T>(words, e);
+            counts.zero += is_zero(x) ? 1 : 0;
+            counts.small += (to_bits(x) & element_traits<T>::exponent_mask) == 0 ? 1 : 0;
+        }
+    }
+
+    /// Sums over pairs first: half the additions wait for no other, and the rounding error of the long
+    /// sum grows with a fraction of its terms.
+    COLLPROBE_HD void add_numbers(const words16& words) noexcept
+    {
+        COLLPROBE_UNROLL
+        for (unsigned e = 0; e < per_vector; e += 2) {
+            const double x = widen(element_of<T>(words, e));
+            const double y = widen(element_of<T>(words, e + 1));
+            if constexpr (features.moments) {
+                sums.sum += x + y;
+                sums.magnitudes += magnitude(x) + magnitude(y);
+            }
+            sums.squares = multiply_add(y, y, multiply_add(x, x, sums.squares));
+        }
+    }
+
+    COLLPROBE_HD static double magnitude(double x) noexcept
+    {
+#if defined(__CUDA_ARCH__)
+        return fabs(x); // a modifier of the addition
+#else
+        return absolute(x);
+#endif
+    }
+
+    COLLPROBE_HD void add_integers(const words16& words) noexcept
+    {
+        counts.range.add(words);
+        if constexpr (sizeof(T) == 1) {
+            COLLPROBE_UNROLL
+            for (unsigned i = 0; i < 4; ++i) add_bytes(words.w[i]);
+        } else {
+            if constexpr (features.moments) {
+                COLLPROBE_UNROLL
+                for (unsigned e = 0; e < per_vector; ++e) counts.zero += is_zero(element_of<T>(words, e)) ? 1 : 0;
+            }
+            add_numbers(words);
+        }
+    }
+
+    /// Four elements of 8 bits: sums of their products with 1, with their sign and with themselves.
+    COLLPROBE_HD void add_bytes(std::uint32_t word) noexcept
+    {
+        constexpr std::uint32_t ones = 0x01010101;
+        const std::uint32_t nonzero = (((word & 0x7f7f7f7f) + 0x7f7f7f7f) | word) & 0x80808080;
+#if defined(__CUDA_ARCH__)
+        counts.zero += 4 - __popc(nonzero);
+        if constexpr (element_traits<T>::is_signed_type) {
+            const std::uint32_t signs = (word >> 7 & ones) * 0xfe + ones; // 1 or -1 each
+            const int numbers = static_cast<int>(word);
+            integer_sum_ = __dp4a(numbers, static_cast<int>(ones), integer_sum_);
+            integer_magnitudes_ = __dp4a(numbers, static_cast<int>(signs), integer_magnitudes_);
+            integer_squares_ = static_cast<std::uint32_t>(__dp4a(numbers, numbers, static_cast<int>(integer_squares_)));
+        } else {
+            integer_sum_ = static_cast<std::int32_t>(__dp4a(word, ones, static_cast<std::uint32_t>(integer_sum_)));
+            integer_squares_ = __dp4a(word, word, integer_squares_);
+        }
+#else
+        counts.zero += 4 - static_cast<std::uint32_t>(__builtin_popcount(nonzero));
+        const words16 words{{word, 0, 0, 0}};
+        for (unsigned e = 0; e < 4; ++e) {
+            const int x = element_of<T>(words, e);
+            integer_sum_ += x;
+            integer_magnitudes_ += x < 0 ? -x : x;
+            integer_squares_ += static_cast<std::uint32_t>(x * x);
+        }
+#endif
+        if constexpr (!features.moments) return;
+    }
+};
+
+/// Reads the vectors of thread `lane` in `periods` whole periods from element `first` on, four in
+/// flight, and what is left after them: `rest` elements, less than a period. `factors`: of each of
+/// these periods.
+template <bool aligned, element T, scan_features features>
+COLLPROBE_HD inline void scan_periods(thread_scan<T, features>& scan, const scan_input<T>& input, std::uint64_t first,
+    unsigned periods, unsigned rest, unsigned lane, const digest_factors* factors, rare_counts& rare) noexcept
+{
+    constexpr unsigned per_vector = per_words16<T>;
+    constexpr unsigned per_period = per_vector * block_threads;
+    constexpr unsigned batch = aligned ? 4 : 2; // has no influence on the result
+    const bool has_other = features.dot && input.other.data != nullptr;
+    std::uint64_t index = first + std::uint64_t{lane} * per_vector;
+    unsigned period = 0;
+    COLLPROBE_NO_UNROLL
+    for (; period + batch <= periods; period += batch) {
+        words16 words[batch];
+        [[maybe_unused]] words16 other[batch];
+        COLLPROBE_UNROLL
+        for (unsigned k = 0; k < batch; ++k)
+            words[k] = input.source.template load<aligned>(index * sizeof(T) + k * period_bytes);
+        if constexpr (features.dot) {
+            if (has_other) {
+                COLLPROBE_UNROLL
+                for (unsigned k = 0; k < batch; ++k)
+                    other[k] = input.other.template load<aligned>(index * sizeof(T) + k * period_bytes);
+            }
+        }
+        if constexpr (features.copy) {
+            COLLPROBE_UNROLL
+            for (unsigned k = 0; k < batch; ++k)
+                store_words(input.destination + index * sizeof(T) + k * period_bytes, words[k]);
+        }
+        scan.template take<batch>(words, has_other ? other : nullptr, index, factors + period, rare);
+        index += batch * per_period;
+    }
+    const unsigned last = lane * per_vector; // of the elements in `rest`
+    COLLPROBE_NO_UNROLL
+    for (; period < periods || (period == periods && last + per_vector <= rest); ++period) {
+        words16 words[1] = {input.source.template load<aligned>(index * sizeof(T))};
+        [[maybe_unused]] words16 other[1];
+        if constexpr (features.dot) {
+            if (has_other) other[0] = input.other.template load<aligned>(index * sizeof(T));
+        }
+        if constexpr (features.copy) store_words(input.destination + index * sizeof(T), words[0]);
+        scan.template take<1>(words, has_other ? other : nullptr, index, factors + period, rare);
+        index += per_period;
+    }
+    if (period == periods && last < rest) {
+        COLLPROBE_NO_UNROLL
+        for (const std::uint64_t end = index + (rest - last); index < end; ++index) {
+            const T element = input.source.template at<T>(index);
+            if constexpr (features.dot) {
+                if (has_other) scan.take_product(element, input.other.template at<T>(index));
+            }
+            if constexpr (features.copy) {
+                for (unsigned i = 0; i < sizeof(T); ++i)
+                    input.destination[index * sizeof(T) + i] = input.source.data[index * sizeof(T) + i];
+            }
+            scan.take_element(element, index, rare);
+        }
+    }
+    scan.settle();
+}
+
+/// The same part of the same slot once more, mostly from the second-level cache.
+template <bool aligned, element T>
+COLLPROBE_HD inline void sum_shifted(shifted_sums& sums, const byte_source& source, std::uint64_t first,
+    std::uint64_t count, unsigned lane, double factor, double pivot) noexcept
+{
+    constexpr unsigned per_vector = per_words16<T>;
+    constexpr unsigned per_period = per_vector * block_threads;
+    constexpr unsigned batch = aligned ? 4 : 2;
+    const auto distance = [&](T element) {
+        const double x = widen(element);
+        return (std::is_same_v<T, double> ? x * factor : x) - pivot;
+    };
+    const std::uint64_t end = first + count;
+    std::uint64_t index = first + std::uint64_t{lane} * per_vector;
+    COLLPROBE_NO_UNROLL
+    while (index + per_vector <= end) {
+        words16 words[batch];
+        COLLPROBE_UNROLL
+        for (unsigned k = 0; k < batch; ++k) {
+            if (index + k * per_period + per_vector <= end)
+                words[k] = source.template load<aligned>((index + k * per_period) * sizeof(T));
+        }
+        COLLPROBE_UNROLL
+        for (unsigned k = 0; k < batch; ++k) {
+            if (index + k * per_period + per_vector > end) continue;
+            COLLPROBE_UNROLL
+            for (unsigned e = 0; e < per_vector; ++e) {
+                const T x = element_of<T>(words[k], e);
+                if (is_finite(x)) sums.add(distance(x));
+            }
+        }
+        index += batch * per_period;
+    }
+    // The last vector of this thread may have been passed: go back to where a part of one can be.
+    index = first + (count / per_period) * per_period + std::uint64_t{lane} * per_vector;
+    if (index + per_vector > end) {
+        COLLPROBE_NO_UNROLL
+        for (; index < end; ++index) {
+            const T x = source.template at<T>(index);
+            if (is_finite(x)) sums.add(distance(x));
+        }
+    }
+}
+
+} // namespace collprobe::detail

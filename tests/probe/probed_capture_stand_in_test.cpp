@@ -1,0 +1,423 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Whole steps in CUDA graphs: probes, collectives and report, replayed with fresh data.
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "nccl_steps.hpp"
+
+using namespace collprobe;
+using namespace collprobe::testing;
+
+namespace {
+
+constexpr std::int64_t soon_ms = 20'000;
+
+/// A graph that was captured, ready to be launched.
+class graph {
+public:
+    /// Captures what `record` enqueues on `stream`.
+    template <class Record>
+    graph(cuda::stream_ref stream, Record record)
+    {
+        cuda::check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+        record();
+        cuda::check(cudaStreamEndCapture(stream.get(), &graph_), "cudaStreamEndCapture");
+        cuda::check(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
+    }
+    graph(const graph&) = delete;
+    ~graph()
+    {
+        if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+        if (graph_ != nullptr) cudaGraphDestroy(graph_);
+    }
+    void launch(cuda::stream_ref stream) const
+    {
+        cuda::check(cudaGraphLaunch(executable_, stream.get()), "cudaGraphLaunch");
+    }
+
+private:
+    cudaGraph_t graph_ = nullptr;
+    cudaGraphExec_t executable_ = nullptr;
+};
+
+/// Begins a capture and gives it up, whatever became of it.
+template <class Record>
+void in_lost_capture(cuda::stream_ref stream, Record record)
+{
+    cuda::check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    record();
+    cudaGraph_t lost = nullptr;
+    if (cudaStreamEndCapture(stream.get(), &lost) == cudaSuccess) cudaGraphDestroy(lost);
+    (void)cudaGetLastError();
+}
+
+/// A rank that makes steps of three buckets and a loss on its device.
+struct trainer {
+    static constexpr std::size_t sizes[3] = {1000, 33, 4097};
+
+    cuda::device_guard device;
+    cuda::stream stream;
+    std::vector<device_vector<float>> send, receive;
+    device_vector<float> loss{1};
+    device_vector<double> weight{1};
+    device_vector<std::uint64_t> samples{1};
+    int rank;
+
+    explicit trainer(const nccl::communicator& world)
+        : device(world.device_ordinal()), rank(world.rank())
+    {
+        for (const std::size_t size : sizes) {
+            send.emplace_back(size);
+            receive.emplace_back(size);
+        }
+    }
+    float loss_of(std::uint64_t step) const { return 2.0f + 0.25f * static_cast<float>(rank) + static_cast<float>(step); }
+    step_observation seen(std::uint64_t step) const
+    {
+        return {loss_of(step), 1.0 + rank, 77 + static_cast<std::uint64_t>(rank)};
+    }
+    /// New data. The last step must be done with the old.
+    void prepare(std::uint64_t step)
+    {
+        stream.synchronize(soon_ms);
+        for (auto& bucket : send) bucket.set(gradient(rank, step + bucket.size(), bucket.size()), stream);
+        loss.set({loss_of(step)}, stream);
+        weight.set({1.0 + rank}, stream);
+        samples.set({77 + static_cast<std::uint64_t>(rank)}, stream);
+    }
+    template <class Comm>
+    void reduce(Comm& comm)
+    {
+        for (std::size_t b = 0; b < send.size(); ++b) {
+            comm.all_reduce(view<const float>(send[b]), view<float>(receive[b]), reduction::average, stream);
+        }
+    }
+    device_observation seen_on_device() const { return {loss.data(), weight.data(), samples.data()}; }
+};
+
+using probed_nccl = probed<nccl::communicator_ref>;
+
+} // namespace
+
+TEST_CASE("replays with fresh data give the records of the same steps uncaptured, bit for bit")
+{
+    for (const int ranks : {1, 2, 3}) {
+        for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+            for (const alignment_mode alignment : {alignment_mode::pooled, alignment_mode::exact}) {
+                CAPTURE(ranks);
+                CAPTURE(static_cast<int>(mode));
+                CAPTURE(static_cast<int>(alignment));
+                run_nccl(ranks, [&](nccl::communicator& world) {
+                    trainer rank(world);
+                    const probe_options options{.mode = mode, .alignment = alignment, .scratch_bytes = 1 << 14};
+                    probed_nccl plain(world, options);
+                    probed_nccl comm(world, options);
+                    captured_step captured;
+                    rank.stream.synchronize(soon_ms);
+                    const graph step(rank.stream, [&] {
+                        rank.reduce(comm);
+                        captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+                    });
+                    CHECK(comm.pending_steps() == 0);
+                    for (std::uint64_t number = 5; number < 12; ++number) {
+                        rank.prepare(number);
+                        rank.reduce(plain);
+                        plain.end_step(number, rank.seen(number), rank.stream);
+                        comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+                        const step_record expected = next_record(plain);
+                        const step_record record = next_record(comm);
+                        CHECK(record.step == number);
+                        check_same(record, expected);
+                    }
+                    rank.stream.synchronize(soon_ms);
+                });
+            }
+        }
+    }
+}
+
+TEST_CASE("several replays are under way at once, and the host waits only when all slots are taken")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed_nccl comm(world, {.steps_in_flight = 4});
+        rank.prepare(0);
+        rank.stream.synchronize(soon_ms);
+        captured_step captured;
+        const graph step(rank.stream, [&] {
+            rank.reduce(comm);
+            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+        });
+        for (std::uint64_t number = 0; number < 50; ++number) {
+            comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+        }
+        rank.stream.synchronize(soon_ms);
+        for (std::uint64_t number = 0; number < 50; ++number) CHECK(next_record(comm).step == number);
+        CHECK(comm.pending_steps() == 0);
+        CHECK(comm.dropped_steps() == 0);
+    });
+}
+
+TEST_CASE("uncaptured steps and replays mix on any streams, and their records come in order")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        run_nccl(3, [mode](nccl::communicator& world) {
+            trainer rank(world);
+            const cuda::stream other;
+            probed_nccl comm(world, {.mode = mode, .alignment = alignment_mode::exact, .captured_steps = 2});
+            const auto uncaptured = [&](std::uint64_t number) {
+                rank.prepare(number);
+                rank.reduce(comm);
+                comm.end_step(number, rank.seen(number), rank.stream);
+            };
+            const auto capture = [&](captured_step& into) {
+                return [&] {
+                    rank.reduce(comm);
+                    into = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+                };
+            };
+            uncaptured(0);
+            uncaptured(1);
+            captured_step first, second;
+            const graph first_graph(rank.stream, capture(first));
+            uncaptured(2);
+            const graph second_graph(rank.stream, capture(second));
+            rank.stream.synchronize(soon_ms);
+            rank.prepare(3);
+            rank.stream.synchronize(soon_ms);
+            comm.replay(first, 3, rank.stream, [&] { first_graph.launch(rank.stream); });
+            comm.replay(second, 4, rank.stream, [&] { second_graph.launch(rank.stream); });
+            comm.replay(first, 5, other, [&] { first_graph.launch(other); });
+            comm.replay(second, 6, other, [&] { second_graph.launch(other); });
+            comm.replay(first, 7, rank.stream, [&] { first_graph.launch(rank.stream); });
+            other.synchronize(soon_ms);
+            uncaptured(8);
+            std::vector<step_record> records;
+            for (std::uint64_t number = 0; number < 9; ++number) {
+                records.push_back(next_record(comm));
+                CHECK(records.back().step == number);
+                CHECK(records.back().buckets.size() == 3);
+                CHECK(records.back().loss.mean
+                    == doctest::Approx(2.25 + static_cast<double>(number >= 3 && number < 8 ? 3 : number)));
+            }
+            // The replays of one set of data differ in nothing but their number.
+            records[4].step = records[3].step;
+            CHECK(records[4].cosine.mean_pairwise == records[3].cosine.mean_pairwise);
+            rank.stream.synchronize(soon_ms);
+        });
+    }
+}
+
+TEST_CASE("a captured step may fork to other streams: each bucket on its own, with memory of its own")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        const std::vector<cuda::stream> side(2);
+        probed_nccl plain(world, {.alignment = alignment_mode::exact});
+        probed_nccl comm(world, {.alignment = alignment_mode::exact});
+        captured_step captured;
+        const graph step(rank.stream, [&] {
+            cuda::event fork;
+            fork.record(rank.stream);
+            for (const cuda::stream& other : side) other.wait(fork);
+            const cuda::stream_ref on[3] = {side[0], rank.stream, side[1]};
+            for (std::size_t b = 0; b < 3; ++b) {
+                comm.all_reduce(
+                    view<const float>(rank.send[b]), view<float>(rank.receive[b]), reduction::average, on[b]);
+            }
+            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+        });
+        for (std::uint64_t number = 0; number < 5; ++number) {
+            rank.prepare(number);
+            comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+            rank.reduce(plain);
+            plain.end_step(number, rank.seen(number), rank.stream);
+            check_same(next_record(comm), next_record(plain));
+        }
+        rank.stream.synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("what a graph cannot hold is refused by name, and the capture can be given up")
+{
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed_nccl comm(world, {.streams = 1});
+        rank.prepare(0);
+        rank.stream.synchronize(soon_ms);
+        check_refused([&] { (void)comm.end_captured_step({}, rank.stream); }, "end_step");
+        check_refused([&] { comm.replay({}, 0, rank.stream, [] {}); }, "no such captured step");
+
+        in_lost_capture(rank.stream, [&] {
+            check_refused([&] { comm.end_step(0, {}, rank.stream); }, "end_captured_step");
+            rank.reduce(comm);
+            const cuda::stream other;
+            check_refused(
+                [&] {
+                    comm.all_reduce(view<const float>(rank.send[0]), view<float>(rank.receive[0]), reduction::sum, other);
+                },
+                "abandon_capture");
+            cuda::event fork;
+            fork.record(rank.stream);
+            other.wait(fork);
+            check_refused(
+                [&] {
+                    comm.all_reduce(view<const float>(rank.send[0]), view<float>(rank.receive[0]), reduction::sum, other);
+                },
+                "probe_options::streams");
+            cuda::event join;
+            join.record(other);
+            rank.stream.wait(join);
+        });
+        check_refused([&] { rank.reduce(comm); }, "abandon_capture");
+        comm.abandon_capture();
+
+        rank.reduce(comm);
+        in_lost_capture(rank.stream, [&] { check_refused([&] { rank.reduce(comm); }, "before the capture"); });
+        comm.end_step(1, rank.seen(1), rank.stream);
+        CHECK(next_record(comm).buckets.size() == 3);
+
+        captured_step captured;
+        const graph step(rank.stream, [&] {
+            rank.reduce(comm);
+            captured = comm.end_captured_step({}, rank.stream);
+        });
+        in_lost_capture(rank.stream, [&] {
+            check_refused([&] { rank.reduce(comm); }, "captured_steps");
+            check_refused([&] { comm.replay(captured, 2, rank.stream, [] {}); }, "the stream is capturing");
+        });
+        rank.reduce(comm);
+        check_refused([&] { comm.replay(captured, 2, rank.stream, [] {}); }, "have not been ended");
+        comm.end_step(2, rank.seen(2), rank.stream);
+        CHECK(next_record(comm).step == 2);
+
+        probed_nccl stranger(world);
+        check_refused([&] { stranger.replay(captured, 3, rank.stream, [] {}); }, "no such captured step");
+        comm.replay(captured, 3, rank.stream, [&] { step.launch(rank.stream); });
+        const step_record record = next_record(comm);
+        CHECK(record.step == 3);
+        CHECK(record.losses == std::vector<double>{0});
+        comm.release(captured);
+        check_refused([&] { comm.replay(captured, 4, rank.stream, [] {}); }, "no such captured step");
+    });
+}
+
+TEST_CASE("a released step makes room for another capture, after its replays")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed_nccl comm(world, {.steps_in_flight = 8});
+        rank.prepare(0);
+        for (std::uint64_t round = 0; round < 3; ++round) {
+            captured_step captured;
+            const graph step(rank.stream, [&] {
+                for (std::uint64_t calls = 0; calls <= round; ++calls) rank.reduce(comm);
+                captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+            });
+            for (std::uint64_t i = 0; i < 5; ++i) {
+                comm.replay(captured, 10 * round + i, rank.stream, [&] { step.launch(rank.stream); });
+            }
+            comm.release(captured);
+        }
+        for (std::uint64_t round = 0; round < 3; ++round) {
+            for (std::uint64_t i = 0; i < 5; ++i) {
+                const step_record record = next_record(comm);
+                CHECK(record.step == 10 * round + i);
+                CHECK(record.buckets.size() == 3 * (round + 1));
+            }
+        }
+    });
+}
+
+TEST_CASE("a launch that throws counts as none, one that launches nothing is reported")
+{
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed_nccl comm(world);
+        rank.prepare(0);
+        captured_step captured;
+        const graph step(rank.stream, [&] {
+            rank.reduce(comm);
+            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+        });
+        CHECK_THROWS_AS(comm.replay(captured, 0, rank.stream, [] { throw std::runtime_error("no launch"); }),
+            std::runtime_error);
+        CHECK(comm.pending_steps() == 0);
+        comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
+        CHECK(next_record(comm).step == 1);
+        comm.replay(captured, 2, rank.stream, [] {});
+        rank.stream.synchronize(soon_ms);
+        step_record record;
+        check_refused([&] { comm.poll(record); }, "records of step 2 never arrived", status::device_failure);
+        comm.replay(captured, 3, rank.stream, [&] { step.launch(rank.stream); });
+        CHECK(next_record(comm).step == 3);
+    });
+}
+
+TEST_CASE("polling disturbs nobody's capture")
+{
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed_nccl comm(world);
+        rank.prepare(0);
+        rank.reduce(comm);
+        comm.end_step(0, rank.seen(0), rank.stream);
+        const cuda::stream theirs;
+        cuda::check(cudaStreamBeginCapture(theirs.get().get(), cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+        step_record record;
+        while (!comm.poll(record)) std::this_thread::yield();
+        std::thread([&] { CHECK_FALSE(comm.poll(record)); }).join();
+        cudaGraph_t theirs_captured = nullptr;
+        CHECK(cudaStreamEndCapture(theirs.get().get(), &theirs_captured) == cudaSuccess);
+        cudaGraphDestroy(theirs_captured);
+    });
+}
+
+TEST_CASE("buffers outlive the replays that use them")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        for (int round = 0; round < 5; ++round) {
+            probed_nccl comm(world);
+            captured_step captured;
+            const graph step(rank.stream, [&] {
+                rank.reduce(comm);
+                captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+            });
+            comm.replay(captured, 0, rank.stream, [&] { step.launch(rank.stream); });
+            comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
+        }
+        rank.stream.synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("exact alignment every few steps leaves captured steps without the extra message")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed_nccl comm(world, {.alignment = alignment_mode::exact, .exact_every = 2});
+        captured_step captured;
+        const graph step(rank.stream, [&] {
+            rank.reduce(comm);
+            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+        });
+        for (std::uint64_t number = 0; number < 6; ++number) {
+            rank.prepare(number);
+            const bool exact = number % 2 == 0;
+            if (exact) {
+                rank.reduce(comm);
+                comm.end_step(number, rank.seen(number), rank.stream);
+            } else {
+                comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+            }
+            CHECK(is_nan(next_record(comm).cosine.mean_pairwise) == !exact);
+        }
+        rank.stream.synchronize(soon_ms);
+    });
+}

@@ -1,0 +1,301 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Probed NCCL communicators: what they report, what they cost and what they refuse.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/nccl_group.hpp>
+
+#include "nccl_steps.hpp"
+
+using namespace collprobe;
+using namespace collprobe::testing;
+
+namespace {
+
+constexpr std::int64_t soon_ms = 20'000;
+constexpr std::size_t sizes[3] = {1000, 33, 40'000};
+
+using probed_nccl = probed<nccl::communicator_ref>;
+
+step_observation seen_by(int rank) { return {2.0 + 0.25 * rank, 1.0 + rank, 77 + static_cast<std::uint64_t>(rank)}; }
+
+/// The records of rank 0 from the same steps on the CPU.
+std::vector<step_record> on_host(int ranks, const probe_options& options, std::uint64_t steps)
+{
+    std::vector<step_record> records;
+    local::run(ranks, [&](local::communicator& world) {
+        host::stream stream;
+        probed comm(world, options);
+        for (std::uint64_t step = 0; step < steps; ++step) {
+            std::vector<std::vector<float>> send, receive;
+            for (const std::size_t size : sizes) {
+                send.push_back(gradient(world.rank(), step + size, size));
+                receive.emplace_back(size);
+                comm.all_reduce(send.back(), view(receive.back()), reduction::sum, stream);
+            }
+            comm.end_step(step, seen_by(world.rank()), stream);
+            stream.synchronize(soon_ms);
+            step_record record = next_record(comm);
+            if (world.rank() == 0) records.push_back(std::move(record));
+        }
+    });
+    return records;
+}
+
+/// A rank's buffers on its device, and streams for three buckets.
+struct trainer {
+    cuda::device_guard device;
+    std::array<cuda::stream, 3> streams;
+    std::vector<device_vector<float>> send, receive;
+    int rank;
+
+    explicit trainer(const nccl::communicator& world) : device(world.device_ordinal()), rank(world.rank())
+    {
+        for (const std::size_t size : sizes) {
+            send.emplace_back(size);
+            receive.emplace_back(size);
+        }
+    }
+    void prepare(std::uint64_t step)
+    {
+        for (std::size_t b = 0; b < 3; ++b) {
+            send[b].set(gradient(rank, step + sizes[b], sizes[b]), streams[0]);
+        }
+        streams[0].synchronize(soon_ms);
+    }
+    template <class Comm>
+    void reduce(Comm& comm, std::size_t bucket, cuda::stream_ref on)
+    {
+        comm.all_reduce(
+            view<const float>(send[bucket]), view<float>(receive[bucket]), reduction::sum, on);
+    }
+};
+
+/// How often some functions of CUDA were called.
+struct call_counts {
+    std::uint64_t launches = stand_in::calls("cudaLaunchKernel");
+    std::uint64_t records = stand_in::calls("cudaEventRecord");
+    std::uint64_t waits = stand_in::calls("cudaStreamWaitEvent");
+    std::uint64_t copies = stand_in::calls("cudaMemcpyAsync");
+    std::uint64_t blocking = stand_in::calls("cudaStreamSynchronize") + stand_in::calls("cudaEventSynchronize")
+        + stand_in::calls("cudaDeviceSynchronize");
+    std::uint64_t created = stand_in::calls("cudaMalloc") + stand_in::calls("cudaHostAlloc")
+        + stand_in::calls("cudaEventCreateWithFlags") + stand_in::calls("cudaStreamCreateWithFlags");
+};
+
+} // namespace
+
+TEST_CASE("the records are those of the same steps on the CPU, bit for bit, on one stream or several")
+{
+    for (const int ranks : {1, 2, 3}) {
+        for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+            for (const alignment_mode alignment : {alignment_mode::pooled, alignment_mode::exact}) {
+                // Distances from a mean are no integers: their sum over three ranks depends on the order.
+                if (mode == report_mode::summary && ranks > 2) continue;
+                const probe_options options{.mode = mode, .alignment = alignment, .scratch_bytes = 1 << 14};
+                const auto expected = on_host(ranks, options, 6);
+                run_nccl(ranks, [&](nccl::communicator& world) {
+                    probed_nccl comm(world, options);
+                    trainer rank(world);
+                    for (std::uint64_t step = 0; step < 6; ++step) {
+                        rank.prepare(step);
+                        const bool one_stream = step % 2 == 0;
+                        for (std::size_t b = 0; b < 3; ++b) {
+                            rank.reduce(comm, b, rank.streams[one_stream ? 0 : (b + step) % 3]);
+                        }
+                        comm.end_step(step, seen_by(rank.rank), rank.streams[step % 3]);
+                        check_same(next_record(comm), expected[step]);
+                    }
+                    for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+                });
+            }
+        }
+    }
+}
+
+TEST_CASE("a probed call adds two launches and one record, a step one copy to the host, and nothing waits or allocates")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        run_nccl(1, [mode](nccl::communicator& world) {
+            trainer rank(world);
+            probed_nccl comm(world, {.mode = mode});
+            rank.prepare(0);
+            const auto step = [&](std::uint64_t number) {
+                const call_counts before;
+                rank.reduce(comm, 0, rank.streams[0]); // its lane waits for the last step's work
+                const call_counts first;
+                CHECK(first.launches - before.launches == 2);
+                CHECK(first.records - before.records == 1);
+                CHECK(first.waits - before.waits <= 1);
+                rank.reduce(world, 1, rank.streams[0]);
+                const call_counts bare;
+                rank.reduce(comm, 1, rank.streams[0]);
+                const call_counts second;
+                CHECK(second.launches - bare.launches == 2);
+                CHECK(second.records - bare.records == 1);
+                CHECK(second.waits == bare.waits);
+                CHECK(second.copies - bare.copies == bare.copies - first.copies); // NCCL's own, of one rank
+                comm.end_step(number, {}, rank.streams[0]);
+                const call_counts ended;
+                CHECK(ended.records - second.records == 1);
+                const std::uint64_t zeroed = number == 0 ? 1 : 0;
+                CHECK(ended.launches - second.launches == (mode == report_mode::gather ? 1 : 3 + zeroed));
+            };
+            for (std::uint64_t number = 0; number < 8; ++number) {
+                step(number);
+                (void)next_record(comm);
+            }
+            const call_counts before;
+            for (std::uint64_t number = 8; number < 40; ++number) {
+                step(number);
+                (void)next_record(comm);
+            }
+            const call_counts after;
+            CHECK(after.blocking == before.blocking);
+            CHECK(after.created == before.created);
+            rank.streams[0].synchronize(soon_ms);
+        });
+    }
+}
+
+TEST_CASE("the current device stays what it was")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        const int elsewhere = (world.device_ordinal() + 3) % 8;
+        const cuda::device_guard away(elsewhere);
+        const auto check_away = [&] {
+            int current = -1;
+            cudaGetDevice(&current);
+            CHECK(current == elsewhere);
+        };
+        probed_nccl comm(world);
+        check_away();
+        rank.reduce(comm, 0, rank.streams[0]);
+        check_away();
+        comm.end_step(0, {}, rank.streams[0]);
+        check_away();
+        CHECK(next_record(comm).buckets.size() == 1);
+        rank.streams[0].synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("steps on more streams than foreseen allocate once and then no more")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        probed_nccl comm(world, {.streams = 1});
+        for (std::uint64_t step = 0; step < 20; ++step) {
+            for (std::size_t b = 0; b < 3; ++b) rank.reduce(comm, b, rank.streams[(b + step) % 3]);
+            comm.end_step(step, {}, rank.streams[0]);
+            CHECK(next_record(comm).buckets.size() == 3);
+        }
+        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+    });
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        probed_nccl comm(world, {.streams = 1});
+        std::uint64_t allocated[2] = {};
+        for (std::uint64_t step = 0; step < 10; ++step) {
+            for (std::size_t b = 0; b < 3; ++b) rank.reduce(comm, b, rank.streams[(b + step) % 3]);
+            comm.end_step(step, {}, rank.streams[0]);
+            allocated[step == 0 ? 0 : 1] = stand_in::calls("cudaMalloc");
+        }
+        CHECK(allocated[0] == allocated[1]);
+        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("inside a group probed calls are refused, those of the wrapped communicator are not")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        probed_nccl comm(world);
+        {
+            nccl::group together;
+            check_refused([&] { rank.reduce(comm, 0, rank.streams[0]); }, "inside a group", status::unsupported);
+            check_refused([&] { comm.end_step(0, {}, rank.streams[0]); }, "inside a group", status::unsupported);
+            rank.reduce(comm.base(), 0, rank.streams[0]);
+            rank.reduce(comm.base(), 1, rank.streams[0]);
+            together.end();
+        }
+        rank.reduce(comm, 2, rank.streams[0]);
+        comm.end_step(0, {}, rank.streams[0]);
+        CHECK(next_record(comm).buckets.size() == 1);
+        rank.streams[0].synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("a CUDA call that fails surfaces at the probed call, and the next step works")
+{
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        probed_nccl comm(world);
+        for (unsigned skip = 0; skip < 2; ++skip) {
+            stand_in::fail_next("cudaLaunchKernel", cudaErrorLaunchOutOfResources, skip);
+            check_refused([&] { rank.reduce(comm, 0, rank.streams[0]); }, "cudaLaunchKernel", status::device_failure);
+        }
+        stand_in::fail_next("cudaEventRecord", cudaErrorInvalidResourceHandle);
+        check_refused([&] { rank.reduce(comm, 0, rank.streams[0]); }, "cudaEventRecord", status::device_failure);
+        comm.end_step(0, {}, rank.streams[0]);
+        (void)next_record(comm);
+
+        stand_in::fail_next("cudaMemcpyAsync", cudaErrorInvalidValue);
+        check_refused([&] { comm.end_step(1, {}, rank.streams[0]); }, "cudaMemcpyAsync", status::device_failure);
+        rank.reduce(comm, 0, rank.streams[0]);
+        comm.end_step(1, {}, rank.streams[0]);
+        const step_record record = next_record(comm);
+        CHECK(record.step == 1);
+        CHECK(record.buckets.size() == 1);
+
+        stand_in::fail_next("cudaMalloc", cudaErrorMemoryAllocation, 3);
+        check_refused([&] { probed_nccl broken(world); }, "cudaMalloc", status::device_failure);
+        rank.streams[0].synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("probed communicators stack, and keep what the wrapped one says of itself")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        probed_nccl inner(world);
+        CHECK(inner.collectives_enqueue_at_once());
+        {
+            const auto scope = inner.device_scope();
+            int current = -1;
+            cudaGetDevice(&current);
+            CHECK(current == world.device_ordinal());
+        }
+        rank.reduce(inner, 0, rank.streams[0]);
+        inner.end_step(0, {}, rank.streams[0]);
+        CHECK(next_record(inner).suspects.empty());
+        rank.streams[0].synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("buffers outlive the work on them, whatever streams it is on")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        for (int round = 0; round < 5; ++round) {
+            probed_nccl comm(world, {.streams = 2});
+            for (std::size_t b = 0; b < 3; ++b) rank.reduce(comm, b, rank.streams[b]);
+            if (round % 2 == 0) comm.end_step(0, {}, rank.streams[1]);
+        }
+        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+    });
+}
