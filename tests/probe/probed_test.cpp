@@ -704,6 +704,74 @@ TEST_CASE("bad options and null buffers are refused by name")
     }
 }
 
+namespace {
+
+/// Takes whatever it is given and moves nothing, as a communicator does that checks no pointers.
+class unchecking {
+public:
+    using device = host::device;
+    explicit unchecking(int& calls) : calls_(&calls) {}
+    int rank() const noexcept { return 0; }
+    int size() const noexcept { return 1; }
+    template <element T>
+    void all_reduce(view<const T>, view<T>, reduction, host::stream_ref, call_site)
+    {
+        ++*calls_;
+    }
+
+private:
+    int* calls_;
+};
+
+} // namespace
+
+TEST_CASE("misaligned buffers are refused by name, whatever the wrapped communicator says")
+{
+    std::vector<float> send(8, 1.0f), receive(8, 1.0f);
+    const auto odd = [](std::vector<float>& memory) {
+        return reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(memory.data()) + 2);
+    };
+    const auto refusal = [](auto&& body) {
+        try {
+            body();
+        } catch (const error& failure) {
+            CHECK(failure.code() == status::invalid_argument);
+            return std::string(failure.what());
+        }
+        return std::string("accepted");
+    };
+    const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+
+    const auto checked = [&](view<const float> from, view<float> to) {
+        return refusal([&] {
+            local::run(2, [&](local::communicator& world) {
+                std::vector<float> own(4), other(4);
+                host::stream stream;
+                probed<local::communicator> comm(world);
+                if (world.rank() == 0) comm.all_reduce(from, to, reduction::sum, stream);
+                else comm.all_reduce(view<const float>(own), view<float>(other), reduction::sum, stream);
+                stream.synchronize(10'000);
+            });
+        });
+    };
+    CHECK(has(checked({odd(send), 4}, {receive.data(), 4}), "send is not aligned to 4 bytes"));
+    CHECK(has(checked({send.data(), 4}, {odd(receive), 4}), "receive is not aligned to 4 bytes"));
+    CHECK(checked({send.data(), 4}, {receive.data(), 4}) == "accepted");
+
+    int calls = 0;
+    host::stream stream;
+    probed<unchecking> comm(unchecking{calls}, {.results = false});
+    const auto unchecked = [&](view<const float> from, view<float> to) {
+        return refusal([&] { comm.all_reduce(from, to, reduction::sum, stream); });
+    };
+    CHECK(has(unchecked({odd(send), 4}, {receive.data(), 4}), "send is not aligned to 4 bytes"));
+    CHECK(has(unchecked({send.data(), 4}, {odd(receive), 4}), "receive is not aligned to 4 bytes"));
+    CHECK(has(unchecked({nullptr, 4}, {receive.data(), 4}), "send is null with count 4"));
+    CHECK(unchecked({send.data(), 4}, {receive.data(), 4}) == "accepted");
+    CHECK(unchecked({odd(send), 0}, {odd(receive), 0}) == "accepted");
+    CHECK(calls == 5); // the wrapped communicator has the first word, or its peers would wait
+}
+
 TEST_CASE("one rank alone gets a record with what is defined for it")
 {
     const auto records = run_steps<float>(1, {.alignment = alignment_mode::exact}, 1,
