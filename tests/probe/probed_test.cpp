@@ -335,18 +335,37 @@ TEST_CASE("equal bits of two ranks and of two steps are named, zeros are not")
         return gradient;
     });
     CHECK(records[0].suspects.empty());
-    REQUIRE(records[1].suspects.size() == 2);
-    for (int b = 0; b < 2; ++b) {
-        CHECK(records[1].suspects[static_cast<std::size_t>(b)].what == check::duplicate);
-        CHECK(records[1].suspects[static_cast<std::size_t>(b)].rank == 3);
-        CHECK(records[1].suspects[static_cast<std::size_t>(b)].other_rank == 1);
-        CHECK(records[1].suspects[static_cast<std::size_t>(b)].bucket == b);
+    REQUIRE(records[1].suspects.size() == 4); // both ranks: the bits do not tell whose they are
+    for (std::size_t i = 0; i < 4; ++i) {
+        const suspect& found = records[1].suspects[i];
+        CHECK(found.what == check::duplicate);
+        CHECK(found.rank == (i % 2 == 0 ? 1 : 3));
+        CHECK(found.other_rank == (i % 2 == 0 ? 3 : 1));
+        CHECK(found.bucket == static_cast<int>(i / 2));
     }
     REQUIRE(records[2].suspects.size() == 2);
     for (const suspect& found : records[2].suspects) {
         CHECK(found.what == check::stale);
         CHECK(found.rank == 0);
     }
+}
+
+TEST_CASE("where several ranks hold the same, each of them is named with the lowest of the others")
+{
+    // Ranks 1, 2 and 4 are alike, then all of them.
+    const auto records = run_steps<float>(5, {}, 2, [&](int rank, int step) {
+        const bool alike = step == 1 || rank == 1 || rank == 2 || rank == 4;
+        return random_gradient<float>(alike ? 1 : rank, {300}, 40 + static_cast<std::uint64_t>(step));
+    });
+    const auto named = [](const step_record& record) {
+        std::vector<std::vector<int>> pairs;
+        for (const suspect& found : record.suspects) {
+            if (found.what == check::duplicate) pairs.push_back({found.rank, found.other_rank});
+        }
+        return pairs;
+    };
+    CHECK(named(records[0]) == std::vector<std::vector<int>>{{1, 2}, {2, 1}, {4, 1}});
+    CHECK(named(records[1]) == std::vector<std::vector<int>>{{0, 1}, {1, 0}, {2, 0}, {3, 0}, {4, 0}});
 }
 
 TEST_CASE("equal sample ids of two ranks are named")
@@ -362,10 +381,14 @@ TEST_CASE("equal sample ids of two ranks are named")
         REQUIRE(comm.poll(own));
         if (comm.rank() == 3) record = own;
     });
-    REQUIRE(record.suspects.size() == 1);
-    CHECK(record.suspects[0].what == check::duplicate);
-    CHECK(record.suspects[0].rank == 2);
-    CHECK(record.suspects[0].other_rank == 1);
+    REQUIRE(record.suspects.size() == 2);
+    for (const suspect& found : record.suspects) {
+        CHECK(found.what == check::duplicate);
+        CHECK(found.bucket == -1);
+        CHECK(found.rank + found.other_rank == 3);
+    }
+    CHECK(record.suspects[0].rank == 1);
+    CHECK(record.suspects[1].rank == 2);
 }
 
 namespace {
