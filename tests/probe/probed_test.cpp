@@ -546,7 +546,7 @@ TEST_CASE("steady state allocates nothing and never waits on the host")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         for (const alignment_mode alignment : {alignment_mode::pooled, alignment_mode::exact}) {
-            std::atomic<std::uint64_t> before{0}, after{0};
+            std::atomic<long> before{0}, after{0};
             std::atomic<std::uint64_t> waits{0};
             std::atomic<int> arrived{0}, left{0};
             constexpr int n = 3;
