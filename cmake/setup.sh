@@ -26,6 +26,7 @@ need doctest-dev header doctest/doctest.h
 need libbenchmark-dev header benchmark/benchmark.h
 [ -n "$missing" ] || exit 0
 
+by_hand="apt-get update && apt-get install$missing"
 as_root=""
 if [ "$(id -u)" -ne 0 ]; then
     as_root="sudo"
@@ -34,10 +35,16 @@ if ! command -v apt-get >/dev/null 2>&1; then
     echo "setup: missing:$missing; there is no apt-get here: install them by hand" >&2
     exit 1
 elif [ -n "$as_root" ] && ! command -v sudo >/dev/null 2>&1; then
-    echo "setup: missing:$missing; run as root: apt-get install$missing" >&2
+    echo "setup: this needs packages, and you are neither root nor is there sudo. As root: $by_hand" >&2
     exit 1
 fi
 echo "setup: installing$missing" >&2
-$as_root apt-get update -qq >&2
-# shellcheck disable=SC2086 # a list of packages
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >&2
+install_missing() {
+    $as_root apt-get update -qq || return 1
+    # shellcheck disable=SC2086 # a list of packages
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+}
+install_missing >&2 || {
+    echo "setup: that failed. As root: $by_hand" >&2
+    exit 1
+}

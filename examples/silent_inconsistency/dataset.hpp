@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "file_error.hpp"
 #include "random.hpp"
 
 namespace trainer {
@@ -36,12 +38,16 @@ struct split_dataset {
 };
 
 /// Reads rows of 64 pixels (0 to 16) and a class, separated by commas.
-/// \throws std::runtime_error naming file and line if it cannot be read so.
+/// \throws std::runtime_error naming the file and the reason or the line if it cannot be read so.
 inline dataset read_digits(const std::string& path)
 {
+    const auto refuse = [&path] {
+        throw std::runtime_error(
+            std::string(file_error("read the data file", path).what()) + " (give another with --data)");
+    };
+    errno = 0;
     std::ifstream file(path);
-    if (!file)
-        throw std::runtime_error("cannot open the data file '" + path + "' (give another with --data)");
+    if (!file) refuse();
     dataset digits;
     std::string line;
     for (std::size_t number = 1; std::getline(file, line); ++number) {
@@ -61,6 +67,7 @@ inline dataset read_digits(const std::string& path)
             else digits.inputs.push_back(static_cast<float>(value) / 16);
         }
     }
+    if (file.bad()) refuse(); // a folder opens, but cannot be read
     if (digits.size() < 10) throw std::runtime_error(path + " holds fewer than ten samples");
     return digits;
 }

@@ -3,21 +3,23 @@
 #pragma once
 
 #include <bit>
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <collprobe/element.hpp>
 #include <collprobe/record.hpp>
 
+#include "file_error.hpp"
+
 /// Arrays as NumPy files (format version 1.0), so that anybody can check the probes' numbers.
 namespace trainer {
 
 /// Writes one dimension of `count` elements of a NumPy type ("<f4") that lie at `data`.
-/// \throws std::runtime_error naming the file if it cannot be written.
+/// \throws std::runtime_error naming the file and the reason if it cannot be written.
 inline void write_npy(const std::filesystem::path& path, const char* type, const void* data,
     std::size_t count, std::size_t element_bytes)
 {
@@ -27,6 +29,7 @@ inline void write_npy(const std::filesystem::path& path, const char* type, const
     // Magic string, version and length take 10 bytes; the data begin at a multiple of 64.
     header.append(63 - (10 + header.size()) % 64, ' ');
     header += '\n';
+    errno = 0;
     std::ofstream file(path, std::ios::binary);
     file.write("\x93NUMPY\x01\x00", 8);
     const char length[2] = {static_cast<char>(header.size() & 0xff), static_cast<char>(header.size() >> 8)};
@@ -34,7 +37,7 @@ inline void write_npy(const std::filesystem::path& path, const char* type, const
     file.write(header.data(), static_cast<std::streamsize>(header.size()));
     file.write(static_cast<const char*>(data), static_cast<std::streamsize>(count * element_bytes));
     file.close();
-    if (!file) throw std::runtime_error("cannot write '" + path.string() + "'");
+    if (!file) throw file_error("write", path.string());
 }
 
 /// Writes gradients in the precision they travel in. NumPy has no bfloat16: those are widened to

@@ -5,6 +5,7 @@
 // real data with in-process ranks, once per way to seed them, and reports what the probes saw.
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -88,6 +89,11 @@ run_result train(const job& work, output_file* jsonl, progress& shown)
     return train<float>(work, jsonl, shown);
 }
 
+std::string counted(std::uint64_t count, const std::string& what)
+{
+    return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
 std::string describe_job(const options& given, const split_dataset& data)
 {
     const char* const element = given.element == wire_element::bfloat16 ? "bfloat16"
@@ -95,9 +101,9 @@ std::string describe_job(const options& given, const split_dataset& data)
                                                                         : "float";
     const std::string hidden = std::to_string(given.hidden);
     return "Training 64-" + hidden + "-" + hidden + "-10 on " + std::to_string(data.train.size())
-        + " digits (" + std::to_string(data.test.size()) + " more to test): " + std::to_string(given.ranks)
-        + " ranks x batch " + std::to_string(given.batch) + ", " + std::to_string(given.steps) + " steps, "
-        + (given.sampler == sampler_kind::iid ? "iid" : "curriculum") + " sampler, seed "
+        + " digits (" + std::to_string(data.test.size()) + " more to test): "
+        + counted(static_cast<std::uint64_t>(given.ranks), "rank") + " x batch " + std::to_string(given.batch)
+        + ", " + counted(given.steps, "step") + ", " + (given.sampler == sampler_kind::iid ? "iid" : "curriculum") + " sampler, seed "
         + std::to_string(given.seed) + ".\nGradients travel as " + element
         + ", a bucket per layer: 0 is the output layer, 1 the second hidden one, 2 the first.\n";
 }
@@ -125,9 +131,9 @@ std::string report(const std::vector<run_result>& runs)
 int run(const options& given)
 {
     const split_dataset data = split(read_digits(given.data));
-    const sampler samples = make_sampler(given, data.train);
-    std::optional<output_file> jsonl;
+    std::optional<output_file> jsonl; // before anything that takes long
     if (!given.jsonl.empty()) jsonl.emplace(given.jsonl);
+    const sampler samples = make_sampler(given, data.train);
     std::fputs(describe_job(given, data).c_str(), stdout);
     if (std::fflush(stdout) != 0) throw std::runtime_error("the report could not be written to stdout");
 

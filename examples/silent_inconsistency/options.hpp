@@ -104,10 +104,8 @@ Number number(std::string_view option, std::string_view text, Number low, Number
         good = good && collprobe::is_finite(value); // "nan" is a number too
     if (!good) {
         const auto plain = [](Number limit) {
-            std::string digits = std::to_string(limit);
-            if (digits.find('.') != std::string::npos) digits.erase(digits.find_last_not_of('0') + 1);
-            if (digits.back() == '.') digits.pop_back();
-            return digits;
+            char digits[40]; // the shortest that mean this number
+            return std::string(digits, std::to_chars(digits, digits + sizeof digits, limit).ptr);
         };
         throw usage_error(std::string(option) + ": '" + std::string(text) + "' is not a number from "
             + plain(low) + " to " + plain(high));
@@ -150,9 +148,14 @@ inline fault parse_fault(std::string_view text)
     bool has_kind = false;
     bool has_step = false;
     std::optional<double> factor;
+    std::vector<std::string_view> given;
     for (const std::string_view part : split_list(text)) {
         const std::size_t equals = part.find('=');
         const std::string_view key = part.substr(0, equals);
+        if (std::find(given.begin(), given.end(), key) != given.end()) {
+            throw usage_error("--fault: " + std::string(key) + " is given twice");
+        }
+        given.push_back(key);
         const std::string_view value
             = equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
         if (key == "rank") {

@@ -88,7 +88,9 @@ struct alignment {
 /// The question a verdict answers.
 enum class check : std::uint8_t {
     non_finite, ///< NaN or infinity in the rank's buffer: exact
-    duplicate, ///< two ranks hold the same bits, in a bucket or as sample ids: exact
+    /// The rank holds the same bits as another, in a bucket or as sample ids: exact. All ranks that hold
+    /// them are named, since equal bits do not tell whose they are.
+    duplicate,
     stale, ///< the rank's buffer is bit for bit what it was in the step before: exact
     result_differs, ///< ranks received different bits from a collective that gives all the same: exact
     loss, ///< statistical, with a stated false-alarm rate
@@ -113,7 +115,7 @@ constexpr const char* name(check what) noexcept
 /// One rank that a check names, with the evidence.
 struct suspect {
     int rank = -1;
-    int other_rank = -1; ///< the second rank of a pair (`duplicate`), else -1
+    int other_rank = -1; ///< `duplicate`: the lowest other rank that holds the same; else -1
     int bucket = -1; ///< index of the bucket in the step, -1 for the whole step
     check what = check::non_finite;
     double statistic = 0; ///< what was measured: a score, or a count for exact checks

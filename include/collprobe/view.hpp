@@ -17,6 +17,12 @@ namespace collprobe {
 ///
 /// Counts are 64 bits. A null pointer is legal with a count of 0; functions that take a view refuse
 /// it with any other count.
+///
+/// `data` must be aligned for T, a multiple of `alignof(T)`, as the memory of any container is and a
+/// place within a run of bytes may not be: to touch an element elsewhere is undefined behaviour, and
+/// ends a kernel on a GPU. Communicators and probes refuse such a view by the name of the argument
+/// (`status::invalid_argument`), so copy the elements to an aligned buffer first. (A digest reads bytes
+/// and takes any address.)
 template <class T>
 class view {
 public:
@@ -56,6 +62,12 @@ public:
     COLLPROBE_HD constexpr std::size_t size() const noexcept { return static_cast<std::size_t>(count_); }
     COLLPROBE_HD constexpr std::uint64_t size_bytes() const noexcept { return count_ * sizeof(T); }
     COLLPROBE_HD constexpr bool empty() const noexcept { return count_ == 0; }
+
+    /// Whether the elements lie where T may; true if there are none.
+    COLLPROBE_HD bool aligned() const noexcept
+    {
+        return count_ == 0 || reinterpret_cast<std::uintptr_t>(data_) % alignof(T) == 0;
+    }
 
     COLLPROBE_HD constexpr T* begin() const noexcept { return data_; }
     COLLPROBE_HD constexpr T* end() const noexcept { return data_ + count_; }

@@ -98,6 +98,13 @@ void check_error(const rank_outcome& outcome, int rank, status code, const std::
     }
 }
 
+/// `count` floats that begin a byte behind the start of `memory`.
+template <class T>
+view<T> off_by_a_byte(std::vector<float>& memory, std::uint64_t count)
+{
+    return {reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(memory.data()) + 1), count};
+}
+
 /// One rank makes a bad call; the others make the good one.
 template <class Communicator>
 struct bad_call {
@@ -120,6 +127,25 @@ const std::vector<bad_call<Communicator>>& bad_calls()
         {"all_reduce", "receive is null with count 4",
             [](comm_t& c, on_t on, mem_t& m) {
                 c.all_reduce(m.in().part(0, 4), view<float>(nullptr, 4), reduction::sum, on);
+            }},
+        {"all_reduce", "send is not aligned to 4 bytes",
+            [](comm_t& c, on_t on, mem_t& m) {
+                c.all_reduce(off_by_a_byte<const float>(m.send, 4), m.out().part(0, 4), reduction::sum, on);
+            }},
+        {"all_reduce", "receive is not aligned to 4 bytes",
+            [](comm_t& c, on_t on, mem_t& m) {
+                c.all_reduce(m.in().part(0, 4), off_by_a_byte<float>(m.receive, 4), reduction::sum, on);
+            }},
+        {"all_reduce", "send is not aligned to 8 bytes",
+            [](comm_t& c, on_t on, mem_t& m) {
+                // One of the two is at an odd multiple of 4.
+                const std::size_t odd = reinterpret_cast<std::uintptr_t>(m.send.data()) % 8 == 0 ? 1 : 0;
+                c.all_reduce(view<const double>(reinterpret_cast<const double*>(m.send.data() + odd), 4),
+                    view<double>(reinterpret_cast<double*>(m.receive.data() + odd), 4), reduction::sum, on);
+            }},
+        {"broadcast", "receive is not aligned to 4 bytes",
+            [](comm_t& c, on_t on, mem_t& m) {
+                c.broadcast(m.in().part(0, 4), off_by_a_byte<float>(m.receive, 4), 0, on);
             }},
         {"all_reduce", "send.count() is 4, receive.count() is 5",
             [](comm_t& c, on_t on, mem_t& m) {

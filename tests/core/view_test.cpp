@@ -45,6 +45,19 @@ TEST_CASE("a view comes from any contiguous container and adds const, never drop
     static_assert(std::is_trivially_copyable_v<view<float>>);
 }
 
+TEST_CASE("a view tells whether its elements lie where their type may")
+{
+    alignas(8) unsigned char bytes[32] = {};
+    const auto at = [&](std::size_t offset) { return reinterpret_cast<float*>(bytes + offset); };
+    CHECK(view<float>(at(0), 2).aligned());
+    CHECK(view<float>(at(4), 2).aligned());
+    CHECK_FALSE(view<float>(at(1), 2).aligned());
+    CHECK_FALSE(view<const float>(at(6), 2).aligned());
+    CHECK(view<unsigned char>(bytes + 3, 2).aligned());
+    CHECK(view<float>(at(1), 0).aligned()); // there is no element that could lie wrong
+    CHECK(view<float>().aligned());
+}
+
 TEST_CASE("parts of a view, the empty one among them")
 {
     std::vector<int> data{0, 1, 2, 3, 4};

@@ -120,6 +120,8 @@ TEST_CASE("fill sets every element of its range")
     CHECK(memory == std::vector<std::uint8_t>{0, 0, 9, 9, 9, 9, 9, 0, 0, 0});
     CHECK(contains(refusal([&] { device::fill(stream, view<float>(nullptr, 2), 1.0f); }), "null"));
     CHECK(refusal([&] { device::fill(stream, view<float>(), 1.0f); }) == "accepted");
+    auto* const odd = reinterpret_cast<float*>(memory.data() + (reinterpret_cast<std::uintptr_t>(memory.data()) % 2 == 0));
+    CHECK(contains(refusal([&] { device::fill(stream, view<float>(odd, 2), 1.0f); }), "destination is not aligned"));
 }
 
 TEST_CASE("for_each visits every index once")

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
 """Reads JSON lines strictly and checks that every name of the schema is there, and nothing that is not JSON.
+(What is no finite number is one of the strings "nan", "inf" and "-inf".)
 
 check_json.py FILE RANKS STEPS [RUN ...]   a file of the trainer
 check_json.py --sample FILE                the output of json_sample
@@ -27,11 +28,24 @@ def read(path):
         return [json.loads(line, parse_constant=refuse) for line in file]
 
 
+def check_numbers(value):
+    """That a string where a number belongs is one of three."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            check_numbers(each)
+        return
+    assert isinstance(value, (int, float)) or value in ("nan", "inf", "-inf"), value
+
+
 def check_object(line):
     assert line["schema"] == 1
     assert set(line) == (STEP if line["kind"] == "step" else SUMMARY), sorted(line)
     for part, names in PARTS.items():
         assert set(line[part]) == names, (part, sorted(line[part]))
+        check_numbers(line[part])
+    check_numbers(line["noise_scale"])
     for suspect in line["suspects"]:
         more = set() if line["kind"] == "step" else {"first_step", "last_step", "steps"}
         assert set(suspect) == SUSPECT | more, sorted(suspect)
@@ -51,7 +65,7 @@ def check_trainer(path, ranks, steps, runs):
             defined = [line["loss"]["mean"], line["loss"]["std"], line["grad_norm"]["mean"]]
             assert all(isinstance(value, float) or isinstance(value, int) for value in defined)
             if ranks == 1:  # nothing to compare a rank with
-                assert line["loss"]["std_sample"] is None and line["cosine"]["mean_pairwise"] is None
+                assert line["loss"]["std_sample"] == "nan" and line["cosine"]["mean_pairwise"] == "nan"
         summary = own[-1]
         assert summary["steps"] == steps and 0 <= summary["test_accuracy"] <= 1
         values = sorted(line["loss"]["std"] for line in own[:-1])
@@ -65,12 +79,12 @@ def check_sample(path):
     check_object(summary)
     assert step["run"] == summary["run"] == 'quote " backslash \\ newline \n tab \t bell \a gr\u00fc\u00df'
     assert step["step"] == 2**64 - 1
-    assert step["loss"] == {"mean": 0.1, "std": 5e-324, "std_sample": None, "range": sys.float_info.max}
-    assert step["grad_norm"] == {"mean": 1 / 3, "std": None, "cv": None}
-    assert step["noise_scale"] is None
-    assert step["cosine"]["leave_one_out"] == [0, None]
+    assert step["loss"] == {"mean": 0.1, "std": 5e-324, "std_sample": "nan", "range": sys.float_info.max}
+    assert step["grad_norm"] == {"mean": 1 / 3, "std": "nan", "cv": "nan"}
+    assert step["noise_scale"] == "inf" and summary["noise_scale"] == "inf"
+    assert step["cosine"]["leave_one_out"] == [0, "nan"]
     assert step["suspects"] == [{"rank": 1, "other_rank": None, "bucket": 2, "check": "non_finite",
-                                 "statistic": 4, "threshold": 0, "index": 7}]
+                                 "statistic": "-inf", "threshold": 0, "index": 7}]
     assert summary["test_accuracy"] == 0.975 and summary["loss"]["mean"] == 0.1
 
 

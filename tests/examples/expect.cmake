@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
 
-# cmake -DCOMMAND="program;argument;..." -DCODE=n [-DOUT="regex;..."] [-DERR="regex;..."] [-DNOT_OUT=regex] -P expect.cmake
+# cmake -DCOMMAND="program;argument;..." -DCODE=n [-DOUT="regex;..."] [-DERR="regex;..."] [-DNOT_OUT=regex] [-DNOT_ERR=regex]
+#     -P expect.cmake
 # Runs the command and requires its exit status, and what it must (or must not) have printed.
 execute_process(COMMAND ${COMMAND} RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE err)
 set(shown "exit status ${code}\n--- stdout\n${out}--- stderr\n${err}")
@@ -20,4 +21,7 @@ foreach(pattern IN LISTS ERR)
 endforeach()
 if(NOT_OUT AND out MATCHES "${NOT_OUT}")
     message(FATAL_ERROR "stdout has what it must not: ${NOT_OUT}\n${shown}")
+endif()
+if(NOT_ERR AND err MATCHES "${NOT_ERR}")
+    message(FATAL_ERROR "stderr has what it must not: ${NOT_ERR}\n${shown}")
 endif()

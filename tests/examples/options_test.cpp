@@ -101,4 +101,23 @@ TEST_CASE("a fault that cannot be is refused")
         != std::string::npos);
 }
 
+TEST_CASE("a part of a fault that is given twice is refused by its name")
+{
+    CHECK(refusal({"--fault", "rank=1,kind=nan,at=1,rank=2"}) == "--fault: rank is given twice");
+    CHECK(refusal({"--fault", "kind=nan,rank=1,kind=nan,at=1"}) == "--fault: kind is given twice");
+    CHECK(refusal({"--fault", "at=1,rank=1,kind=nan,at=2"}) == "--fault: at is given twice");
+    CHECK(refusal({"--fault", "rank=1,kind=scale,at=1,factor=2,factor=3"}) == "--fault: factor is given twice");
+    CHECK(refusal({"--fault", "rank=1,kind=nan,at=1,bucket=1,bucket=1"}) == "--fault: bucket is given twice");
+    CHECK(refusal({"--fault", "rank=1,kind=scale,at=1,factor=2,bucket=1"}) == "accepted");
+}
+
+TEST_CASE("limits are shown as short as they can be")
+{
+    CHECK(refusal({"--fault", "rank=1,kind=scale,at=1,factor=x"})
+        == "--fault: factor: 'x' is not a number from -1e+30 to 1e+30");
+    CHECK(refusal({"--momentum", "1"}) == "--momentum: '1' is not a number from 0 to 0.9999");
+    CHECK(refusal({"--learning-rate", "-1"}) == "--learning-rate: '-1' is not a number from 0 to 1000");
+    CHECK(refusal({"--batch", "0"}) == "--batch: '0' is not a number from 1 to 100000");
+}
+
 TEST_CASE("help wins over everything behind it") { CHECK(parse_options({"--help", "--nonsense"}).help); }

@@ -308,3 +308,13 @@ TEST_CASE("digest - a null view is an error that names the call, an empty one is
     }
     CHECK_THROWS_AS(digest_part(view<const float>(nullptr, 1), 0), const error&);
 }
+
+TEST_CASE("digest - reads bytes, so elements need no alignment")
+{
+    std::vector<unsigned char> bytes(4001);
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i * 31);
+    for (std::size_t offset = 0; offset < 2; ++offset) {
+        const auto* const elements = reinterpret_cast<const float*>(bytes.data() + offset);
+        CHECK(digest(view<const float>(elements, 1000)) == digest(view<const unsigned char>(bytes.data() + offset, 4000)));
+    }
+}

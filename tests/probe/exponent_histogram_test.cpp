@@ -90,4 +90,6 @@ TEST_CASE("exponent_histogram - parts merge to the whole, and a null view is an 
     for (int bin = 0; bin < exponent_histogram::bins; ++bin) CHECK(merged.count[bin] == whole.count[bin]);
     CHECK(merged.zero == whole.zero);
     CHECK_THROWS_AS(compute_exponent_histogram(view<const float>(nullptr, 1)), const error&);
+    const auto* const inside = reinterpret_cast<const float*>(reinterpret_cast<const unsigned char*>(data.data()) + 2);
+    CHECK_THROWS_AS(compute_exponent_histogram(view<const float>(inside, 1)), const error&);
 }

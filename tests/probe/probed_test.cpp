@@ -335,18 +335,37 @@ TEST_CASE("equal bits of two ranks and of two steps are named, zeros are not")
         return gradient;
     });
     CHECK(records[0].suspects.empty());
-    REQUIRE(records[1].suspects.size() == 2);
-    for (int b = 0; b < 2; ++b) {
-        CHECK(records[1].suspects[static_cast<std::size_t>(b)].what == check::duplicate);
-        CHECK(records[1].suspects[static_cast<std::size_t>(b)].rank == 3);
-        CHECK(records[1].suspects[static_cast<std::size_t>(b)].other_rank == 1);
-        CHECK(records[1].suspects[static_cast<std::size_t>(b)].bucket == b);
+    REQUIRE(records[1].suspects.size() == 4); // both ranks: the bits do not tell whose they are
+    for (std::size_t i = 0; i < 4; ++i) {
+        const suspect& found = records[1].suspects[i];
+        CHECK(found.what == check::duplicate);
+        CHECK(found.rank == (i % 2 == 0 ? 1 : 3));
+        CHECK(found.other_rank == (i % 2 == 0 ? 3 : 1));
+        CHECK(found.bucket == static_cast<int>(i / 2));
     }
     REQUIRE(records[2].suspects.size() == 2);
     for (const suspect& found : records[2].suspects) {
         CHECK(found.what == check::stale);
         CHECK(found.rank == 0);
     }
+}
+
+TEST_CASE("where several ranks hold the same, each of them is named with the lowest of the others")
+{
+    // Ranks 1, 2 and 4 are alike, then all of them.
+    const auto records = run_steps<float>(5, {}, 2, [&](int rank, int step) {
+        const bool alike = step == 1 || rank == 1 || rank == 2 || rank == 4;
+        return random_gradient<float>(alike ? 1 : rank, {300}, 40 + static_cast<std::uint64_t>(step));
+    });
+    const auto named = [](const step_record& record) {
+        std::vector<std::vector<int>> pairs;
+        for (const suspect& found : record.suspects) {
+            if (found.what == check::duplicate) pairs.push_back({found.rank, found.other_rank});
+        }
+        return pairs;
+    };
+    CHECK(named(records[0]) == std::vector<std::vector<int>>{{1, 2}, {2, 1}, {4, 1}});
+    CHECK(named(records[1]) == std::vector<std::vector<int>>{{0, 1}, {1, 0}, {2, 0}, {3, 0}, {4, 0}});
 }
 
 TEST_CASE("equal sample ids of two ranks are named")
@@ -362,10 +381,14 @@ TEST_CASE("equal sample ids of two ranks are named")
         REQUIRE(comm.poll(own));
         if (comm.rank() == 3) record = own;
     });
-    REQUIRE(record.suspects.size() == 1);
-    CHECK(record.suspects[0].what == check::duplicate);
-    CHECK(record.suspects[0].rank == 2);
-    CHECK(record.suspects[0].other_rank == 1);
+    REQUIRE(record.suspects.size() == 2);
+    for (const suspect& found : record.suspects) {
+        CHECK(found.what == check::duplicate);
+        CHECK(found.bucket == -1);
+        CHECK(found.rank + found.other_rank == 3);
+    }
+    CHECK(record.suspects[0].rank == 1);
+    CHECK(record.suspects[1].rank == 2);
 }
 
 namespace {
@@ -523,7 +546,7 @@ TEST_CASE("steady state allocates nothing and never waits on the host")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         for (const alignment_mode alignment : {alignment_mode::pooled, alignment_mode::exact}) {
-            std::atomic<std::uint64_t> before{0}, after{0};
+            std::atomic<long> before{0}, after{0};
             std::atomic<std::uint64_t> waits{0};
             std::atomic<int> arrived{0}, left{0};
             constexpr int n = 3;
@@ -702,6 +725,74 @@ TEST_CASE("bad options and null buffers are refused by name")
     } catch (const error& failure) {
         CHECK(failure.code() == status::invalid_argument);
     }
+}
+
+namespace {
+
+/// Takes whatever it is given and moves nothing, as a communicator does that checks no pointers.
+class unchecking {
+public:
+    using device = host::device;
+    explicit unchecking(int& calls) : calls_(&calls) {}
+    int rank() const noexcept { return 0; }
+    int size() const noexcept { return 1; }
+    template <element T>
+    void all_reduce(view<const T>, view<T>, reduction, host::stream_ref, call_site)
+    {
+        ++*calls_;
+    }
+
+private:
+    int* calls_;
+};
+
+} // namespace
+
+TEST_CASE("misaligned buffers are refused by name, whatever the wrapped communicator says")
+{
+    std::vector<float> send(8, 1.0f), receive(8, 1.0f);
+    const auto odd = [](std::vector<float>& memory) {
+        return reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(memory.data()) + 2);
+    };
+    const auto refusal = [](auto&& body) {
+        try {
+            body();
+        } catch (const error& failure) {
+            CHECK(failure.code() == status::invalid_argument);
+            return std::string(failure.what());
+        }
+        return std::string("accepted");
+    };
+    const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+
+    const auto checked = [&](view<const float> from, view<float> to) {
+        return refusal([&] {
+            local::run(2, [&](local::communicator& world) {
+                std::vector<float> own(4), other(4);
+                host::stream stream;
+                probed<local::communicator> comm(world);
+                if (world.rank() == 0) comm.all_reduce(from, to, reduction::sum, stream);
+                else comm.all_reduce(view<const float>(own), view<float>(other), reduction::sum, stream);
+                stream.synchronize(10'000);
+            });
+        });
+    };
+    CHECK(has(checked({odd(send), 4}, {receive.data(), 4}), "send is not aligned to 4 bytes"));
+    CHECK(has(checked({send.data(), 4}, {odd(receive), 4}), "receive is not aligned to 4 bytes"));
+    CHECK(checked({send.data(), 4}, {receive.data(), 4}) == "accepted");
+
+    int calls = 0;
+    host::stream stream;
+    probed<unchecking> comm(unchecking{calls}, {.results = false});
+    const auto unchecked = [&](view<const float> from, view<float> to) {
+        return refusal([&] { comm.all_reduce(from, to, reduction::sum, stream); });
+    };
+    CHECK(has(unchecked({odd(send), 4}, {receive.data(), 4}), "send is not aligned to 4 bytes"));
+    CHECK(has(unchecked({send.data(), 4}, {odd(receive), 4}), "receive is not aligned to 4 bytes"));
+    CHECK(has(unchecked({nullptr, 4}, {receive.data(), 4}), "send is null with count 4"));
+    CHECK(unchecked({send.data(), 4}, {receive.data(), 4}) == "accepted");
+    CHECK(unchecked({odd(send), 0}, {odd(receive), 0}) == "accepted");
+    CHECK(calls == 5); // the wrapped communicator has the first word, or its peers would wait
 }
 
 TEST_CASE("one rank alone gets a record with what is defined for it")

@@ -627,3 +627,19 @@ TEST_CASE("statistics - a null view is an error that names the call")
         CHECK(std::string(caught.call()) == "compute_statistics");
     }
 }
+
+TEST_CASE("statistics - elements that are not aligned for their type are an error that says so")
+{
+    const std::vector<double> data(4, 1.0);
+    const auto* const inside = reinterpret_cast<const double*>(reinterpret_cast<const unsigned char*>(data.data()) + 4);
+    for (const bool with_digest : {false, true}) {
+        try {
+            compute_statistics(view<const double>(inside, 3), with_digest);
+            FAIL("no error");
+        } catch (const error& caught) {
+            CHECK(caught.code() == status::invalid_argument);
+            CHECK(std::string(caught.what()).find("input is not aligned to 8 bytes") != std::string::npos);
+        }
+    }
+    CHECK(compute_statistics(view<const double>(inside, 0)).count == 0);
+}

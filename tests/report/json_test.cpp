@@ -37,12 +37,12 @@ TEST_CASE("a step is one line with the members of the schema in their order")
            "\"loss\":{\"mean\":0.10000000000000001,\"std\":0.33333333333333331,\"std_sample\":0.5,\"range\":"
            "2.25},"
            "\"grad_norm\":{\"mean\":1e-300,\"std\":12345.678901234567,\"cv\":0.125},"
-           "\"cosine\":{\"mean_pairwise\":-0.25,\"pooled\":0.75,\"predicted\":null,"
-           "\"leave_one_out\":[0.5,null,-0.5]},\"noise_scale\":null,\"suspects\":["
+           "\"cosine\":{\"mean_pairwise\":-0.25,\"pooled\":0.75,\"predicted\":\"nan\","
+           "\"leave_one_out\":[0.5,\"nan\",-0.5]},\"noise_scale\":\"nan\",\"suspects\":["
            "{\"rank\":2,\"other_rank\":null,\"bucket\":1,\"check\":\"non_finite\",\"statistic\":3,"
            "\"threshold\":0,"
            "\"index\":41},"
-           "{\"rank\":0,\"other_rank\":1,\"bucket\":null,\"check\":\"duplicate\",\"statistic\":null,"
+           "{\"rank\":0,\"other_rank\":1,\"bucket\":null,\"check\":\"duplicate\",\"statistic\":\"inf\","
            "\"threshold\":0,"
            "\"index\":null}]}\n");
 }
@@ -56,6 +56,20 @@ TEST_CASE("numbers come back as the same double")
         json.number(value);
         CHECK(std::strtod(line.c_str(), nullptr) == value);
     }
+}
+
+TEST_CASE("what is no finite number is a string that tells infinity, its sign and NaN apart")
+{
+    const auto text_of = [](double value) {
+        std::string line;
+        report::detail::json_writer(line).number(value);
+        return line;
+    };
+    CHECK(text_of(detail::infinity()) == "\"inf\"");
+    CHECK(text_of(-detail::infinity()) == "\"-inf\"");
+    CHECK(text_of(detail::not_a_number()) == "\"nan\"");
+    CHECK(text_of(detail::bit_cast<double>(~std::uint64_t{0})) == "\"nan\""); // negative, with a payload
+    CHECK(text_of(-1.7976931348623157e308) == "-1.7976931348623157e+308");
 }
 
 TEST_CASE("names are escaped")
@@ -88,14 +102,14 @@ TEST_CASE("a summary has the medians under the same names, its findings and the 
     CHECK(contains(line,
         "{\"schema\":1,\"kind\":\"summary\",\"run\":\"mild\",\"steps\":3,\"ranks\":3,\"loss\":{\"mean\":0."
         "1"));
-    CHECK(contains(line, "\"leave_one_out\":[0.5,null,-0.5]}"));
+    CHECK(contains(line, "\"leave_one_out\":[0.5,\"nan\",-0.5]}"));
     CHECK(contains(line, "\"first_step\":3,\"last_step\":3,\"steps\":2}"));
-    CHECK(contains(line, "\"suspicious_steps\":2,\"test_accuracy\":0.5,\"undefined\":null}\n"));
+    CHECK(contains(line, "\"suspicious_steps\":2,\"test_accuracy\":0.5,\"undefined\":\"nan\"}\n"));
 }
 
-TEST_CASE("a run without steps is a line of nulls")
+TEST_CASE("a run without steps is a line of undefined numbers")
 {
     const std::string line = report::json_line(report::run_history("none").summarize());
-    CHECK(contains(line, "\"loss\":{\"mean\":null,"));
+    CHECK(contains(line, "\"loss\":{\"mean\":\"nan\","));
     CHECK(contains(line, "\"suspects\":[]"));
 }

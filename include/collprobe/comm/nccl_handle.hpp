@@ -358,7 +358,7 @@ public:
             if (state == ncclSuccess) return;
             if (state != ncclInProgress) fail_asynchronously(state, call, where);
             if (until.passed()) {
-                time_out(std::string(function) + " was not enqueued within " + std::to_string(settings_.timeout_ms)
+                time_out(std::string(function) + " is still in progress after " + std::to_string(settings_.timeout_ms)
                         + " ms: a peer is late or dead",
                     call, where, 1);
             }
@@ -384,7 +384,11 @@ public:
                 const cuda::detail::relaxed_capture_mode relaxed;
                 state = cudaStreamQuery(on.get());
             }
-            if (state == cudaSuccess) return;
+            if (state == cudaSuccess) {
+                // What an abort has ended leaves the stream without an error.
+                check(call, where);
+                return;
+            }
             if (state != cudaErrorNotReady) cuda::check(state, "cudaStreamQuery", device_, on.get(), where);
             cuda::detail::forget(state);
             check(call, where);

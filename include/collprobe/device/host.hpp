@@ -107,13 +107,14 @@ struct device {
     }
 
     /// Sets every element of `destination` to `value`. Cost: one write.
-    /// \throws error `invalid_argument` if it is null with a count above 0.
+    /// \throws error `invalid_argument` if it is null with a count above 0, or not aligned.
     template <class T>
     static void fill(stream_ref on, view<T> destination, std::type_identity_t<T> value,
         call_site where = call_site::current())
     {
         require(destination.empty() || destination.data() != nullptr, "fill",
             "destination is null with a count above 0", where);
+        require(destination.aligned(), "fill", "destination is not aligned for its elements", where);
         if (destination.empty()) return;
         on.enqueue([destination, value] {
             for (T& element : destination) element = value;

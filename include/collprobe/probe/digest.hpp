@@ -222,6 +222,15 @@ void require_data(view<const T> input, const char* call, const call_site& where)
         "null input with a count of " + std::to_string(input.count()), {call, -1, 0, {}, where});
 }
 
+/// For what reads elements; a digest reads bytes.
+template <class T>
+void require_aligned(view<const T> input, const char* call, const call_site& where)
+{
+    if (input.aligned()) return;
+    throw error(status::invalid_argument,
+        "input is not aligned to " + std::to_string(alignof(T)) + " bytes", {call, -1, 0, {}, where});
+}
+
 } // namespace detail
 
 /// The digest state of a part of a buffer; states of disjoint parts merge in any order.

@@ -86,12 +86,14 @@ struct exponent_histogram {
 
 /// The histogram of a buffer in host memory, computed on the calling thread.
 ///
-/// Throws `error` (invalid_argument) on a null pointer with a count above 0. One read, by scalar code
+/// Throws `error` (invalid_argument) on a null pointer with a count above 0 and on one that is not
+/// aligned for T. One read, by scalar code
 /// (about a nanosecond an element): meant for a look now and then, not for every step.
 template <element T>
 exponent_histogram compute_exponent_histogram(view<const T> input, call_site where = call_site::current())
 {
     detail::require_data(input, "compute_exponent_histogram", where);
+    detail::require_aligned(input, "compute_exponent_histogram", where);
     exponent_histogram result = exponent_histogram::of<T>();
     for (const T value : input) result.add(value);
     return result;

@@ -63,8 +63,9 @@ struct step_observation {
 /// `steps_in_flight - 1` steps ahead of its streams, `end_step` or the next call waits for the oldest.)
 /// Captures: a step may be captured in a graph, all of it: see `end_captured_step` and `replay`.
 /// Threads: one thread at a time, as any communicator. Errors: those of the wrapped communicator;
-/// `unsupported` where it does not enqueue at once (inside an NCCL group), for the probe of a result
-/// would run before the call.
+/// `invalid_argument` for a floating-point buffer that is null with a count above 0 or not aligned,
+/// should the wrapped communicator take it; `unsupported` where it does not enqueue at once (inside an
+/// NCCL group), for the probe of a result would run before the call.
 /// Cost per call: two launches and an event record; one read of the input and one of the result. Per
 /// step: `160 * buckets + 40` bytes sent to every rank (`gather`), or `88 * buckets + 136` bytes
 /// reduced (`summary`), and one copy to the host.
@@ -371,20 +372,35 @@ private:
         else return false;
     }
 
+    template <class T>
+    static bool readable(view<T> data) noexcept
+    {
+        return (data.empty() || data.data() != nullptr) && data.aligned();
+    }
+    template <class T>
+    void require_readable(view<T> data, const char* argument, collective call, call_site where) const
+    {
+        if (readable(data)) return;
+        throw error(status::invalid_argument,
+            argument
+                + (data.data() == nullptr ? " is null with count " + std::to_string(data.count())
+                                          : " is not aligned to " + std::to_string(alignof(T)) + " bytes"),
+            {.call = name(call), .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
+    }
+
     /// Probes the input, makes the call, probes the result.
     template <element T, class Call>
     void around(detail::bucket_call call, view<const T> input, view<T> result, bool input_survives,
         stream_ref stream, call_site where, Call&& make_call)
     {
-        // What the wrapped communicator will refuse is not read before it does.
-        const bool readable = (input.empty() || input.data() != nullptr) && (result.empty() || result.data() != nullptr);
         if constexpr (!floating_element<T>) {
             make_call();
             return;
         } else {
-            if (!readable) {
-                make_call();
-                return;
+            if (!readable(input) || !readable(result)) {
+                make_call(); // refuses it, and so that its peers hear of it; if not, this object does
+                require_readable(input, "send", call.call, where);
+                require_readable(result, "receive", call.call, where);
             }
             require_immediate(name(call.call), where);
             const auto scope = detail::enter_device(comm_);

@@ -144,14 +144,15 @@ private:
 
 /// What one read of a buffer tells (`statistics`), computed on the calling thread.
 ///
-/// `input`: elements in host memory, of any alignment; 0 of them are legal. Throws `error`
-/// (invalid_argument) on a null pointer with a count above 0. Accuracy, cost and reproducibility: see
+/// `input`: elements in host memory, aligned for T; 0 of them are legal. Throws `error`
+/// (invalid_argument) on a null pointer with a count above 0 and on a misaligned one. Accuracy, cost and reproducibility: see
 /// `statistics_reducer`. Source of the merge of moments: Chan, Golub and LeVeque, 1979.
 template <element T>
 statistics compute_statistics(
     view<const T> input, bool with_digest = true, call_site where = call_site::current())
 {
     detail::require_data(input, "compute_statistics", where);
+    detail::require_aligned(input, "compute_statistics", where);
     if (with_digest) {
         const statistics_reducer<T, true> reducer{input};
         return reducer.finish(detail::reduce_blocks(reducer, input.count()));

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include <collprobe/element.hpp>
 #include <collprobe/record.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/summary.hpp>
@@ -59,9 +60,9 @@ public:
 
     json_writer& number(double value)
     {
-        // JSON has neither NaN nor infinity: what is undefined or out of range is null.
+        // JSON has neither NaN nor infinity, and null for both would not tell them apart.
         if (!is_finite(value)) {
-            out_ += "null";
+            out_ += is_nan(value) ? "\"nan\"" : to_bits(value) >> 63 != 0 ? "\"-inf\"" : "\"inf\"";
             return *this;
         }
         char text[40];
@@ -168,8 +169,10 @@ inline void write_suspect(json_writer& json, const suspect& named)
 /// predicted, leave_one_out (a number per rank)}, `noise_scale` and `suspects` (an array of {rank,
 /// other_rank, bucket, check, statistic, threshold, index}).
 ///
-/// Numbers have 17 digits, enough to get the same double back. Undefined numbers, and a bucket, rank or
-/// index that there is none of, are null. `run` is UTF-8; quotes and control characters are escaped.
+/// Numbers have 17 digits, enough to get the same double back. JSON has no others than finite ones: what
+/// is undefined is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three).
+/// A bucket, rank or index that there is none of is null. `run` is UTF-8; quotes and control characters
+/// are escaped.
 /// Cost: one string of about 400 bytes and 24 per rank.
 inline std::string json_line(std::string_view run, const step_record& record)
 {

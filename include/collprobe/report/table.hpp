@@ -89,17 +89,10 @@ private:
     std::vector<std::size_t> rows_; // first cell of each row
 };
 
-/// What a check found, in a clause that names the rank (or both of a pair) and the bucket:
-/// "rank 3, bucket 1: ...".
+/// What a check found, in a clause that names the rank and the bucket: "rank 3, bucket 1: ...".
 inline std::string describe(const suspect& named)
 {
     std::string text = "rank " + std::to_string(named.rank);
-    if (named.other_rank >= 0) {
-        // Neither of a pair is more to blame than the other.
-        const bool ordered = named.other_rank > named.rank;
-        text = "ranks " + std::to_string(ordered ? named.rank : named.other_rank) + " and "
-            + std::to_string(ordered ? named.other_rank : named.rank);
-    }
     text += named.bucket < 0 ? std::string(", whole step: ")
                              : ", bucket " + std::to_string(named.bucket) + ": ";
     const std::string score
@@ -110,7 +103,8 @@ inline std::string describe(const suspect& named)
         if (named.index != no_index) text += ", the first at index " + std::to_string(named.index);
         break;
     case check::duplicate:
-        text += std::string(named.bucket < 0 ? "the same samples" : "the same bits") + " on both ranks";
+        text += std::string(named.bucket < 0 ? "the same samples as " : "the same bits as ")
+            + (named.other_rank < 0 ? "another rank" : "rank " + std::to_string(named.other_rank));
         break;
     case check::stale: text += "sent the very bits of the step before"; break;
     case check::result_differs: text += "received other bits than the majority of the ranks"; break;

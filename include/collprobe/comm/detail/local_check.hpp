@@ -42,6 +42,9 @@ public:
         if (buffer.data() == nullptr && !buffer.empty()) {
             fail(std::string(argument) + " is null with count " + std::to_string(buffer.count()));
         }
+        if (!buffer.aligned()) {
+            fail(std::string(argument) + " is not aligned to " + std::to_string(alignof(T)) + " bytes");
+        }
         if (buffer.count() > static_cast<std::uint64_t>(INT64_MAX) / sizeof(T)) {
             fail(std::string(argument) + " has the impossible count " + std::to_string(buffer.count()));
         }

@@ -15,7 +15,11 @@ public:
     struct group {
         std::uint64_t digest = 0;
         int first_rank = -1; ///< -1 marks a free place
+        int second_rank = -1; ///< -1 if there is one only
         int ranks = 0;
+
+        /// The first of the ranks other than `rank`, a member of the group; -1 if it is alone.
+        int other_than(int rank) const noexcept { return first_rank == rank ? second_rank : first_rank; }
     };
 
     explicit digest_index(int ranks)
@@ -30,16 +34,17 @@ public:
         for (group& place : groups_) place = {};
         distinct_ = 0;
     }
-    /// Adds `rank`, which holds `digest`, and returns its group; `first_rank` is `rank` if it is new.
-    const group& add(std::uint64_t digest, int rank) noexcept
+    /// Adds `rank`, which holds `digest`. Ranks are added in ascending order.
+    void add(std::uint64_t digest, int rank) noexcept
     {
         group& found = groups_[place_of(digest)];
         if (found.first_rank < 0) {
-            found = {digest, rank, 0};
+            found = {digest, rank};
             ++distinct_;
+        } else if (found.second_rank < 0) {
+            found.second_rank = rank;
         }
         ++found.ranks;
-        return found;
     }
     const group& find(std::uint64_t digest) const noexcept { return groups_[place_of(digest)]; }
     int distinct() const noexcept { return distinct_; }

@@ -168,12 +168,10 @@ private:
 
         holders_.clear();
         for (int r = 0; r < ranks_; ++r) {
-            if (step.header(r).sample_digest == 0) continue;
-            const int holder = holders_.add(step.header(r).sample_digest, r).first_rank;
-            if (holder != r) {
-                out.suspects.push_back(
-                    {.rank = r, .other_rank = holder, .what = check::duplicate, .statistic = 1});
-            }
+            if (step.header(r).sample_digest != 0) holders_.add(step.header(r).sample_digest, r);
+        }
+        for (int r = 0; r < ranks_; ++r) {
+            if (step.header(r).sample_digest != 0) judge_copy(step.header(r).sample_digest, r, -1, out);
         }
         for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_loss(out.losses[index(r)]);
         judge_statistically(loss_test, values_, check::loss, -1, out);
@@ -228,28 +226,34 @@ private:
     void judge_copies(const gathered_step& step, std::size_t b, step_record& out)
     {
         const int bucket = static_cast<int>(b);
+        const auto tells = [](const statistics& input) { return input.finite() - input.zero >= telling_elements; };
         holders_.clear();
+        for (int r = 0; r < ranks_; ++r) {
+            if (tells(step.entry(r, b).input)) holders_.add(step.entry(r, b).input.digest, r);
+        }
         for (int r = 0; r < ranks_; ++r) {
             const statistics& input = step.entry(r, b).input;
             held& before = previous_[b * index(ranks_) + index(r)];
-            if (input.finite() - input.zero < telling_elements) {
+            if (!tells(input)) {
                 before = {};
                 continue;
             }
-            const int holder = holders_.add(input.digest, r).first_rank;
-            if (holder != r) {
-                out.suspects.push_back({.rank = r,
-                    .other_rank = holder,
-                    .bucket = bucket,
-                    .what = check::duplicate,
-                    .statistic = 1});
-            }
+            judge_copy(input.digest, r, bucket, out);
             if (before.count == input.count && before.digest == input.digest) {
                 out.suspects.push_back(
                     {.rank = r, .bucket = bucket, .what = check::stale, .statistic = 1});
             }
             before = {input.count, input.digest};
         }
+    }
+
+    /// Every rank of a group that holds the same is named: equal bits do not tell who took them from whom.
+    void judge_copy(std::uint64_t digest, int rank, int bucket, step_record& out) const
+    {
+        const int other = holders_.find(digest).other_than(rank);
+        if (other < 0) return;
+        out.suspects.push_back(
+            {.rank = rank, .other_rank = other, .bucket = bucket, .what = check::duplicate, .statistic = 1});
     }
 
     /// Ranks whose result differs from what most ranks received; no rank where there is no majority.
