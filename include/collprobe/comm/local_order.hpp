@@ -31,7 +31,7 @@ constexpr const char* name(reduction_order order) noexcept
 /// all modulo n; each rank adds its own value to what it received.
 /// Source: NCCL 2.28, src/device/all_reduce.h, runRing, for one channel and one loop over the data.
 /// More channels or loops repeat the same pattern on smaller pieces.
-COLLPROBE_HD constexpr std::uint64_t ring_chunk(std::uint64_t count, int ranks, int element_bytes) noexcept
+constexpr std::uint64_t ring_chunk(std::uint64_t count, int ranks, int element_bytes) noexcept
 {
     const auto n = static_cast<std::uint64_t>(ranks);
     const auto unit = static_cast<std::uint64_t>(16 / element_bytes);
@@ -40,13 +40,10 @@ COLLPROBE_HD constexpr std::uint64_t ring_chunk(std::uint64_t count, int ranks, 
 }
 
 /// The rank at which chunk `chunk` of a ring all-reduce starts.
-COLLPROBE_HD constexpr int ring_start(std::uint64_t chunk, int ranks) noexcept
-{
-    return static_cast<int>((chunk + 1) % static_cast<unsigned>(ranks));
-}
+COLLPROBE_HD constexpr int ring_start(int chunk, int ranks) noexcept { return (chunk + 1) % ranks; }
 
 /// How many elements of a tree all-reduce go over tree 0; the others go over tree 1.
-COLLPROBE_HD constexpr std::uint64_t tree_0_count(std::uint64_t count) noexcept { return count - count / 2; }
+constexpr std::uint64_t tree_0_count(std::uint64_t count) noexcept { return count - count / 2; }
 
 /// The neighbours of a rank in a tree; -1 where there is none.
 struct tree_links {
@@ -58,7 +55,7 @@ namespace detail {
 
 /// The in-order binary tree on 0 <= node < nodes. A node's level is its lowest set bit: odd nodes are
 /// leaves, and 0 is the root, above the whole tree, with one child.
-COLLPROBE_HD constexpr tree_links in_order_tree(int node, int nodes) noexcept
+constexpr tree_links in_order_tree(int node, int nodes) noexcept
 {
     tree_links links;
     if (node == 0) {
@@ -90,7 +87,7 @@ COLLPROBE_HD constexpr tree_links in_order_tree(int node, int nodes) noexcept
 /// Preconditions: tree is 0 or 1; 0 <= rank < ranks.
 /// Source: P. Sanders, J. Speck, J. L. Traff, "Two-tree algorithms for full bandwidth broadcast,
 /// reduction and scan" (2009); the choice of trees is that of NCCL 2.28, src/graph/trees.cc.
-COLLPROBE_HD constexpr tree_links double_tree(int tree, int rank, int ranks) noexcept
+constexpr tree_links double_tree(int tree, int rank, int ranks) noexcept
 {
     if (tree == 0) return detail::in_order_tree(rank, ranks);
     const bool shift = ranks % 2 != 0;
@@ -101,7 +98,7 @@ COLLPROBE_HD constexpr tree_links double_tree(int tree, int rank, int ranks) noe
 }
 
 /// The rank at the root of tree 0 or 1.
-COLLPROBE_HD constexpr int tree_root(int tree, int ranks) noexcept
+constexpr int tree_root(int tree, int ranks) noexcept
 {
     if (tree == 0) return 0;
     return ranks % 2 != 0 ? 1 % ranks : ranks - 1;

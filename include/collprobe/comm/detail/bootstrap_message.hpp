@@ -52,8 +52,9 @@ inline hash fresh_nonce(const exchange_call& call)
 
 inline void put(bytes& out, const void* data, std::size_t count)
 {
-    const auto* from = static_cast<const std::uint8_t*>(data);
-    out.insert(out.end(), from, from + count);
+    if (count == 0) return;
+    out.resize(out.size() + count);
+    std::memcpy(out.data() + out.size() - count, data, count);
 }
 inline void put(bytes& out, const hash& data) { put(out, data.data(), data.size()); }
 /// Little-endian, on every machine.

@@ -47,7 +47,8 @@ private:
 
     void note(reached far, std::string problem)
     {
-        if (far < farthest_) return;
+        // An attempt that the time-out cut short tells less than the one before.
+        if (far < farthest_ || (far == farthest_ && attempts_ > 1 && until_.passed())) return;
         farthest_ = far;
         problem_ = std::move(problem);
     }

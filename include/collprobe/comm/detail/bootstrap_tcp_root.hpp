@@ -276,18 +276,21 @@ private:
             throw verdict{status::mismatch, who + " expects a value of " + std::to_string(claims.value_bytes)
                     + " bytes, rank 0 has one of " + std::to_string(call_.value.count()), {each.rank}};
         }
-        for (connection& other : connections_) {
-            if (&other == &each || !other.socket.open() || !other.proven() || other.rank != each.rank) continue;
-            if (other.now == stage::consented) {
-                throw verdict{status::mismatch, "two processes are rank " + std::to_string(each.rank) + ": at "
-                        + peer_address(other.socket.get()).text() + " and at "
-                        + peer_address(each.socket.get()).text(), {each.rank}};
-            }
-            turn_away(other, "(rank " + std::to_string(other.rank) + ") came back");
-        }
+        refuse_twin(each);
         put_reply(each.out, reply::value, call_.value.data(), call_.value.size(), each.root_nonce,
             each.peer_nonce, prove_);
         if (send_some(each.socket.get(), each.out.data(), each.out.size(), each.sent) == transfer::closed) lose(each);
+    }
+
+    /// Only a rank that has consented bars another: one that has not may have lost its first connection.
+    void refuse_twin(const connection& each) const
+    {
+        for (const connection& other : connections_) {
+            if (other.rank != each.rank || !other.socket.open() || other.now != stage::consented) continue;
+            throw verdict{status::mismatch, "two processes are rank " + std::to_string(each.rank) + ": at "
+                    + peer_address(other.socket.get()).text() + " and at "
+                    + peer_address(each.socket.get()).text(), {each.rank}};
+        }
     }
 
     void take_consent(connection& each)
@@ -298,6 +301,7 @@ private:
             turn_away(each, "(rank " + std::to_string(each.rank) + ") sent a wrong proof");
             return;
         }
+        refuse_twin(each);
         each.now = stage::consented;
         ++consents_;
         if (each.patience_ms == hello::forever) return;

@@ -81,7 +81,9 @@ COLLPROBE_HD constexpr T larger(T a, T b) noexcept
 template <element T>
 COLLPROBE_HD constexpr T divide(T sum, int ranks) noexcept
 {
-    using wide = std::conditional_t<element_traits<T>::is_signed_type, std::int64_t, std::uint64_t>;
+    // In 32 bits where that is enough: device code calls a function for a division of 64.
+    using wide = std::conditional_t<sizeof(T) == 8, T,
+        std::conditional_t<element_traits<T>::is_signed_type, std::int32_t, std::uint32_t>>;
     return static_cast<T>(static_cast<wide>(sum) / static_cast<wide>(ranks));
 }
 

@@ -25,6 +25,29 @@ namespace collprobe::local::detail {
 /// launch together may take 4 KiB.
 inline constexpr int max_device_ranks = 64;
 
+/// A tree of up to 2^6 ranks has a root and 6 levels below it.
+inline constexpr int max_device_tree_levels = 7;
+
+/// One rank of a tree, in an order in which a rank comes behind its children.
+struct tree_visit {
+    std::int8_t rank;
+    std::int8_t children;
+};
+
+/// Appends `rank` and all below it to `visits`, from `at` on; returns the end.
+inline int list_visits(tree_visit* visits, int at, int tree, int rank, int ranks) noexcept
+{
+    const tree_links links = double_tree(tree, rank, ranks);
+    std::int8_t children = 0;
+    for (const int child : links.child) {
+        if (child < 0) continue;
+        at = list_visits(visits, at, tree, child, ranks);
+        ++children;
+    }
+    visits[at] = {static_cast<std::int8_t>(rank), children};
+    return at + 1;
+}
+
 /// Combines element `first + index` of all ranks' `send` in the order of an algorithm, and writes it
 /// to all `receive`. Nothing else touches these elements, and all are read before one is written: so
 /// any of the buffers may be the same as another.
@@ -33,13 +56,16 @@ struct element_reduction {
     const T* send[max_device_ranks];
     T* receive[max_device_ranks];
     std::uint64_t first;
-    std::uint64_t boundary; ///< ring: the length of a chunk; tree: how many elements go over tree 0
+    std::uint64_t boundary; ///< ring: the end of the chunk of `first`; tree: how many go over tree 0
+    std::uint64_t chunk_length; ///< ring
+    int chunk; ///< ring: that of `first`
     int ranks;
     int receivers;
     int start; ///< linear: the rank that comes first; others follow around the ring
     reduction operation;
     reduction_order order;
     T scale; ///< what a floating-point average multiplies each value with
+    tree_visit visits[2][max_device_ranks]; ///< tree: of tree 0 and of tree 1
 
     COLLPROBE_HD void operator()(std::uint64_t index) const
     {
@@ -49,14 +75,19 @@ struct element_reduction {
 #endif
         const std::uint64_t at = first + index;
         const T result = completed(order == reduction_order::tree
-                ? climb<0>(at < boundary ? 0 : 1, tree_root(at < boundary ? 0 : 1, ranks), at)
-                : around(order == reduction_order::ring ? ring_start(at / boundary, ranks) : start, at));
+                ? up_tree(visits[at < boundary ? 0 : 1], at)
+                : around(order == reduction_order::ring ? ring_start(chunk_of(at), ranks) : start, at));
         for (int to = 0; to < receivers; ++to) receive[to][at] = result;
     }
 
 private:
-    static constexpr int tree_levels = 7; // the root, and 6 levels of a tree of up to 2^6 ranks
-
+    /// What a rank owns reaches over few chunks, so that a division would cost more.
+    COLLPROBE_HD int chunk_of(std::uint64_t at) const
+    {
+        int found = chunk;
+        for (std::uint64_t end = boundary; at >= end; end += chunk_length) ++found;
+        return found;
+    }
     COLLPROBE_HD T prepared(int rank, std::uint64_t at) const
     {
         T value = send[rank][at];
@@ -90,22 +121,18 @@ private:
         }
         return partial;
     }
-    // A function per level: a recursion would need a stack in memory, on a device too.
-    template <int level>
-    COLLPROBE_HD T climb(int tree, int rank, std::uint64_t at) const
+    COLLPROBE_HD T up_tree(const tree_visit* visits_of_tree, std::uint64_t at) const
     {
-        T partial = prepared(rank, at);
-        if constexpr (level + 1 < tree_levels) {
-            const tree_links links = double_tree(tree, rank, ranks);
-#if defined(__CUDA_ARCH__)
-#pragma unroll 1
-#endif
-            for (int side = 0; side < 2; ++side) {
-                const int child = side == 0 ? links.child[0] : links.child[1];
-                if (child >= 0) hop(partial, climb<level + 1>(tree, child, at));
-            }
+        T partials[max_device_tree_levels]; // of ranks whose parent has not come yet
+        int held = 0;
+        for (int step = 0; step < ranks; ++step) {
+            const tree_visit now = visits_of_tree[step];
+            T partial = prepared(now.rank, at);
+            held -= now.children;
+            for (int child = 0; child < now.children; ++child) hop(partial, partials[held + child]);
+            partials[held++] = partial;
         }
-        return partial;
+        return partials[0];
     }
 };
 
@@ -131,11 +158,20 @@ void enqueue_all_reduce(const group_state& state, int rank, typename Device::str
         body.receive[each] = received<T>(state, each);
     }
     body.receivers = body.ranks;
-    body.boundary = body.order == reduction_order::tree ? tree_0_count(what.count)
-                                                        : ring_chunk(what.count, body.ranks, sizeof(T));
     const element_run own = own_run(what.count, body.ranks, rank);
+    if (own.count == 0) return;
     body.first = own.first;
-    if (own.count != 0) Device::for_each(on, own.count, body);
+    if (body.order == reduction_order::tree) {
+        body.boundary = tree_0_count(what.count);
+        for (const int tree : {0, 1}) {
+            list_visits(body.visits[tree], 0, tree, tree_root(tree, body.ranks), body.ranks);
+        }
+    } else {
+        body.chunk_length = ring_chunk(what.count, body.ranks, sizeof(T));
+        body.chunk = static_cast<int>(own.first / body.chunk_length);
+        body.boundary = (static_cast<std::uint64_t>(body.chunk) + 1) * body.chunk_length;
+    }
+    Device::for_each(on, own.count, body);
 }
 
 template <class Device, class T>

@@ -111,7 +111,7 @@ void reduce_in_order(reduction_order order, reduction operation, int ranks, std:
         while (first < last) {
             const std::uint64_t left = chunk - first % chunk;
             const std::uint64_t end = last - first < left ? last : first + left;
-            reduce.along_ring(ring_start(first / chunk, ranks), first, end, store);
+            reduce.along_ring(ring_start(static_cast<int>(first / chunk), ranks), first, end, store);
             first = end;
         }
         return;
@@ -130,7 +130,7 @@ void reduce_in_order(reduction_order order, reduction operation, int ranks, std:
 /// tree for reduce-scatter and takes the ring.
 constexpr int part_start(reduction_order order, int ranks, int part) noexcept
 {
-    return order == reduction_order::linear ? 0 : ring_start(static_cast<std::uint64_t>(part), ranks);
+    return order == reduction_order::linear ? 0 : ring_start(part, ranks);
 }
 
 /// Reduces part `part` of a reduce-scatter, `count` elements, which `source(rank)` points to.
