@@ -259,6 +259,12 @@ TEST_CASE("streams and events of a device that is not current")
     CHECK(marker.query());
     marker.record(third);
     CHECK(marker.query());
+#if CUDART_VERSION >= 12080
+    const cuda::stream_ref borrowed = second.get().get(); // the handle alone, as a trainer gives it
+    CHECK(borrowed.device() == 1);
+    marker.record(borrowed);
+    marker.synchronize(soon_ms);
+#endif
 }
 
 TEST_CASE("a kernel launched without its device current is an error, not a wrong launch")
@@ -374,8 +380,10 @@ TEST_CASE("every call that fails is named, with device and stream, and leaves no
         {"cudaStreamIsCapturing", true, [&] { stream.synchronize(); }},
         {"cudaStreamIsCapturing", true, [&] { (void)stream.capturing(); }},
         {"cudaStreamWaitEvent", true, [&] { stream.wait(recorded); }},
-        {"cudaStreamGetDevice", true, [&] { (void)stream.get().device(); }},
-        {"cudaStreamGetDevice", true, [&] { cuda::event().record(stream); }},
+#if CUDART_VERSION >= 12080
+        {"cudaStreamGetDevice", true, [&] { (void)cuda::stream_ref(handle).device(); }},
+        {"cudaStreamGetDevice", true, [&] { cuda::event().record(handle); }},
+#endif
         {"cudaStreamGetCaptureInfo", true, [&] { cuda::event().record(stream); }},
         {"cudaEventRecord", true, [&] { cuda::event().record(stream); }},
         {"cudaEventRecord", true, [&] { stream.synchronize(1000); }},

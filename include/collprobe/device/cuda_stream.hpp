@@ -44,10 +44,11 @@ public:
         return handle_ == cudaStreamPerThread;
     }
 
-    /// The ordinal of its device. CUDA before 12.8 cannot tell: there it is the current device, so
-    /// the stream's device must be the current one wherever this library takes a stream.
+    /// The ordinal of its device. CUDA before 12.8 cannot tell that of a borrowed handle: there it is
+    /// the current device, so a trainer's stream must be one of the current device.
     int device(call_site where = call_site::current()) const
     {
+        if (device_ >= 0) return device_;
         int ordinal = -1;
         check(detail::device_of(handle_, ordinal), "cudaStreamGetDevice", detail::current_device(), handle_, where);
         return ordinal;
@@ -57,7 +58,7 @@ public:
     bool capturing(call_site where = call_site::current()) const
     {
         cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
-        check(cudaStreamIsCapturing(handle_, &state), "cudaStreamIsCapturing", -1, handle_, where);
+        check(cudaStreamIsCapturing(handle_, &state), "cudaStreamIsCapturing", device_, handle_, where);
         return state != cudaStreamCaptureStatusNone;
     }
 
@@ -75,7 +76,7 @@ public:
     {
         refuse_capture(where);
         const detail::relaxed_capture_mode relaxed;
-        check(cudaStreamSynchronize(handle_), "cudaStreamSynchronize", -1, handle_, where);
+        check(cudaStreamSynchronize(handle_), "cudaStreamSynchronize", device_, handle_, where);
     }
     /// The same with a deadline, by polling; a negative number of milliseconds means none. Takes an
     /// event from the pool. \throws error `timeout` if work is left then.
@@ -97,9 +98,11 @@ public:
         return code != cudaErrorNotReady;
     }
 
-    friend bool operator==(stream_ref, stream_ref) = default;
+    friend bool operator==(stream_ref a, stream_ref b) noexcept { return a.handle_ == b.handle_; }
 
 private:
+    friend class stream;
+    stream_ref(cudaStream_t handle, int device) noexcept : handle_(handle), device_(device) {}
     void refuse_capture(call_site where) const
     {
         if (!capturing(where)) return;
@@ -109,6 +112,7 @@ private:
             {.call = "synchronize", .communicator = {}, .where = where});
     }
     cudaStream_t handle_;
+    int device_ = -1; // known of a `stream`
 };
 
 /// An owned stream of the current device, which is not ordered against the default stream. The
@@ -139,7 +143,7 @@ public:
         if (const cudaError_t code = cudaStreamDestroy(handle_); code != cudaSuccess) detail::forget(code);
     }
 
-    operator stream_ref() const noexcept { return stream_ref(handle_); }
+    operator stream_ref() const noexcept { return stream_ref(handle_, device_); }
     stream_ref get() const noexcept { return *this; }
     int device() const noexcept { return device_; }
     bool capturing(call_site where = call_site::current()) const { return get().capturing(where); }
@@ -159,11 +163,11 @@ private:
 namespace detail {
 
 /// The number of the capture that a stream is part of, 0 if none.
-inline unsigned long long capture_of(cudaStream_t stream, call_site where)
+inline unsigned long long capture_of(cudaStream_t stream, int device, call_site where)
 {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     unsigned long long number = 0;
-    check(cudaStreamGetCaptureInfo(stream, &state, &number), "cudaStreamGetCaptureInfo", -1, stream, where);
+    check(cudaStreamGetCaptureInfo(stream, &state, &number), "cudaStreamGetCaptureInfo", device, stream, where);
     return state == cudaStreamCaptureStatusNone ? 0 : number;
 }
 
@@ -185,7 +189,7 @@ public:
     void record(stream_ref on, call_site where = call_site::current())
     {
         const int device = on.device(where);
-        const unsigned long long capture = detail::capture_of(on.get(), where);
+        const unsigned long long capture = detail::capture_of(on.get(), device, where);
         const device_guard current(device, where);
         if (point_.is_sole() && point_.device() == device) {
             record(point_, on, where);
@@ -298,7 +302,7 @@ inline void stream_ref::wait(const event& awaited, call_site where) const
             : "the event was recorded in a capture that has ended or is not the stream's";
         event::refuse("wait", std::string(misuse) + ": cudaStreamWaitEvent says " + detail::describe(code), where);
     }
-    check(code, "cudaStreamWaitEvent", -1, handle_, where);
+    check(code, "cudaStreamWaitEvent", device_, handle_, where);
 }
 
 inline void stream_ref::synchronize(std::int64_t timeout_ms, call_site where) const

@@ -64,11 +64,13 @@ cudaError_t break_by_fault(int ordinal)
 }
 
 // Counts the call and gives out a scripted failure, or that of a broken device.
-#define STAND_IN_CALL_ON_ANY_DEVICE(function) \
-    static scripted& own_script = scripted::named(#function); \
+// (CUDA's headers define some of the names as macros: the first macro must make a string of them.)
+#define STAND_IN_ENTER(name) \
+    static scripted& own_script = scripted::named(name); \
     if (const int scripted_code = own_script.enter(); scripted_code != 0) return done(as_error(scripted_code))
+#define STAND_IN_CALL_ON_ANY_DEVICE(function) STAND_IN_ENTER(#function)
 #define STAND_IN_CALL(function) \
-    STAND_IN_CALL_ON_ANY_DEVICE(function); \
+    STAND_IN_ENTER(#function); \
     if (const cudaError_t broken = broken_here(); broken != cudaSuccess) return done(broken)
 
 // --- Streams ---

@@ -22,7 +22,7 @@ void device::for_each(stream_ref on, std::uint64_t count, Body body)
               [count, body] {
                   for (std::uint64_t index = 0; index < count; ++index) body(index);
               }),
-        "cudaLaunchKernel", -1, on.get());
+        "cudaLaunchKernel", on.device(), on.get());
 }
 
 template <class Reducer, class Result>
@@ -37,7 +37,7 @@ void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result*
                   *result = reducer.finish(collprobe::detail::reduce_blocks(reducer, count));
                   --*ticket;
               }),
-        "cudaLaunchKernel", -1, on.get());
+        "cudaLaunchKernel", on.device(), on.get());
 }
 
 } // namespace collprobe::cuda

@@ -79,7 +79,7 @@ public:
     {
         ended_ = true;
         cudaError_t code = cudaStreamEndCapture(on_.get(), &graph_);
-        if (code == cudaSuccess) code = cudaGraphInstantiate(&runnable_, graph_, 0);
+        if (code == cudaSuccess) code = cudaGraphInstantiateWithFlags(&runnable_, graph_, 0);
         return code;
     }
     void launch(cuda::stream_ref on) const { cuda::check(cudaGraphLaunch(runnable_, on.get()), "cudaGraphLaunch"); }
