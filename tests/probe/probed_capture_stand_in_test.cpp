@@ -359,6 +359,33 @@ TEST_CASE("a launch that throws counts as none, one that launches nothing is rep
     });
 }
 
+TEST_CASE("a launch outside a replay reports nothing and disturbs no report")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed_nccl comm(world);
+        rank.prepare(0);
+        captured_step captured;
+        const graph step(rank.stream, [&] {
+            rank.reduce(comm);
+            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+        });
+        step.launch(rank.stream); // a warm-up
+        comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
+        step.launch(rank.stream);
+        rank.stream.synchronize(soon_ms);
+        CHECK(comm.pending_steps() == 1);
+        CHECK(next_record(comm).step == 1);
+        check_refused(
+            [&] {
+                comm.replay(captured, 2, rank.stream,
+                    [&] { comm.replay(captured, 3, rank.stream, [&] { step.launch(rank.stream); }); });
+            },
+            "made calls of this communicator");
+        rank.stream.synchronize(soon_ms);
+    });
+}
+
 TEST_CASE("polling disturbs nobody's capture")
 {
     run_nccl(1, [](nccl::communicator& world) {

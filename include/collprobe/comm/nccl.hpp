@@ -97,6 +97,13 @@ public:
     /// Whether a collective called now is enqueued when it returns: not in a group. Who puts work
     /// behind a collective must ask first.
     bool collectives_enqueue_at_once() const noexcept { return !in_group(); }
+    /// Throws what `call` would throw of this stream and buffer: for who reads the buffer first.
+    template <class T>
+    void check_buffer(view<T> buffer, const char* argument, collective call, stream_ref on,
+        call_site where = call_site::current()) const
+    {
+        detail::argument_check(*handle_, call, on, where).buffer(buffer, argument);
+    }
 
     /// Element i of every rank's `receive` becomes the reduction of element i of all ranks' `send`.
     /// Shapes: `send.count() == receive.count()`, equal on all ranks; `receive` is `send` or disjoint.

@@ -61,16 +61,22 @@ struct replay_ticket {
     unsigned char* host_block; ///< where this replay's report goes: memory that the device can write
 };
 
-struct write_ticket {
-    replay_ticket* to;
-    replay_ticket value;
+/// A ticket is good for one launch. Without one the step has no report.
+struct replay_tickets {
+    replay_ticket next;
+    replay_ticket current;
+};
+
+struct write_tickets {
+    replay_tickets* to;
+    replay_tickets value;
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept { *to = value; }
 };
 
-/// `write_header` for a graph.
+/// `write_header` for a graph: takes the ticket.
 struct write_captured_header {
     unsigned char* message;
-    const replay_ticket* ticket;
+    replay_tickets* tickets;
     device_observation seen;
     std::uint64_t unprobed_calls;
 
@@ -78,7 +84,9 @@ struct write_captured_header {
     {
         write_header write{message, {}};
         if (index == 0) {
-            write.value = {ticket->step, seen.loss.read(0), seen.weight.read(1),
+            tickets->current = tickets->next;
+            tickets->next = {0, nullptr};
+            write.value = {tickets->current.step, seen.loss.read(0), seen.weight.read(1),
                 seen.sample_digest != nullptr ? *seen.sample_digest : 0, unprobed_calls};
         }
         write(index);
@@ -88,14 +96,15 @@ struct write_captured_header {
 /// Copies a run of a report, word by word, to the block on the ticket.
 struct publish_report {
     typedef std::uint64_t __attribute__((may_alias)) word;
-    const replay_ticket* ticket;
+    const replay_tickets* tickets;
     const unsigned char* block;
     std::uint64_t first; ///< byte of the block at which the run starts
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
-        reinterpret_cast<word*>(ticket->host_block + first)[index]
-            = reinterpret_cast<const word*>(block + first)[index];
+        unsigned char* const to = tickets->current.host_block;
+        if (to == nullptr) return;
+        reinterpret_cast<word*>(to + first)[index] = reinterpret_cast<const word*>(block + first)[index];
     }
 };
 

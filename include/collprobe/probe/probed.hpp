@@ -95,6 +95,12 @@ public:
                 captured_.emplace_back(form_, room, options.streams, options.scratch_bytes);
             }
         }
+        if (options.mode == report_mode::summary || !captured_.empty()) {
+            const typename device::stream stream;
+            tools_->initialise(stream, where);
+            for (captured_work& work : captured_) work.initialise(stream, where);
+            stream.synchronize(where);
+        }
     }
     probed(const probed&) = delete;
     probed& operator=(const probed&) = delete;
@@ -119,6 +125,13 @@ public:
         requires requires(const Comm& comm) { comm.collectives_enqueue_at_once(); }
     {
         return comm_.collectives_enqueue_at_once();
+    }
+    template <class T>
+    void check_buffer(view<T> buffer, const char* argument, collective call, stream_ref stream,
+        call_site where = call_site::current()) const
+        requires requires(const Comm& comm) { comm.check_buffer(buffer, argument, call, stream, where); }
+    {
+        comm_.check_buffer(buffer, argument, call, stream, where);
     }
     /// The wrapped communicator, for calls that are not to be probed.
     Comm& base() noexcept { return comm_; }
@@ -202,7 +215,6 @@ public:
         detail::enqueue_marked(reported_, stream, [&] {
             // Reports follow each other, wherever they are: the references are of the one before.
             if (reported_.recorded()) stream.wait(reported_, where);
-            tools_->start_references(stream, where);
             exchange(*tools_, detail::write_header{open.message.data(),
                 {step, seen.loss, seen.weight, seen.sample_digest, open.unprobed_calls}}, stream, where);
             device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
@@ -215,8 +227,9 @@ public:
 
     /// Ends a step whose calls were captured: the graph then holds its probes, its collectives and its
     /// report. Collective; captured on `stream`, behind the probed work of every stream of the step.
-    /// Launch the graph by `replay` only. A step is captured whole, in one capture; the memory that
-    /// `seen` points to is read on the device at the end of each replay.
+    /// Launch the graph by `replay`: a launch without it makes no report. A step is captured whole, in
+    /// one capture, and a graph holds one; the memory that `seen` points to is read on the device at the
+    /// end of each replay.
     ///
     /// The graph uses this object's buffers: it must not be launched once either is gone.
     /// \throws error `invalid_argument` unless `stream` is capturing.
@@ -230,11 +243,11 @@ public:
         const auto scope = detail::enter_device(comm_);
         const block& open = open_step(stream, "end_captured_step", where);
         captured_work& work = *capture_;
-        exchange(work.tools, detail::write_captured_header{open.message.data(), work.ticket.data(), seen,
+        exchange(work.tools, detail::write_captured_header{open.message.data(), work.tickets.data(), seen,
             open.unprobed_calls}, stream, where);
         const view<unsigned char> used = report_of(open).used(open.has_gram);
         device::for_each(stream, used.count() / sizeof(detail::publish_report::word),
-            detail::publish_report{work.ticket.data(), open.report.data(),
+            detail::publish_report{work.tickets.data(), open.report.data(),
                 static_cast<std::uint64_t>(used.data() - open.report.data())});
         close_step();
         return {this, work.serial};
@@ -260,11 +273,13 @@ public:
         require(open_ == nullptr, "replay", "the calls since the last step have not been ended", where);
         const auto scope = detail::enter_device(comm_);
         slot& to = slots_[next_slot()];
+        const std::uint64_t number = ended_;
         detail::enqueue_marked(work.replayed, stream, [&] {
             if (work.replayed.recorded()) stream.wait(work.replayed, where);
-            work.tools.start_references(stream, where);
-            device::for_each(stream, 1, detail::write_ticket{work.ticket.data(), {step, to.host.data()}});
+            device::for_each(
+                stream, 1, detail::write_tickets{work.tickets.data(), {.next = {step, to.host.data()}, .current = {}}});
             launch();
+            require(open_ == nullptr && ended_ == number, "replay", "the launch made calls of this communicator", where);
         });
         to.done = work.replayed;
         ++work.unjudged;
@@ -403,6 +418,10 @@ private:
                 require_readable(result, "receive", call.call, where);
             }
             require_immediate(name(call.call), where);
+            if constexpr (requires { comm_.check_buffer(input, "send", call.call, stream, where); }) {
+                comm_.check_buffer(input, "send", call.call, stream, where);
+                comm_.check_buffer(result, "receive", call.call, stream, where);
+            }
             const auto scope = detail::enter_device(comm_);
             block& open = open_step(stream, name(call.call), where);
             if (open.buckets == open.calls.size()) {

@@ -158,12 +158,9 @@ struct step_tools {
         }
     }
 
-    /// Zeroes the references of a summary before their first use.
-    void start_references(typename Device::stream_ref stream, call_site where)
+    void initialise(typename Device::stream_ref stream, call_site where)
     {
-        if (has_references || references.size() == 0) return;
         Device::fill(stream, view<std::uint64_t>(references), 0, where); // the bits of 0.0
-        has_references = true;
     }
     step_reference* reference() const noexcept { return reinterpret_cast<step_reference*>(references.data()); }
 
@@ -171,20 +168,25 @@ struct step_tools {
     typename Device::template buffer<unsigned char> gram_scratch;
     typename Device::event gram_done; ///< scratch and matrix are shared by buckets on all streams
     typename Device::template buffer<std::uint64_t> references; ///< as in a `step_report`
-    bool has_references = false;
 };
 
 /// A step whose work is in a graph.
 template <class Device>
 struct captured_work {
     captured_work(const step_report::shape& form, std::uint64_t room, int streams, std::uint64_t scratch_bytes)
-        : block(form, room), tools(form, room, streams, scratch_bytes), ticket(1)
+        : block(form, room), tools(form, room, streams, scratch_bytes), tickets(1)
     {
+    }
+
+    void initialise(typename Device::stream_ref stream, call_site where)
+    {
+        tools.initialise(stream, where);
+        Device::for_each(stream, 1, write_tickets{tickets.data(), {}});
     }
 
     step_block<Device> block;
     step_tools<Device> tools;
-    typename Device::template buffer<replay_ticket> ticket;
+    typename Device::template buffer<replay_tickets> tickets;
     typename Device::event replayed; ///< the last replay, outside the capture
     std::uint64_t serial = 0; ///< which capture this is, of all; 0 while nobody has it
     std::uint64_t unjudged = 0; ///< replays whose reports were not read yet
