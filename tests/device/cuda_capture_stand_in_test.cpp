@@ -141,8 +141,8 @@ TEST_CASE("the host cannot wait for an event of a capture, and asking leaves the
     captured_graph graph(stream);
     inside.record(stream);
     CHECK(inside.recorded());
-    for (const std::string& text : {refusal([&] { (void)inside.query(); }), refusal([&] { inside.synchronize(); }),
-             refusal([&] { inside.synchronize(100); })}) {
+    for (const std::string& text : {refusal([&] { (void)inside.query(); }),
+             refusal([&] { inside.synchronize(); }), refusal([&] { inside.synchronize(100); })}) {
         CHECK(contains(text, "the event was recorded in a capture"));
         CHECK(contains(text, "cuda_capture_stand_in_test.cpp"));
     }
@@ -176,14 +176,16 @@ TEST_CASE("waits across the border of a capture are refused by name")
     {
         captured_graph graph(captured);
         inside.record(captured);
-        CHECK(contains(refusal([&] { captured.wait(outside); }), "the event was recorded outside the capture"));
+        CHECK(
+            contains(refusal([&] { captured.wait(outside); }), "the event was recorded outside the capture"));
         CHECK(graph.end() == cudaErrorStreamCaptureInvalidated); // CUDA gives it up
     }
     CHECK(contains(refusal([&] { free.wait(inside); }), "a capture that has ended or is not the stream's"));
     CHECK_FALSE(free.capturing());
     CHECK(cudaPeekAtLastError() == cudaSuccess);
     captured_graph next(captured);
-    CHECK(contains(refusal([&] { captured.wait(inside); }), "a capture that has ended or is not the stream's"));
+    CHECK(
+        contains(refusal([&] { captured.wait(inside); }), "a capture that has ended or is not the stream's"));
     CHECK(next.end() == cudaErrorStreamCaptureInvalidated);
 }
 

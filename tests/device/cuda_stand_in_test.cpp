@@ -347,8 +347,8 @@ TEST_CASE("a deadline covers the work before the call only")
     std::atomic<bool> stop{false};
     std::thread feeder([&] {
         while (!stop) {
-            (void)stand_in::enqueue(stream.get().get(),
-                [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
+            (void)stand_in::enqueue(
+                stream.get().get(), [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
     });
@@ -371,7 +371,7 @@ TEST_CASE("every call that fails is named, with device and stream, and leaves no
         bool on_stream;
         std::function<void()> use;
     };
-    const std::vector<failing> all{
+    std::vector<failing> all{
         {"cudaGetDevice", false, [] { const cuda::stream fresh; }},
         {"cudaGetDevice", false, [] { const cuda::device_guard guard(0); }},
         {"cudaGetDevice", false, [] { const cuda::buffer<int> fresh(1); }},
@@ -380,10 +380,6 @@ TEST_CASE("every call that fails is named, with device and stream, and leaves no
         {"cudaStreamIsCapturing", true, [&] { stream.synchronize(); }},
         {"cudaStreamIsCapturing", true, [&] { (void)stream.capturing(); }},
         {"cudaStreamWaitEvent", true, [&] { stream.wait(recorded); }},
-#if CUDART_VERSION >= 12080
-        {"cudaStreamGetDevice", true, [&] { (void)cuda::stream_ref(handle).device(); }},
-        {"cudaStreamGetDevice", true, [&] { cuda::event().record(handle); }},
-#endif
         {"cudaStreamGetCaptureInfo", true, [&] { cuda::event().record(stream); }},
         {"cudaEventRecord", true, [&] { cuda::event().record(stream); }},
         {"cudaEventRecord", true, [&] { stream.synchronize(1000); }},
@@ -397,6 +393,10 @@ TEST_CASE("every call that fails is named, with device and stream, and leaves no
         {"cudaHostAlloc", false, [] { const cuda::pinned_buffer<int> fresh(1); }},
         {"cudaEventCreateWithFlags", false, [] { cuda::event_pool::reserve(0, 500); }},
     };
+#if CUDART_VERSION >= 12080
+    all.push_back({"cudaStreamGetDevice", true, [&] { (void)cuda::stream_ref(handle).device(); }});
+    all.push_back({"cudaStreamGetDevice", true, [&] { cuda::event().record(handle); }});
+#endif
     for (const failing& each : all) {
         CAPTURE(each.function);
         stand_in::fail_next(each.function, cudaErrorECCUncorrectable);
@@ -470,9 +470,10 @@ TEST_CASE("a broken device makes every call fail, and its error stays")
     cuda::event marker;
     marker.record(stream);
     stand_in::break_device(0, cudaErrorIllegalAddress);
-    for (const auto& failure : {error_of([&] { stream.synchronize(); }), error_of([&] { stream.synchronize(100); }),
-             error_of([&] { (void)marker.query(); }), error_of([&] { marker.record(stream); }),
-             error_of([&] { const cuda::buffer<int> memory(1); })}) {
+    for (const auto& failure :
+        {error_of([&] { stream.synchronize(); }), error_of([&] { stream.synchronize(100); }),
+            error_of([&] { (void)marker.query(); }), error_of([&] { marker.record(stream); }),
+            error_of([&] { const cuda::buffer<int> memory(1); })}) {
         REQUIRE(failure);
         CHECK(failure->code() == status::device_failure);
         CHECK(contains(failure->what(), "cudaErrorIllegalAddress"));
@@ -559,9 +560,9 @@ TEST_CASE("steady work creates no events, allocates nothing and never blocks the
         while (!last.query()) std::this_thread::yield();
     }
     CHECK(allocations.load() == before);
-    for (const char* const function : {"cudaEventCreateWithFlags", "cudaEventDestroy", "cudaMalloc", "cudaHostAlloc",
-             "cudaStreamCreateWithFlags", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize",
-             "cudaSetDevice"}) {
+    for (const char* const function : {"cudaEventCreateWithFlags", "cudaEventDestroy", "cudaMalloc",
+             "cudaHostAlloc", "cudaStreamCreateWithFlags", "cudaStreamSynchronize", "cudaEventSynchronize",
+             "cudaDeviceSynchronize", "cudaSetDevice"}) {
         CAPTURE(function);
         CHECK(stand_in::calls(function) == 0);
     }
@@ -711,9 +712,11 @@ TEST_CASE("copy and fill refuse bad arguments by name and enqueue nothing")
     cuda::pinned_buffer<int> memory(10);
     const view<int> all(memory);
     const cuda::stream stream;
-    CHECK(contains(refusal([&] { device::copy(stream, view<const int>(all), all.part(0, 9)); }), "differ in count"));
+    CHECK(contains(
+        refusal([&] { device::copy(stream, view<const int>(all), all.part(0, 9)); }), "differ in count"));
     CHECK(contains(refusal([&] { device::copy(stream, view<const int>(nullptr, 10), all); }), "null"));
-    CHECK(contains(refusal([&] { device::copy(stream, view<const int>(all), view<int>(nullptr, 10)); }), "null"));
+    CHECK(contains(
+        refusal([&] { device::copy(stream, view<const int>(all), view<int>(nullptr, 10)); }), "null"));
     CHECK(contains(
         refusal([&] { device::copy(stream, view<const int>(all.part(0, 5)), all.part(4, 5)); }), "overlap"));
     CHECK(contains(refusal([&] { device::fill(stream, view<int>(nullptr, 1), 2); }), "null"));
@@ -732,7 +735,8 @@ TEST_CASE("for_each and reduce give what the host device gives")
     cuda::workspace scratch;
     const cuda::stream stream;
     std::uint32_t* const data = values.data();
-    device::for_each(stream, 1003, [data](std::uint64_t i) { data[i] = static_cast<std::uint32_t>(i * 7919 % 1009); });
+    device::for_each(
+        stream, 1003, [data](std::uint64_t i) { data[i] = static_cast<std::uint32_t>(i * 7919 % 1009); });
     device::for_each(stream, 0, [data](std::uint64_t i) { data[i] = 0; });
     device::reduce(stream, weighted_sum{view<const std::uint32_t>(values)}, 1003, result.data(), scratch);
     stream.synchronize(soon_ms);

@@ -26,7 +26,8 @@ int main(int argument_count, char** arguments)
 {
     using namespace collprobe;
     if (argument_count < 4) {
-        std::fprintf(stderr, "usage: %s ordered|unordered streams|graph copy_first|use_first\n", arguments[0]);
+        std::fprintf(
+            stderr, "usage: %s ordered|unordered streams|graph copy_first|use_first\n", arguments[0]);
         return 2;
     }
     const bool ordered = std::strcmp(arguments[1], "ordered") == 0;
@@ -45,7 +46,8 @@ int main(int argument_count, char** arguments)
     cuda::event used;
 
     if (graph) {
-        cuda::check(cudaStreamBeginCapture(copies.get().get(), cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+        cuda::check(cudaStreamBeginCapture(copies.get().get(), cudaStreamCaptureModeGlobal),
+            "cudaStreamBeginCapture");
         begun.record(copies);
         uses.wait(begun);
     }

@@ -54,18 +54,20 @@ struct device {
     /// above 0; `device_failure`.
     /// Cost: one read and one write; the host waits only if either is ordinary host memory.
     template <class T>
-    static void copy(stream_ref on, view<const T> source, view<T> destination, call_site where = call_site::current())
+    static void copy(
+        stream_ref on, view<const T> source, view<T> destination, call_site where = call_site::current())
     {
         static_assert(std::is_trivially_copyable_v<T>);
-        require(source.count() == destination.count(), "copy", "source and destination differ in count", where);
+        require(
+            source.count() == destination.count(), "copy", "source and destination differ in count", where);
         require(source.empty() || (source.data() != nullptr && destination.data() != nullptr), "copy",
             "source or destination is null with a count above 0", where);
         require(!collprobe::detail::overlap(
                     source.data(), source.size_bytes(), destination.data(), destination.size_bytes()),
             "copy", "source and destination overlap", where);
         if (source.empty()) return;
-        check(cudaMemcpyAsync(destination.data(), source.data(), static_cast<std::size_t>(source.size_bytes()),
-                  cudaMemcpyDefault, on.get()),
+        check(cudaMemcpyAsync(destination.data(), source.data(),
+                  static_cast<std::size_t>(source.size_bytes()), cudaMemcpyDefault, on.get()),
             "cudaMemcpyAsync", -1, on.get(), where);
     }
 
@@ -90,7 +92,8 @@ struct device {
     /// `reducer` reads. Partial results cover fixed blocks and are merged in a fixed order: the same
     /// input gives the same bits. `scratch` belongs to this stream until the reduction is done.
     template <class Reducer, class Result>
-    static void reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch);
+    static void reduce(
+        stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch);
 
 private:
     static void require(bool condition, const char* call, const char* message, call_site where)

@@ -45,7 +45,10 @@ inline void forget(cudaError_t code) noexcept
 /// has begun in global mode.
 class relaxed_capture_mode {
 public:
-    relaxed_capture_mode() noexcept { exchanged_ = cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess; }
+    relaxed_capture_mode() noexcept
+    {
+        exchanged_ = cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess;
+    }
     relaxed_capture_mode(const relaxed_capture_mode&) = delete;
     relaxed_capture_mode& operator=(const relaxed_capture_mode&) = delete;
     ~relaxed_capture_mode()
@@ -92,7 +95,8 @@ inline void check(cudaError_t code, const char* what, int device = -1, call_site
 {
     if (code == cudaSuccess) return;
     const int ordinal = device < 0 ? detail::current_device() : device;
-    detail::fail(code, what, "device " + (ordinal < 0 ? std::string("unknown") : std::to_string(ordinal)), where);
+    detail::fail(
+        code, what, "device " + (ordinal < 0 ? std::string("unknown") : std::to_string(ordinal)), where);
 }
 
 /// The same for a call on a stream, which the text names too; `device` -1 is the stream's.

@@ -90,7 +90,8 @@ private:
         const device_guard current(device, where);
         const detail::relaxed_capture_mode relaxed;
         cudaEvent_t handle = nullptr;
-        check(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming), "cudaEventCreateWithFlags", device, where);
+        check(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming), "cudaEventCreateWithFlags", device,
+            where);
         detail::event_node* const made = new detail::event_node;
         made->handle = handle;
         made->device = device;

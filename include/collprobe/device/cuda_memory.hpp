@@ -38,8 +38,8 @@ struct pinned_memory {
     {
         const relaxed_capture_mode relaxed;
         void* memory = nullptr;
-        check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc", device,
-            where);
+        check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc",
+            device, where);
         return memory;
     }
     static cudaError_t free(void* memory) noexcept { return cudaFreeHost(memory); }
@@ -139,8 +139,8 @@ struct workspace {
         // On a stream of its own: cudaMemset would run in the default stream, which is neither
         // ordered before the stream that uses this first nor legal during a capture.
         const stream zeroing(where);
-        check(cudaMemsetAsync(ticket(), 0, ticket_bytes, zeroing.get().get()), "cudaMemsetAsync", memory_.device(),
-            zeroing.get().get(), where);
+        check(cudaMemsetAsync(ticket(), 0, ticket_bytes, zeroing.get().get()), "cudaMemsetAsync",
+            memory_.device(), zeroing.get().get(), where);
         zeroing.synchronize(where);
     }
 

@@ -50,7 +50,8 @@ public:
     {
         if (device_ >= 0) return device_;
         int ordinal = -1;
-        check(detail::device_of(handle_, ordinal), "cudaStreamGetDevice", detail::current_device(), handle_, where);
+        check(detail::device_of(handle_, ordinal), "cudaStreamGetDevice", detail::current_device(), handle_,
+            where);
         return ordinal;
     }
 
@@ -107,8 +108,8 @@ private:
     {
         if (!capturing(where)) return;
         throw error(status::invalid_argument,
-            "the stream is capturing: what it records runs when the graph is launched, so there is nothing to "
-            "wait for",
+            "the stream is capturing: what it records runs when the graph is launched, so there is "
+            "nothing to wait for",
             {.call = "synchronize", .communicator = {}, .where = where});
     }
     cudaStream_t handle_;
@@ -124,8 +125,8 @@ public:
     {
         check(cudaGetDevice(&device_), "cudaGetDevice", -1, where);
         const detail::relaxed_capture_mode relaxed;
-        check(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device_,
-            where);
+        check(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags",
+            device_, where);
     }
     stream(stream&& other) noexcept
         : handle_(std::exchange(other.handle_, nullptr)), device_(std::exchange(other.device_, -1))
@@ -147,7 +148,10 @@ public:
     stream_ref get() const noexcept { return *this; }
     int device() const noexcept { return device_; }
     bool capturing(call_site where = call_site::current()) const { return get().capturing(where); }
-    void wait(const event& awaited, call_site where = call_site::current()) const { get().wait(awaited, where); }
+    void wait(const event& awaited, call_site where = call_site::current()) const
+    {
+        get().wait(awaited, where);
+    }
     void synchronize(call_site where = call_site::current()) const { get().synchronize(where); }
     void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
     {
@@ -167,7 +171,8 @@ inline unsigned long long capture_of(cudaStream_t stream, int device, call_site 
 {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     unsigned long long number = 0;
-    check(cudaStreamGetCaptureInfo(stream, &state, &number), "cudaStreamGetCaptureInfo", device, stream, where);
+    check(
+        cudaStreamGetCaptureInfo(stream, &state, &number), "cudaStreamGetCaptureInfo", device, stream, where);
     return state == cudaStreamCaptureStatusNone ? 0 : number;
 }
 
@@ -276,7 +281,8 @@ private:
     {
         require_recorded(call, where);
         if (capture_ == 0) return;
-        refuse(call, "the event was recorded in a capture: it is a point of a graph, which only streams can wait for",
+        refuse(call,
+            "the event was recorded in a capture: it is a point of a graph, which only streams can wait for",
             where);
     }
     [[noreturn]] static void refuse(const char* call, const std::string& message, call_site where)
@@ -300,7 +306,8 @@ inline void stream_ref::wait(const event& awaited, call_site where) const
         const char* const misuse = awaited.capture_ == 0
             ? "the stream is capturing, and the event was recorded outside the capture"
             : "the event was recorded in a capture that has ended or is not the stream's";
-        event::refuse("wait", std::string(misuse) + ": cudaStreamWaitEvent says " + detail::describe(code), where);
+        event::refuse(
+            "wait", std::string(misuse) + ": cudaStreamWaitEvent says " + detail::describe(code), where);
     }
     check(code, "cudaStreamWaitEvent", device_, handle_, where);
 }

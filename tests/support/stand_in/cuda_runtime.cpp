@@ -54,7 +54,10 @@ cudaError_t done(cudaError_t code)
     return code;
 }
 
-cudaError_t broken_here() { return as_error(device(this_threads_device).broken.load(std::memory_order_relaxed)); }
+cudaError_t broken_here()
+{
+    return as_error(device(this_threads_device).broken.load(std::memory_order_relaxed));
+}
 
 // A task that threw is what a fault in a kernel is: the device is broken from then on.
 cudaError_t break_by_fault(int ordinal)
@@ -309,7 +312,8 @@ cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type)
     if (bytes > most_bytes || posix_memalign(memory, 256, bytes) != 0) return cudaErrorMemoryAllocation;
     std::memset(*memory, 0xA5, bytes);
     const std::lock_guard lock(memory_table::instance().guard);
-    memory_table::instance().live[reinterpret_cast<std::uintptr_t>(*memory)] = {bytes, type, this_threads_device};
+    memory_table::instance().live[reinterpret_cast<std::uintptr_t>(*memory)]
+        = {bytes, type, this_threads_device};
     return cudaSuccess;
 }
 
@@ -322,7 +326,8 @@ cudaError_t deallocate(void* memory, cudaMemoryType type)
     {
         const std::lock_guard lock(memory_table::instance().guard);
         const auto found = memory_table::instance().live.find(reinterpret_cast<std::uintptr_t>(memory));
-        if (found == memory_table::instance().live.end() || found->second.type != type) return cudaErrorInvalidValue;
+        if (found == memory_table::instance().live.end() || found->second.type != type)
+            return cudaErrorInvalidValue;
         bytes = found->second.bytes;
         memory_table::instance().live.erase(found);
     }
@@ -494,7 +499,8 @@ cudaError_t CUDARTAPI cudaDeviceSynchronize(void)
 cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* can, int from, int to)
 {
     STAND_IN_CALL(cudaDeviceCanAccessPeer);
-    if (from < 0 || from >= device_count() || to < 0 || to >= device_count()) return done(cudaErrorInvalidDevice);
+    if (from < 0 || from >= device_count() || to < 0 || to >= device_count())
+        return done(cudaErrorInvalidDevice);
     *can = from == to ? 0 : 1;
     return cudaSuccess;
 }
@@ -502,8 +508,10 @@ cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peer, unsigned int)
 {
     STAND_IN_CALL(cudaDeviceEnablePeerAccess);
     static std::array<std::atomic<bool>, most_devices * most_devices> enabled{};
-    if (peer < 0 || peer >= device_count() || peer == this_threads_device) return done(cudaErrorInvalidDevice);
-    const bool before = enabled[static_cast<std::size_t>(this_threads_device * most_devices + peer)].exchange(true);
+    if (peer < 0 || peer >= device_count() || peer == this_threads_device)
+        return done(cudaErrorInvalidDevice);
+    const bool before
+        = enabled[static_cast<std::size_t>(this_threads_device * most_devices + peer)].exchange(true);
     return done(before ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
 }
 cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version)
@@ -564,7 +572,8 @@ cudaError_t CUDARTAPI cudaPointerGetAttributes(cudaPointerAttributes* attributes
     if (found->second.type == cudaMemoryTypeHost) attributes->hostPointer = const_cast<void*>(memory);
     return cudaSuccess;
 }
-cudaError_t CUDARTAPI cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
+cudaError_t CUDARTAPI cudaMemcpyAsync(
+    void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
 {
     STAND_IN_CALL(cudaMemcpyAsync);
     if (bytes == 0) return cudaSuccess;
@@ -670,7 +679,8 @@ cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event
         recorded = event->recorded;
         captured = event->captured;
     }
-    if (captured || stream->capturing.load(std::memory_order_relaxed)) return done(wait_captured(stream, captured));
+    if (captured || stream->capturing.load(std::memory_order_relaxed))
+        return done(wait_captured(stream, captured));
     if (!recorded.recorded()) return cudaSuccess; // as CUDA does: there is nothing to wait for
     if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return done(code);
     stream->queue->wait(recorded);
@@ -824,7 +834,8 @@ cudaError_t CUDARTAPI cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* gra
     *graph = new CUgraph_st{std::make_shared<const graph_body>(std::move(ending->body))};
     return cudaSuccess;
 }
-cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t* runnable, cudaGraph_t graph, unsigned long long)
+cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(
+    cudaGraphExec_t* runnable, cudaGraph_t graph, unsigned long long)
 {
     STAND_IN_CALL(cudaGraphInstantiateWithFlags);
     if (graph == nullptr) return done(cudaErrorInvalidValue);
@@ -834,7 +845,8 @@ cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t* runnable, c
 #if CUDART_VERSION >= 12000
 cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t* runnable, cudaGraph_t graph, unsigned long long)
 #else
-cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t* runnable, cudaGraph_t graph, cudaGraphNode_t*, char*, size_t)
+cudaError_t CUDARTAPI cudaGraphInstantiate(
+    cudaGraphExec_t* runnable, cudaGraph_t graph, cudaGraphNode_t*, char*, size_t)
 #endif
 {
     STAND_IN_CALL(cudaGraphInstantiate);
@@ -846,7 +858,8 @@ cudaError_t CUDARTAPI cudaGraphLaunch(cudaGraphExec_t runnable, cudaStream_t han
 {
     STAND_IN_CALL(cudaGraphLaunch);
     CUstream_st* const stream = object(handle);
-    if (stream->capturing.load(std::memory_order_relaxed)) return done(cudaErrorNotSupported); // a graph in a graph
+    if (stream->capturing.load(std::memory_order_relaxed))
+        return done(cudaErrorNotSupported); // a graph in a graph
     if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return done(code);
     runnable->launch(*stream->queue);
     return cudaSuccess;

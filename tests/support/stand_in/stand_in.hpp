@@ -101,7 +101,8 @@ cudaError_t enqueue(cudaStream_t on, Task task)
     if (to.stream) {
         to.stream->enqueue(std::move(task));
     } else {
-        code = detail::append(on, [task = std::move(task)](host::stream_ref stream) { stream.enqueue(task); });
+        code
+            = detail::append(on, [task = std::move(task)](host::stream_ref stream) { stream.enqueue(task); });
     }
     return detail::finish(code);
 }

@@ -29,7 +29,10 @@ std::optional<error> error_of(Body body)
     return std::nullopt;
 }
 
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+inline bool contains(const std::string& text, const std::string& part)
+{
+    return text.find(part) != std::string::npos;
+}
 
 /// What `body` was refused with as an invalid argument; "accepted" if it was not.
 template <class Body>
@@ -62,7 +65,8 @@ private:
 /// A capture that is begun, and ended, given up or turned into a graph to launch.
 class captured_graph {
 public:
-    explicit captured_graph(cuda::stream_ref on, cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal) : on_(on)
+    explicit captured_graph(cuda::stream_ref on, cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal)
+        : on_(on)
     {
         cuda::check(cudaStreamBeginCapture(on.get(), mode), "cudaStreamBeginCapture");
     }
@@ -82,7 +86,10 @@ public:
         if (code == cudaSuccess) code = cudaGraphInstantiateWithFlags(&runnable_, graph_, 0);
         return code;
     }
-    void launch(cuda::stream_ref on) const { cuda::check(cudaGraphLaunch(runnable_, on.get()), "cudaGraphLaunch"); }
+    void launch(cuda::stream_ref on) const
+    {
+        cuda::check(cudaGraphLaunch(runnable_, on.get()), "cudaGraphLaunch");
+    }
 
 private:
     cuda::stream_ref on_;
