@@ -311,7 +311,7 @@ TEST_CASE("a released step makes room for another capture, after its replays")
 {
     run_nccl(2, [](nccl::communicator& world) {
         trainer rank(world);
-        probed_nccl comm(world, {.steps_in_flight = 8});
+        probed_nccl comm(world, {.alignment = alignment_mode::exact, .steps_in_flight = 8});
         rank.prepare(0);
         for (std::uint64_t round = 0; round < 3; ++round) {
             captured_step captured;

@@ -270,19 +270,21 @@ TEST_CASE("a buffer or stream that the communicator refuses is not read before")
     });
 }
 
-TEST_CASE("memory for reductions that passes to another stream waits for its last work")
+TEST_CASE("what passes from a step to the next on another stream waits for the last work with it")
 {
-    run_nccl(2, [](nccl::communicator& world) {
-        trainer rank(world);
-        rank.prepare(0);
-        probed_nccl comm(world, {.steps_in_flight = 8, .streams = 1});
-        for (std::uint64_t step = 0; step < 30; ++step) {
-            rank.reduce(comm, step % 3, rank.streams[step % 3]);
-            comm.end_step(step, {}, rank.streams[step % 3]);
-        }
-        for (std::uint64_t step = 0; step < 30; ++step) CHECK(next_record(comm).step == step);
-        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
-    });
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        run_nccl(2, [mode](nccl::communicator& world) {
+            trainer rank(world);
+            rank.prepare(0);
+            probed_nccl comm(world, {.mode = mode, .steps_in_flight = 8, .streams = 1});
+            for (std::uint64_t step = 0; step < 30; ++step) {
+                rank.reduce(comm, step % 3, rank.streams[step % 3]);
+                comm.end_step(step, {}, rank.streams[step % 3]);
+            }
+            for (std::uint64_t step = 0; step < 30; ++step) CHECK(next_record(comm).step == step);
+            for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+        });
+    }
 }
 
 TEST_CASE("a CUDA call that fails surfaces at the probed call, and the next step works")
