@@ -17,6 +17,7 @@
 #include <collprobe/comm/local.hpp>
 #include <collprobe/comm/local_device.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/probe/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/device_bits.hpp"
@@ -341,4 +342,25 @@ TEST_CASE("run_on wakes the ranks that wait for one that is gone and rethrows th
             "no such shard", std::out_of_range);
         CHECK(told == n - 1);
     }
+}
+
+TEST_CASE("probed over a device communicator gives every rank the same report")
+{
+    constexpr int n = 4;
+    std::vector<double> spreads(n, -1);
+    CHECK_NOTHROW(provider{n}.run([&](comm_t& world) {
+        std::vector<float> gradient(1000);
+        std::vector<float> average(1000);
+        const host::stream stream;
+        probed comm(world);
+        for (unsigned i = 0; i < 1000; ++i) gradient[i] = static_cast<float>((i * 7919u) % 101u);
+        comm.all_reduce(view<const float>(gradient), view<float>(average), reduction::average, stream);
+        comm.end_step(0, {.loss = 0.5 + world.rank()}, stream);
+        stream.synchronize();
+        step_record record;
+        conformance::require(comm.poll(record), "no report");
+        conformance::require(average == gradient, "the average of equal buffers is another");
+        spreads[static_cast<std::size_t>(world.rank())] = record.loss.std;
+    }));
+    for (const double spread : spreads) CHECK(spread == doctest::Approx(1.118033988749895)); // of 0, 1, 2, 3
 }

@@ -1,0 +1,282 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Ranks on CUDA devices that are none: the calls of CUDA are made, the kernels are loops of the host.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <latch>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <collprobe/comm/local_device.hpp>
+#include <collprobe/device/cuda.hpp>
+#include <collprobe/device/cuda_peers.hpp>
+#include <collprobe/probe/probed.hpp>
+
+#include "conformance/communicator_conformance.hpp"
+#include "support/device_bits.hpp"
+#include "support/run_ranks.hpp"
+#include "tests/support/stand_in/kernels.hpp"
+#include "tests/support/stand_in/stand_in.hpp"
+#include "tests/support/stand_in/stand_in_test_tools.hpp"
+
+using namespace collprobe;
+using local::reduction_order;
+using testing::contains;
+using testing::run_each;
+
+namespace {
+
+using provider = testing::device_provider<cuda::device>;
+using comm_t = local::device_communicator<cuda::device>;
+using group_t = local::device_group<cuda::device>;
+
+/// A rank's device memory, filled in its stream.
+struct rank_buffers {
+    cuda::buffer<float> send{64};
+    cuda::buffer<float> receive{64};
+    explicit rank_buffers(cuda::stream_ref on)
+    {
+        cuda::device::fill(on, view<float>(send), 3.0f);
+        cuda::device::fill(on, view<float>(receive), 7.0f);
+    }
+    view<const float> in() const { return view<const float>(view<float>(send)); }
+    view<float> out() const { return view<float>(receive); }
+    bool untouched(cuda::stream_ref on) const
+    {
+        cuda::pinned_buffer<float> now(64);
+        cuda::device::copy(on, view<const float>(out()), view<float>(now));
+        on.synchronize();
+        for (const float x : now) {
+            if (x != 7.0f) return false;
+        }
+        return true;
+    }
+};
+
+std::uint64_t host_waits()
+{
+    return stand_in::calls("cudaStreamSynchronize") + stand_in::calls("cudaEventSynchronize")
+        + stand_in::calls("cudaDeviceSynchronize") + stand_in::calls("cudaEventQuery")
+        + stand_in::calls("cudaStreamQuery");
+}
+
+struct probed_provider {
+    using communicator = probed<comm_t>;
+    provider inner;
+
+    int size() const { return inner.size(); }
+    template <class Body>
+    void run(Body body) const
+    {
+        inner.run([&](comm_t& world) {
+            communicator comm(world, {.max_buckets = 4'000});
+            body(comm);
+        });
+    }
+};
+
+} // namespace
+
+TEST_CASE("local over CUDA conforms for every element type, operation, count and placement")
+{
+    for (const int ranks : {1, 2, 3, 8}) {
+        for (const reduction_order order : {reduction_order::linear, reduction_order::ring, reduction_order::tree}) {
+            if (order != reduction_order::ring && ranks != 3) continue; // the orders: local_device_test.cpp
+            CAPTURE(ranks);
+            CAPTURE(local::name(order));
+            CHECK_NOTHROW(conformance::check_all_types(provider{ranks, order}, ranks <= 3 ? 521 : 131));
+        }
+    }
+    CHECK(stand_in::live_allocations() == 0);
+}
+
+TEST_CASE("splits, sequences of calls and stress conform over CUDA")
+{
+    for (const int ranks : {1, 2, 3, 8}) {
+        CAPTURE(ranks);
+        CHECK_NOTHROW(conformance::check_calls(provider{ranks}, 50));
+    }
+}
+
+TEST_CASE("reductions on CUDA's streams have the bits of the CPU's")
+{
+    for (const reduction_order order : {reduction_order::linear, reduction_order::ring, reduction_order::tree}) {
+        CHECK(testing::differing_reductions<cuda::device, bfloat16>(5, order, 200) == 0);
+        CHECK(testing::differing_reductions<cuda::device, float>(8, order, 200) == 0);
+    }
+}
+
+TEST_CASE("ranks get the devices in turn, and access to each other's memory once")
+{
+    stand_in::reset();
+    provider{5}.run([](comm_t& comm) {
+        int current = -1;
+        cuda::check(cudaGetDevice(&current), "cudaGetDevice");
+        conformance::require(current == comm.rank() % 2, "wrong device");
+        const cuda::stream stream;
+        rank_buffers m(stream);
+        for (int round = 0; round < 10; ++round) comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
+        // A part stays where its ranks are, whatever is current.
+        auto part = comm.split(0, -comm.rank());
+        const cuda::device_guard elsewhere(1 - current);
+        part->all_reduce(m.in(), m.out(), reduction::max, stream);
+        stream.synchronize();
+        const auto inside = part->device_scope();
+        cuda::check(cudaGetDevice(&current), "cudaGetDevice");
+        conformance::require(current == comm.rank() % 2, "device_scope enters the wrong device");
+    });
+    CHECK(stand_in::calls("cudaDeviceEnablePeerAccess") == 10); // each rank once in the group, once in the part
+}
+
+TEST_CASE("a call makes no host wait and, after the first, no event")
+{
+    constexpr int n = 3;
+    std::latch warm(n);
+    std::latch counted(n);
+    std::latch called(n);
+    std::latch read(n);
+    std::uint64_t waits = 0;
+    std::uint64_t events = 0;
+    provider{n}.run([&](comm_t& comm) {
+        const cuda::stream stream;
+        const cuda::stream other;
+        rank_buffers m(stream);
+        stream.synchronize();
+        const auto call_all = [&] {
+            comm.all_reduce(m.in(), m.out(), reduction::average, stream);
+            comm.broadcast(m.in(), m.out(), 1, other);
+            comm.reduce_scatter(m.in().part(0, 63), m.out().part(0, 21), reduction::max, other);
+            comm.barrier(stream);
+        };
+        call_all();
+        stream.synchronize();
+        other.synchronize();
+        warm.arrive_and_wait();
+        if (comm.rank() == 0) {
+            waits = host_waits();
+            events = stand_in::calls("cudaEventCreateWithFlags");
+        }
+        counted.arrive_and_wait();
+        for (int round = 0; round < 20; ++round) call_all();
+        called.arrive_and_wait();
+        if (comm.rank() == 0) {
+            waits = host_waits() - waits;
+            events = stand_in::calls("cudaEventCreateWithFlags") - events;
+        }
+        read.arrive_and_wait();
+        stream.synchronize();
+        other.synchronize();
+    });
+    CHECK(waits == 0);
+    CHECK(events == 0);
+}
+
+TEST_CASE("a capturing stream is refused as unsupported, and its capture stays valid")
+{
+    std::vector<int> valid(3, 0);
+    const auto outcomes = run_each(group_t(3), [&](comm_t& comm) {
+        const cuda::stream stream;
+        rank_buffers m(stream);
+        stream.synchronize();
+        std::optional<testing::captured_graph> capture;
+        if (comm.rank() == 1) capture.emplace(stream, cudaStreamCaptureModeRelaxed);
+        const auto failure = testing::error_of([&] { comm.all_reduce(m.in(), m.out(), reduction::sum, stream); });
+        valid[static_cast<std::size_t>(comm.rank())] = !capture || capture->end() == cudaSuccess;
+        conformance::require(m.untouched(stream), "written");
+        if (failure) throw *failure;
+    }, 20);
+    for (int rank = 0; rank < 3; ++rank) {
+        CAPTURE(rank);
+        const auto failure = outcomes[static_cast<std::size_t>(rank)].failure();
+        REQUIRE(failure);
+        CHECK(valid[static_cast<std::size_t>(rank)] == 1);
+        CHECK(failure->code() == (rank == 1 ? status::unsupported : status::peer_failure));
+        CHECK(failure->culprits() == std::vector<int>{1});
+        CHECK(contains(failure->what(), "is being captured"));
+    }
+}
+
+TEST_CASE("a stream of another device is refused")
+{
+    const auto outcomes = run_each(group_t(2), [&](comm_t& comm) { // both handles are made with device 0 current
+        const cuda::device_guard there(comm.rank());
+        const cuda::stream stream;
+        rank_buffers m(stream);
+        const auto failure = testing::error_of([&] { comm.all_reduce(m.in(), m.out(), reduction::sum, stream); });
+        stream.synchronize();
+        if (failure) throw *failure;
+    }, 20);
+    const auto own = outcomes[1].failure();
+    REQUIRE(own);
+    CHECK(own->code() == status::invalid_argument);
+    CHECK(contains(own->what(), "the stream is of device 1, the rank is on device 0"));
+    const auto told = outcomes[0].failure();
+    REQUIRE(told);
+    CHECK(told->code() == status::peer_failure);
+    CHECK(told->culprits() == std::vector<int>{1});
+}
+
+TEST_CASE("a call of CUDA that fails is the failure of its rank and leaves nobody waiting")
+{
+    const char* const functions[] = {"cudaLaunchKernel", "cudaEventRecord", "cudaStreamWaitEvent",
+        "cudaDeviceCanAccessPeer", "cudaStreamGetDevice", "cudaStreamIsCapturing"};
+    for (const std::string function : functions) {
+        // At different moments of the call, on whichever rank comes to it.
+        for (unsigned skip = 0; skip < 4; ++skip) {
+            stand_in::reset();
+            CAPTURE(function);
+            CAPTURE(skip);
+            std::latch ready(3);
+            std::latch scripted(1);
+            const auto outcomes = run_each(group_t(3), [&](comm_t& comm) {
+                const cuda::stream owned;
+                const cuda::stream_ref stream(owned.get().get()); // a trainer's own: its device must be asked for
+                rank_buffers m(stream);
+                const bool peers = function == "cudaDeviceCanAccessPeer";
+                if (!peers) comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
+                stream.synchronize();
+                if (comm.rank() == 0) {
+                    ready.arrive_and_wait();
+                    stand_in::fail_next(function.c_str(), cudaErrorLaunchFailure, skip);
+                    scripted.count_down();
+                } else {
+                    ready.count_down();
+                    scripted.wait();
+                }
+                std::optional<error> failure;
+                for (int call = 0; call < 8 && !failure; ++call) {
+                    failure = testing::error_of([&] { comm.all_reduce(m.in(), m.out(), reduction::sum, stream); });
+                }
+                stand_in::reset();
+                stream.synchronize();
+                if (failure) throw *failure;
+            }, 30);
+            int failed = 0;
+            int refused = 0;
+            for (const auto& outcome : outcomes) {
+                const auto failure = outcome.failure();
+                if (!failure) continue;
+                ++failed;
+                refused += failure->code() == status::device_failure ? 1 : 0;
+            }
+            // Ranks on one device ask for no access to peers.
+            const int wanted = function == "cudaDeviceCanAccessPeer" ? 0 : 3;
+            CHECK(failed == wanted);
+            CHECK(refused == (wanted == 0 ? 0 : 1));
+        }
+    }
+    stand_in::reset();
+}
+
+TEST_CASE("a probed device communicator conforms and reports")
+{
+    for (const int ranks : {2, 3}) {
+        CAPTURE(ranks);
+        CHECK_NOTHROW(conformance::check_type<float>(probed_provider{{ranks}}, 131));
+        CHECK_NOTHROW(conformance::check_calls(probed_provider{{ranks}}, 20));
+    }
+}
