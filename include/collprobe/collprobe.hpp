@@ -17,6 +17,7 @@
 #include <collprobe/error.hpp>
 #include <collprobe/probe/alignment.hpp>
 #include <collprobe/probe/captured_step.hpp>
+#include <collprobe/probe/copy_statistics.hpp>
 #include <collprobe/probe/digest.hpp>
 #include <collprobe/probe/dispersion.hpp>
 #include <collprobe/probe/exponent_histogram.hpp>

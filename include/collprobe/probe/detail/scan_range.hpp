@@ -114,7 +114,7 @@ struct scan_range<double> {
     double most = -largest_double;
 
     COLLPROBE_HD void add(double element) noexcept { extend(element); }
-    /// Patterns only: see `add_finite`.
+    /// The patterns only, of what may not be finite; `extend` takes numbers.
     COLLPROBE_HD constexpr void add(const words16& words) noexcept
     {
         patterns.add(words.w[1]);

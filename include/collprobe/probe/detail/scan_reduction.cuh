@@ -84,12 +84,13 @@ struct scan_block {
                 memory.factors[threadIdx.x] = scan::digest_factors::of_period(first / per_period + begin + threadIdx.x);
             __syncthreads();
             const std::uint64_t from = first + begin * per_period;
+            const auto offset = static_cast<std::uint32_t>(begin * per_period);
             if (aligned)
                 scan::scan_periods<true>(
-                    thread, input, from, whole, is_last ? rest : 0, threadIdx.x, memory.factors, memory.rare);
+                    thread, input, from, offset, whole, is_last ? rest : 0, threadIdx.x, memory.factors, memory.rare);
             else
                 scan::scan_periods<false>(
-                    thread, input, from, whole, is_last ? rest : 0, threadIdx.x, memory.factors, memory.rare);
+                    thread, input, from, offset, whole, is_last ? rest : 0, threadIdx.x, memory.factors, memory.rare);
         }
         __syncthreads();
         scan::shifted_sums sums = block_merge<scan::shifted_sums>::run(memory.shifted, thread.sums);
@@ -103,7 +104,7 @@ struct scan_block {
         if constexpr (features.dot) dot = block_merge<dot_product>::run(memory.dot, {thread.dot});
         if (threadIdx.x == 0) {
             memory.value = identity;
-            memory.request = scan::describe_slot<T>(range, memory.rare, count, memory.value);
+            memory.request = scan::describe_slot<T>(range, memory.rare, first, count, memory.value);
         }
         if constexpr (std::is_same_v<T, double>) sum_again(input, first, count, aligned, sums);
         if constexpr (features.moments) {
@@ -122,12 +123,14 @@ struct scan_block {
     __device__ partial combine(partial_results from, std::uint64_t slots, const statistics& identity)
     {
         scan::slot_counts counts;
+        COLLPROBE_NO_UNROLL
         for (std::uint64_t slot = threadIdx.x; slot < slots; slot += block_threads) {
             const partial next = from.template read<partial>(slot);
             counts.merge(scan::slot_counts::of(next.value, next.digest));
         }
         counts = block_merge<scan::slot_counts>::run(memory.counts, counts);
         scan::slot_extent extent;
+        COLLPROBE_NO_UNROLL
         for (std::uint64_t slot = threadIdx.x; slot < slots; slot += block_threads) {
             const partial next = from.template read<partial>(slot);
             extent.merge(scan::slot_extent::of(next.value, next.dot));
@@ -140,16 +143,18 @@ struct scan_block {
         __syncthreads();
         const std::int32_t scale = memory.value.scale;
         scan::slot_sums sums;
+        COLLPROBE_NO_UNROLL
         for (std::uint64_t slot = threadIdx.x; slot < slots; slot += block_threads)
-            sums.merge(scan::slot_sums::of(from.template read<partial>(slot).value, scale));
+            sums.merge(scan::slot_sums::of<T>(from.template read<partial>(slot).value, scale));
         sums = block_merge<scan::slot_sums>::run(memory.sums, sums);
         if (threadIdx.x == 0) memory.request.pivot = scan::sum_result(sums, memory.value);
         if constexpr (features.moments) {
             __syncthreads();
             const double mean = memory.request.pivot;
             scan::slot_distances distances;
+            COLLPROBE_NO_UNROLL
             for (std::uint64_t slot = threadIdx.x; slot < slots; slot += block_threads)
-                distances.merge(scan::slot_distances::of(from.template read<partial>(slot).value, scale, mean));
+                distances.merge(scan::slot_distances::of<T>(from.template read<partial>(slot).value, scale, mean));
             distances = block_merge<scan::slot_distances>::run(memory.distances, distances);
             if (threadIdx.x == 0) scan::close_result(distances, mean, memory.value);
         }

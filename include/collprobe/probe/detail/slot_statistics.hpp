@@ -32,13 +32,14 @@ COLLPROBE_HD constexpr double unsigned_zero(double value) noexcept
 /// Counts, extrema and scale. Asks for sums of scaled elements where the squares leave a double's range.
 template <element T>
 COLLPROBE_HD inline slot_request describe_slot(
-    const range_totals<T>& totals, const rare_counts& rare, std::uint64_t count, statistics& out) noexcept
+    const range_totals<T>& totals, const rare_counts& rare, std::uint64_t first,
+    std::uint64_t count, statistics& out) noexcept
 {
     out.count = count;
     out.nan = rare.nan;
     out.positive_infinity = rare.positive_infinity;
     out.negative_infinity = rare.negative_infinity;
-    out.first_nonfinite = rare.first_nonfinite;
+    if (rare.first_nonfinite != rare_counts::none_yet) out.first_nonfinite = first + rare.first_nonfinite;
     out.zero = totals.zero;
     out.subnormal = floating_element<T> ? totals.small - totals.zero : 0;
     if (finite_count(out) == 0) return {false, 1, 0};
@@ -159,17 +160,29 @@ COLLPROBE_HD inline void open_result(const slot_counts& counts, const slot_exten
     if constexpr (std::is_same_v<T, double>) out.scale = scale_for(out.absolute_maximum);
 }
 
+/// A slot's moments at the scale of the result. Only doubles are ever scaled.
+template <element T>
+COLLPROBE_HD inline double rescale_slot(statistics& slot, std::int32_t scale) noexcept
+{
+    if constexpr (std::is_same_v<T, double>) {
+        if (slot.absolute_maximum == 0) slot.scale = scale; // zeros suit any scale
+        rescale(slot, scale);
+        return slot.mean * power_of_two(-scale);
+    } else {
+        return slot.mean;
+    }
+}
+
 /// The second pass: sums at the scale of the result.
 struct slot_sums {
     double sum = 0;
     double squares = 0;
 
+    template <element T>
     COLLPROBE_HD static slot_sums of(statistics slot, std::int32_t scale) noexcept
     {
-        const double n = static_cast<double>(finite_count(slot));
-        if (slot.absolute_maximum == 0) return {0, 0}; // zeros suit any scale
-        rescale(slot, scale);
-        return {slot.mean * power_of_two(-scale) * n, slot.sum_of_squares};
+        const double mean = rescale_slot<T>(slot, scale);
+        return {mean * static_cast<double>(finite_count(slot)), slot.sum_of_squares};
     }
     COLLPROBE_HD void merge(const slot_sums& next) noexcept
     {
@@ -192,12 +205,11 @@ COLLPROBE_HD inline double sum_result(const slot_sums& sums, statistics& out) no
 struct slot_distances {
     double m2 = 0;
 
+    template <element T>
     COLLPROBE_HD static slot_distances of(statistics slot, std::int32_t scale, double mean) noexcept
     {
-        const double n = static_cast<double>(finite_count(slot));
-        const double distance = slot.mean * power_of_two(-scale) - mean;
-        if (slot.absolute_maximum != 0) rescale(slot, scale);
-        return {slot.m2 + distance * distance * n};
+        const double distance = rescale_slot<T>(slot, scale) - mean;
+        return {slot.m2 + distance * distance * static_cast<double>(finite_count(slot))};
     }
     COLLPROBE_HD void merge(const slot_distances& next) noexcept { m2 += next.m2; }
 };

@@ -19,8 +19,7 @@
 /// 16 t + 15 of each period of 4096 bytes, whatever the alignment of the buffer: so a sum always has
 /// the same terms in the same order, and a thread keeps the digest keys of its four words.
 ///
-/// Issue slots an element, counted in the code for sm_90 (float, half; a period of the loop, all in):
-/// see bench/results/kernel_resources.md.
+/// Cost in instructions an element, counted in the code for sm_90: see bench/results/kernel_resources.md.
 namespace collprobe::detail {
 
 /// What of a scan is asked for.
@@ -41,30 +40,30 @@ struct scan_input {
     COLLPROBE_HD bool aligned() const noexcept { return source.misalignment() == 0 && other.misalignment() == 0; }
 };
 
-/// Counts that are rare: kept once a block, added to by whichever thread meets such an element.
+/// Counts that are rare: kept once a block, added to by whichever thread meets such an element. A slot
+/// has less than 2^32 elements.
 struct rare_counts {
-    using number = unsigned long long; // the type of CUDA's atomic operations
-    number nan;
-    number positive_infinity;
-    number negative_infinity;
-    number first_nonfinite;
+    static constexpr std::uint32_t none_yet = 0xffffffff;
 
-    COLLPROBE_HD static constexpr rare_counts none() noexcept { return {0, 0, 0, no_index}; }
-    COLLPROBE_HD number nonfinite() const noexcept { return nan + positive_infinity + negative_infinity; }
+    std::uint32_t nan;
+    std::uint32_t positive_infinity;
+    std::uint32_t negative_infinity;
+    std::uint32_t first_nonfinite; ///< counted from the first element of the slot
 
-    /// `kinds`: number of NaN, and of infinities of either sign from bit 20 and 40 on.
-    COLLPROBE_HD void add(std::uint64_t kinds, std::uint64_t first) noexcept
+    COLLPROBE_HD static constexpr rare_counts none() noexcept { return {0, 0, 0, none_yet}; }
+
+    /// `kinds`: number of NaN, and of infinities of either sign from bit 8 and 16 on.
+    COLLPROBE_HD void add(std::uint32_t kinds, std::uint32_t first) noexcept
     {
-        const number each[3] = {kinds & 0xfffff, kinds >> 20 & 0xfffff, kinds >> 40};
 #if defined(__CUDA_ARCH__)
-        atomicAdd(&nan, each[0]);
-        atomicAdd(&positive_infinity, each[1]);
-        atomicAdd(&negative_infinity, each[2]);
-        atomicMin(&first_nonfinite, static_cast<number>(first));
+        atomicAdd(&nan, kinds & 0xff);
+        atomicAdd(&positive_infinity, kinds >> 8 & 0xff);
+        atomicAdd(&negative_infinity, kinds >> 16);
+        atomicMin(&first_nonfinite, first);
 #else
-        nan += each[0];
-        positive_infinity += each[1];
-        negative_infinity += each[2];
+        nan += kinds & 0xff;
+        positive_infinity += kinds >> 8 & 0xff;
+        negative_infinity += kinds >> 16;
         if (first < first_nonfinite) first_nonfinite = first;
 #endif
     }
@@ -162,11 +161,11 @@ public:
     {
     }
 
-    /// Takes in `n` vectors, vector k of the period whose factors are `factors[k]`. The first element
-    /// has index `index`, the first of each further vector one period more. `other`: the same of the
-    /// second buffer, where a dot product is asked for.
+    /// Takes in `n` vectors, vector k of the period whose factors are `factors[k]`. The first element is
+    /// the slot's element `offset`, the first of each further vector one period on. `other`: the same
+    /// of the second buffer, where a dot product is asked for.
     template <unsigned n>
-    COLLPROBE_HD void take(words16 (&words)[n], const words16* other, std::uint64_t index,
+    COLLPROBE_HD void take(words16 (&words)[n], const words16* other, std::uint32_t offset,
         const digest_factors* factors, rare_counts& rare) noexcept
     {
         if constexpr (features.digest) {
@@ -188,31 +187,7 @@ public:
             bool small = range.has_small();
             if (range.has_nonfinite()) {
                 range = scan_range<T>{};
-                std::uint32_t cleared = 0;
-                std::uint64_t kinds = 0;
-                std::uint64_t first = no_index;
-                COLLPROBE_UNROLL
-                for (unsigned k = 0; k < n; ++k) {
-                    COLLPROBE_UNROLL
-                    for (unsigned e = 0; e < per_vector; ++e) {
-                        const T x = element_of<T>(words[k], e);
-                        if (is_finite(x)) {
-                            if constexpr (!std::is_same_v<T, double>) range.add(x);
-                            else range.extend(x);
-                        } else {
-                            kinds += kind_of(x);
-                            if (first == no_index) first = index + std::uint64_t{k} * per_period + e;
-                            ++cleared;
-                            clear_element<T>(words[k], e);
-                        }
-                    }
-                }
-                rare.add(kinds, first);
-                if constexpr (features.moments) {
-                    // A cleared element is about to be counted as a zero.
-                    counts.zero -= cleared;
-                    counts.small -= cleared;
-                }
+                take_out_nonfinite(words, range, offset, rare);
                 small = true;
             } else if constexpr (std::is_same_v<T, double>) {
                 COLLPROBE_UNROLL
@@ -234,7 +209,7 @@ public:
     }
 
     /// Takes in one element, of a vector that ends beyond the buffer.
-    COLLPROBE_HD void take_element(T element, std::uint64_t index, rare_counts& rare) noexcept
+    COLLPROBE_HD void take_element(T element, std::uint64_t index, std::uint32_t offset, rare_counts& rare) noexcept
     {
         if constexpr (features.digest) {
             digest_state one;
@@ -242,7 +217,7 @@ public:
             digest.first += one.first;
             digest.second += one.second;
         }
-        if (!is_finite(element)) return rare.add(kind_of(element), index);
+        if (!is_finite(element)) return rare.add(kind_of(element), offset);
         if constexpr (features.moments) {
             counts.zero += is_zero(element) ? 1 : 0;
             counts.small += is_zero(element) || is_subnormal(element) ? 1 : 0;
@@ -281,10 +256,49 @@ private:
     std::int32_t integer_magnitudes_ = 0;
     std::uint32_t integer_squares_ = 0;
 
-    COLLPROBE_HD static std::uint64_t kind_of(T element) noexcept
+    COLLPROBE_HD static std::uint32_t kind_of(T element) noexcept
     {
-        if (is_nan(element)) return 1;
-        return is_negative(element) ? std::uint64_t{1} << 40 : std::uint64_t{1} << 20;
+        return is_nan(element) ? 1 : is_negative(element) ? 1u << 16 : 1u << 8;
+    }
+
+    /// Counts what is not finite and makes it zero; the range of the rest. Rare, so in little code: the
+    /// words come by turns to the front, where a loop looks at them, and are in their places at its end.
+    template <unsigned n>
+    COLLPROBE_HD void take_out_nonfinite(
+        words16 (&words)[n], scan_range<T>& range, std::uint32_t offset, rare_counts& rare) noexcept
+    {
+        constexpr unsigned turn = sizeof(T) == 8 ? 2 : 1; // words
+        constexpr unsigned elements = 4 * turn / sizeof(T);
+        std::uint32_t cleared = 0;
+        std::uint32_t kinds = 0;
+        std::uint32_t first = rare_counts::none_yet;
+        COLLPROBE_NO_UNROLL
+        for (unsigned at = 0; at < 4 * n; at += turn) {
+            words16 front{{words[0].w[0], words[0].w[1], 0, 0}};
+            COLLPROBE_UNROLL
+            for (unsigned e = 0; e < elements; ++e) {
+                const T x = element_of<T>(front, e);
+                if (is_finite(x)) {
+                    range.add(x);
+                } else {
+                    kinds += kind_of(x);
+                    const std::uint32_t place = offset + at / 4 * per_period + at % 4 / turn * elements + e;
+                    first = smaller(first, place);
+                    ++cleared;
+                    clear_element<T>(front, e);
+                }
+            }
+            COLLPROBE_UNROLL
+            for (unsigned i = 0; i + turn < 4 * n; ++i) words[i / 4].w[i % 4] = words[(i + turn) / 4].w[(i + turn) % 4];
+            COLLPROBE_UNROLL
+            for (unsigned i = 0; i < turn; ++i) words[n - 1].w[4 - turn + i] = front.w[i];
+        }
+        rare.add(kinds, first);
+        if constexpr (features.moments) {
+            // A cleared element is about to be counted as a zero.
+            counts.zero -= cleared;
+            counts.small -= cleared;
+        }
     }
 
     /// Products modulo 2^64. The multipliers, the thread's own for all periods, come from memory each
@@ -370,9 +384,9 @@ private:
     /// Four elements of 8 bits: sums of their products with 1, with their sign and with themselves.
     COLLPROBE_HD void add_bytes(std::uint32_t word) noexcept
     {
-        constexpr std::uint32_t ones = 0x01010101;
         const std::uint32_t nonzero = (((word & 0x7f7f7f7f) + 0x7f7f7f7f) | word) & 0x80808080;
 #if defined(__CUDA_ARCH__)
+        constexpr std::uint32_t ones = 0x01010101;
         counts.zero += 4 - __popc(nonzero);
         if constexpr (element_traits<T>::is_signed_type) {
             const std::uint32_t signs = (word >> 7 & ones) * 0xfe + ones; // 1 or -1 each
@@ -394,69 +408,71 @@ private:
             integer_squares_ += static_cast<std::uint32_t>(x * x);
         }
 #endif
-        if constexpr (!features.moments) return;
     }
 };
 
-/// Reads the vectors of thread `lane` in `periods` whole periods from element `first` on, four in
-/// flight, and what is left after them: `rest` elements, less than a period. `factors`: of each of
-/// these periods.
+/// Reads the vectors of thread `lane` in `periods` whole periods, some in flight at a time, and what is
+/// left after them: `rest` elements, less than a period. All this begins at element `first` of the
+/// buffer, `offset` of the slot. `factors`: of each of these periods.
 template <bool aligned, element T, scan_features features>
 COLLPROBE_HD inline void scan_periods(thread_scan<T, features>& scan, const scan_input<T>& input, std::uint64_t first,
-    unsigned periods, unsigned rest, unsigned lane, const digest_factors* factors, rare_counts& rare) noexcept
+    std::uint32_t offset, unsigned periods, unsigned rest, unsigned lane, const digest_factors* factors,
+    rare_counts& rare) noexcept
 {
     constexpr unsigned per_vector = per_words16<T>;
     constexpr unsigned per_period = per_vector * block_threads;
     constexpr unsigned batch = aligned ? 4 : 2; // has no influence on the result
     const bool has_other = features.dot && input.other.data != nullptr;
-    std::uint64_t index = first + std::uint64_t{lane} * per_vector;
+    std::uint64_t byte = first * sizeof(T) + lane * 16;
+    offset += lane * per_vector;
     unsigned period = 0;
     COLLPROBE_NO_UNROLL
     for (; period + batch <= periods; period += batch) {
         words16 words[batch];
         [[maybe_unused]] words16 other[batch];
         COLLPROBE_UNROLL
-        for (unsigned k = 0; k < batch; ++k)
-            words[k] = input.source.template load<aligned>(index * sizeof(T) + k * period_bytes);
+        for (unsigned k = 0; k < batch; ++k) words[k] = input.source.template load<aligned>(byte + k * period_bytes);
         if constexpr (features.dot) {
             if (has_other) {
                 COLLPROBE_UNROLL
                 for (unsigned k = 0; k < batch; ++k)
-                    other[k] = input.other.template load<aligned>(index * sizeof(T) + k * period_bytes);
+                    other[k] = input.other.template load<aligned>(byte + k * period_bytes);
             }
         }
         if constexpr (features.copy) {
             COLLPROBE_UNROLL
-            for (unsigned k = 0; k < batch; ++k)
-                store_words(input.destination + index * sizeof(T) + k * period_bytes, words[k]);
+            for (unsigned k = 0; k < batch; ++k) store_words(input.destination + byte + k * period_bytes, words[k]);
         }
-        scan.template take<batch>(words, has_other ? other : nullptr, index, factors + period, rare);
-        index += batch * per_period;
+        scan.template take<batch>(words, has_other ? other : nullptr, offset, factors + period, rare);
+        byte += batch * period_bytes;
+        offset += batch * per_period;
     }
-    const unsigned last = lane * per_vector; // of the elements in `rest`
+    const unsigned before = lane * per_vector; // in `rest`
     COLLPROBE_NO_UNROLL
-    for (; period < periods || (period == periods && last + per_vector <= rest); ++period) {
-        words16 words[1] = {input.source.template load<aligned>(index * sizeof(T))};
+    for (; period < periods || (period == periods && before + per_vector <= rest); ++period) {
+        words16 words[1] = {input.source.template load<aligned>(byte)};
         [[maybe_unused]] words16 other[1];
         if constexpr (features.dot) {
-            if (has_other) other[0] = input.other.template load<aligned>(index * sizeof(T));
+            if (has_other) other[0] = input.other.template load<aligned>(byte);
         }
-        if constexpr (features.copy) store_words(input.destination + index * sizeof(T), words[0]);
-        scan.template take<1>(words, has_other ? other : nullptr, index, factors + period, rare);
-        index += per_period;
+        if constexpr (features.copy) store_words(input.destination + byte, words[0]);
+        scan.template take<1>(words, has_other ? other : nullptr, offset, factors + period, rare);
+        byte += period_bytes;
+        offset += per_period;
     }
-    if (period == periods && last < rest) {
+    if (period == periods && before < rest) {
         COLLPROBE_NO_UNROLL
-        for (const std::uint64_t end = index + (rest - last); index < end; ++index) {
+        for (unsigned i = 0; i < rest - before; ++i) {
+            const std::uint64_t index = byte / sizeof(T) + i;
             const T element = input.source.template at<T>(index);
             if constexpr (features.dot) {
                 if (has_other) scan.take_product(element, input.other.template at<T>(index));
             }
             if constexpr (features.copy) {
-                for (unsigned i = 0; i < sizeof(T); ++i)
-                    input.destination[index * sizeof(T) + i] = input.source.data[index * sizeof(T) + i];
+                for (unsigned b = 0; b < sizeof(T); ++b)
+                    input.destination[index * sizeof(T) + b] = input.source.data[index * sizeof(T) + b];
             }
-            scan.take_element(element, index, rare);
+            scan.take_element(element, index, offset + i, rare);
         }
     }
     scan.settle();

@@ -1,0 +1,221 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <type_traits>
+
+#include <cub/block/block_reduce.cuh>
+
+#include <collprobe/detail/math.hpp>
+#include <collprobe/device/cuda.hpp>
+#include <collprobe/device/detail/slots.hpp>
+
+/// The kernels behind `cuda::device`. A plain C++ file that uses it links if one `.cu` file includes this
+/// (for probes: `collprobe.cuh`) and instantiates what that file calls:
+///
+///     template void collprobe::cuda::device::reduce(collprobe::cuda::stream_ref, Reducer,
+///         std::uint64_t, Result*, collprobe::cuda::workspace&);
+namespace collprobe::cuda {
+namespace detail {
+
+inline constexpr unsigned block_threads = collprobe::detail::block_threads;
+
+/// Blocks of a kernel that the current device runs at once. Asked for once a kernel and device; legal
+/// in a capture.
+template <auto kernel>
+unsigned resident_blocks(cudaStream_t stream)
+{
+    constexpr int remembered = 64;
+    static std::atomic<unsigned> known[remembered];
+    int device = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    if (device < remembered) {
+        if (const unsigned blocks = known[device].load(std::memory_order_relaxed); blocks != 0) return blocks;
+    }
+    int multiprocessors = 0;
+    int per_multiprocessor = 0;
+    check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+        "cudaDeviceGetAttribute", device, stream);
+    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+              &per_multiprocessor, kernel, static_cast<int>(block_threads), 0),
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor", device, stream);
+    const auto blocks = static_cast<unsigned>(multiprocessors * (per_multiprocessor > 0 ? per_multiprocessor : 1));
+    if (device < remembered) known[device].store(blocks, std::memory_order_relaxed);
+    return blocks;
+}
+
+/// Launches a kernel by its own return code: an older error of the program's is not taken for its own.
+template <auto kernel, class... Arguments>
+void launch(const char* what, cudaStream_t stream, std::uint64_t blocks_wanted, Arguments... arguments)
+{
+    const unsigned most = resident_blocks<kernel>(stream);
+    const unsigned blocks = blocks_wanted < most ? static_cast<unsigned>(blocks_wanted) : most;
+    void* values[] = {&arguments...};
+    check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(blocks), dim3(block_threads), values, 0, stream),
+        what, -1, stream);
+}
+
+template <class Body>
+__global__ void __launch_bounds__(block_threads) for_each_kernel(std::uint64_t count, Body body)
+{
+    const std::uint64_t stride = std::uint64_t{gridDim.x} * block_threads;
+    for (std::uint64_t index = std::uint64_t{blockIdx.x} * block_threads + threadIdx.x; index < count; index += stride)
+        body(index);
+}
+
+template <class T>
+struct merge_parts {
+    __device__ T operator()(T into, const T& next) const
+    {
+        into.merge(next);
+        return into;
+    }
+};
+
+/// Merges one value a thread in a fixed tree; thread 0 gets the result. Ends behind a barrier, so that
+/// `storage` can be used again at once.
+template <class T, class Merge = merge_parts<T>>
+struct block_merge {
+    using reduction = cub::BlockReduce<T, block_threads, cub::BLOCK_REDUCE_WARP_REDUCTIONS>;
+    using storage = typename reduction::TempStorage;
+
+    __device__ static T run(storage& memory, const T& mine, Merge merge = {})
+    {
+        const T result = reduction(memory).Reduce(mine, merge);
+        __syncthreads();
+        return result;
+    }
+};
+
+/// The slots' partial results in a workspace.
+struct partial_results {
+    unsigned char* memory;
+
+    template <class Partial>
+    __device__ void write(std::uint64_t slot, const Partial& partial) const
+    {
+        *static_cast<Partial*>(static_cast<void*>(memory + slot * workspace::max_partial_bytes)) = partial;
+    }
+    /// Past the first-level cache, which does not see what other multiprocessors write.
+    template <class Partial>
+    __device__ Partial read(std::uint64_t slot) const
+    {
+        static_assert(std::is_trivially_copyable_v<Partial> && sizeof(Partial) % 8 == 0);
+        struct words {
+            std::uint64_t word[sizeof(Partial) / 8];
+        } raw;
+        const auto* const from = reinterpret_cast<const unsigned long long*>(memory + slot * workspace::max_partial_bytes);
+#pragma unroll
+        for (unsigned i = 0; i < sizeof(Partial) / 8; ++i) raw.word[i] = __ldcg(from + i);
+        return collprobe::detail::bit_cast<Partial>(raw);
+    }
+};
+
+/// How the 256 threads of a block reduce a slot, and the slots of a buffer. Specialised where a reducer
+/// deserves better than the general form, which calls `reducer.add(partial, index)` for each element
+/// (usable in device code, like `identity`, `merge` and `finish`).
+template <class Reducer>
+struct block_reduction {
+    static_assert(!requires { typename Reducer::has_own_kernel; },
+        "this reducer's kernel is in a header of its own: include collprobe/collprobe.cuh");
+    using partial = typename Reducer::partial;
+
+    struct merge_partials {
+        __device__ partial operator()(partial into, const partial& next) const
+        {
+            Reducer::merge(into, next);
+            return into;
+        }
+    };
+    using merge = block_merge<partial, merge_partials>;
+    using shared = typename merge::storage;
+
+    static constexpr unsigned element_bytes = 4; // for the slots' length only
+    static constexpr unsigned blocks_per_multiprocessor = 1;
+
+    const Reducer& reducer;
+    shared& memory;
+
+    __device__ void reduce_slot(std::uint64_t first, std::uint64_t count, partial_results to, std::uint64_t slot)
+    {
+        partial mine = Reducer::identity();
+        for (std::uint64_t index = first + threadIdx.x; index < first + count; index += block_threads)
+            reducer.add(mine, index);
+        const partial all = merge::run(memory, mine);
+        if (threadIdx.x == 0) to.write(slot, all);
+    }
+
+    template <class Result>
+    __device__ void combine(partial_results from, std::uint64_t slots, Result* result)
+    {
+        partial mine = Reducer::identity();
+        for (std::uint64_t slot = threadIdx.x; slot < slots; slot += block_threads)
+            Reducer::merge(mine, from.template read<partial>(slot));
+        const partial all = merge::run(memory, mine);
+        if (threadIdx.x == 0) *result = reducer.finish(all);
+    }
+};
+
+/// One launch: blocks take the slots in turn, and the last block to finish combines what all have left.
+/// Which block reduced a slot, and which was the last, has no influence on the result.
+template <class Reducer, class Result>
+__global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::blocks_per_multiprocessor)
+    reduce_kernel(Reducer reducer, std::uint64_t count, collprobe::detail::slot_plan plan, Result* result,
+        partial_results partials, std::uint32_t* ticket)
+{
+    using reduction = block_reduction<Reducer>;
+    static_assert(sizeof(typename reduction::partial) <= workspace::max_partial_bytes);
+    // As bytes: a shared variable cannot have a constructor.
+    __shared__ alignas(16) unsigned char memory[sizeof(typename reduction::shared)];
+    __shared__ bool is_last;
+    reduction block{reducer, *reinterpret_cast<typename reduction::shared*>(memory)};
+    for (std::uint64_t slot = blockIdx.x; slot < plan.slots; slot += gridDim.x) {
+        const std::uint64_t first = slot * plan.length;
+        const std::uint64_t left = count - first;
+        block.reduce_slot(first, left < plan.length ? left : plan.length, partials, slot);
+    }
+    // Thread 0 wrote the partials of this block: its fence makes them visible before its ticket is.
+    if (threadIdx.x == 0) {
+        __threadfence();
+        is_last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1; // back to 0 with the last block
+        __threadfence();
+    }
+    __syncthreads();
+    if (is_last) block.combine(partials, plan.slots, result);
+}
+
+/// Thread 0 hands the sum of what a block's threads return to the body.
+template <class Body>
+__global__ void __launch_bounds__(block_threads) sum_each_kernel(std::uint64_t items, Body body)
+{
+    using merge = cub::BlockReduce<double, block_threads, cub::BLOCK_REDUCE_WARP_REDUCTIONS>;
+    __shared__ typename merge::TempStorage memory;
+    for (std::uint64_t item = blockIdx.x; item < items; item += gridDim.x) {
+        const double sum = merge(memory).Sum(body.part(item, threadIdx.x, block_threads));
+        if (threadIdx.x == 0) body.store(item, sum);
+        __syncthreads();
+    }
+}
+
+} // namespace detail
+
+template <class Body>
+void device::for_each(stream_ref on, std::uint64_t count, Body body)
+{
+    if (count == 0) return;
+    detail::launch<&detail::for_each_kernel<Body>>(
+        "for_each", on.get(), (count - 1) / detail::block_threads + 1, count, body);
+}
+
+template <class Reducer, class Result>
+void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch)
+{
+    const collprobe::detail::slot_plan plan
+        = collprobe::detail::plan_slots(count, detail::block_reduction<Reducer>::element_bytes);
+    detail::launch<&detail::reduce_kernel<Reducer, Result>>("reduce", on.get(), plan.slots == 0 ? 1 : plan.slots,
+        reducer, count, plan, result, detail::partial_results{static_cast<unsigned char*>(scratch.partials())}, scratch.ticket());
+}
+
+} // namespace collprobe::cuda
