@@ -24,6 +24,8 @@ need pkg-config command -v pkg-config
 need python3 command -v python3
 need doctest-dev header doctest/doctest.h
 need libbenchmark-dev header benchmark/benchmark.h
+need libopenmpi-dev command -v mpicxx
+need openmpi-bin command -v mpirun
 [ -n "$missing" ] || exit 0
 
 by_hand="apt-get update && apt-get install$missing"
