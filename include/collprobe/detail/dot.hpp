@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include <collprobe/detail/widen.hpp>
 #include <collprobe/element.hpp>
 
 namespace collprobe::detail {
@@ -11,18 +12,26 @@ namespace collprobe::detail {
 /// The dot product of two runs of elements, in double: products of 16-bit and 32-bit elements are
 /// exact there. Element k adds to partial sum k mod 8 and the eight are added in a fixed order, so
 /// the bits depend on nothing but the elements.
+///
+/// With more lanes than one: the part of lane `lane`, of elements `lane`, `lane + lanes` and so on.
 template <element T>
-COLLPROBE_HD inline double dot(const T* x, const T* y, std::uint64_t count) noexcept
+COLLPROBE_HD inline double dot(
+    const T* x, const T* y, std::uint64_t count, unsigned lane = 0, unsigned lanes = 1) noexcept
 {
-    double lanes[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    std::uint64_t k = 0;
-    for (; k + 8 <= count; k += 8) {
-        for (std::uint64_t lane = 0; lane < 8; ++lane) {
-            lanes[lane] += static_cast<double>(x[k + lane]) * static_cast<double>(y[k + lane]);
+    double sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    std::uint64_t k = lane;
+    const std::uint64_t step = std::uint64_t{8} * lanes;
+    for (; k + 7 * std::uint64_t{lanes} < count; k += step) {
+        for (unsigned i = 0; i < 8; ++i) {
+            const std::uint64_t at = k + i * std::uint64_t{lanes};
+            sums[i] += widen(x[at]) * widen(y[at]);
         }
     }
-    for (; k < count; ++k) lanes[k % 8] += static_cast<double>(x[k]) * static_cast<double>(y[k]);
-    return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
+    for (unsigned i = 0; i < 8; ++i) {
+        const std::uint64_t at = k + i * std::uint64_t{lanes};
+        if (at < count) sums[i] += widen(x[at]) * widen(y[at]);
+    }
+    return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 
 } // namespace collprobe::detail

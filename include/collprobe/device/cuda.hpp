@@ -32,7 +32,7 @@ struct fill_body {
 /// all may be captured into a graph. Which GPU is a matter of the stream: its device must be the
 /// current one (`device_guard`).
 ///
-/// `for_each` and `reduce` launch kernels. They are declared here and defined in
+/// `for_each`, `sum_each` and `reduce` launch kernels. They are declared here and defined in
 /// `device/cuda_kernels.cuh`: a program of plain C++ files links once one `.cu` file instantiates
 /// what it uses.
 struct device {
@@ -87,6 +87,15 @@ struct device {
     /// a functor whose call operator is `COLLPROBE_HD`.
     template <class Body>
     static void for_each(stream_ref on, std::uint64_t count, Body body);
+
+    /// How many sums `sum_each` should be given at least, if the caller can choose: two blocks for each
+    /// multiprocessor of a large GPU. A constant, so that results do not depend on the GPU.
+    static constexpr std::uint64_t parallel_sums = 264;
+
+    /// For every item below `items`: adds up `body.part(item, lane, lanes)` over 256 lanes, in a fixed
+    /// order, and calls `body.store(item, sum)` once. One launch; a block of threads takes an item.
+    template <class Body>
+    static void sum_each(stream_ref on, std::uint64_t items, Body body);
 
     /// Reduces `count` elements to `*result`, in device or pinned memory, in one pass over what
     /// `reducer` reads. Partial results cover fixed blocks and are merged in a fixed order: the same

@@ -209,6 +209,13 @@ void device::for_each(stream_ref on, std::uint64_t count, Body body)
         "for_each", on.get(), (count - 1) / detail::block_threads + 1, count, body);
 }
 
+template <class Body>
+void device::sum_each(stream_ref on, std::uint64_t items, Body body)
+{
+    if (items == 0) return;
+    detail::launch<&detail::sum_each_kernel<Body>>("sum_each", on.get(), items, items, body);
+}
+
 template <class Reducer, class Result>
 void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch)
 {

@@ -131,6 +131,20 @@ struct device {
         });
     }
 
+    /// How many sums `sum_each` should be given at least, if the caller can choose.
+    static constexpr std::uint64_t parallel_sums = 1;
+
+    /// For every item below `items`: adds up `body.part(item, lane, lanes)` over all lanes, in a fixed
+    /// order, and calls `body.store(item, sum)` once. There is one lane here, 256 on a GPU.
+    template <class Body>
+    static void sum_each(stream_ref on, std::uint64_t items, Body body)
+    {
+        if (items == 0) return;
+        on.enqueue([items, body = std::move(body)] {
+            for (std::uint64_t item = 0; item < items; ++item) body.store(item, body.part(item, 0, 1));
+        });
+    }
+
     /// Reduces `count` elements to `*result` in one pass over what `reducer` reads. Partial results
     /// cover fixed blocks and are merged in a fixed order: the same input gives the same bits.
     /// Shape: see `detail::reduce_blocks` for what a reducer is. `workspace` must outlive the work.

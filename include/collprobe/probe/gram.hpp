@@ -7,6 +7,7 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/detail/dot.hpp>
 #include <collprobe/element.hpp>
+#include <collprobe/probe/detail/merge_statistics.hpp>
 #include <collprobe/view.hpp>
 
 namespace collprobe {
@@ -29,19 +30,50 @@ struct pair_of_ranks {
     }
 };
 
-/// Adds to gram[i * n + j] the dot of contributions i and j, for one pair i <= j.
+/// The dots of all pairs i <= j of contributions, each in `parts` parts of about equal length, added to
+/// `sums`: item `pair * parts + part`. A body for `sum_each`.
 template <element T>
-struct add_pair_dot {
+struct pair_dots {
     const T* contributions; // n runs of `length` elements
     std::uint64_t length;
     std::uint64_t n;
+    std::uint64_t parts;
+    double* sums;
+
+    COLLPROBE_HD double part(std::uint64_t item, unsigned lane, unsigned lanes) const noexcept
+    {
+        const pair_of_ranks pair = pair_of_ranks::at(item / parts, n);
+        const std::uint64_t step = length / parts + (length % parts != 0 ? 1 : 0);
+        const std::uint64_t first = lesser(item % parts * step, length);
+        const std::uint64_t count = lesser(step, length - first);
+        return dot(contributions + pair.row * length + first, contributions + pair.column * length + first, count,
+            lane, lanes);
+    }
+    COLLPROBE_HD void store(std::uint64_t item, double sum) const noexcept { sums[place(item)] += sum; }
+
+private:
+    /// Without parts the sums are the matrix itself.
+    COLLPROBE_HD std::uint64_t place(std::uint64_t item) const noexcept
+    {
+        if (parts != 1) return item;
+        const pair_of_ranks pair = pair_of_ranks::at(item, n);
+        return pair.row * n + pair.column;
+    }
+};
+
+/// Adds the parts of each pair's sum to the matrix.
+struct add_parts {
+    const double* sums;
+    std::uint64_t n;
+    std::uint64_t parts;
     double* gram;
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
         const pair_of_ranks pair = pair_of_ranks::at(index, n);
-        gram[pair.row * n + pair.column]
-            += dot(contributions + pair.row * length, contributions + pair.column * length, length);
+        double sum = 0;
+        for (std::uint64_t part = 0; part < parts; ++part) sum += sums[index * parts + part];
+        gram[pair.row * n + pair.column] += sum;
     }
 };
 
@@ -67,20 +99,31 @@ struct copy_padded {
 /// (bytes in device memory, at least `2 * n * sizeof(T)`, not used by others until the work is done).
 /// Stream behaviour: everything is enqueued on `stream`; `buffer` is only read.
 /// Collective: all ranks call it with the same counts and scratch sizes.
-/// Cost: (n-1)/n of the buffer sent, two passes over it, n/2 multiply-adds per element.
+/// Cost: (n-1)/n of the buffer sent, two passes over it, n/2 multiply-adds per element. On a GPU a block
+/// of threads takes a pair of ranks; few pairs are cut into parts, for which a little of `scratch` is used
+/// where it is large.
 template <element T, has_all_to_all<T> Comm>
 void accumulate_gram(Comm& comm, view<const T> buffer, view<double> partial, view<unsigned char> scratch,
     stream_ref_of<Comm> stream, call_site where = call_site::current())
 {
     using device = typename Comm::device;
     const auto n = static_cast<std::uint64_t>(comm.size());
-    const std::uint64_t room = scratch.count() / (2 * sizeof(T) * n) * n; // elements of one chunk
+    const std::uint64_t pairs = n * (n + 1) / 2;
+    std::uint64_t parts = pairs < device::parallel_sums ? device::parallel_sums / pairs : 1;
+    std::uint64_t parts_bytes = parts * pairs * sizeof(double);
+    if (parts == 1 || parts_bytes > scratch.count() / 16) {
+        parts = 1;
+        parts_bytes = 0;
+    }
+    const std::uint64_t room = (scratch.count() - parts_bytes) / (2 * sizeof(T) * n) * n; // elements of one chunk
     if (partial.count() != n * n || room == 0) {
         throw error(status::invalid_argument,
             partial.count() != n * n ? "partial must hold size x size numbers" : "scratch is too small",
             {.call = "accumulate_gram", .rank = comm.rank(), .size = comm.size(), .communicator = {}, .where = where});
     }
-    T* const received = reinterpret_cast<T*>(scratch.data());
+    double* const sums = parts == 1 ? partial.data() : reinterpret_cast<double*>(scratch.data());
+    if (parts != 1) device::fill(stream, view<double>(sums, parts * pairs), 0.0, where);
+    T* const received = reinterpret_cast<T*>(scratch.data() + parts_bytes);
     T* const padded = received + room;
     for (std::uint64_t first = 0; first < buffer.count(); first += room) {
         const std::uint64_t left = buffer.count() - first;
@@ -91,9 +134,10 @@ void accumulate_gram(Comm& comm, view<const T> buffer, view<double> partial, vie
             chunk = view<const T>(padded, whole);
         }
         comm.all_to_all(chunk, view<T>(received, chunk.count()), stream, where);
-        device::for_each(stream, n * (n + 1) / 2,
-            detail::add_pair_dot<T>{received, chunk.count() / n, n, partial.data()});
+        device::sum_each(
+            stream, pairs * parts, detail::pair_dots<T>{received, chunk.count() / n, n, parts, sums});
     }
+    if (parts != 1) device::for_each(stream, pairs, detail::add_parts{sums, n, parts, partial.data()});
 }
 
 } // namespace collprobe

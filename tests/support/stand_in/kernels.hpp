@@ -25,6 +25,23 @@ void device::for_each(stream_ref on, std::uint64_t count, Body body)
         "cudaLaunchKernel", on.device(), on.get());
 }
 
+template <class Body>
+void device::sum_each(stream_ref on, std::uint64_t items, Body body)
+{
+    if (items == 0) return;
+    check(stand_in::launch(on.get(),
+              [items, body] {
+                  // A few lanes, so that a body that forgets one is seen.
+                  constexpr unsigned lanes = 4;
+                  for (std::uint64_t item = 0; item < items; ++item) {
+                      double sum = 0;
+                      for (unsigned lane = 0; lane < lanes; ++lane) sum += body.part(item, lane, lanes);
+                      body.store(item, sum);
+                  }
+              }),
+        "cudaLaunchKernel", on.device(), on.get());
+}
+
 template <class Reducer, class Result>
 void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch)
 {

@@ -109,6 +109,7 @@ struct result_reducer {
         double dot;
     };
     static constexpr std::uint64_t block = inner::block;
+    using has_own_kernel = void; // on a GPU: probe/probed.cuh
 
     view<const T> result;
     const T* input = nullptr;

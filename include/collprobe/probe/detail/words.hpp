@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 
 #include <collprobe/config.hpp>
+#include <collprobe/detail/widen.hpp>
 #include <collprobe/element.hpp>
 
 #if defined(__CUDACC__)
@@ -48,39 +48,6 @@ COLLPROBE_HD constexpr void clear_element(words16& words, unsigned e) noexcept
     else if constexpr (sizeof(T) == 4) words.w[e] = 0;
     else if constexpr (sizeof(T) == 2) words.w[e / 2] &= e % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
     else words.w[e / 4] &= ~(0xffu << (8 * (e % 4)));
-}
-
-/// The exact value. A float is widened without flushing subnormal numbers, whatever -ftz says: the flag
-/// chooses the instruction that the compiler emits, not the meaning of this one.
-template <element T>
-COLLPROBE_HD inline double widen(T value) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    if constexpr (std::is_same_v<T, float>) {
-        double wide;
-        asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(value));
-        return wide;
-    } else if constexpr (std::is_same_v<T, bfloat16>) {
-        return widen(bit_cast<float>(std::uint32_t{value.bits} << 16));
-    } else if constexpr (std::is_same_v<T, half>) {
-        float single; // a subnormal half is a normal float
-        asm("cvt.f32.f16 %0, %1;" : "=f"(single) : "h"(value.bits));
-        return widen(single);
-    } else {
-        return static_cast<double>(value);
-    }
-#else
-    return static_cast<double>(value);
-#endif
-}
-
-COLLPROBE_HD inline double multiply_add(double a, double b, double c) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    return __fma_rn(a, b, c);
-#else
-    return a * b + c;
-#endif
 }
 
 /// `from`: aligned to 16 bytes, written by nobody while the kernel runs.

@@ -1,0 +1,21 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// All of collprobe, for files that nvcc compiles: the probes with their kernels, CUDA as a device, ranks
+/// in one process on GPUs, and NCCL where its header is found.
+///
+/// CUB brings a namespace `::cuda` of its own: write `collprobe::cuda::stream`, also behind
+/// `using namespace collprobe`.
+
+#include <collprobe/collprobe.hpp>
+#include <collprobe/comm/local_device.hpp>
+#include <collprobe/device/cuda.hpp>
+#include <collprobe/device/cuda_kernels.cuh>
+#include <collprobe/device/cuda_peers.hpp>
+#include <collprobe/probe/probed.cuh>
+#include <collprobe/probe/statistics.cuh>
+
+#if __has_include(<nccl.h>)
+#include <collprobe/comm/nccl.hpp>
+#endif
