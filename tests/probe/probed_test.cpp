@@ -448,6 +448,71 @@ TEST_CASE("a result that differs on one rank is named by majority, and only dete
     }
 }
 
+TEST_CASE("numbers that only the device knows are read at the end of the step, and count as those of the host")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        local::run(3, [&](local::communicator& world) {
+            std::atomic<bool> computed{false};
+            float loss = -1;
+            double weight = -1;
+            std::uint64_t samples = 0;
+            std::vector<float> send(10, 1.0f + static_cast<float>(world.rank())), receive(10);
+            host::stream stream;
+            probed<local::communicator> comm(world, {.mode = mode});
+            const auto reduce = [&] { comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream); };
+            const float own_loss = 1.5f + static_cast<float>(world.rank());
+            const double own_weight = 32 + world.rank();
+            const std::uint64_t own_samples = world.rank() == 2 ? 7u : 8u; // ranks 0 and 1 have the same
+
+            stream.enqueue([&] {
+                while (!computed.load()) std::this_thread::yield();
+                loss = own_loss;
+                weight = own_weight;
+                samples = own_samples;
+            });
+            reduce();
+            comm.end_step(0, {.loss = &loss, .weight = &weight, .sample_digest = &samples}, stream);
+            computed = true;
+            reduce();
+            comm.end_step(1, {.loss = own_loss, .weight = own_weight, .sample_digest = own_samples}, stream);
+            reduce();
+            comm.end_step(2, {.loss = &loss}, stream);
+            reduce();
+            comm.end_step(3, {.loss = own_loss}, stream);
+            reduce();
+            comm.end_step(4, device_observation{}, stream);
+            reduce();
+            comm.end_step(5, {}, stream); // the host's numbers, as is what else both could mean
+            reduce();
+            comm.end_step(6, {.loss = 0}, stream);
+            stream.synchronize(10'000);
+
+            std::vector<step_record> records(7);
+            for (step_record& record : records) REQUIRE(comm.poll(record));
+            for (std::size_t i = 0; i < 6; i += 2) {
+                CAPTURE(i);
+                CHECK(records[i].step == i);
+                require_same_bits(records[i].loss, records[i + 1].loss);
+                require_same_bits(records[i].loss_weighted, records[i + 1].loss_weighted);
+                CHECK(records[i].losses == records[i + 1].losses);
+            }
+            CHECK(records[0].loss.mean == 2.5);
+            CHECK(records[0].loss_weighted.mean != records[2].loss_weighted.mean);
+            CHECK(records[4].loss.mean == 0);
+            CHECK(records[6].loss.mean == 0);
+            const auto same_samples = [](const step_record& record) {
+                int named = 0;
+                for (const suspect& found : record.suspects) named += found.what == check::duplicate ? 1 : 0;
+                return named;
+            };
+            for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+                CHECK(same_samples(records[i]) == (mode == report_mode::gather ? 2 : 0));
+            }
+            CHECK(same_samples(records[2]) == 0);
+        });
+    }
+}
+
 TEST_CASE("a scaled gradient is named at once, in its bucket")
 {
     const auto records = run_steps<float>(8, {}, 60, [&](int rank, int step) {

@@ -31,7 +31,8 @@ private:
     const double* double_ = nullptr;
 };
 
-/// A `step_observation` that is read anew at each replay of a captured step.
+/// A `step_observation` in memory that the device reads (for CUDA: its own, pinned or managed) when the
+/// stream gets to the end of the step; in a captured step anew at each replay.
 struct device_observation {
     device_number loss = {}; ///< none: 0
     device_number weight = {}; ///< none: 1
@@ -73,20 +74,25 @@ struct write_tickets {
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept { *to = value; }
 };
 
-/// `write_header` for a graph: takes the ticket.
-struct write_captured_header {
+/// `write_header` with numbers that the device reads; in a graph it takes the ticket.
+struct write_observed_header {
     unsigned char* message;
-    replay_tickets* tickets;
     device_observation seen;
     std::uint64_t unprobed_calls;
+    std::uint64_t step; ///< not read in a graph
+    replay_tickets* tickets; ///< null outside a graph
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
         write_header write{message, {}};
         if (index == 0) {
-            tickets->current = tickets->next;
-            tickets->next = {0, nullptr};
-            write.value = {tickets->current.step, seen.loss.read(0), seen.weight.read(1),
+            std::uint64_t number = step;
+            if (tickets != nullptr) {
+                tickets->current = tickets->next;
+                tickets->next = {0, nullptr};
+                number = tickets->current.step;
+            }
+            write.value = {number, seen.loss.read(0), seen.weight.read(1),
                 seen.sample_digest != nullptr ? *seen.sample_digest : 0, unprobed_calls};
         }
         write(index);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -206,23 +207,22 @@ public:
     void end_step(std::uint64_t step, const step_observation& seen, stream_ref stream,
         call_site where = call_site::current())
     {
-        require_immediate("end_step", where);
-        require(!is_capturing(stream, where), "end_step",
-            "the stream is capturing: a step in a graph ends with end_captured_step", where);
-        const auto scope = detail::enter_device(comm_);
-        const block& open = open_step(stream, "end_step", where);
-        slot& to = slots_[next_slot()];
-        detail::enqueue_marked(reported_, stream, [&] {
-            // Reports follow each other, wherever they are: the references are of the one before.
-            if (reported_.recorded()) stream.wait(reported_, where);
-            exchange(*tools_, detail::write_header{open.message.data(),
-                {step, seen.loss, seen.weight, seen.sample_digest, open.unprobed_calls}}, stream, where);
-            device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
-                host_report(to, open).used(open.has_gram), where);
+        end_immediate(step, stream, where, [&](const block& open) {
+            return detail::write_header{open.message.data(),
+                {step, seen.loss, seen.weight, seen.sample_digest, open.unprobed_calls}};
         });
-        to.done = reported_;
-        await_report(to, step, nullptr, where);
-        close_step();
+    }
+
+    /// The same with numbers in memory that the device reads, so that the host need not know them yet:
+    /// `end_step(step, {.loss = pointer}, stream)`. They are read on `stream`, which must be behind the
+    /// work that computes them, and must stay until it has got so far.
+    // A template, so that what is in braces is a step_observation wherever it can be.
+    template <std::same_as<device_observation> Seen = device_observation>
+    void end_step(std::uint64_t step, const Seen& seen, stream_ref stream, call_site where = call_site::current())
+    {
+        end_immediate(step, stream, where, [&](const block& open) {
+            return detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, step, nullptr};
+        });
     }
 
     /// Ends a step whose calls were captured: the graph then holds its probes, its collectives and its
@@ -243,8 +243,8 @@ public:
         const auto scope = detail::enter_device(comm_);
         const block& open = open_step(stream, "end_captured_step", where);
         captured_work& work = *capture_;
-        exchange(work.tools, detail::write_captured_header{open.message.data(), work.tickets.data(), seen,
-            open.unprobed_calls}, stream, where);
+        exchange(work.tools, detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, 0,
+            work.tickets.data()}, stream, where);
         const view<unsigned char> used = report_of(open).used(open.has_gram);
         device::for_each(stream, used.count() / sizeof(detail::publish_report::word),
             detail::publish_report{work.tickets.data(), open.report.data(),
@@ -465,6 +465,28 @@ private:
             accumulate_gram<T>(comm_, input, gram, view<unsigned char>(with.gram_scratch), stream, where);
             with.gram_done.record(stream);
         }
+    }
+
+    /// Ends a step that is not captured; `header_of` makes what writes its header.
+    template <class HeaderOf>
+    void end_immediate(std::uint64_t step, stream_ref stream, call_site where, HeaderOf header_of)
+    {
+        require_immediate("end_step", where);
+        require(!is_capturing(stream, where), "end_step",
+            "the stream is capturing: a step in a graph ends with end_captured_step", where);
+        const auto scope = detail::enter_device(comm_);
+        const block& open = open_step(stream, "end_step", where);
+        slot& to = slots_[next_slot()];
+        detail::enqueue_marked(reported_, stream, [&] {
+            // Reports follow each other, wherever they are: the references are of the one before.
+            if (reported_.recorded()) stream.wait(reported_, where);
+            exchange(*tools_, header_of(open), stream, where);
+            device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
+                host_report(to, open).used(open.has_gram), where);
+        });
+        to.done = reported_;
+        await_report(to, step, nullptr, where);
+        close_step();
     }
 
     /// Completes the message of the open step and lets the ranks exchange theirs.
