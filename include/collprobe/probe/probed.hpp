@@ -293,6 +293,7 @@ public:
     {
         captured_work& work = find(captured, "release", where);
         while (work.unjudged != 0) wait_for_oldest();
+        detail::settle(work.replayed); // one whose launch threw has no report to wait for
         work.serial = 0;
     }
 
