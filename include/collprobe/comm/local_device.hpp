@@ -299,7 +299,7 @@ using device_group = basic_group<device_communicator<Device>>;
 template <class Device, class Fn>
 void run_on(int ranks, const options& settings, Fn&& fn, call_site where = call_site::current())
 {
-    const auto place = [where]([[maybe_unused]] int rank) {
+    const auto place = [&]([[maybe_unused]] int rank) {
         if constexpr (detail::has_ordinals<Device>) {
             make_current(Device{}, rank % ordinal_count(Device{}, where), where);
         }
