@@ -248,6 +248,7 @@ TEST_CASE("streams on which the data would be wrong are refused")
             const nccl::communicator_ref comm(owner.native_handle(), {.mode = mode});
             device_values<float> values(4, 1.0f);
             result = error_of([&] { comm.all_reduce(values.in(), values.out(), reduction::sum, on); });
+            cuda::stream_ref(on).synchronize();
         }, deadline_s);
         return result;
     };
@@ -375,7 +376,12 @@ TEST_CASE("a call of a non-blocking communicator that is never enqueued times ou
               if (comm.rank() == 0) stand_in::nccl::set_launch_delay_ms(-1);
               const cuda::stream stream;
               device_values<float> values(4, 1.0f);
-              while (true) comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
+              std::optional<error> late;
+              while (!late) {
+                  late = error_of([&] { comm.all_reduce(values.in(), values.out(), reduction::sum, stream); });
+              }
+              stream.synchronize(); // what was enqueued before uses the memory
+              throw late.value();
           }, deadline_s);
     for (int rank = 0; rank < 2; ++rank) {
         check_error(outcomes[static_cast<std::size_t>(rank)], rank, status::timeout, {},
@@ -436,6 +442,7 @@ TEST_CASE("what NCCL refuses is named; wrong use can be corrected, the rest is f
         stand_in::fail_next("ncclAllReduce", ncclSystemError);
         broken = error_of(call);
         later = error_of(call);
+        stream.synchronize();
     }, deadline_s);
     check_error(misuse, status::invalid_argument, {"all_reduce", "ncclAllReduce failed: ncclInvalidUsage", "'dp'"});
     check_error(broken, status::device_failure, {"ncclAllReduce failed: ncclSystemError"});
@@ -573,6 +580,7 @@ TEST_CASE("verified calls are refused where the host must not wait")
         grouped = error_of([&] { sum_8(comm, stream, values); });
         together.end();
         CHECK_FALSE(error_of([&] { sum_8(comm, stream, values); }));
+        stream.synchronize();
     }, deadline_s);
     check_error(captured, status::unsupported, {"all_reduce", "verify_calls", "capture"});
     check_error(grouped, status::unsupported, {"all_reduce", "verify_calls", "group"});
@@ -629,7 +637,6 @@ TEST_CASE("abort ends what waits, from any thread, and says why")
 {
     const clean_stand_in clean;
     for (const blocking_mode mode : modes) {
-        std::latch waiting(1);
         const auto outcomes = run_each_nccl(2, {.name = "dp", .mode = mode}, [&](nccl::communicator& comm) {
             if (comm.rank() == 1) return; // never calls
             const cuda::stream stream;
@@ -796,6 +803,7 @@ TEST_CASE("an error at the end of a group reaches its caller, or the communicato
             }
             CHECK_FALSE(nccl::in_group());
             later = error_of([&] { sum_8(comm, stream, values); });
+            stream.synchronize();
         }, deadline_s);
     };
     work(true, ncclInvalidUsage);

@@ -102,7 +102,7 @@ TEST_CASE("a barrier orders the work of all ranks")
         for (const int ranks : {1, 2, 3, 8}) {
             CAPTURE(ranks);
             std::vector<int> notes(static_cast<std::size_t>(ranks), -1);
-            CHECK_NOTHROW(nccl_provider(ranks, {.mode = mode}).run([&](nccl::communicator& comm) {
+            CHECK_NOTHROW(nccl_provider{ranks, {.mode = mode}}.run([&](nccl::communicator& comm) {
                 cuda::stream stream;
                 bool behind = true;
                 for (int round = 0; round < 10; ++round) {
@@ -123,7 +123,7 @@ TEST_CASE("a barrier orders the work of all ranks")
 
 TEST_CASE("a communicator tells what it is")
 {
-    nccl_provider(3, {.name = "dp"}).run([](nccl::communicator& comm) {
+    nccl_provider{3, {.name = "dp"}}.run([](nccl::communicator& comm) {
         require(comm.size() == 3 && comm.device_ordinal() == comm.rank() && comm.name() == "dp", "own");
         auto part = comm.split(comm.rank() / 2, 0);
         require(part->name() == "dp/split0.color" + std::to_string(comm.rank() / 2), "name of a part");
@@ -149,7 +149,7 @@ TEST_CASE("a trainer's own types are taken as they are")
     static_assert(std::is_same_v<decltype(nccl::elements(static_cast<float*>(nullptr), 3)), view<float>>);
     static_assert(!nccl::has_element<short> && !nccl::has_element<bool> && !nccl::has_element<__nv_fp8_e4m3>);
 
-    nccl_provider(2).run([](nccl::communicator& owner) {
+    nccl_provider{2}.run([](nccl::communicator& owner) {
         // The calls of a C-style trainer: a raw communicator, a raw stream, raw pointers.
         const ncclComm_t raw = owner.native_handle();
         const cuda::stream stream;
@@ -166,7 +166,7 @@ TEST_CASE("a trainer's own types are taken as they are")
 TEST_CASE("sends and receives in a group do the all-to-all of an older NCCL")
 {
     for (const nccl::blocking_mode mode : modes) {
-        nccl_provider(3, {.mode = mode}).run([](nccl::communicator& comm) {
+        nccl_provider{3, {.mode = mode}}.run([](nccl::communicator& comm) {
             const cuda::stream stream;
             device_values<std::int32_t> send(6, 0);
             device_values<std::int32_t> receive(6, -1);
@@ -186,7 +186,7 @@ TEST_CASE("sends and receives in a group do the all-to-all of an older NCCL")
 TEST_CASE("a non-blocking communicator's call returns when its work is enqueued")
 {
     stand_in::nccl::set_launch_delay_ms(30);
-    nccl_provider(2, {.mode = nccl::blocking_mode::non_blocking}).run([](nccl::communicator& comm) {
+    nccl_provider{2, {.mode = nccl::blocking_mode::non_blocking}}.run([](nccl::communicator& comm) {
         const cuda::stream stream;
         device_values<float> values(100, 1.0f);
         const auto start = std::chrono::steady_clock::now();
@@ -204,7 +204,7 @@ TEST_CASE("a non-blocking communicator's call returns when its work is enqueued"
 TEST_CASE("a group enqueues at its end")
 {
     for (const nccl::blocking_mode mode : modes) {
-        nccl_provider(2, {.mode = mode}).run([](nccl::communicator& comm) {
+        nccl_provider{2, {.mode = mode}}.run([](nccl::communicator& comm) {
             const cuda::stream stream;
             device_values<std::int32_t> a(4, 1);
             device_values<std::int32_t> b(4, 10);
@@ -231,7 +231,7 @@ TEST_CASE("a group enqueues at its end")
 TEST_CASE("a group holds calls of several communicators, and its destructor ends it")
 {
     for (const nccl::blocking_mode mode : modes) {
-        nccl_provider(3, {.mode = mode}).run([](nccl::communicator& comm) {
+        nccl_provider{3, {.mode = mode}}.run([](nccl::communicator& comm) {
             const cuda::stream stream;
             auto reversed = comm.split(0, -comm.rank());
             device_values<std::int32_t> a(4, comm.rank());
@@ -255,7 +255,7 @@ TEST_CASE("collectives are captured and replayed with fresh data")
     for (const nccl::blocking_mode mode : modes) {
         for (const int ranks : {1, 2, 3}) {
             CAPTURE(ranks);
-            nccl_provider(ranks, {.mode = mode}).run([](nccl::communicator& comm) {
+            nccl_provider{ranks, {.mode = mode}}.run([](nccl::communicator& comm) {
                 const cuda::stream stream;
                 const cudaStream_t raw = stream.get().get();
                 const auto n = static_cast<std::size_t>(comm.size());
@@ -313,7 +313,7 @@ TEST_CASE("a steady collective is one NCCL call, allocates nothing and never wai
         {"cudaEventQuery", 0}, {"cudaDeviceSynchronize", 0}, {"cudaMalloc", 0}, {"cudaFree", 0},
         {"cudaHostAlloc", 0}, {"cudaEventCreateWithFlags", 0}, {"cudaStreamCreateWithFlags", 0},
         {"cudaMemcpyAsync", 0}, {"cudaSetDevice", 0}};
-    nccl_provider(n).run([&](nccl::communicator& comm) {
+    nccl_provider{n}.run([&](nccl::communicator& comm) {
         device_values<collprobe::half> send(639, collprobe::half(1.0f));
         device_values<collprobe::half> receive(639, collprobe::half(0.0f));
         const view<collprobe::half> part = receive.out().part(0, 213);
@@ -363,7 +363,7 @@ TEST_CASE("a steady collective is one NCCL call, allocates nothing and never wai
 
 TEST_CASE("an owner can be moved, lent, released and adopted")
 {
-    nccl_provider(2).run([](nccl::communicator& given) {
+    nccl_provider{2}.run([](nccl::communicator& given) {
         const cuda::stream stream;
         device_values<float> values(4, 1.0f);
         nccl::communicator moved = std::move(given);

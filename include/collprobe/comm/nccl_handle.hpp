@@ -211,8 +211,15 @@ public:
     handle(const handle&) = delete;
     ~handle()
     {
-        // Freeing waits for the device, and what hangs on it would hang the destructor.
-        if (failure_.load(std::memory_order_acquire) == nullptr) delete verifier_;
+        // What is still queued uses the verifier's memory, and freeing waits for the device: if that may
+        // hang, the memory is given up instead.
+        if (verifier_ != nullptr && !hangs_.load()) {
+            try {
+                verifier_->stream.synchronize(1000);
+                delete verifier_;
+            } catch (const error&) {
+            }
+        }
         delete failure_.load(std::memory_order_acquire);
     }
 
@@ -437,6 +444,7 @@ public:
         const bool ends = aborts_on_failure();
         if (ends || final) fail({status::timeout, message, {}});
         if (ends) abort(own_calls);
+        else hangs_ = true;
         throw error(status::timeout, message, origin(call, where));
     }
 
@@ -535,6 +543,7 @@ private:
         const status code = state == ncclRemoteError ? status::peer_failure : status::device_failure;
         fail({code, std::move(text), {}});
         if (aborts_on_failure()) abort(1);
+        else hangs_ = true;
         throw_failure(call, where);
     }
 
@@ -556,6 +565,7 @@ private:
     std::atomic<failure*> failure_{nullptr};
     std::atomic<int> calls_{0};
     std::atomic<bool> alive_{true};
+    std::atomic<bool> hangs_{false}; // perhaps
 };
 
 inline void handle::verify(const call_description& what, bool bad, cuda::stream_ref on, call_site where)

@@ -435,28 +435,49 @@ ncclResult_t enqueue_now(ncclComm_t comm, const operation& what, cudaStream_t on
     return collprobe::stand_in::detail::finish(code) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-/// False if the communicator was aborted meanwhile.
-bool sleep_before_launch(ncclComm_t comm)
+/// False if a communicator was aborted meanwhile.
+bool sleep_before_launch(const std::vector<ncclComm_t>& comms)
 {
+    const auto aborted = [&comms] {
+        return std::any_of(comms.begin(), comms.end(), [](ncclComm_t comm) { return comm->aborted.load(); });
+    };
     const int delay_ms = registry().launch_delay_ms;
     for (int slept_ms = 0; delay_ms < 0 || slept_ms < delay_ms; ++slept_ms) {
-        if (comm->aborted) return false;
+        if (aborted()) return false;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    return !comm->aborted;
+    return !aborted();
 }
 
-/// Does `work(comm)` now, or on the communicator's own thread.
+/// Does `work()` for non-blocking communicators, on the thread of the first: one thread, or ranks could
+/// enqueue on a stream in different orders.
+template <class Work>
+ncclResult_t launch(std::vector<ncclComm_t> comms, Work work)
+{
+    for (const ncclComm_t comm : comms) {
+        comm->state = ncclInProgress;
+        comm->join();
+    }
+    const ncclComm_t first = comms.front();
+    first->launcher = std::thread([comms = std::move(comms), work = std::move(work)]() mutable {
+        const ncclResult_t result = sleep_before_launch(comms) ? work() : ncclInternalError;
+        for (const ncclComm_t comm : comms) comm->state = result;
+    });
+    return ncclInProgress;
+}
+
+/// Does `work()` now, or on another thread later. All `comms` are blocking, or none.
+template <class Work>
+ncclResult_t run_or_launch(const std::vector<ncclComm_t>& comms, Work work)
+{
+    if (comms.empty() || comms.front()->blocking) return work();
+    return launch(comms, std::move(work));
+}
 template <class Work>
 ncclResult_t run_or_launch(ncclComm_t comm, Work work)
 {
     if (comm->blocking) return work();
-    comm->state = ncclInProgress;
-    comm->join();
-    comm->launcher = std::thread([comm, work = std::move(work)]() mutable {
-        comm->state = sleep_before_launch(comm) ? work() : ncclInternalError;
-    });
-    return ncclInProgress;
+    return launch({comm}, std::move(work));
 }
 
 ncclResult_t collect(collprobe::stand_in::scripted& script, ncclComm_t comm, operation what, cudaStream_t on)
@@ -495,35 +516,32 @@ ncclResult_t end_group()
         (call.comm->blocking ? blocking : non_blocking) = true;
     }
     if (blocking && non_blocking) return ncclInvalidUsage;
-    ncclResult_t result = ncclSuccess;
+    // The sends and receives of a communicator become one operation, on the stream of the first.
+    std::vector<collected> all;
     for (const ncclComm_t comm : comms) {
-        // The sends and receives of a communicator become one operation, on the stream of the first.
-        std::vector<collected> own;
         auto transfers = std::make_shared<std::vector<transfer>>();
         cudaStream_t transfers_on = nullptr;
         for (collected& call : calls) {
             if (call.comm != comm) continue;
             if (call.what.what != kind::transfers) {
-                own.push_back(std::move(call));
+                all.push_back(std::move(call));
                 continue;
             }
             if (transfers->empty()) transfers_on = call.on;
             transfers->push_back(call.what.transfers->front());
         }
         if (!transfers->empty()) {
-            own.push_back({comm, {kind::transfers, nullptr, nullptr, 0, ncclUint8, ncclSum, 0, transfers}, transfers_on});
+            all.push_back({comm, {kind::transfers, nullptr, nullptr, 0, ncclUint8, ncclSum, 0, transfers}, transfers_on});
         }
-        const ncclResult_t code = run_or_launch(comm, [own = std::move(own)] {
-            for (const collected& call : own) {
-                if (const ncclResult_t failed = enqueue_now(call.comm, call.what, call.on); failed != ncclSuccess) {
-                    return failed;
-                }
-            }
-            return ncclSuccess;
-        });
-        if (code != ncclSuccess) result = code;
     }
-    return result;
+    return run_or_launch(comms, [all = std::move(all)] {
+        for (const collected& call : all) {
+            if (const ncclResult_t failed = enqueue_now(call.comm, call.what, call.on); failed != ncclSuccess) {
+                return failed;
+            }
+        }
+        return ncclSuccess;
+    });
 }
 
 } // namespace
