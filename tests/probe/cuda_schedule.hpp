@@ -45,7 +45,7 @@ struct slot_result {
 };
 
 template <element T, scan::scan_features features>
-slot_result reduce_slot(const scan::scan_input<T>& input, std::uint64_t first, std::uint64_t count)
+slot_result reduce_slot(const scan::scan_input<T>& input, std::uint64_t first, std::uint32_t count)
 {
     constexpr unsigned threads = scan::block_threads;
     constexpr std::uint64_t per_period = scan::per_words16<T> * threads;
@@ -114,7 +114,7 @@ slot_result reduce_slot(const scan::scan_input<T>& input, std::uint64_t first, s
         result.value.sum_of_squares = total.squares;
     }
     const scan::digest_totals digest = merge_block(digests);
-    if constexpr (features.digest) result.digest = {digest.first, digest.second, count * sizeof(T)};
+    if constexpr (features.digest) result.digest = {digest.first, digest.second, std::uint64_t{count} * sizeof(T)};
     result.dot = merge_block(dots).value;
     return result;
 }
@@ -136,13 +136,16 @@ slot_result reduce(const scan::scan_input<T>& input, std::uint64_t count)
     for (std::uint64_t slot = 0; slot < plan.slots; ++slot) {
         const std::uint64_t first = slot * plan.length;
         const std::uint64_t left = count - first;
-        slots.push_back(reduce_slot<T, features>(input, first, left < plan.length ? left : plan.length));
+        slots.push_back(
+            reduce_slot<T, features>(input, first, static_cast<std::uint32_t>(left < plan.length ? left : plan.length)));
     }
     slot_result result;
     result.value.type = element_traits<T>::type;
     result.value.has_digest = features.digest ? 1 : 0;
     const auto counts = merge_slots<scan::slot_counts>(
-        slots, [](const slot_result& slot) { return scan::slot_counts::of(slot.value, slot.digest); });
+        slots, [](const slot_result& slot) { return scan::slot_counts::of(slot.value); });
+    const auto digest = merge_slots<scan::digest_totals>(slots,
+        [](const slot_result& slot) { return scan::digest_totals{slot.digest.first, slot.digest.second}; });
     const auto extent = merge_slots<scan::slot_extent>(
         slots, [](const slot_result& slot) { return scan::slot_extent::of(slot.value, slot.dot); });
     scan::open_result<T>(counts, extent, result.value);
@@ -155,7 +158,7 @@ slot_result reduce(const scan::scan_input<T>& input, std::uint64_t count)
             slots, [&](const slot_result& slot) { return scan::slot_distances::of<T>(slot.value, scale, mean); });
         scan::close_result(distances, mean, result.value);
     }
-    result.digest = {counts.digest_first, counts.digest_second, counts.count * sizeof(T)};
+    result.digest = {digest.first, digest.second, counts.count * sizeof(T)};
     result.dot = extent.dot;
     return result;
 }

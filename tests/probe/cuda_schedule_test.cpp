@@ -79,7 +79,7 @@ TEST_CASE("the schedule of the kernels gives the statistics of the host - a slot
     const std::vector<half> data = adversarial::random_elements<half>(700 * 2048 + 99, 0, 1, 5);
     using namespace collprobe::cuda_schedule;
     slot_result slot = reduce_slot<half, scan::scan_features{true, true, false, false}>(
-        input_of(data.data(), data.size()), 0, data.size());
+        input_of(data.data(), data.size()), 0, static_cast<std::uint32_t>(data.size()));
     const statistics expected = compute_statistics(view<const half>(data));
     slot.value.digest = slot.digest.finish();
     check_same_statistics(slot.value, expected);

@@ -94,13 +94,13 @@ struct partial_results {
     unsigned char* memory;
 
     template <class Partial>
-    __device__ void write(std::uint64_t slot, const Partial& partial) const
+    __device__ void write(unsigned slot, const Partial& partial) const
     {
         *static_cast<Partial*>(static_cast<void*>(memory + slot * workspace::max_partial_bytes)) = partial;
     }
     /// Past the first-level cache, which does not see what other multiprocessors write.
     template <class Partial>
-    __device__ Partial read(std::uint64_t slot) const
+    __device__ Partial read(unsigned slot) const
     {
         static_assert(std::is_trivially_copyable_v<Partial> && sizeof(Partial) % 8 == 0);
         struct words {
@@ -138,7 +138,7 @@ struct block_reduction {
     const Reducer& reducer;
     shared& memory;
 
-    __device__ void reduce_slot(std::uint64_t first, std::uint64_t count, partial_results to, std::uint64_t slot)
+    __device__ void reduce_slot(std::uint64_t first, std::uint32_t count, partial_results to, unsigned slot)
     {
         partial mine = Reducer::identity();
         for (std::uint64_t index = first + threadIdx.x; index < first + count; index += block_threads)
@@ -148,10 +148,10 @@ struct block_reduction {
     }
 
     template <class Result>
-    __device__ void combine(partial_results from, std::uint64_t slots, Result* result)
+    __device__ void combine(partial_results from, unsigned slots, Result* result)
     {
         partial mine = Reducer::identity();
-        for (std::uint64_t slot = threadIdx.x; slot < slots; slot += block_threads)
+        for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
             Reducer::merge(mine, from.template read<partial>(slot));
         const partial all = merge::run(memory, mine);
         if (threadIdx.x == 0) *result = reducer.finish(all);
@@ -171,10 +171,10 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
     __shared__ alignas(16) unsigned char memory[sizeof(typename reduction::shared)];
     __shared__ bool is_last;
     reduction block{reducer, *reinterpret_cast<typename reduction::shared*>(memory)};
-    for (std::uint64_t slot = blockIdx.x; slot < plan.slots; slot += gridDim.x) {
+    for (unsigned slot = blockIdx.x; slot < static_cast<unsigned>(plan.slots); slot += gridDim.x) {
         const std::uint64_t first = slot * plan.length;
         const std::uint64_t left = count - first;
-        block.reduce_slot(first, left < plan.length ? left : plan.length, partials, slot);
+        block.reduce_slot(first, static_cast<std::uint32_t>(left < plan.length ? left : plan.length), partials, slot);
     }
     // Thread 0 wrote the partials of this block: its fence makes them visible before its ticket is.
     if (threadIdx.x == 0) {
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
         __threadfence();
     }
     __syncthreads();
-    if (is_last) block.combine(partials, plan.slots, result);
+    if (is_last) block.combine(partials, static_cast<unsigned>(plan.slots), result);
 }
 
 /// Thread 0 hands the sum of what a block's threads return to the body.

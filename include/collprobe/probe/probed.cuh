@@ -26,12 +26,12 @@ struct block_reduction<scan::result_reducer<T>> {
           scanned(memory)
     {
     }
-    __device__ void reduce_slot(std::uint64_t first, std::uint64_t count, partial_results to, std::uint64_t slot)
+    __device__ void reduce_slot(std::uint64_t first, std::uint32_t count, partial_results to, unsigned slot)
     {
         scanned.reduce_slot(input, first, count, inner::identity().value, to, slot);
     }
     template <class Result>
-    __device__ void combine(partial_results from, std::uint64_t slots, Result* result)
+    __device__ void combine(partial_results from, unsigned slots, Result* result)
     {
         const partial all = scanned.combine(from, slots, inner::identity().value);
         if (threadIdx.x != 0) return;

@@ -42,12 +42,12 @@ struct statistics_block {
     __device__ statistics_block(const Reducer& reducer, shared& memory) : input(input_of(reducer)), scanned(memory)
     {
     }
-    __device__ void reduce_slot(std::uint64_t first, std::uint64_t count, partial_results to, std::uint64_t slot)
+    __device__ void reduce_slot(std::uint64_t first, std::uint32_t count, partial_results to, unsigned slot)
     {
         scanned.reduce_slot(input, first, count, Reducer::identity().value, to, slot);
     }
     template <class Result>
-    __device__ void combine(partial_results from, std::uint64_t slots, Result* result)
+    __device__ void combine(partial_results from, unsigned slots, Result* result)
     {
         const partial all = scanned.combine(from, slots, Reducer::identity().value);
         if (threadIdx.x == 0) *result = Reducer::finish({all.value, all.digest});

@@ -66,25 +66,25 @@ struct scan_block {
         if constexpr (features.digest) memory.multipliers.fill(threadIdx.x);
     }
 
-    __device__ void reduce_slot(const scan::scan_input<T>& input, std::uint64_t first, std::uint64_t count,
-        const statistics& identity, partial_results to, std::uint64_t slot)
+    __device__ void reduce_slot(const scan::scan_input<T>& input, std::uint64_t first, std::uint32_t count,
+        const statistics& identity, partial_results to, unsigned slot)
     {
         const bool aligned = input.aligned();
         if (threadIdx.x == 0) memory.rare = scan::rare_counts::none();
         const scan::digest_multipliers* multipliers = nullptr;
         if constexpr (features.digest) multipliers = &memory.multipliers;
         thread_scan thread(multipliers, threadIdx.x);
-        const std::uint64_t periods = count / per_period;
-        const auto rest = static_cast<unsigned>(count % per_period);
-        for (std::uint64_t begin = 0; begin < periods + (rest != 0 ? 1 : 0); begin += chunk) {
+        const std::uint32_t periods = count / per_period;
+        const std::uint32_t rest = count % per_period;
+        for (std::uint32_t begin = 0; begin < periods + (rest != 0 ? 1 : 0); begin += chunk) {
             const bool is_last = periods - begin < chunk;
-            const unsigned whole = is_last ? static_cast<unsigned>(periods - begin) : chunk;
+            const std::uint32_t whole = is_last ? periods - begin : chunk;
             __syncthreads();
             if (features.digest && threadIdx.x < whole + 1)
                 memory.factors[threadIdx.x] = scan::digest_factors::of_period(first / per_period + begin + threadIdx.x);
             __syncthreads();
-            const std::uint64_t from = first + begin * per_period;
-            const auto offset = static_cast<std::uint32_t>(begin * per_period);
+            const std::uint32_t offset = begin * per_period;
+            const std::uint64_t from = first + offset;
             if (aligned)
                 scan::scan_periods<true>(
                     thread, input, from, offset, whole, is_last ? rest : 0, threadIdx.x, memory.factors, memory.rare);
@@ -98,7 +98,7 @@ struct scan_block {
         digest_state digest;
         if constexpr (features.digest) {
             const scan::digest_totals all = block_merge<scan::digest_totals>::run(memory.digest, thread.digest);
-            digest = {all.first, all.second, count * sizeof(T)};
+            digest = {all.first, all.second, std::uint64_t{count} * sizeof(T)};
         }
         dot_product dot;
         if constexpr (features.dot) dot = block_merge<dot_product>::run(memory.dot, {thread.dot});
@@ -120,18 +120,25 @@ struct scan_block {
     }
 
     /// Merges the slots. On thread 0, `memory.value`, and what is returned, are the result.
-    __device__ partial combine(partial_results from, std::uint64_t slots, const statistics& identity)
+    __device__ partial combine(partial_results from, unsigned slots, const statistics& identity)
     {
         scan::slot_counts counts;
         COLLPROBE_NO_UNROLL
-        for (std::uint64_t slot = threadIdx.x; slot < slots; slot += block_threads) {
-            const partial next = from.template read<partial>(slot);
-            counts.merge(scan::slot_counts::of(next.value, next.digest));
-        }
+        for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
+            counts.merge(scan::slot_counts::of(from.template read<partial>(slot).value));
         counts = block_merge<scan::slot_counts>::run(memory.counts, counts);
+        scan::digest_totals digest;
+        if constexpr (features.digest) {
+            COLLPROBE_NO_UNROLL
+            for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads) {
+                const digest_state next = from.template read<partial>(slot).digest;
+                digest.merge({next.first, next.second});
+            }
+            digest = block_merge<scan::digest_totals>::run(memory.digest, digest);
+        }
         scan::slot_extent extent;
         COLLPROBE_NO_UNROLL
-        for (std::uint64_t slot = threadIdx.x; slot < slots; slot += block_threads) {
+        for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads) {
             const partial next = from.template read<partial>(slot);
             extent.merge(scan::slot_extent::of(next.value, next.dot));
         }
@@ -144,7 +151,7 @@ struct scan_block {
         const std::int32_t scale = memory.value.scale;
         scan::slot_sums sums;
         COLLPROBE_NO_UNROLL
-        for (std::uint64_t slot = threadIdx.x; slot < slots; slot += block_threads)
+        for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
             sums.merge(scan::slot_sums::of<T>(from.template read<partial>(slot).value, scale));
         sums = block_merge<scan::slot_sums>::run(memory.sums, sums);
         if (threadIdx.x == 0) memory.request.pivot = scan::sum_result(sums, memory.value);
@@ -153,17 +160,17 @@ struct scan_block {
             const double mean = memory.request.pivot;
             scan::slot_distances distances;
             COLLPROBE_NO_UNROLL
-            for (std::uint64_t slot = threadIdx.x; slot < slots; slot += block_threads)
+            for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
                 distances.merge(scan::slot_distances::of<T>(from.template read<partial>(slot).value, scale, mean));
             distances = block_merge<scan::slot_distances>::run(memory.distances, distances);
             if (threadIdx.x == 0) scan::close_result(distances, mean, memory.value);
         }
-        return {memory.value, {counts.digest_first, counts.digest_second, counts.count * sizeof(T)}, extent.dot};
+        return {memory.value, {digest.first, digest.second, memory.value.count * sizeof(T)}, extent.dot};
     }
 
 private:
     /// Does what `memory.request` asks for; whether it asked.
-    __device__ bool sum_again(const scan::scan_input<T>& input, std::uint64_t first, std::uint64_t count, bool aligned,
+    __device__ bool sum_again(const scan::scan_input<T>& input, std::uint64_t first, std::uint32_t count, bool aligned,
         scan::shifted_sums& sums)
     {
         __syncthreads();

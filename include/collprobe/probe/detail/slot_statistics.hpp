@@ -98,13 +98,11 @@ struct slot_counts {
     std::uint64_t zero = 0;
     std::uint64_t subnormal = 0;
     std::uint64_t first_nonfinite = no_index;
-    std::uint64_t digest_first = 0;
-    std::uint64_t digest_second = 0;
 
-    COLLPROBE_HD static slot_counts of(const statistics& slot, const digest_state& digest) noexcept
+    COLLPROBE_HD static slot_counts of(const statistics& slot) noexcept
     {
         return {slot.count, slot.nan, slot.positive_infinity, slot.negative_infinity, slot.zero, slot.subnormal,
-            slot.first_nonfinite, digest.first, digest.second};
+            slot.first_nonfinite};
     }
     COLLPROBE_HD void merge(const slot_counts& next) noexcept
     {
@@ -115,8 +113,6 @@ struct slot_counts {
         zero += next.zero;
         subnormal += next.subnormal;
         first_nonfinite = lesser(first_nonfinite, next.first_nonfinite);
-        digest_first += next.digest_first;
-        digest_second += next.digest_second;
     }
 };
 

@@ -481,45 +481,39 @@ COLLPROBE_HD inline void scan_periods(thread_scan<T, features>& scan, const scan
 /// The same part of the same slot once more, mostly from the second-level cache.
 template <bool aligned, element T>
 COLLPROBE_HD inline void sum_shifted(shifted_sums& sums, const byte_source& source, std::uint64_t first,
-    std::uint64_t count, unsigned lane, double factor, double pivot) noexcept
+    std::uint32_t count, unsigned lane, double factor, double pivot) noexcept
 {
     constexpr unsigned per_vector = per_words16<T>;
     constexpr unsigned per_period = per_vector * block_threads;
-    constexpr unsigned batch = aligned ? 4 : 2;
-    const auto distance = [&](T element) {
+    constexpr unsigned batch = aligned ? 4 : 1; // has no influence on the result
+    const auto add = [&](T element) {
+        if (!is_finite(element)) return;
         const double x = widen(element);
-        return (std::is_same_v<T, double> ? x * factor : x) - pivot;
+        sums.add((std::is_same_v<T, double> ? x * factor : x) - pivot);
     };
-    const std::uint64_t end = first + count;
-    std::uint64_t index = first + std::uint64_t{lane} * per_vector;
+    const auto add_vector = [&](const words16& words) {
+        COLLPROBE_UNROLL
+        for (unsigned e = 0; e < per_vector; ++e) add(element_of<T>(words, e));
+    };
+    std::uint64_t byte = first * sizeof(T) + lane * 16;
+    const unsigned before = lane * per_vector;
+    std::uint32_t left = count > before ? count - before : 0; // elements from this thread's next vector on
     COLLPROBE_NO_UNROLL
-    while (index + per_vector <= end) {
+    for (; left >= (batch - 1) * per_period + per_vector; left -= left < batch * per_period ? left : batch * per_period) {
         words16 words[batch];
         COLLPROBE_UNROLL
-        for (unsigned k = 0; k < batch; ++k) {
-            if (index + k * per_period + per_vector <= end)
-                words[k] = source.template load<aligned>((index + k * per_period) * sizeof(T));
-        }
+        for (unsigned k = 0; k < batch; ++k) words[k] = source.template load<aligned>(byte + k * period_bytes);
         COLLPROBE_UNROLL
-        for (unsigned k = 0; k < batch; ++k) {
-            if (index + k * per_period + per_vector > end) continue;
-            COLLPROBE_UNROLL
-            for (unsigned e = 0; e < per_vector; ++e) {
-                const T x = element_of<T>(words[k], e);
-                if (is_finite(x)) sums.add(distance(x));
-            }
-        }
-        index += batch * per_period;
+        for (unsigned k = 0; k < batch; ++k) add_vector(words[k]);
+        byte += batch * period_bytes;
     }
-    // The last vector of this thread may have been passed: go back to where a part of one can be.
-    index = first + (count / per_period) * per_period + std::uint64_t{lane} * per_vector;
-    if (index + per_vector > end) {
-        COLLPROBE_NO_UNROLL
-        for (; index < end; ++index) {
-            const T x = source.template at<T>(index);
-            if (is_finite(x)) sums.add(distance(x));
-        }
+    COLLPROBE_NO_UNROLL
+    for (; left >= per_vector; left -= left < per_period ? left : per_period) {
+        add_vector(source.template load<aligned>(byte));
+        byte += period_bytes;
     }
+    COLLPROBE_NO_UNROLL
+    for (std::uint32_t i = 0; i < left; ++i) add(source.template at<T>(byte / sizeof(T) + i));
 }
 
 } // namespace collprobe::detail
