@@ -15,17 +15,18 @@
 #include <vector>
 
 #include <collprobe/comm/local.hpp>
-#include <collprobe/report/json.hpp>
 #include <collprobe/report/summary.hpp>
 #include <collprobe/report/table.hpp>
 
 #include "conclusion.hpp"
+#include "cuda_run.hpp"
 #include "dataset.hpp"
 #include "options.hpp"
 #include "output_file.hpp"
 #include "pilot.hpp"
 #include "progress.hpp"
 #include "sampler.hpp"
+#include "train.hpp"
 #include "trainer.hpp"
 
 namespace {
@@ -41,52 +42,14 @@ sampler make_sampler(const options& given, const dataset& train)
     return sampler(difficulty_buckets(pilot_losses(train), difficulty_levels));
 }
 
-/// Trains one setting on all ranks. Rank 0's records stand for all: every rank has the same.
-template <class Wire>
+/// Trains one setting where the command line wants it.
 run_result train(const job& work, output_file* jsonl, progress& shown)
 {
-    run_result result;
-    result.name = name(work.seeds);
-    result.history = collprobe::report::run_history(result.name);
-    std::vector<std::uint64_t> weights(static_cast<std::size_t>(work.given.ranks));
-
-    collprobe::local::run(work.given.ranks, [&](collprobe::local::communicator& comm) {
-        const int rank = comm.rank();
-        rank_trainer<Wire, collprobe::local::communicator> self(work, std::move(comm));
-        collprobe::step_record record;
-        for (std::uint64_t step = 0; step < work.given.steps; ++step) {
-            self.step(step);
-            while (self.poll(record)) {
-                if (rank != 0) continue;
-                result.history.add(record);
-                if (jsonl != nullptr) jsonl->write(collprobe::report::json_line(result.name, record));
-                if (work.dumps(record.step)) write_losses(work.dump_folder, record);
-            }
-            if (rank == 0) shown.advance(result.name.c_str());
-        }
-        weights[static_cast<std::size_t>(rank)] = self.weights_digest();
-        if (rank == 0) {
-            result.test_accuracy = self.test_accuracy();
-            result.skipped_updates = self.skipped_updates();
-        }
+    if (work.given.device == device_kind::cuda) return train_on_cuda(work, jsonl, shown);
+    return with_wire_type(work.given.element, [&]<class Wire>(Wire) {
+        return train<rank_trainer<Wire, collprobe::local::communicator>>(work, jsonl, shown,
+            [&](auto rank) { collprobe::local::run(work.given.ranks, rank); });
     });
-    result.weights_agree
-        = std::all_of(weights.begin(), weights.end(), [&](auto each) { return each == weights[0]; });
-    if (jsonl != nullptr) {
-        jsonl->write(collprobe::report::json_line(
-            result.history.summarize(), {{"test_accuracy", result.test_accuracy}}));
-    }
-    return result;
-}
-
-run_result train(const job& work, output_file* jsonl, progress& shown)
-{
-    switch (work.given.element) {
-    case wire_element::bfloat16: return train<collprobe::bfloat16>(work, jsonl, shown);
-    case wire_element::half: return train<collprobe::half>(work, jsonl, shown);
-    case wire_element::float32: break;
-    }
-    return train<float>(work, jsonl, shown);
 }
 
 std::string counted(std::uint64_t count, const std::string& what)
@@ -94,7 +57,7 @@ std::string counted(std::uint64_t count, const std::string& what)
     return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-std::string describe_job(const options& given, const split_dataset& data)
+std::string describe_job(const options& given, const split_dataset& data, const std::string& gpus)
 {
     const char* const element = given.element == wire_element::bfloat16 ? "bfloat16"
         : given.element == wire_element::half                           ? "half"
@@ -104,7 +67,7 @@ std::string describe_job(const options& given, const split_dataset& data)
         + " digits (" + std::to_string(data.test.size()) + " more to test): "
         + counted(static_cast<std::uint64_t>(given.ranks), "rank") + " x batch " + std::to_string(given.batch)
         + ", " + counted(given.steps, "step") + ", " + (given.sampler == sampler_kind::iid ? "iid" : "curriculum") + " sampler, seed "
-        + std::to_string(given.seed) + ".\nGradients travel as " + element
+        + std::to_string(given.seed) + (gpus.empty() ? "" : ", on " + gpus) + ".\nGradients travel as " + element
         + ", a bucket per layer: 0 is the output layer, 1 the second hidden one, 2 the first.\n";
 }
 
@@ -130,11 +93,12 @@ std::string report(const std::vector<run_result>& runs)
 
 int run(const options& given)
 {
+    const std::string gpus = given.device == device_kind::cuda ? describe_gpus() : "";
     const split_dataset data = split(read_digits(given.data));
     std::optional<output_file> jsonl; // before anything that takes long
     if (!given.jsonl.empty()) jsonl.emplace(given.jsonl);
     const sampler samples = make_sampler(given, data.train);
-    std::fputs(describe_job(given, data).c_str(), stdout);
+    std::fputs(describe_job(given, data, gpus).c_str(), stdout);
     if (std::fflush(stdout) != 0) throw std::runtime_error("the report could not be written to stdout");
 
     std::vector<run_result> runs;

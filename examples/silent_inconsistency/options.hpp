@@ -26,6 +26,8 @@ namespace trainer {
 
 enum class wire_element { float32, bfloat16, half };
 enum class sampler_kind { curriculum, iid };
+enum class device_kind { host, cuda };
+inline constexpr int max_cuda_ranks = 64; // as many as local::device_group takes
 
 /// The command line.
 struct options {
@@ -34,6 +36,7 @@ struct options {
     std::size_t batch = 32;
     std::size_t hidden = 64;
     std::vector<setting> settings = {setting::strict, setting::mild, setting::significant};
+    device_kind device = device_kind::host;
     sampler_kind sampler = sampler_kind::curriculum;
     std::uint64_t seed = 1;
     wire_element element = wire_element::float32;
@@ -62,11 +65,13 @@ Trains a small network on handwritten digits with n ranks (threads) three times:
 (strict), with another seed on rank 0 (mild) and with a seed per rank (significant). The weights stay equal on all
 ranks every time, and so the training curves look fine; probes around the all-reduce show what does not agree.
 
-  --ranks N              ranks, 1 to 256 (8)
+  --ranks N              ranks, 1 to 256; with --device cuda to 64 (8)
   --steps N              optimiser steps per setting (300)
   --batch N              samples per rank and step (32)
   --hidden N             units in each of the two hidden layers (64)
   --settings LIST        of strict, mild, significant (all three; with --fault: strict)
+  --device KIND          what the ranks train on: host (the CPU), or cuda (the GPUs of this machine, which the ranks
+                         share round robin: one is enough) (host)
   --sampler KIND         curriculum: the seed picks one of eight pools of equal difficulty for the step;
                          iid: every step draws from all samples (curriculum)
   --seed N               seed of the run (1)
@@ -201,6 +206,9 @@ inline void check_together(const options& given, bool settings_given, bool dump_
             throw usage_error("--fault: one rank has no other to duplicate");
         }
     }
+    if (given.device == device_kind::cuda && given.ranks > max_cuda_ranks) {
+        throw usage_error("--ranks: at most " + std::to_string(max_cuda_ranks) + " with --device cuda");
+    }
     if (dump_steps_given && given.dump.empty()) throw usage_error("--dump-steps needs --dump");
     for (const std::uint64_t step : given.dump_steps) {
         if (step >= given.steps)
@@ -256,6 +264,9 @@ inline options parse_options(const std::vector<std::string>& arguments)
                     {"mild", setting::mild}, {"significant", setting::significant}};
                 result.settings.push_back(detail::choose(option, part, words));
             }
+        } else if (option == "--device") {
+            constexpr detail::word<device_kind> words[] = {{"host", device_kind::host}, {"cuda", device_kind::cuda}};
+            result.device = detail::choose(option, value(), words);
         } else if (option == "--sampler") {
             constexpr detail::word<sampler_kind> words[]
                 = {{"curriculum", sampler_kind::curriculum}, {"iid", sampler_kind::iid}};

@@ -2,11 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,42 +14,24 @@
 #include <collprobe/record.hpp>
 #include <collprobe/view.hpp>
 
-#include "dataset.hpp"
 #include "dump.hpp"
 #include "faults.hpp"
+#include "job.hpp"
 #include "model.hpp"
-#include "options.hpp"
-#include "sampler.hpp"
 
 namespace trainer {
 
-/// What all ranks of a run read and none changes.
-struct job {
-    const options& given;
-    const split_dataset& data;
-    const sampler& samples;
-    setting seeds;
-    std::filesystem::path dump_folder; ///< empty: no dump
-
-    bool dumps(std::uint64_t step) const
-    {
-        const auto& steps = given.dump_steps;
-        return !dump_folder.empty() && std::find(steps.begin(), steps.end(), step) != steps.end();
-    }
-};
-
-/// One rank of a data-parallel training run. `Wire` is the element type that gradients travel as.
+/// One rank of a data-parallel training run on the CPU. `Wire` is the element type that gradients travel
+/// as; `device_trainer` is its like for any device.
 ///
-/// A bucket is a layer, numbered in the order in which the backward pass finishes them: bucket 0 is
-/// the output layer. Every all-reduce starts as soon as its layer is ready, out of place, so that the
-/// probes see each rank's own gradient.
+/// Every all-reduce starts as soon as its layer is ready, out of place, so that the probes see each
+/// rank's own gradient.
 template <class Wire, class Communicator>
 class rank_trainer {
 public:
     rank_trainer(const job& work, Communicator comm)
         : job_(work),
-          model_({pixels, work.given.hidden, work.given.hidden, classes}, derive(work.given.seed, 1000),
-              work.given.dropout),
+          model_(work.widths(), work.weights_seed(), work.given.dropout),
           comm_(std::move(comm), {.alignment = collprobe::alignment_mode::exact})
     {
         for (std::size_t bucket = 0; bucket < model_.layers(); ++bucket) {
@@ -66,22 +45,10 @@ public:
     /// One step of stochastic gradient descent: the same update on every rank.
     void step(std::uint64_t number)
     {
-        const std::optional<fault>& injected = job_.given.injected;
-        const bool duplicates
-            = injected && injected->kind == fault_kind::duplicate && injected->hits(comm_.rank(), number, 0);
-        const int as_rank = duplicates ? (comm_.rank() + 1) % comm_.size() : comm_.rank();
-        const std::uint64_t seed = rank_seed(job_.seeds, job_.given.seed, as_rank);
-
-        std::vector<std::size_t> samples
-            = job_.samples.draw(derive(seed, 1), number, as_rank, job_.given.batch);
-        load(samples, derive(derive(seed, 2), number));
-        const double loss = model_.forward(inputs_, labels_, dropout_seeds_);
+        job_.load(comm_.rank(), comm_.size(), number, batch_);
+        const double loss = model_.forward(batch_.inputs, batch_.labels, batch_.dropout_seeds);
         model_.backward([&](std::size_t layer) { send(bucket_of(layer), number); });
-
-        // The digest of the sorted ids: the same samples in another order are the same data.
-        std::sort(samples.begin(), samples.end());
-        const std::uint64_t ids = collprobe::digest(collprobe::view<const std::size_t>(samples));
-        comm_.end_step(number, {.loss = loss, .sample_digest = ids}, stream_);
+        comm_.end_step(number, {.loss = loss, .sample_digest = batch_.sample_digest}, stream_);
         dump(number);
         stream_.synchronize();
         update();
@@ -105,34 +72,14 @@ public:
     }
 
 private:
-    std::size_t layer_of(std::size_t bucket) const { return model_.layers() - 1 - bucket; }
-    std::size_t bucket_of(std::size_t layer) const { return model_.layers() - 1 - layer; }
-
-    /// The units to drop depend on seed, step and sample, not on the place in the batch: a run is the
-    /// same however samples are dealt out. (By place, one seed would drop the same units for sample k
-    /// of every rank, and so make gradients more alike than independent ones.)
-    void load(const std::vector<std::size_t>& samples, std::uint64_t dropout_seed)
-    {
-        const dataset& train = job_.data.train;
-        inputs_.clear();
-        labels_.clear();
-        dropout_seeds_.clear();
-        for (const std::size_t sample : samples) {
-            inputs_.insert(inputs_.end(), train.image(sample), train.image(sample) + pixels);
-            labels_.push_back(train.labels[sample]);
-            dropout_seeds_.push_back(derive(dropout_seed, sample));
-        }
-    }
-
     /// Hands a layer's gradient to the all-reduce, after what a fault makes of it.
     void send(std::size_t bucket, std::uint64_t step)
     {
-        const std::optional<fault>& injected = job_.given.injected;
-        const bool hit = injected && injected->hits(comm_.rank(), step, bucket);
-        if (!hit || injected->kind != fault_kind::stale) { // a stale buffer is what nobody wrote to
+        const fault* const hit = job_.fault_in(comm_.rank(), step, bucket);
+        if (hit == nullptr || hit->kind != fault_kind::stale) { // a stale buffer is what nobody wrote to
             const auto gradient = model_.gradient(layer_of(bucket));
             staging_.assign(gradient.begin(), gradient.end());
-            if (hit) damage(*injected, staging_, derive(derive(job_.given.seed, 2000), bucket));
+            if (hit != nullptr) damage(*hit, staging_, job_.fault_seed(bucket));
             for (std::size_t i = 0; i < staging_.size(); ++i)
                 send_[bucket][i] = static_cast<Wire>(staging_[i]);
         }
@@ -173,9 +120,7 @@ private:
 
     const job& job_;
     mlp<float> model_;
-    std::vector<float> inputs_;
-    std::vector<int> labels_;
-    std::vector<std::uint64_t> dropout_seeds_;
+    step_batch batch_;
     std::vector<float> staging_;
     std::vector<std::vector<Wire>> send_; // [bucket][element], as the next two
     std::vector<std::vector<Wire>> receive_;

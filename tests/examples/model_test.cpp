@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include "../../examples/silent_inconsistency/model.hpp"
+#include "random_batch.hpp"
 
 using namespace trainer;
 
@@ -13,31 +14,13 @@ namespace {
 
 constexpr std::size_t batch = 7;
 
-struct batch_data {
-    std::vector<double> inputs;
-    std::vector<int> labels;
-    std::vector<std::uint64_t> dropout_seeds;
-};
-
-batch_data random_batch(std::size_t width, int classes, std::uint64_t seed)
-{
-    random_stream random(seed);
-    batch_data data;
-    for (std::size_t i = 0; i < batch * width; ++i) data.inputs.push_back(i % 5 == 0 ? 0 : random.uniform());
-    for (std::size_t i = 0; i < batch; ++i) {
-        data.labels.push_back(static_cast<int>(random.below(static_cast<std::size_t>(classes))));
-        data.dropout_seeds.push_back(random.next());
-    }
-    return data;
-}
-
 } // namespace
 
 TEST_CASE("the backward pass equals finite differences of the loss, with dropout and without")
 {
     for (const double dropout : {0.0, 0.3}) {
         mlp<double> model({6, 9, 8, 4}, 3, dropout);
-        const batch_data data = random_batch(6, 4, 11);
+        const batch_data data = random_batch(batch, 6, 4, 11);
         model.forward(data.inputs, data.labels, data.dropout_seeds);
         std::vector<std::size_t> order;
         model.backward([&](std::size_t layer) { order.push_back(layer); });
@@ -68,7 +51,7 @@ TEST_CASE("float and double models compute the same gradient to the precision of
 {
     mlp<double> wide({6, 9, 4}, 3, 0.3);
     mlp<float> narrow({6, 9, 4}, 3, 0.3);
-    const batch_data data = random_batch(6, 4, 5);
+    const batch_data data = random_batch(batch, 6, 4, 5);
     const std::vector<float> inputs(data.inputs.begin(), data.inputs.end());
     CHECK(wide.forward(data.inputs, data.labels, data.dropout_seeds)
         == doctest::Approx(narrow.forward(inputs, data.labels, data.dropout_seeds)).epsilon(1e-5));
@@ -84,7 +67,7 @@ TEST_CASE("float and double models compute the same gradient to the precision of
 TEST_CASE("dropout follows the seed of the sample, wherever it stands in the batch")
 {
     mlp<double> model({6, 9, 4}, 3, 0.5);
-    const batch_data data = random_batch(6, 4, 5);
+    const batch_data data = random_batch(batch, 6, 4, 5);
     const auto loss_of = [&](std::size_t sample, std::uint64_t seed) {
         return model.forward({data.inputs.data() + sample * 6, 6}, {&data.labels[sample], 1}, {&seed, 1});
     };

@@ -31,6 +31,7 @@ TEST_CASE("without options the defaults of the help text hold")
     CHECK(given.batch == 32);
     CHECK(given.hidden == 64);
     CHECK(given.seed == 1);
+    CHECK(given.device == device_kind::host);
     CHECK(given.settings.size() == 3);
     CHECK_FALSE(given.injected.has_value());
 }
@@ -41,11 +42,12 @@ TEST_CASE("every option is understood, with a space or an equals sign")
         {"--ranks=3", "--steps", "70", "--batch=9", "--settings", "significant,strict", "--sampler", "iid",
             "--seed", "18446744073709551615", "--element=half", "--dump", "d", "--dump-steps", "0,69",
             "--jsonl", "a=b.jsonl", "--learning-rate", "0.5", "--momentum=0", "--dropout", "0", "--hidden",
-            "5", "--data", "x", "--fault", "rank=2,kind=noise,at=69,factor=0.5,bucket=1"});
+            "5", "--device=cuda", "--data", "x", "--fault", "rank=2,kind=noise,at=69,factor=0.5,bucket=1"});
     CHECK(given.ranks == 3);
     CHECK(given.steps == 70);
     CHECK(given.batch == 9);
     CHECK(given.settings == std::vector<setting>{setting::strict, setting::significant});
+    CHECK(given.device == device_kind::cuda);
     CHECK(given.sampler == sampler_kind::iid);
     CHECK(given.seed == ~std::uint64_t{0});
     CHECK(given.element == wire_element::half);
@@ -121,3 +123,10 @@ TEST_CASE("limits are shown as short as they can be")
 }
 
 TEST_CASE("help wins over everything behind it") { CHECK(parse_options({"--help", "--nonsense"}).help); }
+
+TEST_CASE("on GPUs there are at most 64 ranks")
+{
+    CHECK(refusal({"--device", "cuda", "--ranks", "64"}) == "accepted");
+    CHECK(refusal({"--device", "cuda", "--ranks", "65"}) == "--ranks: at most 64 with --device cuda");
+    CHECK(refusal({"--device", "gpu"}) == "--device: 'gpu' is none of host, cuda");
+}

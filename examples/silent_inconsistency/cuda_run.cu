@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <string>
+
+#include <cuda_runtime.h>
+
+#include <collprobe/collprobe.cuh>
+#include <collprobe/comm/local_device.hpp>
+#include <collprobe/device/cuda_peers.hpp>
+
+#include "cuda_run.hpp"
+#include "device_trainer.hpp"
+#include "train.hpp"
+
+namespace trainer {
+
+namespace cuda = collprobe::cuda;
+namespace local = collprobe::local;
+
+static_assert(max_cuda_ranks == local::device_communicator<cuda::device>::max_ranks);
+
+std::string describe_gpus()
+{
+    const int count = ordinal_count(cuda::device{});
+    cudaDeviceProp first{};
+    cuda::check(cudaGetDeviceProperties(&first, 0), "cudaGetDeviceProperties", 0);
+    return std::to_string(count) + (count == 1 ? " GPU (" : " GPUs (") + first.name + ")";
+}
+
+run_result train_on_cuda(const job& work, output_file* jsonl, progress& shown)
+{
+    return with_wire_type(work.given.element, [&]<class Wire>(Wire) {
+        return train<device_trainer<Wire, local::device_communicator<cuda::device>>>(work, jsonl, shown,
+            [&](auto rank) { local::run_on<cuda::device>(work.given.ranks, {}, rank); });
+    });
+}
+
+} // namespace trainer

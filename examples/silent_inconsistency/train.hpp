@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <collprobe/element.hpp>
+#include <collprobe/record.hpp>
+#include <collprobe/report/json.hpp>
+#include <collprobe/report/summary.hpp>
+
+#include "conclusion.hpp"
+#include "dump.hpp"
+#include "job.hpp"
+#include "options.hpp"
+#include "output_file.hpp"
+#include "progress.hpp"
+
+namespace trainer {
+
+/// Trains one setting on all ranks, each a `Trainer`. Rank 0's records stand for all: every rank has the
+/// same. `run_ranks(fn)` calls `fn(communicator&)` once for each rank, on a thread of its own.
+template <class Trainer, class RunRanks>
+run_result train(const job& work, output_file* jsonl, progress& shown, RunRanks run_ranks)
+{
+    run_result result;
+    result.name = name(work.seeds);
+    result.history = collprobe::report::run_history(result.name);
+    std::vector<std::uint64_t> weights(static_cast<std::size_t>(work.given.ranks));
+
+    run_ranks([&](auto& comm) {
+        const int rank = comm.rank();
+        Trainer self(work, std::move(comm));
+        collprobe::step_record record;
+        for (std::uint64_t step = 0; step < work.given.steps; ++step) {
+            self.step(step);
+            while (self.poll(record)) {
+                if (rank != 0) continue;
+                result.history.add(record);
+                if (jsonl != nullptr) jsonl->write(collprobe::report::json_line(result.name, record));
+                if (work.dumps(record.step)) write_losses(work.dump_folder, record);
+            }
+            if (rank == 0) shown.advance(result.name.c_str());
+        }
+        weights[static_cast<std::size_t>(rank)] = self.weights_digest();
+        if (rank == 0) {
+            result.test_accuracy = self.test_accuracy();
+            result.skipped_updates = self.skipped_updates();
+        }
+    });
+    result.weights_agree
+        = std::all_of(weights.begin(), weights.end(), [&](auto each) { return each == weights[0]; });
+    if (jsonl != nullptr) {
+        jsonl->write(collprobe::report::json_line(
+            result.history.summarize(), {{"test_accuracy", result.test_accuracy}}));
+    }
+    return result;
+}
+
+/// Calls `fn` with a value of the type that gradients travel as.
+template <class Fn>
+auto with_wire_type(wire_element element, Fn fn)
+{
+    switch (element) {
+    case wire_element::bfloat16: return fn(collprobe::bfloat16{});
+    case wire_element::half: return fn(collprobe::half{});
+    case wire_element::float32: break;
+    }
+    return fn(float{});
+}
+
+} // namespace trainer
