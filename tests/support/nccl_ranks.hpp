@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <collprobe/comm/nccl.hpp>
+
+#include "tests/support/run_ranks.hpp"
+
+/// Ranks as threads with an owned NCCL communicator each, over NCCL or its stand-in.
+namespace collprobe::testing {
+
+/// Runs `fn(nccl::communicator&)` for each of `ranks` ranks, on one of `devices` devices each, and returns
+/// how each ended. A rank that throws tells its peers nothing, as in real life.
+template <class Fn>
+std::vector<rank_outcome> run_each_nccl(
+    int ranks, int devices, const nccl::options& settings, Fn fn, int deadline_s = 60)
+{
+    const watchdog guard("run_each_nccl", deadline_s);
+    std::vector<rank_outcome> outcomes(static_cast<std::size_t>(ranks));
+    const ncclUniqueId id = nccl::unique_id();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+        threads.emplace_back([&, rank] {
+            try {
+                const collprobe::cuda::device_guard current(rank % devices);
+                auto comm = nccl::communicator::create(id, rank, ranks, rank % devices, settings);
+                fn(comm);
+            } catch (...) {
+                outcomes[static_cast<std::size_t>(rank)].thrown = std::current_exception();
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return outcomes;
+}
+
+/// Provides the conformance suite with such ranks.
+struct nccl_provider {
+    using communicator = nccl::communicator;
+    int ranks = 1;
+    nccl::options settings = {};
+    int devices = 8;
+    int deadline_s = 120;
+
+    int size() const { return ranks; }
+    /// Runs `fn(communicator&)` on every rank; rethrows what a rank threw, after aborting the others.
+    template <class Fn>
+    void run(Fn fn) const
+    {
+        std::mutex together;
+        std::vector<nccl::communicator_ref> all;
+        std::exception_ptr first;
+        const auto outcomes = run_each_nccl(ranks, devices, settings, [&](nccl::communicator& comm) {
+            {
+                const std::lock_guard lock(together);
+                all.push_back(comm);
+            }
+            try {
+                fn(comm);
+            } catch (...) {
+                const std::lock_guard lock(together);
+                if (!first) first = std::current_exception();
+                for (const auto& each : all) each.abort("a rank threw");
+                throw;
+            }
+        }, deadline_s);
+        if (first) std::rethrow_exception(first);
+        for (const rank_outcome& outcome : outcomes) {
+            if (outcome.thrown) std::rethrow_exception(outcome.thrown);
+        }
+    }
+};
+
+} // namespace collprobe::testing
