@@ -59,8 +59,9 @@ struct scratch {
 };
 
 /// The ranks listed exchange by files, and get rank 0's value if nobody fails.
-std::vector<ended> exchange(const scratch& where, const std::vector<int>& ranks, int size,
-    std::int64_t timeout_ms = 10'000, const std::function<void(int)>& before = [](int) {})
+std::vector<ended> exchange(
+    const scratch& where, const std::vector<int>& ranks, int size, std::int64_t timeout_ms = 10'000,
+    const std::function<void(int)>& before = [](int) {})
 {
     std::atomic<int> wrong{0};
     auto outcomes = run_as_threads(ranks, [&](int rank) {
@@ -243,7 +244,8 @@ TEST_CASE("a peer without rank 0 says where it waited, and takes its file away")
 {
     const scratch where;
     const auto outcomes = exchange(where, {1}, 2, 200);
-    check_error(outcomes[0], status::timeout, {0}, {"rank 0 did not answer in " + where.path + " within 200 ms"});
+    check_error(
+        outcomes[0], status::timeout, {0}, {"rank 0 did not answer in " + where.path + " within 200 ms"});
     CHECK(files::is_empty(where.path));
 }
 
@@ -256,7 +258,8 @@ TEST_CASE("who has another token gets nothing")
         bootstrap::exchange_file(job_of(rank, 2, 0, rank == 0 ? "this" : "that"), rank == 0 ? unused : value,
             where.path, {.timeout_ms = 600});
     });
-    check_error(outcomes[0], status::timeout, {1}, {"rank 1 of 2 did not join", "no proof", "collprobe-rank-1"});
+    check_error(
+        outcomes[0], status::timeout, {1}, {"rank 1 of 2 did not join", "no proof", "collprobe-rank-1"});
     check_error(outcomes[1], status::timeout, {0}, {"rank 0 did not answer"});
     CHECK(value == made_by(1));
 }
@@ -291,12 +294,14 @@ TEST_CASE("a directory that cannot be used is an error of each rank at once")
         CHECK(each.after_ms < 3'000);
     }
     for (const auto& each : run(where.path + "-missing/exchange")) {
-        check_error(each, status::device_failure, {}, {"cannot make the directory", "no such file or directory"});
+        check_error(
+            each, status::device_failure, {}, {"cannot make the directory", "no such file or directory"});
     }
     for (const auto& each : run("")) check_error(each, status::invalid_argument, {}, {"COLLPROBE_PATH"});
     if (geteuid() == 0) {
         // Root may write anywhere but where nobody can.
-        for (const auto& each : run("/proc/collprobe")) check_error(each, status::device_failure, {}, {"/proc/collprobe"});
+        for (const auto& each : run("/proc/collprobe"))
+            check_error(each, status::device_failure, {}, {"/proc/collprobe"});
     } else {
         const std::string closed = where.root.string() + "/closed";
         files::create_directory(closed);
@@ -312,7 +317,8 @@ TEST_CASE("ranks that differ in the size of the job or of the value are named")
     const scratch where;
     const auto sizes = run_as_threads({0, 1}, [&](int rank) {
         id value{};
-        bootstrap::exchange_file(job_of(rank, rank == 0 ? 2 : 4, 0), value, where.path, {.timeout_ms = 5'000});
+        bootstrap::exchange_file(
+            job_of(rank, rank == 0 ? 2 : 4, 0), value, where.path, {.timeout_ms = 5'000});
     });
     const auto values = run_as_threads({0, 1}, [&](int rank) {
         id large{};

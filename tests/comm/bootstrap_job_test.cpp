@@ -16,11 +16,12 @@ using bootstrap::job;
 
 namespace {
 
-constexpr const char* all_variables[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-    "MASTER_PORT", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", "PMI_RANK", "PMI_SIZE",
-    "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID",
-    "SLURM_JOB_ID", "SLURM_STEP_ID", "COLLPROBE_PORT", "COLLPROBE_PATH", "COLLPROBE_JOB_TOKEN"};
+constexpr const char* all_variables[]
+    = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
+        "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID",
+        "SLURM_JOB_ID", "SLURM_STEP_ID", "COLLPROBE_PORT", "COLLPROBE_PATH", "COLLPROBE_JOB_TOKEN"};
 
 using variables = std::vector<std::pair<const char*, const char*>>;
 
@@ -144,11 +145,14 @@ TEST_CASE("launchers inside launchers, the inner one counts")
 TEST_CASE("launchers that disagree are named with their values")
 {
     // By hand, perhaps left over in the shell: every process would be rank 0.
-    check_refused({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
-        {"RANK=0, WORLD_SIZE=1 (torchrun)", "OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=2 (Open MPI)", "disagree"});
+    check_refused(
+        {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
+        {"RANK=0, WORLD_SIZE=1 (torchrun)", "OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=2 (Open MPI)",
+            "disagree"});
     check_refused({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}},
         {"RANK=0, WORLD_SIZE=1", "SLURM_PROCID=1, SLURM_NTASKS=2 (Slurm)"});
-    check_refused({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
+    check_refused(
+        {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
         {"OMPI_COMM_WORLD_RANK=1", "PMI_RANK=0"});
 }
 

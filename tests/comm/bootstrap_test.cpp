@@ -207,10 +207,7 @@ TEST_CASE("every rank gets rank 0's value")
     }
 }
 
-TEST_CASE("256 ranks")
-{
-    check_exchange(jobs_of(256), {.timeout_ms = 25'000});
-}
+TEST_CASE("256 ranks") { check_exchange(jobs_of(256), {.timeout_ms = 25'000}); }
 
 TEST_CASE("by name, by number, with IPv6")
 {
@@ -376,7 +373,9 @@ TEST_CASE("a port that is taken is an error of rank 0 at once")
 TEST_CASE("arguments that no exchange can have")
 {
     const auto run = [](const job& of, auto& value) {
-        return run_as_threads({0}, [&](int) { bootstrap::exchange_tcp(of, value, {.timeout_ms = 100}); }).at(0);
+        return run_as_threads({0}, [&](int) {
+            bootstrap::exchange_tcp(of, value, {.timeout_ms = 100});
+        }).at(0);
     };
     id value;
     job of = job_of(0, 2, 4711);
@@ -437,7 +436,8 @@ TEST_CASE("strays that go away at any point")
     succeeds_in_spite_of([](const job& of) {
         raw_connection(of.port).close();
         raw_connection(of.port).reset();
-        for (const std::size_t cut : {std::size_t{1}, std::size_t{9}, wire::hello_bytes - 1, wire::hello_bytes}) {
+        for (const std::size_t cut :
+            {std::size_t{1}, std::size_t{9}, wire::hello_bytes - 1, wire::hello_bytes}) {
             for (const bool hard : {false, true}) {
                 raw_connection leaving(of.port);
                 const wire::hash nonce = leaving.root_nonce();
@@ -493,7 +493,8 @@ TEST_CASE("who has another token gets nothing, and does not disturb")
         id unused;
         bootstrap::exchange_tcp(own, rank == 1 ? value : unused, {.timeout_ms = 800});
     });
-    check_error(outcomes[0], status::timeout, {1}, {"rank 1 of 2 did not join", "turned away", "(as rank 1) did not prove"});
+    check_error(outcomes[0], status::timeout, {1},
+        {"rank 1 of 2 did not join", "turned away", "(as rank 1) did not prove"});
     check_error(outcomes[1], status::mismatch, {0}, {"did not accept this rank's proof", "token"});
     CHECK(value == made_by(1));
 }
@@ -597,7 +598,7 @@ TEST_CASE("ranks that differ in the size of the job or of the value are named")
         for (const auto& each : outcomes) CHECK(each.after_ms < 5'000);
         return outcomes;
     };
-    for (const auto& each : run([](const std::vector<job>& jobs, int rank) {
+    for (const auto& each : run([](const std::vector<job>&jobs, int rank) {
              job own = jobs[static_cast<std::size_t>(rank)];
              if (rank == 1) own.size = 4;
              id value;
@@ -605,7 +606,7 @@ TEST_CASE("ranks that differ in the size of the job or of the value are named")
          })) {
         check_error(each, status::mismatch, {1}, {"a job of 4 ranks, rank 0 in one of 2"});
     }
-    for (const auto& each : run([](const std::vector<job>& jobs, int rank) {
+    for (const auto& each : run([](const std::vector<job>&jobs, int rank) {
              id large;
              int small = 0;
              if (rank == 1) bootstrap::exchange_tcp(jobs[1], small, {.timeout_ms = 10'000});
@@ -634,7 +635,8 @@ TEST_CASE("a rank that dies after it joined ends the exchange for all, by name")
         bootstrap::exchange_tcp(jobs[static_cast<std::size_t>(rank)], value, {.timeout_ms = 10'000});
     });
     for (const std::size_t i : {0u, 1u}) {
-        check_error(outcomes[i], status::peer_failure, {2}, {"rank 2 left before all ranks had joined", "rank 3 had not"});
+        check_error(outcomes[i], status::peer_failure, {2},
+            {"rank 2 left before all ranks had joined", "rank 3 had not"});
         CHECK(outcomes[i].after_ms < 5'000);
     }
 }
@@ -671,7 +673,8 @@ TEST_CASE("rank 0 that dies ends the wait of its peers")
         count = 0;
         wire::receive_some(peer.get(), consent, sizeof consent, count);
     });
-    check_error(outcomes[0], status::peer_failure, {0}, {"closed the connection before all ranks had joined"});
+    check_error(
+        outcomes[0], status::peer_failure, {0}, {"closed the connection before all ranks had joined"});
     CHECK(outcomes[0].after_ms < 5'000);
     CHECK(value == made_by(1)); // all ranks have it, or none
 }

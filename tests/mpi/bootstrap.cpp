@@ -78,9 +78,8 @@ int main(int argc, char** argv)
     for (const double each : many) CHECK(each == 2.5);
 
     // Every rank gets an error that names rank 1, and nobody hangs.
-    const auto differing = thrown_by([&] {
-        bootstrap::exchange_mpi(MPI_COMM_WORLD, view<double>(many.data(), rank == 1 ? 2 : 3));
-    });
+    const auto differing = thrown_by(
+        [&] { bootstrap::exchange_mpi(MPI_COMM_WORLD, view<double>(many.data(), rank == 1 ? 2 : 3)); });
     CHECK(says(differing, status::mismatch, "rank 1 expected a value of 16 bytes, rank 0 has one of 24"));
     CHECK(differing->culprits() == std::vector<int>{1});
     CHECK(differing->rank() == rank);

@@ -40,8 +40,14 @@ inline int free_port()
 
 inline bootstrap::job job_of(int rank, int size, int port, const std::string& token = "the token of this job")
 {
-    return {.rank = rank, .size = size, .local_rank = rank, .local_size = size, .master_address = "127.0.0.1",
-        .port = port, .path = {}, .token = token};
+    return {.rank = rank,
+        .size = size,
+        .local_rank = rank,
+        .local_size = size,
+        .master_address = "127.0.0.1",
+        .port = port,
+        .path = {},
+        .token = token};
 }
 
 /// What a rank ended with, and when.
@@ -77,7 +83,8 @@ std::vector<ended> run_as_threads(const std::vector<int>& ranks, Fn fn, int dead
                     outcomes[i].thrown = std::current_exception();
                 }
                 outcomes[i].after_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
-                    std::chrono::steady_clock::now() - begin).count();
+                    std::chrono::steady_clock::now() - begin)
+                                           .count();
             });
         }
     }

@@ -33,9 +33,10 @@ struct options {
 
 /// Gives every rank rank 0's `value`, over TCP.
 ///
-/// Shapes: `value` is any trivially copyable object but a pointer, or a `view` of such elements; it has the same size on all ranks, at most 64 KiB; a rank other than 0 may pass anything
-/// and gets it only if all ranks do. With one rank nothing happens. Collective: all ranks of `job` call,
-/// with the same token; a later exchange may follow at once on the same port.
+/// Shapes: `value` is any trivially copyable object but a pointer, or a `view` of such elements; it has the
+/// same size on all ranks, at most 64 KiB; a rank other than 0 may pass anything and gets it only if all
+/// ranks do. With one rank nothing happens. Collective: all ranks of `job` call, with the same token. One
+/// exchange at a time uses a port; another may follow it at once.
 ///
 /// Rank 0 listens on `job.port` at `job.master_address` if that is a number (IPv4, IPv6) or "localhost",
 /// on all addresses of its machine if it is a name; the others try until it is there. Each side proves to
@@ -54,10 +55,11 @@ struct options {
 ///   rank 0 raises as far as it may for the time of the call; `device_failure`: the system refuses.
 /// Cost: per rank one connection and 5 messages of 40 bytes to the value's size; at rank 0 one thread.
 template <detail::exchangeable T>
-void exchange_tcp(const job& of, T&& value, const options& settings = {}, call_site where = call_site::current())
+void exchange_tcp(
+    const job& of, T&& value, const options& settings = {}, call_site where = call_site::current())
 {
-    detail::exchange_tcp({of, detail::memory_of(value), "bootstrap::exchange_tcp", where}, settings.timeout_ms,
-        settings.handshake_ms);
+    detail::exchange_tcp({of, detail::memory_of(value), "bootstrap::exchange_tcp", where},
+        settings.timeout_ms, settings.handshake_ms);
 }
 
 /// The same through files in `directory`, which all ranks see, for machines that cannot connect to each
@@ -76,8 +78,8 @@ template <detail::exchangeable T>
 void exchange_file(const job& of, T&& value, const std::string& directory, const options& settings = {},
     call_site where = call_site::current())
 {
-    detail::exchange_file({of, detail::memory_of(value), "bootstrap::exchange_file", where}, directory,
-        settings.timeout_ms);
+    detail::exchange_file(
+        {of, detail::memory_of(value), "bootstrap::exchange_file", where}, directory, settings.timeout_ms);
 }
 
 /// `exchange_file` in `job.path` if there is one, else `exchange_tcp`: COLLPROBE_PATH decides.

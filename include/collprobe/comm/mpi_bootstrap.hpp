@@ -40,7 +40,8 @@ struct mpi_call {
             throw failure(status::invalid_argument,
                 finalized != 0 ? "MPI is finalized already" : "MPI is not initialized: call MPI_Init first");
         }
-        if (comm == MPI_COMM_NULL) throw failure(status::invalid_argument, "the communicator is MPI_COMM_NULL");
+        if (comm == MPI_COMM_NULL)
+            throw failure(status::invalid_argument, "the communicator is MPI_COMM_NULL");
         int inter = 0;
         check(MPI_Comm_test_inter(comm, &inter), "MPI_Comm_test_inter");
         if (inter != 0) throw failure(status::invalid_argument, "the communicator is an inter-communicator");
@@ -88,8 +89,8 @@ inline void exchange_mpi(const mpi_call& call, view<std::uint8_t> value)
         const std::uint64_t theirs = all[static_cast<std::size_t>(culprits[0])];
         const std::string message = theirs == refused
             ? name_ranks(culprits) + " passed a value that no exchange carries (null, or too large)"
-            : name_ranks(culprits) + " expected a value of " + std::to_string(theirs) + " bytes, rank 0 has one of "
-                + std::to_string(all[0]);
+            : name_ranks(culprits) + " expected a value of " + std::to_string(theirs)
+                + " bytes, rank 0 has one of " + std::to_string(all[0]);
         throw call.failure(status::mismatch, message, std::move(culprits));
     }
     call.check(MPI_Bcast(value.data(), static_cast<int>(value.count()), MPI_BYTE, 0, call.comm), "MPI_Bcast");

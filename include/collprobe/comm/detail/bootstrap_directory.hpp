@@ -25,7 +25,9 @@ public:
     static constexpr std::string_view prefix = "collprobe-";
 
     shared_directory(const exchange_call& call, std::string path, const hash& own_nonce)
-        : call_(call), path_(std::move(path)), temporary_("collprobe-new-" + std::to_string(call.of.rank) + "-")
+        : call_(call),
+          path_(std::move(path)),
+          temporary_("collprobe-new-" + std::to_string(call.of.rank) + "-")
     {
         static constexpr char digits[] = "0123456789abcdef";
         for (std::size_t i = 0; i < 8; ++i) {

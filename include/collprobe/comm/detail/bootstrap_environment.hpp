@@ -25,13 +25,14 @@ struct launcher {
 };
 
 inline constexpr launcher launchers[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", nullptr, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", nullptr},
+    {"torchrun", "RANK", "WORLD_SIZE", nullptr, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID",
+        nullptr},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", nullptr, "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", nullptr},
     {"PMI", "PMI_RANK", "PMI_SIZE", nullptr, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr, nullptr},
     // SLURM_NTASKS is that of the allocation, which may be larger than the step's.
-    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID", nullptr, "SLURM_JOB_ID",
-        "SLURM_STEP_ID"},
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID", nullptr,
+        "SLURM_JOB_ID", "SLURM_STEP_ID"},
 };
 inline constexpr int launcher_count = sizeof launchers / sizeof launchers[0];
 inline constexpr int torchrun = 0;
@@ -125,7 +126,8 @@ private:
             if (good) value = 10 * value + (digit - '0');
         }
         if (!good || value < least || value > most) {
-            refuse(shown(name) + ": expected a number from " + std::to_string(least) + " to " + std::to_string(most));
+            refuse(shown(name) + ": expected a number from " + std::to_string(least) + " to "
+                + std::to_string(most));
         }
         return static_cast<int>(value);
     }
@@ -160,7 +162,8 @@ private:
         if (is_set(from.local_size)) {
             result.local_size = number(from.local_size, 1, max_size);
             if (result.local_size > result.size) {
-                refuse(shown(from.local_size) + ", " + shown(size) + ": expected no more local ranks than ranks");
+                refuse(shown(from.local_size) + ", " + shown(size)
+                    + ": expected no more local ranks than ranks");
             }
         }
         if (is_set(from.local_rank)) {
@@ -183,8 +186,8 @@ private:
         return result;
     }
 
-    void check_agreement(const launcher& one, const place& first, const launcher& other,
-        const place& second) const
+    void check_agreement(
+        const launcher& one, const place& first, const launcher& other, const place& second) const
     {
         if (first.rank == second.rank && first.size == second.size) return;
         refuse(first.told_by + " (" + one.name + ") and " + second.told_by + " (" + other.name

@@ -20,7 +20,7 @@
 namespace collprobe::bootstrap::detail {
 
 /// The largest value that an exchange carries.
-inline constexpr std::uint64_t max_value_bytes = 64 * 1024;
+inline constexpr std::uint64_t max_value_bytes = std::uint64_t{64} * 1024;
 /// The longest text of a failure.
 inline constexpr std::uint64_t max_text_bytes = 4096;
 
@@ -35,7 +35,8 @@ struct exchange_call {
 
     error failure(status code, const std::string& message, std::vector<int> culprits = {}) const
     {
-        return {code, message, {.call = name, .rank = of.rank, .size = of.size, .communicator = {}, .where = where},
+        return {code, message,
+            {.call = name, .rank = of.rank, .size = of.size, .communicator = {}, .where = where},
             std::move(culprits)};
     }
 };
@@ -184,15 +185,17 @@ inline bool check_exchange(const exchange_call& call)
 {
     const job& of = call.of;
     if (of.size < 1 || of.size > max_size || of.rank < 0 || of.rank >= of.size) {
-        throw call.failure(status::invalid_argument, "a job of rank " + std::to_string(of.rank) + " of "
-                + std::to_string(of.size) + ": expected 0 <= rank < size <= " + std::to_string(max_size));
+        throw call.failure(status::invalid_argument,
+            "a job of rank " + std::to_string(of.rank) + " of " + std::to_string(of.size)
+                + ": expected 0 <= rank < size <= " + std::to_string(max_size));
     }
     if (call.value.data() == nullptr && !call.value.empty()) {
         throw call.failure(status::invalid_argument, "value is null");
     }
     if (call.value.count() > max_value_bytes) {
-        throw call.failure(status::invalid_argument, "a value of " + std::to_string(call.value.count())
-                + " bytes: expected at most " + std::to_string(max_value_bytes));
+        throw call.failure(status::invalid_argument,
+            "a value of " + std::to_string(call.value.count()) + " bytes: expected at most "
+                + std::to_string(max_value_bytes));
     }
     return of.size > 1;
 }

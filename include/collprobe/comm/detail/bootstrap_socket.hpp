@@ -153,7 +153,8 @@ inline resolved resolve(const std::string& host, int port, int flags = 0)
     hints.ai_flags = flags | AI_NUMERICSERV;
     addrinfo* list = nullptr;
     resolved result;
-    const int code = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &list);
+    const int code
+        = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &list);
     if (code != 0) {
         result.problem = gai_strerror(code);
         return result;
@@ -169,7 +170,10 @@ inline resolved resolve(const std::string& host, int port, int flags = 0)
     return result;
 }
 
-inline bool is_numeric(const std::string& host) { return !resolve(host, 1, AI_NUMERICHOST).addresses.empty(); }
+inline bool is_numeric(const std::string& host)
+{
+    return !resolve(host, 1, AI_NUMERICHOST).addresses.empty();
+}
 
 /// A socket that never blocks, is not inherited by programs that this one starts, and does not wait
 /// to collect small messages.
@@ -211,7 +215,8 @@ inline transfer send_some(int socket, const std::uint8_t* data, std::size_t coun
 
 /// Receives of `count` bytes what is there; `received` advances, never beyond `count`.
 /// `closed` with errno 0: the other side ended the connection in good order.
-inline transfer receive_some(int socket, std::uint8_t* data, std::size_t count, std::size_t& received) noexcept
+inline transfer receive_some(
+    int socket, std::uint8_t* data, std::size_t count, std::size_t& received) noexcept
 {
     while (received < count) {
         const ssize_t come = recv(socket, data + received, count - received, 0);

@@ -18,7 +18,8 @@ inline void exchange_tcp(const exchange_call& call, std::int64_t timeout_ms, std
         throw call.failure(status::invalid_argument, "no address of rank 0: set MASTER_ADDR on all ranks");
     }
     if (of.port < 1 || of.port > 65535) {
-        throw call.failure(status::invalid_argument, "port " + std::to_string(of.port)
+        throw call.failure(status::invalid_argument,
+            "port " + std::to_string(of.port)
                 + ": expected 1 to 65535; set COLLPROBE_PORT or MASTER_PORT on all ranks");
     }
     if (of.rank == 0) {

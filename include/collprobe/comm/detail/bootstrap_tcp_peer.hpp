@@ -72,10 +72,10 @@ private:
     [[noreturn]] void give_up() const
     {
         const std::string where = "rank 0 at " + place_of_root(call_.of);
-        const std::string effort
-            = " (" + std::to_string(attempts_) + (attempts_ == 1 ? " attempt" : " attempts") + " in "
-            + std::to_string(timeout_ms_) + " ms)";
-        if (farthest_ == reached::another_job) throw call_.failure(status::mismatch, where + " " + problem_ + effort, {0});
+        const std::string effort = " (" + std::to_string(attempts_)
+            + (attempts_ == 1 ? " attempt" : " attempts") + " in " + std::to_string(timeout_ms_) + " ms)";
+        if (farthest_ == reached::another_job)
+            throw call_.failure(status::mismatch, where + " " + problem_ + effort, {0});
         throw call_.failure(status::timeout, where + " was not reached: " + problem_ + effort, {0});
     }
 
@@ -101,9 +101,10 @@ private:
         std::uint8_t greeting[greeting_bytes];
         const transfer heard = receive_all(socket.get(), greeting, sizeof greeting, until);
         if (heard != transfer::done || !begins_with_magic(greeting, magic_bytes)) {
-            note(reached::something, heard == transfer::closed ? "the connection was closed without a word"
-                    : heard == transfer::blocked               ? "what listens there says nothing"
-                                                               : "what listens there is something else");
+            note(reached::something,
+                heard == transfer::closed        ? "the connection was closed without a word"
+                    : heard == transfer::blocked ? "what listens there says nothing"
+                                                 : "what listens there is something else");
             return false;
         }
         reader from(greeting + magic_bytes, sizeof greeting - magic_bytes);
@@ -151,12 +152,15 @@ private:
         if (send_all(socket.get(), consent.data(), consent.size(), until_) != transfer::done
             || !receive_reply(socket, until_, reply::go, nothing)) {
             if (until_.passed()) {
-                throw call_.failure(status::timeout, "rank 0 at " + place_of_root(call_.of)
-                        + " has let this rank in, but not all ranks joined within " + std::to_string(timeout_ms_)
-                        + " ms", {0});
+                throw call_.failure(status::timeout,
+                    "rank 0 at " + place_of_root(call_.of)
+                        + " has let this rank in, but not all ranks joined within "
+                        + std::to_string(timeout_ms_) + " ms",
+                    {0});
             }
-            throw call_.failure(status::peer_failure, "rank 0 at " + place_of_root(call_.of)
-                    + " closed the connection before all ranks had joined", {0});
+            throw call_.failure(status::peer_failure,
+                "rank 0 at " + place_of_root(call_.of) + " closed the connection before all ranks had joined",
+                {0});
         }
         if (!value.empty()) std::memcpy(call_.value.data(), value.data(), value.size());
         return true;
@@ -175,8 +179,9 @@ private:
         bytes message(reply_head_bytes);
         transfer now = receive_all(socket.get(), message.data(), message.size(), until);
         if (now != transfer::done) {
-            note(reached::collprobe, now == transfer::blocked ? "it did not answer this rank's hello"
-                                                              : "it closed the connection at this rank's hello");
+            note(reached::collprobe,
+                now == transfer::blocked ? "it did not answer this rank's hello"
+                                         : "it closed the connection at this rank's hello");
             return false;
         }
         reader head(message.data(), message.size());
@@ -185,10 +190,11 @@ private:
         const auto kind = static_cast<reply>(head.number(4));
         const std::uint64_t count = head.number(4);
         if (!begins_with_magic(first, sizeof first) || kind == reply::denied || count > longest_payload()) {
-            note(reached::another_job, kind == reply::denied
-                    ? "did not accept this rank's proof that it belongs to the job: is the token another there, or"
-                      " does another job use this port?"
-                    : "answered something else");
+            note(reached::another_job,
+                kind == reply::denied ? "did not accept this rank's proof that it belongs to the job: is the "
+                                        "token another there, or"
+                                        " does another job use this port?"
+                                      : "answered something else");
             return false;
         }
         message.resize(reply_head_bytes + static_cast<std::size_t>(count) + sizeof(hash));
@@ -198,11 +204,13 @@ private:
         const std::size_t proven = message.size() - sizeof(hash);
         std::memcpy(proof.data(), message.data() + proven, proof.size());
         if (now != transfer::done
-            || !equal_in_constant_time(proof, prove_("reply", root_nonce_, own_nonce_, message.data(), proven))) {
+            || !equal_in_constant_time(
+                proof, prove_("reply", root_nonce_, own_nonce_, message.data(), proven))) {
             note(reached::another_job, "did not prove that it belongs to this job");
             return false;
         }
-        if (kind == reply::failure) throw unpack_failure(call_, reader(rest, static_cast<std::size_t>(count)));
+        if (kind == reply::failure)
+            throw unpack_failure(call_, reader(rest, static_cast<std::size_t>(count)));
         payload.assign(rest, rest + count);
         return kind == expected;
     }

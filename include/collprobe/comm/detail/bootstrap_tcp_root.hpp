@@ -58,6 +58,7 @@ private:
         hash root_nonce{};
         hash peer_nonce{};
         deadline until = deadline::never(); ///< of its hello
+        std::int64_t since_ns = deadline::now_ns();
         stage now = stage::greeted;
         int rank = -1;
         std::uint64_t patience_ms = hello::forever;
@@ -79,11 +80,13 @@ private:
     [[noreturn]] void refuse_to_listen(const std::string& where, int code) const
     {
         if (code == EADDRINUSE) {
-            throw call_.failure(status::invalid_argument, "port " + std::to_string(call_.of.port) + " of " + where
-                    + " is taken by another process: choose a free one, the same on all ranks (COLLPROBE_PORT)");
+            throw call_.failure(status::invalid_argument,
+                "port " + std::to_string(call_.of.port) + " of " + where
+                    + " is taken by another process: choose a free one, the same on all ranks "
+                      "(COLLPROBE_PORT)");
         }
-        throw call_.failure(
-            status::device_failure, "cannot listen on " + where + ", port " + std::to_string(call_.of.port) + ": "
+        throw call_.failure(status::device_failure,
+            "cannot listen on " + where + ", port " + std::to_string(call_.of.port) + ": "
                 + describe_errno(code));
     }
 
@@ -99,7 +102,8 @@ private:
         if (where.family() == AF_INET6) {
             setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &six_only, sizeof six_only);
         }
-        if (bind(socket.get(), where.get(), where.length) != 0 || listen(socket.get(), SOMAXCONN) != 0) return errno;
+        if (bind(socket.get(), where.get(), where.length) != 0 || listen(socket.get(), SOMAXCONN) != 0)
+            return errno;
         listeners.push_back(std::move(socket));
         return 0;
     }
@@ -114,7 +118,8 @@ private:
             for (const address& each : resolve(host, call_.of.port).addresses) {
                 const int code = listen_at(each, false, listeners);
                 // Behind a translated address this machine does not know itself by it.
-                if (code != 0 && code != EADDRNOTAVAIL && code != EAFNOSUPPORT) refuse_to_listen(each.text(), code);
+                if (code != 0 && code != EADDRNOTAVAIL && code != EAFNOSUPPORT)
+                    refuse_to_listen(each.text(), code);
             }
             if (!listeners.empty()) return listeners;
         }
@@ -137,10 +142,15 @@ private:
         deadline next = until_;
         for (const connection& each : connections_) {
             const bool pending = each.sent < each.out.size();
-            polled_.push_back({each.socket.get(), static_cast<short>(pending ? POLLIN | POLLOUT : POLLIN), 0});
+            polled_.push_back(
+                {each.socket.get(), static_cast<short>(pending ? POLLIN | POLLOUT : POLLIN), 0});
             if (!each.proven() && each.until.remaining_ns() < next.remaining_ns()) next = each.until;
         }
-        for (const descriptor& each : listeners_) polled_.push_back({each.get(), POLLIN, 0});
+        const bool resting = !rest_until_.passed();
+        if (resting && rest_until_.remaining_ns() < next.remaining_ns()) next = rest_until_;
+        for (const descriptor& each : listeners_) {
+            polled_.push_back({each.get(), static_cast<short>(resting ? 0 : POLLIN), 0});
+        }
 
         const int ready = poll(polled_.data(), static_cast<nfds_t>(polled_.size()), poll_ms(next));
         if (ready < 0 && errno != EINTR && errno != EAGAIN) too_many_files(errno);
@@ -167,7 +177,7 @@ private:
                 const int code = errno;
                 if (code == EAGAIN || code == EWOULDBLOCK) return;
                 const bool full = code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM;
-                if (full && !drop_oldest_stray()) too_many_files(code);
+                if (full && !make_room(listener, code)) return;
                 continue; // else that connection went wrong by itself
             }
             send_at_once(socket.get());
@@ -180,9 +190,31 @@ private:
             advance(connections_.back());
 
             std::size_t strangers = 0;
-            for (const connection& each : connections_) strangers += each.socket.open() && !each.proven() ? 1u : 0u;
+            for (const connection& each : connections_)
+                strangers += each.socket.open() && !each.proven() ? 1u : 0u;
             if (strangers > size_ + strays_allowed) drop_oldest_stray();
         }
+    }
+
+    /// No descriptor is left. Whether one is now, and somebody waits for it.
+    bool make_room(const descriptor& listener, int code)
+    {
+        // accept fails so before it looks whether anybody is there.
+        pollfd waiting{listener.get(), POLLIN, 0};
+        if (poll(&waiting, 1, 0) <= 0) return false;
+        bool strangers = false;
+        for (connection& each : connections_) {
+            if (!each.socket.open() || each.proven()) continue;
+            strangers = true;
+            // A rank needs a moment to prove itself: it must not go for the next one.
+            constexpr std::int64_t moment_ns = 200'000'000;
+            if (deadline::now_ns() - each.since_ns < moment_ns) continue;
+            turn_away(each, "was one of too many");
+            return true;
+        }
+        if (!strangers) too_many_files(code);
+        rest_until_ = deadline::in_ms(10);
+        return false;
     }
 
     bool drop_oldest_stray()
@@ -213,8 +245,8 @@ private:
         if (each.now == stage::greeted && receive(each, hello_bytes)) admit(each);
         if (each.now == stage::offered && receive(each, consent_bytes)) take_consent(each);
         if (each.now == stage::consented && receive(each, 1)) {
-            throw verdict{status::peer_failure, "rank " + std::to_string(each.rank) + " sent what it should not",
-                {each.rank}};
+            throw verdict{status::peer_failure,
+                "rank " + std::to_string(each.rank) + " sent what it should not", {each.rank}};
         }
     }
 
@@ -255,31 +287,39 @@ private:
             put_reply(denial, reply::denied, nullptr, 0, each.root_nonce, claims.nonce, prove_);
             std::size_t sent = 0;
             send_some(each.socket.get(), denial.data(), denial.size(), sent);
-            turn_away(each, "(as rank " + std::to_string(claims.rank) + ") did not prove that it belongs to this job: "
-                    "is its token another?");
+            turn_away(each,
+                "(as rank " + std::to_string(claims.rank)
+                    + ") did not prove that it belongs to this job: "
+                      "is its token another?");
             return;
         }
         each.now = stage::offered;
         each.peer_nonce = claims.nonce;
         each.patience_ms = claims.patience_ms;
         each.rank = static_cast<int>(claims.rank & INT_MAX);
-        const std::string who = "rank " + std::to_string(each.rank) + " at " + peer_address(each.socket.get()).text();
+        const std::string who
+            = "rank " + std::to_string(each.rank) + " at " + peer_address(each.socket.get()).text();
         if (claims.size != size_) {
-            throw verdict{status::mismatch, who + " takes part in a job of " + std::to_string(claims.size)
-                    + " ranks, rank 0 in one of " + std::to_string(size_), {each.rank}};
+            throw verdict{status::mismatch,
+                who + " takes part in a job of " + std::to_string(claims.size) + " ranks, rank 0 in one of "
+                    + std::to_string(size_),
+                {each.rank}};
         }
         if (claims.rank == 0 || claims.rank >= size_) {
             throw verdict{status::mismatch, who + ": expected a rank from 1 to " + std::to_string(size_ - 1),
                 {each.rank}};
         }
         if (claims.value_bytes != call_.value.count()) {
-            throw verdict{status::mismatch, who + " expects a value of " + std::to_string(claims.value_bytes)
-                    + " bytes, rank 0 has one of " + std::to_string(call_.value.count()), {each.rank}};
+            throw verdict{status::mismatch,
+                who + " expects a value of " + std::to_string(claims.value_bytes)
+                    + " bytes, rank 0 has one of " + std::to_string(call_.value.count()),
+                {each.rank}};
         }
         refuse_twin(each);
         put_reply(each.out, reply::value, call_.value.data(), call_.value.size(), each.root_nonce,
             each.peer_nonce, prove_);
-        if (send_some(each.socket.get(), each.out.data(), each.out.size(), each.sent) == transfer::closed) lose(each);
+        if (send_some(each.socket.get(), each.out.data(), each.out.size(), each.sent) == transfer::closed)
+            lose(each);
     }
 
     /// Only a rank that has consented bars another: one that has not may have lost its first connection.
@@ -287,9 +327,11 @@ private:
     {
         for (const connection& other : connections_) {
             if (other.rank != each.rank || !other.socket.open() || other.now != stage::consented) continue;
-            throw verdict{status::mismatch, "two processes are rank " + std::to_string(each.rank) + ": at "
+            throw verdict{status::mismatch,
+                "two processes are rank " + std::to_string(each.rank) + ": at "
                     + peer_address(other.socket.get()).text() + " and at "
-                    + peer_address(each.socket.get()).text(), {each.rank}};
+                    + peer_address(each.socket.get()).text(),
+                {each.rank}};
         }
     }
 
@@ -319,7 +361,8 @@ private:
         std::vector<char> here(size_, 0);
         here[0] = 1;
         for (const connection& each : connections_) {
-            if (each.socket.open() && each.now == stage::consented) here[static_cast<std::size_t>(each.rank)] = 1;
+            if (each.socket.open() && each.now == stage::consented)
+                here[static_cast<std::size_t>(each.rank)] = 1;
         }
         std::vector<int> missing;
         for (std::size_t rank = 0; rank < size_; ++rank) {
@@ -346,9 +389,11 @@ private:
     {
         rlimit limit{};
         getrlimit(RLIMIT_NOFILE, &limit);
-        throw verdict{status::unsupported, "rank 0 cannot hold a connection to each of " + std::to_string(size_ - 1)
-                + " peers: " + describe_errno(code) + " (this process may open " + std::to_string(limit.rlim_cur)
-                + ", ulimit -n)", {0}};
+        throw verdict{status::unsupported,
+            "rank 0 cannot hold a connection to each of " + std::to_string(size_ - 1)
+                + " peers: " + describe_errno(code) + " (this process may open "
+                + std::to_string(limit.rlim_cur) + ", ulimit -n)",
+            {0}};
     }
 
     void release()
@@ -358,9 +403,11 @@ private:
             bytes go;
             put_reply(go, reply::go, nullptr, 0, each.root_nonce, each.peer_nonce, prove_);
             // A few bytes into an empty buffer: this does not wait.
-            if (send_all(each.socket.get(), go.data(), go.size(), sooner(until_, handshake_ms_)) != transfer::done) {
+            if (send_all(each.socket.get(), go.data(), go.size(), sooner(until_, handshake_ms_))
+                != transfer::done) {
                 throw verdict{status::peer_failure,
-                    "rank " + std::to_string(each.rank) + " left while the ranks were told to go on", {each.rank}};
+                    "rank " + std::to_string(each.rank) + " left while the ranks were told to go on",
+                    {each.rank}};
             }
         }
     }
@@ -369,9 +416,11 @@ private:
     void tell(const verdict& failed)
     {
         const bytes text = pack_failure(failed.code, failed.culprits, failed.message);
-        std::erase_if(connections_, [](const connection& each) { return !each.socket.open() || !each.proven(); });
+        std::erase_if(
+            connections_, [](const connection& each) { return !each.socket.open() || !each.proven(); });
         for (connection& each : connections_) {
-            put_reply(each.out, reply::failure, text.data(), text.size(), each.root_nonce, each.peer_nonce, prove_);
+            put_reply(
+                each.out, reply::failure, text.data(), text.size(), each.root_nonce, each.peer_nonce, prove_);
         }
         // A connection that is closed with unread input is reset, and the reset may overtake the message:
         // wait for the peers to close.
@@ -380,14 +429,16 @@ private:
             polled_.clear();
             for (connection& each : connections_) {
                 const bool unsent = each.sent < each.out.size();
-                polled_.push_back({each.socket.get(), static_cast<short>(unsent ? POLLIN | POLLOUT : POLLIN), 0});
+                polled_.push_back(
+                    {each.socket.get(), static_cast<short>(unsent ? POLLIN | POLLOUT : POLLIN), 0});
             }
             if (poll(polled_.data(), static_cast<nfds_t>(polled_.size()), poll_ms(until)) <= 0) continue;
             for (std::size_t i = 0; i < connections_.size(); ++i) {
                 connection& each = connections_[i];
                 if (polled_[i].revents == 0) continue;
                 const bool unsent = each.sent < each.out.size();
-                const transfer now = send_some(each.socket.get(), each.out.data(), each.out.size(), each.sent);
+                const transfer now
+                    = send_some(each.socket.get(), each.out.data(), each.out.size(), each.sent);
                 if (unsent && now == transfer::done) shutdown(each.socket.get(), SHUT_WR);
                 each.received = 0;
                 if (now == transfer::closed
@@ -410,6 +461,7 @@ private:
     std::vector<descriptor> listeners_;
     std::vector<connection> connections_;
     std::vector<pollfd> polled_;
+    deadline rest_until_ = deadline::in_ms(0); ///< no connection is accepted before
     std::size_t consents_ = 0;
     int least_patient_ = -1;
     std::uint64_t turned_away_ = 0;

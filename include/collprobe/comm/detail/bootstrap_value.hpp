@@ -10,11 +10,13 @@
 namespace collprobe::bootstrap::detail {
 
 template <class T>
-inline constexpr bool is_plain = std::is_trivially_copyable_v<T> && !std::is_const_v<T> && !std::is_pointer_v<T>;
+inline constexpr bool is_plain
+    = std::is_trivially_copyable_v<T> && !std::is_const_v<T> && !std::is_pointer_v<T>;
 
 /// Whether T is a view, a span or a string_view: what it points to is meant, not the pointer.
 template <class T>
-inline constexpr bool is_borrowed = requires { typename T::element_type; } || requires { typename T::traits_type; };
+inline constexpr bool is_borrowed
+    = requires { typename T::element_type; } || requires { typename T::traits_type; };
 
 template <class T>
 inline constexpr bool is_view = false;

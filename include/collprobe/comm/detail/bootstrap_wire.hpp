@@ -92,8 +92,9 @@ inline void put_reply(bytes& out, reply kind, const void* payload, std::size_t c
     put_number(out, count, 4);
     if (count != 0) put(out, payload, count);
     put(out,
-        kind == reply::denied ? hash{}
-                              : prove("reply", root_nonce, peer_nonce, out.data() + begin, out.size() - begin));
+        kind == reply::denied
+            ? hash{}
+            : prove("reply", root_nonce, peer_nonce, out.data() + begin, out.size() - begin));
 }
 
 /// The part of a wait that one silent connection may take: long enough for a busy machine, short
