@@ -5,6 +5,7 @@
 // What a trainer has anyway: error checks, data, a model of plain kernels, and a way to start its
 // ranks (collprobe's, which needs neither MPI nor Python). Nothing here knows of probes.
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -180,7 +181,7 @@ inline model make_model()
     std::uint32_t state = 1;
     for (int k = 0; k < layers; ++k) {
         std::vector<float> initial(parameters_of(k), 0.0f);
-        const float bound = 2.4f / static_cast<float>(width[k]);
+        const float bound = std::sqrt(6.0f / static_cast<float>(width[k])); // He: right for ReLU
         for (int i = 0; i < width[k] * width[k + 1]; ++i) {
             state = state * 1664525u + 1013904223u;
             initial[static_cast<std::size_t>(i)] = bound * (static_cast<float>(state >> 8) / 8388608.0f - 1);
