@@ -8,8 +8,8 @@
 // GPUs of a job, `torchrun --no-python --nproc-per-node 8 nccl_trainer [steps]` or `mpirun -n 8 ...`, and
 // alone on one.
 
-#include <collprobe/collprobe.cuh>
 #include "trainer_support.cuh"
+#include <collprobe/collprobe.cuh>
 
 static void train(const ranks& job, ncclComm_t comm, cudaStream_t compute, cudaStream_t traffic, int steps)
 {

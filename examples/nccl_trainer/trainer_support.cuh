@@ -16,22 +16,22 @@
 
 #include <collprobe/comm/bootstrap.hpp>
 
-#define CUDA_CHECK(call)                                                                        \
-    do {                                                                                        \
-        const cudaError_t code = (call);                                                        \
-        if (code != cudaSuccess) {                                                              \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(code));  \
-            std::exit(1);                                                                       \
-        }                                                                                       \
+#define CUDA_CHECK(call) \
+    do { \
+        const cudaError_t code = (call); \
+        if (code != cudaSuccess) { \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(code)); \
+            std::exit(1); \
+        } \
     } while (0)
 
-#define NCCL_CHECK(call)                                                                        \
-    do {                                                                                        \
-        const ncclResult_t code = (call);                                                       \
-        if (code != ncclSuccess) {                                                              \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, ncclGetErrorString(code));  \
-            std::exit(1);                                                                       \
-        }                                                                                       \
+#define NCCL_CHECK(call) \
+    do { \
+        const ncclResult_t code = (call); \
+        if (code != ncclSuccess) { \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, ncclGetErrorString(code)); \
+            std::exit(1); \
+        } \
     } while (0)
 
 constexpr int pixels = 64;
@@ -41,7 +41,10 @@ constexpr int layers = 3;
 constexpr int batch = 32; // samples of a rank in a step
 constexpr int width[layers + 1] = {pixels, hidden, hidden, classes};
 
-constexpr size_t parameters_of(int layer) { return static_cast<size_t>((width[layer] + 1) * width[layer + 1]); }
+constexpr size_t parameters_of(int layer)
+{
+    return static_cast<size_t>((width[layer] + 1) * width[layer + 1]);
+}
 
 /// Handwritten digits: pixels in [0, 1], one sample after the other, and their classes.
 struct digits {
@@ -59,7 +62,8 @@ inline digits read_digits(const char* path)
         std::exit(1);
     }
     int value = 0;
-    for (int column = 0; std::fscanf(file, "%d%*[,\n\r]", &value) == 1; column = (column + 1) % (pixels + 1)) {
+    for (int column = 0; std::fscanf(file, "%d%*[,\n\r]", &value) == 1;
+         column = (column + 1) % (pixels + 1)) {
         if (column < pixels) data.images.push_back(static_cast<float>(value) / 16);
         else data.labels.push_back(value);
     }
@@ -98,8 +102,8 @@ inline ranks start_ranks()
 // Parameters and gradients of a layer are one run: weights as [input][output], then the biases.
 
 /// output[sample][o] = act(bias[o] + sum over i of input[sample][i] * weight[i][o])
-__global__ void forward_layer(const float* input, const float* parameters, float* output, int inputs, int outputs,
-    bool rectify)
+__global__ void forward_layer(
+    const float* input, const float* parameters, float* output, int inputs, int outputs, bool rectify)
 {
     const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (at >= batch * outputs) return;
@@ -133,20 +137,22 @@ __global__ void softmax_loss(const float* scores, const int* labels, float* delt
 }
 
 /// gradient[i][o] = sum over samples of input[sample][i] * delta[sample][o]; row `inputs`: the biases.
-__global__ void backward_parameters(const float* input, const float* delta, float* gradient, int inputs, int outputs)
+__global__ void backward_parameters(
+    const float* input, const float* delta, float* gradient, int inputs, int outputs)
 {
     const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (at >= (inputs + 1) * outputs) return;
     const int i = at / outputs;
     const int o = at % outputs;
     float sum = 0;
-    for (int s = 0; s < batch; ++s) sum += (i < inputs ? input[s * inputs + i] : 1.0f) * delta[s * outputs + o];
+    for (int s = 0; s < batch; ++s)
+        sum += (i < inputs ? input[s * inputs + i] : 1.0f) * delta[s * outputs + o];
     gradient[at] = sum;
 }
 
 /// below[sample][i] = sum over o of weight[i][o] * delta[sample][o] where the unit was on.
-__global__ void backward_input(const float* input, const float* parameters, const float* delta, float* below,
-    int inputs, int outputs)
+__global__ void backward_input(
+    const float* input, const float* parameters, const float* delta, float* below, int inputs, int outputs)
 {
     const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (at >= batch * inputs) return;
@@ -221,8 +227,8 @@ inline void load_batch(model& m, const digits& data, int step, int rank, int siz
         const int sample = ((step * size + rank) * batch + s) * 7 % data.count();
         CUDA_CHECK(cudaMemcpyAsync(m.output[0] + s * pixels, data.images.data() + sample * pixels,
             sizeof(float) * pixels, cudaMemcpyHostToDevice, stream));
-        CUDA_CHECK(cudaMemcpyAsync(m.labels + s, data.labels.data() + sample, sizeof(int), cudaMemcpyHostToDevice,
-            stream));
+        CUDA_CHECK(cudaMemcpyAsync(
+            m.labels + s, data.labels.data() + sample, sizeof(int), cudaMemcpyHostToDevice, stream));
     }
 }
 
@@ -249,6 +255,7 @@ inline void backward(model& m, int k, cudaStream_t stream)
 
 inline void update(model& m, int k, cudaStream_t stream)
 {
-    descend<<<blocks(parameters_of(k)), 128, 0, stream>>>(m.parameters[k], m.gradient[k], parameters_of(k), 0.2f);
+    descend<<<blocks(parameters_of(k)), 128, 0, stream>>>(
+        m.parameters[k], m.gradient[k], parameters_of(k), 0.2f);
     CUDA_CHECK(cudaGetLastError());
 }

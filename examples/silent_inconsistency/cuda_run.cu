@@ -31,8 +31,8 @@ std::string describe_gpus()
 run_result train_on_cuda(const job& work, output_file* jsonl, progress& shown)
 {
     return with_wire_type(work.given.element, [&]<class Wire>(Wire) {
-        return train<device_trainer<Wire, local::device_communicator<cuda::device>>>(work, jsonl, shown,
-            [&](auto rank) { local::run_on<cuda::device>(work.given.ranks, {}, rank); });
+        return train<device_trainer<Wire, local::device_communicator<cuda::device>>>(
+            work, jsonl, shown, [&](auto rank) { local::run_on<cuda::device>(work.given.ranks, {}, rank); });
     });
 }
 

@@ -30,7 +30,10 @@ inline std::string describe_gpus()
                       "`cmake --preset cuda && cmake --build --preset cuda` builds one with it: "
                       "build/cuda/examples/silent_inconsistency");
 }
-inline run_result train_on_cuda(const job&, output_file*, progress&) { throw usage_error("built without CUDA"); }
+inline run_result train_on_cuda(const job&, output_file*, progress&)
+{
+    throw usage_error("built without CUDA");
+}
 
 #endif
 

@@ -41,7 +41,8 @@ struct forward {
         for (std::size_t i = 0; i < layer.inputs; ++i)
             sum += input[sample * layer.inputs + i] * parameters[i * layer.outputs + unit];
         if (hidden) {
-            const bool kept = dropout <= 0 || uniform(derive(derive(dropout_seeds[sample], number), unit)) >= dropout;
+            const bool kept
+                = dropout <= 0 || uniform(derive(derive(dropout_seeds[sample], number), unit)) >= dropout;
             sum = kept && sum > 0 ? sum * kept_scale : 0;
         }
         output[index] = sum;
@@ -69,7 +70,8 @@ struct loss {
         losses[index] = std::log(sum) + top - static_cast<double>(own[label]);
         for (std::size_t c = 0; c < classes; ++c) {
             const double p = std::exp(static_cast<double>(own[c]) - top) / sum;
-            delta[index * classes + c] = static_cast<float>((p - (c == label ? 1 : 0)) / static_cast<double>(batch));
+            delta[index * classes + c]
+                = static_cast<float>((p - (c == label ? 1 : 0)) / static_cast<double>(batch));
         }
     }
 };

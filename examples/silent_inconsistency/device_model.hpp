@@ -27,7 +27,8 @@ public:
     using stream_ref = typename Device::stream_ref;
 
     /// As `mlp`, for batches of at most `capacity` samples. Blocks until the weights are there.
-    device_mlp(const std::vector<std::size_t>& widths, std::uint64_t seed, double dropout, std::size_t capacity)
+    device_mlp(
+        const std::vector<std::size_t>& widths, std::uint64_t seed, double dropout, std::size_t capacity)
         : dropout_(dropout),
           capacity_(capacity),
           inputs_(capacity * widths.front()),
@@ -58,7 +59,8 @@ public:
         run(inputs, labels.size(), dropout_, on);
         layer& last = layers_.back();
         Device::for_each(on, batch_,
-            kernels::loss{last.output.data(), labels_.data(), last.delta.data(), losses_.data(), last.form.outputs, batch_});
+            kernels::loss{last.output.data(), labels_.data(), last.delta.data(), losses_.data(),
+                last.form.outputs, batch_});
         Device::for_each(on, 1, kernels::mean{losses_.data(), batch_, loss_.data()});
         return loss_.data();
     }
@@ -71,7 +73,8 @@ public:
         for (std::size_t k = layers_.size(); k-- > 0;) {
             layer& here = layers_[k];
             Device::for_each(on, here.gradient.size(),
-                kernels::backward_parameters{here.form, input_of(k), here.delta.data(), here.gradient.data(), batch_});
+                kernels::backward_parameters{
+                    here.form, input_of(k), here.delta.data(), here.gradient.data(), batch_});
             if (k > 0) {
                 Device::for_each(on, batch_ * here.form.inputs,
                     kernels::backward_input{here.form, input_of(k), here.parameters.data(), here.delta.data(),
@@ -120,7 +123,10 @@ private:
         buffer<float> delta; // gradient by the output in front of ReLU
     };
 
-    const float* input_of(std::size_t k) const { return k == 0 ? inputs_.data() : layers_[k - 1].output.data(); }
+    const float* input_of(std::size_t k) const
+    {
+        return k == 0 ? inputs_.data() : layers_[k - 1].output.data();
+    }
 
     void run(std::span<const float> inputs, std::size_t batch, double dropout, stream_ref on)
     {

@@ -54,7 +54,8 @@ public:
     {
         job_.load(comm_.rank(), comm_.size(), number, batch_);
         *digest_.begin() = batch_.sample_digest;
-        const double* const loss = model_.forward(batch_.inputs, batch_.labels, batch_.dropout_seeds, compute_);
+        const double* const loss
+            = model_.forward(batch_.inputs, batch_.labels, batch_.dropout_seeds, compute_);
         model_.backward(compute_, [&](std::size_t layer) { send(bucket_of(layer), number); });
         comm_.end_step(number, {.loss = loss, .sample_digest = digest_.data()}, communication_);
         reduced_.record(communication_);
@@ -70,7 +71,10 @@ public:
 
     double test_accuracy() { return model_.accuracy(job_.data.test.inputs, job_.data.test.labels, compute_); }
     /// Updates left out because an averaged gradient was not finite.
-    std::uint64_t skipped_updates() { return download<device>(collprobe::view<const std::uint64_t>(skipped_), compute_)[0]; }
+    std::uint64_t skipped_updates()
+    {
+        return download<device>(collprobe::view<const std::uint64_t>(skipped_), compute_)[0];
+    }
     /// Of all weights: equal on all ranks, or something is wrong.
     std::uint64_t weights_digest()
     {

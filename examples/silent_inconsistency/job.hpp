@@ -24,7 +24,8 @@ struct step_batch {
     std::vector<float> inputs; ///< 64 numbers per sample
     std::vector<int> labels;
     std::vector<std::uint64_t> dropout_seeds; ///< one per sample
-    std::uint64_t sample_digest = 0; ///< of the sorted indices: the same samples in another order are the same data
+    /// Of the sorted indices: the same samples in another order are the same data.
+    std::uint64_t sample_digest = 0;
 };
 
 /// What all ranks of a run read and none changes.
@@ -67,7 +68,8 @@ struct job {
         batch.labels.clear();
         batch.dropout_seeds.clear();
         for (const std::size_t sample : drawn) {
-            batch.inputs.insert(batch.inputs.end(), data.train.image(sample), data.train.image(sample) + pixels);
+            batch.inputs.insert(
+                batch.inputs.end(), data.train.image(sample), data.train.image(sample) + pixels);
             batch.labels.push_back(data.train.labels[sample]);
             batch.dropout_seeds.push_back(derive(dropout_seed, sample));
         }

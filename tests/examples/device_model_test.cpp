@@ -48,7 +48,8 @@ outcome run(device_mlp<device>& model, const batch_data& data)
 TEST_CASE("loss and gradient on a device are those of the host's models, with dropout and without")
 {
     for (const double dropout : {0.0, 0.3}) {
-        for (const std::size_t samples : {batch, std::size_t{3}}) { // a batch may be smaller than the capacity
+        for (const std::size_t samples :
+            {batch, std::size_t{3}}) { // a batch may be smaller than the capacity
             const batch_data data = random_batch(samples, 6, 4, 11);
             const std::vector<float> inputs(data.inputs.begin(), data.inputs.end());
             device_mlp<device> model(widths, 3, dropout, batch);

@@ -42,7 +42,8 @@ TEST_CASE("a run on a device gives the same bits again")
     const outcome first = on_device<float, device>(given);
     const outcome again = on_device<float, device>(given);
     CHECK(first.weights == again.weights);
-    for (std::size_t step = 0; step < 5; ++step) CHECK(first.records[step].losses == again.records[step].losses);
+    for (std::size_t step = 0; step < 5; ++step)
+        CHECK(first.records[step].losses == again.records[step].losses);
 }
 
 TEST_CASE("an injected fault gets the verdict that it gets on the host")

@@ -19,7 +19,8 @@ inline batch_data random_batch(std::size_t samples, std::size_t width, int class
 {
     trainer::random_stream random(seed);
     batch_data data;
-    for (std::size_t i = 0; i < samples * width; ++i) data.inputs.push_back(i % 5 == 0 ? 0 : random.uniform());
+    for (std::size_t i = 0; i < samples * width; ++i)
+        data.inputs.push_back(i % 5 == 0 ? 0 : random.uniform());
     for (std::size_t i = 0; i < samples; ++i) {
         data.labels.push_back(static_cast<int>(random.below(static_cast<std::size_t>(classes))));
         data.dropout_seeds.push_back(random.next());
