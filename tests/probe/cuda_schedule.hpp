@@ -147,7 +147,7 @@ slot_result reduce(const scan::scan_input<T>& input, std::uint64_t count)
     const auto digest = merge_slots<scan::digest_totals>(slots,
         [](const slot_result& slot) { return scan::digest_totals{slot.digest.first, slot.digest.second}; });
     const auto extent = merge_slots<scan::slot_extent>(
-        slots, [](const slot_result& slot) { return scan::slot_extent::of(slot.value, slot.dot); });
+        slots, [](const slot_result& slot) { return scan::slot_extent::of(slot.value); });
     scan::open_result<T>(counts, extent, result.value);
     const std::int32_t scale = result.value.scale;
     const auto sums = merge_slots<scan::slot_sums>(
@@ -159,7 +159,7 @@ slot_result reduce(const scan::scan_input<T>& input, std::uint64_t count)
         scan::close_result(distances, mean, result.value);
     }
     result.digest = {digest.first, digest.second, counts.count * sizeof(T)};
-    result.dot = extent.dot;
+    result.dot = merge_slots<dot_sum>(slots, [](const slot_result& slot) { return dot_sum{slot.dot}; }).value;
     return result;
 }
 

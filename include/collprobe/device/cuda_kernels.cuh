@@ -58,7 +58,8 @@ void launch(const char* what, cudaStream_t stream, std::uint64_t blocks_wanted, 
 }
 
 template <class Body>
-__global__ void __launch_bounds__(block_threads) for_each_kernel(std::uint64_t count, Body body)
+__global__ void __launch_bounds__(block_threads) for_each_kernel(
+    std::uint64_t count, const __grid_constant__ Body body)
 {
     const std::uint64_t stride = std::uint64_t{gridDim.x} * block_threads;
     for (std::uint64_t index = std::uint64_t{blockIdx.x} * block_threads + threadIdx.x; index < count; index += stride)
@@ -188,7 +189,8 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
 
 /// Thread 0 hands the sum of what a block's threads return to the body.
 template <class Body>
-__global__ void __launch_bounds__(block_threads) sum_each_kernel(std::uint64_t items, Body body)
+__global__ void __launch_bounds__(block_threads) sum_each_kernel(
+    std::uint64_t items, const __grid_constant__ Body body)
 {
     using merge = cub::BlockReduce<double, block_threads, cub::BLOCK_REDUCE_WARP_REDUCTIONS>;
     __shared__ typename merge::TempStorage memory;

@@ -138,11 +138,16 @@ struct scan_block {
         }
         scan::slot_extent extent;
         COLLPROBE_NO_UNROLL
-        for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads) {
-            const partial next = from.template read<partial>(slot);
-            extent.merge(scan::slot_extent::of(next.value, next.dot));
-        }
+        for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
+            extent.merge(scan::slot_extent::of(from.template read<partial>(slot).value));
         extent = block_merge<scan::slot_extent>::run(memory.extent, extent);
+        dot_product dot;
+        if constexpr (features.dot) {
+            COLLPROBE_NO_UNROLL
+            for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
+                dot.value += from.template read<partial>(slot).dot;
+            dot = block_merge<dot_product>::run(memory.dot, dot);
+        }
         if (threadIdx.x == 0) {
             memory.value = identity;
             scan::open_result<T>(counts, extent, memory.value);
@@ -165,7 +170,7 @@ struct scan_block {
             distances = block_merge<scan::slot_distances>::run(memory.distances, distances);
             if (threadIdx.x == 0) scan::close_result(distances, mean, memory.value);
         }
-        return {memory.value, {digest.first, digest.second, memory.value.count * sizeof(T)}, extent.dot};
+        return {memory.value, {digest.first, digest.second, memory.value.count * sizeof(T)}, dot.value};
     }
 
 private:

@@ -120,19 +120,17 @@ struct slot_extent {
     double minimum = largest_double;
     double maximum = -largest_double;
     double l1 = 0;
-    double dot = 0;
 
-    COLLPROBE_HD static slot_extent of(const statistics& slot, double dot) noexcept
+    COLLPROBE_HD static slot_extent of(const statistics& slot) noexcept
     {
-        if (finite_count(slot) == 0) return {largest_double, -largest_double, 0, dot};
-        return {slot.minimum, slot.maximum, slot.l1, dot};
+        if (finite_count(slot) == 0) return {};
+        return {slot.minimum, slot.maximum, slot.l1};
     }
     COLLPROBE_HD void merge(const slot_extent& next) noexcept
     {
         minimum = next.minimum < minimum ? next.minimum : minimum;
         maximum = next.maximum > maximum ? next.maximum : maximum;
         l1 += next.l1;
-        dot += next.dot;
     }
 };
 

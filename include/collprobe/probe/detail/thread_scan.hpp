@@ -163,16 +163,16 @@ public:
 
     /// Takes in `n` vectors, vector k of the period whose factors are `factors[k]`. The first element is
     /// the slot's element `offset`, the first of each further vector one period on. `other`: the same
-    /// of the second buffer, where a dot product is asked for.
+    /// of the second buffer, where a dot product is asked for and `has_other`.
     template <unsigned n>
-    COLLPROBE_HD void take(words16 (&words)[n], const words16* other, std::uint32_t offset,
+    COLLPROBE_HD void take(words16 (&words)[n], const words16 (&other)[n], bool has_other, std::uint32_t offset,
         const digest_factors* factors, rare_counts& rare) noexcept
     {
         if constexpr (features.digest) {
             add_digest(words, factors);
         }
         if constexpr (features.dot) {
-            if (other != nullptr) {
+            if (has_other) {
                 COLLPROBE_UNROLL
                 for (unsigned k = 0; k < n; ++k) add_products(words[k], other[k]);
             }
@@ -421,7 +421,7 @@ COLLPROBE_HD inline void scan_periods(thread_scan<T, features>& scan, const scan
 {
     constexpr unsigned per_vector = per_words16<T>;
     constexpr unsigned per_period = per_vector * block_threads;
-    constexpr unsigned batch = aligned ? 4 : 2; // has no influence on the result
+    constexpr unsigned batch = (aligned ? 4 : 2) / (features.dot ? 2 : 1); // has no influence on the result
     const bool has_other = features.dot && input.other.data != nullptr;
     std::uint64_t byte = first * sizeof(T) + lane * 16;
     offset += lane * per_vector;
@@ -429,7 +429,7 @@ COLLPROBE_HD inline void scan_periods(thread_scan<T, features>& scan, const scan
     COLLPROBE_NO_UNROLL
     for (; period + batch <= periods; period += batch) {
         words16 words[batch];
-        [[maybe_unused]] words16 other[batch];
+        words16 other[batch] = {};
         COLLPROBE_UNROLL
         for (unsigned k = 0; k < batch; ++k) words[k] = input.source.template load<aligned>(byte + k * period_bytes);
         if constexpr (features.dot) {
@@ -443,7 +443,7 @@ COLLPROBE_HD inline void scan_periods(thread_scan<T, features>& scan, const scan
             COLLPROBE_UNROLL
             for (unsigned k = 0; k < batch; ++k) store_words(input.destination + byte + k * period_bytes, words[k]);
         }
-        scan.template take<batch>(words, has_other ? other : nullptr, offset, factors + period, rare);
+        scan.template take<batch>(words, other, has_other, offset, factors + period, rare);
         byte += batch * period_bytes;
         offset += batch * per_period;
     }
@@ -451,12 +451,12 @@ COLLPROBE_HD inline void scan_periods(thread_scan<T, features>& scan, const scan
     COLLPROBE_NO_UNROLL
     for (; period < periods || (period == periods && before + per_vector <= rest); ++period) {
         words16 words[1] = {input.source.template load<aligned>(byte)};
-        [[maybe_unused]] words16 other[1];
+        words16 other[1] = {};
         if constexpr (features.dot) {
             if (has_other) other[0] = input.other.template load<aligned>(byte);
         }
         if constexpr (features.copy) store_words(input.destination + byte, words[0]);
-        scan.template take<1>(words, has_other ? other : nullptr, offset, factors + period, rare);
+        scan.template take<1>(words, other, has_other, offset, factors + period, rare);
         byte += period_bytes;
         offset += per_period;
     }

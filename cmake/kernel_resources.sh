@@ -1,0 +1,111 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# kernel_resources.sh [file.cu [parts]] >table.md: compiles every kernel of the library (or those of a
+# file) for each architecture in ARCHITECTURES, "80 90 100" by default, and prints what the compiler
+# says of each: registers, stack, spills, shared memory. Needs nvcc (CUDACXX), no GPU. Exit status 1 if
+# any kernel spills or has a stack, 2 if there was nothing to look at. JOBS compilations run at a time.
+# Kernels whose name matches MAY_HAVE_STACK may have one, without spills: `element_reduction` keeps the
+# pending sums of a binary tree in an array.
+set -eu
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+file=${1:-$root/tests/support/all_kernels.cu}
+parts=${2:-1 2 3 4 5}
+architectures=${ARCHITECTURES:-80 90 100}
+nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
+jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
+may_have_stack=${MAY_HAVE_STACK:-element_reduction}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+for architecture in $architectures; do
+    for part in $parts; do echo "$architecture $part"; done
+done | xargs -P "$jobs" -L 1 sh -c '
+    "$0" -std=c++20 -cubin -arch="sm_$4" -Xptxas -v -DCOLLPROBE_PART="$5" -I "$1/include" -I "$1" "$2" \
+        -o "$3/$4_$5.cubin" >"$3/$4_$5.log" 2>&1 || { cat "$3/$4_$5.log" >&2; exit 1; }
+' "$nvcc" "$root" "$file" "$work" || {
+    echo "kernel_resources.sh: not all of it compiles" >&2
+    exit 2
+}
+
+# ptxas says, in this order: the name; stack and spills; registers and shared memory.
+cat "$work"/*.log | "${CXXFILT:-c++filt}" -n | awk -v may_have_stack="$may_have_stack" -v compiler="$("$nvcc" --version | sed -n 's/.*release.*, V/nvcc /p')" '
+    function short(name) {
+        gsub(/collprobe::(cuda::|local::)?(detail::)?/, "", name)
+        gsub(/std::/, "", name)
+        sub(/^void /, "", name)
+        sub(/\(.*$/, "", name)
+        gsub(/, statistics>$|, result_record>$/, ">", name)
+        gsub(/unsigned char/, "uint8", name)
+        gsub(/signed char/, "int8", name)
+        gsub(/unsigned int/, "uint32", name)
+        gsub(/unsigned long/, "uint64", name)
+        gsub(/<long/, "<int64", name)
+        gsub(/<int([,>])/, "<int32&", name)
+        gsub(/<int32<int/, "<int32", name)
+        gsub(/> >/, ">>", name)
+        gsub(/sum_each_kernel</, "sum_each<", name)
+        gsub(/reduce_kernel<statistics_reducer/, "statistics", name)
+        gsub(/reduce_kernel<copy_statistics_reducer/, "copy + statistics", name)
+        gsub(/reduce_kernel<result_reducer/, "result", name)
+        gsub(/for_each_kernel</, "for_each<", name)
+        gsub(/, true>/, ", digest>", name)
+        gsub(/, false>/, ">", name)
+        if (name ~ /^(statistics|copy|result)/) sub(/ ?>$/, "", name)
+        return name
+    }
+    /Compiling entry function/ {
+        architecture = $0
+        sub(/.*for .sm_/, "sm_", architecture)
+        sub(/[^0-9a-z_].*/, "", architecture)
+        name = $0
+        sub(/.*entry function ./, "", name)
+        sub(/. for .sm_.*/, "", name)
+        name = short(name)
+    }
+    /bytes stack frame/ { stack = $1; stores = $5; loads = $9 }
+    /Used [0-9]+ registers/ {
+        registers = $0
+        sub(/.*Used /, "", registers)
+        sub(/ .*/, "", registers)
+        shared = 0
+        if ($0 ~ /bytes smem/) {
+            shared = $0
+            sub(/ bytes smem.*/, "", shared)
+            sub(/.*[ +]/, "", shared)
+        }
+        key = name SUBSEP architecture
+        if (!(name in seen)) { seen[name] = 1; names[++count] = name }
+        if (!(architecture in known)) { known[architecture] = 1; columns[++width] = architecture }
+        cell[key] = registers " / " shared
+        if (stack > 0 && stores + loads == 0 && name ~ may_have_stack) {
+            cell[key] = cell[key] " / stack " stack
+        } else if (stack + stores + loads > 0) {
+            cell[key] = cell[key] " **stack " stack ", spill " stores + loads "**"
+            spilled = spilled "  " name " (" architecture "): stack " stack " bytes, spill stores " stores ", loads " loads "\n"
+        }
+        stack = stores = loads = 0
+    }
+    END {
+        if (count == 0) { print "kernel_resources.sh: no kernel found" >"/dev/stderr"; exit 2 }
+        # sm_80, sm_90, sm_100
+        for (i = 1; i <= width; ++i)
+            for (j = i + 1; j <= width; ++j)
+                if (substr(columns[i], 4) + 0 > substr(columns[j], 4) + 0) { t = columns[i]; columns[i] = columns[j]; columns[j] = t }
+        for (i = 1; i <= count; ++i)
+            for (j = i + 1; j <= count; ++j)
+                if (names[i] > names[j]) { t = names[i]; names[i] = names[j]; names[j] = t }
+        print "Registers a thread / bytes of shared memory a block, by " compiler "; blocks of 256 threads."
+        print (spilled == "" ? "No kernel spills a register; none has a stack but where it is given." : "**Some kernels spill.**") "\n"
+        line = "| kernel |"; rule = "|---|"
+        for (i = 1; i <= width; ++i) { line = line " " columns[i] " |"; rule = rule "---|" }
+        print line; print rule
+        for (k = 1; k <= count; ++k) {
+            line = "| " names[k] " |"
+            for (i = 1; i <= width; ++i) line = line " " cell[names[k] SUBSEP columns[i]] " |"
+            print line
+        }
+        if (spilled != "") { printf "kernels with a stack or spills:\n%s", spilled >"/dev/stderr"; exit 1 }
+    }
+'

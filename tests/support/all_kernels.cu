@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+/// Every kernel of the library for every element type: what cmake/kernel_resources.sh looks at. A whole
+/// program too, so that all of it is known to link. It is compiled in parts, as COLLPROBE_PART says,
+/// since all of it takes a minute of compilation for each architecture.
+#include <collprobe/collprobe.cuh>
+
+namespace {
+
+using namespace collprobe;
+using gpu = collprobe::cuda::device;
+
+/// What every type has.
+template <element T>
+void of_any_type(gpu::stream_ref stream, T* data, statistics* result, gpu::workspace& scratch)
+{
+    const view<const T> source(data, 1);
+    gpu::reduce(stream, statistics_reducer<T, true>{source}, 1, result, scratch);
+    gpu::reduce(stream, statistics_reducer<T, false>{source}, 1, result, scratch);
+    copy_with_statistics<gpu>(stream, source, view<T>(data + 1, 1), result, scratch);
+}
+
+/// What `probed` does with floating-point types.
+template <element T>
+void of_a_gradient(gpu::stream_ref stream, T* data, double* gram, statistics* result, gpu::workspace& scratch)
+{
+    const view<const T> source(data, 1);
+    gpu::reduce(stream, detail::result_reducer<T>{source, data}, 1, reinterpret_cast<detail::result_record*>(result),
+        scratch);
+    gpu::for_each(stream, 1, detail::copy_padded<T>{source, data});
+    gpu::sum_each(stream, 1, detail::pair_dots<T>{data, 1, 1, 1, gram});
+}
+
+} // namespace
+
+int main()
+{
+    // Compiled and linked, not for running.
+    const gpu::stream stream;
+    gpu::workspace scratch;
+    statistics* const result = nullptr;
+    double* const gram = nullptr;
+    unsigned char* const bytes = nullptr;
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 1
+    of_any_type<float>(stream.get(), nullptr, result, scratch);
+    of_any_type<collprobe::half>(stream.get(), nullptr, result, scratch);
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 2
+    of_any_type<bfloat16>(stream.get(), nullptr, result, scratch);
+    of_any_type<double>(stream.get(), nullptr, result, scratch);
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 3
+    of_any_type<std::int8_t>(stream.get(), nullptr, result, scratch);
+    of_any_type<std::uint8_t>(stream.get(), nullptr, result, scratch);
+    of_any_type<std::int32_t>(stream.get(), nullptr, result, scratch);
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 4
+    of_any_type<std::uint32_t>(stream.get(), nullptr, result, scratch);
+    of_any_type<std::int64_t>(stream.get(), nullptr, result, scratch);
+    of_any_type<std::uint64_t>(stream.get(), nullptr, result, scratch);
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 5
+    of_a_gradient<float>(stream.get(), nullptr, gram, result, scratch);
+    of_a_gradient<collprobe::half>(stream.get(), nullptr, gram, result, scratch);
+    of_a_gradient<bfloat16>(stream.get(), nullptr, gram, result, scratch);
+    of_a_gradient<double>(stream.get(), nullptr, gram, result, scratch);
+    gpu::for_each(stream.get(), 1, detail::add_parts{gram, 1, 1, gram});
+    gpu::fill(stream.get(), view<double>(gram, 1), 0.0);
+    gpu::fill(stream.get(), view<unsigned char>(bytes, 1), static_cast<unsigned char>(0));
+    // The small kernels of a step of `probed`.
+    local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
+        probed comm(rank);
+        comm.end_step(0, {.loss = 0}, stream.get());
+    });
+#endif
+}
