@@ -16,6 +16,7 @@
 #include <collprobe/comm/nccl_check.hpp>
 #include <collprobe/comm/nccl_group.hpp>
 #include <collprobe/comm/nccl_handle.hpp>
+#include <collprobe/comm/nccl_options.hpp>
 #include <collprobe/comm/nccl_types.hpp>
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/device/cuda.hpp>

@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include <collprobe/comm/nccl_handle.hpp>
+#include <collprobe/comm/nccl_verify.hpp>
 #include <collprobe/device/cuda.hpp>
 #include <collprobe/device/host.hpp>
 #include <collprobe/error.hpp>

@@ -16,42 +16,16 @@
 #include <sched.h>
 
 #include <collprobe/comm/detail/call.hpp>
+#include <collprobe/comm/nccl_options.hpp>
 #include <collprobe/comm/nccl_types.hpp>
-#include <collprobe/detail/mutex.hpp>
+#include <collprobe/comm/nccl_zero_bytes.hpp>
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/cuda.hpp>
 #include <collprobe/error.hpp>
+#include <collprobe/view.hpp>
 
 namespace collprobe::nccl {
-
-/// Whether calls on an `ncclComm_t` return when their work is enqueued (`ncclConfig_t::blocking` 1,
-/// NCCL's default) or perhaps before. NCCL has no call that tells it of a borrowed one.
-/// NCCL's environment variable NCCL_COMM_BLOCKING, where it is set, goes before what is said here.
-enum class blocking_mode : std::uint8_t { unknown, blocking, non_blocking };
-
-/// Whether a time-out or an asynchronous error ends the communicator by `ncclCommAbort`. Without it
-/// what hangs on the device stays, and so does every stream behind it. With it the `ncclComm_t` is
-/// gone, and whoever lent it must neither use nor destroy it any more.
-enum class abort_policy : std::uint8_t { if_owned, always, never };
-
-struct options {
-    /// How long a call may take to be enqueued (non-blocking communicators), a peer to come to a
-    /// verified call, and `synchronize` to wait; a negative number means for ever.
-    std::int64_t timeout_ms = 30'000;
-    /// The communicator's name in messages.
-    std::string name = "nccl";
-    /// For `communicator::create`, `unknown` means blocking.
-    blocking_mode mode = blocking_mode::unknown;
-    abort_policy abort_on_failure = abort_policy::if_owned;
-    /// Ask CUDA where each buffer is, to refuse another device's or pageable memory: one look-up a
-    /// buffer, together well below a microsecond. Off where such memory is meant (unified memory systems).
-    bool check_buffers = true;
-    /// A diagnostic mode: before each collective the ranks compare what they call, by a small
-    /// all-gather that the host waits for. NCCL itself does not notice different counts, types,
-    /// operations or roots: it hangs, or moves wrong data.
-    bool verify_calls = false;
-};
 
 namespace detail {
 
@@ -70,72 +44,6 @@ inline void pause(unsigned round) noexcept
     const timespec nap{0, static_cast<long>(us) * 1000};
     nanosleep(&nap, nullptr);
 }
-
-/// Bytes that are zero, for barriers. A barrier must not allocate (it may be captured), and freeing
-/// waits for the device, for ever if a collective hangs on it: so they go back to a list of the
-/// process. Nothing but zeros is ever written to them.
-class zero_bytes {
-public:
-    static constexpr std::size_t bytes = 64; // a cell each, so that ranks of one process share no line
-
-    zero_bytes() = default;
-    /// Precondition: `device` is current. Cost: an allocation and a copy for the first of each 64.
-    explicit zero_bytes(int device, call_site where) : device_(device)
-    {
-        pool& all = pool_of_process();
-        const collprobe::detail::lock_guard lock(all.guard);
-        while (all.free.size() <= static_cast<std::size_t>(device)) all.free.emplace_back();
-        auto& cells = all.free[static_cast<std::size_t>(device)];
-        if (cells.empty()) {
-            constexpr std::size_t count = 64;
-            cuda::pinned_buffer<unsigned char> zeros(count * bytes);
-            for (unsigned char& zero : zeros) zero = 0;
-            cuda::buffer<unsigned char> slab(count * bytes);
-            const cuda::stream stream;
-            cuda::device::copy(stream, view<const unsigned char>(zeros.data(), zeros.size()),
-                view<unsigned char>(slab.data(), slab.size()), where);
-            stream.synchronize(where);
-            for (std::size_t cell = 0; cell < count; ++cell) cells.push_back(slab.data() + cell * bytes);
-            all.slabs.push_back(std::move(slab));
-        }
-        data_ = cells.back();
-        cells.pop_back();
-    }
-    zero_bytes(zero_bytes&& other) noexcept
-        : data_(std::exchange(other.data_, nullptr)), device_(other.device_)
-    {
-    }
-    zero_bytes& operator=(zero_bytes&& other) noexcept
-    {
-        std::swap(data_, other.data_);
-        std::swap(device_, other.device_);
-        return *this;
-    }
-    ~zero_bytes()
-    {
-        if (data_ == nullptr) return;
-        pool& all = pool_of_process();
-        const collprobe::detail::lock_guard lock(all.guard);
-        // There is room: the list has held this cell before.
-        all.free[static_cast<std::size_t>(device_)].push_back(data_);
-    }
-    unsigned char* data() const noexcept { return data_; }
-
-private:
-    struct pool {
-        collprobe::detail::mutex guard;
-        std::vector<std::vector<unsigned char*>> free; // by device
-        std::vector<cuda::buffer<unsigned char>> slabs;
-    };
-    static pool& pool_of_process()
-    {
-        static pool* const all = new pool; // never destroyed: CUDA may be gone by then
-        return *all;
-    }
-
-    unsigned char* data_ = nullptr;
-    int device_ = 0;
-};
 
 /// Why a communicator can no longer be used.
 struct failure {
@@ -406,7 +314,7 @@ public:
 
     /// Compares what the ranks call. A rank whose arguments are `bad` comes too, so that nobody waits.
     /// \throws error `mismatch`, `peer_failure` or `timeout`, which are final; `unsupported` where the
-    ///   host may not wait: in a capture and in a group.
+    ///   host may not wait: in a capture and in a group. Defined in nccl_verify.hpp.
     void verify(const call_description& what, bool bad, cuda::stream_ref on, call_site where);
 
     /// Counts the calling thread as inside a call on the `ncclComm_t`, for `abort`.
@@ -567,71 +475,6 @@ private:
     std::atomic<bool> alive_{true};
     std::atomic<bool> hangs_{false}; // perhaps
 };
-
-inline void handle::verify(const call_description& what, bool bad, cuda::stream_ref on, call_site where)
-{
-    const char* const call = collprobe::name(what.call);
-    if (open_group::here().depth > 0) {
-        throw error(status::unsupported, "verify_calls cannot compare calls within a group", origin(call, where));
-    }
-    if (on.capturing(where)) {
-        throw error(status::unsupported, "verify_calls waits on the host, which a capture does not allow",
-            origin(call, where));
-    }
-    verifier& own = *verifier_;
-    own.host_send[0] = {own.sequence++, what.count, what.root, static_cast<std::uint8_t>(what.call),
-        static_cast<std::uint8_t>(what.type), static_cast<std::uint8_t>(what.operation),
-        static_cast<std::uint8_t>(bad), 0};
-    const view<unsigned char> send(own.send);
-    const view<unsigned char> received(own.received);
-    cuda::device::copy(own.stream,
-        view<const unsigned char>(reinterpret_cast<const unsigned char*>(own.host_send.data()), send.count()), send,
-        where);
-    enqueue("ncclAllGather (of verify_calls)", call, where, [&](ncclComm_t comm) {
-        return ncclAllGather(
-            send.data(), received.data(), send.size(), ncclUint8, comm, own.stream.get().get());
-    });
-    cuda::device::copy(own.stream, view<const unsigned char>(received),
-        view<unsigned char>(reinterpret_cast<unsigned char*>(own.host_received.data()), received.count()), where);
-    const auto finally_fail = [&](failure cause) {
-        fail(cause);
-        throw error(cause.code, cause.message, origin(call, where), cause.culprits);
-    };
-    // The time-out is final: the comparison stays under way.
-    wait(own.stream, settings_.timeout_ms, call, true, where, [&] {
-        return "not all ranks came to call " + std::to_string(own.sequence - 1) + " of the communicator ("
-            + collprobe::detail::describe(what) + ") within " + std::to_string(settings_.timeout_ms) + " ms";
-    });
-
-    std::vector<int> culprits;
-    for (int rank = 0; rank < size_; ++rank) {
-        if (own.host_received[static_cast<std::uint64_t>(rank)].bad != 0) culprits.push_back(rank);
-    }
-    if (!culprits.empty()) {
-        const std::string who = collprobe::detail::list_ranks(culprits);
-        finally_fail({status::peer_failure, who + " gave a bad argument, which its own error names", culprits});
-    }
-    const auto called = [&](int rank) {
-        const verified_call& of = own.host_received[static_cast<std::uint64_t>(rank)];
-        return call_description{static_cast<collective>(of.call), static_cast<element_type>(of.type),
-            static_cast<reduction>(of.operation), of.root, of.count};
-    };
-    collprobe::detail::disagreement found = collprobe::detail::compare_calls(size_, called);
-    if (!found.culprits.empty()) {
-        finally_fail({status::mismatch,
-            "the ranks disagree in call " + std::to_string(own.sequence - 1)
-                + " of the communicator: " + found.message,
-            std::move(found.culprits)});
-    }
-    for (int rank = 0; rank < size_; ++rank) {
-        if (own.host_received[static_cast<std::uint64_t>(rank)].sequence == own.sequence - 1) continue;
-        finally_fail({status::mismatch,
-            "the ranks have made different numbers of calls: " + collprobe::detail::list_ranks({rank}) + " "
-                + std::to_string(own.host_received[static_cast<std::uint64_t>(rank)].sequence) + ", "
-                + collprobe::detail::list_ranks({rank_}) + " " + std::to_string(own.sequence - 1),
-            {}});
-    }
-}
 
 } // namespace detail
 } // namespace collprobe::nccl
