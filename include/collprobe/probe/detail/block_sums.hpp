@@ -29,7 +29,8 @@ template <element T>
 COLLPROBE_HD constexpr bool is_negative(T value) noexcept
 {
     if constexpr (element_traits<T>::is_floating_point) return (to_bits(value) & element_traits<T>::sign_mask) != 0;
-    else return value < 0;
+    else if constexpr (element_traits<T>::is_signed_type) return value < 0;
+    else return false;
 }
 
 template <element T>

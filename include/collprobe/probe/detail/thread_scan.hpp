@@ -217,7 +217,9 @@ public:
             digest.first += one.first;
             digest.second += one.second;
         }
-        if (!is_finite(element)) return rare.add(kind_of(element), offset);
+        if constexpr (floating_element<T>) {
+            if (!is_finite(element)) return rare.add(kind_of(element), offset);
+        }
         if constexpr (features.moments) {
             counts.zero += is_zero(element) ? 1 : 0;
             counts.small += is_zero(element) || is_subnormal(element) ? 1 : 0;
