@@ -48,7 +48,7 @@ template <element T, scan::scan_features features>
 slot_result reduce_slot(const scan::scan_input<T>& input, std::uint64_t first, std::uint32_t count)
 {
     constexpr unsigned threads = scan::block_threads;
-    constexpr std::uint64_t per_period = scan::per_words16<T> * threads;
+    constexpr std::uint64_t per_round = scan::per_words16<T> * threads;
     static scan::digest_multipliers multipliers;
     static const bool filled = [] {
         for (unsigned lane = 0; lane < threads; ++lane) multipliers.fill(lane);
@@ -59,22 +59,22 @@ slot_result reduce_slot(const scan::scan_input<T>& input, std::uint64_t first, s
     scan::rare_counts rare = scan::rare_counts::none();
     std::vector<scan::thread_scan<T, features>> block;
     for (unsigned lane = 0; lane < threads; ++lane) block.emplace_back(&multipliers, lane);
-    const std::uint64_t periods = count / per_period;
-    const auto rest = static_cast<unsigned>(count % per_period);
-    for (std::uint64_t begin = 0; begin < periods + (rest != 0 ? 1 : 0); begin += 256) {
-        const bool is_last = periods - begin < 256;
-        const unsigned whole = is_last ? static_cast<unsigned>(periods - begin) : 256;
+    const std::uint64_t rounds = count / per_round;
+    const auto rest = static_cast<unsigned>(count % per_round);
+    for (std::uint64_t begin = 0; begin < rounds + (rest != 0 ? 1 : 0); begin += 256) {
+        const bool is_last = rounds - begin < 256;
+        const unsigned whole = is_last ? static_cast<unsigned>(rounds - begin) : 256;
         std::vector<scan::digest_factors> factors;
         for (unsigned i = 0; i < whole + 1; ++i)
-            factors.push_back(scan::digest_factors::of_period(first / per_period + begin + i));
-        const std::uint64_t from = first + begin * per_period;
-        const auto offset = static_cast<std::uint32_t>(begin * per_period);
+            factors.push_back(scan::digest_factors::of_round(first / per_round + begin + i));
+        const std::uint64_t from = first + begin * per_round;
+        const auto offset = static_cast<std::uint32_t>(begin * per_round);
         for (unsigned lane = 0; lane < threads; ++lane) {
             if (input.aligned())
-                scan::scan_periods<true>(
+                scan::scan_rounds<true>(
                     block[lane], input, from, offset, whole, is_last ? rest : 0, lane, factors.data(), rare);
             else
-                scan::scan_periods<false>(
+                scan::scan_rounds<false>(
                     block[lane], input, from, offset, whole, is_last ? rest : 0, lane, factors.data(), rare);
         }
     }

@@ -36,7 +36,7 @@ void check_schedule(const std::vector<T>& data)
 
 } // namespace
 
-TEST_CASE("slots - a function of the count, whole periods, at most 4096, all elements once")
+TEST_CASE("slots - a function of the count, even numbers of rounds, at most 4096, all elements once")
 {
     for (const std::uint64_t bytes : {1u, 2u, 4u, 8u}) {
         for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4096}, std::uint64_t{8193},
@@ -46,7 +46,7 @@ TEST_CASE("slots - a function of the count, whole periods, at most 4096, all ele
             CAPTURE(bytes);
             CAPTURE(count);
             CHECK(plan.slots <= 4096);
-            CHECK(plan.length * bytes % detail::period_bytes == 0);
+            CHECK(plan.length * bytes % (2 * detail::round_bytes) == 0);
             if (count == 0) {
                 CHECK(plan.slots == 0);
                 continue;
@@ -60,21 +60,21 @@ TEST_CASE("the schedule of the kernels gives the statistics of the host - sizes 
 {
     adversarial::for_each_type([](auto sample) {
         using T = decltype(sample);
-        const std::size_t period = 4096 / sizeof(T);
+        const std::size_t round = 4096 / sizeof(T);
         for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{15}, std::size_t{17},
-                 period - 1, period, period + 1, 2 * period, 2 * period + 3, 4 * period, 7 * period + 11, 40 * period + 5})
+                 round - 1, round, round + 1, 2 * round, 2 * round + 3, 4 * round, 7 * round + 11, 40 * round + 5})
             check_schedule(adversarial::random_elements<T>(count, 0.1, 2.0, static_cast<unsigned>(count) + 1));
     });
 }
 
-TEST_CASE("the schedule of the kernels gives the statistics of the host - slots of many periods")
+TEST_CASE("the schedule of the kernels gives the statistics of the host - slots of many rounds")
 {
-    // 2048 periods and more: slots grow beyond two periods, with whole batches and single periods.
+    // 2048 rounds and more: slots grow beyond two rounds, with whole batches and single rounds.
     check_schedule(adversarial::random_elements<float>(3000 * 1024 + 777, 0, 1, 3));
     check_schedule(adversarial::random_elements<std::int8_t>(6000 * 4096 + 777, 0, 1, 3));
 }
 
-TEST_CASE("the schedule of the kernels gives the statistics of the host - a slot of more periods than have factors")
+TEST_CASE("the schedule of the kernels gives the statistics of the host - a slot of more rounds than have factors")
 {
     const std::vector<half> data = adversarial::random_elements<half>(700 * 2048 + 99, 0, 1, 5);
     using namespace collprobe::cuda_schedule;

@@ -598,13 +598,21 @@ TEST_CASE("statistics - the 64-byte shape of the kernels does what the 32-byte o
                     digest_state narrow_digest, wide_digest;
                     bool narrow_finite = false;
                     bool wide_finite = false;
-                    const auto done = detail::avx2::scan<T, true>(data.data(), count, narrow, narrow_digest, 5, narrow_finite);
-                    const auto also = detail::wide_on_avx2::scan<T, true>(data.data(), count, wide, wide_digest, 5, wide_finite);
+                    constexpr std::uint64_t first_byte = 5 * detail::digest_period_bytes + 7 * 128; // within a period
+                    const auto done
+                        = detail::avx2::scan<T, true>(data.data(), count, narrow, narrow_digest, first_byte, narrow_finite);
+                    const auto also
+                        = detail::wide_on_avx2::scan<T, true>(data.data(), count, wide, wide_digest, first_byte, wide_finite);
+                    const digest_state expected = detail::digest_bytes(detail::isa::portable,
+                        reinterpret_cast<const unsigned char*>(data.data()), done * sizeof(T), first_byte);
                     CHECK(done == also);
                     CHECK(narrow_finite == wide_finite);
                     CHECK(narrow_digest.first == wide_digest.first);
                     CHECK(narrow_digest.second == wide_digest.second);
                     CHECK(narrow_digest.bytes == wide_digest.bytes);
+                    CHECK(narrow_digest.first == expected.first);
+                    CHECK(narrow_digest.second == expected.second);
+                    CHECK(narrow_digest.bytes == expected.bytes);
                     if (narrow_finite && !fast_math) CHECK(std::memcmp(&narrow, &wide, sizeof narrow) == 0);
                     detail::distance_sums a, b;
                     CHECK(detail::avx2::scan_distances(data.data(), count, 1.5, a)

@@ -16,7 +16,7 @@ namespace collprobe {
 namespace detail {
 
 /// Words of 32 bits after which the keys repeat.
-inline constexpr std::uint32_t digest_period = 1024;
+inline constexpr std::uint32_t digest_period = 2048;
 inline constexpr std::uint32_t digest_period_bytes = 4 * digest_period;
 
 /// The key of the words whose index is `word` modulo the period: odd, pseudo-random (SplitMix64).
@@ -26,16 +26,20 @@ COLLPROBE_HD constexpr std::uint32_t digest_key(std::uint32_t word) noexcept
     return static_cast<std::uint32_t>(mix64((std::uint64_t{word} + 1) * 0x9e3779b97f4a7c15u) >> 32) | 1;
 }
 
-/// The second sum weighs each product of a word and its key by its place in the period: by the lane
-/// (pair of words) it has in its group of eight words, and by the group. Both factors are odd.
+/// The second sum weighs each product of a word and its key by its place in the period: by its lane,
+/// one of four (the pair of words that it belongs to, of the four pairs in 32 bytes), and by its group.
+/// Both factors are odd. The words of even index in a line of 64 bytes share a group with those of odd
+/// index in the line before: vector code adds up its running sums once a line, between even and odd
+/// words, and the two words of an 8-byte element are in different groups.
 COLLPROBE_HD constexpr std::uint64_t digest_lane_key(std::uint32_t lane) noexcept
 {
     return mix64(0x13198a2e03707344u + lane * 0x9e3779b97f4a7c15u) | 1;
 }
-COLLPROBE_HD constexpr std::uint64_t digest_weight_of_group(std::uint64_t group) noexcept { return 255 - 2 * group; }
+COLLPROBE_HD constexpr std::uint64_t digest_weight_of_group(std::uint64_t group) noexcept { return 257 - 2 * group; }
+COLLPROBE_HD constexpr std::uint32_t digest_group(std::uint32_t word) noexcept { return word / 16 + word % 2; }
 COLLPROBE_HD constexpr std::uint64_t digest_weight(std::uint32_t word) noexcept
 {
-    return digest_lane_key(word / 2 % 4) * digest_weight_of_group(word / 8);
+    return digest_lane_key(word / 2 % 4) * digest_weight_of_group(digest_group(word));
 }
 
 /// Sums over the words of one period, or over part of it, modulo 2^64.
@@ -63,30 +67,36 @@ struct digest_sums {
 ///
 /// The digest of a buffer is a function of its bytes, their positions and their number alone. The
 /// bytes are read as little-endian 32-bit words W_i, i counted from the start of the buffer, a tail
-/// shorter than a word padded with zeros. With u = i / 1024, j = i mod 1024, group g = j / 8 and lane
-/// l = (j / 2) mod 4, all modulo 2^64:
+/// shorter than a word padded with zeros. With u = i / 2048, j = i mod 2048, group g = j / 16 + j mod 2
+/// and lane l = (j / 2) mod 4, all modulo 2^64:
 ///
-///     s1 = sum of K_u a_j W_i,    s2 = sum of L_u m_l (255 - 2 g) a_j W_i,
+///     s1 = sum of K_u a_j W_i,    s2 = sum of L_u m_l (257 - 2 g) a_j W_i,
 ///     digest = mix64(s1 + mix64(s2 + (bytes + 1) * odd constant)),
 ///
-/// where a_j are 1024 distinct odd 32-bit keys and K_u, L_u, m_l odd 64-bit keys, all from SplitMix64.
+/// where a_j are 2048 distinct odd 32-bit keys and K_u, L_u, m_l odd 64-bit keys, all from SplitMix64.
 /// Both sums are linear in the bytes, so parts of a buffer, cut at any byte and read in any order,
-/// have states that simply add. The cost is one 32 x 32 -> 64 bit product a word and three additions:
-/// the weight by group comes from adding up running sums.
+/// have states that simply add. The cost is one 32 x 32 -> 64 bit product and one addition a word, and
+/// one addition for each lane of a line of 64 bytes: the weight by group comes from adding up running
+/// sums.
 ///
 /// What is certain, by arithmetic modulo 2^64, where factors that are odd lose nothing:
 /// - a change within one word, of any bits, changes s1 and s2;
-/// - any change of two words of one period, not both in one lane of one group (an aligned 8 bytes),
-///   changes s1 or s2: if s1 stays, s2 changes by a product of a word's change (not a multiple of
-///   2^32), odd keys, and a difference of weights (not a multiple of 2^33: a test checks all);
+/// - any change of two words of one period that do not share both lane and group changes s1 or s2: if
+///   s1 stays, s2 changes by a product of a word's change (not a multiple of 2^32), odd keys, and a
+///   difference of weights (not a multiple of 2^33: a test checks all). So any change of one element
+///   shows, of eight bytes too. Four words share lane and group, odd ones of a line with even ones of
+///   the next; of the 2^64 values that two of them can take, all but a few change s1;
 /// - the same change d in any two words of a period, or d and -d, changes s1: the sum or difference of
 ///   two distinct keys is neither 0 nor a multiple of 2^33. So do two equal bit flips, whether up or
-///   down, and a swap of two words;
+///   down, and a swap of two words. Among the four words that share lane and group this holds for any
+///   number of equal flips (a test checks all);
 /// - of two buffers that differ in one of s1, s2 and length alone, the digests differ, since mix64 is
 ///   a bijection: zeros appended to a buffer always show.
 /// Where both sums change, the digests are equal by chance with probability about 2^-64; any other
 /// change leaves both sums alone with about 2^-62 (each keeps 32 random bits even if only sign bits
-/// differ). It finds errors; it does not resist someone who builds a collision.
+/// differ; for changes confined to words that share lane and group s2 says no more than s1, and the
+/// chance is that of one sum, 2^-64 for random values). It finds errors; it does not resist someone who
+/// builds a collision.
 struct digest_state {
     std::uint64_t first = 0;
     std::uint64_t second = 0;
@@ -180,7 +190,7 @@ inline digest_sums sum_words([[maybe_unused]] isa path, const unsigned char* dat
     };
 #if COLLPROBE_X86_SIMD
     if (path != isa::portable) {
-        const std::uint64_t head = (8 - word % 8) % 8;
+        const std::uint64_t head = (16 - word % 16) % 16;
         scalar_until(head < words ? head : words);
         if (path == isa::avx512) i += avx512::sum_words(data + 4 * i, words - i, word + i, sums);
         else i += avx2::sum_words(data + 4 * i, words - i, word + i, sums);

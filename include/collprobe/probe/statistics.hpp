@@ -38,8 +38,8 @@ namespace collprobe {
 template <element T, bool with_digest>
 struct statistics_reducer {
     /// Elements of a block: long enough that what is done once a block costs little, short enough for the
-    /// second-level cache. Its bytes are a multiple of the digest's period, and counters in the lanes of
-    /// a vector do not overflow.
+    /// second-level cache. Its bytes are a multiple of 128, which the digest's fast path asks for, and
+    /// counters in the lanes of a vector do not overflow.
     static constexpr std::uint64_t block = sizeof(T) == 1 ? 4096 : 16384;
 
     struct partial {
@@ -128,10 +128,9 @@ private:
         partial& into, std::uint64_t first, std::uint64_t count, detail::isa path) const noexcept
     {
         const T* const data = input.data() + first;
-        constexpr std::uint64_t page = detail::digest_period_bytes / sizeof(T);
         detail::block_sums sums;
-        if (with_digest && first % page == 0) {
-            detail::scan_block<T, true>(path, data, count, sums, into.digest, first / page);
+        if (with_digest && first * sizeof(T) % 128 == 0) {
+            detail::scan_block<T, true>(path, data, count, sums, into.digest, first * sizeof(T));
         } else {
             if constexpr (with_digest)
                 into.digest.merge(detail::digest_bytes(path, reinterpret_cast<const unsigned char*>(data),

@@ -30,8 +30,9 @@ template <class V>
 #endif
 }
 
-/// The sums of a digest over consecutive whole vectors. `weighted` adds up the running sums, so that a
-/// vector counts once for each vector from it to the end: a weight by position, without a product.
+/// The sums of a digest over consecutive lines of 64 bytes. `weighted` adds up the running sums, so that
+/// a product counts once for each line from its own to the end: a weight by position, without a product.
+/// It does so once a line, after the even words: those count once more than the odd ones.
 /// Multiplication takes the low halves of 64-bit lanes, where a load has its words of even index; keys
 /// loaded one further on have those of odd index there. (For the words a shift is faster.)
 struct digest_lanes {
@@ -41,38 +42,40 @@ struct digest_lanes {
     // Written out, here and below: GCC compiles an implicit constructor for the baseline.
     [[gnu::always_inline]] digest_lanes() noexcept {}
 
-    [[gnu::always_inline]] void add(words64 words, const std::uint32_t* keys) noexcept
+    [[gnu::always_inline]] void add_line(const void* line, const std::uint32_t* keys) noexcept
     {
-        plain += multiply_low_halves(words, load<words64>(keys));
-        plain += multiply_low_halves(words >> 32, load<words64>(keys + 1));
+        const auto* const low = static_cast<const unsigned char*>(line);
+        const auto* const high = low + 32; // narrow vectors: the second half
+        plain += multiply_low_halves(load<words64>(low), load<words64>(keys));
+        if constexpr (width == 32) plain += multiply_low_halves(load<words64>(high), load<words64>(keys + 8));
         weighted += plain;
+        plain += multiply_low_halves(load<words64>(low) >> 32, load<words64>(keys + 1));
+        if constexpr (width == 32) plain += multiply_low_halves(load<words64>(high) >> 32, load<words64>(keys + 9));
     }
 
-    /// `word`: index in the period of the first word, a multiple of 8; `steps`: vectors added.
-    [[gnu::always_inline]] digest_sums sums(std::uint64_t word, std::uint64_t steps) const noexcept
+    /// `word`: index in the period of the first word, a multiple of 16; `lines` added.
+    [[gnu::always_inline]] digest_sums sums(std::uint64_t word, std::uint64_t lines) const noexcept
     {
-        constexpr std::uint64_t groups = width / 32; // of 8 words, in a vector
+        const std::uint64_t rest = digest_weight_of_group(word / 16 + lines);
         digest_sums result;
         for (unsigned lane = 0; lane < width / 8; ++lane) {
-            const std::uint64_t rest = digest_weight_of_group(word / 8 + lane / 4) - 2 * groups * steps;
             result.first += plain[lane];
-            result.second += digest_lane_key(lane % 4) * (2 * groups * weighted[lane] + rest * plain[lane]);
+            result.second += digest_lane_key(lane % 4) * (2 * weighted[lane] + rest * plain[lane]);
         }
         return result;
     }
 };
 
-/// Adds the leading words that fill whole vectors to `sums`; returns how many those are. The first is
-/// word `word` of its period, a multiple of 8.
+/// Adds the leading words that fill whole lines to `sums`; returns how many those are. The first is
+/// word `word` of its period, a multiple of 16.
 inline std::uint64_t sum_words(
     const unsigned char* data, std::uint64_t words, std::uint64_t word, digest_sums& sums) noexcept
 {
-    constexpr std::uint64_t step = width / 4;
     const std::uint32_t* const keys = digest_keys.key + word;
     digest_lanes lanes;
     std::uint64_t i = 0;
-    for (; i + step <= words; i += step) lanes.add(load<words64>(data + 4 * i), keys + i);
-    sums.merge(lanes.sums(word, i / step));
+    for (; i + 16 <= words; i += 16) lanes.add_line(data + 4 * i, keys + i);
+    sums.merge(lanes.sums(word, i / 16));
     return i;
 }
 

@@ -71,19 +71,20 @@ void scan_distances_scalar(const T* data, std::uint64_t begin, std::uint64_t end
     }
 }
 
+/// `first_byte`: offset of the block in its buffer, with a digest a multiple of 128.
 template <class T, bool with_digest>
 void scan_block([[maybe_unused]] isa path, const T* data, std::uint64_t count, block_sums& out,
-    [[maybe_unused]] digest_state& digest, [[maybe_unused]] std::uint64_t period) noexcept
+    [[maybe_unused]] digest_state& digest, [[maybe_unused]] std::uint64_t first_byte) noexcept
 {
     std::uint64_t done = 0;
     bool finite = true;
 #if COLLPROBE_X86_SIMD
-    if (path == isa::avx512) done = avx512::scan<T, with_digest>(data, count, out, digest, period, finite);
-    else if (path == isa::avx2) done = avx2::scan<T, with_digest>(data, count, out, digest, period, finite);
+    if (path == isa::avx512) done = avx512::scan<T, with_digest>(data, count, out, digest, first_byte, finite);
+    else if (path == isa::avx2) done = avx2::scan<T, with_digest>(data, count, out, digest, first_byte, finite);
 #endif
     if constexpr (with_digest)
         digest.merge(digest_bytes(path, reinterpret_cast<const unsigned char*>(data + done),
-            (count - done) * sizeof(T), period * digest_period_bytes + done * sizeof(T)));
+            (count - done) * sizeof(T), first_byte + done * sizeof(T)));
     if (!finite) {
         out = block_sums{};
         done = 0;

@@ -30,8 +30,8 @@ struct scan_block {
     };
     static constexpr unsigned element_bytes = sizeof(T);
     static constexpr unsigned blocks_per_multiprocessor = 3;
-    static constexpr unsigned per_period = scan::per_words16<T> * block_threads;
-    static constexpr unsigned chunk = 256; // periods
+    static constexpr unsigned per_round = scan::per_words16<T> * block_threads;
+    static constexpr unsigned chunk = 256; // rounds
 
     struct partial {
         statistics value;
@@ -74,22 +74,22 @@ struct scan_block {
         const scan::digest_multipliers* multipliers = nullptr;
         if constexpr (features.digest) multipliers = &memory.multipliers;
         thread_scan thread(multipliers, threadIdx.x);
-        const std::uint32_t periods = count / per_period;
-        const std::uint32_t rest = count % per_period;
-        for (std::uint32_t begin = 0; begin < periods + (rest != 0 ? 1 : 0); begin += chunk) {
-            const bool is_last = periods - begin < chunk;
-            const std::uint32_t whole = is_last ? periods - begin : chunk;
+        const std::uint32_t rounds = count / per_round;
+        const std::uint32_t rest = count % per_round;
+        for (std::uint32_t begin = 0; begin < rounds + (rest != 0 ? 1 : 0); begin += chunk) {
+            const bool is_last = rounds - begin < chunk;
+            const std::uint32_t whole = is_last ? rounds - begin : chunk;
             __syncthreads();
             if (features.digest && threadIdx.x < whole + 1)
-                memory.factors[threadIdx.x] = scan::digest_factors::of_period(first / per_period + begin + threadIdx.x);
+                memory.factors[threadIdx.x] = scan::digest_factors::of_round(first / per_round + begin + threadIdx.x);
             __syncthreads();
-            const std::uint32_t offset = begin * per_period;
+            const std::uint32_t offset = begin * per_round;
             const std::uint64_t from = first + offset;
             if (aligned)
-                scan::scan_periods<true>(
+                scan::scan_rounds<true>(
                     thread, input, from, offset, whole, is_last ? rest : 0, threadIdx.x, memory.factors, memory.rare);
             else
-                scan::scan_periods<false>(
+                scan::scan_rounds<false>(
                     thread, input, from, offset, whole, is_last ? rest : 0, threadIdx.x, memory.factors, memory.rare);
         }
         __syncthreads();

@@ -274,7 +274,11 @@ struct scan_lanes {
         for (std::uint64_t i = 0; i < step; i += per_vector) {
             const auto bits = load<typename range_lanes<T>::unsigned_vector>(data + i);
             range.add(bits);
-            if constexpr (with_digest) digest.add((words64)bits, keys + i * sizeof(T) / 4);
+        }
+        if constexpr (with_digest) {
+            COLLPROBE_ISA_UNROLL
+            for (std::uint64_t line = 0; line < step * sizeof(T); line += 64)
+                digest.add_line(bytes + line, keys + line / 4);
         }
         COLLPROBE_ISA_UNROLL
         for (std::uint64_t i = 0; i < step; i += 16) add_pair<0>(data + i);
@@ -306,12 +310,12 @@ private:
     }
 };
 
-/// Scans the leading elements that fill whole steps; returns how many. With a digest, `data` begins
-/// the digest period `period`. `finite`: false if a NaN or an infinity is among them, and then only
-/// the digest is of use.
+/// Scans the leading elements that fill whole steps; returns how many. `first_byte`, a multiple of 128,
+/// is the offset of `data` in its buffer: the digest needs it. `finite`: false if a NaN or an infinity
+/// is among them, and then only the digest is of use.
 template <class T, bool with_digest>
 [[gnu::noinline]] std::uint64_t scan(const T* data, std::uint64_t count, block_sums& out,
-    [[maybe_unused]] digest_state& digest, [[maybe_unused]] std::uint64_t period, bool& finite) noexcept
+    [[maybe_unused]] digest_state& digest, [[maybe_unused]] std::uint64_t first_byte, bool& finite) noexcept
 {
     constexpr std::uint64_t step = scan_lanes<T>::step;
 
@@ -319,14 +323,17 @@ template <class T, bool with_digest>
     if (whole == 0) return 0;
     scan_lanes<T> lanes(data);
     if constexpr (with_digest) {
-        constexpr std::uint64_t page = digest_period_bytes / sizeof(T);
-        for (std::uint64_t first = 0; first < whole; first += page) {
-            const std::uint64_t end = whole - first < page ? whole : first + page;
-            const std::uint32_t* keys = digest_keys.key;
+        for (std::uint64_t first = 0; first < whole;) {
+            const std::uint64_t word = first_byte / 4 + first * sizeof(T) / 4;
+            const std::uint64_t in_period = word % digest_period;
+            const std::uint64_t room = (digest_period - in_period) * 4 / sizeof(T);
+            const std::uint64_t end = whole - first < room ? whole : first + room;
+            const std::uint32_t* keys = digest_keys.key + in_period;
             lanes.digest = digest_lanes{};
             for (std::uint64_t i = first; i < end; i += step, keys += step * sizeof(T) / 4)
                 lanes.template add<true>(data + i, keys);
-            digest.add_sums(period + first / page, lanes.digest.sums(0, (end - first) / lanes.per_vector));
+            digest.add_sums(word / digest_period, lanes.digest.sums(in_period, (end - first) * sizeof(T) / 64));
+            first = end;
         }
         digest.bytes += whole * sizeof(T);
     } else {

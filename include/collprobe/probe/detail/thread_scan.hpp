@@ -16,7 +16,7 @@
 #include <collprobe/record.hpp>
 
 /// What one thread of a GPU does with its part of a slot. Thread t of 256 takes in bytes 16 t to
-/// 16 t + 15 of each period of 4096 bytes, whatever the alignment of the buffer: so a sum always has
+/// 16 t + 15 of each round of 4096 bytes, whatever the alignment of the buffer: so a sum always has
 /// the same terms in the same order, and a thread keeps the digest keys of its four words.
 ///
 /// Cost in instructions an element, counted in the code for sm_90: see bench/results/kernel_resources.md.
@@ -69,15 +69,15 @@ struct rare_counts {
     }
 };
 
-/// What the two sums of the digest multiply the words of a period by.
+/// What the two sums of the digest multiply the words of a round by: that of its period.
 struct digest_factors {
     std::uint64_t first;
     std::uint64_t second;
 
-    COLLPROBE_HD static digest_factors of_period(std::uint64_t period) noexcept
+    COLLPROBE_HD static digest_factors of_round(std::uint64_t round) noexcept
     {
         digest_state unit;
-        unit.add_sums(period, {1, 1});
+        unit.add_sums(round / 2, {1, 1});
         return {unit.first, unit.second};
     }
 };
@@ -102,22 +102,26 @@ struct shifted_sums {
     }
 };
 
-/// What the digest multiplies each word of a period by: its key, and that times the weight of its place.
+/// What the digest multiplies each word of a round by: its key, and that times the weight of its place.
 struct digest_multipliers {
+    static constexpr unsigned words_of_round = round_bytes / 4;
+    static_assert(digest_period == 2 * words_of_round);
+
     alignas(16) std::uint32_t key[digest_period];
     alignas(16) std::uint64_t weighted[digest_period];
 
-    /// Fills in the four words of a thread.
+    /// Fills in the words of a thread, four in each half of the period.
     COLLPROBE_HD void fill(unsigned lane) noexcept
     {
-        for (unsigned word = 4 * lane; word < 4 * lane + 4; ++word) {
+        for (unsigned i = 0; i < 8; ++i) {
+            const unsigned word = i / 4 * words_of_round + 4 * lane + i % 4;
             key[word] = digest_key(word);
             weighted[word] = digest_key(word) * digest_weight(word);
         }
     }
 };
 
-/// Sums of the digest, the factors of the periods included.
+/// Sums of the digest, the factors of the rounds included.
 struct digest_totals {
     std::uint64_t first = 0;
     std::uint64_t second = 0;
@@ -148,7 +152,7 @@ template <element T, scan_features features>
 class thread_scan {
 public:
     static constexpr unsigned per_vector = per_words16<T>;
-    static constexpr unsigned per_period = per_vector * block_threads;
+    static constexpr unsigned per_round = per_vector * block_threads;
 
     shifted_sums sums;
     range_totals<T> counts;
@@ -161,15 +165,15 @@ public:
     {
     }
 
-    /// Takes in `n` vectors, vector k of the period whose factors are `factors[k]`. The first element is
-    /// the slot's element `offset`, the first of each further vector one period on. `other`: the same
+    /// Takes in `n` vectors, vector k of the round whose factors are `factors[k]`. `odd`: 1 if the first
+    /// round is the second half of a period, 0 else. The first element is the slot's element `offset`, the first of each further vector one round on. `other`: the same
     /// of the second buffer, where a dot product is asked for and `has_other`.
     template <unsigned n>
     COLLPROBE_HD void take(words16 (&words)[n], const words16 (&other)[n], bool has_other, std::uint32_t offset,
-        const digest_factors* factors, rare_counts& rare) noexcept
+        [[maybe_unused]] unsigned odd, const digest_factors* factors, rare_counts& rare) noexcept
     {
         if constexpr (features.digest) {
-            add_digest(words, factors);
+            add_digest(words, odd, factors);
         }
         if constexpr (features.dot) {
             if (has_other) {
@@ -284,7 +288,7 @@ private:
                     range.add(x);
                 } else {
                     kinds += kind_of(x);
-                    const std::uint32_t place = offset + at / 4 * per_period + at % 4 / turn * elements + e;
+                    const std::uint32_t place = offset + at / 4 * per_round + at % 4 / turn * elements + e;
                     first = smaller(first, place);
                     ++cleared;
                     clear_element<T>(front, e);
@@ -304,20 +308,24 @@ private:
     }
 
     /// Products modulo 2^64. The multipliers, the thread's own for all periods, come from memory each
-    /// time: three loads a batch, for twelve registers.
+    /// time: six loads a batch, for 24 registers. `odd`: the first round is the second half of a period.
     template <unsigned n>
-    COLLPROBE_HD void add_digest(const words16 (&words)[n], const digest_factors* factors) noexcept
+    COLLPROBE_HD void add_digest(const words16 (&words)[n], [[maybe_unused]] unsigned odd, const digest_factors* factors) noexcept
     {
         std::uint64_t first[n] = {};
         std::uint64_t second[n] = {};
         COLLPROBE_UNROLL
-        for (unsigned i = 0; i < 4; ++i) {
-            const std::uint32_t key = multipliers_->key[4 * lane_ + i];
-            const std::uint64_t weighted = multipliers_->weighted[4 * lane_ + i];
+        for (unsigned half = 0; half < (n < 2 ? n : 2); ++half) {
+            const unsigned word = (half ^ odd) * digest_multipliers::words_of_round + 4 * lane_;
             COLLPROBE_UNROLL
-            for (unsigned k = 0; k < n; ++k) {
-                first[k] += std::uint64_t{words[k].w[i]} * key;
-                second[k] += words[k].w[i] * weighted;
+            for (unsigned i = 0; i < 4; ++i) {
+                const std::uint32_t key = multipliers_->key[word + i];
+                const std::uint64_t weighted = multipliers_->weighted[word + i];
+                COLLPROBE_UNROLL
+                for (unsigned k = half; k < n; k += 2) {
+                    first[k] += std::uint64_t{words[k].w[i]} * key;
+                    second[k] += words[k].w[i] * weighted;
+                }
             }
         }
         COLLPROBE_UNROLL
@@ -413,56 +421,56 @@ private:
     }
 };
 
-/// Reads the vectors of thread `lane` in `periods` whole periods, some in flight at a time, and what is
-/// left after them: `rest` elements, less than a period. All this begins at element `first` of the
-/// buffer, `offset` of the slot. `factors`: of each of these periods.
+/// Reads the vectors of thread `lane` in `rounds` whole rounds, some in flight at a time, and what is
+/// left after them: `rest` elements, less than a round. All this begins at element `first` of the
+/// buffer, `offset` of the slot, at the start of a period. `factors`: of each of these rounds.
 template <bool aligned, element T, scan_features features>
-COLLPROBE_HD inline void scan_periods(thread_scan<T, features>& scan, const scan_input<T>& input, std::uint64_t first,
-    std::uint32_t offset, unsigned periods, unsigned rest, unsigned lane, const digest_factors* factors,
+COLLPROBE_HD inline void scan_rounds(thread_scan<T, features>& scan, const scan_input<T>& input, std::uint64_t first,
+    std::uint32_t offset, unsigned rounds, unsigned rest, unsigned lane, const digest_factors* factors,
     rare_counts& rare) noexcept
 {
     constexpr unsigned per_vector = per_words16<T>;
-    constexpr unsigned per_period = per_vector * block_threads;
+    constexpr unsigned per_round = per_vector * block_threads;
     constexpr unsigned batch = (aligned ? 4 : 2) / (features.dot ? 2 : 1); // has no influence on the result
     const bool has_other = features.dot && input.other.data != nullptr;
     std::uint64_t byte = first * sizeof(T) + lane * 16;
     offset += lane * per_vector;
-    unsigned period = 0;
+    unsigned round = 0;
     COLLPROBE_NO_UNROLL
-    for (; period + batch <= periods; period += batch) {
+    for (; round + batch <= rounds; round += batch) {
         words16 words[batch];
         words16 other[batch] = {};
         COLLPROBE_UNROLL
-        for (unsigned k = 0; k < batch; ++k) words[k] = input.source.template load<aligned>(byte + k * period_bytes);
+        for (unsigned k = 0; k < batch; ++k) words[k] = input.source.template load<aligned>(byte + k * round_bytes);
         if constexpr (features.dot) {
             if (has_other) {
                 COLLPROBE_UNROLL
                 for (unsigned k = 0; k < batch; ++k)
-                    other[k] = input.other.template load<aligned>(byte + k * period_bytes);
+                    other[k] = input.other.template load<aligned>(byte + k * round_bytes);
             }
         }
         if constexpr (features.copy) {
             COLLPROBE_UNROLL
-            for (unsigned k = 0; k < batch; ++k) store_words(input.destination + byte + k * period_bytes, words[k]);
+            for (unsigned k = 0; k < batch; ++k) store_words(input.destination + byte + k * round_bytes, words[k]);
         }
-        scan.template take<batch>(words, other, has_other, offset, factors + period, rare);
-        byte += batch * period_bytes;
-        offset += batch * per_period;
+        scan.template take<batch>(words, other, has_other, offset, batch == 1 ? round % 2 : 0, factors + round, rare);
+        byte += batch * round_bytes;
+        offset += batch * per_round;
     }
     const unsigned before = lane * per_vector; // in `rest`
     COLLPROBE_NO_UNROLL
-    for (; period < periods || (period == periods && before + per_vector <= rest); ++period) {
+    for (; round < rounds || (round == rounds && before + per_vector <= rest); ++round) {
         words16 words[1] = {input.source.template load<aligned>(byte)};
         words16 other[1] = {};
         if constexpr (features.dot) {
             if (has_other) other[0] = input.other.template load<aligned>(byte);
         }
         if constexpr (features.copy) store_words(input.destination + byte, words[0]);
-        scan.template take<1>(words, other, has_other, offset, factors + period, rare);
-        byte += period_bytes;
-        offset += per_period;
+        scan.template take<1>(words, other, has_other, offset, round % 2, factors + round, rare);
+        byte += round_bytes;
+        offset += per_round;
     }
-    if (period == periods && before < rest) {
+    if (round == rounds && before < rest) {
         COLLPROBE_NO_UNROLL
         for (unsigned i = 0; i < rest - before; ++i) {
             const std::uint64_t index = byte / sizeof(T) + i;
@@ -486,7 +494,7 @@ COLLPROBE_HD inline void sum_shifted(shifted_sums& sums, const byte_source& sour
     std::uint32_t count, unsigned lane, double factor, double pivot) noexcept
 {
     constexpr unsigned per_vector = per_words16<T>;
-    constexpr unsigned per_period = per_vector * block_threads;
+    constexpr unsigned per_round = per_vector * block_threads;
     constexpr unsigned batch = aligned ? 4 : 1; // has no influence on the result
     const auto add = [&](T element) {
         if (!is_finite(element)) return;
@@ -501,18 +509,18 @@ COLLPROBE_HD inline void sum_shifted(shifted_sums& sums, const byte_source& sour
     const unsigned before = lane * per_vector;
     std::uint32_t left = count > before ? count - before : 0; // elements from this thread's next vector on
     COLLPROBE_NO_UNROLL
-    for (; left >= (batch - 1) * per_period + per_vector; left -= left < batch * per_period ? left : batch * per_period) {
+    for (; left >= (batch - 1) * per_round + per_vector; left -= left < batch * per_round ? left : batch * per_round) {
         words16 words[batch];
         COLLPROBE_UNROLL
-        for (unsigned k = 0; k < batch; ++k) words[k] = source.template load<aligned>(byte + k * period_bytes);
+        for (unsigned k = 0; k < batch; ++k) words[k] = source.template load<aligned>(byte + k * round_bytes);
         COLLPROBE_UNROLL
         for (unsigned k = 0; k < batch; ++k) add_vector(words[k]);
-        byte += batch * period_bytes;
+        byte += batch * round_bytes;
     }
     COLLPROBE_NO_UNROLL
-    for (; left >= per_vector; left -= left < per_period ? left : per_period) {
+    for (; left >= per_vector; left -= left < per_round ? left : per_round) {
         add_vector(source.template load<aligned>(byte));
-        byte += period_bytes;
+        byte += round_bytes;
     }
     COLLPROBE_NO_UNROLL
     for (std::uint32_t i = 0; i < left; ++i) add(source.template at<T>(byte / sizeof(T) + i));
