@@ -13,7 +13,6 @@
 #include <collprobe/device/cuda.hpp>
 #include <collprobe/device/cuda_kernels.cuh>
 #include <collprobe/device/cuda_peers.hpp>
-#include <collprobe/device/cuda_peers.hpp>
 #include <collprobe/probe/probed.cuh>
 #include <collprobe/probe/statistics.cuh>
 
