@@ -83,7 +83,8 @@ cat "$work"/*.log | "${CXXFILT:-c++filt}" -n | awk -v may_have_stack="$may_have_
             cell[key] = cell[key] " / stack " stack
         } else if (stack + stores + loads > 0) {
             cell[key] = cell[key] " **stack " stack ", spill " stores + loads "**"
-            spilled = spilled "  " name " (" architecture "): stack " stack " bytes, spill stores " stores ", loads " loads "\n"
+            finding[key] = "  " name " (" architecture "): stack " stack " bytes, spill stores " stores ", loads " loads "\n"
+            bad = 1
         }
         stack = stores = loads = 0
     }
@@ -97,7 +98,7 @@ cat "$work"/*.log | "${CXXFILT:-c++filt}" -n | awk -v may_have_stack="$may_have_
             for (j = i + 1; j <= count; ++j)
                 if (names[i] > names[j]) { t = names[i]; names[i] = names[j]; names[j] = t }
         print "Registers a thread / bytes of shared memory a block, by " compiler "; blocks of 256 threads."
-        print (spilled == "" ? "No kernel spills a register; none has a stack but where it is given." : "**Some kernels spill.**") "\n"
+        print (!bad ? "No kernel spills a register; none has a stack but where it is given." : "**Some kernels spill.**") "\n"
         line = "| kernel |"; rule = "|---|"
         for (i = 1; i <= width; ++i) { line = line " " columns[i] " |"; rule = rule "---|" }
         print line; print rule
@@ -105,7 +106,8 @@ cat "$work"/*.log | "${CXXFILT:-c++filt}" -n | awk -v may_have_stack="$may_have_
             line = "| " names[k] " |"
             for (i = 1; i <= width; ++i) line = line " " cell[names[k] SUBSEP columns[i]] " |"
             print line
+            for (i = 1; i <= width; ++i) spilled = finding[names[k] SUBSEP columns[i]] spilled
         }
-        if (spilled != "") { printf "kernels with a stack or spills:\n%s", spilled >"/dev/stderr"; exit 1 }
+        if (bad) { printf "kernels with a stack or spills:\n%s", spilled >"/dev/stderr"; exit 1 }
     }
 '

@@ -10,8 +10,9 @@
 
 #include <collprobe/probe/detail/step_message.hpp>
 #include <collprobe/probe/statistics.hpp>
-#include <tests/probe/adversarial.hpp>
-#include <tests/probe/cuda_schedule.hpp>
+
+#include "adversarial.hpp"
+#include "cuda_schedule.hpp"
 
 using namespace collprobe;
 using adversarial::check_same_statistics;

@@ -2,18 +2,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <vector>
 
-#include <collprobe/collprobe.hpp>
+#include <collprobe/collprobe.cuh>
+#include <collprobe/collprobe.cuh> // and once more
 
-/// Widens every half on the device; the host must get the same bits. Exit status 77 (skip) without a
-/// device: then it is proved only that nvcc compiles and links the umbrella header.
-__global__ void widen(collprobe::view<float> to)
-{
-    const std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-    if (i < to.count()) to[i] = static_cast<float>(collprobe::half::from_bits(static_cast<std::uint16_t>(i)));
-}
+using namespace collprobe;
+namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
 
+// In the other translation unit, which includes everything as well.
+statistics statistics_on_gpu(const float* data, std::uint64_t count);
+
+/// Every half, widened on the device and on the host.
+struct widen_half {
+    float* to;
+    COLLPROBE_HD void operator()(std::uint64_t index) const
+    {
+        to[index] = static_cast<float>(collprobe::half::from_bits(static_cast<std::uint16_t>(index)));
+    }
+};
+
+/// The least that must work with any flags: this is also compiled with --use_fast_math and -rdc=true.
+/// Exit status 77 (skip) without a device: then it is proved only that all of it compiles and links.
 int main()
 {
     int devices = 0;
@@ -21,23 +32,40 @@ int main()
         std::puts("no CUDA device: skipped");
         return 77;
     }
-    constexpr unsigned count = 65536;
-    std::vector<float> result(count);
-    float* memory = nullptr;
-    if (cudaMalloc(&memory, count * sizeof(float)) != cudaSuccess) return 1;
-    widen<<<count / 256, 256>>>({memory, count});
-    const cudaError_t code = cudaMemcpy(result.data(), memory, count * sizeof(float), cudaMemcpyDeviceToHost);
-    cudaFree(memory);
-    if (code != cudaSuccess) {
-        std::printf("%s\n", cudaGetErrorString(code));
-        return 1;
-    }
-    for (unsigned i = 0; i < count; ++i) {
+    constexpr std::uint64_t count = 65536;
+    cu::buffer<float> memory(count);
+    cu::pinned_buffer<float> result(count);
+    const cu::stream stream;
+    cu::device::for_each(stream.get(), count, widen_half{memory.data()});
+    cu::device::copy(stream.get(), view<const float>(memory.data(), count), view<float>(result));
+    stream.synchronize();
+    for (std::uint64_t i = 0; i < count; ++i) {
         const float expected = static_cast<float>(collprobe::half::from_bits(static_cast<std::uint16_t>(i)));
-        if (collprobe::to_bits(expected) != collprobe::to_bits(result[i])) {
-            std::printf("half 0x%04x differs on the device\n", i);
+        if (to_bits(expected) != to_bits(result[i])) {
+            std::printf("half 0x%04x differs on the device\n", static_cast<unsigned>(i));
             return 1;
         }
     }
-    return 0;
+
+    // Subnormal numbers, which -ftz=true would flush, NaN and infinities, which -ffast-math assumes away.
+    std::vector<float> data(100'003);
+    for (std::uint64_t i = 0; i < data.size(); ++i) {
+        const auto bits = static_cast<std::uint32_t>(collprobe::detail::mix64(i));
+        data[i] = collprobe::detail::bit_cast<float>(bits & (i % 5 == 0 ? 0x80ffffffu : 0x807fffffu));
+    }
+    data[70'000] = collprobe::detail::bit_cast<float>(0x7f800001u);
+    data[80'001] = collprobe::detail::bit_cast<float>(0xff800000u);
+    cu::buffer<float> copy(data.size());
+    if (cudaMemcpy(copy.data(), data.data(), data.size() * sizeof(float), cudaMemcpyHostToDevice) != cudaSuccess) return 1;
+    const statistics found = statistics_on_gpu(copy.data(), data.size());
+    const statistics expected = compute_statistics(view<const float>(data));
+    const bool same = found.count == expected.count && found.nan == expected.nan
+        && found.negative_infinity == expected.negative_infinity && found.zero == expected.zero
+        && found.subnormal == expected.subnormal && found.first_nonfinite == expected.first_nonfinite
+        && found.digest == expected.digest && to_bits(found.minimum) == to_bits(expected.minimum)
+        && to_bits(found.maximum) == to_bits(expected.maximum)
+        && collprobe::detail::absolute(found.l1 - expected.l1) <= 2e-12 * expected.l1
+        && collprobe::detail::absolute(found.m2 - expected.m2) <= 4e-12 * expected.m2;
+    if (!same) std::puts("statistics differ on the device");
+    return same ? 0 : 1;
 }
