@@ -855,6 +855,11 @@ TEST_CASE("what cannot be a communicator is refused")
         {"cudaSetDevice"});
     check_error(error_of([&] { (void)nccl::communicator::create(id, 0, 1, 0, {.timeout_ms = 0}); }),
         status::invalid_argument, {"timeout_ms is 0"});
+    {
+        const nccl::group open;
+        check_error(error_of([&] { (void)nccl::communicator::create(nccl::unique_id(), 0, 1, 0); }),
+            status::unsupported, {"end the group first"});
+    }
     stand_in::fail_next("ncclCommInitRankConfig", ncclSystemError);
     check_error(error_of([&] { (void)nccl::communicator::create(nccl::unique_id(), 0, 1, 0); }),
         status::device_failure, {"ncclCommInitRankConfig failed: ncclSystemError"});

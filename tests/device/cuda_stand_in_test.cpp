@@ -264,6 +264,10 @@ TEST_CASE("streams and events of a device that is not current")
     CHECK(borrowed.device() == 1);
     marker.record(borrowed);
     marker.synchronize(soon_ms);
+    // A driver older than the runtime cannot tell: then it is the current device.
+    stand_in::fail_next("cudaStreamGetDevice", cudaErrorCallRequiresNewerDriver);
+    CHECK(borrowed.device() == 0);
+    CHECK(cudaGetLastError() == cudaSuccess);
 #endif
 }
 

@@ -332,6 +332,13 @@ public:
             throw error(status::invalid_argument,
                 "rank " + std::to_string(rank) + " of " + std::to_string(size) + " ranks cannot be", origin);
         }
+        // Before the peers are kept waiting.
+        if (settings.timeout_ms == 0) {
+            throw error(status::invalid_argument, "timeout_ms is 0: nothing could be waited for", origin);
+        }
+        if (in_group()) {
+            throw error(status::unsupported, "NCCL initialises it when the group ends: end the group first", origin);
+        }
         const cuda::device_guard current(device_ordinal, where);
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = settings.mode == blocking_mode::blocking ? 1 : 0;

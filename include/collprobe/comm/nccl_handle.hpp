@@ -112,6 +112,10 @@ public:
         require(ncclCommUserRank(comm_, &rank_), "ncclCommUserRank", call, where);
         require(ncclCommCount(comm_, &size_), "ncclCommCount", call, where);
         require(ncclCommCuDevice(comm_, &device_), "ncclCommCuDevice", call, where);
+        if (size_ < 1) {
+            throw error(status::invalid_argument,
+                "the ncclComm_t is not initialised: is the group that creates it still open?", unknown);
+        }
         const cuda::device_guard current(device_, where);
         if (size_ > 1) zero_ = zero_bytes(device_, where);
         if (settings_.verify_calls) verifier_ = new verifier(size_);

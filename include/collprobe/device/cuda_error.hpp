@@ -20,24 +20,27 @@ inline int current_device() noexcept
     return cudaGetDevice(&ordinal) == cudaSuccess ? ordinal : -1;
 }
 
-/// The device of a stream. A default stream is the current device's, and so is every stream for a
-/// runtime before 12.8, which cannot tell: make the stream's device current there.
-inline cudaError_t device_of(cudaStream_t stream, int& ordinal) noexcept
-{
-#if CUDART_VERSION >= 12080
-    return cudaStreamGetDevice(stream, &ordinal);
-#else
-    (void)stream;
-    return cudaGetDevice(&ordinal);
-#endif
-}
-
 /// Takes back the calling thread's last error if it is `code`: an error that has been thrown, or an
 /// answer "not ready", must not turn up again at the caller's next `cudaGetLastError`. An older error
 /// of the caller's stays, and so does an error that makes the context unusable (CUDA keeps those).
 inline void forget(cudaError_t code) noexcept
 {
     if (cudaPeekAtLastError() == code) (void)cudaGetLastError();
+}
+
+/// The device of a stream. A default stream is the current device's, and so is every stream for a
+/// runtime or a driver before 12.8, which cannot tell: make the stream's device current there.
+inline cudaError_t device_of(cudaStream_t stream, int& ordinal) noexcept
+{
+#if CUDART_VERSION >= 12080
+    // A newer runtime may run on an older driver.
+    const cudaError_t code = cudaStreamGetDevice(stream, &ordinal);
+    if (code != cudaErrorCallRequiresNewerDriver && code != cudaErrorNotSupported) return code;
+    forget(code);
+#else
+    (void)stream;
+#endif
+    return cudaGetDevice(&ordinal);
 }
 
 /// Calls that could disturb a capture are allowed on this thread while one of these lives. Otherwise

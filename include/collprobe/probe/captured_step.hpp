@@ -6,6 +6,7 @@
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/config.hpp>
+#include <collprobe/detail/widen.hpp>
 #include <collprobe/probe/detail/step_message.hpp>
 
 namespace collprobe {
@@ -22,7 +23,7 @@ public:
 
     COLLPROBE_HD double read(double otherwise) const noexcept
     {
-        if (single_ != nullptr) return static_cast<double>(*single_);
+        if (single_ != nullptr) return detail::widen(*single_);
         return double_ != nullptr ? *double_ : otherwise;
     }
 

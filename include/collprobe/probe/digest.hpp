@@ -125,7 +125,7 @@ struct digest_state {
         add_sums(index / detail::digest_period, sums);
     }
 
-    /// Adds sums over words of the period `period` (word index / 1024). Leaves `bytes` to the caller.
+    /// Adds sums over words of the period `period` (word index / 2048). Leaves `bytes` to the caller.
     COLLPROBE_HD constexpr void add_sums(std::uint64_t period, const detail::digest_sums& sums) noexcept
     {
         constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;
