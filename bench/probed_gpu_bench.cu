@@ -1,0 +1,354 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What probing adds to a trainer's calls and steps on a GPU, over NCCL with one rank and over ranks that
+// share the GPU. Bare and probed forms run in turn; all numbers are medians.
+//
+// An all-reduce of one rank is a copy: the cheapest there can be, so the ratios here are the worst there
+// can be. What a probe adds, two reads of what a bucket sends and one of what it receives, stays the same
+// with more ranks, while the all-reduce becomes many times slower.
+#include "gpu_timing.cuh"
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include <collprobe/collprobe.cuh>
+#include <collprobe/comm/nccl.hpp>
+
+using namespace collprobe;
+using bench::host_time;
+using bench::median;
+namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
+
+namespace {
+
+/// As PyTorch has it by default.
+constexpr std::uint64_t bucket_bytes = std::uint64_t{25} << 20;
+constexpr std::uint64_t bucket_count = bucket_bytes / sizeof(float);
+
+struct fill_gradient {
+    float* to;
+    std::uint64_t seed;
+    COLLPROBE_HD void operator()(std::uint64_t index) const
+    {
+        const std::uint64_t bits = detail::mix64(seed + index + 1);
+        to[index] = (static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f) * 0.01f;
+    }
+};
+
+/// The buckets of a step. Not in place, so that one rank has something to do, and the probe everything.
+struct step_data {
+    std::vector<cu::buffer<float>> send, receive;
+    cu::buffer<float> loss{1};
+
+    step_data(int buckets, std::uint64_t count, int rank, cu::stream_ref stream)
+    {
+        for (int b = 0; b < buckets; ++b) {
+            send.emplace_back(count);
+            receive.emplace_back(count);
+            const auto seed = static_cast<std::uint64_t>(rank * 1000 + b) << 32;
+            cu::device::for_each(stream, count, fill_gradient{send.back().data(), seed});
+        }
+        cu::device::fill(stream, view<float>(loss), 1.0f);
+    }
+    template <class Comm>
+    void reduce(Comm& comm, cu::stream_ref stream) const
+    {
+        for (std::size_t b = 0; b < send.size(); ++b)
+            comm.all_reduce(view<const float>(send[b].data(), send[b].size()),
+                view<float>(receive[b].data(), receive[b].size()), reduction::sum, stream);
+    }
+    /// The trainer's own calls.
+    void reduce(ncclComm_t comm, cu::stream_ref stream) const
+    {
+        for (std::size_t b = 0; b < send.size(); ++b) {
+            const ncclResult_t result = ncclAllReduce(
+                send[b].data(), receive[b].data(), send[b].size(), ncclFloat, ncclSum, comm, stream.get());
+            if (result != ncclSuccess) throw error(status::device_failure, ncclGetErrorString(result), {});
+        }
+    }
+};
+
+nccl::communicator only_rank() { return nccl::communicator::create(nccl::unique_id(), 0, 1, 0); }
+
+/// A step that was captured.
+class graph {
+public:
+    template <class Record>
+    graph(cu::stream_ref stream, Record record)
+    {
+        cu::check(
+            cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+        record();
+        cu::check(cudaStreamEndCapture(stream.get(), &graph_), "cudaStreamEndCapture");
+        cu::check(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
+    }
+    graph(const graph&) = delete;
+    ~graph()
+    {
+        if (executable_ != nullptr) (void)cudaGraphExecDestroy(executable_);
+        if (graph_ != nullptr) (void)cudaGraphDestroy(graph_);
+    }
+    void launch(cu::stream_ref stream) const
+    {
+        cu::check(cudaGraphLaunch(executable_, stream.get()), "cudaGraphLaunch");
+    }
+
+private:
+    cudaGraph_t graph_ = nullptr;
+    cudaGraphExec_t executable_ = nullptr;
+};
+
+/// Holds a stream up until it is released, at most two seconds.
+class held_stream {
+public:
+    explicit held_stream(cu::stream_ref stream) : stream_(stream)
+    {
+        cu::check(cudaLaunchHostFunc(
+                      stream.get(), [](void* self) { static_cast<held_stream*>(self)->hold(); }, this),
+            "cudaLaunchHostFunc");
+    }
+    held_stream(const held_stream&) = delete;
+    ~held_stream()
+    {
+        released_ = true;
+        (void)cudaStreamSynchronize(stream_.get());
+    }
+    /// Whether the stream is held up still: nobody can have waited for it so far.
+    bool holds() const { return !gave_up_; }
+
+private:
+    void hold()
+    {
+        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+        while (!released_) {
+            if (std::chrono::steady_clock::now() > until) {
+                gave_up_ = true;
+                return;
+            }
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
+        }
+    }
+    cu::stream_ref stream_;
+    std::atomic<bool> released_{false};
+    std::atomic<bool> gave_up_{false};
+};
+
+/// Reads the records of all steps that have ended.
+template <class Probed>
+void drain(Probed& comm)
+{
+    static thread_local step_record record;
+    while (comm.pending_steps() != 0) (void)comm.poll(record);
+}
+
+/// Host time of a probed all-reduce against the bare ncclAllReduce: 16 calls in a row, on an idle stream.
+///
+/// host_synchronisations is 0 if 16 probed calls and their end_step return while the stream is held up in
+/// front of them: had one waited for the device, it would not. (It is 1 if any did, however many.)
+void host_cost_of_probed_all_reduce(benchmark::State& state)
+{
+    if (bench::skipped_without_gpu(state)) return;
+    constexpr int calls = 16;
+    try {
+        const nccl::communicator world = only_rank();
+        const nccl::communicator_ref& plain = world;
+        const cu::stream stream;
+        const step_data data(calls, static_cast<std::uint64_t>(state.range(0)), 0, stream);
+        probed<nccl::communicator_ref> comm(world);
+        std::uint64_t step = 0;
+        const auto timed = [&](std::vector<double>& real, std::vector<double>& processor, auto&& work) {
+            const host_time start = host_time::now();
+            work();
+            const host_time used = host_time::now().since(start);
+            real.push_back(used.real / calls);
+            processor.push_back(used.processor / calls);
+            stream.synchronize();
+        };
+        const auto end_step = [&] {
+            comm.end_step(step++, {.loss = 1}, stream);
+            stream.synchronize();
+            drain(comm);
+        };
+        for (int i = 0; i < 3; ++i) {
+            data.reduce(world.native_handle(), stream);
+            data.reduce(comm, stream);
+            end_step();
+        }
+        std::vector<double> bare, bare_processor, wrapped, wrapped_processor, own, own_processor, end,
+            end_processor;
+        int waited = 0;
+        for (auto _ : state) {
+            timed(bare, bare_processor, [&] { data.reduce(world.native_handle(), stream); });
+            timed(wrapped, wrapped_processor, [&] { data.reduce(plain, stream); });
+            timed(own, own_processor, [&] { data.reduce(comm, stream); });
+            timed(end, end_processor, [&] { comm.end_step(step++, {.loss = 1}, stream); });
+            drain(comm);
+            state.SetIterationTime(own.back());
+        }
+        {
+            const held_stream held(stream);
+            data.reduce(comm, stream);
+            comm.end_step(step++, {.loss = 1}, stream);
+            waited = held.holds() ? 0 : 1;
+        }
+        drain(comm);
+        state.counters["bare_us"] = median(bare) * 1e6;
+        state.counters["bare_cpu_us"] = median(bare_processor) * 1e6;
+        state.counters["unprobed_us"] = median(wrapped) * 1e6; // nccl::communicator_ref alone
+        state.counters["probed_us"] = median(own) * 1e6;
+        state.counters["probed_cpu_us"] = median(own_processor) * 1e6;
+        state.counters["added_us"] = (median(own) - median(bare)) * 1e6;
+        state.counters["added_cpu_us"] = (median(own_processor) - median(bare_processor)) * 1e6;
+        state.counters["end_step_us"] = median(end) * calls * 1e6;
+        state.counters["host_synchronisations"] = waited;
+    } catch (const error& failed) {
+        state.SkipWithError(failed.what());
+    }
+}
+BENCHMARK(host_cost_of_probed_all_reduce)
+    ->ArgName("count")
+    ->Arg(1 << 10)
+    ->Arg(1 << 20)
+    ->UseManualTime()
+    ->Iterations(200)
+    ->Unit(benchmark::kMicrosecond);
+
+/// A step of buckets of 25 MiB over NCCL with one rank: bare and probed, each also as a graph. Times are
+/// the device's, with the host ahead of it (host_ahead: in which share of the samples it really was);
+/// the host's are those of enqueuing a whole step.
+void nccl_step(benchmark::State& state)
+{
+    if (bench::skipped_without_gpu(state)) return;
+    const int buckets = static_cast<int>(state.range(0));
+    try {
+        const nccl::communicator world = only_rank();
+        const cu::stream stream;
+        const step_data data(buckets, bucket_count, 0, stream);
+        const device_observation seen{.loss = data.loss.data()};
+        probed<nccl::communicator_ref> comm(world);
+        std::uint64_t step = 0;
+        const auto bare_step = [&] { data.reduce(world.native_handle(), stream); };
+        const auto probed_step = [&] {
+            data.reduce(comm, stream);
+            comm.end_step(step++, seen, stream);
+        };
+        for (int i = 0; i < 2; ++i) { // NCCL's and CUDA's lazy part
+            bare_step();
+            probed_step();
+            stream.synchronize();
+            drain(comm);
+        }
+        const graph bare_graph(stream, bare_step);
+        captured_step captured;
+        const graph probed_graph(stream, [&] {
+            data.reduce(comm, stream);
+            captured = comm.end_captured_step(seen, stream);
+        });
+        bench::device_timer timer;
+        const int lead_us = 200 + 60 * buckets;
+        const auto run = [&](int kind) {
+            const auto sample = timer.measure(stream, lead_us, [&] {
+                if (kind == 0) bare_step();
+                else if (kind == 1) probed_step();
+                else if (kind == 2) bare_graph.launch(stream);
+                else comm.replay(captured, step++, stream, [&] { probed_graph.launch(stream); });
+            });
+            drain(comm);
+            return sample;
+        };
+        for (int kind = 0; kind < 4; ++kind) (void)run(kind);
+        bench::samples times[4];
+        for (auto _ : state) {
+            for (int kind = 0; kind < 4; ++kind) {
+                const auto sample = run(kind);
+                times[kind].add(sample);
+                if (kind == 1) state.SetIterationTime(sample.device);
+            }
+        }
+        const auto& [bare, with_probe, bare_replay, replay] = times;
+        state.counters["bare_us"] = bare.device() * 1e6;
+        state.counters["probed_us"] = with_probe.device() * 1e6;
+        state.counters["bare_graph_us"] = bare_replay.device() * 1e6;
+        state.counters["replay_us"] = replay.device() * 1e6;
+        state.counters["probed_of_bare"] = with_probe.device() / bare.device();
+        state.counters["replay_of_bare_graph"] = replay.device() / bare_replay.device();
+        state.counters["replay_of_probed"] = replay.device() / with_probe.device();
+        state.counters["host_bare_us"] = bare.host_real() * 1e6;
+        state.counters["host_probed_us"] = with_probe.host_real() * 1e6;
+        state.counters["host_replay_us"] = replay.host_real() * 1e6;
+        state.counters["host_ahead"] = with_probe.share_ahead();
+    } catch (const error& failed) {
+        state.SkipWithError(failed.what());
+    }
+}
+BENCHMARK(nccl_step)->ArgName("buckets")->Arg(1)->Arg(8)->Arg(32)->UseManualTime()->Iterations(30)->Unit(
+    benchmark::kMicrosecond);
+
+/// A step of buckets of 25 MiB by ranks that share one GPU, seen from rank 0. The ranks' threads meet in
+/// each call, so the host is in these times: the ratio is what counts, and less than for real ranks.
+void local_step(benchmark::State& state)
+{
+    if (bench::skipped_without_gpu(state)) return;
+    const int ranks = static_cast<int>(state.range(0));
+    const int buckets = static_cast<int>(state.range(1));
+    constexpr int steps = 20;
+    try {
+        for (auto _ : state) {
+            bench::samples bare, with_probe;
+            local::run_on<cu::device>(ranks, {}, [&](local::device_communicator<cu::device>& world) {
+                const step_data data(buckets, bucket_count, world.rank(), cu::stream().get());
+                const cu::stream stream;
+                cu::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+                probed<local::device_communicator<cu::device>> comm(world);
+                bench::device_timer timer;
+                for (int i = -2; i < steps; ++i) { // the first two warm up
+                    world.barrier(stream);
+                    stream.synchronize();
+                    const auto plain = timer.measure(stream, 1, [&] { data.reduce(world, stream); });
+                    world.barrier(stream);
+                    stream.synchronize();
+                    const auto own = timer.measure(stream, 1, [&] {
+                        data.reduce(comm, stream);
+                        comm.end_step(static_cast<std::uint64_t>(i + 2), {.loss = 1}, stream);
+                    });
+                    drain(comm);
+                    if (i < 0 || world.rank() != 0) continue;
+                    bare.add(plain);
+                    with_probe.add(own);
+                }
+            });
+            state.SetIterationTime(with_probe.device());
+            state.counters["bare_us"] = bare.device() * 1e6;
+            state.counters["probed_us"] = with_probe.device() * 1e6;
+            state.counters["probed_of_bare"] = with_probe.device() / bare.device();
+            state.counters["host_probed_us"] = with_probe.host_real() * 1e6;
+        }
+    } catch (const error& failed) {
+        state.SkipWithError(failed.what());
+    }
+}
+BENCHMARK(local_step)
+    ->ArgNames({"ranks", "buckets"})
+    ->ArgsProduct({{2, 4, 8}, {1, 8}})
+    ->UseManualTime()
+    ->Iterations(1)
+    ->Unit(benchmark::kMicrosecond);
+
+[[maybe_unused]] const bool nccl_is_named = [] {
+    int version = 0;
+    if (ncclGetVersion(&version) == ncclSuccess) {
+        benchmark::AddCustomContext("nccl",
+            std::to_string(version / 10000) + "." + std::to_string(version % 10000 / 100) + "."
+                + std::to_string(version % 100));
+    }
+    return true;
+}();
+
+} // namespace

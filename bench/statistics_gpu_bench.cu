@@ -1,0 +1,307 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// One pass of statistics on a GPU, and copies with statistics, against a bare read and cudaMemcpyAsync of
+// the same buffer. They are measured in turn, in each iteration, by CUDA events; medians over the
+// iterations:
+//
+//   GBps               bytes moved: those read, for a copy those written as well
+//   read_GBps          16-byte loads that are summed: the best of several kernels, for each size
+//   memcpy_GBps        device to device, bytes read and written
+//   of_read, of_memcpy, of_ceiling    GBps over read_GBps, over memcpy_GBps, over the greater of both
+//   time_over_memcpy   time over that of the memcpy: for a copy with statistics, what the probe adds
+//
+// Short kernels run several times in a row between two events, on the same buffer: what fits into the
+// second-level cache is read from there, by all alike.
+#include "gpu_timing.cuh"
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include <benchmark/benchmark.h>
+
+#include <collprobe/detail/math.hpp>
+#include <collprobe/device/cuda.hpp>
+#include <collprobe/probe/copy_statistics.hpp>
+#include <collprobe/probe/statistics.cuh>
+
+using namespace collprobe;
+namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
+
+namespace {
+
+/// Something like a gradient: mean 0, no zeros, no NaN. Integers take all values.
+template <class T>
+struct fill_like_gradient {
+    T* to;
+    COLLPROBE_HD void operator()(std::uint64_t index) const
+    {
+        const std::uint64_t bits = detail::mix64(index + 1);
+        if constexpr (floating_element<T>) {
+            double sum = -2.0;
+            for (int shift = 0; shift < 64; shift += 16)
+                sum += static_cast<double>((bits >> shift) & 0xffff) / 65536.0;
+            to[index] = T(sum * 0.01 + 1e-6);
+        } else {
+            to[index] = static_cast<T>(bits);
+        }
+    }
+};
+
+__device__ unsigned sum_of(const uint4& words) { return words.x + words.y + words.z + words.w; }
+
+/// Reads tiles of `unroll` 16-byte words a thread, all of a tile in flight at once. `count` is in such words.
+template <unsigned threads, unsigned unroll>
+__global__ void __launch_bounds__(threads)
+    read_kernel(const uint4* __restrict__ from, std::uint64_t count, unsigned* sink)
+{
+    constexpr std::uint64_t tile = std::uint64_t{threads} * unroll;
+    unsigned sums[unroll] = {};
+    std::uint64_t first = blockIdx.x * tile;
+    for (; first + tile <= count; first += gridDim.x * tile) {
+        uint4 words[unroll];
+#pragma unroll
+        for (unsigned k = 0; k < unroll; ++k) words[k] = __ldg(from + first + k * threads + threadIdx.x);
+#pragma unroll
+        for (unsigned k = 0; k < unroll; ++k) sums[k] += sum_of(words[k]);
+    }
+    // At most one block has the rest, for its tile is the one that does not fit.
+    for (std::uint64_t index = first + threadIdx.x; index < count; index += threads)
+        sums[0] += sum_of(__ldg(from + index));
+    unsigned sum = 0;
+#pragma unroll
+    for (unsigned k = 0; k < unroll; ++k) sum += sums[k];
+    if (sum == 0x2545f491u) *sink = sum; // or the compiler would leave out the loads
+}
+
+/// One of the ways to read a buffer.
+struct reader {
+    const void* kernel;
+    unsigned threads;
+    unsigned unroll;
+    unsigned blocks_per_multiprocessor; ///< 0: as many blocks as tiles
+
+    template <unsigned threads, unsigned unroll>
+    static reader of(bool persistent)
+    {
+        const auto kernel = &read_kernel<threads, unroll>;
+        int resident = 0;
+        cu::check(
+            cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, static_cast<int>(threads), 0),
+            "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+        return {reinterpret_cast<const void*>(kernel), threads, unroll,
+            persistent ? static_cast<unsigned>(resident) : 0};
+    }
+    void run(
+        cu::stream_ref on, const void* from, std::uint64_t bytes, unsigned* sink, int multiprocessors) const
+    {
+        std::uint64_t count = bytes / sizeof(uint4);
+        const std::uint64_t tile = std::uint64_t{threads} * unroll;
+        std::uint64_t blocks = (count + tile - 1) / tile;
+        const std::uint64_t most
+            = std::uint64_t{blocks_per_multiprocessor} * static_cast<unsigned>(multiprocessors);
+        if (most != 0 && blocks > most) blocks = most;
+        void* arguments[] = {&from, &count, &sink};
+        cu::check(cudaLaunchKernel(
+                      kernel, dim3(static_cast<unsigned>(blocks)), dim3(threads), arguments, 0, on.get()),
+            "read_kernel");
+    }
+};
+
+/// The device's memory for all cases, and what measures on it.
+class bench_device {
+public:
+    cu::stream stream;
+    cu::workspace scratch;
+    cu::buffer<statistics> result{1};
+
+    /// Makes room for a source and a destination of so many bytes each; false if there is not enough.
+    bool reserve(std::uint64_t bytes)
+    {
+        if (source_.size() >= bytes) return true;
+        std::size_t available = 0;
+        std::size_t total = 0;
+        cu::check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+        if (2 * bytes + (std::uint64_t{256} << 20) > available + 2 * source_.size()) return false;
+        source_ = {};
+        destination_ = {};
+        source_ = cu::buffer<unsigned char>(bytes);
+        destination_ = cu::buffer<unsigned char>(bytes);
+        filled_ = element_type::uint8;
+        filled_bytes_ = 0;
+        return true;
+    }
+    /// `bytes` of elements; filled anew only where they are of another type than last time.
+    template <class T>
+    view<const T> source(std::uint64_t bytes)
+    {
+        T* const data = reinterpret_cast<T*>(source_.data());
+        if (filled_ != element_traits<T>::type || filled_bytes_ < bytes) {
+            cu::device::for_each(stream, bytes / sizeof(T), fill_like_gradient<T>{data});
+            stream.synchronize();
+            filled_ = element_traits<T>::type;
+            filled_bytes_ = bytes;
+        }
+        return {data, bytes / sizeof(T)};
+    }
+    template <class T>
+    view<T> destination(std::uint64_t bytes) const
+    {
+        return {reinterpret_cast<T*>(destination_.data()), bytes / sizeof(T)};
+    }
+
+    /// Seconds for one of `repeats` runs.
+    template <class Work>
+    double seconds(int repeats, Work&& work)
+    {
+        const auto all = [&] {
+            for (int i = 0; i < repeats; ++i) work();
+        };
+        return timer_.measure(stream, 20 + 10 * repeats, all).device / repeats;
+    }
+    void read(std::uint64_t bytes) { read(best_reader(bytes), bytes); }
+    void copy(std::uint64_t bytes)
+    {
+        cu::check(cudaMemcpyAsync(destination_.data(), source_.data(), bytes, cudaMemcpyDeviceToDevice,
+                      stream.get().get()),
+            "cudaMemcpyAsync");
+    }
+    /// The fastest of all readers at this size, found once.
+    const reader& best_reader(std::uint64_t bytes)
+    {
+        const auto known = best_.find(bytes);
+        if (known != best_.end()) return known->second;
+        const reader all[] = {reader::of<256, 4>(true), reader::of<256, 8>(true), reader::of<512, 4>(true),
+            reader::of<512, 8>(true), reader::of<256, 4>(false), reader::of<256, 8>(false),
+            reader::of<512, 4>(false), reader::of<1024, 2>(false)};
+        const reader* best = all;
+        double least = 1e9;
+        for (const reader& one : all) {
+            std::vector<double> times;
+            for (int i = 0; i < 6; ++i)
+                times.push_back(seconds(repeats_of(bytes), [&] { read(one, bytes); }));
+            times.erase(times.begin()); // loads the kernel
+            if (const double time = bench::median(times); time < least) {
+                least = time;
+                best = &one;
+            }
+        }
+        return best_.emplace(bytes, *best).first->second;
+    }
+    /// A kernel of a few microseconds is too short to be timed alone.
+    static int repeats_of(std::uint64_t bytes)
+    {
+        return static_cast<int>(std::clamp<std::uint64_t>((std::uint64_t{64} << 20) / bytes, 1, 32));
+    }
+
+private:
+    void read(const reader& by, std::uint64_t bytes)
+    {
+        by.run(stream, source_.data(), bytes, sink_.data(), multiprocessors_);
+    }
+    static int count_multiprocessors()
+    {
+        int device = 0;
+        int count = 0;
+        cu::check(cudaGetDevice(&device), "cudaGetDevice");
+        cu::check(
+            cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+        return count;
+    }
+
+    bench::device_timer timer_;
+    int multiprocessors_ = count_multiprocessors();
+    cu::buffer<unsigned> sink_{1};
+    cu::buffer<unsigned char> source_, destination_;
+    element_type filled_ = element_type::uint8;
+    std::uint64_t filled_bytes_ = 0;
+    std::map<std::uint64_t, reader> best_;
+};
+
+/// Made by the first case that finds a device; never destroyed, for CUDA may be gone by then.
+bench_device& the_device()
+{
+    static bench_device* const device = new bench_device;
+    return *device;
+}
+
+enum class work { statistics, statistics_with_digest, copy_with_statistics };
+
+template <class T, work Work>
+void measure(benchmark::State& state)
+{
+    if (bench::skipped_without_gpu(state)) return;
+    const auto bytes = static_cast<std::uint64_t>(state.range(0)) * 1024;
+    try {
+        bench_device& device = the_device();
+        if (!device.reserve(bytes)) {
+            state.SkipWithError("SKIPPED: source and destination do not fit into the device's memory");
+            return;
+        }
+        const view<const T> source = device.source<T>(bytes);
+        const view<T> destination = device.destination<T>(bytes);
+        const auto run = [&] {
+            if constexpr (Work == work::copy_with_statistics) {
+                copy_with_statistics<cu::device>(
+                    device.stream, source, destination, device.result.data(), device.scratch);
+            } else {
+                cu::device::reduce(device.stream,
+                    statistics_reducer<T, Work == work::statistics_with_digest>{source}, source.count(),
+                    device.result.data(), device.scratch);
+            }
+        };
+        const int repeats = bench_device::repeats_of(bytes);
+        (void)device.best_reader(bytes);
+        device.seconds(repeats, run); // loads the kernel
+        std::vector<double> read, copy, own;
+        for (auto _ : state) {
+            // In turn, and each behind another of its kind, so that nobody pays for what was there before.
+            device.copy(bytes);
+            copy.push_back(device.seconds(repeats, [&] { device.copy(bytes); }));
+            device.read(bytes);
+            read.push_back(device.seconds(repeats, [&] { device.read(bytes); }));
+            run();
+            own.push_back(device.seconds(repeats, run));
+            state.SetIterationTime(own.back());
+        }
+        const double moved = static_cast<double>(bytes) * (Work == work::copy_with_statistics ? 2 : 1);
+        const double own_rate = moved / bench::median(own);
+        const double read_rate = static_cast<double>(bytes) / bench::median(read);
+        const double copy_rate = 2 * static_cast<double>(bytes) / bench::median(copy);
+        state.counters["GBps"] = own_rate * 1e-9;
+        state.counters["read_GBps"] = read_rate * 1e-9;
+        state.counters["memcpy_GBps"] = copy_rate * 1e-9;
+        state.counters["of_read"] = own_rate / read_rate;
+        state.counters["of_memcpy"] = own_rate / copy_rate;
+        state.counters["of_ceiling"] = own_rate / std::max(read_rate, copy_rate);
+        state.counters["time_over_memcpy"] = bench::median(own) / bench::median(copy);
+    } catch (const error& failed) {
+        state.SkipWithError(failed.what());
+    }
+}
+
+template <class T, work Work>
+void add(const char* what)
+{
+    auto* const cases = benchmark::RegisterBenchmark(
+        (std::string(what) + "/" + element_traits<T>::name).c_str(), measure<T, Work>);
+    cases->ArgName("KiB");
+    for (const std::int64_t kib : {64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20})
+        cases->Arg(kib);
+    cases->UseManualTime()->Iterations(15)->Unit(benchmark::kMicrosecond);
+}
+
+template <class... T>
+bool add_types()
+{
+    (add<T, work::statistics>("statistics"), ...);
+    (add<T, work::statistics_with_digest>("statistics_with_digest"), ...);
+    (add<T, work::copy_with_statistics>("copy_with_statistics"), ...);
+    return true;
+}
+
+[[maybe_unused]] const bool added = add_types<float, double, collprobe::half, bfloat16, std::int8_t,
+    std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t>();
+
+} // namespace
