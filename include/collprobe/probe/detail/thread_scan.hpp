@@ -433,7 +433,8 @@ COLLPROBE_HD inline void scan_rounds(thread_scan<T, features>& scan, const scan_
 {
     constexpr unsigned per_vector = per_words16<T>;
     constexpr unsigned per_round = per_vector * block_threads;
-    constexpr unsigned batch = (aligned ? 4 : 2) / (features.dot ? 2 : 1); // has no influence on the result
+    // In flight together; has no influence on the result.
+    constexpr unsigned batch = aligned ? (features.dot ? 2 : 4) : (features.dot || features.copy ? 1 : 2);
     const bool has_other = features.dot && input.other.data != nullptr;
     std::uint64_t byte = first * sizeof(T) + lane * 16;
     offset += lane * per_vector;
@@ -451,10 +452,7 @@ COLLPROBE_HD inline void scan_rounds(thread_scan<T, features>& scan, const scan_
                     other[k] = input.other.template load<aligned>(byte + k * round_bytes);
             }
         }
-        if constexpr (features.copy) {
-            COLLPROBE_UNROLL
-            for (unsigned k = 0; k < batch; ++k) store_words(input.destination + byte + k * round_bytes, words[k]);
-        }
+        if constexpr (features.copy) store_words(input.destination + byte, words, round_bytes);
         scan.template take<batch>(words, other, has_other, offset, batch == 1 ? round % 2 : 0, factors + round, rare);
         byte += batch * round_bytes;
         offset += batch * per_round;
@@ -467,7 +465,7 @@ COLLPROBE_HD inline void scan_rounds(thread_scan<T, features>& scan, const scan_
         if constexpr (features.dot) {
             if (has_other) other[0] = input.other.template load<aligned>(byte);
         }
-        if constexpr (features.copy) store_words(input.destination + byte, words[0]);
+        if constexpr (features.copy) store_words(input.destination + byte, words, round_bytes);
         scan.template take<1>(words, other, has_other, offset, round % 2, factors + round, rare);
         byte += round_bytes;
         offset += per_round;
@@ -482,7 +480,7 @@ COLLPROBE_HD inline void scan_rounds(thread_scan<T, features>& scan, const scan_
             }
             if constexpr (features.copy) {
                 for (unsigned b = 0; b < sizeof(T); ++b)
-                    input.destination[index * sizeof(T) + b] = input.source.data[index * sizeof(T) + b];
+                    input.destination[byte + i * sizeof(T) + b] = input.source.data[byte + i * sizeof(T) + b];
             }
             scan.take_element(element, index, offset + i, rare);
         }

@@ -128,23 +128,41 @@ struct byte_source {
     }
 };
 
-/// Writes sixteen bytes to memory of any alignment, by the widest stores that it allows.
-COLLPROBE_HD inline void store_words(unsigned char* to, const words16& words) noexcept
+/// Writes `n` times sixteen bytes, `stride` bytes apart (a multiple of 16), to memory of any alignment, by
+/// the widest stores that it allows.
+template <unsigned n>
+COLLPROBE_HD inline void store_words(unsigned char* to, const words16 (&words)[n], unsigned stride) noexcept
 {
 #if defined(__CUDA_ARCH__)
     const auto address = reinterpret_cast<std::uintptr_t>(to);
     if (address % 16 == 0) {
-        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
-            :
-            : "l"(__cvta_generic_to_global(to)), "r"(words.w[0]), "r"(words.w[1]), "r"(words.w[2]), "r"(words.w[3])
-            : "memory");
+        COLLPROBE_UNROLL
+        for (unsigned k = 0; k < n; ++k) {
+            asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                :
+                : "l"(__cvta_generic_to_global(to + k * stride)), "r"(words[k].w[0]), "r"(words[k].w[1]),
+                "r"(words[k].w[2]), "r"(words[k].w[3])
+                : "memory");
+        }
     } else if (address % 4 == 0) {
-        for (unsigned i = 0; i < 4; ++i) reinterpret_cast<std::uint32_t*>(to)[i] = words.w[i];
+        COLLPROBE_UNROLL
+        for (unsigned k = 0; k < n; ++k)
+            for (unsigned i = 0; i < 4; ++i) reinterpret_cast<std::uint32_t*>(to + k * stride)[i] = words[k].w[i];
     } else {
-        for (unsigned i = 0; i < 16; ++i) to[i] = static_cast<unsigned char>(words.w[i / 4] >> (8 * (i % 4)));
+        COLLPROBE_UNROLL
+        for (unsigned k = 0; k < n; ++k) {
+            std::uint64_t low = std::uint64_t{words[k].w[1]} << 32 | words[k].w[0];
+            std::uint64_t high = std::uint64_t{words[k].w[3]} << 32 | words[k].w[2];
+            COLLPROBE_NO_UNROLL
+            for (unsigned i = 0; i < 16; ++i) {
+                to[k * stride + i] = static_cast<unsigned char>(low);
+                low = low >> 8 | high << 56;
+                high >>= 8;
+            }
+        }
     }
 #else
-    std::memcpy(to, words.w, 16);
+    for (unsigned k = 0; k < n; ++k) std::memcpy(to + k * stride, words[k].w, 16);
 #endif
 }
 
