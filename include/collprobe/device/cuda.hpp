@@ -29,8 +29,8 @@ struct fill_body {
 
 /// A CUDA GPU as a device: what an algorithm needs, under the names that every device of the library
 /// has. All operations are enqueued on a stream and return at once; none synchronises the host, and
-/// all may be captured into a graph. Which GPU is a matter of the stream: its device must be the
-/// current one (`device_guard`).
+/// all may be captured into a graph (but for copies of pageable memory, which also wait). Which GPU is
+/// a matter of the stream: its device must be the current one (`device_guard`).
 ///
 /// `for_each`, `sum_each` and `reduce` launch kernels. They are declared here and defined in
 /// `device/cuda_kernels.cuh`: a program of plain C++ files links once one `.cu` file instantiates

@@ -67,9 +67,11 @@ struct step_observation {
 /// `invalid_argument` for a floating-point buffer that is null with a count above 0 or not aligned,
 /// should the wrapped communicator take it; `unsupported` where it does not enqueue at once (inside an
 /// NCCL group), for the probe of a result would run before the call.
-/// Cost per call: two launches and an event record; one read of the input and one of the result. Per
-/// step: `160 * buckets + 40` bytes sent to every rank (`gather`), or `88 * buckets + 136` bytes
-/// reduced (`summary`), and one copy to the host.
+/// Cost per call: two launches and an event record, and for a stream's first call in a step a wait for
+/// its last; one read of the input and one of the result. `exact` alignment adds, per
+/// `scratch_bytes / 2` of input, an all-to-all and two launches. Per step: `160 * buckets + 40` bytes
+/// sent to every rank (`gather`), or `88 * buckets + 136` bytes reduced (`summary`), and one copy to the
+/// host.
 template <communicator Comm>
 class probed {
 public:
@@ -227,8 +229,9 @@ public:
 
     /// Ends a step whose calls were captured: the graph then holds its probes, its collectives and its
     /// report. Collective; captured on `stream`, behind the probed work of every stream of the step.
-    /// Launch the graph by `replay`: a launch without it makes no report. A step is captured whole, in
-    /// one capture, and a graph holds one; the memory that `seen` points to is read on the device at the
+    /// Launch the graph by `replay` only: a launch without it makes no report of its own, may take that of
+    /// a replay under way, and nobody waits for it. A step is captured whole, in one capture, and a graph
+    /// holds one; the memory that `seen` points to is read on the device at the
     /// end of each replay.
     ///
     /// The graph uses this object's buffers: it must not be launched once either is gone.

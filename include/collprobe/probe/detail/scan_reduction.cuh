@@ -17,7 +17,7 @@ namespace scan = collprobe::detail;
 /// A block's part of a scan of elements (statistics, and what goes with them in the same read). The
 /// derived class says what the reducer reads and what it makes of the result.
 ///
-/// Shared memory: 4 KiB of digest factors, 1 KiB else. Blocks: three a multiprocessor at least, so 768
+/// Shared memory: 28 KiB with a digest (its multipliers and factors), 1 KiB else. Blocks: three a multiprocessor at least, so 768
 /// threads with 64 bytes each in flight, twice what a multiprocessor's share of 4.8 TB/s at 700 ns
 /// latency asks for.
 template <class T, scan::scan_features features>
