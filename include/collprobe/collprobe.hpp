@@ -24,6 +24,7 @@
 #include <collprobe/probe/gram.hpp>
 #include <collprobe/probe/outlier.hpp>
 #include <collprobe/probe/outlier_table.hpp>
+#include <collprobe/probe/probe_options.hpp>
 #include <collprobe/probe/probed.hpp>
 #include <collprobe/probe/statistics.hpp>
 #include <collprobe/record.hpp>

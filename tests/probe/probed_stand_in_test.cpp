@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <exception>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include <collprobe/comm/nccl_group.hpp>
 
 #include "nccl_steps.hpp"
+#include "tests/support/stand_in/stand_in_nccl.hpp"
 
 using namespace collprobe;
 using namespace collprobe::testing;
@@ -348,4 +350,56 @@ TEST_CASE("buffers outlive the work on them, whatever streams it is on")
         }
         for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
     });
+}
+
+TEST_CASE("work that a dead peer holds up is given up after the communicator's time-out, its memory is not freed")
+{
+    stand_in::reset();
+    const auto unfinished = [](bool dead_peer, bool ended) {
+        for (const rank_outcome& outcome : run_each_nccl(2, {.timeout_ms = dead_peer ? 300 : 20'000},
+                 [&](nccl::communicator& world) {
+                     trainer rank(world);
+                     rank.prepare(0);
+                     if (!dead_peer || world.rank() == 0) {
+                         probed_nccl comm(world);
+                         rank.reduce(comm, 0, rank.streams[0]);
+                         if (ended) comm.end_step(0, {}, rank.streams[1]);
+                     }
+                     // The peer is dead for good: what is on the streams ends by an abort only.
+                     if (dead_peer) world.abort("its peer died");
+                     for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+                 })) {
+            if (outcome.thrown) std::rethrow_exception(outcome.thrown);
+        }
+        return stand_in::live_allocations();
+    };
+    for (const bool ended : {false, true}) {
+        const std::size_t before = unfinished(false, ended);
+        CHECK(unfinished(false, ended) == before);
+        CHECK(unfinished(true, ended) > before);
+    }
+}
+
+TEST_CASE("a host that waits for the oldest step hears that the communicator has failed")
+{
+    stand_in::reset();
+    const auto outcomes = run_each_nccl(
+        2, {.abort_on_failure = nccl::abort_policy::never}, [](nccl::communicator& world) {
+            trainer rank(world);
+            rank.prepare(0);
+            if (world.rank() == 1) return; // dies
+            {
+                probed_nccl comm(world, {.steps_in_flight = 2});
+                for (std::uint64_t step = 0; step < 2; ++step) comm.end_step(step, {}, rank.streams[0]);
+                stand_in::nccl::set_async_error(world.native_handle(), ncclRemoteError, "the peer has gone");
+                check_refused([&] { comm.end_step(2, {}, rank.streams[0]); }, "the peer has gone", status::peer_failure);
+                check_refused(
+                    [&] { rank.reduce(comm, 0, rank.streams[0]); }, "the peer has gone", status::peer_failure);
+                world.abort("it has failed");
+            }
+            rank.streams[0].synchronize(soon_ms);
+        }, 30);
+    for (const rank_outcome& outcome : outcomes) {
+        if (outcome.thrown) std::rethrow_exception(outcome.thrown);
+    }
 }

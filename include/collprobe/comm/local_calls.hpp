@@ -43,6 +43,8 @@ public:
     int rank() const noexcept { return rank_; }
     int size() const noexcept { return state_->meet.size(); }
     const std::string& name() const noexcept { return state_->meet.name(); }
+    /// `options::timeout_ms` of the group.
+    std::int64_t timeout_ms() const noexcept { return state_->meet.timeout_ms(); }
     reduction_order order() const noexcept { return state_->order; }
 
     /// Element i of every rank's `receive` becomes the reduction of element i of all ranks' `send`.

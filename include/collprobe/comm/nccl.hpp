@@ -86,6 +86,8 @@ public:
     int rank() const noexcept { return handle_->rank(); }
     int size() const noexcept { return handle_->size(); }
     const std::string& name() const noexcept { return handle_->settings().name; }
+    /// `options::timeout_ms`.
+    std::int64_t timeout_ms() const noexcept { return handle_->settings().timeout_ms; }
     /// The ordinal of the rank's GPU.
     int device_ordinal() const noexcept { return handle_->device(); }
     /// The `ncclComm_t`, for calls that are not made here. Dangling after an abort.

@@ -4,13 +4,13 @@
 
 #include <concepts>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/detail/wait.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/probe/captured_step.hpp>
 #include <collprobe/probe/detail/record_queue.hpp>
@@ -20,31 +20,12 @@
 #include <collprobe/probe/detail/step_report.hpp>
 #include <collprobe/probe/detail/step_summary.hpp>
 #include <collprobe/probe/gram.hpp>
+#include <collprobe/probe/probe_options.hpp>
 #include <collprobe/probe/statistics.hpp>
 #include <collprobe/record.hpp>
 #include <collprobe/view.hpp>
 
 namespace collprobe {
-
-/// How gradient directions are compared.
-enum class alignment_mode : std::uint8_t {
-    pooled, ///< from norms alone, and leave-one-out where inputs outlive their all-reduce: no message
-    exact, ///< from the Gram matrix of the gradients: one more gradient-sized message a step
-};
-
-struct probe_options {
-    report_mode mode = report_mode::gather;
-    alignment_mode alignment = alignment_mode::pooled;
-    int exact_every = 1; ///< with `exact`: every so many steps, `pooled` in between. A captured step is exact if it is 1
-    int max_buckets = 64; ///< probed calls a step; further ones are forwarded and counted
-    bool results = true; ///< read results too: agreement, pooled and leave-one-out cosine need it
-    int steps_in_flight = 4; ///< steps whose records may be under way
-    int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped
-    int streams = 4; ///< on which a step's calls may be without an allocation; in a capture no more
-    int captured_steps = 1; ///< held at a time; no cost on a device without graphs
-    double false_alarms_per_step = 1e-4; ///< of all statistical checks of a step together
-    std::uint64_t scratch_bytes = std::uint64_t{4} << 20; ///< for `exact`, in device memory
-};
 
 /// What a rank knows of its step beside the gradients.
 struct step_observation {
@@ -89,35 +70,27 @@ public:
           unread_(static_cast<std::size_t>(options.unread_steps))
     {
         const auto scope = detail::enter_device(comm_);
-        const auto room = static_cast<std::uint64_t>(options.max_buckets);
-        for (int i = 0; i < options.steps_in_flight; ++i) slots_.emplace_back(form_, room);
-        tools_.emplace(form_, room, options.streams, options.scratch_bytes);
-        if constexpr (detail::can_capture<stream_ref>) {
-            captured_.reserve(static_cast<std::size_t>(options.captured_steps));
-            for (int i = 0; i < options.captured_steps; ++i) {
-                captured_.emplace_back(form_, room, options.streams, options.scratch_bytes);
-            }
-        }
-        if (options.mode == report_mode::summary || !captured_.empty()) {
-            const typename device::stream stream;
-            tools_->initialise(stream, where);
-            for (captured_work& work : captured_) work.initialise(stream, where);
-            stream.synchronize(where);
-        }
+        memory_ = new detail::step_memory<device>(form_, options, where);
     }
     probed(const probed&) = delete;
     probed& operator=(const probed&) = delete;
-    /// Waits until the streams are done with this object's buffers; drops steps that were not read.
-    /// Graphs with captured steps must not be launched any more.
+    /// Waits until the streams are done with this object's buffers, at most the communicator's time-out:
+    /// if a peer never comes to a collective, the buffers in front of it are leaked. Drops steps that were
+    /// not read. Graphs with captured steps must not be launched any more.
     ~probed()
     {
-        tools_->lanes.settle();
-        detail::settle(reported_);
-        for (captured_work& work : captured_) detail::settle(work.replayed);
+        if (memory_->settle(detail::deadline::in_ms(timeout_ms()))) delete memory_;
+        else detail::give_up(memory_);
     }
 
     int rank() const noexcept { return comm_.rank(); }
     int size() const noexcept { return comm_.size(); }
+    /// How long the wrapped communicator waits for a peer; 30 s where it does not say.
+    std::int64_t timeout_ms() const noexcept
+    {
+        if constexpr (requires { comm_.timeout_ms(); }) return comm_.timeout_ms();
+        else return 30'000;
+    }
     /// A guard that makes the communicator's device current.
     auto device_scope() const
         requires requires(const Comm& comm) { comm.device_scope(); }
@@ -275,7 +248,7 @@ public:
         require(!is_capturing(stream, where), "replay", "the stream is capturing", where);
         require(open_ == nullptr, "replay", "the calls since the last step have not been ended", where);
         const auto scope = detail::enter_device(comm_);
-        slot& to = slots_[next_slot()];
+        slot& to = memory_->slots[next_slot(where)];
         const std::uint64_t number = ended_;
         detail::enqueue_marked(work.replayed, stream, [&] {
             if (work.replayed.recorded()) stream.wait(work.replayed, where);
@@ -295,8 +268,8 @@ public:
         requires detail::can_capture<stream_ref>
     {
         captured_work& work = find(captured, "release", where);
-        while (work.unjudged != 0) wait_for_oldest();
-        detail::settle(work.replayed); // one whose launch threw has no report to wait for
+        while (work.unjudged != 0) wait_for_oldest(where);
+        await(work.replayed, where); // one whose launch threw has no report to wait for
         work.serial = 0;
     }
 
@@ -329,22 +302,7 @@ private:
     using block = detail::step_block<device>;
     using tools = detail::step_tools<device>;
     using captured_work = detail::captured_work<device>;
-
-    /// A step on its way to the host. Its calls write `own`, or those of a captured step `from->block`.
-    struct slot {
-        slot(const detail::step_report::shape& form, std::uint64_t room)
-            : own(form, room), host(detail::step_report::bytes(form, room))
-        {
-        }
-        const block& seen() const noexcept { return from == nullptr ? own : from->block; }
-
-        block own;
-        typename device::template host_buffer<unsigned char> host; ///< the report
-        captured_work* from = nullptr;
-        std::uint64_t step = 0;
-        call_site where;
-        typename device::event done;
-    };
+    using slot = detail::step_slot<device>;
 
     const probe_options& checked(const probe_options& options, call_site where) const
     {
@@ -480,15 +438,15 @@ private:
             "the stream is capturing: a step in a graph ends with end_captured_step", where);
         const auto scope = detail::enter_device(comm_);
         const block& open = open_step(stream, "end_step", where);
-        slot& to = slots_[next_slot()];
-        detail::enqueue_marked(reported_, stream, [&] {
+        slot& to = memory_->slots[next_slot(where)];
+        detail::enqueue_marked(memory_->reported, stream, [&] {
             // Reports follow each other, wherever they are: the references are of the one before.
-            if (reported_.recorded()) stream.wait(reported_, where);
-            exchange(*tools_, header_of(open), stream, where);
+            if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
+            exchange(memory_->tools, header_of(open), stream, where);
             device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
                 host_report(to, open).used(open.has_gram), where);
         });
-        to.done = reported_;
+        to.done = memory_->reported;
         await_report(to, step, nullptr, where);
         close_step();
     }
@@ -539,7 +497,7 @@ private:
             return *open_;
         }
         if (capturing) {
-            for (captured_work& work : captured_) {
+            for (captured_work& work : memory_->captured) {
                 if (work.serial == 0) capture_ = &work;
             }
             require(capture_ != nullptr, call,
@@ -549,7 +507,7 @@ private:
             capture_->tools.gram_done = {};
             open_ = &capture_->block;
         } else {
-            open_ = &slots_[next_slot()].own;
+            open_ = &memory_->slots[next_slot(where)].own;
         }
         open_->clear();
         return *open_;
@@ -562,7 +520,7 @@ private:
         capture_ = nullptr;
     }
 
-    tools& open_tools() noexcept { return capture_ == nullptr ? *tools_ : capture_->tools; }
+    tools& open_tools() noexcept { return capture_ == nullptr ? memory_->tools : capture_->tools; }
 
     using lane = typename detail::stream_lanes<device>::lane;
     lane& lane_of(stream_ref stream, const char* call, call_site where)
@@ -576,7 +534,7 @@ private:
 
     captured_work& find(const captured_step& captured, const char* call, call_site where)
     {
-        for (captured_work& work : captured_) {
+        for (captured_work& work : memory_->captured) {
             if (captured.recorder_ == this && captured.serial_ == work.serial && &work != capture_) return work;
         }
         fail(status::invalid_argument, call, "no such captured step: it was released, or is not this communicator's",
@@ -584,20 +542,31 @@ private:
     }
 
     /// Where the next step goes; waits for the oldest if all slots are taken.
-    std::size_t next_slot()
+    std::size_t next_slot(call_site where)
     {
-        if (ended_ - judged_ == slots_.size()) judge_finished();
-        while (ended_ - judged_ == slots_.size()) wait_for_oldest();
-        return static_cast<std::size_t>(ended_ % slots_.size());
+        if (ended_ - judged_ == memory_->slots.size()) judge_finished();
+        while (ended_ - judged_ == memory_->slots.size()) wait_for_oldest(where);
+        return static_cast<std::size_t>(ended_ % memory_->slots.size());
     }
 
-    void wait_for_oldest()
+    void wait_for_oldest(call_site where)
     {
-        oldest().done.synchronize();
+        await(oldest().done, where);
         judge_finished();
     }
 
-    slot& oldest() noexcept { return slots_[static_cast<std::size_t>(judged_ % slots_.size())]; }
+    /// Blocks the caller until the work is done or has failed. A step may take long, so there is no
+    /// time-out; but a communicator that has failed may leave work on its streams for ever.
+    void await(const typename device::event& done, call_site where) const
+    {
+        if constexpr (requires { comm_.check(where); }) {
+            while (!detail::settle(done, detail::deadline::in_ms(100))) comm_.check(where);
+        } else {
+            (void)detail::settle(done, detail::deadline::never());
+        }
+    }
+
+    slot& oldest() noexcept { return memory_->slots[static_cast<std::size_t>(judged_ % memory_->slots.size())]; }
 
     void await_report(slot& of, std::uint64_t step, captured_work* from, call_site where) noexcept
     {
@@ -664,12 +633,9 @@ private:
     detail::step_report::shape form_;
     detail::step_judge judge_;
     detail::record_queue unread_;
-    std::vector<slot> slots_; ///< a ring: step number k of this object is in slot k
-    std::optional<tools> tools_; ///< of all steps but the captured ones
-    std::vector<captured_work> captured_;
+    detail::step_memory<device>* memory_ = nullptr; ///< owned, until it must be given up
     block* open_ = nullptr; ///< what the calls since the last step write; null if there was none
     captured_work* capture_ = nullptr; ///< whose block that is, if it is a captured step's
-    typename device::event reported_; ///< the last `end_step`
     std::uint64_t ended_ = 0; ///< steps ended or replayed
     std::uint64_t judged_ = 0;
     std::uint64_t last_serial_ = 0;

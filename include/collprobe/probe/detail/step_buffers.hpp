@@ -2,116 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
+#include <collprobe/detail/wait.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/probe/captured_step.hpp>
 #include <collprobe/probe/detail/step_message.hpp>
 #include <collprobe/probe/detail/step_report.hpp>
+#include <collprobe/probe/detail/stream_lanes.hpp>
+#include <collprobe/probe/probe_options.hpp>
 #include <collprobe/view.hpp>
 
 /// The memory of a step, on any device.
 namespace collprobe::detail {
-
-/// Whether work on streams of this kind can be captured in a graph.
-template <class StreamRef>
-concept can_capture = requires(StreamRef stream, call_site where) { stream.capturing(where); };
-
-/// Runs `enqueue` and marks with `done` how far the stream is then, also if `enqueue` throws: the
-/// buffers must outlive what it has enqueued by then.
-template <class Event, class StreamRef, class Enqueue>
-void enqueue_marked(Event& done, StreamRef stream, const Enqueue& enqueue)
-{
-    try {
-        enqueue();
-    } catch (...) {
-        try {
-            done.record(stream);
-        } catch (...) { // the first error tells more
-        }
-        throw;
-    }
-    done.record(stream);
-}
-
-/// Waits for the end of work that uses buffers which are about to go; never throws.
-template <class Event>
-void settle(Event& done) noexcept
-{
-    if (!done.recorded()) return;
-    try {
-        done.synchronize();
-    } catch (...) { // failed work no longer uses the buffers either
-    }
-}
-
-/// The streams that the calls of a step are on: how far each is, and memory for reductions on it.
-template <class Device>
-class stream_lanes {
-public:
-    using stream_ref = typename Device::stream_ref;
-
-    struct lane {
-        std::optional<stream_ref> stream;
-        bool in_step = false;
-        typename Device::event done;
-        typename Device::workspace workspace;
-    };
-
-    stream_lanes() = default;
-    explicit stream_lanes(int count) : lanes_(static_cast<std::size_t>(count)) {}
-
-    /// The lane of a stream, preferably the one that it had before. A lane's last work comes first,
-    /// wherever it was: a stream's handle may be that of one destroyed since. Null if all lanes are
-    /// taken and none may be added.
-    lane* enter(stream_ref stream, bool may_allocate, call_site where)
-    {
-        lane* unused = nullptr;
-        for (lane& known : lanes_) {
-            const bool same = known.stream == stream;
-            if (known.in_step && same) return &known;
-            if (!known.in_step && (same || unused == nullptr)) unused = &known;
-        }
-        if (unused == nullptr) {
-            if (!may_allocate) return nullptr;
-            unused = &lanes_.emplace_back();
-        }
-        if (unused->done.recorded()) stream.wait(unused->done, where);
-        unused->stream = stream;
-        unused->in_step = true;
-        return unused;
-    }
-
-    /// Puts `stream` behind the step's work on all streams.
-    void join(stream_ref stream, call_site where) const
-    {
-        for (const lane& used : lanes_) {
-            if (used.in_step && used.stream != stream) stream.wait(used.done, where);
-        }
-    }
-
-    void end_step() noexcept
-    {
-        for (lane& used : lanes_) used.in_step = false;
-    }
-
-    /// Drops events too: those of one capture mean nothing to the next.
-    void forget()
-    {
-        end_step();
-        for (lane& used : lanes_) used.done = {};
-    }
-
-    void settle() noexcept
-    {
-        for (lane& used : lanes_) detail::settle(used.done);
-    }
-
-private:
-    std::vector<lane> lanes_;
-};
 
 /// What the calls of one step write.
 template <class Device>
@@ -145,16 +51,17 @@ struct step_block {
 /// must not wait for each other.
 template <class Device>
 struct step_tools {
-    step_tools(const step_report::shape& form, std::uint64_t room, int streams, std::uint64_t scratch_bytes)
-        : lanes(streams)
+    step_tools(const step_report::shape& form, const probe_options& options)
+        : lanes(options.streams)
     {
+        const auto room = static_cast<std::uint64_t>(options.max_buckets);
         if (form.mode == report_mode::summary) {
             references = typename Device::template buffer<std::uint64_t>(step_report::reference_bytes(room) / 8);
         }
         if (form.room_for_gram) {
             const std::uint64_t least = 16 * form.ranks; // two elements of 8 bytes from each rank
-            gram_scratch
-                = typename Device::template buffer<unsigned char>(scratch_bytes > least ? scratch_bytes : least);
+            gram_scratch = typename Device::template buffer<unsigned char>(
+                options.scratch_bytes > least ? options.scratch_bytes : least);
         }
     }
 
@@ -173,8 +80,8 @@ struct step_tools {
 /// A step whose work is in a graph.
 template <class Device>
 struct captured_work {
-    captured_work(const step_report::shape& form, std::uint64_t room, int streams, std::uint64_t scratch_bytes)
-        : block(form, room), tools(form, room, streams, scratch_bytes), tickets(1)
+    captured_work(const step_report::shape& form, const probe_options& options)
+        : block(form, static_cast<std::uint64_t>(options.max_buckets)), tools(form, options), tickets(1)
     {
     }
 
@@ -191,5 +98,66 @@ struct captured_work {
     std::uint64_t serial = 0; ///< which capture this is, of all; 0 while nobody has it
     std::uint64_t unjudged = 0; ///< replays whose reports were not read yet
 };
+
+/// A step on its way to the host. Its calls write `own`, or those of a captured step `from->block`.
+template <class Device>
+struct step_slot {
+    step_slot(const step_report::shape& form, std::uint64_t room)
+        : own(form, room), host(step_report::bytes(form, room))
+    {
+    }
+    const step_block<Device>& seen() const noexcept { return from == nullptr ? own : from->block; }
+
+    step_block<Device> own;
+    typename Device::template host_buffer<unsigned char> host; ///< the report
+    captured_work<Device>* from = nullptr;
+    std::uint64_t step = 0;
+    call_site where;
+    typename Device::event done;
+};
+
+/// All memory that enqueued work uses, in one place so that it can be given up as a whole.
+template <class Device>
+struct step_memory {
+    step_memory(const step_report::shape& form, const probe_options& options, call_site where) : tools(form, options)
+    {
+        const auto room = static_cast<std::uint64_t>(options.max_buckets);
+        for (int i = 0; i < options.steps_in_flight; ++i) slots.emplace_back(form, room);
+        if constexpr (can_capture<typename Device::stream_ref>) {
+            captured.reserve(static_cast<std::size_t>(options.captured_steps));
+            for (int i = 0; i < options.captured_steps; ++i) captured.emplace_back(form, options);
+        }
+        if (form.mode == report_mode::summary || !captured.empty()) {
+            const typename Device::stream stream;
+            tools.initialise(stream, where);
+            for (captured_work<Device>& work : captured) work.initialise(stream, where);
+            stream.synchronize(where);
+        }
+    }
+
+    /// Waits until no work uses the memory any more. False if some does at the deadline.
+    bool settle(deadline until) const noexcept
+    {
+        bool settled = tools.lanes.settle(until);
+        settled = detail::settle(reported, until) && settled;
+        for (const captured_work<Device>& work : captured) settled = detail::settle(work.replayed, until) && settled;
+        return settled;
+    }
+
+    std::vector<step_slot<Device>> slots; ///< a ring: step number k is in slot k
+    step_tools<Device> tools; ///< of all steps but the captured ones
+    std::vector<captured_work<Device>> captured;
+    typename Device::event reported; ///< the last `end_step`
+    step_memory* given_up_before = nullptr;
+};
+
+/// Leaks `used` on purpose: a device may write there until the process ends, and there is no way to stop
+/// it. It stays reachable, so that a leak checker tells it from what was forgotten.
+template <class Device>
+void give_up(step_memory<Device>* used) noexcept
+{
+    static std::atomic<step_memory<Device>*> last{nullptr};
+    used->given_up_before = last.exchange(used);
+}
 
 } // namespace collprobe::detail
