@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -15,6 +17,8 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <collprobe/device/cuda_peers.hpp>
 
 #include "tests/support/count_allocations.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
@@ -33,6 +37,9 @@ int current()
     (void)cudaGetDevice(&ordinal);
     return ordinal;
 }
+
+/// A thread that has chosen device 0, which a thread that never set one has not.
+void use_first_device() { REQUIRE(cudaSetDevice(0) == cudaSuccess); }
 
 template <class Memory>
 concept host_readable = requires(const Memory& own) {
@@ -235,7 +242,7 @@ TEST_CASE("whoever waits already is not affected by a later record")
 
 TEST_CASE("streams and events of a device that is not current")
 {
-    REQUIRE(current() == 0);
+    use_first_device();
     cuda::event marker;
     {
         const cuda::stream first;
@@ -273,6 +280,7 @@ TEST_CASE("streams and events of a device that is not current")
 
 TEST_CASE("a kernel launched without its device current is an error, not a wrong launch")
 {
+    use_first_device();
     const cuda::stream other = [] {
         const cuda::device_guard guard(1);
         return cuda::stream();
@@ -290,6 +298,7 @@ TEST_CASE("a kernel launched without its device current is an error, not a wrong
 
 TEST_CASE("device_guard switches, restores and nests, and calls nothing where there is nothing to switch")
 {
+    use_first_device();
     stand_in::reset();
     {
         const cuda::device_guard same(0);
@@ -314,6 +323,86 @@ TEST_CASE("device_guard switches, restores and nests, and calls nothing where th
     CHECK(contains(failure->what(), "cudaErrorInvalidDevice"));
     CHECK(contains(failure->what(), "device 5"));
     CHECK(current() == 0);
+}
+
+TEST_CASE("a device_guard of an unknown device switches nothing")
+{
+    stand_in::reset();
+    const cuda::device_guard unknown(-1);
+    CHECK(stand_in::calls("cudaSetDevice") == 0);
+    CHECK(current() == 0);
+}
+
+TEST_CASE("a device_guard that may not throw leaves the device as it was on failure")
+{
+    use_first_device();
+    const cuda::device_guard none(5, std::nothrow);
+    CHECK(current() == 0);
+    CHECK(cudaPeekAtLastError() == cudaSuccess);
+}
+
+TEST_CASE("no context is created on a device nobody asked for")
+{
+    std::optional<cuda::stream> stream;
+    std::optional<cuda::stream> spare;
+    cuda::event recorded;
+    cuda::buffer<int> memory;
+    cuda::pinned_buffer<int> pinned;
+    std::thread([&] {
+        const cuda::device_guard other(1);
+        stream.emplace();
+        spare.emplace();
+        memory = cuda::buffer<int>(4);
+        pinned = cuda::pinned_buffer<int>(4);
+        recorded.record(*stream);
+    }).join();
+    // Threads that never set a device: CUDA takes device 0 for theirs.
+    const std::vector<std::function<void()>> uses{
+        [] { const cuda::device_guard other(1); },
+        [] {
+            const cuda::device_guard outer(1);
+            const cuda::device_guard inner(1);
+        },
+        [&] { (void)recorded.query(); },
+        [&] { recorded.synchronize(); },
+        [&] { recorded.synchronize(soon_ms); },
+        [&] { (void)stream->query(); },
+        [&] { (void)stream->capturing(); },
+        [&] { stream->synchronize(); },
+        [&] { stream->synchronize(soon_ms); },
+        [&] { stream->wait(recorded); },
+        [&] { cuda::event().record(*stream); },
+        [&] { cuda::event_pool::reserve(1, 1 + cuda::event_pool::free_events(1)); },
+        [&] { cuda::enable_peer_access(device(), 1, 1); },
+        [&] { spare.reset(); },
+        [&] { memory = {}; },
+        [&] { pinned = {}; },
+    };
+    for (std::size_t use = 0; use < uses.size(); ++use) {
+        CAPTURE(use);
+        stand_in::forget_contexts();
+        std::thread(uses[use]).join();
+        CHECK_FALSE(stand_in::has_context(0));
+    }
+    CHECK(stand_in::has_context(1));
+    use_first_device();
+}
+
+TEST_CASE("a device that is in use is made current again, and its context is seen")
+{
+    stand_in::forget_contexts();
+    const cuda::buffer<int> memory(1);
+    REQUIRE(stand_in::has_context(0)); // an allocation asks for its device
+    {
+        const cuda::device_guard other(1);
+        CHECK(current() == 1);
+    }
+    CHECK(current() == 0);
+    CHECK(cuda::detail::has_context(0));
+    CHECK(cuda::detail::has_context(1));
+    stand_in::forget_contexts();
+    CHECK_FALSE(cuda::detail::has_context(1));
+    use_first_device();
 }
 
 TEST_CASE("a deadline that passes is a timeout that says what was left")
@@ -631,6 +720,7 @@ TEST_CASE("threads share the pool, and copies of an event may die anywhere")
 
 TEST_CASE("buffers own memory of the device that was current")
 {
+    use_first_device();
     static_assert(!std::is_copy_constructible_v<cuda::buffer<int>>);
     static_assert(!host_readable<cuda::buffer<int>>);
     static_assert(host_readable<cuda::pinned_buffer<int>>);

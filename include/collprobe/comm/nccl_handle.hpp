@@ -470,7 +470,7 @@ private:
     bool owned_;
     int rank_ = -1;
     int size_ = 0;
-    int device_ = 0;
+    int device_ = -1; // until `open`
     zero_bytes zero_;
     verifier* verifier_ = nullptr;
     std::uint64_t splits_ = 0;

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdio>
+#include <new>
 #include <string>
+#include <utility>
 
 #include <cuda_runtime_api.h>
 
@@ -43,9 +45,41 @@ inline cudaError_t device_of(cudaStream_t stream, int& ordinal) noexcept
     return cudaGetDevice(&ordinal);
 }
 
+/// Whether a device has its primary context, which takes hundreds of megabytes. Asking creates none, and
+/// links to no driver library. True where it cannot be told.
+inline bool has_context(int device) noexcept
+{
+#if CUDART_VERSION >= 12000
+    // cuDevicePrimaryCtxGetState; its CUresult and CUdevice are ints.
+    using state_query = int (*)(int device, unsigned int* flags, int* active);
+    static const state_query ask = [] {
+        void* found = nullptr;
+        cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+        constexpr const char* name = "cuDevicePrimaryCtxGetState";
+#if CUDART_VERSION >= 12050
+        const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, 7000, cudaEnableDefault, &status);
+#else
+        const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
+#endif
+        if (code != cudaSuccess) forget(code);
+        return code == cudaSuccess && status == cudaDriverEntryPointSuccess ? reinterpret_cast<state_query>(found)
+                                                                            : nullptr;
+    }();
+    unsigned int flags = 0;
+    int active = 1;
+    return ask == nullptr || ask(device, &flags, &active) != 0 || active != 0;
+#else
+    (void)device;
+    return true; // cudaSetDevice creates none before CUDA 12
+#endif
+}
+
 /// Calls that could disturb a capture are allowed on this thread while one of these lives. Otherwise
 /// an allocation, or a thread that polls an event, would invalidate a capture that another thread
 /// has begun in global mode.
+///
+/// Like most calls of CUDA it creates a context on the current device: on a thread that may not have set
+/// one, enter the right device first.
 class relaxed_capture_mode {
 public:
     relaxed_capture_mode() noexcept
@@ -112,32 +146,49 @@ inline void check(cudaError_t code, const char* what, int device, cudaStream_t s
     detail::fail(code, what, detail::describe(ordinal, stream), where);
 }
 
-/// Makes a device the calling thread's current one, and the one before it again at the end. Where it
-/// is current already, nothing is switched.
+/// Makes a device the calling thread's current one, and the one before it again at the end. Where it is
+/// current already, or for -1, nothing is switched.
+///
+/// A device before it on which the process has no context is not made current again: CUDA would create
+/// one there. So it is with a thread that never set a device, which CUDA takes for one that uses device 0.
 /// \throws error `device_failure` if there is no such device.
 class device_guard {
 public:
     explicit device_guard(int ordinal, call_site where = call_site::current())
     {
-        check(cudaGetDevice(&previous_), "cudaGetDevice", ordinal, where);
-        if (previous_ == ordinal) return;
-        check(cudaSetDevice(ordinal), "cudaSetDevice", ordinal, where);
-        switched_ = true;
+        const char* call = nullptr;
+        const cudaError_t code = enter(ordinal, call);
+        check(code, call, ordinal, where);
     }
-    device_guard(device_guard&& other) noexcept : previous_(other.previous_), switched_(other.switched_)
+    /// The same where nothing may be thrown: after a failure the device is what it was.
+    device_guard(int ordinal, std::nothrow_t) noexcept
     {
-        other.switched_ = false;
+        const char* call = nullptr;
+        if (const cudaError_t code = enter(ordinal, call); code != cudaSuccess) detail::forget(code);
     }
+    device_guard(device_guard&& other) noexcept : previous_(std::exchange(other.previous_, -1)) {}
     device_guard& operator=(device_guard&&) = delete;
     ~device_guard()
     {
-        if (!switched_) return;
+        if (previous_ < 0 || !detail::has_context(previous_)) return;
         if (const cudaError_t code = cudaSetDevice(previous_); code != cudaSuccess) detail::forget(code);
     }
 
 private:
-    int previous_ = -1;
-    bool switched_ = false;
+    cudaError_t enter(int ordinal, const char*& call) noexcept
+    {
+        if (ordinal < 0) return cudaSuccess;
+        int current = -1;
+        call = "cudaGetDevice";
+        cudaError_t code = cudaGetDevice(&current);
+        if (code != cudaSuccess || current == ordinal) return code;
+        call = "cudaSetDevice";
+        code = cudaSetDevice(ordinal);
+        if (code == cudaSuccess) previous_ = current;
+        return code;
+    }
+
+    int previous_ = -1; // -1: nothing to restore
 };
 
 } // namespace collprobe::cuda

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -75,11 +76,9 @@ public:
     ~owned_memory()
     {
         if (data_ == nullptr) return;
+        const device_guard current(device_, std::nothrow);
         const relaxed_capture_mode relaxed;
-        const int current = current_device();
-        if (current != device_) (void)cudaSetDevice(device_);
         if (const cudaError_t code = Memory::free(data_); code != cudaSuccess) forget(code);
-        if (current >= 0 && current != device_) (void)cudaSetDevice(current);
     }
 
     T* data() const noexcept { return data_; }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -58,6 +59,7 @@ public:
     /// Whether a capture is under way on it, valid or not.
     bool capturing(call_site where = call_site::current()) const
     {
+        const device_guard current(device_, where);
         cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
         check(cudaStreamIsCapturing(handle_, &state), "cudaStreamIsCapturing", device_, handle_, where);
         return state != cudaStreamCaptureStatusNone;
@@ -76,6 +78,7 @@ public:
     void synchronize(call_site where = call_site::current()) const
     {
         refuse_capture(where);
+        const device_guard current(device_, where);
         const detail::relaxed_capture_mode relaxed;
         check(cudaStreamSynchronize(handle_), "cudaStreamSynchronize", device_, handle_, where);
     }
@@ -87,6 +90,7 @@ public:
     /// errors: true as well if the device has failed. False while the stream is capturing.
     bool query() const noexcept
     {
+        const device_guard current(device_, std::nothrow);
         const detail::relaxed_capture_mode relaxed;
         cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
         if (const cudaError_t code = cudaStreamIsCapturing(handle_, &state); code != cudaSuccess) {
@@ -141,6 +145,7 @@ public:
     ~stream()
     {
         if (handle_ == nullptr) return;
+        const device_guard current(device_, std::nothrow);
         if (const cudaError_t code = cudaStreamDestroy(handle_); code != cudaSuccess) detail::forget(code);
     }
 
@@ -194,8 +199,8 @@ public:
     void record(stream_ref on, call_site where = call_site::current())
     {
         const int device = on.device(where);
-        const unsigned long long capture = detail::capture_of(on.get(), device, where);
         const device_guard current(device, where);
+        const unsigned long long capture = detail::capture_of(on.get(), device, where);
         if (point_.is_sole() && point_.device() == device) {
             record(point_, on, where);
         } else {
@@ -222,6 +227,7 @@ public:
     void synchronize(call_site where = call_site::current()) const
     {
         require_host_visible("synchronize", where);
+        const device_guard current(point_.device(), where);
         const detail::relaxed_capture_mode relaxed;
         check(cudaEventSynchronize(get()), "cudaEventSynchronize", point_.device(), stream_, where);
     }
@@ -244,6 +250,8 @@ private:
 
     bool poll(call_site where) const
     {
+        // Whoever polls may be a thread that has set no device.
+        const device_guard current(point_.device(), where);
         const detail::relaxed_capture_mode relaxed;
         const cudaError_t code = cudaEventQuery(get());
         if (code == cudaErrorNotReady) {
@@ -298,6 +306,7 @@ private:
 inline void stream_ref::wait(const event& awaited, call_site where) const
 {
     awaited.require_recorded("wait", where);
+    const device_guard current(device_, where);
     const cudaError_t code = cudaStreamWaitEvent(handle_, awaited.get(), 0);
     if (code == cudaSuccess) return;
     if (code == cudaErrorCapturedEvent || code == cudaErrorStreamCaptureIsolation

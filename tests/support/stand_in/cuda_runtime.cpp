@@ -23,6 +23,7 @@ thread_local cudaStreamCaptureMode this_threads_mode = cudaStreamCaptureModeGlob
 
 struct fake_device {
     std::atomic<int> broken{0};
+    std::atomic<bool> has_context{false};
     std::atomic<bool> default_used{false};
     std::mutex guard;
     std::vector<CUstream_st*> streams;
@@ -54,6 +55,9 @@ cudaError_t done(cudaError_t code)
     return code;
 }
 
+// Nearly every call of the runtime creates the primary context of the current device.
+void enter_context() { device(this_threads_device).has_context.store(true, std::memory_order_relaxed); }
+
 cudaError_t broken_here()
 {
     return as_error(device(this_threads_device).broken.load(std::memory_order_relaxed));
@@ -71,9 +75,12 @@ cudaError_t break_by_fault(int ordinal)
 #define STAND_IN_ENTER(name) \
     static scripted& own_script = scripted::named(name); \
     if (const int scripted_code = own_script.enter(); scripted_code != 0) return done(as_error(scripted_code))
-#define STAND_IN_CALL_ON_ANY_DEVICE(function) STAND_IN_ENTER(#function)
-#define STAND_IN_CALL(function) \
+#define STAND_IN_CALL_WITHOUT_CONTEXT(function) STAND_IN_ENTER(#function)
+#define STAND_IN_CALL_ON_ANY_DEVICE(function) \
     STAND_IN_ENTER(#function); \
+    enter_context()
+#define STAND_IN_CALL(function) \
+    STAND_IN_CALL_ON_ANY_DEVICE(function); \
     if (const cudaError_t broken = broken_here(); broken != cudaSuccess) return done(broken)
 
 // --- Streams ---
@@ -346,6 +353,13 @@ void set_device_count(int count) { runtime::instance().count.store(std::min(coun
 
 void break_device(int ordinal, cudaError_t code) { device(ordinal).broken.store(code); }
 
+bool has_context(int ordinal) { return device(ordinal).has_context.load(std::memory_order_relaxed); }
+
+void forget_contexts()
+{
+    for (fake_device& each : runtime::instance().devices) each.has_context.store(false, std::memory_order_relaxed);
+}
+
 void reset()
 {
     detail::reset_scripts();
@@ -385,6 +399,7 @@ cudaError_t enter_launch(cudaStream_t on)
 {
     static scripted& own = scripted::named("cudaLaunchKernel");
     if (const int code = own.enter(); code != 0) return as_error(code);
+    enter_context();
     if (const cudaError_t broken = broken_here(); broken != cudaSuccess) return broken;
     return object(on)->device == this_threads_device ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
@@ -461,21 +476,24 @@ const char* CUDARTAPI cudaGetErrorString(cudaError_t) { return "said by the stan
 
 cudaError_t CUDARTAPI cudaGetDeviceCount(int* count)
 {
-    STAND_IN_CALL_ON_ANY_DEVICE(cudaGetDeviceCount);
+    STAND_IN_CALL_WITHOUT_CONTEXT(cudaGetDeviceCount);
     *count = device_count();
     return done(*count == 0 ? cudaErrorNoDevice : cudaSuccess);
 }
 cudaError_t CUDARTAPI cudaGetDevice(int* ordinal)
 {
-    STAND_IN_CALL_ON_ANY_DEVICE(cudaGetDevice);
+    STAND_IN_CALL_WITHOUT_CONTEXT(cudaGetDevice);
     *ordinal = this_threads_device;
     return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaSetDevice(int ordinal)
 {
-    STAND_IN_CALL_ON_ANY_DEVICE(cudaSetDevice);
+    STAND_IN_CALL_WITHOUT_CONTEXT(cudaSetDevice);
     if (ordinal < 0 || ordinal >= device_count()) return done(cudaErrorInvalidDevice);
     this_threads_device = ordinal;
+#if CUDART_VERSION >= 12000
+    enter_context();
+#endif
     return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaDeviceSynchronize(void)
@@ -520,6 +538,37 @@ cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version)
     return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
+
+// The driver's functions that the library looks up.
+static int primary_context_state(int ordinal, unsigned int* flags, int* active)
+{
+    constexpr int invalid_device = 101;
+    if (ordinal < 0 || ordinal >= device_count()) return invalid_device;
+    *flags = 0;
+    *active = has_context(ordinal) ? 1 : 0;
+    return 0;
+}
+[[maybe_unused]] static cudaError_t find_driver_function(
+    const std::string& name, void** function, cudaDriverEntryPointQueryResult* status)
+{
+    const bool found = name == "cuDevicePrimaryCtxGetState";
+    *function = found ? reinterpret_cast<void*>(&primary_context_state) : nullptr;
+    *status = found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}
+#if CUDART_VERSION >= 12050
+cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int,
+    unsigned long long, cudaDriverEntryPointQueryResult* status)
+{
+    return find_driver_function(name, function, status);
+}
+#elif CUDART_VERSION >= 12000
+cudaError_t CUDARTAPI cudaGetDriverEntryPoint(
+    const char* name, void** function, unsigned long long, cudaDriverEntryPointQueryResult* status)
+{
+    return find_driver_function(name, function, status);
+}
+#endif
 
 // Memory.
 

@@ -41,6 +41,12 @@ std::uint64_t calls(const char* function);
 /// the error stays until `reset`.
 void break_device(int device, cudaError_t code);
 
+/// Whether the process has a primary context on `device`: any call but the few that CUDA documents as free
+/// of it creates one on the calling thread's device, and cudaSetDevice on its own (as of CUDA 12).
+bool has_context(int device);
+/// As if no device had been used yet. Their objects stay usable.
+void forget_contexts();
+
 /// Forgets scripts, counts, broken devices and the calling thread's last error.
 void reset();
 
