@@ -24,6 +24,7 @@
 using namespace collprobe;
 using nccl::abort_policy;
 using nccl::blocking_mode;
+using testing::clean_stand_in;
 using testing::device_values;
 using testing::rank_outcome;
 using testing::run_each_nccl;
@@ -76,18 +77,6 @@ std::int64_t ms_since(std::chrono::steady_clock::time_point start)
 {
     return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
 }
-
-/// Nothing of a test may stay behind, and nothing may have called what is gone.
-struct clean_stand_in {
-    clean_stand_in() { stand_in::nccl::set_launch_delay_ms(0); }
-    ~clean_stand_in()
-    {
-        CHECK(stand_in::nccl::live_communicators() == 0);
-        CHECK(stand_in::nccl::dead_handle_calls() == 0);
-        stand_in::nccl::set_launch_delay_ms(0);
-        stand_in::reset();
-    }
-};
 
 struct bad_call {
     const char* call;

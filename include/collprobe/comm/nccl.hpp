@@ -51,7 +51,9 @@ class communicator;
 
 /// A borrowed `ncclComm_t`: it must outlive this object and its copies, which are the same rank.
 /// Cheap to copy and to move. Used by one host thread at a time, as NCCL demands; `abort` may come
-/// from any.
+/// from any. Two that are made of the same `ncclComm_t` separately, instead of copied, know nothing of
+/// each other's groups and failures; nor does any of a group that was opened by `ncclGroupStart` itself.
+/// Do not abort one while the other's group, or such a group, has calls of it: NCCL would crash.
 ///
 /// Collectives are enqueued on the stream they are given when they return, also on a non-blocking
 /// communicator (which NCCL leaves to the caller), so that an event recorded behind them captures them;
@@ -263,8 +265,9 @@ public:
     /// moved by then, and each later call throws `peer_failure` with the reason. The peers are not told
     /// by NCCL, unless they notice; each needs a time-out or its own abort. The `ncclComm_t` is gone: a
     /// lender must neither use nor destroy it. May be called from any thread, also while another is
-    /// blocked in NCCL; not while one is in `ncclCommDestroy` of it. No effect on a failed communicator
-    /// but to end it.
+    /// blocked in NCCL; not while one is in `ncclCommDestroy` of it. While a `group` has calls of it, all
+    /// that happens at the group's end, which throws the reason. No effect on a failed communicator but
+    /// to end it.
     void abort(const std::string& reason) const
     {
         handle_->fail({status::peer_failure,
@@ -359,11 +362,13 @@ public:
     /// \throws error as `communicator_ref`'s constructor; the `ncclComm_t` is aborted then.
     static communicator adopt(ncclComm_t owned, options settings = {}, call_site where = call_site::current())
     {
-        auto handle = collprobe::detail::make_ref<detail::handle>(owned, std::move(settings), true);
+        handle_ref handle;
         try {
+            handle = collprobe::detail::make_ref<detail::handle>(owned, std::move(settings), true);
             return communicator(handle, where);
-        } catch (const error&) {
-            if (owned != nullptr) handle->abort(0);
+        } catch (...) { // a lack of memory too
+            if (handle && owned != nullptr) handle->abort(0);
+            else if (owned != nullptr) (void)ncclCommAbort(owned);
             throw;
         }
     }
@@ -386,10 +391,15 @@ public:
     }
 
     /// Gives the `ncclComm_t` back to the caller, who must end it. Nothing may be called here any more.
-    /// \throws error the communicator's failure: then there is nothing to give.
+    /// \throws error the communicator's failure: then there is nothing to give; `invalid_argument` while
+    ///   a group has calls of it.
     [[nodiscard]] ncclComm_t release(call_site where = call_site::current())
     {
         handle_->require_usable("release", where);
+        if (handle_->in_open_group()) {
+            throw error(status::invalid_argument, "a group has calls of the communicator: end the group first",
+                handle_->origin("release", where), {rank()});
+        }
         const ncclComm_t released = handle_->comm();
         (void)handle_->give_up("the ncclComm_t was released");
         return released;

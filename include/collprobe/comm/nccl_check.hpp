@@ -34,7 +34,7 @@ public:
         if (comm_.verifies()) {
             try {
                 comm_.verify({.call = call_}, true, on_, where_);
-            } catch (const error&) { // this rank's error is the one to show
+            } catch (...) { // this rank's error is the one to show
             }
         }
         throw bad;

@@ -28,6 +28,11 @@ inline bool in_group() noexcept { return detail::open_group::here().depth > 0; }
 /// streams, and work behind on every one waits for all (NCCL user guide, streams and groups).
 /// Blocking and non-blocking communicators must not share a group.
 ///
+/// A communicator that fails or is aborted while a group has calls of it spoils the group: the end
+/// enqueues none of its calls, of any communicator, ends the failed one and throws its failure. Until
+/// then it is not ended, because NCCL would crash, so what hangs on the device goes on hanging. The other
+/// communicators stay usable if they are blocking; NCCL ends non-blocking ones with the group.
+///
 /// A group belongs to the thread that opened it and must be closed on it. The host cost is NCCL's:
 /// one launch for all its collectives.
 class [[nodiscard]] group {
@@ -48,7 +53,7 @@ public:
         if (depth_ == 0) return;
         try {
             finish(call_site{}, true);
-        } catch (const error&) { // the communicators have it
+        } catch (...) { // the communicators have it
         }
     }
 
@@ -101,15 +106,20 @@ private:
             }
         } const at_exit{*open_, members};
         // Calls of these communicators are under way in `ncclGroupEnd`, for `handle::abort`.
-        for (const auto& member : members) member->enter();
+        const detail::handle* failed = nullptr;
+        for (const auto& member : members) {
+            if (member->enter_group_end() && failed == nullptr) failed = member.get();
+        }
         struct leave {
             const std::vector<detail::ref<detail::handle>>& members;
             ~leave()
             {
-                for (const auto& member : members) member->leave();
+                for (const auto& member : members) member->leave_group_end();
             }
         } const leave_at_exit{members};
 
+        if (failed != nullptr) spoil();
+        const detail::device_keeper current;
         const ncclResult_t result = ncclGroupEnd();
         if (result == ncclInProgress) {
             for (const auto& member : members) member->await("the group", call, where);
@@ -118,14 +128,23 @@ private:
         if (result == ncclSuccess) return;
         // A wrong argument can be corrected by who calls `end`, but by nobody after the destructor.
         if (final || detail::status_of(result) != status::invalid_argument) {
+            const std::string why = failed != nullptr
+                ? "communicator '" + failed->settings().name + "' in it has failed"
+                : std::string("ncclGroupEnd gave ") + detail::name(result) + ", " + ncclGetErrorString(result);
             for (const auto& member : members) {
-                member->fail({detail::status_of(result),
-                    std::string("a group with calls of the communicator failed: ncclGroupEnd gave ")
-                        + detail::name(result) + ", " + ncclGetErrorString(result),
-                    {}});
+                member->fail(
+                    {detail::status_of(result), "a group with calls of the communicator failed: " + why, {}});
             }
         }
+        if (failed != nullptr) failed->require_usable(call, where);
         require(result, "ncclGroupEnd", where);
+    }
+
+    /// The open group fails at its end, and enqueues nothing: it remembers the error of this call.
+    static void spoil() noexcept
+    {
+        const ncclComm_t none = nullptr;
+        (void)ncclAllReduce(nullptr, nullptr, 0, ncclUint8, ncclSum, none, nullptr);
     }
 
     detail::open_group* open_;

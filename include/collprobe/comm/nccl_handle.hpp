@@ -19,7 +19,9 @@
 #include <collprobe/comm/nccl_options.hpp>
 #include <collprobe/comm/nccl_types.hpp>
 #include <collprobe/comm/nccl_zero_bytes.hpp>
+#include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/ref.hpp>
+#include <collprobe/detail/thread.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/cuda.hpp>
 #include <collprobe/error.hpp>
@@ -50,6 +52,29 @@ struct failure {
     status code = status::peer_failure;
     std::string message;
     std::vector<int> culprits;
+};
+
+/// The current device stays what it was: NCCL leaves its own current where a group or an abort ends early.
+class device_keeper {
+public:
+    device_keeper() noexcept { note(cudaGetDevice(&before_), before_); }
+    device_keeper(const device_keeper&) = delete;
+    ~device_keeper()
+    {
+        int now = -1;
+        note(cudaGetDevice(&now), now);
+        if (before_ < 0 || now == before_) return;
+        if (const cudaError_t code = cudaSetDevice(before_); code != cudaSuccess) cuda::detail::forget(code);
+    }
+
+private:
+    static void note(cudaError_t code, int& device) noexcept
+    {
+        if (code == cudaSuccess) return;
+        cuda::detail::forget(code);
+        device = -1;
+    }
+    int before_ = -1;
 };
 
 /// All-to-all by sends and receives, where NCCL has no call for it. `part` is elements per rank.
@@ -129,7 +154,7 @@ public:
             try {
                 verifier_->stream.synchronize(1000);
                 delete verifier_;
-            } catch (const error&) {
+            } catch (...) {
             }
         }
         delete failure_.load(std::memory_order_acquire);
@@ -164,7 +189,8 @@ public:
     bool failed() const noexcept { return failure_.load(std::memory_order_acquire) != nullptr; }
 
     /// Ends the `ncclComm_t`: what it has on the device stops. Call `fail` first. `own_calls` is how
-    /// many calls of this object the calling thread is in.
+    /// many calls of this object the calling thread is in. If a group has collected calls of it, that
+    /// happens when the group ends.
     void abort(int own_calls) noexcept
     {
         if (!alive_.exchange(false)) return;
@@ -172,12 +198,7 @@ public:
         // NCCL is what the abort is for.
         const deadline until = deadline::in_ms(100);
         for (unsigned round = 0; calls_.load() > own_calls && !until.passed(); ++round) pause(round);
-        try {
-            const cuda::device_guard current(device_, call_site{});
-            (void)ncclCommAbort(comm_);
-        } catch (const error&) {
-            (void)ncclCommAbort(comm_);
-        }
+        if (!left_to_group(farewell::abort)) abort_now();
     }
     /// The `ncclComm_t` is somebody else's from now on, or gone: `why` is what later calls throw.
     bool give_up(const char* why)
@@ -188,23 +209,51 @@ public:
 
     /// Ends an owned `ncclComm_t`: by `ncclCommFinalize` and `ncclCommDestroy`, or at once by
     /// `ncclCommAbort` if the communicator has failed or `hurry`. Waits for the communicator's work, and
-    /// for as long as that takes: its result is wanted.
+    /// for as long as that takes: its result is wanted. If a group has collected calls of it, all that
+    /// happens when the group ends.
     void end(bool hurry) noexcept
     {
         try {
-            const cuda::device_guard current(device_, call_site{});
             if (hurry || failed()) {
+                fail({status::invalid_argument, "the communicator was destroyed", {}});
                 abort(0);
             } else if (alive_.load()) {
-                // Finalising what is under way is an error of use, so all must be enqueued.
-                await_quietly();
-                ncclResult_t state = ncclCommFinalize(comm_);
-                if (state == ncclInProgress) state = await_quietly();
-                if (alive_.exchange(false)) (void)(state == ncclSuccess ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
+                if (left_to_group(farewell::end)) return;
+                if (!outside_group([this] { finalize_and_destroy(); })) abort(0);
             }
             fail({status::invalid_argument, "the communicator was destroyed", {}});
-        } catch (...) { // no CUDA any more, or no memory: nothing is left to do
+        } catch (...) { // no memory for a message that hardly anybody reads
+            abort(0);
         }
+    }
+
+    /// A group that has calls of the communicator begins to end. True if the group must not enqueue any,
+    /// because the communicator has failed.
+    bool enter_group_end() noexcept
+    {
+        enter();
+        const collprobe::detail::lock_guard lock(group_guard_);
+        group_ = membership::ending;
+        return failed();
+    }
+    /// The group has ended, and what waited for that happens here.
+    void leave_group_end() noexcept
+    {
+        leave();
+        farewell due = farewell::none;
+        {
+            const collprobe::detail::lock_guard lock(group_guard_);
+            group_ = membership::none;
+            due = std::exchange(due_, farewell::none);
+        }
+        if (due == farewell::abort) abort_now();
+        if (due == farewell::end) end(false);
+    }
+    /// Whether an open group has collected calls of the communicator.
+    bool in_open_group() noexcept
+    {
+        const collprobe::detail::lock_guard lock(group_guard_);
+        return group_ == membership::collected;
     }
 
     /// Asks all ranks for a new `ncclComm_t` each: see `communicator_ref::split`. The device is current.
@@ -225,7 +274,7 @@ public:
                 // NCCL says in progress here, but its code promises no more than to say so when asked.
                 return result == ncclSuccess ? ncclInProgress : result;
             });
-        } catch (const error&) {
+        } catch (...) {
             if (!alive_.load()) delete part;
             throw;
         }
@@ -422,6 +471,65 @@ private:
             }
         }
         group.members.push_back(ref<handle>(this));
+        const collprobe::detail::lock_guard lock(group_guard_);
+        if (alive_.load()) {
+            group_ = membership::collected;
+            return;
+        }
+        // Another thread aborts it just now.
+        group.members.pop_back();
+        throw_failure(call, where);
+    }
+
+    /// An open group of NCCL's points to the communicators whose calls it has collected, and its end
+    /// follows these pointers: whoever ends such a communicator before, on any thread, crashes it.
+    enum class membership : std::uint8_t { none, collected, ending };
+    enum class farewell : std::uint8_t { none, end, abort };
+
+    /// Leaves the end of the communicator to the group that has collected calls of it, if one has. (In
+    /// one that is ending, what is left to do hangs inside NCCL, and only an abort can free it.)
+    bool left_to_group(farewell wanted) noexcept
+    {
+        const collprobe::detail::lock_guard lock(group_guard_);
+        if (group_ != membership::collected) return false;
+        if (due_ < wanted) due_ = wanted;
+        return true;
+    }
+
+    /// Does `body()`, which must not throw, where no group is open: NCCL would put off what ends a
+    /// communicator to the group's end, and forget it if the group fails. False if it could not be done.
+    template <class Body>
+    static bool outside_group(Body body) noexcept
+    {
+        if (open_group::here().depth == 0) {
+            body();
+            return true;
+        }
+        try {
+            const collprobe::detail::thread elsewhere(body);
+            return true;
+        } catch (...) { // no more threads, or no memory
+            return false;
+        }
+    }
+
+    void abort_now() noexcept
+    {
+        const auto abort = [this] {
+            const device_keeper current;
+            (void)ncclCommAbort(comm_);
+        };
+        if (!outside_group(abort)) abort();
+    }
+
+    void finalize_and_destroy() noexcept
+    {
+        const device_keeper current;
+        // Finalising what is under way is an error of use, so all must be enqueued.
+        await_quietly();
+        ncclResult_t state = ncclCommFinalize(comm_);
+        if (state == ncclInProgress) state = await_quietly();
+        if (alive_.exchange(false)) (void)(state == ncclSuccess ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
     }
 
     /// Waits until nothing is under way and returns the state; for as long as it takes.
@@ -478,6 +586,9 @@ private:
     std::atomic<int> calls_{0};
     std::atomic<bool> alive_{true};
     std::atomic<bool> hangs_{false}; // perhaps
+    collprobe::detail::mutex group_guard_; // of the two below
+    membership group_ = membership::none;
+    farewell due_ = farewell::none;
 };
 
 } // namespace detail

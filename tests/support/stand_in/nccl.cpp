@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -375,6 +376,7 @@ everything& registry()
 
 bool is_live(ncclComm_t comm)
 {
+    if (comm == nullptr) return false; // which NCCL notices
     everything& all = registry();
     const std::lock_guard lock(all.guard);
     if (all.live.count(comm) != 0) return true;
@@ -413,12 +415,52 @@ struct collected {
     operation what;
     cudaStream_t on;
 };
+/// The end of a communicator, which NCCL leaves to the end of the group as well.
+struct farewell {
+    ncclComm_t comm;
+    ncclResult_t (*end)(ncclComm_t comm);
+};
 struct thread_group {
     int depth = 0;
     std::vector<collected> calls;
+    std::vector<farewell> farewells;
     ncclResult_t error = ncclSuccess;
 };
 thread_local thread_group group;
+
+/// The end of a group touches every communicator that has a call in it.
+void touch(ncclComm_t comm, const char* why)
+{
+    if (is_live(comm)) return;
+    std::fprintf(stderr, "NCCL stand-in: use after free: ncclGroupEnd %s of a communicator that has been freed\n", why);
+}
+
+/// As after any failure: what was collected is dropped, and an abort among it never happens.
+ncclResult_t drop_group(ncclResult_t error)
+{
+    for (const collected& call : group.calls) {
+        touch(call.comm, "drops a call");
+        if (!call.comm->blocking) call.comm->state = error;
+    }
+    group.calls.clear();
+    group.farewells.clear();
+    group.error = ncclSuccess;
+    return error;
+}
+
+/// Ends a communicator now, or with the group. Whatever hangs ends at once if it is an abort.
+ncclResult_t end_comm(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t comm))
+{
+    if (group.depth == 0) return end(comm);
+    for (const farewell& other : group.farewells) {
+        if (other.comm != comm) continue;
+        std::fprintf(stderr, "NCCL stand-in: a group ends a communicator twice, at the same time\n");
+        const std::lock_guard lock(registry().guard);
+        ++registry().dead_calls;
+    }
+    group.farewells.push_back({comm, end});
+    return ncclSuccess;
+}
 
 /// Puts a collective on its stream.
 ncclResult_t enqueue_now(ncclComm_t comm, const operation& what, cudaStream_t on)
@@ -505,9 +547,11 @@ ncclResult_t collect(collprobe::stand_in::scripted& script, ncclComm_t comm, ope
 
 ncclResult_t end_group()
 {
+    if (group.error != ncclSuccess) return drop_group(group.error);
+    for (const farewell& last : std::exchange(group.farewells, {})) (void)last.end(last.comm);
     std::vector<collected> calls = std::move(group.calls);
     group.calls.clear();
-    if (const ncclResult_t error = std::exchange(group.error, ncclSuccess); error != ncclSuccess) return error;
+    for (const collected& call : calls) touch(call.comm, "makes a call");
     std::vector<ncclComm_t> comms; // in the order of their first calls, which is the same on all ranks
     bool blocking = false;
     bool non_blocking = false;
@@ -642,29 +686,35 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
     COLLPROBE_STAND_IN_ENTER("ncclCommFinalize");
     if (!is_live(comm) || comm->state == ncclInProgress) return ncclInvalidArgument;
-    return run_or_launch(
-        comm, [comm] { return comm->of->drain(comm->rank) ? ncclSuccess : ncclInternalError; });
+    return end_comm(comm, [](ncclComm_t last) {
+        return run_or_launch(
+            last, [last] { return last->of->drain(last->rank) ? ncclSuccess : ncclInternalError; });
+    });
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     COLLPROBE_STAND_IN_ENTER("ncclCommDestroy");
     if (!is_live(comm) || comm->state == ncclInProgress) return ncclInvalidArgument;
-    comm->join();
-    comm->of->drain(comm->rank);
-    bury(comm);
-    return ncclSuccess;
+    return end_comm(comm, [](ncclComm_t last) {
+        last->join();
+        last->of->drain(last->rank);
+        bury(last);
+        return ncclSuccess;
+    });
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     COLLPROBE_STAND_IN_ENTER("ncclCommAbort");
     if (!is_live(comm)) return ncclInvalidArgument;
-    bury(comm);
     comm->aborted = true;
     comm->of->abort(comm->rank);
-    comm->join();
-    return ncclSuccess;
+    return end_comm(comm, [](ncclComm_t last) {
+        bury(last);
+        last->join();
+        return ncclSuccess;
+    });
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config)
@@ -726,8 +776,10 @@ ncclResult_t ncclGroupEnd()
     --group.depth;
     static auto& script = collprobe::stand_in::scripted::named("ncclGroupEnd");
     if (const int code = script.enter(); code != 0) {
-        if (group.depth == 0) group.calls.clear();
-        return static_cast<ncclResult_t>(code);
+        if (group.depth > 0) return static_cast<ncclResult_t>(code);
+        // A launch that fails leaves its device current.
+        if (!group.calls.empty()) (void)cudaSetDevice(group.calls.back().comm->device);
+        return drop_group(static_cast<ncclResult_t>(code));
     }
     return group.depth > 0 ? ncclSuccess : end_group();
 }

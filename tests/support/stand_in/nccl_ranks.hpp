@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
+
+#include <doctest/doctest.h>
 
 #include <collprobe/comm/nccl.hpp>
 
 #include "tests/support/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
+#include "tests/support/stand_in/stand_in_nccl.hpp"
 
 /// Ranks of the NCCL stand-in, with a device each.
 namespace collprobe::testing {
@@ -21,6 +25,23 @@ std::vector<rank_outcome> run_each_nccl(int ranks, const nccl::options& settings
 {
     return run_each_nccl(ranks, 8, settings, fn, deadline_s);
 }
+
+/// Nothing of a test may stay behind, and nothing may have called what is gone.
+class clean_stand_in {
+public:
+    clean_stand_in() { stand_in::nccl::set_launch_delay_ms(0); }
+    clean_stand_in(const clean_stand_in&) = delete;
+    ~clean_stand_in()
+    {
+        CHECK(stand_in::nccl::live_communicators() == 0);
+        CHECK(stand_in::nccl::dead_handle_calls() == before_);
+        stand_in::nccl::set_launch_delay_ms(0);
+        stand_in::reset();
+    }
+
+private:
+    std::uint64_t before_ = stand_in::nccl::dead_handle_calls();
+};
 
 /// `count` elements of a rank's device memory, and how to look into it: it is host memory here.
 template <class T>

@@ -16,6 +16,10 @@
 /// - Nothing compares counts, types, operations or roots: ranks that differ hang until they abort.
 /// - `ncclCommAbort` ends what its rank has on streams, without a CUDA error; the peers go on waiting.
 /// - In a group nothing is enqueued before its end. A communicator of one rank enqueues at once.
+/// - The end of a group touches each communicator with a call in it, and an end of a communicator that
+///   was asked for within a group comes first, or never if the group fails. Who is freed before is told
+///   on stderr and counted in `dead_handle_calls`.
+/// - A group that fails enqueues nothing and leaves another device current.
 /// - A non-blocking communicator returns ncclInProgress, and a thread of its own enqueues later.
 /// - A captured collective is issued anew at each launch of the graph.
 /// Not as in NCCL: several ranks may share a device; streams of one group do not wait for each other;

@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <latch>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <collprobe/comm/nccl.hpp>
+
+#include "tests/support/stand_in/nccl_ranks.hpp"
+#include "tests/support/stand_in/stand_in.hpp"
+#include "tests/support/stand_in/stand_in_nccl.hpp"
+#include "tests/support/stand_in/stand_in_test_tools.hpp"
+
+using namespace collprobe;
+using nccl::blocking_mode;
+using testing::clean_stand_in;
+using testing::contains;
+using testing::device_values;
+using testing::error_of;
+using testing::rank_outcome;
+using testing::run_each_nccl;
+
+namespace {
+
+constexpr blocking_mode modes[] = {blocking_mode::blocking, blocking_mode::non_blocking};
+constexpr int deadline_s = 20;
+
+/// A rank's check, which must not go through doctest: an exception ends the rank and is seen.
+void require(bool holds, const char* what)
+{
+    if (!holds) throw std::runtime_error(what);
+}
+void check_all(const std::vector<rank_outcome>& outcomes)
+{
+    for (const rank_outcome& outcome : outcomes) {
+        if (!outcome.thrown) continue;
+        CHECK_NOTHROW(std::rethrow_exception(outcome.thrown));
+    }
+}
+bool has(const std::optional<error>& failure, status code, const std::string& part)
+{
+    return failure && failure->code() == code && contains(failure->what(), part);
+}
+
+/// A communicator fails while a group has calls of it.
+struct way_to_fail {
+    const char* name;
+    status code;
+    const char* message;
+    std::function<void(nccl::communicator&, cuda::stream_ref)> fail;
+};
+const std::vector<way_to_fail> ways{
+    {"abort by the group's thread", status::peer_failure, "aborted: enough",
+        [](auto& comm, auto) { comm.abort("enough"); }},
+    {"abort by another thread", status::peer_failure, "aborted: from afar",
+        [](auto& comm, auto) {
+            std::thread([lent = nccl::communicator_ref(comm)] { lent.abort("from afar"); }).join();
+        }},
+    {"an asynchronous error", status::peer_failure, "socket closed",
+        [](auto& comm, auto) {
+            stand_in::nccl::set_async_error(comm.native_handle(), ncclRemoteError, "socket closed");
+            require(error_of([&] { comm.check(); }).has_value(), "check must see it");
+        }},
+    {"a time-out", status::timeout, "did not finish within 20 ms",
+        [](auto& comm, auto on) {
+            testing::gate hung(on);
+            require(error_of([&] { comm.synchronize(on, 20); }).has_value(), "a time-out");
+        }},
+};
+
+} // namespace
+
+TEST_CASE("the stand-in notices who frees a communicator before its group ends")
+{
+    for (const bool elsewhere : {false, true}) {
+        const std::uint64_t before = stand_in::nccl::dead_handle_calls();
+        run_each_nccl(2, {}, [&](nccl::communicator& owner) {
+            const cuda::stream stream;
+            device_values<float> values(4, 1.0f);
+            if (owner.rank() == 1) return;
+            const ncclComm_t raw = owner.release();
+            ncclGroupStart();
+            ncclAllReduce(values.data(), values.data(), 4, ncclFloat32, ncclSum, raw, stream.get().get());
+            if (elsewhere) std::thread([raw] { ncclCommAbort(raw); }).join();
+            else ncclCommAbort(raw);
+            ncclGroupEnd();
+            stream.synchronize();
+        }, deadline_s);
+        CHECK(stand_in::nccl::dead_handle_calls() == before + 1);
+        CHECK(stand_in::nccl::live_communicators() == 0);
+    }
+    stand_in::reset();
+}
+
+TEST_CASE("a communicator that fails within a group is ended by the group's end, which enqueues nothing")
+{
+    const clean_stand_in clean;
+    for (const blocking_mode mode : modes) {
+        for (const way_to_fail& way : ways) {
+            for (const bool explicitly : {true, false}) {
+                CAPTURE(std::string(way.name));
+                CAPTURE(explicitly);
+                check_all(run_each_nccl(2, {.name = "dp", .mode = mode}, [&](nccl::communicator& comm) {
+                    const cuda::stream stream;
+                    device_values<float> values(4, 1.0f);
+                    device_values<float> others(4, 1.0f);
+                    const cuda::stream watched;
+                    auto healthy = comm.split(0, comm.rank());
+                    {
+                        nccl::group together;
+                        comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
+                        {
+                            nccl::group inner;
+                            healthy->all_reduce(others.in(), others.out(), reduction::sum, stream);
+                            way.fail(comm, watched);
+                        }
+                        require(has(error_of([&] { comm.barrier(stream); }), way.code, way.message),
+                            "the failure is known at once");
+                        if (explicitly) {
+                            const auto thrown = error_of([&] { together.end(); });
+                            require(has(thrown, way.code, way.message), "the end throws the failure");
+                            require(contains(thrown->what(), "'dp'"), "and names the communicator");
+                        }
+                    }
+                    stream.synchronize();
+                    require(values.all(1.0f) && others.all(1.0f), "nothing may be enqueued");
+                    require(has(error_of([&] { comm.check(); }), way.code, way.message), "the failure stays");
+                    const auto later = error_of([&] {
+                        healthy->all_reduce(others.in(), others.out(), reduction::sum, stream);
+                        healthy->synchronize(stream);
+                    });
+                    if (!explicitly) require(has(later, status::invalid_argument, "'dp' in it has failed"), "told");
+                    else if (mode == blocking_mode::non_blocking) require(later.has_value(), "NCCL ended it");
+                    else require(!later && others.all(2.0f), "the other one is usable");
+                }, deadline_s));
+            }
+        }
+    }
+}
+
+TEST_CASE("a communicator of which an open group has no calls is ended at once")
+{
+    const clean_stand_in clean;
+    for (const blocking_mode mode : modes) {
+        for (const way_to_fail& way : ways) {
+            CAPTURE(std::string(way.name));
+            std::latch ready(2);
+            std::latch failed(2);
+            std::latch seen(2);
+            check_all(run_each_nccl(2, {.mode = mode}, [&](nccl::communicator& comm) {
+                const cuda::stream stream;
+                device_values<float> values(4, 1.0f);
+                auto other = comm.split(0, comm.rank());
+                ready.arrive_and_wait();
+                nccl::group together;
+                comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
+                way.fail(*other, stream);
+                failed.arrive_and_wait();
+                require(stand_in::nccl::live_communicators() == 2, "the failed ones are gone");
+                seen.arrive_and_wait();
+                together.end();
+                comm.synchronize(stream);
+                require(values.all(2.0f), "the group is as good as ever");
+            }, deadline_s));
+        }
+    }
+}
+
+TEST_CASE("an owner that ends within a group leaves its calls to the group")
+{
+    const clean_stand_in clean;
+    for (const blocking_mode mode : modes) {
+        for (const bool member : {true, false}) {
+            check_all(run_each_nccl(2, {.mode = mode}, [&](nccl::communicator& comm) {
+                const cuda::stream stream;
+                device_values<float> values(4, 1.0f);
+                device_values<float> others(4, 1.0f);
+                auto other = comm.split(0, comm.rank());
+                nccl::group together;
+                comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
+                if (member) other->all_reduce(others.in(), others.out(), reduction::sum, stream);
+                other.reset();
+                together.end();
+                comm.synchronize(stream);
+                require(values.all(2.0f) && others.all(member ? 2.0f : 1.0f), "the group's calls");
+            }, deadline_s));
+        }
+    }
+}
+
+TEST_CASE("an exception that passes a group and an owner within it ends both")
+{
+    const clean_stand_in clean;
+    for (const blocking_mode mode : modes) {
+        const auto outcomes = run_each_nccl(2, {.mode = mode}, [&](nccl::communicator& comm) {
+            const cuda::stream stream;
+            device_values<float> values(4, 1.0f);
+            auto other = comm.split(0, comm.rank());
+            const nccl::group together;
+            const auto owner = std::move(other);
+            owner->all_reduce(values.in(), values.out(), reduction::sum, stream);
+            throw std::runtime_error("out of memory");
+        }, deadline_s);
+        for (const rank_outcome& outcome : outcomes) {
+            CHECK_THROWS_WITH(std::rethrow_exception(outcome.thrown), "out of memory");
+        }
+    }
+}
+
+TEST_CASE("an owner is not released while a group has calls of it")
+{
+    const clean_stand_in clean;
+    check_all(run_each_nccl(2, {}, [&](nccl::communicator& comm) {
+        const cuda::stream stream;
+        device_values<float> values(4, 1.0f);
+        nccl::group together;
+        comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
+        require(has(error_of([&] { (void)comm.release(); }), status::invalid_argument, "end the group first"),
+            "release must be refused");
+        together.end();
+        comm.synchronize(stream);
+        require(values.all(2.0f), "all_reduce");
+        const nccl::communicator again = nccl::communicator::adopt(comm.release());
+    }, deadline_s));
+}
+
+TEST_CASE("a group that fails leaves the current device as it was")
+{
+    const clean_stand_in clean;
+    for (const bool explicitly : {true, false}) {
+        stand_in::fail_next("ncclGroupEnd", ncclSystemError);
+        stand_in::fail_next("ncclGroupEnd", ncclSystemError);
+        check_all(run_each_nccl(2, {.mode = blocking_mode::blocking}, [&](nccl::communicator& comm) {
+            const cuda::stream stream;
+            device_values<float> values(4, 1.0f);
+            const cuda::device_guard elsewhere(5);
+            {
+                nccl::group together;
+                comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
+                if (explicitly) {
+                    require(has(error_of([&] { together.end(); }), status::device_failure, "ncclSystemError"), "fails");
+                }
+            }
+            int device = -1;
+            require(cudaGetDevice(&device) == cudaSuccess && device == 5, "the current device has changed");
+        }, deadline_s));
+    }
+}
