@@ -10,6 +10,7 @@
 
 #include <collprobe/detail/math.hpp>
 #include <collprobe/device/cuda.hpp>
+#include <collprobe/device/cuda_kernel_loading.hpp>
 #include <collprobe/device/detail/slots.hpp>
 
 /// The kernels behind `cuda::device`. A plain C++ file that uses it links if one `.cu` file includes this
@@ -53,7 +54,7 @@ void launch(const char* what, cudaStream_t stream, std::uint64_t blocks_wanted, 
     const unsigned most = resident_blocks<kernel>(stream);
     const unsigned blocks = blocks_wanted < most ? static_cast<unsigned>(blocks_wanted) : most;
     void* values[] = {&arguments...};
-    check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(blocks), dim3(block_threads), values, 0, stream),
+    check(cudaLaunchKernel(entry_of<kernel>.kernel(), dim3(blocks), dim3(block_threads), values, 0, stream),
         what, -1, stream);
 }
 

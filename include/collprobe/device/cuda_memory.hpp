@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <collprobe/device/cuda_error.hpp>
+#include <collprobe/device/cuda_kernel_loading.hpp>
 #include <collprobe/device/cuda_stream.hpp>
 
 namespace collprobe::cuda {
@@ -126,7 +127,8 @@ public:
 
 /// Device memory that `device::reduce` needs between its blocks: partial results, and a ticket that
 /// tells the last block from the others. One stream at a time may use one. 1 MiB and 256 bytes of
-/// the device that is current at construction, which waits until the ticket is zero: set-up only.
+/// the device that is current at construction, which waits until the ticket is zero and loads the
+/// library's kernels there (`load_kernels`): set-up only.
 struct workspace {
     /// At most so many blocks leave a partial result each.
     static constexpr unsigned slots = 4096;
@@ -135,6 +137,7 @@ struct workspace {
 
     workspace(call_site where = call_site::current()) : memory_(bytes, where)
     {
+        load_kernels();
         // On a stream of its own: cudaMemset would run in the default stream, which is neither
         // ordered before the stream that uses this first nor legal during a capture.
         const stream zeroing(where);

@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "tests/support/stand_in/cuda_objects.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
@@ -343,6 +345,41 @@ cudaError_t deallocate(void* memory, cudaMemoryType type)
     return cudaSuccess;
 }
 
+// --- Kernels ---
+
+struct kernel_table {
+    std::mutex guard;
+    std::set<std::pair<const void*, int>> loaded;
+    std::atomic<std::uint64_t> behind_work{0};
+
+    static kernel_table& instance()
+    {
+        static kernel_table own;
+        return own;
+    }
+};
+
+/// Whether it was not loaded before on the current device. A thread asks once, so that launches do not
+/// order threads.
+bool load_here(const void* kernel)
+{
+    thread_local std::set<std::pair<const void*, int>> known;
+    const std::pair key(kernel, this_threads_device);
+    if (known.contains(key)) return false;
+    known.insert(key);
+    kernel_table& table = kernel_table::instance();
+    const std::lock_guard lock(table.guard);
+    return table.loaded.insert(key).second;
+}
+
+bool has_unfinished_work(fake_device& on)
+{
+    const std::lock_guard lock(on.guard);
+    const auto is_busy = [](const CUstream_st* stream) { return !stream->queue->query(); };
+    return std::any_of(on.streams.begin(), on.streams.end(), is_busy)
+        || (on.default_stream && is_busy(on.default_stream.get()));
+}
+
 } // namespace
 
 // --- What tests see ---
@@ -360,8 +397,11 @@ void forget_contexts()
     for (fake_device& each : runtime::instance().devices) each.has_context.store(false, std::memory_order_relaxed);
 }
 
+std::uint64_t loads_behind_work() { return kernel_table::instance().behind_work.load(std::memory_order_relaxed); }
+
 void reset()
 {
+    kernel_table::instance().behind_work.store(0, std::memory_order_relaxed);
     detail::reset_scripts();
     for (fake_device& each : runtime::instance().devices) each.broken.store(0);
     this_threads_error = cudaSuccess;
@@ -395,13 +435,16 @@ cudaError_t append(cudaStream_t on, std::function<void(host::stream_ref)> issue)
     return cudaSuccess;
 }
 
-cudaError_t enter_launch(cudaStream_t on)
+cudaError_t enter_launch(cudaStream_t on, const void* kernel)
 {
     static scripted& own = scripted::named("cudaLaunchKernel");
     if (const int code = own.enter(); code != 0) return as_error(code);
     enter_context();
     if (const cudaError_t broken = broken_here(); broken != cudaSuccess) return broken;
-    return object(on)->device == this_threads_device ? cudaSuccess : cudaErrorInvalidResourceHandle;
+    if (object(on)->device != this_threads_device) return cudaErrorInvalidResourceHandle;
+    if (load_here(kernel) && has_unfinished_work(device(this_threads_device)))
+        kernel_table::instance().behind_work.fetch_add(1, std::memory_order_relaxed);
+    return cudaSuccess;
 }
 
 } // namespace detail
@@ -569,6 +612,17 @@ cudaError_t CUDARTAPI cudaGetDriverEntryPoint(
     return find_driver_function(name, function, status);
 }
 #endif
+
+// Kernels.
+
+cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel)
+{
+    STAND_IN_CALL(cudaFuncGetAttributes);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    *attributes = {};
+    (void)load_here(kernel);
+    return cudaSuccess;
+}
 
 // Memory.
 

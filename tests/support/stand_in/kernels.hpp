@@ -7,6 +7,7 @@
 
 #include <collprobe/detail/reduce_blocks.hpp>
 #include <collprobe/device/cuda.hpp>
+#include <collprobe/device/cuda_kernel_loading.hpp>
 
 #include "tests/support/stand_in/stand_in.hpp"
 
@@ -14,11 +15,27 @@
 /// `device/cuda_kernels.cuh` defines under nvcc. Include one of the two, never both.
 namespace collprobe::cuda {
 
+namespace detail {
+
+/// What a launch of the stand-in names its kernel by: one for each that nvcc would make.
+enum class kernel_kind { for_each, sum_each, reduce };
+template <kernel_kind, class...>
+void stand_in_kernel()
+{
+}
+template <kernel_kind kind, class... Types>
+const void* stand_in_kernel_of()
+{
+    return entry_of<&stand_in_kernel<kind, Types...>>.kernel();
+}
+
+} // namespace detail
+
 template <class Body>
 void device::for_each(stream_ref on, std::uint64_t count, Body body)
 {
     if (count == 0) return;
-    check(stand_in::launch(on.get(),
+    check(stand_in::launch(on.get(), detail::stand_in_kernel_of<detail::kernel_kind::for_each, Body>(),
               [count, body] {
                   for (std::uint64_t index = 0; index < count; ++index) body(index);
               }),
@@ -29,7 +46,7 @@ template <class Body>
 void device::sum_each(stream_ref on, std::uint64_t items, Body body)
 {
     if (items == 0) return;
-    check(stand_in::launch(on.get(),
+    check(stand_in::launch(on.get(), detail::stand_in_kernel_of<detail::kernel_kind::sum_each, Body>(),
               [items, body] {
                   // A few lanes, so that a body that forgets one is seen.
                   constexpr unsigned lanes = 4;
@@ -47,7 +64,7 @@ void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result*
 {
     static_assert(sizeof(typename Reducer::partial) <= workspace::max_partial_bytes);
     std::uint32_t* const ticket = scratch.ticket();
-    check(stand_in::launch(on.get(),
+    check(stand_in::launch(on.get(), detail::stand_in_kernel_of<detail::kernel_kind::reduce, Reducer, Result>(),
               [reducer, count, result, ticket] {
                   // As on the device: two streams that share a workspace race, and leave a wrong ticket.
                   ++*ticket;

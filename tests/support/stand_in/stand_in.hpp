@@ -47,6 +47,10 @@ bool has_context(int device);
 /// As if no device had been used yet. Their objects stay usable.
 void forget_contexts();
 
+/// How often a launch had to load its kernel while its device had work to do. CUDA may wait for that
+/// work, and the work for what the waiting thread would do next. (Nothing waits here.)
+std::uint64_t loads_behind_work();
+
 /// Forgets scripts, counts, broken devices and the calling thread's last error.
 void reset();
 
@@ -88,8 +92,8 @@ struct target {
 /// Empty target: the stream is capturing.
 cudaError_t resolve(cudaStream_t on, target& to);
 cudaError_t append(cudaStream_t on, std::function<void(host::stream_ref)> issue);
-/// What a kernel launch checks first.
-cudaError_t enter_launch(cudaStream_t on);
+/// What a kernel launch checks first, and loads.
+cudaError_t enter_launch(cudaStream_t on, const void* kernel);
 void reset_scripts();
 /// Sets the calling thread's last error.
 cudaError_t finish(cudaError_t code);
@@ -114,10 +118,11 @@ cudaError_t enqueue(cudaStream_t on, Task task)
 }
 
 /// A kernel launch: `enqueue`, but the stream's device must be the current one and it can be scripted.
+/// `kernel` is any address that stands for it; where it was not loaded yet, it is now.
 template <class Task>
-cudaError_t launch(cudaStream_t on, Task task)
+cudaError_t launch(cudaStream_t on, const void* kernel, Task task)
 {
-    if (const cudaError_t code = detail::enter_launch(on); code != cudaSuccess) return detail::finish(code);
+    if (const cudaError_t code = detail::enter_launch(on, kernel); code != cudaSuccess) return detail::finish(code);
     return enqueue(on, std::move(task));
 }
 

@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include <collprobe/comm/local_device.hpp>
+#include <collprobe/device/cuda_kernel_loading.hpp>
+#include <collprobe/device/cuda_peers.hpp>
+#include <collprobe/probe/probed.hpp>
+
+#include "tests/support/stand_in/stand_in_test_tools.hpp"
+
+using namespace collprobe;
+using namespace collprobe::testing;
+using cuda::device;
+
+namespace {
+
+// Each test has a device of its own: what is loaded there stays loaded.
+[[maybe_unused]] const bool has_devices = (stand_in::set_device_count(8), true);
+
+struct count_up {
+    std::uint64_t* values;
+    void operator()(std::uint64_t index) const { values[index] = index; }
+};
+
+} // namespace
+
+TEST_CASE("a kernel that is first launched behind other work is loaded there, which may wait for that work")
+{
+    stand_in::reset();
+    const cuda::device_guard here(1);
+    cuda::pinned_buffer<std::uint64_t> values(4);
+    const cuda::stream held;
+    const cuda::stream stream;
+    gate closed(held);
+    device::for_each(stream, 4, count_up{values.data()});
+    CHECK(stand_in::loads_behind_work() == 1);
+    device::for_each(stream, 4, count_up{values.data()});
+    CHECK(stand_in::loads_behind_work() == 1);
+    closed.open();
+    held.synchronize(soon_ms);
+    stream.synchronize(soon_ms);
+}
+
+TEST_CASE("load_kernels loads all that the program contains, once on each device")
+{
+    stand_in::reset();
+    const cuda::device_guard here(2);
+    cuda::pinned_buffer<std::uint64_t> values(4);
+    const cuda::stream held;
+    const cuda::stream stream;
+    cuda::load_kernels();
+    const std::uint64_t asked = stand_in::calls("cudaFuncGetAttributes");
+    CHECK(asked >= 1);
+    cuda::load_kernels();
+    CHECK(stand_in::calls("cudaFuncGetAttributes") == asked);
+    gate closed(held);
+    device::for_each(stream, 4, count_up{values.data()});
+    CHECK(stand_in::loads_behind_work() == 0);
+    closed.open();
+    held.synchronize(soon_ms);
+    stream.synchronize(soon_ms);
+    CHECK(values[3] == 3);
+}
+
+TEST_CASE("a kernel that cannot be loaded is no error before its launch")
+{
+    stand_in::reset();
+    const cuda::device_guard here(3);
+    stand_in::fail_next("cudaFuncGetAttributes", cudaErrorInvalidValue);
+    cuda::load_kernels();
+    CHECK(cudaPeekAtLastError() == cudaSuccess);
+}
+
+TEST_CASE("loading gives up no capture of another thread")
+{
+    const cuda::stream stream;
+    captured_graph capture(stream);
+    std::thread([] {
+        const cuda::device_guard here(4);
+        cuda::load_kernels();
+    }).join();
+    CHECK(capture.end() == cudaSuccess);
+}
+
+TEST_CASE("probed loads its kernels at construction, so that none waits for a running collective")
+{
+    stand_in::reset();
+    const cuda::device_guard here(5);
+    const cuda::stream stream;
+    cuda::buffer<float> gradient(100);
+    cuda::buffer<double> other(50);
+    probed comm(local::device_group<device>(1).communicator(0), {.alignment = alignment_mode::exact});
+    const std::uint64_t launches = stand_in::calls("cudaLaunchKernel");
+    gate running(stream); // as a collective that waits for another rank
+    comm.all_reduce(view<const float>(gradient.data(), 100), view(gradient), reduction::sum, stream);
+    comm.all_reduce(view<const double>(other.data(), 50), view(other), reduction::sum, stream);
+    comm.end_step(0, {.loss = 1}, stream);
+    CHECK(stand_in::calls("cudaLaunchKernel") > launches + 4);
+    CHECK(stand_in::loads_behind_work() == 0);
+    running.open();
+    stream.synchronize(soon_ms);
+}
