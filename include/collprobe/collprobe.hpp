@@ -32,5 +32,11 @@
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/summary.hpp>
 #include <collprobe/report/table.hpp>
+#include <collprobe/sum/accumulation.hpp>
+#include <collprobe/sum/error_free.hpp>
+#include <collprobe/sum/exact_sum.hpp>
+#include <collprobe/sum/order.hpp>
+#include <collprobe/sum/sum_rows.hpp>
+#include <collprobe/sum/ulp.hpp>
 #include <collprobe/version.hpp>
 #include <collprobe/view.hpp>

@@ -67,6 +67,37 @@ COLLPROBE_HD constexpr std::uint16_t round_to_16_bits(std::uint64_t bits) noexce
     return static_cast<std::uint16_t>(sign | (rounded < infinity ? rounded : infinity));
 }
 
+/// `condition ? a : b` by a mask: compilers do not vectorise a choice of a floating-point result.
+COLLPROBE_HD constexpr std::uint32_t choose(bool condition, std::uint32_t a, std::uint32_t b) noexcept
+{
+    const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
+    return (a & mask) | (b & ~mask);
+}
+
+/// A float's bits rounded to a half's, as `round_to_16_bits` does; without branches, so that loops over it
+/// are vectorised. The one floating-point addition is of normal numbers where its result counts.
+COLLPROBE_HD constexpr std::uint16_t float_to_half_bits(std::uint32_t bits) noexcept
+{
+    const std::uint32_t sign = (bits >> 16) & 0x8000u;
+    const std::uint32_t magnitude = bits & 0x7fffffffu;
+    // 112 is the difference of the biases; the carry of a fraction that rounds up moves into the exponent.
+    const std::uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1)) >> 13;
+    // Next to 1/2 a float's unit is 2^-24, that of subnormal halves: the addition rounds to it.
+    const std::uint32_t small = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+    const std::uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+    const std::uint32_t finite = choose(magnitude < 0x38800000u, small, normal);
+    const std::uint32_t large = choose(magnitude > 0x7f800000u, nan, 0x7c00u);
+    return static_cast<std::uint16_t>(sign | choose(magnitude < 0x47800000u, finite, large));
+}
+
+/// The same for bfloat16.
+COLLPROBE_HD constexpr std::uint16_t float_to_bfloat16_bits(std::uint32_t bits) noexcept
+{
+    const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
+    const std::uint32_t nan = (bits >> 16) | 0x40u;
+    return static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
 } // namespace detail
 
 /// IEEE-754 binary16 as 16 bits of storage, layout-compatible with CUDA's `__half`.
@@ -79,7 +110,7 @@ struct half {
 
     half() = default;
     COLLPROBE_HD explicit constexpr half(float value) noexcept
-        : bits(detail::round_to_16_bits<23, 8, 10, 5>(detail::bit_cast<std::uint32_t>(value)))
+        : bits(detail::float_to_half_bits(detail::bit_cast<std::uint32_t>(value)))
     {
     }
     COLLPROBE_HD explicit constexpr half(double value) noexcept
@@ -94,19 +125,14 @@ struct half {
     }
     COLLPROBE_HD explicit constexpr operator float() const noexcept
     {
+        // Without branches, so that loops over it are vectorised.
         const std::uint32_t sign = std::uint32_t(bits & 0x8000u) << 16;
-        const std::uint32_t exponent = (bits >> 10) & 0x1fu;
-        const std::uint32_t fraction = bits & 0x3ffu;
-        std::uint32_t wide = 0;
-        if (exponent == 0x1f) {
-            wide = 0x7f800000u | (fraction << 13);
-        } else if (exponent != 0) {
-            wide = ((exponent + 112) << 23) | (fraction << 13);
-        } else {
-            // A subnormal half is an integer times 2^-24, a normal float.
-            wide = detail::bit_cast<std::uint32_t>(static_cast<float>(fraction) * 0x1p-24f);
-        }
-        return detail::bit_cast<float>(sign | wide);
+        const std::uint32_t magnitude = std::uint32_t(bits & 0x7fffu) << 13;
+        // A subnormal half is an integer times 2^-24: a difference of two normal floats.
+        const float small = detail::bit_cast<float>(magnitude + (113u << 23)) - 0x1p-14f;
+        const std::uint32_t rebias = (112u << 23) + (magnitude >= 0x0f800000u ? 112u << 23 : 0u);
+        return detail::bit_cast<float>(
+            sign | detail::choose(magnitude < 0x00800000u, detail::bit_cast<std::uint32_t>(small), magnitude + rebias));
     }
     COLLPROBE_HD explicit constexpr operator double() const noexcept
     {
@@ -121,7 +147,7 @@ struct bfloat16 {
 
     bfloat16() = default;
     COLLPROBE_HD explicit constexpr bfloat16(float value) noexcept
-        : bits(detail::round_to_16_bits<23, 8, 7, 8>(detail::bit_cast<std::uint32_t>(value)))
+        : bits(detail::float_to_bfloat16_bits(detail::bit_cast<std::uint32_t>(value)))
     {
     }
     COLLPROBE_HD explicit constexpr bfloat16(double value) noexcept

@@ -6,28 +6,12 @@
 #include <type_traits>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/detail/rounding.hpp>
 #include <collprobe/element.hpp>
+#include <collprobe/sum/detail/add.hpp>
+#include <collprobe/sum/detail/rounding.hpp>
 
 /// The arithmetic of one hop of a reduction: two values of the element type give one, rounded to it.
 namespace collprobe::detail {
-
-/// The correctly rounded sum. Integers wrap. 16-bit floating point is added in float and rounded again:
-/// that is the correctly rounded sum too, because float has at least 2p + 2 significand bits for
-/// p = 11 and p = 8, and a subnormal sum is exact (S. Figueroa, "When is double rounding innocuous?",
-/// 1995).
-template <element T>
-COLLPROBE_HD T add(T a, T b) noexcept
-{
-    if constexpr (std::is_floating_point_v<T>) {
-        return rounded_sum(a, b);
-    } else if constexpr (floating_element<T>) {
-        return T(rounded_sum(static_cast<float>(a), static_cast<float>(b)));
-    } else {
-        // In 64 unsigned bits: a narrow type would be promoted to int, where overflow is undefined.
-        return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-    }
-}
 
 /// The correctly rounded product. Integers wrap. 16-bit floating point is multiplied in double, where
 /// the product is exact (in float a tiny bfloat16 product would be rounded twice).

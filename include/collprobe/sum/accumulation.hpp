@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/config.hpp>
+#include <collprobe/element.hpp>
+
+namespace collprobe {
+
+/// In what the terms of a sum are added. All but `native` round once to the element type, at the end.
+enum class accumulation : std::uint8_t {
+    native, ///< the element type itself: one rounding a term
+    float32,
+    float64,
+    compensated, ///< a pair of floats (of doubles for double): the sum and what its roundings lost
+    exact, ///< no rounding but the last: the correctly rounded sum, whatever the order
+};
+
+constexpr const char* name(accumulation in) noexcept
+{
+    switch (in) {
+    case accumulation::native: return "native";
+    case accumulation::float32: return "float32";
+    case accumulation::float64: return "float64";
+    case accumulation::compensated: return "compensated";
+    case accumulation::exact: return "exact";
+    }
+    return "unknown";
+}
+
+/// What a caller can rely on about the bits of a reduction's result. Each level implies those above it.
+enum class reproducibility : std::uint8_t {
+    unspecified, ///< what the communicator does
+    run_to_run, ///< the same call with the same data on the same ranks gives the same bits
+    size_invariant, ///< nor do the bits of an element depend on the message's size, or on its place in it
+    order_invariant, ///< nor on which rank has which value, on topology or on channels
+    correctly_rounded, ///< the exact sum (or average), rounded once
+};
+
+constexpr const char* name(reproducibility level) noexcept
+{
+    switch (level) {
+    case reproducibility::unspecified: return "unspecified";
+    case reproducibility::run_to_run: return "run_to_run";
+    case reproducibility::size_invariant: return "size_invariant";
+    case reproducibility::order_invariant: return "order_invariant";
+    case reproducibility::correctly_rounded: return "correctly_rounded";
+    }
+    return "unknown";
+}
+
+/// Whether a sum of T can be kept in `in` at all: a type narrower than T would lose what T holds.
+template <floating_element T>
+constexpr bool holds(accumulation in) noexcept
+{
+    return in != accumulation::float32 || element_traits<T>::bytes <= 4;
+}
+
+/// Up to how many terms a plain sum in fp64 is exact whatever the terms: a half is an integer times 2^-24
+/// below 2^40, and 53 bits hold 2^13 of those. 0 for the other types.
+template <floating_element T>
+inline constexpr std::uint64_t exact_terms_in_float64 = element_traits<T>::type == element_type::half ? 8192 : 0;
+
+/// The strongest level that a sum of `terms` values in a fixed order keeps with an accumulator.
+template <floating_element T>
+constexpr reproducibility strongest(accumulation in, std::uint64_t terms) noexcept
+{
+    const bool exact
+        = in == accumulation::exact || (in == accumulation::float64 && terms <= exact_terms_in_float64<T>);
+    return exact ? reproducibility::correctly_rounded : reproducibility::size_invariant;
+}
+
+/// The accumulator for a level where the caller names none.
+template <floating_element T>
+constexpr accumulation default_accumulation(reproducibility level) noexcept
+{
+    if (level >= reproducibility::order_invariant) return accumulation::exact;
+    return element_traits<T>::bytes <= 4 ? accumulation::float64 : accumulation::compensated;
+}
+
+} // namespace collprobe

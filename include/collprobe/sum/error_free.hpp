@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <collprobe/config.hpp>
+#include <collprobe/sum/detail/rounding.hpp>
+
+/// Error-free transforms: a floating-point sum together with what its rounding lost. They hold under
+/// `-ffast-math` and `--use_fast_math`; on the CPU subnormal numbers must not be flushed to zero
+/// (`detail::gradual_underflow` sees to that where the library calls them).
+namespace collprobe {
+
+/// A number as the unevaluated sum of two: `high` is the rounded value, `low` the error of it.
+template <class Float>
+struct two_terms {
+    Float high;
+    Float low;
+};
+
+/// a + b = high + low exactly, high = a + b rounded to nearest. Six operations, no branch.
+/// Precondition: the sum does not overflow; then neither part is finite, and `low` is NaN.
+/// Source: D. Knuth, The Art of Computer Programming 2, 4.2.2, theorem B.
+template <class Float>
+COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b) noexcept
+{
+    using detail::rounded_difference;
+    const Float high = detail::rounded_sum(a, b);
+    const Float from_b = rounded_difference(high, a);
+    const Float from_a = rounded_difference(high, from_b);
+    const Float lost_b = rounded_difference(b, from_b);
+    const Float lost_a = rounded_difference(a, from_a);
+    return {high, detail::rounded_sum(lost_a, lost_b)};
+}
+
+/// The same in three operations. Precondition: |a| >= |b|, or a = 0; no overflow.
+/// Source: T. Dekker, "A floating-point technique for extending the available precision" (1971).
+template <class Float>
+COLLPROBE_HD inline two_terms<Float> fast_two_sum(Float a, Float b) noexcept
+{
+    const Float high = detail::rounded_sum(a, b);
+    const Float from_b = detail::rounded_difference(high, a);
+    return {high, detail::rounded_difference(b, from_b)};
+}
+
+} // namespace collprobe

@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/config.hpp>
+#include <collprobe/element.hpp>
+#include <collprobe/sum/accumulation.hpp>
+#include <collprobe/sum/detail/column_sum.hpp>
+
+namespace collprobe {
+
+/// Where the terms of a sum lie: `outer` times `inner` rows of elements, each row contiguous. Term k is row
+/// (k / inner, k % inner). (After an exchange each leaf of each rank is a row; the rank is the outer index.)
+template <floating_element T>
+struct term_rows {
+    const T* first = nullptr;
+    std::uint64_t inner = 1;
+    std::uint64_t outer_stride = 0; ///< elements from one outer index to the next
+    std::uint64_t inner_stride = 0;
+
+    COLLPROBE_HD const T* operator()(std::uint64_t k) const noexcept
+    {
+        return inner == 1 ? first + k * outer_stride : first + k / inner * outer_stride + k % inner * inner_stride;
+    }
+};
+
+/// result[i] = the sum over the rows of element i, in the order of the rows, over `divisor`: a body for
+/// `for_each`, on the host and in a kernel. An index is a block of `width` elements: call it with
+/// `blocks()` of them.
+///
+/// `result` may be one of the rows: a block is read before it is written. Not finite terms: as IEEE 754 has
+/// it for each addition; with `exact` as `exact_sum` has it.
+/// Preconditions: terms >= 1; divisor >= 1; for kernels, rows that are 16-byte aligned are read so.
+/// Cost: one read of each row, one write.
+template <accumulation in, floating_element T, int width>
+struct sum_rows {
+    term_rows<T> rows;
+    std::uint64_t terms = 1;
+    T* result = nullptr;
+    std::uint64_t count = 0;
+    std::uint32_t divisor = 1;
+
+    COLLPROBE_HD std::uint64_t blocks() const noexcept { return count / width + (count % width != 0 ? 1 : 0); }
+    COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
+    {
+        const detail::gradual_underflow as_ieee_has_it;
+        sum_block(block * width);
+    }
+
+private:
+    struct shifted {
+        term_rows<T> rows;
+        std::uint64_t by;
+        COLLPROBE_HD const T* operator()(std::uint64_t k) const noexcept { return rows(k) + by; }
+    };
+#if !defined(__CUDA_ARCH__)
+    __attribute__((noinline)) // out of the scope that sets the mode
+#endif
+    COLLPROBE_HD void sum_block(std::uint64_t first) const noexcept
+    {
+        const std::uint64_t left = count - first;
+        const int here = left < width ? static_cast<int>(left) : width;
+        const detail::columns<T, shifted> of{{rows, first}, terms, divisor, here};
+        T sums[width];
+        detail::sum_columns<in, width>(of, sums);
+        for (int i = 0; i < width; ++i) {
+            if (i < here) result[first + i] = sums[i];
+        }
+    }
+};
+
+} // namespace collprobe

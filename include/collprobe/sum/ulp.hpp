@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/config.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/element.hpp>
+
+namespace collprobe {
+
+/// How many steps from a number to the next lead from a to b: 0 for equal numbers (-0 and +0 are), 1 for
+/// neighbours; infinity is the neighbour of the largest number. ~0 if exactly one of them is NaN, 0 if both are.
+template <floating_element T>
+COLLPROBE_HD constexpr std::uint64_t ulp_distance(T a, T b) noexcept
+{
+    if (is_nan(a) || is_nan(b)) return is_nan(a) == is_nan(b) ? 0 : ~std::uint64_t{0};
+    const auto steps_from_zero = [](T value) {
+        const std::uint64_t bits = to_bits(value);
+        const std::uint64_t sign = element_traits<T>::sign_mask;
+        return (bits & sign) != 0 ? std::uint64_t{0} - (bits ^ sign) : bits; // as two's complement
+    };
+    const std::uint64_t difference = steps_from_zero(a) - steps_from_zero(b);
+    return (difference >> 63) != 0 ? std::uint64_t{0} - difference : difference;
+}
+
+/// The unit in the last place of a finite number: the distance of the numbers of T next to it, 2^e. That of the
+/// smallest normal number for those below it.
+template <floating_element T>
+COLLPROBE_HD constexpr double ulp(T value) noexcept
+{
+    using traits = element_traits<T>;
+    const int field = static_cast<int>((to_bits(value) & traits::exponent_mask) >> (traits::digits - 1));
+    const int exponent = (field != 0 ? field - 1 : 0) + traits::min_exponent - (traits::digits - 1);
+    // A double's own smallest units are subnormal.
+    return exponent >= -1022 ? detail::power_of_two(exponent)
+                             : detail::bit_cast<double>(std::uint64_t{1} << (exponent + 1074));
+}
+
+} // namespace collprobe
