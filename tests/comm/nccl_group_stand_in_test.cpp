@@ -253,3 +253,25 @@ TEST_CASE("a group that fails leaves the current device as it was")
         }, deadline_s));
     }
 }
+
+TEST_CASE("the end of a communicator leaves the current device as it was")
+{
+    const clean_stand_in clean;
+    for (const blocking_mode mode : modes) {
+        for (const char* const way : {"destroy", "abort", "refused"}) {
+            check_all(run_each_nccl(2, {.mode = mode}, [&](nccl::communicator& comm) {
+                auto other = comm.split(0, comm.rank());
+                const cuda::device_guard elsewhere(5);
+                if (way == std::string("abort")) other->abort("enough");
+                if (way == std::string("refused")) {
+                    const ncclComm_t raw = other->release();
+                    require(error_of([&] { (void)nccl::communicator::adopt(raw, {.timeout_ms = 0}); }).has_value(),
+                        "adopt must throw");
+                }
+                other.reset();
+                int device = -1;
+                require(cudaGetDevice(&device) == cudaSuccess && device == 5, "the current device has changed");
+            }, deadline_s));
+        }
+    }
+}

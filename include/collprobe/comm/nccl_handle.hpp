@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <ctime>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,7 +55,8 @@ struct failure {
     std::vector<int> culprits;
 };
 
-/// The current device stays what it was: NCCL leaves its own current where a group or an abort ends early.
+/// The current device stays what it was: NCCL leaves its own current where a group fails or a
+/// communicator ends. As with `cuda::device_guard`, no context is created.
 class device_keeper {
 public:
     device_keeper() noexcept { note(cudaGetDevice(&before_), before_); }
@@ -63,7 +65,7 @@ public:
     {
         int now = -1;
         note(cudaGetDevice(&now), now);
-        if (before_ < 0 || now == before_) return;
+        if (before_ < 0 || now == before_ || !cuda::detail::has_context(before_)) return;
         if (const cudaError_t code = cudaSetDevice(before_); code != cudaSuccess) cuda::detail::forget(code);
     }
 
@@ -516,7 +518,8 @@ private:
     void abort_now() noexcept
     {
         const auto abort = [this] {
-            const device_keeper current;
+            const device_keeper before;
+            const cuda::device_guard current(device_, std::nothrow);
             (void)ncclCommAbort(comm_);
         };
         if (!outside_group(abort)) abort();
@@ -524,7 +527,8 @@ private:
 
     void finalize_and_destroy() noexcept
     {
-        const device_keeper current;
+        const device_keeper before;
+        const cuda::device_guard current(device_, std::nothrow);
         // Finalising what is under way is an error of use, so all must be enqueued.
         await_quietly();
         ncclResult_t state = ncclCommFinalize(comm_);

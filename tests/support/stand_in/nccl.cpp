@@ -451,7 +451,10 @@ ncclResult_t drop_group(ncclResult_t error)
 /// Ends a communicator now, or with the group. Whatever hangs ends at once if it is an abort.
 ncclResult_t end_comm(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t comm))
 {
-    if (group.depth == 0) return end(comm);
+    if (group.depth == 0) {
+        (void)cudaSetDevice(comm->device); // and leaves it so
+        return end(comm);
+    }
     for (const farewell& other : group.farewells) {
         if (other.comm != comm) continue;
         std::fprintf(stderr, "NCCL stand-in: a group ends a communicator twice, at the same time\n");
