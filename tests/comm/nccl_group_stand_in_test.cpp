@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <latch>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include <collprobe/comm/nccl.hpp>
 
+#include "tests/support/fail_allocation.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
 #include "tests/support/stand_in/stand_in_nccl.hpp"
@@ -274,4 +276,53 @@ TEST_CASE("the end of a communicator leaves the current device as it was")
             }, deadline_s));
         }
     }
+}
+
+TEST_CASE("whichever allocation fails, an adopted communicator is aborted")
+{
+    const clean_stand_in clean;
+    const cuda::device_guard current(0);
+    bool adopted = false;
+    long refused = 0;
+    while (!adopted && refused < 100) {
+        ncclComm_t raw = nullptr;
+        const ncclUniqueId id = nccl::unique_id();
+        REQUIRE(ncclCommInitRank(&raw, 1, id, 0) == ncclSuccess);
+        try {
+            // A name that does not fit into a string itself.
+            nccl::options settings{.name = "the communicator of the data-parallel ranks"};
+            failing_allocation = refused + 1;
+            const auto comm = nccl::communicator::adopt(raw, std::move(settings));
+            failing_allocation = 0;
+            adopted = true;
+        } catch (const std::bad_alloc&) {
+            ++refused;
+        }
+        CHECK(stand_in::nccl::live_communicators() == 0);
+    }
+    CHECK(adopted);
+    CHECK(refused > 0);
+}
+
+TEST_CASE("whichever allocation fails, the destructor of a group that fails throws nothing")
+{
+    const clean_stand_in clean;
+    long failed = 0;
+    for (bool reached = true; reached && failed < 100; ++failed) {
+        const auto outcomes = run_each_nccl(1, {.name = "a name that does not fit into a string itself"},
+            [&](nccl::communicator& comm) {
+                const cuda::stream stream;
+                device_values<float> values(4, 1.0f);
+                std::optional<nccl::group> together(std::in_place);
+                comm.all_reduce(values.in(), values.out(), reduction::sum, stream);
+                stand_in::fail_next("ncclGroupEnd", ncclSystemError);
+                failing_allocation = failed + 1;
+                together.reset();
+                reached = std::exchange(failing_allocation, 0) == 0;
+                require(!nccl::in_group(), "the group has ended");
+                stream.synchronize();
+            }, deadline_s);
+        check_all(outcomes);
+    }
+    CHECK(failed > 1);
 }
