@@ -575,6 +575,38 @@ TEST_CASE("verified calls are refused where the host must not wait")
     check_error(grouped, status::unsupported, {"all_reduce", "verify_calls", "group"});
 }
 
+TEST_CASE("verified calls notice a group that was opened by ncclGroupStart")
+{
+    const clean_stand_in clean;
+    for (const blocking_mode mode : modes) {
+        const auto outcomes = run_each_nccl(2, {.mode = mode, .verify_calls = true}, [](nccl::communicator& comm) {
+            const cuda::stream stream;
+            device_values<float> values(8, 1.0f);
+            const auto verified = [&] {
+                sum_8(comm, stream, values);
+                comm.synchronize(stream);
+            };
+            std::optional<error> refused[2];
+            for (auto& each : refused) { // the first call, and one that could read an older answer
+                ncclGroupStart();
+                each = error_of([&] { sum_8(comm, stream, values); });
+                ncclResult_t state = ncclGroupEnd();
+                while (state == ncclInProgress) ncclCommGetAsyncError(comm.native_handle(), &state);
+                comm.synchronize(stream);
+                if (!each) throw std::runtime_error("not refused");
+                verified();
+            }
+            if (!values.all(4.0f)) throw std::runtime_error("the calls outside of groups");
+            if (std::string(refused[0]->what()) != refused[1]->what()) throw refused[1].value();
+            throw refused[0].value();
+        }, deadline_s);
+        for (int rank = 0; rank < 2; ++rank) {
+            const std::optional<error> failure = outcomes[static_cast<std::size_t>(rank)].failure();
+            check_error(failure, status::unsupported, {"all_reduce", "verify_calls", "ncclGroupStart"});
+        }
+    }
+}
+
 TEST_CASE("waiting for a stream that is being captured is refused, and the capture stays valid")
 {
     const clean_stand_in clean;

@@ -33,7 +33,9 @@ struct options {
     bool check_buffers = true;
     /// A diagnostic mode: before each collective the ranks compare what they call, by a small
     /// all-gather that the host waits for. NCCL itself does not notice different counts, types,
-    /// operations or roots: it hangs, or moves wrong data.
+    /// operations or roots: it hangs, or moves wrong data. Calls in a capture or a group are refused as
+    /// `unsupported`. A group that was opened by `ncclGroupStart` itself is noticed only when the all-gather
+    /// does not run: it is part of that group then, and harmless if all ranks do the same.
     bool verify_calls = false;
 };
 

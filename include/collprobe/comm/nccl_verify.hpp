@@ -53,6 +53,13 @@ inline void handle::verify(const call_description& what, bool bad, cuda::stream_
             + collprobe::detail::describe(what) + ") within " + std::to_string(settings_.timeout_ms) + " ms";
     });
 
+    // What this rank has just sent comes back to it, unless the all-gather was put off.
+    if (own.host_received[static_cast<std::uint64_t>(rank_)].sequence != own.sequence - 1) {
+        throw error(status::unsupported,
+            "verify_calls cannot compare calls within a group, and ncclGroupStart has opened one on this thread",
+            origin(call, where));
+    }
+
     std::vector<int> culprits;
     for (int rank = 0; rank < size_; ++rank) {
         if (own.host_received[static_cast<std::uint64_t>(rank)].bad != 0) culprits.push_back(rank);
