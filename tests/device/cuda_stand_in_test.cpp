@@ -10,6 +10,7 @@
 #include <functional>
 #include <new>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -85,6 +86,28 @@ TEST_CASE("a stream_ref takes any stream that a trainer has, and no literal")
     CHECK_FALSE(cuda::stream_ref(cudaStreamLegacy).is_per_thread());
     CHECK(cuda::stream_ref(cudaStreamPerThread).is_per_thread());
     CHECK_FALSE(cuda::stream_ref(cudaStreamPerThread).is_default());
+}
+
+TEST_CASE("a stream has an id that neither a later stream nor another thread has")
+{
+    const cuda::stream first, second;
+    CHECK(first.get().id() == cuda::stream_ref(first.get().get()).id());
+    CHECK_FALSE(first.get().id() == second.get().id());
+    CHECK(cuda::stream_ref(cudaStream_t{}).id() == cuda::stream_ref(cudaStreamLegacy).id());
+    std::set<unsigned long long> numbers;
+    std::set<cudaStream_t> handles;
+    for (int i = 0; i < 20; ++i) {
+        const cuda::stream shortlived;
+        CHECK(numbers.insert(shortlived.get().id().number).second);
+        handles.insert(shortlived.get().get());
+    }
+    MESSAGE(handles.size(), " handles of 20 streams");
+    const cuda::stream_ref own(cudaStreamPerThread);
+    const cuda::stream_id here = own.id();
+    CHECK(own.id() == here);
+    cuda::stream_id there;
+    std::thread([&] { there = own.id(); }).join();
+    CHECK_FALSE(there == here);
 }
 
 TEST_CASE("work and events of the default streams")

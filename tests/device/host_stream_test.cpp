@@ -12,6 +12,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -170,6 +171,16 @@ TEST_CASE("an event that was never recorded is an error that says so")
         CHECK(failure->code() == status::invalid_argument);
         CHECK(std::string(failure->what()).find("the event was never recorded") != std::string::npos);
         CHECK(std::string(failure->what()).find("host_stream_test.cpp") != std::string::npos);
+    }
+}
+
+TEST_CASE("a stream has an id that no later stream has")
+{
+    std::set<std::uint64_t> ids;
+    for (int i = 0; i < 20; ++i) {
+        const host::stream shortlived;
+        CHECK(shortlived.get().id() == shortlived.get().id());
+        CHECK(ids.insert(shortlived.get().id()).second);
     }
 }
 

@@ -5,8 +5,12 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <chrono>
 #include <exception>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,13 +19,13 @@
 
 #include "nccl_steps.hpp"
 #include "tests/support/stand_in/stand_in_nccl.hpp"
+#include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
 using namespace collprobe::testing;
 
 namespace {
 
-constexpr std::int64_t soon_ms = 20'000;
 constexpr std::size_t sizes[3] = {1000, 33, 40'000};
 
 using probed_nccl = probed<nccl::communicator_ref>;
@@ -402,4 +406,70 @@ TEST_CASE("a host that waits for the oldest step hears that the communicator has
     for (const rank_outcome& outcome : outcomes) {
         if (outcome.thrown) std::rethrow_exception(outcome.thrown);
     }
+}
+
+namespace {
+
+/// One rank whose collectives are copies, so that nothing orders streams behind the caller's back as
+/// NCCL does.
+struct alone {
+    using device = cuda::device;
+    int rank() const noexcept { return 0; }
+    int size() const noexcept { return 1; }
+    template <class T>
+    void all_reduce(view<const T> send, view<T> receive, reduction, cuda::stream_ref on, call_site where)
+    {
+        device::copy(on, send, receive, where);
+    }
+    template <class T>
+    void all_gather(view<const T> send, view<T> receive, cuda::stream_ref on, call_site where)
+    {
+        device::copy(on, send, receive, where);
+    }
+};
+
+} // namespace
+
+TEST_CASE("equal handles of different streams are told apart: of two threads, and of a stream that came after")
+{
+    stand_in::reset();
+    const device_vector<float> send(1000), receive(1000);
+    probed<alone> comm(alone{});
+    const auto reduce = [&](cuda::stream_ref on) {
+        comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, on);
+    };
+    const auto check_record = [&] {
+        // The work on the first stream stands still: who does not wait for it has ended by now.
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        step_record record;
+        CHECK_FALSE(comm.poll(record));
+    };
+    SUBCASE("of two threads")
+    {
+        std::optional<gate> closed;
+        std::thread([&] {
+            closed.emplace(cudaStreamPerThread);
+            reduce(cudaStreamPerThread);
+        }).join();
+        reduce(cudaStreamPerThread);
+        comm.end_step(0, {}, cudaStreamPerThread);
+        check_record();
+    }
+    SUBCASE("of a stream that came after")
+    {
+        std::optional<cuda::stream> first(std::in_place);
+        const cudaStream_t handle = first->get().get();
+        gate closed(*first);
+        reduce(*first);
+        first.reset();
+        // Whether an allocator gives out the address again is up to it.
+        std::vector<cuda::stream> others(1);
+        while (others.back().get().get() != handle && others.size() < 50) others.emplace_back();
+        const std::string used = others.back().get().get() == handle ? "used again" : "not used again";
+        MESSAGE("the handle was ", used);
+        reduce(others.back());
+        comm.end_step(0, {}, others.back());
+        check_record();
+    }
+    CHECK(next_record(comm).buckets.size() == 2);
 }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
@@ -18,6 +19,26 @@
 namespace collprobe::cuda {
 
 class event;
+
+/// Which stream a handle means on the calling thread: equal only for the same stream. A handle may be
+/// that of a stream destroyed before, and `cudaStreamPerThread` is another stream on every thread.
+struct stream_id {
+    unsigned long long number = 0; ///< CUDA's; before CUDA 12, which has none, the handle
+    std::uint64_t thread = 0; ///< of streams that belong to a thread
+    friend bool operator==(stream_id, stream_id) = default;
+};
+
+namespace detail {
+
+/// A number of the calling thread that no other thread of the process ever has.
+inline std::uint64_t this_thread_number() noexcept
+{
+    static std::atomic<std::uint64_t> last{0};
+    static thread_local const std::uint64_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
+    return own;
+}
+
+} // namespace detail
 
 /// A borrowed `cudaStream_t`, which converts to it: the trainer's stream as it is. Copy it freely; it
 /// must not outlive the stream. Any thread may use it.
@@ -43,6 +64,19 @@ public:
         if (handle_ == nullptr) return true;
 #endif
         return handle_ == cudaStreamPerThread;
+    }
+
+    stream_id id(call_site where = call_site::current()) const
+    {
+        stream_id own;
+#if CUDART_VERSION >= 12000
+        check(cudaStreamGetId(handle_, &own.number), "cudaStreamGetId", device_, handle_, where);
+#else
+        own.number = reinterpret_cast<std::uintptr_t>(handle_);
+        (void)where;
+#endif
+        if (is_per_thread()) own.thread = detail::this_thread_number();
+        return own;
     }
 
     /// The ordinal of its device. CUDA before 12.8 cannot tell that of a borrowed handle: there it is

@@ -30,6 +30,7 @@ class stream_state : public collprobe::detail::ref_counted {
 public:
     collprobe::detail::task_queue queue;
     std::atomic<std::uint64_t> synchronizations{0};
+    const std::uint64_t id = next_id();
 
     /// The stream that the calling thread serves, if any: waiting for it there would never end.
     static const stream_state*& served_here() noexcept
@@ -93,6 +94,12 @@ public:
 
 private:
     static constexpr std::uint32_t waited_on = 1;
+
+    static std::uint64_t next_id() noexcept
+    {
+        static std::atomic<std::uint64_t> last{0};
+        return last.fetch_add(1, std::memory_order_relaxed) + 1;
+    }
 
     void run(collprobe::detail::task& next, std::uint64_t number) noexcept
     {
@@ -168,6 +175,9 @@ public:
     }
     /// Whether all work enqueued so far is done. Never blocks, never throws; says nothing of errors.
     bool query() const noexcept { return state_->is_done(state_->queue.pushed()); }
+
+    /// A number that no other stream of the process ever has.
+    std::uint64_t id(call_site = call_site::current()) const noexcept { return state_->id; }
 
     /// How often a host thread blocked on this stream or on an event of it: a diagnostic counter.
     std::uint64_t synchronizations() const noexcept

@@ -166,11 +166,17 @@ struct CUstream_st {
           queue(std::make_unique<collprobe::host::stream>())
     {
     }
+    static unsigned long long next_number()
+    {
+        static std::atomic<unsigned long long> last{0};
+        return last.fetch_add(1, std::memory_order_relaxed) + 1;
+    }
     ~CUstream_st() { collprobe::stand_in::reaper::instance().take(std::move(queue)); }
 
     const int device;
     const bool blocking;
     const bool is_default;
+    const unsigned long long number = next_number(); ///< never that of another stream
     std::unique_ptr<collprobe::host::stream> queue;
     std::atomic<bool> capturing{false};
     // Protected by captures::guard.

@@ -740,6 +740,14 @@ cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream)
     end_stream(stream);
     return cudaSuccess;
 }
+#if CUDART_VERSION >= 12000
+cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t stream, unsigned long long* number)
+{
+    STAND_IN_CALL(cudaStreamGetId);
+    *number = object(stream)->number;
+    return cudaSuccess;
+}
+#endif
 #if CUDART_VERSION >= 12080
 cudaError_t CUDARTAPI cudaStreamGetDevice(cudaStream_t stream, int* ordinal)
 {

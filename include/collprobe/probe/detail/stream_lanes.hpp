@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <collprobe/detail/wait.hpp>
@@ -56,9 +57,10 @@ template <class Device>
 class stream_lanes {
 public:
     using stream_ref = typename Device::stream_ref;
+    using stream_id = std::remove_cvref_t<decltype(std::declval<stream_ref>().id(call_site()))>;
 
     struct lane {
-        std::optional<stream_ref> stream;
+        stream_id stream = {};
         bool in_step = false;
         typename Device::event done;
         typename Device::workspace workspace;
@@ -68,13 +70,13 @@ public:
     explicit stream_lanes(int count) : lanes_(static_cast<std::size_t>(count)) {}
 
     /// The lane of a stream, preferably the one that it had before. A lane's last work comes first,
-    /// wherever it was: a stream's handle may be that of one destroyed since. Null if all lanes are
-    /// taken and none may be added.
+    /// wherever it was. Null if all lanes are taken and none may be added.
     lane* enter(stream_ref stream, bool may_allocate, call_site where)
     {
+        const stream_id id = stream.id(where);
         lane* unused = nullptr;
         for (lane& known : lanes_) {
-            const bool same = known.stream == stream;
+            const bool same = known.stream == id;
             if (known.in_step && same) return &known;
             if (!known.in_step && (same || unused == nullptr)) unused = &known;
         }
@@ -83,7 +85,7 @@ public:
             unused = &lanes_.emplace_back();
         }
         if (unused->done.recorded()) stream.wait(unused->done, where);
-        unused->stream = stream;
+        unused->stream = id;
         unused->in_step = true;
         return unused;
     }
@@ -91,8 +93,9 @@ public:
     /// Puts `stream` behind the step's work on all streams.
     void join(stream_ref stream, call_site where) const
     {
+        const stream_id id = stream.id(where);
         for (const lane& used : lanes_) {
-            if (used.in_step && used.stream != stream) stream.wait(used.done, where);
+            if (used.in_step && used.stream != id) stream.wait(used.done, where);
         }
     }
 
