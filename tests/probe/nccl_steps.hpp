@@ -53,6 +53,24 @@ private:
     cuda::buffer<T> memory_;
 };
 
+/// One rank whose collectives are copies, so that nothing orders streams behind the caller's back as
+/// NCCL does.
+struct alone {
+    using device = cuda::device;
+    int rank() const noexcept { return 0; }
+    int size() const noexcept { return 1; }
+    template <class T>
+    void all_reduce(view<const T> send, view<T> receive, reduction, cuda::stream_ref on, call_site where)
+    {
+        device::copy(on, send, receive, where);
+    }
+    template <class T>
+    void all_gather(view<const T> send, view<T> receive, cuda::stream_ref on, call_site where)
+    {
+        device::copy(on, send, receive, where);
+    }
+};
+
 /// A rank's gradients of a step: something that all ranks share and something of its own. Integers, so
 /// that sums over ranks have the same bits in whatever order a communicator takes them.
 inline std::vector<float> gradient(int rank, std::uint64_t step, std::size_t count)

@@ -4,18 +4,18 @@
 // Whole steps in CUDA graphs: probes, collectives and report, replayed with fresh data.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "nccl_steps.hpp"
+#include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
 using namespace collprobe::testing;
 
 namespace {
-
-constexpr std::int64_t soon_ms = 20'000;
 
 /// A graph that was captured, ready to be launched.
 class graph {
@@ -381,7 +381,73 @@ TEST_CASE("a launch outside a replay reports nothing and disturbs no report")
                 comm.replay(captured, 2, rank.stream,
                     [&] { comm.replay(captured, 3, rank.stream, [&] { step.launch(rank.stream); }); });
             },
-            "made calls of this communicator");
+            "must not make calls of this communicator");
+        check_refused(
+            [&] { comm.replay(captured, 2, rank.stream, [&] { rank.reduce(comm); }); },
+            "must not make calls of this communicator");
+        comm.replay(captured, 4, rank.stream, [&] { step.launch(rank.stream); });
+        CHECK(next_record(comm).step == 4);
+        rank.stream.synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("a launch that throws leaves nothing that writes a later report, whether it launched or not")
+{
+    stand_in::reset();
+    for (const bool launched : {false, true}) {
+        CAPTURE(launched);
+        const device_vector<float> send(1000), receive(1000);
+        const cuda::stream first, second;
+        probed<alone> comm(alone{});
+        const auto reduce = [&](cuda::stream_ref on) {
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, on);
+        };
+        captured_step captured;
+        const graph step(first, [&] {
+            reduce(first);
+            captured = comm.end_captured_step({}, first);
+        });
+        gate closed(first);
+        CHECK_THROWS_AS(comm.replay(captured, 7, first,
+                            [&] {
+                                if (launched) step.launch(first);
+                                throw std::runtime_error("after the launch");
+                            }),
+            std::runtime_error);
+        if (!launched) step.launch(first);
+        // The step after it has the same place for its report.
+        reduce(second);
+        comm.end_step(8, {}, second);
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        closed.open();
+        first.synchronize(soon_ms);
+        second.synchronize(soon_ms);
+        CHECK(next_record(comm).step == 8);
+        comm.replay(captured, 9, first, [&] { step.launch(first); });
+        CHECK(next_record(comm).step == 9);
+    }
+}
+
+TEST_CASE("a step left open by a capture does not take calls of another capture")
+{
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed_nccl comm(world);
+        rank.prepare(0);
+        rank.stream.synchronize(soon_ms);
+        in_lost_capture(rank.stream, [&] { rank.reduce(comm); });
+        in_lost_capture(rank.stream, [&] {
+            check_refused([&] { rank.reduce(comm); }, "abandon_capture");
+            check_refused([&] { (void)comm.end_captured_step({}, rank.stream); }, "another capture");
+        });
+        comm.abandon_capture();
+        captured_step captured;
+        const graph step(rank.stream, [&] {
+            rank.reduce(comm);
+            captured = comm.end_captured_step({}, rank.stream);
+        });
+        comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
+        CHECK(next_record(comm).buckets.size() == 3);
         rank.stream.synchronize(soon_ms);
     });
 }

@@ -408,28 +408,6 @@ TEST_CASE("a host that waits for the oldest step hears that the communicator has
     }
 }
 
-namespace {
-
-/// One rank whose collectives are copies, so that nothing orders streams behind the caller's back as
-/// NCCL does.
-struct alone {
-    using device = cuda::device;
-    int rank() const noexcept { return 0; }
-    int size() const noexcept { return 1; }
-    template <class T>
-    void all_reduce(view<const T> send, view<T> receive, reduction, cuda::stream_ref on, call_site where)
-    {
-        device::copy(on, send, receive, where);
-    }
-    template <class T>
-    void all_gather(view<const T> send, view<T> receive, cuda::stream_ref on, call_site where)
-    {
-        device::copy(on, send, receive, where);
-    }
-};
-
-} // namespace
-
 TEST_CASE("equal handles of different streams are told apart: of two threads, and of a stream that came after")
 {
     stand_in::reset();

@@ -98,6 +98,9 @@ public:
         check(cudaStreamIsCapturing(handle_, &state), "cudaStreamIsCapturing", device_, handle_, where);
         return state != cudaStreamCaptureStatusNone;
     }
+    /// The number of the capture under way on it, which no other capture ever has; 0 if there is none, or
+    /// if it is not valid any more.
+    unsigned long long capture_number(call_site where = call_site::current()) const;
 
     /// Work enqueued from now on runs after what `awaited` captured, on whatever device that was. No
     /// host synchronisation. Waiting for an event of a capture makes this stream part of it.
@@ -216,6 +219,11 @@ inline unsigned long long capture_of(cudaStream_t stream, int device, call_site 
 }
 
 } // namespace detail
+
+inline unsigned long long stream_ref::capture_number(call_site where) const
+{
+    return detail::capture_of(handle_, device_, where);
+}
 
 /// A point in a stream. Recording captures the work enqueued so far and forgets an earlier record;
 /// whoever already waits is not affected by a later one. A copy stands for the same point and keeps

@@ -236,8 +236,8 @@ public:
     /// Stream behaviour: `stream` first waits for the step's last replay, wherever it was. The host
     /// waits for the oldest step if `steps_in_flight` are under way.
     /// \throws error `invalid_argument` for a step that was released or is another communicator's, on
-    ///   a capturing stream, or if probed calls wait for their `end_step`; whatever `launch` throws, and
-    ///   then nothing counts as launched.
+    ///   a capturing stream, if probed calls wait for their `end_step`, or for a call of this object within
+    ///   `launch`; whatever `launch` throws, and then nothing counts as launched.
     template <class Launch>
         requires detail::can_capture<stream_ref>
     void replay(const captured_step& captured, std::uint64_t step, stream_ref stream, Launch&& launch,
@@ -249,14 +249,34 @@ public:
         require(open_ == nullptr, "replay", "the calls since the last step have not been ended", where);
         const auto scope = detail::enter_device(comm_);
         slot& to = memory_->slots[next_slot(where)];
-        const std::uint64_t number = ended_;
-        detail::enqueue_marked(work.replayed, stream, [&] {
-            if (work.replayed.recorded()) stream.wait(work.replayed, where);
+        const auto write_tickets = [&](detail::replay_ticket next) {
             device::for_each(
-                stream, 1, detail::write_tickets{work.tickets.data(), {.next = {step, to.host.data()}, .current = {}}});
-            launch();
-            require(open_ == nullptr && ended_ == number, "replay", "the launch made calls of this communicator", where);
-        });
+                stream, 1, detail::write_tickets{work.tickets.data(), {.next = next, .current = {}}});
+        };
+        try {
+            detail::enqueue_marked(work.replayed, stream, [&] {
+                if (work.replayed.recorded()) stream.wait(work.replayed, where);
+                await_disturbance(to, stream, where);
+                write_tickets({step, to.host.data()});
+                launching_ = true;
+                try {
+                    launch();
+                } catch (...) {
+                    launching_ = false;
+                    try {
+                        write_tickets({}); // or a launch without a replay would take this one's
+                    } catch (...) { // the first error tells more
+                    }
+                    throw;
+                }
+                launching_ = false;
+            });
+        } catch (...) {
+            // What was launched before the throw may still write the report.
+            to.done = work.replayed;
+            to.disturbed = true;
+            throw;
+        }
         to.done = work.replayed;
         ++work.unjudged;
         await_report(to, step, &work, where);
@@ -321,14 +341,27 @@ private:
         return options;
     }
 
+    /// Puts `stream` behind what a launch that threw may have left in front of the slot.
+    void await_disturbance(slot& to, stream_ref stream, call_site where)
+    {
+        if (to.disturbed && to.done.recorded()) stream.wait(to.done, where);
+        to.disturbed = false;
+    }
+
     void require(bool condition, const char* call, const char* message, call_site where) const
     {
         if (!condition) fail(status::invalid_argument, call, message, where);
     }
 
+    void require_no_launch(const char* call, call_site where) const
+    {
+        require(!launching_, call, "the launch of a replay must not make calls of this communicator", where);
+    }
+
     /// What is enqueued behind a call must run behind it.
     void require_immediate(const char* call, call_site where) const
     {
+        require_no_launch(call, where);
         if constexpr (requires { comm_.collectives_enqueue_at_once(); }) {
             if (comm_.collectives_enqueue_at_once()) return;
             fail(status::unsupported, call,
@@ -442,6 +475,7 @@ private:
         detail::enqueue_marked(memory_->reported, stream, [&] {
             // Reports follow each other, wherever they are: the references are of the one before.
             if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
+            await_disturbance(to, stream, where);
             exchange(memory_->tools, header_of(open), stream, where);
             device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
                 host_report(to, open).used(open.has_gram), where);
@@ -494,6 +528,12 @@ private:
                 "forget it with abandon_capture", where);
             require(!capturing || capture_ != nullptr, call,
                 "the open step has calls from outside this capture: end it before the capture", where);
+            if constexpr (detail::can_capture<stream_ref>) {
+                // A capture that is not valid any more has no number, and CUDA refuses all that follows.
+                const unsigned long long number = capturing ? stream.capture_number(where) : 0;
+                require(number == 0 || number == capture_->capture, call,
+                    "the open step is of another capture: end it there, or forget it with abandon_capture", where);
+            }
             return *open_;
         }
         if (capturing) {
@@ -503,6 +543,7 @@ private:
             require(capture_ != nullptr, call,
                 "all captured steps are in use: release one, or ask for more by probe_options::captured_steps", where);
             capture_->serial = ++last_serial_;
+            if constexpr (detail::can_capture<stream_ref>) capture_->capture = stream.capture_number(where);
             capture_->tools.lanes.forget();
             capture_->tools.gram_done = {};
             open_ = &capture_->block;
@@ -534,6 +575,7 @@ private:
 
     captured_work& find(const captured_step& captured, const char* call, call_site where)
     {
+        require_no_launch(call, where);
         for (captured_work& work : memory_->captured) {
             if (captured.recorder_ == this && captured.serial_ == work.serial && &work != capture_) return work;
         }
@@ -636,6 +678,7 @@ private:
     detail::step_memory<device>* memory_ = nullptr; ///< owned, until it must be given up
     block* open_ = nullptr; ///< what the calls since the last step write; null if there was none
     captured_work* capture_ = nullptr; ///< whose block that is, if it is a captured step's
+    bool launching_ = false; ///< inside the launch of a replay
     std::uint64_t ended_ = 0; ///< steps ended or replayed
     std::uint64_t judged_ = 0;
     std::uint64_t last_serial_ = 0;

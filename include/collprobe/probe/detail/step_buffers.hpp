@@ -95,7 +95,8 @@ struct captured_work {
     step_tools<Device> tools;
     typename Device::template buffer<replay_tickets> tickets;
     typename Device::event replayed; ///< the last replay, outside the capture
-    std::uint64_t serial = 0; ///< which capture this is, of all; 0 while nobody has it
+    std::uint64_t serial = 0; ///< which captured step this is, of all; 0 while nobody has it
+    unsigned long long capture = 0; ///< the one that it is recorded in
     std::uint64_t unjudged = 0; ///< replays whose reports were not read yet
 };
 
@@ -114,6 +115,7 @@ struct step_slot {
     std::uint64_t step = 0;
     call_site where;
     typename Device::event done;
+    bool disturbed = false; ///< a launch that threw may have left work in front of `done` that writes `host`
 };
 
 /// All memory that enqueued work uses, in one place so that it can be given up as a whole.
