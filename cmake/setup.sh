@@ -24,8 +24,13 @@ need pkg-config command -v pkg-config
 need python3 command -v python3
 need doctest-dev header doctest/doctest.h
 need libbenchmark-dev header benchmark/benchmark.h
-need libopenmpi-dev command -v mpicxx
-need openmpi-bin command -v mpirun
+# The tests run with both MPIs of Debian; one of any kind will do elsewhere.
+if command -v apt-get >/dev/null 2>&1; then
+    need libopenmpi-dev command -v mpicc.openmpi
+    need openmpi-bin command -v mpiexec.openmpi
+    need libmpich-dev command -v mpicc.mpich
+    need mpich command -v mpiexec.mpich
+fi
 [ -n "$missing" ] || exit 0
 
 by_hand="apt-get update && apt-get install$missing"

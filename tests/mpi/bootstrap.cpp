@@ -1,54 +1,22 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Started by mpirun with several ranks. Plain checks, since each rank is a process: the first that
-// fails ends the job, with its line.
 #include <array>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include <collprobe/comm/mpi_bootstrap.hpp>
 
+#include "mpi/mpi_checks.hpp"
+
 using namespace collprobe;
-
-namespace {
-
-void check_at(bool good, const char* what, int line)
-{
-    if (good) return;
-    std::fprintf(stderr, "line %d: failed: %s\n", line, what);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-    std::abort();
-}
-#define CHECK(condition) check_at((condition), #condition, __LINE__)
-
-template <class Fn>
-std::optional<error> thrown_by(Fn fn)
-{
-    try {
-        fn();
-    } catch (const error& failure) {
-        return failure;
-    }
-    return std::nullopt;
-}
-
-bool says(const std::optional<error>& failure, status code, const std::string& part)
-{
-    if (!failure) return false;
-    const bool good = failure->code() == code && std::string(failure->what()).find(part) != std::string::npos;
-    if (!good) std::fprintf(stderr, "%s\n", failure->what());
-    return good;
-}
-
-} // namespace
+using testing::says;
+using testing::thrown_by;
 
 int main(int argc, char** argv)
 {
+    testing::end_after(100);
     int number = 0;
     const auto exchange = [&] { bootstrap::exchange_mpi(MPI_COMM_WORLD, number); };
     const auto early = thrown_by(exchange);

@@ -7,16 +7,8 @@
 #include <utility>
 #include <vector>
 
-// The C++ binding that MPI dropped in 2012 is not needed, and needs a library of its own.
-#ifndef OMPI_SKIP_MPICXX
-#define OMPI_SKIP_MPICXX 1
-#endif
-#ifndef MPICH_SKIP_MPICXX
-#define MPICH_SKIP_MPICXX 1
-#endif
-#include <mpi.h>
-
 #include <collprobe/comm/bootstrap.hpp>
+#include <collprobe/comm/mpi_library.hpp>
 
 namespace collprobe::bootstrap {
 namespace detail {

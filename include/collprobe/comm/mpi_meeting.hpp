@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <utility>
+#include <vector>
+
+#include <sched.h>
+
+#include <collprobe/comm/detail/call.hpp>
+#include <collprobe/comm/mpi_library.hpp>
+#include <collprobe/detail/wait.hpp>
+
+/// `options::verify_calls`: where the ranks meet before a collective.
+namespace collprobe::mpi::detail {
+
+using collprobe::detail::call_description;
+using collprobe::detail::deadline;
+
+/// Why a rank comes to a meeting only to say that it will not take part.
+enum class absence : std::uint8_t { none, bad_argument, stream_failed };
+
+/// What a rank says of the call that it comes to.
+struct arrival {
+    std::uint64_t number; ///< of the call, from 0
+    std::uint64_t count;
+    std::int32_t root;
+    std::uint8_t call;
+    std::uint8_t type;
+    std::uint8_t operation;
+    absence reason;
+
+    call_description what() const noexcept
+    {
+        return {static_cast<collective>(call), static_cast<element_type>(type), static_cast<reduction>(operation),
+            root, count};
+    }
+};
+static_assert(sizeof(arrival) == 24);
+
+/// Lets another thread run; from the hundredth `round` on it sleeps, at most 0.2 ms.
+inline void pause(unsigned round) noexcept
+{
+    if (round < 100) {
+        sched_yield();
+        return;
+    }
+    const timespec nap{0, round < 300 ? 20'000 : 200'000};
+    nanosleep(&nap, nullptr);
+}
+
+/// One meeting of all ranks after another, over messages between each two.
+///
+/// Two rounds. First every rank tells all others what it calls. Who has heard of all says `come`, and
+/// from then on stays; who has waited too long says `gave_up` and goes. All take part who hear `come`
+/// from everybody: so a rank that comes too late learns it, and does not wait for those who have gone.
+class meeting {
+public:
+    /// `comm` is this object's alone for messages between two ranks.
+    meeting(MPI_Comm comm, int rank, int size)
+        : comm_(comm),
+          rank_(rank),
+          size_(size),
+          arrivals_(static_cast<std::size_t>(size)),
+          decisions_(static_cast<std::size_t>(size)),
+          sent_(2 * static_cast<std::size_t>(size), MPI_REQUEST_NULL),
+          arriving_(static_cast<std::size_t>(size), MPI_REQUEST_NULL),
+          deciding_(static_cast<std::size_t>(size), MPI_REQUEST_NULL)
+    {
+    }
+    meeting(const meeting&) = delete;
+    meeting& operator=(const meeting&) = delete;
+
+    /// Tells `own` to all and hears of all. Returns the ranks that did not come: empty if all are here,
+    /// then `arrivals` holds what they said. `given_up` are those who did not wait for them.
+    /// \throws refusal
+    std::vector<int> gather(const arrival& own, deadline until, std::vector<int>& given_up)
+    {
+        own_arrival_ = own;
+        arrivals_[static_cast<std::size_t>(rank_)] = own;
+        for (decision& each : decisions_) each = {};
+        for_each_peer([&](int peer, std::size_t at) {
+            receive(arrivals_[at], peer, arrival_tag, arriving_[at]);
+            receive(decisions_[at], peer, decision_tag, deciding_[at]);
+        });
+        for_each_peer([&](int peer, std::size_t at) { send(own_arrival_, peer, arrival_tag, sent_[at]); });
+        std::vector<int> missing;
+        for (unsigned round = 0; missing.empty(); ++round) {
+            if (all_done(arriving_)) return {};
+            given_up = who_gave_up();
+            if (!given_up.empty()) missing = named_by(given_up);
+            else if (until.passed()) missing = who_did_not_arrive();
+            else pause(round);
+        }
+        decide({1, missing.front()});
+        leave();
+        return missing;
+    }
+    /// Says that this rank takes part and waits until all have said whether they do. Returns the ranks
+    /// that did not come in time for those who then gave up; empty if all take part.
+    std::vector<int> agree(std::vector<int>& given_up)
+    {
+        decide({});
+        // Not for long: all have arrived, and each decides within its own deadline.
+        for (unsigned round = 0; !all_done(deciding_); ++round) pause(round);
+        given_up = who_gave_up();
+        if (!given_up.empty()) {
+            leave();
+            return named_by(given_up);
+        }
+        for (unsigned round = 0; !all_done(sent_); ++round) pause(round);
+        return {};
+    }
+    /// For a meeting that ends after `gather`: all know that no collective follows.
+    void leave()
+    {
+        for (std::vector<MPI_Request>* const open : {&arriving_, &deciding_}) {
+            for (MPI_Request& request : *open) {
+                if (request == MPI_REQUEST_NULL) continue;
+                MPI_Cancel(&request);
+                MPI_Wait(&request, MPI_STATUS_IGNORE);
+            }
+        }
+        // Messages this small are gone at once; MPI may yet want to see it.
+        const deadline soon = deadline::in_ms(1000);
+        for (unsigned round = 0; !all_done(sent_) && !soon.passed(); ++round) pause(round);
+    }
+
+    const arrival& of(int rank) const noexcept { return arrivals_[static_cast<std::size_t>(rank)]; }
+
+private:
+    static constexpr int arrival_tag = 0;
+    static constexpr int decision_tag = 1;
+
+    struct decision {
+        std::int32_t gave_up = 0;
+        std::int32_t missing = -1; ///< the lowest rank that did not come
+    };
+
+    template <class Body>
+    void for_each_peer(Body body) const
+    {
+        for (int peer = 0; peer < size_; ++peer) {
+            if (peer != rank_) body(peer, static_cast<std::size_t>(peer));
+        }
+    }
+    template <class Message>
+    void receive(Message& into, int peer, int tag, MPI_Request& request)
+    {
+        require(MPI_Irecv(&into, sizeof(Message), MPI_BYTE, peer, tag, comm_, &request), "MPI_Irecv");
+    }
+    template <class Message>
+    void send(const Message& from, int peer, int tag, MPI_Request& request)
+    {
+        require(MPI_Isend(&from, sizeof(Message), MPI_BYTE, peer, tag, comm_, &request), "MPI_Isend");
+    }
+    void decide(decision own)
+    {
+        own_decision_ = own;
+        for_each_peer([&](int peer, std::size_t at) {
+            send(own_decision_, peer, decision_tag, sent_[static_cast<std::size_t>(size_) + at]);
+        });
+    }
+    static bool all_done(std::vector<MPI_Request>& requests)
+    {
+        int done = 0;
+        require(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+            "MPI_Testall");
+        return done != 0;
+    }
+    /// Of the messages that are here now.
+    std::vector<int> who_gave_up()
+    {
+        std::vector<int> ranks;
+        for_each_peer([&](int peer, std::size_t at) {
+            if (arrived(deciding_[at]) && decisions_[at].gave_up != 0) ranks.push_back(peer);
+        });
+        return ranks;
+    }
+    std::vector<int> who_did_not_arrive()
+    {
+        std::vector<int> ranks;
+        for_each_peer([&](int peer, std::size_t at) {
+            if (!arrived(arriving_[at])) ranks.push_back(peer);
+        });
+        return ranks;
+    }
+    std::vector<int> named_by(const std::vector<int>& witnesses) const
+    {
+        std::vector<int> ranks;
+        for (int rank = 0; rank < size_; ++rank) {
+            for (const int witness : witnesses) {
+                if (decisions_[static_cast<std::size_t>(witness)].missing != rank) continue;
+                ranks.push_back(rank);
+                break;
+            }
+        }
+        return ranks;
+    }
+    static bool arrived(MPI_Request& request)
+    {
+        int done = 0;
+        require(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+        return done != 0;
+    }
+
+    MPI_Comm comm_;
+    int rank_;
+    int size_;
+    arrival own_arrival_{};
+    decision own_decision_{};
+    std::vector<arrival> arrivals_;
+    std::vector<decision> decisions_;
+    std::vector<MPI_Request> sent_;
+    std::vector<MPI_Request> arriving_;
+    std::vector<MPI_Request> deciding_;
+};
+
+} // namespace collprobe::mpi::detail

@@ -1,0 +1,165 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The conformance suite over MPI, and what is MPI's own. Run with 1 to 4 ranks; with the argument `brief`
+// it makes fewer calls.
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <new>
+#include <vector>
+
+#include <collprobe/comm/mpi.hpp>
+
+#include "conformance/communicator_conformance.hpp"
+#include "mpi/mpi_checks.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+/// Gives the suite this process's rank.
+template <class Communicator>
+struct provider {
+    Communicator& comm;
+    int size() const { return comm.size(); }
+    template <class Fn>
+    void run(Fn fn) const
+    {
+        fn(comm);
+    }
+};
+
+/// A communicator that takes every count for a large one.
+struct in_small_pieces : mpi::communicator_ref {
+    in_small_pieces(const mpi::communicator_ref& of, std::uint64_t elements) : communicator_ref(of)
+    {
+        handle_->set_count_limit(elements);
+    }
+};
+
+/// As `check_barrier` of the suite, over memory that the processes share.
+void check_barrier(mpi::communicator& world)
+{
+    const auto own = static_cast<std::size_t>(world.rank());
+    std::atomic<int>* notes = nullptr;
+    MPI_Win window = MPI_WIN_NULL;
+    MPI_Win_allocate_shared(world.rank() == 0 ? static_cast<MPI_Aint>(sizeof(*notes)) * world.size() : 0, 1,
+        MPI_INFO_NULL, world.native_handle(), &notes, &window);
+    MPI_Aint bytes = 0;
+    int unit = 0;
+    MPI_Win_shared_query(window, 0, &bytes, &unit, &notes);
+    new (notes + own) std::atomic<int>(-1);
+    bool behind = true;
+    {
+        conformance::stream_set<host::device> streams;
+        for (int round = 0; round < 20; ++round) {
+            const host::stream_ref stream = streams.fork(world.rank(), static_cast<std::size_t>(round));
+            stream.enqueue([note = notes + own, round] { note->store(round); });
+            world.barrier(stream);
+            stream.enqueue([notes, &behind, round, n = world.size()] {
+                for (int rank = 0; rank < n; ++rank) behind = behind && notes[rank].load() == round;
+            });
+            world.barrier(stream);
+            streams.join();
+        }
+        streams.synchronize();
+    }
+    CHECK(behind);
+    MPI_Win_free(&window);
+}
+
+/// The bits that `local` promises, where any order gives the same.
+void check_arithmetic(mpi::communicator& world)
+{
+    const int n = world.size();
+    const bool first = world.rank() == 0;
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const host::stream stream;
+    std::vector<float> values{first ? nan : 2.0f, first ? -0.0f : 0.0f, nan, 1e-40f};
+    std::vector<float> least(4), most(4), sum(4);
+    world.all_reduce(values, view(least), reduction::min, stream);
+    world.all_reduce(values, view(most), reduction::max, stream);
+    world.all_reduce(values, view(sum), reduction::sum, stream);
+    // Rounded to bfloat16 at each hop: 256 + 1 is 256 there.
+    std::vector<bfloat16> wire{bfloat16(first ? 256.0f : 1.0f)};
+    world.all_reduce(wire, view(wire), reduction::sum, stream);
+    std::vector<std::int8_t> small{127, -128};
+    world.all_reduce(small, view(small), reduction::average, stream);
+    stream.synchronize();
+    const auto bits = [](float value) { return to_bits(value); };
+    if (n > 1) CHECK(bits(least[0]) == bits(2.0f) && bits(most[0]) == bits(2.0f));
+    CHECK(bits(least[1]) == bits(-0.0f));
+    CHECK(bits(most[1]) == bits(n > 1 ? 0.0f : -0.0f));
+    CHECK(is_nan(least[2]) && is_nan(most[2]));
+    std::uint32_t tiny = 0; // subnormal numbers add as integers
+    for (int rank = 0; rank < n; ++rank) tiny += to_bits(1e-40f);
+    CHECK(to_bits(sum[3]) == tiny);
+    if (n == 2) CHECK(static_cast<float>(wire[0]) == 256.0f);
+    CHECK(small[0] == static_cast<std::int8_t>(static_cast<std::int8_t>(127 * n) / n));
+    CHECK(small[1] == static_cast<std::int8_t>(static_cast<std::int8_t>(-128 * n) / n));
+}
+
+/// Two communicators on two streams, enqueued in another order on odd ranks: neither waits for the other.
+void check_independence(mpi::communicator& world)
+{
+    auto other = world.split(0, world.rank());
+    const host::stream stream[2];
+    std::vector<int> sums[2] = {{1}, {1}};
+    for (int at = 0; at < 50; ++at) {
+        const int first = world.rank() % 2;
+        for (const int which : {first, 1 - first}) {
+            const mpi::communicator_ref& comm = which == 0 ? static_cast<mpi::communicator_ref&>(world) : *other;
+            comm.all_reduce(sums[which], view(sums[which]), reduction::max, stream[which]);
+        }
+    }
+    for (const host::stream& each : stream) each.synchronize(30'000);
+    CHECK(sums[0][0] == 1 && sums[1][0] == 1);
+}
+
+} // namespace
+
+int main(int argc, char** argv)
+{
+    testing::end_after(240);
+    const mpi::environment environment(&argc, &argv);
+    mpi::communicator world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.name = "world"});
+    int rank = -1;
+    int size = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    CHECK(world.rank() == rank && world.size() == size && world.name() == "world");
+    int same = MPI_UNEQUAL;
+    MPI_Comm_compare(world.native_handle(), MPI_COMM_WORLD, &same);
+    CHECK(same == MPI_CONGRUENT);
+    try {
+        const bool brief = argc > 1 && std::strcmp(argv[1], "brief") == 0;
+        if (brief) conformance::check_type<std::uint32_t>(provider<mpi::communicator>{world}, 331);
+        else conformance::check_all_types(provider<mpi::communicator>{world}, 1031);
+        conformance::check_calls(provider<mpi::communicator>{world}, brief ? 5 : 50);
+        check_barrier(world);
+        check_arithmetic(world);
+        check_independence(world);
+        if (brief) return 0;
+
+        mpi::communicator_ref borrowed(MPI_COMM_WORLD);
+        conformance::check_type<float>(provider<mpi::communicator_ref>{borrowed}, 331);
+        conformance::check_calls(provider<mpi::communicator_ref>{borrowed}, 10);
+
+        mpi::communicator_ref verified(MPI_COMM_WORLD, {.timeout_ms = 60'000, .verify_calls = true});
+        conformance::check_type<half>(provider<mpi::communicator_ref>{verified}, 331);
+        conformance::check_calls(provider<mpi::communicator_ref>{verified}, 10);
+
+        // Pieces of 7 elements: parts of several blocks and a rest, for every collective.
+        mpi::communicator own = mpi::communicator::duplicate(MPI_COMM_WORLD);
+        in_small_pieces pieces(own, 7);
+        conformance::check_type<float>(provider<in_small_pieces>{pieces}, 331);
+        conformance::check_type<std::int8_t>(provider<in_small_pieces>{pieces}, 331);
+    } catch (const std::exception& failure) {
+        std::fprintf(stderr, "%s\n", failure.what());
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+}

@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include <unistd.h>
+
+#include <collprobe/comm/mpi_library.hpp>
+#include <collprobe/error.hpp>
+
+/// For programs that mpirun starts with several ranks. Plain checks, since each rank is a process: the
+/// first that fails ends the job, with its line.
+namespace collprobe::testing {
+
+inline void check_at(bool good, const char* what, const char* file, int line)
+{
+    if (good) return;
+    std::fprintf(stderr, "%s:%d: failed: %s\n", file, line, what);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    std::abort();
+}
+#define CHECK(condition) collprobe::testing::check_at((condition), #condition, __FILE__, __LINE__)
+
+/// Ends the process after that many seconds, and mpirun then the job.
+inline void end_after(unsigned seconds) { alarm(seconds); }
+
+template <class Fn>
+std::optional<error> thrown_by(Fn fn)
+{
+    try {
+        fn();
+    } catch (const error& failure) {
+        return failure;
+    }
+    return std::nullopt;
+}
+
+inline bool says(const std::optional<error>& failure, status code, const std::string& part)
+{
+    const bool good
+        = failure && failure->code() == code && std::string(failure->what()).find(part) != std::string::npos;
+    if (!good) std::fprintf(stderr, "%s\n", failure ? failure->what() : "nothing was thrown");
+    return good;
+}
+
+} // namespace collprobe::testing
