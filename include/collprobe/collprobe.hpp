@@ -4,6 +4,7 @@
 
 /// All of collprobe that any C++20 compiler can include. No CUDA, NCCL or MPI header is pulled in.
 
+#include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local.hpp>
 #include <collprobe/comm/local_calls.hpp>
@@ -28,6 +29,8 @@
 #include <collprobe/probe/probed.hpp>
 #include <collprobe/probe/statistics.hpp>
 #include <collprobe/record.hpp>
+#include <collprobe/reduce/contract.hpp>
+#include <collprobe/reduce/reproducible.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/summary.hpp>

@@ -48,6 +48,8 @@ struct device {
     using workspace = cuda::workspace;
 
     static constexpr const char* name = "cuda";
+    /// How many bytes of each buffer one index of a body for `for_each` takes best: one word of a thread.
+    static constexpr std::uint64_t body_bytes = 16;
 
     /// Copies `source` to `destination`, each on any device or the host: equal counts, ranges that do
     /// not overlap. \throws error `invalid_argument` otherwise, or if either is null with a count

@@ -9,24 +9,13 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/detail/overlap.hpp>
 #include <collprobe/detail/reduce_blocks.hpp>
 #include <collprobe/device/host_stream.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/view.hpp>
 
 namespace collprobe {
-
-namespace detail {
-
-/// Whether two runs of bytes share one.
-inline bool overlap(const void* a, std::uint64_t a_bytes, const void* b, std::uint64_t b_bytes) noexcept
-{
-    const auto a_first = reinterpret_cast<std::uintptr_t>(a);
-    const auto b_first = reinterpret_cast<std::uintptr_t>(b);
-    return a_bytes != 0 && b_bytes != 0 && a_first < b_first + b_bytes && b_first < a_first + a_bytes;
-}
-
-} // namespace detail
 
 namespace host {
 
@@ -86,6 +75,9 @@ struct device {
     struct workspace {};
 
     static constexpr const char* name = "host";
+    /// How many bytes of each buffer one index of a body for `for_each` takes best: here enough to amortise a
+    /// call and few enough for the first-level cache.
+    static constexpr std::uint64_t body_bytes = 1024;
 
     /// Copies `source` to `destination`: equal counts, ranges that do not overlap.
     /// \throws error `invalid_argument` otherwise, or if either is null with a count above 0.

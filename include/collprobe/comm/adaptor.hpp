@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/element.hpp>
+#include <collprobe/error.hpp>
+#include <collprobe/record.hpp>
+#include <collprobe/view.hpp>
+
+namespace collprobe {
+
+/// A communicator that forwards every call to the one it wraps. Derive from it, and replace the calls that
+/// shall do more: the result satisfies the communicator concept again, so adaptors stack.
+/// Everything not replaced behaves, fails and costs as that of the wrapped communicator.
+template <communicator Comm>
+class adaptor {
+public:
+    using device = typename Comm::device;
+    using stream_ref = stream_ref_of<Comm>;
+
+    /// Takes the communicator over: a handle, or a borrowed reference of it.
+    explicit adaptor(Comm comm) : comm_(std::move(comm)) {}
+
+    int rank() const noexcept { return comm_.rank(); }
+    int size() const noexcept { return comm_.size(); }
+    /// How long the wrapped communicator waits for a peer; 30 s where it does not say.
+    std::int64_t timeout_ms() const noexcept
+    {
+        if constexpr (requires { comm_.timeout_ms(); }) return comm_.timeout_ms();
+        else return 30'000;
+    }
+    /// A guard that makes the communicator's device current.
+    auto device_scope() const
+        requires requires(const Comm& comm) { comm.device_scope(); }
+    {
+        return comm_.device_scope();
+    }
+    bool collectives_enqueue_at_once() const
+        requires requires(const Comm& comm) { comm.collectives_enqueue_at_once(); }
+    {
+        return comm_.collectives_enqueue_at_once();
+    }
+    template <class T>
+    void check_buffer(view<T> buffer, const char* argument, collective call, stream_ref stream,
+        call_site where = call_site::current()) const
+        requires requires(const Comm& comm) { comm.check_buffer(buffer, argument, call, stream, where); }
+    {
+        comm_.check_buffer(buffer, argument, call, stream, where);
+    }
+    /// The wrapped communicator.
+    Comm& base() noexcept { return comm_; }
+    const Comm& base() const noexcept { return comm_; }
+
+    template <element T>
+        requires has_all_reduce<Comm, T>
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, call_site where = call_site::current())
+    {
+        comm_.all_reduce(send, receive, operation, stream, where);
+    }
+    template <element T>
+        requires has_reduce_scatter<Comm, T>
+    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, call_site where = call_site::current())
+    {
+        comm_.reduce_scatter(send, receive, operation, stream, where);
+    }
+    template <element T>
+        requires has_all_gather<Comm, T>
+    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        comm_.all_gather(send, receive, stream, where);
+    }
+    template <element T>
+        requires has_all_to_all<Comm, T>
+    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        comm_.all_to_all(send, receive, stream, where);
+    }
+    template <element T>
+        requires has_broadcast<Comm, T>
+    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        comm_.broadcast(send, receive, root, stream, where);
+    }
+    void barrier(stream_ref stream, call_site where = call_site::current())
+        requires has_barrier<Comm>
+    {
+        comm_.barrier(stream, where);
+    }
+    /// A part of the wrapped communicator, not wrapped.
+    auto split(int color, int key, call_site where = call_site::current())
+        requires has_split<Comm>
+    {
+        return comm_.split(color, key, where);
+    }
+
+protected:
+    Comm comm_;
+};
+
+} // namespace collprobe

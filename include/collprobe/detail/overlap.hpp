@@ -1,0 +1,17 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace collprobe::detail {
+
+/// Whether two runs of bytes share one.
+inline bool overlap(const void* a, std::uint64_t a_bytes, const void* b, std::uint64_t b_bytes) noexcept
+{
+    const auto a_first = reinterpret_cast<std::uintptr_t>(a);
+    const auto b_first = reinterpret_cast<std::uintptr_t>(b);
+    return a_bytes != 0 && b_bytes != 0 && a_first < b_first + b_bytes && b_first < a_first + a_bytes;
+}
+
+} // namespace collprobe::detail

@@ -1,0 +1,152 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/config.hpp>
+#include <collprobe/element.hpp>
+#include <collprobe/sum/detail/round_scaled.hpp>
+#include <collprobe/view.hpp>
+
+/// Sums as integers: the ranks agree, per element, on the unit of a fixed-point number, add multiples of it,
+/// which is associative, and round the sum once.
+namespace collprobe::detail {
+
+/// Exponents travel as one byte where the type's fit. The code of an element is 0 for zero, else how far its
+/// exponent lies above the lowest, from 1 on; the top code says that it is not finite.
+template <floating_element T>
+using exponent_code = std::conditional_t<sizeof(T) == 8, std::int32_t, std::uint8_t>;
+
+template <floating_element T>
+inline constexpr int not_finite_code
+    = static_cast<int>(element_traits<T>::exponent_mask >> (element_traits<T>::digits - 1));
+
+/// The number of binary digits of a count less one: 2^bits >= terms.
+constexpr int bits_for_terms(std::uint64_t terms) noexcept
+{
+    int bits = 0;
+    while ((std::uint64_t{1} << bits) < terms) ++bits;
+    return bits;
+}
+
+/// Up to how many terms are added so: the sum of their codes for NaN and infinity must not run over.
+inline constexpr std::uint64_t max_fixed_point_terms = (std::uint64_t{1} << 20) - 1;
+
+/// The unit of the sum of `terms` elements of which the largest has this code, as a power of two: terms are
+/// below 2^62 / terms units. 2^-24 is the unit of all halves.
+template <floating_element T>
+COLLPROBE_HD constexpr int fixed_point_unit(int code, int term_bits) noexcept
+{
+    if constexpr (element_traits<T>::type == element_type::half) return -24;
+    // |x| < 2^(exponent + 1)
+    const int exponent = element_traits<T>::min_exponent + (code > 0 ? code - 1 : 0);
+    return exponent + 1 - (62 - term_bits);
+}
+
+/// Not finite terms, each counted in digits of its own.
+inline constexpr std::int64_t positive_infinity_term = 1;
+inline constexpr std::int64_t negative_infinity_term = std::int64_t{1} << 20;
+inline constexpr std::int64_t nan_term = std::int64_t{1} << 40;
+
+/// number / 2^unit, rounded to nearest, ties to even. Precondition: the quotient is below 2^62.
+COLLPROBE_HD constexpr std::int64_t quantised(const scaled& number, int unit) noexcept
+{
+    const int shift = unit - number.exponent;
+    std::uint64_t magnitude = 0;
+    if (shift <= 0) {
+        magnitude = number.significand << -shift;
+    } else if (shift < 64) {
+        const std::uint64_t half_unit = std::uint64_t{1} << (shift - 1);
+        const std::uint64_t rest = number.significand & (half_unit | (half_unit - 1));
+        magnitude = number.significand >> shift;
+        if (rest > half_unit || (rest == half_unit && (magnitude & 1) != 0)) ++magnitude;
+    }
+    const auto value = static_cast<std::int64_t>(magnitude);
+    return number.negative ? -value : value;
+}
+
+/// codes[i] = the largest code of element i of all leaves. A body for `for_each`.
+template <floating_element T>
+struct code_exponents {
+    const T* leaves;
+    std::uint64_t leaf_stride;
+    std::uint64_t leaf_count;
+    exponent_code<T>* codes;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        int largest = 0;
+        for (std::uint64_t leaf = 0; leaf < leaf_count; ++leaf) {
+            const T value = leaves[leaf * leaf_stride + index];
+            const auto bits = to_bits(value);
+            const int field = static_cast<int>((bits & element_traits<T>::exponent_mask) >> (element_traits<T>::digits - 1));
+            const int code = field != 0 ? field : ((bits & element_traits<T>::fraction_mask) != 0 ? 1 : 0);
+            largest = code > largest ? code : largest;
+        }
+        codes[index] = static_cast<exponent_code<T>>(largest);
+    }
+};
+
+/// sums[i] = element i of all leaves in the agreed unit. A body for `for_each`.
+template <floating_element T>
+struct quantise_leaves {
+    const T* leaves;
+    std::uint64_t leaf_stride;
+    std::uint64_t leaf_count;
+    const exponent_code<T>* codes;
+    int term_bits;
+    std::int64_t* sums;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        const int code = static_cast<int>(codes[index]);
+        const int unit = fixed_point_unit<T>(code, term_bits);
+        std::int64_t sum = 0;
+        for (std::uint64_t leaf = 0; leaf < leaf_count; ++leaf) {
+            const T value = leaves[leaf * leaf_stride + index];
+            if (code == not_finite_code<T>) {
+                sum += is_finite(value) ? 0
+                    : is_nan(value) ? nan_term
+                    : (to_bits(value) & element_traits<T>::sign_mask) != 0 ? negative_infinity_term
+                                                                          : positive_infinity_term;
+            } else {
+                sum += quantised(take_apart(value), unit);
+            }
+        }
+        sums[index] = sum;
+    }
+};
+
+/// result[i] = the sum over `divisor`, rounded once. A body for `for_each`.
+template <floating_element T>
+struct dequantise {
+    const std::int64_t* sums;
+    const exponent_code<T>* codes;
+    int term_bits;
+    std::uint32_t divisor;
+    T* result;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        using traits = element_traits<T>;
+        const std::int64_t sum = sums[index];
+        const int code = static_cast<int>(codes[index]);
+        if (code == not_finite_code<T>) {
+            constexpr std::int64_t low_digits = negative_infinity_term - 1;
+            const bool positive = (sum & low_digits) != 0;
+            const bool negative = ((sum >> 20) & low_digits) != 0;
+            const auto infinity = static_cast<typename traits::bits_type>(
+                negative ? traits::exponent_mask | traits::sign_mask : traits::exponent_mask);
+            result[index] = sum >= nan_term || (positive && negative) ? quiet_nan<T>() : bit_cast<T>(infinity);
+            return;
+        }
+        const bool is_negative = sum < 0;
+        const auto magnitude = static_cast<std::uint64_t>(is_negative ? -sum : sum);
+        const scaled number{magnitude, fixed_point_unit<T>(code, term_bits), false, is_negative};
+        result[index] = round_scaled<T>(divide(number, divisor));
+    }
+};
+
+} // namespace collprobe::detail

@@ -1,0 +1,377 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/detail/overlap.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/element.hpp>
+#include <collprobe/error.hpp>
+#include <collprobe/probe/detail/stream_lanes.hpp>
+#include <collprobe/reduce/contract.hpp>
+#include <collprobe/reduce/detail/exchange.hpp>
+#include <collprobe/view.hpp>
+
+namespace collprobe {
+
+struct reproducible_options {
+    /// Memory on the device for terms on their way. A larger buffer is reduced in pieces that fit half of it.
+    std::uint64_t scratch_bytes = std::uint64_t{4} << 20;
+    reduction_algorithm algorithm = reduction_algorithm::automatic;
+    /// `automatic` gathers everything everywhere if all terms of a call together are at most this many bytes.
+    std::uint64_t one_shot_bytes = 64 << 10;
+};
+
+/// What a single reduction may have beside its buffers.
+struct reduction_extras {
+    /// How many leaves (micro-batch gradients) each rank sends: `send` has them one after the other. A sum is over
+    /// all leaves of all ranks, an average over their number. With equal leaves, dealt out in equal runs, the
+    /// result's bits do not depend on how many ranks there are, from `size_invariant` on.
+    std::uint64_t leaves = 1;
+    /// Adds this rank's part of the Gram matrix of the ranks' buffers to it, as `accumulate_gram` does, from the
+    /// same pass over the terms: n x n in device memory. Of an exchange with one leaf.
+    view<double> gram = {};
+};
+
+/// A communicator whose floating-point sums and averages keep a contract. It satisfies the communicator
+/// concept and forwards everything else: integer reductions (they are exact), min and max, and data movement.
+///
+///     reproducible comm(world, contract<reproducibility::correctly_rounded>{});
+///     comm.all_reduce(gradient, view(average), reduction::average, stream);
+///
+/// The terms travel in the element type to a rank that adds them all, in the order of the ranks and their
+/// leaves, in the contract's accumulator; the sum is divided (average) and rounded to the element type.
+/// What is not finite: as IEEE 754 has it for each addition; at `order_invariant` and above as `exact_sum` has it.
+/// A product of floating-point numbers has no contract above `unspecified`: error `unsupported`.
+///
+/// Algorithms (`reproducible_options::algorithm`): `exchange` sends 2 S (n-1)/n bytes a rank for S bytes of
+/// buffer, as many as a ring, and (leaves + 1) S (n-1)/n with leaves. `one_shot` sends leaves * S (n-1) in half
+/// the messages; `automatic` takes it for 2 ranks and for small buffers. Both give the same bits.
+/// `fixed_point` leaves the movement to the communicator's own all-reduce, of 9 bytes an element (12 for
+/// double), whatever the number of leaves; its contract is `order_invariant`. Its error: each of N terms is
+/// rounded to a multiple of 2^(2 + ceil(log2 N) - 63) of the largest power of two that is at most the largest
+/// term of its element, and the sum to the element type; a sum of zero is +0. An integer cannot overflow: more
+/// than 2^20 - 1 terms are refused.
+///
+/// Stream behaviour: enqueued on the stream of the call, and on a stream of this object that it waits for; the
+/// host neither waits nor allocates. Calls may be captured; those of one object, captured or not, use the same
+/// memory: a graph of them must not run at the same time as another call.
+/// Threads: one at a time, as any communicator.
+/// Errors: those of the wrapped communicator; `invalid_argument` for buffers or scratch that do not fit;
+/// `unsupported` for what the contract cannot give, or inside an NCCL group.
+/// Cost beside the messages: each rank reads its part of n * leaves terms once and writes it once.
+template <communicator Comm, class Contract = contract<reproducibility::size_invariant>>
+class reproducible : public adaptor<Comm> {
+    using base_type = adaptor<Comm>;
+    using base_type::comm_;
+
+public:
+    using typename base_type::device;
+    using typename base_type::stream_ref;
+    using base_type::rank;
+    using base_type::size;
+
+    /// Whether sums of T are possible: a compile-time matter of contract and type.
+    template <element T>
+    static constexpr bool reduces = [] {
+        if constexpr (floating_element<T>) {
+            return Contract::template possible<T> && has_all_to_all<Comm, T> && has_all_gather<Comm, T>;
+        } else {
+            return true;
+        }
+    }();
+
+    /// Takes the communicator over (a handle or a borrowed reference of it) and allocates the scratch memory.
+    /// \throws error `invalid_argument` if `scratch_bytes` is too small for one leaf of each rank.
+    explicit reproducible(Comm comm, Contract = {}, reproducible_options options = {},
+        call_site where = call_site::current())
+        : base_type(std::move(comm)), options_(options)
+    {
+        require_memory("reproducible", 1, where);
+        const auto scope = detail::enter_device(comm_);
+        memory_ = new detail::reduce_memory<device>(options.scratch_bytes);
+    }
+    reproducible(const reproducible&) = delete;
+    reproducible& operator=(const reproducible&) = delete;
+    /// Waits until no work uses the scratch memory, at most the communicator's time-out; then it is leaked.
+    ~reproducible()
+    {
+        if (detail::settle(memory_->done, detail::deadline::in_ms(base_type::timeout_ms()))) delete memory_;
+    }
+
+    /// Element i of every rank's `receive` becomes the sum or average of element i of all leaves of all ranks.
+    /// Shapes: `send.count() == leaves * receive.count()`; `receive` is the first leaf or disjoint from `send`.
+    template <element T>
+        requires(has_all_reduce<Comm, T> && reduces<T>)
+    reduction_outcome all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
+    {
+        const job<T> what{collective::all_reduce, send, receive, operation, receive.count(), extras, where};
+        if constexpr (floating_element<T>) {
+            if (is_ours(what)) return reduce(what, stream);
+        }
+        require_plain(what);
+        comm_.all_reduce(send, receive, operation, stream, where);
+        return forwarded(what, 2 * send.size_bytes());
+    }
+    template <element T>
+        requires(has_all_reduce<Comm, T> && reduces<T>)
+    reduction_outcome all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, call_site where = call_site::current())
+    {
+        return all_reduce(send, receive, operation, stream, reduction_extras{}, where);
+    }
+
+    /// Rank r's `receive` becomes part r of the sum or average of all leaves of all ranks.
+    /// Shapes: `send.count() == leaves * size() * receive.count()`; `receive` is part r of the first leaf or
+    /// disjoint from `send`. Always by `exchange`.
+    template <element T>
+        requires(has_reduce_scatter<Comm, T> && reduces<T>)
+    reduction_outcome reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive,
+        reduction operation, stream_ref stream, const reduction_extras& extras,
+        call_site where = call_site::current())
+    {
+        const job<T> what{
+            collective::reduce_scatter, send, receive, operation, receive.count() * ranks(), extras, where};
+        if constexpr (floating_element<T>) {
+            if (is_ours(what)) return reduce(what, stream);
+        }
+        require_plain(what);
+        comm_.reduce_scatter(send, receive, operation, stream, where);
+        return forwarded(what, send.size_bytes());
+    }
+    template <element T>
+        requires(has_reduce_scatter<Comm, T> && reduces<T>)
+    reduction_outcome reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive,
+        reduction operation, stream_ref stream, call_site where = call_site::current())
+    {
+        return reduce_scatter(send, receive, operation, stream, reduction_extras{}, where);
+    }
+
+private:
+    template <element T>
+    struct job {
+        collective call;
+        view<const T> send;
+        view<T> receive;
+        reduction operation;
+        std::uint64_t leaf_count; ///< elements of one leaf
+        reduction_extras extras;
+        call_site where;
+    };
+
+    std::uint64_t ranks() const noexcept { return static_cast<std::uint64_t>(comm_.size()); }
+
+    /// Sums are this object's affair; so is refusing what no contract covers.
+    template <floating_element T>
+    bool is_ours(const job<T>& what) const
+    {
+        if (Contract::level == reproducibility::unspecified || options_.algorithm == reduction_algorithm::native) {
+            return false;
+        }
+        if (what.operation == reduction::product) {
+            fail(status::unsupported, name(what.call),
+                "a product of floating-point numbers depends on its order: there is no contract for it", what.where);
+        }
+        return what.operation == reduction::sum || what.operation == reduction::average;
+    }
+
+    template <element T>
+    void require_plain(const job<T>& what) const
+    {
+        if (what.extras.leaves == 1 && what.extras.gram.empty()) return;
+        fail(status::unsupported, name(what.call),
+            "leaves and a Gram matrix come with sums and averages under a contract only", what.where);
+    }
+
+    template <element T>
+    reduction_outcome forwarded(const job<T>& what, std::uint64_t ring_bytes) const noexcept
+    {
+        const bool exact = !floating_element<T> || what.operation == reduction::min || what.operation == reduction::max;
+        const bool rounds = floating_element<T> && !exact;
+        return {.level = exact ? reproducibility::correctly_rounded : reproducibility::unspecified,
+            .algorithm = reduction_algorithm::native,
+            .in = accumulation::native,
+            .terms = ranks(),
+            .roundings_per_element = rounds ? ranks() - 1 : 0,
+            .bytes_sent = ring_bytes / ranks() * (ranks() - 1),
+            .collectives = 1};
+    }
+
+    template <floating_element T>
+    reduction_outcome reduce(const job<T>& what, stream_ref stream)
+    {
+        constexpr accumulation in = Contract::template accumulator<T>;
+        check(what, stream);
+        const std::uint64_t leaves = what.extras.leaves;
+        const std::uint64_t terms = ranks() * leaves;
+        const auto divisor = static_cast<std::uint32_t>(what.operation == reduction::average ? terms : 1);
+        const reduction_algorithm how = choose(what);
+        const auto scope = detail::enter_device(comm_);
+        detail::reduce_memory<device>& memory = *memory_;
+        reduction_outcome outcome{.level = strongest<T>(in, terms), .algorithm = how, .in = in, .terms = terms,
+            .roundings_per_element = in == accumulation::native ? terms - 1 + (divisor != 1) : 1};
+
+        detail::enqueue_marked(memory.done, stream, [&] {
+            wait_for_last(stream, what.where);
+            if (how == reduction_algorithm::fixed_point) {
+                using fixed = detail::fixed_point<T, Comm>;
+                fixed::all_reduce(comm_, memory, what.send.data(), what.leaf_count, leaves, divisor, what.receive,
+                    stream, what.where);
+                outcome.level = reproducibility::order_invariant;
+                outcome.in = accumulation::exact;
+                outcome.collectives = 2 * fixed::pieces(memory, what.leaf_count);
+                outcome.bytes_sent = 2 * fixed::element_bytes * what.leaf_count / ranks() * (ranks() - 1);
+                return;
+            }
+            using moves = detail::exchange<in, T, Comm>;
+            moves work(comm_, memory, {what.send.data(), what.leaf_count, leaves, divisor, what.extras.gram},
+                stream, what.where);
+            if (what.leaf_count != 0) {
+                if (what.call == collective::reduce_scatter) work.reduce_scatter(what.receive);
+                else if (how == reduction_algorithm::one_shot) work.all_reduce_at_once(what.receive);
+                else work.all_reduce(what.receive);
+            }
+            outcome.bytes_sent = work.bytes_sent();
+            outcome.collectives = work.collectives();
+        });
+        return outcome;
+    }
+
+    /// The scratch memory is the last call's until that is done, wherever it was.
+    void wait_for_last(stream_ref stream, call_site where)
+    {
+        bool capturing = false;
+        if constexpr (detail::can_capture<stream_ref>) capturing = stream.capturing(where);
+        // An event of a capture means nothing outside, and the other way round.
+        if (memory_->done.recorded() && capturing == captured_last_) stream.wait(memory_->done, where);
+        captured_last_ = capturing;
+    }
+
+    template <floating_element T>
+    reduction_algorithm choose(const job<T>& what) const
+    {
+        if (what.call == collective::reduce_scatter) return reduction_algorithm::exchange;
+        if (options_.algorithm != reduction_algorithm::automatic) return options_.algorithm;
+        const bool small = what.send.size_bytes() <= options_.one_shot_bytes / ranks();
+        const bool at_once = what.extras.gram.empty() && (ranks() <= 2 || small);
+        return at_once ? reduction_algorithm::one_shot : reduction_algorithm::exchange;
+    }
+
+    template <floating_element T>
+    void check(const job<T>& what, stream_ref stream)
+    {
+        const char* const call = name(what.call);
+        const std::uint64_t leaves = what.extras.leaves;
+        const auto refuse = [&](const std::string& message, status code = status::invalid_argument) {
+            fail(code, call, message, what.where);
+        };
+        if constexpr (requires { comm_.collectives_enqueue_at_once(); }) {
+            if (!comm_.collectives_enqueue_at_once()) {
+                refuse("the communicator is inside a group, where calls are not enqueued until it ends: end the "
+                       "group first", status::unsupported);
+            }
+        }
+        if (leaves == 0) refuse("leaves must be at least 1");
+        check_buffer(what.send, "send", what, stream);
+        check_buffer(what.receive, "receive", what, stream);
+        if (what.send.count() != leaves * what.leaf_count) {
+            refuse("send has " + std::to_string(what.send.count()) + " elements, " + std::to_string(leaves)
+                + " leaves for receive's " + std::to_string(what.receive.count()) + " need "
+                + std::to_string(leaves * what.leaf_count));
+        }
+        const T* const in_place = what.call == collective::all_reduce || what.send.empty()
+            ? what.send.data()
+            : what.send.data() + static_cast<std::uint64_t>(comm_.rank()) * what.receive.count();
+        if (what.receive.data() != in_place
+            && detail::overlap(what.send.data(), what.send.size_bytes(), what.receive.data(),
+                what.receive.size_bytes())) {
+            refuse("send and receive overlap, and not as in place");
+        }
+        const std::uint64_t terms = ranks() * leaves;
+        if (terms > 0xffffffff) refuse("more than 2^32 - 1 terms");
+        constexpr accumulation in = Contract::template accumulator<T>;
+        if (strongest<T>(in, terms) < Contract::level) {
+            refuse(std::string(name(in)) + " keeps " + name(Contract::level) + " for up to "
+                    + std::to_string(exact_terms_in_float64<T>) + " terms of " + element_traits<T>::name
+                    + ", and there are " + std::to_string(terms),
+                status::unsupported);
+        }
+        if (options_.algorithm == reduction_algorithm::fixed_point) {
+            if (Contract::level > reproducibility::order_invariant) {
+                refuse("fixed_point rounds each term: it does not keep correctly_rounded", status::unsupported);
+            }
+            if (what.call == collective::reduce_scatter) {
+                refuse("fixed_point is an algorithm of all_reduce", status::unsupported);
+            }
+            if (terms > detail::max_fixed_point_terms) refuse("fixed_point adds at most 2^20 - 1 terms", status::unsupported);
+        }
+        if (!what.extras.gram.empty()) {
+            const bool by_exchange = options_.algorithm == reduction_algorithm::automatic
+                || options_.algorithm == reduction_algorithm::exchange;
+            if (leaves != 1 || !by_exchange) {
+                refuse("a Gram matrix comes with an exchange of one leaf a rank", status::unsupported);
+            }
+            if (what.extras.gram.count() != ranks() * ranks()) refuse("gram must hold size x size numbers");
+        }
+        require_memory(call, leaves, what.where);
+    }
+
+    /// Lets the wrapped communicator refuse a bad buffer, so that its peers hear of it; if it does not, this
+    /// object does.
+    template <floating_element T, class View>
+    void check_buffer(View buffer, const char* argument, const job<T>& what, stream_ref stream)
+    {
+        if constexpr (requires { comm_.check_buffer(buffer, argument, what.call, stream, what.where); }) {
+            comm_.check_buffer(buffer, argument, what.call, stream, what.where);
+        }
+        const bool null = buffer.data() == nullptr && !buffer.empty();
+        if (!null && buffer.aligned()) return;
+        if (what.call == collective::all_reduce) {
+            comm_.all_reduce(what.send, what.receive, what.operation, stream, what.where);
+        } else {
+            comm_.reduce_scatter(what.send, what.receive, what.operation, stream, what.where);
+        }
+        fail(status::invalid_argument, name(what.call),
+            argument
+                + (null ? " is null with count " + std::to_string(buffer.count())
+                        : " is not aligned to " + std::to_string(alignof(T)) + " bytes"),
+            what.where);
+    }
+
+    void require_memory(const char* call, std::uint64_t leaves, call_site where) const
+    {
+        const std::uint64_t least
+            = detail::exchange<accumulation::exact, double, Comm>::least_memory(ranks(), leaves);
+        if (options_.scratch_bytes >= least) return;
+        fail(status::invalid_argument, call,
+            "scratch_bytes is " + std::to_string(options_.scratch_bytes) + ": " + std::to_string(ranks())
+                + " ranks with " + std::to_string(leaves) + " leaves need " + std::to_string(least),
+            where);
+    }
+
+    [[noreturn]] void fail(status code, const char* call, const std::string& message, call_site where) const
+    {
+        throw error(code, message,
+            {.call = call, .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
+    }
+
+    reproducible_options options_;
+    detail::reduce_memory<device>* memory_ = nullptr;
+    bool captured_last_ = false;
+};
+
+template <class Comm>
+reproducible(Comm) -> reproducible<Comm>;
+template <class Comm, class Contract>
+reproducible(Comm, Contract) -> reproducible<Comm, Contract>;
+template <class Comm, class Contract>
+reproducible(Comm, Contract, reproducible_options) -> reproducible<Comm, Contract>;
+
+} // namespace collprobe
