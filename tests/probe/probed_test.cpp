@@ -607,6 +607,53 @@ TEST_CASE("a host that runs ahead waits for the oldest step, and unread steps dr
     });
 }
 
+TEST_CASE("a step that fails costs no record of another: those before it come first")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        local::run(2, [&](local::communicator& world) {
+            host::stream stream;
+            probed<local::communicator> comm(world, {.mode = mode, .steps_in_flight = 8, .unread_steps = 2});
+            // The ranks differ about the number of the third step.
+            for (const int step : {0, 1, 2 + 5 * world.rank(), 3, 4, 5}) {
+                comm.end_step(static_cast<std::uint64_t>(step), {.loss = 1}, stream);
+            }
+            stream.synchronize(10'000);
+            step_record record;
+            for (const std::uint64_t step : {0u, 1u}) {
+                REQUIRE(comm.poll(record));
+                CHECK(record.step == step);
+            }
+            CHECK(comm.dropped_steps() == 0);
+            CHECK_THROWS_AS(comm.poll(record), error);
+            for (const std::uint64_t step : {4u, 5u}) {
+                REQUIRE(comm.poll(record));
+                CHECK(record.step == step);
+            }
+            CHECK_FALSE(comm.poll(record));
+            CHECK(comm.dropped_steps() == 1); // the fourth was judged after the error, with the last two
+        });
+    }
+}
+
+TEST_CASE("an error that nobody polls for surfaces where a step waits for its place")
+{
+    local::run(2, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world, {.steps_in_flight = 2});
+        comm.end_step(static_cast<std::uint64_t>(world.rank()), {.loss = 1}, stream);
+        comm.end_step(2, {.loss = 1}, stream);
+        comm.end_step(3, {.loss = 1}, stream);
+        CHECK_THROWS_AS(comm.end_step(4, {.loss = 1}, stream), error);
+        comm.end_step(4, {.loss = 1}, stream);
+        stream.synchronize(10'000);
+        step_record record;
+        for (const std::uint64_t step : {2u, 3u, 4u}) {
+            REQUIRE(comm.poll(record));
+            CHECK(record.step == step);
+        }
+    });
+}
+
 TEST_CASE("steady state allocates nothing and never waits on the host")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {

@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -306,11 +307,14 @@ public:
     /// Fills `out` with the next finished step and returns true, or returns false at once if none has
     /// finished. Never blocks; steps come in the order in which they were ended. `out` may be the same
     /// object each time: its memory is used again. Legal while a stream is capturing.
-    /// \throws error of the stream or communicator if the step's work failed; the step is lost then.
+    /// \throws error of the stream or communicator if the step's work failed, when that step's turn comes;
+    ///   it is lost then. (Who does not poll hears of it where a call waits for the oldest step.)
     bool poll(step_record& out)
     {
         judge_finished();
-        return unread_.pop(out);
+        if (unread_.pop(out)) return true;
+        throw_failure();
+        return false;
     }
 
     /// Steps ended or replayed but not yet returned by `poll` or dropped.
@@ -593,6 +597,7 @@ private:
 
     void wait_for_oldest(call_site where)
     {
+        throw_failure();
         await(oldest().done, where);
         judge_finished();
     }
@@ -618,22 +623,25 @@ private:
         ++ended_;
     }
 
-    /// Judges the steps whose messages have arrived, in order.
+    /// Judges the steps whose messages have arrived, in order, up to the first that failed.
     void judge_finished()
     {
-        while (judged_ < ended_) {
+        while (judged_ < ended_ && !failure_) {
             slot& next = oldest();
-            bool arrived = true;
             try {
-                arrived = next.done.query();
-                if (arrived) judge(next);
+                if (!next.done.query()) return;
+                judge(next);
             } catch (...) {
-                count_judged(next); // its work failed: there will never be a record of this step
-                throw;
+                failure_ = std::current_exception(); // there will never be a record of this step
             }
-            if (!arrived) return;
             count_judged(next);
         }
+    }
+
+    /// Throws what the oldest step that was not told of has failed with, once.
+    void throw_failure()
+    {
+        if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
     }
 
     void count_judged(const slot& finished) noexcept
@@ -675,6 +683,7 @@ private:
     detail::step_report::shape form_;
     detail::step_judge judge_;
     detail::record_queue unread_;
+    std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged yet
     detail::step_memory<device>* memory_ = nullptr; ///< owned, until it must be given up
     block* open_ = nullptr; ///< what the calls since the last step write; null if there was none
     captured_work* capture_ = nullptr; ///< whose block that is, if it is a captured step's

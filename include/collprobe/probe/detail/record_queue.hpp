@@ -11,30 +11,26 @@
 
 namespace collprobe::detail {
 
-/// Records that nobody has read yet. When it is full the oldest goes. Records are swapped in and out,
-/// so that their memory is used again.
+/// Records that nobody has read yet. When one is added to a full queue the oldest goes. Records are
+/// swapped in and out, so that their memory is used again.
 class record_queue {
 public:
-    explicit record_queue(std::size_t room) : records_(room) {}
+    explicit record_queue(std::size_t room) : records_(room + 1) {}
 
-    /// The record to fill next; `push` then adds it.
-    step_record& next() noexcept
+    /// The record to fill next, which is in nobody's way if that fails; `push` then adds it.
+    step_record& next() noexcept { return records_[(first_ + size_) % records_.size()]; }
+    void push() noexcept
     {
-        if (size_ == records_.size()) {
-            first_ = (first_ + 1) % records_.size();
-            --size_;
-            ++dropped_;
-        }
-        return records_[(first_ + size_) % records_.size()];
+        if (++size_ < records_.size()) return;
+        remove_first();
+        ++dropped_;
     }
-    void push() noexcept { ++size_; }
 
     bool pop(step_record& out)
     {
         if (size_ == 0) return false;
         std::swap(out, records_[first_]);
-        first_ = (first_ + 1) % records_.size();
-        --size_;
+        remove_first();
         return true;
     }
 
@@ -42,7 +38,13 @@ public:
     std::uint64_t dropped() const noexcept { return dropped_; }
 
 private:
-    fixed_array<step_record> records_;
+    void remove_first() noexcept
+    {
+        first_ = (first_ + 1) % records_.size();
+        --size_;
+    }
+
+    fixed_array<step_record> records_; ///< one more than are kept: the next
     std::size_t first_ = 0;
     std::size_t size_ = 0;
     std::uint64_t dropped_ = 0;
