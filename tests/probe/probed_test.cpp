@@ -282,6 +282,44 @@ TEST_CASE("summary mode tells the same spread, extrema and agreement as the tabl
     }
 }
 
+TEST_CASE("both modes take the step's norm of the gradients among many buckets, and of nothing else")
+{
+    constexpr std::size_t calls = 150;
+    const auto norm_in = [](report_mode mode) {
+        std::vector<double> norms;
+        local::run(2, [&](local::communicator& world) {
+            host::stream stream;
+            probed<local::communicator> comm(world, {.mode = mode, .max_buckets = 2 * calls});
+            std::vector<float> send(calls), receive(calls);
+            step_record record;
+            // The second step has fewer calls, and others of them are gradients.
+            for (std::size_t step = 0; step < 2; ++step) {
+                for (std::size_t i = 0; i < calls - 20 * step; ++i) {
+                    send[i] = static_cast<float>(1 + i);
+                    const bool gradient = i % 3 == step;
+                    comm.all_reduce(view<const float>(&send[i], 1), view<float>(&receive[i], 1),
+                        gradient ? reduction::sum : reduction::max, stream);
+                }
+                comm.end_step(step, {.loss = 1}, stream);
+                stream.synchronize(10'000);
+                REQUIRE(comm.poll(record));
+                if (world.rank() == 0) norms.push_back(record.gradient_norm.mean);
+            }
+        });
+        return norms;
+    };
+    const auto summary = norm_in(report_mode::summary);
+    const auto gather = norm_in(report_mode::gather);
+    for (std::size_t step = 0; step < 2; ++step) {
+        double squares = 0;
+        for (std::size_t i = 0; i < calls - 20 * step; ++i) {
+            if (i % 3 == step) squares += static_cast<double>((1 + i) * (1 + i));
+        }
+        CHECK(summary[step] == doctest::Approx(std::sqrt(squares)).epsilon(1e-12));
+        CHECK(gather[step] == doctest::Approx(std::sqrt(squares)).epsilon(1e-12));
+    }
+}
+
 TEST_CASE("a NaN is named by rank, bucket and index in both modes, and the norms of the others stay")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {

@@ -438,8 +438,7 @@ private:
                     stream, statistics_reducer<T, true>{input}, input.count(), &entry.input, on.workspace);
                 if (call.is_gradient()) add_to_gram(open, input, stream, where);
                 make_call();
-                open.calls[open.buckets] = call;
-                ++open.buckets;
+                open.add(call);
                 if (!call.has_result) return;
                 device::reduce(stream, detail::result_reducer<T>{view<const T>(result), surviving},
                     result.count(), &entry.result, on.workspace);
@@ -502,7 +501,7 @@ private:
             comm_.all_gather(own, report.messages(), stream, where);
         } else {
             device::for_each(stream, open.buckets + 1,
-                detail::pack_summary{open.message.data(), open.calls.data(), open.buckets, comm_.rank(),
+                detail::pack_summary{open.message.data(), open.gradients.data(), open.buckets, comm_.rank(),
                     with.reference(), report.summary()});
             comm_.all_reduce(view<const double>(report.sums()), report.sums(), reduction::sum, stream, where);
             comm_.all_reduce(view<const std::uint64_t>(report.keys()), report.keys(), reduction::max, stream, where);

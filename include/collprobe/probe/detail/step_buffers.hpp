@@ -23,7 +23,10 @@ namespace collprobe::detail {
 template <class Device>
 struct step_block {
     step_block(const step_report::shape& form, std::uint64_t room)
-        : calls(room), message(message_bytes(room)), report(step_report::bytes(form, room))
+        : calls(room),
+          gradients((room + 63) / 64),
+          message(message_bytes(room)),
+          report(step_report::bytes(form, room))
     {
     }
 
@@ -33,6 +36,15 @@ struct step_block {
         unprobed_calls = 0;
         has_gram = false;
     }
+    /// Counts a call whose entry is being written.
+    void add(const bucket_call& call) noexcept
+    {
+        std::uint64_t& word = gradients[buckets / 64];
+        if (buckets % 64 == 0) word = 0;
+        word |= static_cast<std::uint64_t>(call.is_gradient()) << (buckets % 64);
+        calls[buckets] = call;
+        ++buckets;
+    }
     bucket_entry& entry(std::uint64_t bucket) const noexcept
     {
         return reinterpret_cast<bucket_entry*>(message.data() + sizeof(step_header))[bucket];
@@ -41,7 +53,8 @@ struct step_block {
     std::uint64_t buckets = 0;
     std::uint64_t unprobed_calls = 0;
     bool has_gram = false;
-    typename Device::template host_buffer<bucket_call> calls; ///< the device reads them too
+    std::vector<bucket_call> calls;
+    typename Device::template host_buffer<std::uint64_t> gradients; ///< a bit for each call; the device reads them
     typename Device::template buffer<unsigned char> message; ///< a `step_header`, then entries
     typename Device::template buffer<unsigned char> report; ///< a `step_report`
 };

@@ -60,13 +60,13 @@ struct bucket_call {
     bool has_result = false; ///< the result was read
 
     /// A sum over ranks of gradients, as far as the library can tell.
-    COLLPROBE_HD bool is_gradient() const noexcept
+    bool is_gradient() const noexcept
     {
         return (call == collective::all_reduce || call == collective::reduce_scatter)
             && (operation == reduction::sum || operation == reduction::average);
     }
     /// Whether all ranks must receive the same bits.
-    COLLPROBE_HD bool is_replicated() const noexcept
+    bool is_replicated() const noexcept
     {
         return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
     }

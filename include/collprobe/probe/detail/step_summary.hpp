@@ -132,7 +132,7 @@ COLLPROBE_HD inline moment_sums moments_of(double value, double reference) noexc
 /// Writes one rank's contribution. Index 0 does the step, index b + 1 does bucket b.
 struct pack_summary {
     const unsigned char* message; ///< this rank's header and entries
-    const bucket_call* calls;
+    const std::uint64_t* gradients; ///< a bit for each bucket; in host memory, which is far: few words
     std::uint64_t buckets;
     int rank;
     const step_reference* reference; ///< followed by those of the buckets
@@ -144,8 +144,10 @@ struct pack_summary {
         const auto* const entries = reinterpret_cast<const bucket_entry*>(&header + 1);
         if (index == 0) {
             double norm_squared = 0;
-            for (std::uint64_t b = 0; b < buckets; ++b) {
-                if (calls[b].is_gradient()) norm_squared += unscaled_square(entries[b].input);
+            std::uint64_t word = 0;
+            for (std::uint64_t b = 0; b < buckets; ++b, word >>= 1) {
+                if (b % 64 == 0) word = gradients[b / 64];
+                if ((word & 1) != 0) norm_squared += unscaled_square(entries[b].input);
             }
             const double norm = square_root(norm_squared);
             const moment_sums loss = moments_of(header.loss, reference->loss);
