@@ -75,7 +75,10 @@ struct step_data {
     }
 };
 
-nccl::communicator only_rank() { return nccl::communicator::create(nccl::unique_id(), 0, 1, 0); }
+nccl::communicator only_rank()
+{
+    return nccl::communicator::create(nccl::unique_id(), 0, 1, 0, {.mode = nccl::blocking_mode::blocking});
+}
 
 /// A step that was captured.
 class graph {

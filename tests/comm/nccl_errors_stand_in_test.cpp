@@ -893,13 +893,30 @@ TEST_CASE("a peer that does not come to the start is a time-out of a non-blockin
     const clean_stand_in clean;
     stand_in::set_device_count(8);
     const testing::watchdog guard("create", deadline_s);
-    const auto start = std::chrono::steady_clock::now();
-    const auto late = error_of([] {
-        (void)nccl::communicator::create(
-            nccl::unique_id(), 0, 2, 0, {.timeout_ms = 100, .mode = blocking_mode::non_blocking});
-    });
-    check_error(late, status::timeout, {"its initialisation is still in progress after 100 ms"});
-    CHECK(ms_since(start) < 5000);
+    for (const blocking_mode mode : {blocking_mode::non_blocking, blocking_mode::unknown}) {
+        const auto start = std::chrono::steady_clock::now();
+        const auto late = error_of([mode] {
+            (void)nccl::communicator::create(nccl::unique_id(), 0, 2, 0, {.timeout_ms = 100, .mode = mode});
+        });
+        check_error(late, status::timeout, {"its initialisation is still in progress after 100 ms"});
+        CHECK(ms_since(start) < 5000);
+    }
+}
+
+TEST_CASE("an owner is created blocking where it is told so, or has no deadline to keep")
+{
+    const clean_stand_in clean;
+    const auto may_use_the_legacy_stream = [](const nccl::options& settings) {
+        bool may = false;
+        run_each_nccl(1, settings, [&](nccl::communicator& comm) {
+            may = !error_of([&] { comm.barrier(cudaStreamLegacy); });
+        }, deadline_s);
+        return may;
+    };
+    CHECK(may_use_the_legacy_stream({.mode = blocking_mode::blocking}));
+    CHECK(may_use_the_legacy_stream({.timeout_ms = -1}));
+    CHECK_FALSE(may_use_the_legacy_stream({.timeout_ms = -1, .mode = blocking_mode::non_blocking}));
+    CHECK_FALSE(may_use_the_legacy_stream({}));
 }
 
 TEST_CASE("split times out where a peer does not come")

@@ -338,7 +338,7 @@ TEST_CASE("a steady collective is one NCCL call, allocates nothing and never wai
         {"cudaEventQuery", 0}, {"cudaDeviceSynchronize", 0}, {"cudaMalloc", 0}, {"cudaFree", 0},
         {"cudaHostAlloc", 0}, {"cudaEventCreateWithFlags", 0}, {"cudaStreamCreateWithFlags", 0},
         {"cudaMemcpyAsync", 0}, {"cudaSetDevice", 0}};
-    nccl_provider{n}.run([&](nccl::communicator& comm) {
+    nccl_provider{n, {.mode = nccl::blocking_mode::blocking}}.run([&](nccl::communicator& comm) {
         device_values<collprobe::half> send(639, collprobe::half(1.0f));
         device_values<collprobe::half> receive(639, collprobe::half(0.0f));
         const view<collprobe::half> part = receive.out().part(0, 213);

@@ -41,10 +41,13 @@
 ///   NCCL cannot say who is missing. `options::abort_on_failure` says whether that ends the communicator.
 /// Asynchronous errors, an abort and `mismatch` are final: each later call throws the same.
 ///
-/// A *blocking* communicator connects to its peers in its first collectives, and `create` and `split`
-/// wait for them: there a missing peer blocks the caller inside NCCL, where no time-out reaches, only
-/// `abort` from another thread. Non-blocking ones have deadlines everywhere, for the price of NCCL's
-/// extra thread at each call.
+/// Deadlines. With a *non-blocking* communicator every call here ends in time, but for the destructor of a
+/// healthy owner, which waits for its work. The price is a thread that NCCL starts at each call.
+/// A *blocking* one waits inside NCCL, where no time-out reaches: `create` and `split` for all ranks; a
+/// collective, or the end of a group, for the peers to which it makes the first connection (which is one
+/// for each algorithm, so not only in the first call). A missing peer blocks the caller for ever. `abort`
+/// from another thread ends that in practice, but NCCL vouches for it with non-blocking ones only (user
+/// guide, fault tolerance). So `create` makes non-blocking ones unless told otherwise.
 namespace collprobe::nccl {
 
 class communicator;
@@ -326,12 +329,14 @@ inline ncclUniqueId unique_id(call_site where = call_site::current())
 class communicator : public communicator_ref {
 public:
     /// Joins the `size` ranks that have the same `id`, on the GPU `device_ordinal`. Blocks the caller
-    /// until all have come, for ever (blocking) or at most `options::timeout_ms` (non-blocking).
+    /// until all have come, at most `options::timeout_ms`, or for ever if `options::mode` is blocking.
     /// \throws error `invalid_argument`, what NCCL says, or `timeout`.
     static communicator create(const ncclUniqueId& id, int rank, int size, int device_ordinal, options settings = {},
         call_site where = call_site::current())
     {
-        if (settings.mode == blocking_mode::unknown) settings.mode = blocking_mode::blocking;
+        if (settings.mode == blocking_mode::unknown) {
+            settings.mode = settings.timeout_ms < 0 ? blocking_mode::blocking : blocking_mode::non_blocking;
+        }
         const error_origin origin{.call = "nccl::communicator", .communicator = settings.name, .where = where};
         if (size < 1 || rank < 0 || rank >= size) {
             throw error(status::invalid_argument,

@@ -25,7 +25,8 @@ struct options {
     std::int64_t timeout_ms = 30'000;
     /// The communicator's name in messages.
     std::string name = "nccl";
-    /// For `communicator::create`, `unknown` means blocking.
+    /// For `communicator::create`, `unknown` means non-blocking, or blocking where `timeout_ms` sets no
+    /// deadline. A non-blocking communicator cannot use the default streams.
     blocking_mode mode = blocking_mode::unknown;
     abort_policy abort_on_failure = abort_policy::if_owned;
     /// Ask CUDA where each buffer is, to refuse another device's or pageable memory: one look-up a

@@ -545,6 +545,7 @@ ncclResult_t collect(collprobe::stand_in::scripted& script, ncclComm_t comm, ope
         return ncclSuccess;
     }
     if (what.what == kind::transfers) return ncclInvalidUsage;
+    if (comm->of->size() == 1) return enqueue_now(comm, what, on);
     return run_or_launch(comm, [comm, what = std::move(what), on] { return enqueue_now(comm, what, on); });
 }
 

@@ -15,7 +15,8 @@
 ///   communicator run in call order, over streams. Nothing times out.
 /// - Nothing compares counts, types, operations or roots: ranks that differ hang until they abort.
 /// - `ncclCommAbort` ends what its rank has on streams, without a CUDA error; the peers go on waiting.
-/// - In a group nothing is enqueued before its end. A communicator of one rank enqueues at once.
+/// - In a group nothing is enqueued before its end. A communicator of one rank enqueues at once,
+///   a non-blocking one too.
 /// - The end of a group touches each communicator with a call in it, and an end of a communicator that
 ///   was asked for within a group comes first, or never if the group fails. Who is freed before is told
 ///   on stderr and counted in `dead_handle_calls`.
