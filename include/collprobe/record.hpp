@@ -162,6 +162,19 @@ constexpr const char* name(report_mode mode) noexcept
     return mode == report_mode::gather ? "gather" : "summary";
 }
 
+/// How much a reduction depends on the order of its terms, measured on a sample of its elements: see
+/// `order_meter`.
+struct order_sensitivity {
+    std::uint64_t elements = 0; ///< in the sample; 0 if nothing was measured
+    std::uint64_t nonfinite = 0; ///< sampled, but left out: their exact sum is no finite number
+    std::uint64_t orders = 0; ///< how many orders were compared
+    std::uint64_t changed = 0; ///< elements whose bits are not the same in all orders
+    std::uint64_t max_ulp_spread = 0; ///< largest distance of the sums of one element in two orders
+    /// Of the communicator's own result, in units in the last place from the correctly rounded one.
+    double rms_ulp_error = 0;
+    double max_ulp_error = 0;
+};
+
 /// One probed collective of a step, over all ranks.
 struct bucket_record {
     collective call = collective::all_reduce;
@@ -172,6 +185,7 @@ struct bucket_record {
     std::uint64_t nonfinite = 0; ///< summed over ranks
     /// Whether every rank's result has the same bits; true where the collective promises no such thing.
     bool results_agree = true;
+    order_sensitivity order; ///< of sums and averages, where asked for
     std::vector<statistics> inputs; ///< per rank; empty in `summary` mode
 };
 
