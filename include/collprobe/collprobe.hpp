@@ -23,6 +23,7 @@
 #include <collprobe/probe/dispersion.hpp>
 #include <collprobe/probe/exponent_histogram.hpp>
 #include <collprobe/probe/gram.hpp>
+#include <collprobe/probe/order_sensitivity.hpp>
 #include <collprobe/probe/outlier.hpp>
 #include <collprobe/probe/outlier_table.hpp>
 #include <collprobe/probe/probe_options.hpp>

@@ -297,6 +297,16 @@ constexpr int bytes_of(element_type type) noexcept
     return 0;
 }
 
+/// Calls `use` with a zero of the floating-point type that a number names; of any other nothing happens.
+template <class Use>
+constexpr void with_floating_type(element_type type, Use&& use)
+{
+    if (type == element_type::half) use(half{});
+    else if (type == element_type::bfloat16) use(bfloat16{});
+    else if (type == element_type::float32) use(float{});
+    else if (type == element_type::float64) use(double{});
+}
+
 /// The bit pattern of an element as an unsigned integer of its size.
 template <element T>
 COLLPROBE_HD constexpr auto to_bits(T value) noexcept

@@ -175,6 +175,22 @@ struct order_sensitivity {
     double max_ulp_error = 0;
 };
 
+/// Both samples as one.
+inline order_sensitivity merged(const order_sensitivity& a, const order_sensitivity& b) noexcept
+{
+    const auto larger = [](auto x, auto y) { return x > y ? x : y; };
+    order_sensitivity all{a.elements + b.elements, a.nonfinite + b.nonfinite, larger(a.orders, b.orders),
+        a.changed + b.changed, larger(a.max_ulp_spread, b.max_ulp_spread), 0,
+        larger(a.max_ulp_error, b.max_ulp_error)};
+    if (all.elements != 0) {
+        all.rms_ulp_error = detail::square_root(
+            (static_cast<double>(a.elements) * a.rms_ulp_error * a.rms_ulp_error
+                + static_cast<double>(b.elements) * b.rms_ulp_error * b.rms_ulp_error)
+            / static_cast<double>(all.elements));
+    }
+    return all;
+}
+
 /// One probed collective of a step, over all ranks.
 struct bucket_record {
     collective call = collective::all_reduce;
@@ -203,6 +219,14 @@ struct step_record {
     std::vector<bucket_record> buckets;
     std::vector<suspect> suspects; ///< loss first, then bucket by bucket, then direction; empty on a healthy step
     std::uint64_t unprobed_calls = 0; ///< calls beyond the bucket limit: forwarded, not measured
+
+    /// Of all buckets together.
+    order_sensitivity order() const noexcept
+    {
+        order_sensitivity all;
+        for (const bucket_record& bucket : buckets) all = merged(all, bucket.order);
+        return all;
+    }
 };
 
 } // namespace collprobe

@@ -82,10 +82,11 @@ struct write_observed_header {
     std::uint64_t unprobed_calls;
     std::uint64_t step; ///< not read in a graph
     replay_tickets* tickets; ///< null outside a graph
+    message_layout layout;
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
-        write_header write{message, {}};
+        write_header write{message, {}, layout};
         if (index == 0) {
             std::uint64_t number = step;
             if (tickets != nullptr) {

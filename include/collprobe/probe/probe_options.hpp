@@ -19,6 +19,10 @@ struct probe_options {
     alignment_mode alignment = alignment_mode::pooled;
     int exact_every = 1; ///< with `exact`: every so many steps, `pooled` in between. A captured step is exact if it is 1
     int max_buckets = 64; ///< probed calls a step; further ones are forwarded and counted
+    /// Elements of each sum or average of which all ranks' terms travel with the step's message, to measure how
+    /// much the reduction depends on its order (`bucket_record::order`); 0 for none. `gather` and `results` only.
+    int order_sample = 0;
+    int orders = 8; ///< tried on each sampled element: linear, pairwise, the others random. `poll` does it: it allocates
     bool results = true; ///< read results too: agreement, pooled and leave-one-out cosine need it
     int steps_in_flight = 4; ///< steps whose records may be under way
     int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped

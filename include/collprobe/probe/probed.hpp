@@ -21,6 +21,7 @@
 #include <collprobe/probe/detail/step_report.hpp>
 #include <collprobe/probe/detail/step_summary.hpp>
 #include <collprobe/probe/gram.hpp>
+#include <collprobe/probe/order_sensitivity.hpp>
 #include <collprobe/probe/probe_options.hpp>
 #include <collprobe/probe/statistics.hpp>
 #include <collprobe/record.hpp>
@@ -51,8 +52,8 @@ struct step_observation {
 /// NCCL group), for the probe of a result would run before the call.
 /// Cost per call: two launches and an event record, and for a stream's first call in a step a wait for
 /// its last; one read of the input and one of the result. `exact` alignment adds, per
-/// `scratch_bytes / 2` of input, an all-to-all and two launches. Per step: `160 * buckets + 40` bytes
-/// sent to every rank (`gather`), or `88 * buckets + 136` bytes reduced (`summary`), and one copy to the
+/// `scratch_bytes / 2` of input, an all-to-all and two launches; `order_sample` two launches. Per step:
+/// `160 * buckets + 40` bytes sent to every rank (`gather`; `16 * order_sample * buckets` more), or `88 * buckets + 136` bytes reduced (`summary`), and one copy to the
 /// host.
 template <communicator Comm>
 class probed {
@@ -66,8 +67,9 @@ public:
     explicit probed(Comm comm, probe_options options = {}, call_site where = call_site::current())
         : comm_(std::move(comm)),
           options_(checked(options, where)),
-          form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.alignment == alignment_mode::exact},
-          judge_(comm_.size(), options.false_alarms_per_step),
+          form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.alignment == alignment_mode::exact,
+              {static_cast<std::uint64_t>(options.order_sample)}},
+          judge_(comm_.size(), options.false_alarms_per_step, options.orders),
           unread_(static_cast<std::size_t>(options.unread_steps))
     {
         const auto scope = detail::enter_device(comm_);
@@ -185,7 +187,7 @@ public:
     {
         end_immediate(step, stream, where, [&](const block& open) {
             return detail::write_header{open.message.data(),
-                {step, seen.loss, seen.weight, seen.sample_digest, open.unprobed_calls}};
+                {step, seen.loss, seen.weight, seen.sample_digest, open.unprobed_calls}, form_.layout};
         });
     }
 
@@ -197,7 +199,8 @@ public:
     void end_step(std::uint64_t step, const Seen& seen, stream_ref stream, call_site where = call_site::current())
     {
         end_immediate(step, stream, where, [&](const block& open) {
-            return detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, step, nullptr};
+            return detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, step, nullptr,
+                form_.layout};
         });
     }
 
@@ -221,7 +224,7 @@ public:
         const block& open = open_step(stream, "end_captured_step", where);
         captured_work& work = *capture_;
         exchange(work.tools, detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, 0,
-            work.tickets.data()}, stream, where);
+            work.tickets.data(), form_.layout}, stream, where);
         const view<unsigned char> used = report_of(open).used(open.has_gram);
         device::for_each(stream, used.count() / sizeof(detail::publish_report::word),
             detail::publish_report{work.tickets.data(), open.report.data(),
@@ -337,6 +340,10 @@ private:
         check(options.exact_every >= 1, "exact_every must be at least 1");
         check(options.streams >= 1, "streams must be at least 1");
         check(options.captured_steps >= 0, "captured_steps must not be negative");
+        check(options.order_sample >= 0, "order_sample must not be negative");
+        check(options.orders >= 2, "orders must be at least 2");
+        check(options.order_sample == 0 || (options.mode == report_mode::gather && options.results),
+            "order_sample needs the mode gather, and results");
         check(is_finite(options.false_alarms_per_step) && options.false_alarms_per_step > 0
                 && options.false_alarms_per_step < 1,
             "false_alarms_per_step must lie between 0 and 1");
@@ -432,18 +439,33 @@ private:
             call.type = element_traits<T>::type;
             call.has_result = options_.results;
             const T* const surviving = input_survives && call.is_gradient() ? input.data() : nullptr;
-            detail::bucket_entry& entry = open.entry(open.buckets);
+            const std::uint64_t bucket = open.buckets;
+            detail::bucket_entry& entry = open.entry(bucket);
             detail::enqueue_marked(on.done, stream, [&] {
                 device::reduce(
                     stream, statistics_reducer<T, true>{input}, input.count(), &entry.input, on.workspace);
                 if (call.is_gradient()) add_to_gram(open, input, stream, where);
+                sample(call, input, 0, form_.layout.input_sample(open.message.data(), bucket), stream);
                 make_call();
                 open.add(call);
                 if (!call.has_result) return;
+                const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
+                sample(call, view<const T>(result), part * static_cast<std::uint64_t>(rank()),
+                    form_.layout.result_sample(open.message.data(), bucket), stream);
                 device::reduce(stream, detail::result_reducer<T>{view<const T>(result), surviving},
                     result.count(), &entry.result, on.workspace);
             });
         }
+    }
+
+    /// Takes the sampled elements of a gradient of which `here` begins with element `first`.
+    template <floating_element T>
+    void sample(const detail::bucket_call& call, view<const T> here, std::uint64_t first, std::uint64_t* words,
+        stream_ref stream)
+    {
+        // Of other calls nothing is sampled, but what travels must be defined.
+        device::for_each(stream, form_.layout.samples,
+            detail::take_sample<T>{here, first, call.is_gradient() ? call.count : 0, form_.layout.samples, words});
     }
 
     template <element T>
@@ -497,7 +519,7 @@ private:
         device::for_each(stream, options_.results ? 1 : open.buckets + 1, write_header);
         const detail::step_report report = report_of(open);
         if (options_.mode == report_mode::gather) {
-            const view<const unsigned char> own(open.message.data(), detail::message_bytes(open.buckets));
+            const view<const unsigned char> own(open.message.data(), form_.layout.bytes(open.buckets));
             comm_.all_gather(own, report.messages(), stream, where);
         } else {
             device::for_each(stream, open.buckets + 1,
@@ -657,7 +679,8 @@ private:
         const view<const detail::bucket_call> calls(seen.calls.data(), seen.buckets);
         const view<const double> gram = seen.has_gram ? report.gram() : view<double>();
         if (options_.mode == report_mode::gather) {
-            const detail::gathered_step step(report.messages().data(), comm_.size(), seen.buckets);
+            const detail::gathered_step step(
+                report.messages().data(), comm_.size(), seen.buckets, form_.layout);
             require_arrived(step.header(comm_.rank()).step, finished);
             judge_.judge(step, calls, gram, out, finished.where);
         } else {

@@ -97,11 +97,19 @@ public:
         const auto scope = detail::enter_device(comm_);
         memory_ = new detail::reduce_memory<device>(options.scratch_bytes);
     }
-    reproducible(const reproducible&) = delete;
+    /// Adaptors stack: `probed(reproducible(world))` takes it over.
+    reproducible(reproducible&& other)
+        : base_type(static_cast<base_type&&>(other)),
+          options_(other.options_),
+          memory_(std::exchange(other.memory_, nullptr)),
+          captured_last_(other.captured_last_)
+    {
+    }
     reproducible& operator=(const reproducible&) = delete;
     /// Waits until no work uses the scratch memory, at most the communicator's time-out; then it is leaked.
     ~reproducible()
     {
+        if (memory_ == nullptr) return;
         if (detail::settle(memory_->done, detail::deadline::in_ms(base_type::timeout_ms()))) delete memory_;
     }
 

@@ -167,7 +167,8 @@ inline void write_suspect(json_writer& json, const suspect& named)
 /// One step as a line: an object with the members `schema`, `kind` ("step"), `run`, `step`, `ranks`,
 /// `loss` {mean, std, std_sample, range}, `grad_norm` {mean, std, cv}, `cosine` {mean_pairwise, pooled,
 /// predicted, leave_one_out (a number per rank)}, `noise_scale` and `suspects` (an array of {rank,
-/// other_rank, bucket, check, statistic, threshold, index}).
+/// other_rank, bucket, check, statistic, threshold, index}). Where `probe_options::order_sample` asked for it also
+/// `order` {elements, nonfinite, orders, changed, max_ulp_spread, rms_ulp_error, max_ulp_error}.
 ///
 /// Numbers have 17 digits, enough to get the same double back. JSON has no others than finite ones: what
 /// is undefined is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three).
@@ -182,6 +183,14 @@ inline std::string json_line(std::string_view run, const step_record& record)
     json.key("step").integer(record.step).key("ranks").index(record.ranks);
     detail::write_metrics(
         json, [&](metric which) { return value_of(which, record); }, record.cosine.leave_one_out);
+    if (const order_sensitivity order = record.order(); order.elements != 0) {
+        json.key("order").open('{');
+        json.key("elements").integer(order.elements).key("nonfinite").integer(order.nonfinite);
+        json.key("orders").integer(order.orders).key("changed").integer(order.changed);
+        json.key("max_ulp_spread").integer(order.max_ulp_spread);
+        json.key("rms_ulp_error").number(order.rms_ulp_error);
+        json.key("max_ulp_error").number(order.max_ulp_error).close('}');
+    }
     json.key("suspects").open('[');
     for (const suspect& named : record.suspects) {
         json.element().open('{');

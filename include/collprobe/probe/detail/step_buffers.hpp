@@ -23,9 +23,10 @@ namespace collprobe::detail {
 template <class Device>
 struct step_block {
     step_block(const step_report::shape& form, std::uint64_t room)
-        : calls(room),
+        : layout(form.layout),
+          calls(room),
           gradients((room + 63) / 64),
-          message(message_bytes(room)),
+          message(form.layout.bytes(room)),
           report(step_report::bytes(form, room))
     {
     }
@@ -45,11 +46,9 @@ struct step_block {
         calls[buckets] = call;
         ++buckets;
     }
-    bucket_entry& entry(std::uint64_t bucket) const noexcept
-    {
-        return reinterpret_cast<bucket_entry*>(message.data() + sizeof(step_header))[bucket];
-    }
+    bucket_entry& entry(std::uint64_t bucket) const noexcept { return layout.entry(message.data(), bucket); }
 
+    message_layout layout;
     std::uint64_t buckets = 0;
     std::uint64_t unprobed_calls = 0;
     bool has_gram = false;

@@ -12,6 +12,7 @@
 #include <collprobe/probe/detail/digest_index.hpp>
 #include <collprobe/probe/detail/step_message.hpp>
 #include <collprobe/probe/dispersion.hpp>
+#include <collprobe/probe/order_sensitivity.hpp>
 #include <collprobe/probe/outlier.hpp>
 #include <collprobe/record.hpp>
 #include <collprobe/view.hpp>
@@ -23,8 +24,9 @@ namespace collprobe::detail {
 /// Allocates only when a step has more buckets than any before it.
 class step_judge {
 public:
-    step_judge(int ranks, double false_alarms_per_step)
+    step_judge(int ranks, double false_alarms_per_step, int orders = 2)
         : ranks_(ranks),
+          orders_(orders),
           false_alarms_per_step_(false_alarms_per_step),
           detector_(detector_for(0)),
           holders_(ranks),
@@ -200,6 +202,32 @@ private:
             align_from_sums(values_, sum_norm_squared_of(step, b, call), scratch_);
             bucket.pooled_cosine = scratch_.pooled;
         }
+        bucket.order = {};
+        if (call.is_gradient() && step.layout().samples != 0) {
+            if (tried_.empty()) tried_ = sample_orders(ranks_, orders_);
+            with_floating_type(call.type, [&]<class T>(T) { bucket.order = order_of<T>(step, b, call); });
+        }
+    }
+
+    /// From the sampled elements that travelled with the messages.
+    template <floating_element T>
+    order_sensitivity order_of(const gathered_step& step, std::size_t b, const bucket_call& call) const
+    {
+        using bits_type = typename element_traits<T>::bits_type;
+        const message_layout& layout = step.layout();
+        const auto value = [](std::uint64_t word) { return bit_cast<T>(static_cast<bits_type>(word)); };
+        order_meter<T> meter(ranks_, call.operation == reduction::average, tried_);
+        std::vector<T> terms(index(ranks_));
+        for (std::uint64_t i = 0; i < layout.samples; ++i) {
+            const std::uint64_t place = sample_place(i, layout.samples, call.count);
+            if (place >= call.count) break;
+            for (int r = 0; r < ranks_; ++r) terms[index(r)] = value(layout.input_sample(step.message(r), b)[i]);
+            // A reduce-scatter leaves each rank a part.
+            const std::uint64_t part = call.count / index(ranks_);
+            const int holder = call.call == collective::reduce_scatter ? static_cast<int>(place / part) : 0;
+            meter.add(terms.data(), value(layout.result_sample(step.message(holder), b)[i]));
+        }
+        return meter.finish();
     }
 
     void judge_bucket(const gathered_step& step, std::size_t b, const bucket_call& call, step_record& out)
@@ -350,6 +378,8 @@ private:
     };
 
     int ranks_;
+    int orders_;
+    std::vector<summation_order> tried_; ///< empty until a step has samples
     double false_alarms_per_step_;
     std::size_t known_buckets_ = 0;
     outlier_detector detector_;

@@ -10,7 +10,8 @@
 #include <collprobe/probe/statistics.hpp>
 #include <collprobe/record.hpp>
 
-/// What a rank says of a step: one header, then one entry per bucket. Travels as bytes.
+/// What a rank says of a step: one header, then one entry per bucket, with its samples where those are asked
+/// for. Travels as bytes.
 namespace collprobe::detail {
 
 struct step_header {
@@ -38,16 +39,51 @@ struct bucket_entry {
 static_assert(std::is_trivially_copyable_v<step_header> && std::is_trivially_copyable_v<bucket_entry>);
 static_assert(sizeof(step_header) % 8 == 0 && sizeof(bucket_entry) % 8 == 0);
 
+/// Where the parts of a message are.
+struct message_layout {
+    std::uint64_t samples = 0; ///< elements of each bucket that travel with its entry: of the input and of the result
+
+    COLLPROBE_HD constexpr std::uint64_t bytes(std::uint64_t buckets) const noexcept
+    {
+        return sizeof(step_header) + buckets * stride();
+    }
+    template <class Bytes>
+    COLLPROBE_HD auto& entry(Bytes* message, std::uint64_t bucket) const noexcept
+    {
+        using entry_type = std::conditional_t<std::is_const_v<Bytes>, const bucket_entry, bucket_entry>;
+        return *reinterpret_cast<entry_type*>(message + sizeof(step_header) + bucket * stride());
+    }
+    /// A word for each sampled element of what the rank sent.
+    template <class Bytes>
+    COLLPROBE_HD auto* input_sample(Bytes* message, std::uint64_t bucket) const noexcept
+    {
+        using word = std::conditional_t<std::is_const_v<Bytes>, const std::uint64_t, std::uint64_t>;
+        return reinterpret_cast<word*>(&entry(message, bucket) + 1);
+    }
+    /// The same of what it received.
+    template <class Bytes>
+    COLLPROBE_HD auto* result_sample(Bytes* message, std::uint64_t bucket) const noexcept
+    {
+        return input_sample(message, bucket) + samples;
+    }
+
+private:
+    COLLPROBE_HD constexpr std::uint64_t stride() const noexcept
+    {
+        return sizeof(bucket_entry) + 2 * samples * sizeof(std::uint64_t);
+    }
+};
+
 /// Begins a message: index 0 writes the header, index b + 1 empties the result of bucket b.
 struct write_header {
     unsigned char* message;
     step_header value;
+    message_layout layout;
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
-        auto* const header = reinterpret_cast<step_header*>(message);
-        if (index == 0) *header = value;
-        else reinterpret_cast<bucket_entry*>(header + 1)[index - 1].result = {};
+        if (index == 0) *reinterpret_cast<step_header*>(message) = value;
+        else layout.entry(message, index - 1).result = {};
     }
 };
 
@@ -72,32 +108,34 @@ struct bucket_call {
     }
 };
 
-constexpr std::uint64_t message_bytes(std::uint64_t buckets) noexcept
-{
-    return sizeof(step_header) + buckets * sizeof(bucket_entry);
-}
-
 /// A step's messages of all ranks, one behind the other.
 class gathered_step {
 public:
-    gathered_step(const unsigned char* bytes, int ranks, std::uint64_t buckets) noexcept
-        : bytes_(bytes), stride_(message_bytes(buckets)), ranks_(ranks)
+    gathered_step(
+        const unsigned char* bytes, int ranks, std::uint64_t buckets, const message_layout& layout = {}) noexcept
+        : bytes_(bytes), stride_(layout.bytes(buckets)), ranks_(ranks), layout_(layout)
     {
     }
     int ranks() const noexcept { return ranks_; }
+    const message_layout& layout() const noexcept { return layout_; }
+    const unsigned char* message(int rank) const noexcept
+    {
+        return bytes_ + static_cast<std::uint64_t>(rank) * stride_;
+    }
     const step_header& header(int rank) const noexcept
     {
-        return *reinterpret_cast<const step_header*>(bytes_ + static_cast<std::uint64_t>(rank) * stride_);
+        return *reinterpret_cast<const step_header*>(message(rank));
     }
     const bucket_entry& entry(int rank, std::uint64_t bucket) const noexcept
     {
-        return reinterpret_cast<const bucket_entry*>(&header(rank) + 1)[bucket];
+        return layout_.entry(message(rank), bucket);
     }
 
 private:
     const unsigned char* bytes_;
     std::uint64_t stride_;
     int ranks_;
+    message_layout layout_;
 };
 
 /// Reads a result once: its digest, its norm and, where `input` is not null, its dot with the input.

@@ -23,6 +23,7 @@ public:
         report_mode mode = report_mode::gather;
         std::uint64_t ranks = 1;
         bool room_for_gram = false;
+        message_layout layout = {};
     };
 
     step_report(unsigned char* block, const shape& form, std::uint64_t buckets) noexcept
@@ -34,7 +35,7 @@ public:
     {
         return gram_bytes(form)
             + (form.mode == report_mode::gather
-                    ? form.ranks * message_bytes(buckets)
+                    ? form.ranks * form.layout.bytes(buckets)
                     : reference_bytes(buckets) + sums_bytes(buckets) + keys_bytes(buckets));
     }
     static std::uint64_t reference_bytes(std::uint64_t buckets) noexcept
@@ -45,7 +46,7 @@ public:
     view<double> gram() const noexcept { return {reinterpret_cast<double*>(block_), form_.ranks * form_.ranks}; }
     view<unsigned char> messages() const noexcept
     {
-        return {block_ + gram_bytes(form_), form_.ranks * message_bytes(buckets_)};
+        return {block_ + gram_bytes(form_), form_.ranks * form_.layout.bytes(buckets_)};
     }
     summary_parts summary() const noexcept
     {
