@@ -396,15 +396,15 @@ TEST_CASE("a launch that throws leaves nothing that writes a later report, wheth
     stand_in::reset();
     for (const bool launched : {false, true}) {
         CAPTURE(launched);
-        const device_vector<float> send(1000), receive(1000);
+        const device_vector<float> send(1000), first_result(1000), second_result(1000);
         const cuda::stream first, second;
         probed<alone> comm(alone{});
-        const auto reduce = [&](cuda::stream_ref on) {
-            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, on);
+        const auto reduce = [&](const device_vector<float>& result, cuda::stream_ref on) {
+            comm.all_reduce(view<const float>(send), view<float>(result), reduction::sum, on);
         };
         captured_step captured;
         const graph step(first, [&] {
-            reduce(first);
+            reduce(first_result, first);
             captured = comm.end_captured_step({}, first);
         });
         gate closed(first);
@@ -416,7 +416,7 @@ TEST_CASE("a launch that throws leaves nothing that writes a later report, wheth
             std::runtime_error);
         if (!launched) step.launch(first);
         // The step after it has the same place for its report.
-        reduce(second);
+        reduce(second_result, second);
         comm.end_step(8, {}, second);
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         closed.open();

@@ -411,10 +411,10 @@ TEST_CASE("a host that waits for the oldest step hears that the communicator has
 TEST_CASE("equal handles of different streams are told apart: of two threads, and of a stream that came after")
 {
     stand_in::reset();
-    const device_vector<float> send(1000), receive(1000);
+    const device_vector<float> send(1000), first_result(1000), second_result(1000);
     probed<alone> comm(alone{});
-    const auto reduce = [&](cuda::stream_ref on) {
-        comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, on);
+    const auto reduce = [&](const device_vector<float>& result, cuda::stream_ref on) {
+        comm.all_reduce(view<const float>(send), view<float>(result), reduction::sum, on);
     };
     const auto check_record = [&] {
         // The work on the first stream stands still: who does not wait for it has ended by now.
@@ -427,9 +427,9 @@ TEST_CASE("equal handles of different streams are told apart: of two threads, an
         std::optional<gate> closed;
         std::thread([&] {
             closed.emplace(cudaStreamPerThread);
-            reduce(cudaStreamPerThread);
+            reduce(first_result, cudaStreamPerThread);
         }).join();
-        reduce(cudaStreamPerThread);
+        reduce(second_result, cudaStreamPerThread);
         comm.end_step(0, {}, cudaStreamPerThread);
         check_record();
     }
@@ -438,14 +438,14 @@ TEST_CASE("equal handles of different streams are told apart: of two threads, an
         std::optional<cuda::stream> first(std::in_place);
         const cudaStream_t handle = first->get().get();
         gate closed(*first);
-        reduce(*first);
+        reduce(first_result, *first);
         first.reset();
         // Whether an allocator gives out the address again is up to it.
         std::vector<cuda::stream> others(1);
         while (others.back().get().get() != handle && others.size() < 50) others.emplace_back();
         const std::string used = others.back().get().get() == handle ? "used again" : "not used again";
         MESSAGE("the handle was ", used);
-        reduce(others.back());
+        reduce(second_result, others.back());
         comm.end_step(0, {}, others.back());
         check_record();
     }
