@@ -10,7 +10,7 @@
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/summary.hpp>
 
-#include "random.hpp"
+#include "../digits/random.hpp"
 
 /// Whether two runs differ in a metric by more than chance explains.
 namespace trainer {

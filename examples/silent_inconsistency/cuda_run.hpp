@@ -4,11 +4,11 @@
 
 #include <string>
 
+#include "../digits/output_file.hpp"
+#include "../digits/progress.hpp"
 #include "conclusion.hpp"
 #include "job.hpp"
 #include "options.hpp"
-#include "output_file.hpp"
-#include "progress.hpp"
 
 /// What `--device cuda` does: defined in cuda_run.cu, and here for a build without it.
 namespace trainer {

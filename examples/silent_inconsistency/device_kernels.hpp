@@ -9,7 +9,7 @@
 #include <collprobe/config.hpp>
 #include <collprobe/element.hpp>
 
-#include "random.hpp"
+#include "../digits/random.hpp"
 
 /// The bodies of the device trainer's loops: plain, one index for one number to compute, every sum in a
 /// fixed order. What two indices share is only read.

@@ -10,9 +10,9 @@
 
 #include <collprobe/view.hpp>
 
+#include "../digits/model.hpp"
 #include "device_kernels.hpp"
 #include "device_memory.hpp"
-#include "model.hpp"
 
 namespace trainer {
 

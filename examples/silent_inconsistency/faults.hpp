@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "random.hpp"
+#include "../digits/random.hpp"
 
 namespace trainer {
 

@@ -11,10 +11,10 @@
 #include <collprobe/probe/digest.hpp>
 #include <collprobe/view.hpp>
 
-#include "dataset.hpp"
+#include "../digits/dataset.hpp"
+#include "../digits/random.hpp"
 #include "faults.hpp"
 #include "options.hpp"
-#include "random.hpp"
 #include "sampler.hpp"
 
 namespace trainer {

@@ -18,13 +18,13 @@
 #include <collprobe/report/summary.hpp>
 #include <collprobe/report/table.hpp>
 
+#include "../digits/dataset.hpp"
+#include "../digits/output_file.hpp"
+#include "../digits/progress.hpp"
 #include "conclusion.hpp"
 #include "cuda_run.hpp"
-#include "dataset.hpp"
 #include "options.hpp"
-#include "output_file.hpp"
 #include "pilot.hpp"
-#include "progress.hpp"
 #include "sampler.hpp"
 #include "train.hpp"
 #include "trainer.hpp"
@@ -59,15 +59,12 @@ std::string counted(std::uint64_t count, const std::string& what)
 
 std::string describe_job(const options& given, const split_dataset& data, const std::string& gpus)
 {
-    const char* const element = given.element == wire_element::bfloat16 ? "bfloat16"
-        : given.element == wire_element::half                           ? "half"
-                                                                        : "float";
     const std::string hidden = std::to_string(given.hidden);
     return "Training 64-" + hidden + "-" + hidden + "-10 on " + std::to_string(data.train.size())
         + " digits (" + std::to_string(data.test.size()) + " more to test): "
         + counted(static_cast<std::uint64_t>(given.ranks), "rank") + " x batch " + std::to_string(given.batch)
         + ", " + counted(given.steps, "step") + ", " + (given.sampler == sampler_kind::iid ? "iid" : "curriculum") + " sampler, seed "
-        + std::to_string(given.seed) + (gpus.empty() ? "" : ", on " + gpus) + ".\nGradients travel as " + element
+        + std::to_string(given.seed) + (gpus.empty() ? "" : ", on " + gpus) + ".\nGradients travel as " + name(given.element)
         + ", a bucket per layer: 0 is the output layer, 1 the second hidden one, 2 the first.\n";
 }
 

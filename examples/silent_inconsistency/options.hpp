@@ -3,28 +3,20 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
-#include <collprobe/element.hpp>
-
+#include "../digits/command_line.hpp"
+#include "../digits/dataset.hpp"
 #include "faults.hpp"
 #include "sampler.hpp"
 
-#ifndef COLLPROBE_EXAMPLE_DATA
-#define COLLPROBE_EXAMPLE_DATA "examples/data"
-#endif
-
 namespace trainer {
 
-enum class wire_element { float32, bfloat16, half };
 enum class sampler_kind { curriculum, iid };
 enum class device_kind { host, cuda };
 inline constexpr int max_cuda_ranks = 64; // as many as local::device_group takes
@@ -43,17 +35,12 @@ struct options {
     double learning_rate = 0.04;
     double momentum = 0.9;
     double dropout = 0.2;
-    std::string data = std::string(COLLPROBE_EXAMPLE_DATA) + "/optdigits.csv";
+    std::string data = default_digits;
     std::string jsonl; ///< empty: none
     std::string dump; ///< folder, empty: none
     std::vector<std::uint64_t> dump_steps;
     std::optional<fault> injected;
     bool help = false;
-};
-
-/// A command line that cannot be followed; the message says why.
-struct usage_error : std::runtime_error {
-    using std::runtime_error::runtime_error;
 };
 
 inline constexpr std::size_t layer_count = 3; // 64-hidden-hidden-10, a bucket each
@@ -97,54 +84,6 @@ line is wrong.
 )";
 
 namespace detail {
-
-/// A number that fills all of `text` and lies in [low, high].
-template <class Number>
-Number number(std::string_view option, std::string_view text, Number low, Number high)
-{
-    Number value{};
-    const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-    bool good = problem == std::errc() && rest == text.data() + text.size() && value >= low && value <= high;
-    if constexpr (std::is_same_v<Number, double>)
-        good = good && collprobe::is_finite(value); // "nan" is a number too
-    if (!good) {
-        const auto plain = [](Number limit) {
-            char digits[40]; // the shortest that mean this number
-            return std::string(digits, std::to_chars(digits, digits + sizeof digits, limit).ptr);
-        };
-        throw usage_error(std::string(option) + ": '" + std::string(text) + "' is not a number from "
-            + plain(low) + " to " + plain(high));
-    }
-    return value;
-}
-
-inline std::vector<std::string_view> split_list(std::string_view text)
-{
-    std::vector<std::string_view> parts;
-    for (std::size_t first = 0;;) {
-        const std::size_t comma = text.find(',', first);
-        parts.push_back(text.substr(first, comma - first));
-        if (comma == std::string_view::npos) return parts;
-        first = comma + 1;
-    }
-}
-
-/// One of several words, each with what it stands for.
-template <class Value>
-struct word {
-    std::string_view text;
-    Value value;
-};
-template <class Value, std::size_t count>
-Value choose(std::string_view option, std::string_view text, const word<Value> (&words)[count])
-{
-    std::string known;
-    for (const word<Value>& each : words) {
-        if (each.text == text) return each.value;
-        known += (known.empty() ? "" : ", ") + std::string(each.text);
-    }
-    throw usage_error(std::string(option) + ": '" + std::string(text) + "' is none of " + known);
-}
 
 inline fault parse_fault(std::string_view text)
 {
@@ -230,74 +169,61 @@ inline options parse_options(const std::vector<std::string>& arguments)
     options result;
     bool settings_given = false;
     bool dump_steps_given = false;
-    for (std::size_t i = 0; i < arguments.size(); ++i) {
-        const std::string_view argument = arguments[i];
-        const std::size_t equals = argument.find('=');
-        const std::string_view option = argument.substr(0, equals);
+    command_line line(arguments);
+    while (line.next()) {
+        const std::string_view option = line.option();
         if (option == "--help" || option == "-h") {
             result.help = true;
             return result;
         }
-        const auto value = [&]() -> std::string_view {
-            if (equals != std::string_view::npos) return argument.substr(equals + 1);
-            if (i + 1 == arguments.size()) throw usage_error(std::string(option) + " needs a value");
-            return arguments[++i];
-        };
-        const auto path = [&] {
-            const std::string_view text = value();
-            if (text.empty()) throw usage_error(std::string(option) + " needs a path");
-            return std::string(text);
-        };
         if (option == "--ranks") {
-            result.ranks = detail::number(option, value(), 1, 256);
+            result.ranks = detail::number(option, line.value(), 1, 256);
         } else if (option == "--steps") {
-            result.steps = detail::number<std::uint64_t>(option, value(), 1, 1'000'000'000);
+            result.steps = detail::number<std::uint64_t>(option, line.value(), 1, 1'000'000'000);
         } else if (option == "--batch") {
-            result.batch = detail::number<std::size_t>(option, value(), 1, 100'000);
+            result.batch = detail::number<std::size_t>(option, line.value(), 1, 100'000);
         } else if (option == "--hidden") {
-            result.hidden = detail::number<std::size_t>(option, value(), 1, 4096);
+            result.hidden = detail::number<std::size_t>(option, line.value(), 1, 4096);
         } else if (option == "--settings") {
             result.settings.clear();
             settings_given = true;
-            for (const std::string_view part : detail::split_list(value())) {
+            for (const std::string_view part : detail::split_list(line.value())) {
                 constexpr detail::word<setting> words[] = {{"strict", setting::strict},
                     {"mild", setting::mild}, {"significant", setting::significant}};
                 result.settings.push_back(detail::choose(option, part, words));
             }
         } else if (option == "--device") {
             constexpr detail::word<device_kind> words[] = {{"host", device_kind::host}, {"cuda", device_kind::cuda}};
-            result.device = detail::choose(option, value(), words);
+            result.device = detail::choose(option, line.value(), words);
         } else if (option == "--sampler") {
             constexpr detail::word<sampler_kind> words[]
                 = {{"curriculum", sampler_kind::curriculum}, {"iid", sampler_kind::iid}};
-            result.sampler = detail::choose(option, value(), words);
+            result.sampler = detail::choose(option, line.value(), words);
         } else if (option == "--seed") {
-            result.seed = detail::number<std::uint64_t>(option, value(), 0, ~std::uint64_t{0});
+            result.seed = detail::number<std::uint64_t>(option, line.value(), 0, ~std::uint64_t{0});
         } else if (option == "--element") {
-            constexpr detail::word<wire_element> words[] = {{"float", wire_element::float32},
-                {"bfloat16", wire_element::bfloat16}, {"half", wire_element::half}};
-            result.element = detail::choose(option, value(), words);
+            result.element = parse_element(option, line.value());
         } else if (option == "--learning-rate") {
-            result.learning_rate = detail::number(option, value(), 0.0, 1000.0);
+            result.learning_rate = detail::number(option, line.value(), 0.0, 1000.0);
         } else if (option == "--momentum") {
-            result.momentum = detail::number(option, value(), 0.0, 0.9999);
+            result.momentum = detail::number(option, line.value(), 0.0, 0.9999);
         } else if (option == "--dropout") {
-            result.dropout = detail::number(option, value(), 0.0, 0.9999);
+            result.dropout = detail::number(option, line.value(), 0.0, 0.9999);
         } else if (option == "--data") {
-            result.data = path();
+            result.data = line.path();
         } else if (option == "--jsonl") {
-            result.jsonl = path();
+            result.jsonl = line.path();
         } else if (option == "--dump") {
-            result.dump = path();
+            result.dump = line.path();
         } else if (option == "--dump-steps") {
             dump_steps_given = true;
-            for (const std::string_view part : detail::split_list(value())) {
+            for (const std::string_view part : detail::split_list(line.value())) {
                 result.dump_steps.push_back(detail::number<std::uint64_t>(option, part, 0, 1'000'000'000));
             }
         } else if (option == "--fault") {
-            result.injected = detail::parse_fault(value());
+            result.injected = detail::parse_fault(line.value());
         } else {
-            throw usage_error("unknown option '" + std::string(argument) + "'");
+            line.refuse();
         }
     }
     if (result.injected && !settings_given) result.settings = {setting::strict};

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "dataset.hpp"
+#include "../digits/dataset.hpp"
 
 /// A small model that tells how hard each sample is, before the real training starts.
 namespace trainer {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "random.hpp"
+#include "../digits/random.hpp"
 
 namespace trainer {
 

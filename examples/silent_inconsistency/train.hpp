@@ -8,17 +8,16 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/element.hpp>
 #include <collprobe/record.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/summary.hpp>
 
+#include "../digits/output_file.hpp"
+#include "../digits/progress.hpp"
 #include "conclusion.hpp"
 #include "dump.hpp"
 #include "job.hpp"
 #include "options.hpp"
-#include "output_file.hpp"
-#include "progress.hpp"
 
 namespace trainer {
 
@@ -59,18 +58,6 @@ run_result train(const job& work, output_file* jsonl, progress& shown, RunRanks 
             result.history.summarize(), {{"test_accuracy", result.test_accuracy}}));
     }
     return result;
-}
-
-/// Calls `fn` with a value of the type that gradients travel as.
-template <class Fn>
-auto with_wire_type(wire_element element, Fn fn)
-{
-    switch (element) {
-    case wire_element::bfloat16: return fn(collprobe::bfloat16{});
-    case wire_element::half: return fn(collprobe::half{});
-    case wire_element::float32: break;
-    }
-    return fn(float{});
 }
 
 } // namespace trainer

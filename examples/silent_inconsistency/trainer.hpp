@@ -14,10 +14,10 @@
 #include <collprobe/record.hpp>
 #include <collprobe/view.hpp>
 
+#include "../digits/model.hpp"
 #include "dump.hpp"
 #include "faults.hpp"
 #include "job.hpp"
-#include "model.hpp"
 
 namespace trainer {
 

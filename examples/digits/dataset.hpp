@@ -13,7 +13,13 @@
 #include "file_error.hpp"
 #include "random.hpp"
 
+#ifndef COLLPROBE_EXAMPLE_DATA
+#define COLLPROBE_EXAMPLE_DATA "examples/data"
+#endif
+
 namespace trainer {
+
+inline const std::string default_digits = std::string(COLLPROBE_EXAMPLE_DATA) + "/optdigits.csv";
 
 inline constexpr std::size_t pixels = 64;
 inline constexpr std::size_t classes = 10;

@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+
+# examples/world_size as a user runs it.
+if(NOT COLLPROBE_BUILD_EXAMPLES)
+    add_executable(world_size ${PROJECT_SOURCE_DIR}/examples/world_size/main.cpp)
+    target_link_libraries(world_size PRIVATE collprobe::collprobe)
+    target_compile_definitions(world_size PRIVATE COLLPROBE_EXAMPLE_DATA="${PROJECT_SOURCE_DIR}/examples/data")
+endif()
+set(world_size $<TARGET_FILE:world_size>)
+find_package(Python3 COMPONENTS Interpreter)
+
+# collprobe_add_world_size_test(<name> RUN program argument... CODE n [OUT regex...] [ERR regex...] [NOT_OUT regex]
+#     [THEN program argument...])
+function(collprobe_add_world_size_test name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "CODE;NOT_OUT" "RUN;OUT;ERR;THEN")
+    add_test(NAME world_size.${name} COMMAND ${CMAKE_COMMAND} "-DCOMMAND=${arg_RUN}" -DCODE=${arg_CODE}
+        "-DOUT=${arg_OUT}" "-DERR=${arg_ERR}" "-DNOT_OUT=${arg_NOT_OUT}" "-DTHEN=${arg_THEN}"
+        -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/expect.cmake)
+    set_tests_properties(world_size.${name} PROPERTIES TIMEOUT 300 LABELS trainer ENVIRONMENT "${sanitizer_options}")
+endfunction()
+
+collprobe_add_world_size_test(help RUN ${world_size} --help CODE 0 OUT "--communicator KIND")
+collprobe_add_world_size_test(uneven_ranks RUN ${world_size} --ranks 2,3 CODE 2
+    ERR "--ranks: 16 micro-batches cannot be dealt out evenly to 3 ranks" "--help")
+collprobe_add_world_size_test(unknown_option RUN ${world_size} --rank 2 CODE 2 ERR "unknown option '--rank'")
+collprobe_add_world_size_test(no_data RUN ${world_size} --data ${scratch}/none.csv CODE 1 ERR "cannot read .*/none.csv'")
+collprobe_add_world_size_test(one_run RUN ${world_size} --ranks 4 --steps 3 --reductions native CODE 0
+    OUT "native: one run, nothing to compare it with")
+
+# The contracts leave no trace of the number of ranks, whatever the order; the native sum does.
+foreach(element IN ITEMS float bfloat16 half)
+    foreach(order IN ITEMS ring tree linear)
+        if(NOT element STREQUAL "float" AND NOT order STREQUAL "ring")
+            continue()
+        endif()
+        set(file ${scratch}/world_size_${element}_${order}.jsonl)
+        set(check "")
+        if(Python3_FOUND)
+            set(all_runs native order_invariant correctly_rounded)
+            list(TRANSFORM all_runs REPLACE "(.+)" "\\1:2x8,\\1:4x4,\\1:8x2,\\1:16x1")
+            list(JOIN all_runs "," all_runs)
+            set(check THEN ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/check_world_size.py ${element} ${all_runs} ${file})
+        endif()
+        collprobe_add_world_size_test(${element}_${order}
+            RUN ${world_size} --element ${element} --order ${order} --steps 20 --jsonl ${file} CODE 0
+            OUT "order of the native all-reduce: ${order}" "native: the same gradients, added in another order"
+                "order_invariant: the number of ranks leaves no trace: 4 runs, one digest"
+                "correctly_rounded: the number of ranks leaves no trace: 4 runs, one digest"
+            NOT_OUT "native: the number of ranks leaves no trace" ${check})
+        set_tests_properties(world_size.${element}_${order} PROPERTIES FIXTURES_SETUP world_size_files)
+    endforeach()
+endforeach()
+function(collprobe_add_digest_test name)
+    add_test(NAME world_size.${name}
+        COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/check_world_size.py float any ${ARGN})
+    set_tests_properties(world_size.${name} PROPERTIES TIMEOUT 60 LABELS trainer FIXTURES_REQUIRED world_size_files)
+endfunction()
+set(of_local ${scratch}/world_size_float_ring.jsonl ${scratch}/world_size_float_tree.jsonl
+    ${scratch}/world_size_float_linear.jsonl)
+if(Python3_FOUND)
+    collprobe_add_digest_test(one_digest_over_all_orders ${of_local})
+    # Another seed is another run: the check must see it.
+    set(other ${scratch}/world_size_other_seed.jsonl)
+    collprobe_add_world_size_test(other_seed RUN ${world_size} --seed 2 --steps 20 --jsonl ${other} CODE 0)
+    set_tests_properties(world_size.other_seed PROPERTIES FIXTURES_SETUP world_size_files)
+    collprobe_add_digest_test(another_digest_is_noticed ${of_local} ${other})
+    set_tests_properties(world_size.another_digest_is_noticed PROPERTIES PASS_REGULAR_EXPRESSION "AssertionError: .*'order_invariant': {'[0-9a-f]+', '[0-9a-f]+'}")
+endif()
+
+if(NOT COLLPROBE_BUILD_EXAMPLES OR NOT TARGET collprobe::mpi)
+    collprobe_add_world_size_test(mpi_not_built RUN ${world_size} --communicator mpi CODE 1 ERR "built without MPI")
+    return()
+endif()
+foreach(n IN ITEMS 2 4)
+    set(file ${scratch}/world_size_mpi_${n}.jsonl)
+    collprobe_add_world_size_test(mpi_${n}_ranks CODE 0 OUT "order of the native all-reduce: MPI's own"
+        RUN ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${n} ${MPIEXEC_PREFLAGS} ${world_size} ${MPIEXEC_POSTFLAGS}
+            --communicator mpi --steps 20 --jsonl ${file})
+    # Open MPI refuses to run as root, and more ranks than cores, unless told so.
+    set_tests_properties(world_size.mpi_${n}_ranks PROPERTIES LABELS "trainer;mpi" PROCESSORS ${n}
+        FIXTURES_SETUP world_size_files
+        ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1")
+    list(APPEND of_mpi ${file})
+endforeach()
+if(Python3_FOUND)
+    collprobe_add_digest_test(one_digest_over_local_and_mpi ${scratch}/world_size_float_ring.jsonl ${of_mpi})
+endif()
