@@ -100,11 +100,6 @@ private:
     void stream() const
     {
         const blocking_mode mode = comm_.settings().mode;
-        if (on_.get() == nullptr && on_.is_per_thread()) {
-            fail("stream is null, which is the per-thread stream in this program and the legacy stream in NCCL: "
-                 "the collective would not be ordered behind the caller's work",
-                status::unsupported);
-        }
         if (on_.is_per_thread()) {
             if (mode == blocking_mode::blocking) return;
             // NVIDIA/nccl issue 1976.

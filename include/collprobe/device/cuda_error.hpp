@@ -107,8 +107,10 @@ inline std::string describe(cudaError_t code)
 inline std::string describe(int device, cudaStream_t stream)
 {
     char handle[2 * sizeof(void*) + 16];
-    if (stream == nullptr) {
+    if (stream == nullptr || stream == cudaStreamLegacy) {
         std::snprintf(handle, sizeof(handle), "default stream");
+    } else if (stream == cudaStreamPerThread) {
+        std::snprintf(handle, sizeof(handle), "per-thread stream");
     } else {
         std::snprintf(handle, sizeof(handle), "stream %p", static_cast<void*>(stream));
     }

@@ -38,33 +38,41 @@ inline std::uint64_t this_thread_number() noexcept
     return own;
 }
 
+/// Whether this translation unit means cudaStreamPerThread by a null handle, and not cudaStreamLegacy.
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+constexpr bool null_is_per_thread = true;
+#else
+constexpr bool null_is_per_thread = false;
+#endif
+
 } // namespace detail
 
 /// A borrowed `cudaStream_t`, which converts to it: the trainer's stream as it is. Copy it freely; it
 /// must not outlive the stream. Any thread may use it.
 ///
 /// It may be a default stream (`cudaStream_t{}`, `cudaStreamLegacy`, `cudaStreamPerThread`); the
-/// literals `nullptr` and `0` are refused, since they are mistakes more often than not.
+/// literals `nullptr` and `0` are refused, since they are mistakes more often than not. `cudaStream_t{}`
+/// becomes the one of the other two that it means where it is converted, in a translation unit compiled
+/// for legacy or for per-thread default streams: the library's code is shared by units of both kinds, and
+/// there a null handle would mean what the linker chose.
 class stream_ref {
 public:
-    stream_ref(cudaStream_t handle) noexcept : handle_(handle) {}
+    // The parameter makes functions of their own of what differs between translation units.
+    template <bool per_thread = detail::null_is_per_thread>
+    stream_ref(cudaStream_t handle) noexcept
+        : handle_(handle != nullptr ? handle : per_thread ? cudaStreamPerThread : cudaStreamLegacy)
+    {
+    }
     stream_ref(std::nullptr_t) = delete;
     stream_ref(int) = delete;
 
+    /// Null only of a stream that was moved from.
     cudaStream_t get() const noexcept { return handle_; }
 
-    /// Whether it is a default stream of either kind that has no handle of its own: `cudaStream_t{}`
-    /// or `cudaStreamLegacy`.
-    bool is_default() const noexcept { return handle_ == nullptr || handle_ == cudaStreamLegacy; }
-    /// Whether it means another stream on every thread: `cudaStreamPerThread`, or `cudaStream_t{}` in
-    /// a translation unit compiled for per-thread default streams.
-    bool is_per_thread() const noexcept
-    {
-#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-        if (handle_ == nullptr) return true;
-#endif
-        return handle_ == cudaStreamPerThread;
-    }
+    /// Whether it is the legacy default stream.
+    bool is_default() const noexcept { return handle_ == cudaStreamLegacy; }
+    /// Whether it is the per-thread default stream, another one on every thread.
+    bool is_per_thread() const noexcept { return handle_ == cudaStreamPerThread; }
 
     stream_id id(call_site where = call_site::current()) const
     {
