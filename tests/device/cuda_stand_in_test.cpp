@@ -82,6 +82,7 @@ TEST_CASE("a stream_ref takes any stream that a trainer has, and no literal")
     const cuda::stream other;
     CHECK_FALSE(plain == other.get());
     CHECK(cuda::stream_ref(cudaStream_t{}).is_default());
+    CHECK(cuda::stream_ref(cudaStream_t{}) == cuda::stream_ref(cudaStreamLegacy));
     CHECK(cuda::stream_ref(cudaStreamLegacy).is_default());
     CHECK_FALSE(cuda::stream_ref(cudaStreamLegacy).is_per_thread());
     CHECK(cuda::stream_ref(cudaStreamPerThread).is_per_thread());
@@ -533,6 +534,19 @@ TEST_CASE("every call that fails is named, with device and stream, and leaves no
     CHECK(error_of([] { const cuda::workspace fresh; }));
     CHECK(stand_in::live_allocations() == live);
     stream.synchronize(soon_ms);
+}
+
+TEST_CASE("fill refuses a destination that is not aligned, and launches nothing")
+{
+    stand_in::reset();
+    const cuda::stream stream;
+    cuda::pinned_buffer<double> values(4);
+    auto* const shifted = reinterpret_cast<double*>(reinterpret_cast<unsigned char*>(values.data()) + 4);
+    CHECK(contains(refusal([&] { device::fill(stream, view(shifted, 2), 1.0); }), "aligned"));
+    CHECK(stand_in::calls("cudaLaunchKernel") == 0);
+    device::fill(stream, view(values), 1.0);
+    stream.synchronize(soon_ms);
+    CHECK(values[3] == 1.0);
 }
 
 TEST_CASE("messages name the line of the caller")

@@ -57,6 +57,31 @@ TEST_CASE("slots - a function of the count, even numbers of rounds, at most 4096
     }
 }
 
+TEST_CASE("slots - no more elements than 32 bits count, or they are told apart")
+{
+    constexpr std::uint64_t limit = std::uint64_t{1} << 44;
+    for (const std::uint64_t bytes : {1u, 2u, 4u, 8u}) {
+        const std::uint64_t per_round = detail::round_bytes / bytes;
+        // The longest slots that are whole multiples of four rounds and still fit.
+        const std::uint64_t longest = 0xffffffffu / (4 * per_round) * (4 * per_round);
+        CHECK(longest * 4096 < limit);
+        for (const std::uint64_t count : {std::uint64_t{1}, limit / 2, longest * 4096 - 1, longest * 4096}) {
+            const detail::slot_plan plan = detail::plan_slots(count, bytes);
+            CAPTURE(count);
+            CHECK(detail::has_countable_slots(plan));
+            CHECK(plan.slots <= 4096);
+            CHECK((plan.slots - 1) * plan.length < count);
+            CHECK(count - (plan.slots - 1) * plan.length <= plan.length);
+        }
+        for (const std::uint64_t count : {longest * 4096 + 1, limit, limit + 1, ~std::uint64_t{0}}) {
+            const detail::slot_plan plan = detail::plan_slots(count, bytes);
+            CAPTURE(count);
+            CHECK_FALSE(detail::has_countable_slots(plan));
+            CHECK(plan.slots <= 4096);
+        }
+    }
+}
+
 TEST_CASE("the schedule of the kernels gives the statistics of the host - sizes around every boundary")
 {
     adversarial::for_each_type([](auto sample) {

@@ -74,13 +74,15 @@ struct device {
     }
 
     /// Sets every element of `destination` to `value`. Cost: one write.
-    /// \throws error `invalid_argument` if it is null with a count above 0; `device_failure`.
+    /// \throws error `invalid_argument` if it is null with a count above 0 or not aligned for its elements;
+    /// `device_failure`.
     template <class T>
     static void fill(stream_ref on, view<T> destination, std::type_identity_t<T> value,
         call_site where = call_site::current())
     {
         require(destination.empty() || destination.data() != nullptr, "fill",
             "destination is null with a count above 0", where);
+        require(destination.aligned(), "fill", "destination is not aligned for its elements", where);
         if (destination.empty()) return;
         for_each(on, destination.count(), detail::fill_body<T>{destination.data(), value});
     }
@@ -102,6 +104,7 @@ struct device {
     /// Reduces `count` elements to `*result`, in device or pinned memory, in one pass over what
     /// `reducer` reads. Partial results cover fixed blocks and are merged in a fixed order: the same
     /// input gives the same bits. `scratch` belongs to this stream until the reduction is done.
+    /// \throws error `invalid_argument` from about 2^44 elements on; `device_failure`.
     template <class Reducer, class Result>
     static void reduce(
         stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch);

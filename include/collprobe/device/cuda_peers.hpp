@@ -44,6 +44,10 @@ inline void make_current(device, int ordinal, call_site where = call_site::curre
 
 /// Lets kernels on `ordinal` read and write what is allocated on `peer`, from now on and for the whole
 /// process. Nothing to do for one device or where it was done before.
+///
+/// That is memory of `cudaMalloc`, which all buffers of this library have. Memory of a pool
+/// (`cudaMallocAsync`) or of `cuMemCreate` stays closed to peers until its owner opens it: by
+/// `cudaMemPoolSetAccess` on the pool, by `cuMemSetAccess` on the range.
 /// \throws error `unsupported` if the machine does not connect the two; `device_failure`.
 inline void enable_peer_access(device, int ordinal, int peer, call_site where = call_site::current())
 {

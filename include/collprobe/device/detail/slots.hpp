@@ -19,6 +19,10 @@ struct slot_plan {
     std::uint64_t slots;
 };
 
+/// Whether a block can count the elements of a slot: kernels do so in 32 bits. False from about 2^44
+/// elements on.
+constexpr bool has_countable_slots(const slot_plan& plan) noexcept { return plan.length <= 0xffffffffu; }
+
 /// Cuts `count` elements into at most 4096 slots of an even number of rounds. A function of the count
 /// alone: neither the GPU nor the number of blocks changes what is added to what.
 ///
