@@ -61,7 +61,7 @@ public:
         for (std::size_t rank = 0; rank < cosines.size(); ++rank)
             leave_one_out_[rank].push_back(cosines[rank]);
         for (const suspect& named : record.suspects) note(named, record.step);
-        suspicious_steps_ += record.suspects.empty() ? 0 : 1;
+        suspicious_steps_ += record.suspects.empty() ? 0u : 1u;
         ++steps_;
     }
 

@@ -20,11 +20,14 @@ template <class V>
 {
 #if COLLPROBE_ISA_WIDTH == 32
     using v8si = vector<int, 32>;
-    return (words64)__builtin_ia32_pmuludq256((v8si)a, (v8si)b);
+    return reinterpret_cast<words64>(
+        __builtin_ia32_pmuludq256(reinterpret_cast<v8si>(a), reinterpret_cast<v8si>(b)));
 #elif defined(COLLPROBE_ISA_AVX512) && !defined(__clang__)
     using v16si = vector<int, 64>;
     using v8di = vector<long long, 64>;
-    return (words64)__builtin_ia32_pmuludq512_mask((v16si)a, (v16si)b, v8di{}, -1);
+    constexpr unsigned char all_lanes = 0xff;
+    return reinterpret_cast<words64>(__builtin_ia32_pmuludq512_mask(
+        reinterpret_cast<v16si>(a), reinterpret_cast<v16si>(b), v8di{}, all_lanes));
 #else
     return (a & 0xffffffffu) * (b & 0xffffffffu); // clang sees the instruction in this
 #endif

@@ -32,7 +32,8 @@ template <class Narrow>
     constexpr char all_lanes = -1;
     if constexpr (std::is_same_v<from, float>)
         return __builtin_ia32_cvtps2pd512_mask(x, doubles{}, all_lanes, current_direction);
-    else if constexpr (std::is_same_v<from, int>) return __builtin_ia32_cvtdq2pd512_mask(x, doubles{}, all_lanes);
+    else if constexpr (std::is_same_v<from, int>)
+        return __builtin_ia32_cvtdq2pd512_mask(x, doubles{}, static_cast<unsigned char>(all_lanes));
 #endif
     return __builtin_convertvector(x, doubles);
 }
@@ -46,17 +47,17 @@ template <int group, class T>
     using ints = vector<int, 32>;
     if constexpr (std::is_same_v<T, bfloat16>) {
         const auto pairs = load<words>(from);
-        return (floats)(group == 0 ? pairs << 16 : pairs & 0xffff0000u);
+        return reinterpret_cast<floats>(group == 0 ? pairs << 16 : pairs & 0xffff0000u);
     } else if constexpr (std::is_same_v<T, half>) {
-        return (floats)__builtin_ia32_vcvtph2ps256(load<vector<short, 16>>(from + 8 * group));
+        return reinterpret_cast<floats>(__builtin_ia32_vcvtph2ps256(load<vector<short, 16>>(from + 8 * group)));
     } else {
 #if defined(__clang__)
         return __builtin_convertvector(load<vector<T, 8>>(from + 8 * group), ints);
 #else
         using v16qi = vector<char, 16>;
-        const auto bytes = (v16qi)vector<long long, 16>{load<long long>(from + 8 * group), 0};
-        if constexpr (std::is_same_v<T, std::int8_t>) return (ints)__builtin_ia32_pmovsxbd256(bytes);
-        else return (ints)__builtin_ia32_pmovzxbd256(bytes);
+        const auto bytes = reinterpret_cast<v16qi>(vector<long long, 16>{load<long long>(from + 8 * group), 0});
+        if constexpr (std::is_same_v<T, std::int8_t>) return reinterpret_cast<ints>(__builtin_ia32_pmovsxbd256(bytes));
+        else return reinterpret_cast<ints>(__builtin_ia32_pmovzxbd256(bytes));
 #endif
     }
 }
@@ -69,7 +70,8 @@ template <class V>
     return __builtin_shufflevector(x, x, 4, 5, 6, 7);
 #else
     using lane = std::remove_cvref_t<decltype(x[0])>;
-    return (vector<lane, 16>)__builtin_ia32_extract128i256((vector<long long, 32>)x, 1);
+    return reinterpret_cast<vector<lane, 16>>(
+        __builtin_ia32_extract128i256(reinterpret_cast<vector<long long, 32>>(x), 1));
 #endif
 }
 
@@ -93,7 +95,7 @@ template <int k, class T>
         // AVX2 converts signed integers only: shift the range, exactly, before and after.
         using narrow = vector<std::uint32_t, width / 2>;
         using signed_narrow = vector<int, width / 2>;
-        return hidden(convert((signed_narrow)(load<narrow>(from + k * lanes) ^ 0x80000000u)) + 0x1p31);
+        return hidden(convert(reinterpret_cast<signed_narrow>(load<narrow>(from + k * lanes) ^ 0x80000000u)) + 0x1p31);
     } else {
 #if defined(__clang__) && defined(COLLPROBE_ISA_AVX512)
         asm("" : "+r"(from)); // else clang 14 cuts the load up, seeing that a wider one covers it
@@ -163,23 +165,23 @@ struct range_lanes {
     [[gnu::always_inline]] explicit range_lanes(const T* from) noexcept
     {
         if constexpr (!is_float || is_double) minimum = maximum = load<native_vector>(from);
-        if constexpr (is_double) least = (native_vector)((unsigned_vector)minimum & size_mask);
+        if constexpr (is_double) least = reinterpret_cast<native_vector>(reinterpret_cast<unsigned_vector>(minimum) & size_mask);
     }
 
     [[gnu::always_inline]] void add(unsigned_vector bits) noexcept
     {
         if constexpr (!is_float) {
-            minimum = lanewise_minimum((native_vector)bits, minimum);
-            maximum = lanewise_maximum((native_vector)bits, maximum);
-            zeros -= (unsigned_vector)(bits == 0);
+            minimum = lanewise_minimum(reinterpret_cast<native_vector>(bits), minimum);
+            maximum = lanewise_maximum(reinterpret_cast<native_vector>(bits), maximum);
+            zeros -= reinterpret_cast<unsigned_vector>(bits == 0);
         } else if constexpr (is_double) {
             const unsigned_vector size = bits & size_mask;
-            minimum = lanewise_minimum((native_vector)bits, minimum);
-            maximum = lanewise_maximum((native_vector)bits, maximum);
-            least = lanewise_minimum((native_vector)size, least);
-            top = lanewise_maximum((dwords)size, top);
+            minimum = lanewise_minimum(reinterpret_cast<native_vector>(bits), minimum);
+            maximum = lanewise_maximum(reinterpret_cast<native_vector>(bits), maximum);
+            least = lanewise_minimum(reinterpret_cast<native_vector>(size), least);
+            top = lanewise_maximum(reinterpret_cast<dwords>(size), top);
         } else {
-            signed_maximum = lanewise_maximum((signed_vector)bits, signed_maximum);
+            signed_maximum = lanewise_maximum(reinterpret_cast<signed_vector>(bits), signed_maximum);
             unsigned_maximum = lanewise_maximum(bits, unsigned_maximum);
             least_magnitude = lanewise_minimum(bits + bits, least_magnitude);
         }
@@ -232,9 +234,10 @@ template <class T>
     unsigned_vector nonzero = {};
     unsigned_vector normal = {};
     for (std::uint64_t i = 0; i < whole; i += per_vector) {
-        const auto size = (signed_vector)(load<unsigned_vector>(data + i) & static_cast<bits_type>(~traits::sign_mask));
-        nonzero -= (unsigned_vector)(size > 0);
-        normal -= (unsigned_vector)(size > largest_tiny);
+        const auto size = reinterpret_cast<signed_vector>(
+            load<unsigned_vector>(data + i) & static_cast<bits_type>(~traits::sign_mask));
+        nonzero -= reinterpret_cast<unsigned_vector>(size > 0);
+        normal -= reinterpret_cast<unsigned_vector>(size > largest_tiny);
     }
     out.zero = whole;
     for (unsigned lane = 0; lane < per_vector; ++lane) {
@@ -306,7 +309,7 @@ private:
     }
     [[gnu::always_inline]] static doubles magnitude(doubles x) noexcept
     {
-        return (doubles)((words64)x & 0x7fffffffffffffffu);
+        return reinterpret_cast<doubles>(reinterpret_cast<words64>(x) & 0x7fffffffffffffffu);
     }
 };
 

@@ -227,8 +227,8 @@ public:
             if (!is_finite(element)) return rare.add(kind_of(element), offset);
         }
         if constexpr (features.moments) {
-            counts.zero += is_zero(element) ? 1 : 0;
-            counts.small += is_zero(element) || is_subnormal(element) ? 1 : 0;
+            counts.zero += is_zero(element) ? 1u : 0u;
+            counts.small += is_zero(element) || is_subnormal(element) ? 1u : 0u;
         }
         counts.range.add(element);
         const double x = widen(element);
@@ -348,8 +348,8 @@ private:
         COLLPROBE_UNROLL
         for (unsigned e = 0; e < per_vector; ++e) {
             const T x = element_of<T>(words, e);
-            counts.zero += is_zero(x) ? 1 : 0;
-            counts.small += (to_bits(x) & element_traits<T>::exponent_mask) == 0 ? 1 : 0;
+            counts.zero += is_zero(x) ? 1u : 0u;
+            counts.small += (to_bits(x) & element_traits<T>::exponent_mask) == 0 ? 1u : 0u;
         }
     }
 
@@ -387,7 +387,7 @@ private:
         } else {
             if constexpr (features.moments) {
                 COLLPROBE_UNROLL
-                for (unsigned e = 0; e < per_vector; ++e) counts.zero += is_zero(element_of<T>(words, e)) ? 1 : 0;
+                for (unsigned e = 0; e < per_vector; ++e) counts.zero += is_zero(element_of<T>(words, e)) ? 1u : 0u;
             }
             add_numbers(words);
         }
