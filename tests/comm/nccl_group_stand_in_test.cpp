@@ -83,7 +83,7 @@ TEST_CASE("the stand-in notices who frees a communicator before its group ends")
 {
     for (const bool elsewhere : {false, true}) {
         const std::uint64_t before = stand_in::nccl::dead_handle_calls();
-        run_each_nccl(2, {}, [&](nccl::communicator& owner) {
+        run_each_nccl(2, {.mode = blocking_mode::blocking}, [&](nccl::communicator& owner) {
             const cuda::stream stream;
             device_values<float> values(4, 1.0f);
             if (owner.rank() == 1) return;
@@ -302,6 +302,45 @@ TEST_CASE("whichever allocation fails, an adopted communicator is aborted")
     }
     CHECK(adopted);
     CHECK(refused > 0);
+}
+
+TEST_CASE("whichever allocation fails, a split leaks no communicator")
+{
+    const clean_stand_in clean;
+    bool split = false;
+    long refused = 0;
+    const nccl::options settings{
+        .name = "a name that does not fit into a string itself", .mode = blocking_mode::blocking};
+    while (!split && refused < 100) {
+        check_all(run_each_nccl(1, settings, [&](nccl::communicator& comm) {
+            try {
+                failing_allocation = refused + 1;
+                const auto part = comm.split(0, 0);
+                split = std::exchange(failing_allocation, 0) != 0;
+                if (!split) ++refused; // a failure that was got over
+            } catch (const std::bad_alloc&) {
+                ++refused;
+            }
+        }, deadline_s));
+        CHECK(stand_in::nccl::live_communicators() == 0);
+    }
+    CHECK(split);
+    CHECK(refused > 0);
+}
+
+TEST_CASE("what a failed split has made is aborted with its parent")
+{
+    const clean_stand_in clean;
+    for (const bool aborts : {true, false}) {
+        const nccl::options settings{.mode = blocking_mode::blocking,
+            .abort_on_failure = aborts ? nccl::abort_policy::if_owned : nccl::abort_policy::never};
+        check_all(run_each_nccl(1, settings, [](nccl::communicator& comm) {
+            stand_in::fail_next("ncclCommGetAsyncError", ncclSystemError, 1); // when it asks for the result
+            require(has(error_of([&] { (void)comm.split(0, 0); }), status::device_failure, "ncclSystemError"),
+                "the split must fail");
+        }, deadline_s));
+        CHECK(stand_in::nccl::live_communicators() == 0);
+    }
 }
 
 TEST_CASE("whichever allocation fails, the destructor of a group that fails throws nothing")

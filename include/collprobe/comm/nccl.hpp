@@ -428,9 +428,9 @@ inline std::optional<communicator> communicator_ref::split(int color, int key, c
             handle_->origin("split", where), {rank()});
     }
     const cuda::device_guard current(handle_->device(), where);
-    const auto [part, settings] = handle_->split(color, key, where);
+    auto [part, settings] = handle_->split(color, key, where);
     if (part == nullptr) return std::nullopt;
-    return communicator::adopt(part, settings, where);
+    return communicator::adopt(part, std::move(settings), where);
 }
 
 static_assert(full_communicator<communicator_ref, float> && full_communicator<communicator_ref, half>);

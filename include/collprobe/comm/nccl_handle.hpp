@@ -267,7 +267,8 @@ public:
             verify({.call = collective::split}, false, verifier_->stream, where);
         }
         const std::uint64_t number = splits_++;
-        // NCCL may write the result after this call has given up, unless it was aborted.
+        std::pair<ncclComm_t, options> made(nullptr, settings_);
+        made.second.name += "/split" + std::to_string(number) + ".color" + std::to_string(color);
         auto* const part = new ncclComm_t(nullptr);
         try {
             enqueue("ncclCommSplit", call, where, [&](ncclComm_t comm) {
@@ -277,14 +278,14 @@ public:
                 return result == ncclSuccess ? ncclInProgress : result;
             });
         } catch (...) {
-            if (!alive_.load()) delete part;
+            // NCCL may still be making it, on a thread of its own, until an abort has ended that.
+            orphan_.store(part);
+            if (aborted_.load()) abort_orphan();
             throw;
         }
-        std::pair<ncclComm_t, options> result(*part, settings_);
+        made.first = *part;
         delete part;
-        result.second.name
-            += "/split" + std::to_string(number) + ".color" + std::to_string(color);
-        return result;
+        return made;
     }
 
     /// Makes `call(ncclComm_t)`, which returns an `ncclResult_t`, and returns when what it does is
@@ -527,8 +528,18 @@ private:
             const device_keeper before;
             const cuda::device_guard current(device_, std::nothrow);
             (void)ncclCommAbort(comm_);
+            aborted_ = true;
+            abort_orphan();
         };
         if (!outside_group(abort)) abort();
+    }
+
+    /// What a split has made that failed. NCCL makes nothing any more.
+    void abort_orphan() noexcept
+    {
+        const ncclComm_t* const part = orphan_.exchange(nullptr);
+        if (part != nullptr && *part != nullptr) (void)ncclCommAbort(*part);
+        delete part;
     }
 
     void finalize_and_destroy() noexcept
@@ -537,6 +548,7 @@ private:
         const cuda::device_guard current(device_, std::nothrow);
         // Finalising what is under way is an error of use, so all must be enqueued.
         await_quietly();
+        abort_orphan();
         ncclResult_t state = ncclCommFinalize(comm_);
         if (state == ncclInProgress) state = await_quietly();
         if (alive_.exchange(false)) (void)(state == ncclSuccess ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
@@ -579,8 +591,11 @@ private:
 
     [[noreturn]] void throw_failure(const char* call, call_site where) const
     {
-        const failure& cause = *failure_.load(std::memory_order_seq_cst);
-        throw error(cause.code, cause.message, origin(call, where), cause.culprits);
+        const failure* const cause = failure_.load(std::memory_order_seq_cst);
+        if (cause == nullptr) { // yet
+            throw error(status::invalid_argument, "the communicator is being destroyed", origin(call, where));
+        }
+        throw error(cause->code, cause->message, origin(call, where), cause->culprits);
     }
 
     ncclComm_t comm_;
@@ -595,7 +610,9 @@ private:
     std::atomic<failure*> failure_{nullptr};
     std::atomic<int> calls_{0};
     std::atomic<bool> alive_{true};
+    std::atomic<bool> aborted_{false};
     std::atomic<bool> hangs_{false}; // perhaps
+    std::atomic<ncclComm_t*> orphan_{nullptr}; // where a split that failed writes, and its communicator
     collprobe::detail::mutex group_guard_; // of the two below
     membership group_ = membership::none;
     farewell due_ = farewell::none;
