@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include <collprobe/probe/detail/slot_statistics.hpp>
@@ -128,6 +129,19 @@ Value merge_slots(const std::vector<slot_result>& slots, Of of)
     return merge_block(values);
 }
 
+/// What a pass that loads the words in `wanted` only sees of a slot.
+inline statistics only(const statistics& slot, std::uint32_t wanted)
+{
+    std::uint64_t words[sizeof(statistics) / 8];
+    std::memcpy(words, &slot, sizeof(slot));
+    for (unsigned word = 0; word < sizeof(statistics) / 8; ++word) {
+        if ((wanted >> word) % 2 == 0) words[word] = 0;
+    }
+    statistics result;
+    std::memcpy(&result, words, sizeof(result));
+    return result;
+}
+
 template <element T, scan::scan_features features>
 slot_result reduce(const scan::scan_input<T>& input, std::uint64_t count)
 {
@@ -139,23 +153,25 @@ slot_result reduce(const scan::scan_input<T>& input, std::uint64_t count)
         slots.push_back(
             reduce_slot<T, features>(input, first, static_cast<std::uint32_t>(left < plan.length ? left : plan.length)));
     }
+    using words = scan::slot_words<T>;
     slot_result result;
     result.value.type = element_traits<T>::type;
     result.value.has_digest = features.digest ? 1 : 0;
     const auto counts = merge_slots<scan::slot_counts>(
-        slots, [](const slot_result& slot) { return scan::slot_counts::of(slot.value); });
+        slots, [](const slot_result& slot) { return scan::slot_counts::of(only(slot.value, words::counts)); });
     const auto digest = merge_slots<scan::digest_totals>(slots,
         [](const slot_result& slot) { return scan::digest_totals{slot.digest.first, slot.digest.second}; });
     const auto extent = merge_slots<scan::slot_extent>(
-        slots, [](const slot_result& slot) { return scan::slot_extent::of(slot.value); });
+        slots, [](const slot_result& slot) { return scan::slot_extent::of(only(slot.value, words::extent)); });
     scan::open_result<T>(counts, extent, result.value);
     const std::int32_t scale = result.value.scale;
     const auto sums = merge_slots<scan::slot_sums>(
-        slots, [&](const slot_result& slot) { return scan::slot_sums::of<T>(slot.value, scale); });
+        slots, [&](const slot_result& slot) { return scan::slot_sums::of<T>(only(slot.value, words::sums), scale); });
     const double mean = scan::sum_result(sums, result.value);
     if constexpr (features.moments) {
-        const auto distances = merge_slots<scan::slot_distances>(
-            slots, [&](const slot_result& slot) { return scan::slot_distances::of<T>(slot.value, scale, mean); });
+        const auto distances = merge_slots<scan::slot_distances>(slots, [&](const slot_result& slot) {
+            return scan::slot_distances::of<T>(only(slot.value, words::distances), scale, mean);
+        });
         scan::close_result(distances, mean, result.value);
     }
     result.digest = {digest.first, digest.second, counts.count * sizeof(T)};

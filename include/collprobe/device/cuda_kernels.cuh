@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -91,26 +92,38 @@ struct block_merge {
     }
 };
 
-/// The slots' partial results in a workspace.
+/// The slots' partial results in a workspace: the first word of each slot, then the second of each and so
+/// on, so that threads which read neighbouring slots read neighbouring words.
 struct partial_results {
-    unsigned char* memory;
+    unsigned long long* words;
+
+    /// The first word; the others are at constant distances from it.
+    __device__ unsigned long long* at(unsigned slot) const { return words + slot; }
+
+    template <class Partial>
+    struct words_of {
+        static_assert(std::is_trivially_copyable_v<Partial> && sizeof(Partial) % 8 == 0);
+        static_assert(sizeof(Partial) <= workspace::max_partial_bytes);
+        static constexpr unsigned count = sizeof(Partial) / 8;
+        std::uint64_t word[count];
+    };
 
     template <class Partial>
     __device__ void write(unsigned slot, const Partial& partial) const
     {
-        *static_cast<Partial*>(static_cast<void*>(memory + slot * workspace::max_partial_bytes)) = partial;
+        const auto raw = collprobe::detail::bit_cast<words_of<Partial>>(partial);
+#pragma unroll
+        for (std::size_t i = 0; i < words_of<Partial>::count; ++i) at(slot)[i * workspace::slots] = raw.word[i];
     }
-    /// Past the first-level cache, which does not see what other multiprocessors write.
-    template <class Partial>
+    /// Past the first-level cache, which does not see what other multiprocessors write. Word w is read if bit
+    /// w of `wanted` is set, and 0 else: the compiler drops no such read by itself.
+    template <class Partial, std::uint32_t wanted = ~std::uint32_t{0}>
     __device__ Partial read(unsigned slot) const
     {
-        static_assert(std::is_trivially_copyable_v<Partial> && sizeof(Partial) % 8 == 0);
-        struct words {
-            std::uint64_t word[sizeof(Partial) / 8];
-        } raw;
-        const auto* const from = reinterpret_cast<const unsigned long long*>(memory + slot * workspace::max_partial_bytes);
+        words_of<Partial> raw;
 #pragma unroll
-        for (unsigned i = 0; i < sizeof(Partial) / 8; ++i) raw.word[i] = __ldcg(from + i);
+        for (std::size_t i = 0; i < words_of<Partial>::count; ++i)
+            raw.word[i] = (wanted >> i) % 2 != 0 ? __ldcg(at(slot) + i * workspace::slots) : 0;
         return collprobe::detail::bit_cast<Partial>(raw);
     }
 };
@@ -168,7 +181,6 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
         partial_results partials, std::uint32_t* ticket)
 {
     using reduction = block_reduction<Reducer>;
-    static_assert(sizeof(typename reduction::partial) <= workspace::max_partial_bytes);
     // As bytes: a shared variable cannot have a constructor.
     __shared__ alignas(16) unsigned char memory[sizeof(typename reduction::shared)];
     __shared__ bool is_last;
@@ -224,8 +236,10 @@ void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result*
 {
     const collprobe::detail::slot_plan plan
         = collprobe::detail::plan_slots(count, detail::block_reduction<Reducer>::element_bytes);
+    require(collprobe::detail::has_countable_slots(plan), "reduce", "more elements than any GPU has room for",
+        call_site::current());
     detail::launch<&detail::reduce_kernel<Reducer, Result>>("reduce", on.get(), plan.slots == 0 ? 1 : plan.slots,
-        reducer, count, plan, result, detail::partial_results{static_cast<unsigned char*>(scratch.partials())}, scratch.ticket());
+        reducer, count, plan, result, detail::partial_results{static_cast<unsigned long long*>(scratch.partials())}, scratch.ticket());
 }
 
 } // namespace collprobe::cuda

@@ -146,7 +146,7 @@ struct workspace {
         zeroing.synchronize(where);
     }
 
-    /// `slots` runs of `max_partial_bytes`, aligned to that.
+    /// Room for `max_partial_bytes` of each of `slots`, aligned to 256 bytes.
     void* partials() const noexcept { return memory_.data(); }
     /// Zero whenever no reduction runs: the last block sets it back.
     std::uint32_t* ticket() const noexcept

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -119,35 +120,28 @@ struct scan_block {
             to.write(slot, partial{memory.value, digest, dot.value});
     }
 
-    /// Merges the slots. On thread 0, `memory.value`, and what is returned, are the result.
+    /// Merges the slots. Returns the result on thread 0, and nothing of use on the others. Each pass reads the
+    /// words that it needs. (The first two in one would take more registers than there are.)
     __device__ partial combine(partial_results from, unsigned slots, const statistics& identity)
     {
         scan::slot_counts counts;
         COLLPROBE_NO_UNROLL
         for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
-            counts.merge(scan::slot_counts::of(from.template read<partial>(slot).value));
+            counts.merge(scan::slot_counts::of(from.template read<partial, words::counts>(slot).value));
         counts = block_merge<scan::slot_counts>::run(memory.counts, counts);
-        scan::digest_totals digest;
-        if constexpr (features.digest) {
-            COLLPROBE_NO_UNROLL
-            for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads) {
-                const digest_state next = from.template read<partial>(slot).digest;
-                digest.merge({next.first, next.second});
-            }
-            digest = block_merge<scan::digest_totals>::run(memory.digest, digest);
-        }
         scan::slot_extent extent;
-        COLLPROBE_NO_UNROLL
-        for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
-            extent.merge(scan::slot_extent::of(from.template read<partial>(slot).value));
-        extent = block_merge<scan::slot_extent>::run(memory.extent, extent);
+        scan::digest_totals digest;
         dot_product dot;
-        if constexpr (features.dot) {
-            COLLPROBE_NO_UNROLL
-            for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
-                dot.value += from.template read<partial>(slot).dot;
-            dot = block_merge<dot_product>::run(memory.dot, dot);
+        COLLPROBE_NO_UNROLL
+        for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads) {
+            const partial next = from.template read<partial, second_pass>(slot);
+            extent.merge(scan::slot_extent::of(next.value));
+            if constexpr (features.digest) digest.merge({next.digest.first, next.digest.second});
+            if constexpr (features.dot) dot.value += next.dot;
         }
+        if constexpr (features.digest) digest = block_merge<scan::digest_totals>::run(memory.digest, digest);
+        extent = block_merge<scan::slot_extent>::run(memory.extent, extent);
+        if constexpr (features.dot) dot = block_merge<dot_product>::run(memory.dot, dot);
         if (threadIdx.x == 0) {
             memory.value = identity;
             scan::open_result<T>(counts, extent, memory.value);
@@ -157,7 +151,7 @@ struct scan_block {
         scan::slot_sums sums;
         COLLPROBE_NO_UNROLL
         for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
-            sums.merge(scan::slot_sums::of<T>(from.template read<partial>(slot).value, scale));
+            sums.merge(scan::slot_sums::of<T>(from.template read<partial, words::sums>(slot).value, scale));
         sums = block_merge<scan::slot_sums>::run(memory.sums, sums);
         if (threadIdx.x == 0) memory.request.pivot = scan::sum_result(sums, memory.value);
         if constexpr (features.moments) {
@@ -166,14 +160,24 @@ struct scan_block {
             scan::slot_distances distances;
             COLLPROBE_NO_UNROLL
             for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
-                distances.merge(scan::slot_distances::of<T>(from.template read<partial>(slot).value, scale, mean));
+                distances.merge(
+                    scan::slot_distances::of<T>(from.template read<partial, words::distances>(slot).value, scale, mean));
             distances = block_merge<scan::slot_distances>::run(memory.distances, distances);
             if (threadIdx.x == 0) scan::close_result(distances, mean, memory.value);
         }
+        // The others would read the value while thread 0 writes it.
+        if (threadIdx.x != 0) return {};
         return {memory.value, {digest.first, digest.second, memory.value.count * sizeof(T)}, dot.value};
     }
 
 private:
+    static_assert(offsetof(partial, value) == 0);
+    static_assert(offsetof(digest_state, first) == 0 && offsetof(digest_state, second) == 8);
+    using words = scan::slot_words<T>;
+    static constexpr std::uint32_t second_pass = words::extent
+        | (features.digest ? words::at(offsetof(partial, digest)) | words::at(offsetof(partial, digest) + 8) : 0)
+        | (features.dot ? words::at(offsetof(partial, dot)) : 0);
+
     /// Does what `memory.request` asks for; whether it asked.
     __device__ bool sum_again(const scan::scan_input<T>& input, std::uint64_t first, std::uint32_t count, bool aligned,
         scan::shifted_sums& sums)

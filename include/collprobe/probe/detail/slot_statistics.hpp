@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -219,5 +220,25 @@ COLLPROBE_HD inline void close_result(const slot_distances& distances, double me
     }
     close_slot(out);
 }
+
+/// The 8-byte words of a slot's statistics that `slot_counts`, `slot_extent`, `slot_sums` and
+/// `slot_distances` read, word w as bit w: a thread on a GPU loads no others.
+template <element T>
+struct slot_words {
+    static constexpr std::uint32_t at(std::size_t offset) noexcept { return std::uint32_t{1} << (offset / 8); }
+    static constexpr std::uint32_t finite = at(offsetof(statistics, count)) | at(offsetof(statistics, nan))
+        | at(offsetof(statistics, positive_infinity)) | at(offsetof(statistics, negative_infinity));
+    static constexpr std::uint32_t scale = std::is_same_v<T, double>
+        ? at(offsetof(statistics, absolute_maximum)) | at(offsetof(statistics, scale))
+        : 0;
+    static constexpr std::uint32_t counts = finite | at(offsetof(statistics, zero))
+        | at(offsetof(statistics, subnormal)) | at(offsetof(statistics, first_nonfinite));
+    static constexpr std::uint32_t extent = finite | at(offsetof(statistics, minimum))
+        | at(offsetof(statistics, maximum)) | at(offsetof(statistics, l1));
+    static constexpr std::uint32_t sums
+        = finite | scale | at(offsetof(statistics, mean)) | at(offsetof(statistics, sum_of_squares));
+    static constexpr std::uint32_t distances
+        = finite | scale | at(offsetof(statistics, mean)) | at(offsetof(statistics, m2));
+};
 
 } // namespace collprobe::detail
