@@ -23,47 +23,11 @@
 
 #include <benchmark/benchmark.h>
 
+#include "bare_read.hpp"
+
 namespace {
 
 using namespace collprobe;
-
-#if COLLPROBE_X86_SIMD
-// Integer additions: no element type makes them slow, and they bound the read nowhere.
-[[gnu::target("avx2"), gnu::noinline]] std::uint64_t sum_words_avx2(const unsigned char* data, std::size_t bytes)
-{
-    typedef std::uint64_t words __attribute__((vector_size(32), aligned(8), may_alias));
-    words a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{};
-    for (std::size_t i = 0; i + 256 <= bytes; i += 256) {
-        const auto* const from = reinterpret_cast<const words*>(data + i);
-        a += from[0];
-        b += from[1];
-        c += from[2];
-        d += from[3];
-        e += from[4];
-        f += from[5];
-        g += from[6];
-        h += from[7];
-    }
-    a += b + c + d + e + f + g + h;
-    return a[0] + a[1] + a[2] + a[3];
-}
-#endif
-
-std::uint64_t bare_read(const unsigned char* data, std::size_t bytes)
-{
-#if COLLPROBE_X86_SIMD
-    if (detail::supports(detail::isa::avx2)) return sum_words_avx2(data, bytes);
-#endif
-    std::uint64_t sums[8] = {};
-    for (std::size_t i = 0; i + 64 <= bytes; i += 64) {
-        std::uint64_t words[8];
-        std::memcpy(words, data + i, sizeof words);
-        for (int k = 0; k < 8; ++k) sums[k] += words[k];
-    }
-    std::uint64_t sum = 0;
-    for (const std::uint64_t part : sums) sum += part;
-    return sum;
-}
 
 double processor_seconds()
 {
@@ -128,9 +92,9 @@ void statistics_pass(benchmark::State& state)
             }
         }));
         // The copy leaves modified lines in the caches: whoever reads next pays for writing them back.
-        benchmark::DoNotOptimize(bare_read(raw, bytes));
+        benchmark::DoNotOptimize(bench::bare_read(raw, bytes));
         read_times.push_back(seconds([&] {
-            for (std::size_t i = 0; i < repeats; ++i) benchmark::DoNotOptimize(bare_read(raw, bytes));
+            for (std::size_t i = 0; i < repeats; ++i) benchmark::DoNotOptimize(bench::bare_read(raw, bytes));
         }));
         own_times.push_back(seconds([&] {
             for (std::size_t i = 0; i < repeats; ++i)

@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// All-reduce over MPI: MPI_Allreduce called directly, the communicator's own, and those under contracts.
+//
+//     mpirun -n 4 ./all_reduce_mpi_bench --min 1KiB --max 64MiB --types float,bfloat16 --levels size_invariant
+#include "all_reduce_table.hpp"
+
+#include <cstdio>
+#include <exception>
+
+#include <collprobe/comm/mpi.hpp>
+
+using namespace collprobe;
+
+namespace {
+
+template <floating_element T>
+void table(const mpi::communicator_ref& comm, const bench::all_reduce_options& given)
+{
+    bench::all_reduce_table<T>(comm, "MPI", given, [](auto& added_to) {
+        if constexpr (sizeof(T) < 4) return; // MPI has no such type
+        added_to.add("MPI_Allreduce", [&added_to] {
+            MPI_Allreduce(added_to.send().data(), added_to.receive().data(), static_cast<int>(added_to.send().count()),
+                sizeof(T) == 8 ? MPI_DOUBLE : MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        });
+    });
+}
+
+} // namespace
+
+int main(int argc, char** argv)
+{
+    const mpi::environment environment(&argc, &argv);
+    const mpi::communicator world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 120'000});
+    try {
+        const bench::all_reduce_options given = bench::parse_all_reduce_options(argc, argv);
+        if (given.help) {
+            if (world.rank() == 0) std::printf("mpirun -n N all_reduce_mpi_bench%s", bench::all_reduce_help);
+            return 0;
+        }
+        for (const element_type type : given.types) {
+            bench::with_floating_type(type, [&]<class T>(T) { table<T>(world, given); });
+        }
+        return 0;
+    } catch (const trainer::usage_error& problem) { // all ranks have found it
+        if (world.rank() == 0) std::fprintf(stderr, "all_reduce_mpi_bench: %s\nTry --help.\n", problem.what());
+        return 2;
+    } catch (const std::exception& problem) {
+        std::fprintf(stderr, "all_reduce_mpi_bench: %s\n", problem.what());
+        throw; // the environment ends the job
+    }
+}

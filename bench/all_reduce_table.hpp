@@ -1,0 +1,162 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The command line and the tables of the all-reduce benchmarks on the CPU.
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../examples/digits/command_line.hpp"
+#include "all_reduce.hpp"
+
+namespace collprobe::bench {
+
+inline constexpr const char* all_reduce_help = R"(
+  --min BYTES --max BYTES   first and last size: 1KiB, 64MiB (1KiB, 64MiB)
+  --factor N                from one size to the next (4)
+  --types LIST              of float, double, bfloat16, half (float,bfloat16)
+  --levels LIST             of size_invariant, float32, compensated (that level with another accumulator),
+                            correctly_rounded, fixed_point, upcast (to float, of 16-bit types)
+                            (size_invariant,float32,correctly_rounded,fixed_point,upcast)
+  --algorithm NAME          automatic, exchange or one_shot (automatic)
+  --scratch BYTES           memory of each contract (4MiB)
+  --seconds X               that a line takes, if its least number of rounds is no longer (1)
+  --ranks LIST              threads, of the benchmark over `local` (2,4,8)
+  --help
+)";
+
+struct all_reduce_options {
+    std::uint64_t min = 1 << 10;
+    std::uint64_t max = std::uint64_t{64} << 20;
+    std::uint64_t factor = 4;
+    std::vector<element_type> types = {element_type::float32, element_type::bfloat16};
+    std::vector<method> methods
+        = {method::size_invariant, method::float32, method::correctly_rounded, method::fixed_point, method::upcast};
+    all_reduce_settings settings;
+    std::vector<int> ranks = {2, 4, 8};
+    bool help = false;
+};
+
+/// 64MiB, 1KiB, 100.
+inline std::uint64_t parse_bytes(std::string_view option, std::string_view text)
+{
+    using namespace trainer::detail;
+    std::uint64_t unit = 1;
+    if (text.ends_with("KiB")) unit = std::uint64_t{1} << 10;
+    else if (text.ends_with("MiB")) unit = std::uint64_t{1} << 20;
+    else if (text.ends_with("GiB")) unit = std::uint64_t{1} << 30;
+    if (unit != 1) text.remove_suffix(3);
+    return unit * number<std::uint64_t>(option, text, 1, std::uint64_t{1} << 33);
+}
+
+/// \throws trainer::usage_error for anything it cannot follow.
+inline all_reduce_options parse_all_reduce_options(int argc, char** argv)
+{
+    using namespace trainer::detail;
+    all_reduce_options result;
+    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    trainer::command_line line(arguments);
+    while (line.next()) {
+        const std::string_view option = line.option();
+        if (option == "--help") {
+            result.help = true;
+        } else if (option == "--min") {
+            result.min = parse_bytes(option, line.value());
+        } else if (option == "--max") {
+            result.max = parse_bytes(option, line.value());
+        } else if (option == "--factor") {
+            result.factor = number<std::uint64_t>(option, line.value(), 2, 1024);
+        } else if (option == "--types") {
+            constexpr word<element_type> words[] = {{"float", element_type::float32}, {"double", element_type::float64},
+                {"bfloat16", element_type::bfloat16}, {"half", element_type::half}};
+            result.types.clear();
+            for (const std::string_view part : split_list(line.value())) result.types.push_back(choose(option, part, words));
+        } else if (option == "--levels") {
+            constexpr word<method> words[] = {{"size_invariant", method::size_invariant}, {"float32", method::float32},
+                {"compensated", method::compensated}, {"correctly_rounded", method::correctly_rounded},
+                {"fixed_point", method::fixed_point}, {"upcast", method::upcast}};
+            result.methods.clear();
+            for (const std::string_view part : split_list(line.value())) result.methods.push_back(choose(option, part, words));
+        } else if (option == "--algorithm") {
+            constexpr word<reduction_algorithm> words[] = {{"automatic", reduction_algorithm::automatic},
+                {"exchange", reduction_algorithm::exchange}, {"one_shot", reduction_algorithm::one_shot}};
+            result.settings.algorithm = choose(option, line.value(), words);
+        } else if (option == "--scratch") {
+            result.settings.scratch_bytes = parse_bytes(option, line.value());
+        } else if (option == "--seconds") {
+            result.settings.seconds = number(option, line.value(), 0.0, 3600.0);
+        } else if (option == "--ranks") {
+            result.ranks.clear();
+            for (const std::string_view part : split_list(line.value())) result.ranks.push_back(number(option, part, 1, 256));
+        } else {
+            line.refuse();
+        }
+    }
+    return result;
+}
+
+/// 1 KiB, 64 MiB.
+inline std::string bytes_text(std::uint64_t bytes)
+{
+    if (bytes >= 1 << 20 && bytes % (1 << 20) == 0) return std::to_string(bytes >> 20) + " MiB";
+    if (bytes >= 1 << 10 && bytes % (1 << 10) == 0) return std::to_string(bytes >> 10) + " KiB";
+    return std::to_string(bytes) + " B";
+}
+
+/// Calls `fn` with a value of the type.
+template <class Fn>
+void with_floating_type(element_type which, Fn fn)
+{
+    switch (which) {
+    case element_type::float64: return fn(double{});
+    case element_type::bfloat16: return fn(bfloat16{});
+    case element_type::half: return fn(half{});
+    default: return fn(float{});
+    }
+}
+
+/// One table, a line for each size, as Markdown. Collective; rank 0 prints. `add_first(bench)` may add what ratios are to
+/// in place of the communicator's own.
+template <floating_element T, class Comm, class Add>
+void all_reduce_table(const Comm& comm, const char* over, const all_reduce_options& given, Add add_first)
+{
+    all_reduce_bench<T, Comm> bench(comm, given.max, given.settings);
+    add_first(bench);
+    bench.add_native();
+    for (const method which : given.methods) bench.add(which);
+    const bool speaks = comm.rank() == 0;
+    const auto n = static_cast<double>(comm.size());
+    bool headed = false;
+    for (std::uint64_t bytes = given.min; bytes <= given.max; bytes *= given.factor) {
+        const std::vector<timed_call>& calls = bench.measure(bytes);
+        if (!speaks) continue;
+        if (!headed) {
+            std::printf("\n%s, %d rank%s over %s\n\n| %9s | %13s ms | %9s | %9s |", element_traits<T>::name, comm.size(),
+                comm.size() == 1 ? "" : "s", over, "bytes", calls[0].name.c_str(), "algbw GBs",
+                "busbw GBs");
+            std::string rule = "|---|---|---|---|";
+            for (std::size_t i = 1; i < calls.size(); ++i) {
+                std::printf(" %10s ms | ratio |", calls[i].name.c_str());
+                rule += "---|---|";
+            }
+            std::printf("\n%s\n", rule.c_str());
+            headed = true;
+        }
+        const double first = calls[0].seconds();
+        const double algbw = static_cast<double>(bytes) / first * 1e-9;
+        std::printf("| %9s | %16.4f | %9.3f | %9.3f |", bytes_text(bytes).c_str(), first * 1e3, algbw,
+            algbw * 2 * (n - 1) / n);
+        for (std::size_t i = 1; i < calls.size(); ++i) {
+            const int width = static_cast<int>(std::max<std::size_t>(calls[i].name.size(), 10)) + 3;
+            std::printf(" %*.4f | %5.2f |", width, calls[i].seconds() * 1e3, calls[i].ratio());
+        }
+        std::printf("\n");
+        std::fflush(stdout);
+    }
+}
+
+} // namespace collprobe::bench
