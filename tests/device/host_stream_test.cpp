@@ -474,3 +474,22 @@ TEST_CASE("streams compare by identity and move")
     moved.synchronize(soon_ms);
     CHECK(ran);
 }
+
+TEST_CASE("a stream that failed still comes after the work of others that it waits for")
+{
+    for (int round = 0; round < 100; ++round) {
+        host::stream failing;
+        host::stream other;
+        int written = 0;
+        host::event done;
+        failing.enqueue([] { throw std::runtime_error("broken"); });
+        other.enqueue([&] {
+            std::this_thread::yield();
+            written = 1;
+        });
+        done.record(other);
+        failing.wait(done);
+        CHECK_THROWS_AS(failing.synchronize(20'000), std::runtime_error);
+        CHECK(written == 1);
+    }
+}

@@ -146,7 +146,7 @@ inline void synchronize(
 /// A borrowed stream: copy it freely, it must not outlive the `stream`. Any thread may use it.
 ///
 /// Work runs in the order enqueued, on the stream's own thread. When a task throws, the exception
-/// becomes the stream's error: tasks behind it are cancelled, a stream that waits for an event behind
+/// becomes the stream's error: tasks behind it are cancelled (but for waits), a stream that waits for an event behind
 /// it fails too, and `synchronize` throws it (once; then the stream is usable again).
 class stream_ref {
 public:
@@ -284,10 +284,18 @@ inline void stream_ref::wait(const event& awaited, call_site where) const
 {
     awaited.require_recorded("wait", where);
     if (awaited.stream_.get() == state_) return; // its own earlier work comes first anyway
-    enqueue([source = awaited.stream_, number = awaited.number_] {
-        source->wait(number, detail::deadline::never());
-        if (const std::exception_ptr failure = source->error_before(number)) std::rethrow_exception(failure);
-    });
+    struct wait_task {
+        detail::ref<detail::stream_state> source;
+        std::uint64_t number;
+        void operator()() const
+        {
+            source->wait(number, detail::deadline::never());
+            if (const std::exception_ptr failure = source->error_before(number)) std::rethrow_exception(failure);
+        }
+        /// What is awaited may use memory that goes when this stream is done, failed or not.
+        void cancel(const std::exception_ptr&) const noexcept { source->wait(number, detail::deadline::never()); }
+    };
+    enqueue(wait_task{awaited.stream_, awaited.number_});
 }
 
 } // namespace collprobe::host
