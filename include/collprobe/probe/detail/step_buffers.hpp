@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include <collprobe/detail/wait.hpp>
+#include <collprobe/device/detail/last_use.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/probe/captured_step.hpp>
 #include <collprobe/probe/detail/step_message.hpp>
@@ -164,14 +164,5 @@ struct step_memory {
     typename Device::event reported; ///< the last `end_step`
     step_memory* given_up_before = nullptr;
 };
-
-/// Leaks `used` on purpose: a device may write there until the process ends, and there is no way to stop
-/// it. It stays reachable, so that a leak checker tells it from what was forgotten.
-template <class Device>
-void give_up(step_memory<Device>* used) noexcept
-{
-    static std::atomic<step_memory<Device>*> last{nullptr};
-    used->given_up_before = last.exchange(used);
-}
 
 } // namespace collprobe::detail

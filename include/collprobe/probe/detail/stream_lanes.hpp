@@ -8,49 +8,11 @@
 #include <vector>
 
 #include <collprobe/detail/wait.hpp>
+#include <collprobe/device/detail/last_use.hpp>
 #include <collprobe/error.hpp>
 
 /// Which streams work is on, and how far they are with it.
 namespace collprobe::detail {
-
-/// Whether work on streams of this kind can be captured in a graph.
-template <class StreamRef>
-concept can_capture = requires(StreamRef stream, call_site where) { stream.capturing(where); };
-
-/// Runs `enqueue` and marks with `done` how far the stream is then, also if `enqueue` throws: the
-/// buffers must outlive what it has enqueued by then.
-template <class Event, class StreamRef, class Enqueue>
-void enqueue_marked(Event& done, StreamRef stream, const Enqueue& enqueue)
-{
-    try {
-        enqueue();
-    } catch (...) {
-        try {
-            done.record(stream);
-        } catch (...) { // the first error tells more
-        }
-        throw;
-    }
-    done.record(stream);
-}
-
-/// Waits for the end of work that uses buffers which are about to go; never throws. False if work is
-/// left at the deadline.
-template <class Event>
-bool settle(const Event& done, deadline until) noexcept
-{
-    if (!done.recorded()) return true;
-    try {
-        done.synchronize(until.is_never() ? -1 : (until.remaining_ns() + 999'999) / 1'000'000);
-        return true;
-    } catch (...) { // time is over, or the work failed
-    }
-    try {
-        return done.query();
-    } catch (...) {
-        return true; // failed work no longer uses the buffers either
-    }
-}
 
 /// The streams that the calls of a step are on: how far each is, and memory for reductions on it.
 template <class Device>
