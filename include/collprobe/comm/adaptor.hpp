@@ -52,6 +52,16 @@ public:
     {
         comm_.check_buffer(buffer, argument, call, stream, where);
     }
+    void part_of(std::uint64_t count)
+        requires requires(Comm& comm) { comm.part_of(count); }
+    {
+        comm_.part_of(count);
+    }
+    void refuse(const error& why) const
+        requires requires(const Comm& comm) { comm.refuse(why); }
+    {
+        comm_.refuse(why);
+    }
     /// The wrapped communicator.
     Comm& base() noexcept { return comm_; }
     const Comm& base() const noexcept { return comm_; }

@@ -175,6 +175,17 @@ public:
         state_->meet.fail({status::peer_failure,
             collprobe::detail::list_ranks({rank_}) + " aborted: " + reason, {rank_}});
     }
+    /// The calls of this handle from now on are parts of one of `count` elements, 0 for none: ranks that disagree
+    /// on it get `mismatch`, as on counts. For adaptors that make several calls of one.
+    void part_of(std::uint64_t count) noexcept { whole_ = count; }
+    /// What a bad argument of this rank does: fails the communicator. For adaptors with rules of their own, before
+    /// they throw `why`.
+    void refuse(const error& why) const
+    {
+        state_->meet.fail({status::peer_failure,
+            collprobe::detail::list_ranks({rank_}) + " gave a bad argument: " + why.what(), {rank_}});
+    }
+
 protected:
     using argument_check = collprobe::detail::argument_check;
     using posting = collprobe::detail::posting;
@@ -185,13 +196,14 @@ protected:
 
     state_ref state_;
     int rank_ = 0;
+    std::uint64_t whole_ = 0;
 
 private:
     template <collective Call, class T>
     void enqueue(stream_ref on, std::uint64_t count, reduction operation, int root, const void* send,
         void* receive, call_site where) const
     {
-        const posting own{{Call, element_traits<T>::type, operation, root, count}, send, receive};
+        const posting own{{Call, element_traits<T>::type, operation, root, count, whole_}, send, receive};
         static_cast<const Self&>(*this).template enqueue<Call, T>(on, own, where);
     }
     std::uint64_t parts() const noexcept { return static_cast<std::uint64_t>(size()); }

@@ -51,6 +51,9 @@ struct device {
     /// How many bytes of each buffer one index of a body for `for_each` takes best: one word of a thread.
     static constexpr std::uint64_t body_bytes = 16;
 
+    /// Loads the kernels of the program, before work waits for other ranks: see `cuda::load_kernels`.
+    static void load_kernels() noexcept { cuda::load_kernels(); }
+
     /// Copies `source` to `destination`, each on any device or the host: equal counts, ranges that do
     /// not overlap. \throws error `invalid_argument` otherwise, or if either is null with a count
     /// above 0; `device_failure`.

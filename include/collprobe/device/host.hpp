@@ -79,6 +79,9 @@ struct device {
     /// call and few enough for the first-level cache.
     static constexpr std::uint64_t body_bytes = 1024;
 
+    /// What a GPU has to do before work waits for other ranks: nothing here.
+    static void load_kernels() noexcept {}
+
     /// Copies `source` to `destination`: equal counts, ranges that do not overlap.
     /// \throws error `invalid_argument` otherwise, or if either is null with a count above 0.
     /// Cost: one read and one write.

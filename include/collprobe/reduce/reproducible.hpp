@@ -11,9 +11,9 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/detail/overlap.hpp>
 #include <collprobe/detail/wait.hpp>
+#include <collprobe/device/detail/last_use.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
-#include <collprobe/probe/detail/stream_lanes.hpp>
 #include <collprobe/reduce/contract.hpp>
 #include <collprobe/reduce/detail/exchange.hpp>
 #include <collprobe/view.hpp>
@@ -60,8 +60,9 @@ struct reduction_extras {
 /// than 2^20 - 1 terms are refused.
 ///
 /// Stream behaviour: enqueued on the stream of the call, and on a stream of this object that it waits for; the
-/// host neither waits nor allocates. Calls may be captured; those of one object, captured or not, use the same
-/// memory: a graph of them must not run at the same time as another call.
+/// host neither waits nor allocates. Calls may be captured, with no other call of the object until the capture
+/// ends; those of one object, captured or not, use the same memory: a graph of them must not run at the same time
+/// as another call, or as another such graph.
 /// Threads: one at a time, as any communicator.
 /// Errors: those of the wrapped communicator; `invalid_argument` for buffers or scratch that do not fit;
 /// `unsupported` for what the contract cannot give, or inside an NCCL group.
@@ -93,24 +94,27 @@ public:
         call_site where = call_site::current())
         : base_type(std::move(comm)), options_(options)
     {
-        require_memory("reproducible", 1, where);
+        if (options_.scratch_bytes < least_memory(1)) {
+            fail(status::invalid_argument, "reproducible", too_little_memory(1), where);
+        }
         const auto scope = detail::enter_device(comm_);
         memory_ = new detail::reduce_memory<device>(options.scratch_bytes);
     }
-    /// Adaptors stack: `probed(reproducible(world))` takes it over.
-    reproducible(reproducible&& other)
+    /// Adaptors stack: `probed(reproducible(world))` takes it over. `other` can only be destroyed.
+    reproducible(reproducible&& other) noexcept
         : base_type(static_cast<base_type&&>(other)),
           options_(other.options_),
-          memory_(std::exchange(other.memory_, nullptr)),
-          captured_last_(other.captured_last_)
+          memory_(std::exchange(other.memory_, nullptr))
     {
     }
     reproducible& operator=(const reproducible&) = delete;
     /// Waits until no work uses the scratch memory, at most the communicator's time-out; then it is leaked.
+    /// Graphs of captured calls must not be launched any more.
     ~reproducible()
     {
         if (memory_ == nullptr) return;
         if (detail::settle(memory_->done, detail::deadline::in_ms(base_type::timeout_ms()))) delete memory_;
+        else detail::give_up(memory_);
     }
 
     /// Element i of every rank's `receive` becomes the sum or average of element i of all leaves of all ranks.
@@ -223,17 +227,18 @@ private:
         const reduction_algorithm how = choose(what);
         const auto scope = detail::enter_device(comm_);
         detail::reduce_memory<device>& memory = *memory_;
+        typename device::event& done = wait_for_last(stream, what.where);
         reduction_outcome outcome{.level = strongest<T>(in, terms), .algorithm = how, .in = in, .terms = terms,
             .roundings_per_element = in == accumulation::native ? terms - 1 + (divisor != 1) : 1};
 
-        detail::enqueue_marked(memory.done, stream, [&] {
-            wait_for_last(stream, what.where);
+        detail::enqueue_marked(done, stream, [&] {
             if (how == reduction_algorithm::fixed_point) {
                 using fixed = detail::fixed_point<T, Comm>;
                 fixed::all_reduce(comm_, memory, what.send.data(), what.leaf_count, leaves, divisor, what.receive,
                     stream, what.where);
                 outcome.level = reproducibility::order_invariant;
                 outcome.in = accumulation::exact;
+                outcome.roundings_per_element = 1;
                 outcome.collectives = 2 * fixed::pieces(memory, what.leaf_count);
                 outcome.bytes_sent = 2 * fixed::element_bytes * what.leaf_count / ranks() * (ranks() - 1);
                 return;
@@ -252,14 +257,22 @@ private:
         return outcome;
     }
 
-    /// The scratch memory is the last call's until that is done, wherever it was.
-    void wait_for_last(stream_ref stream, call_site where)
+    /// The scratch memory is the last call's until that is done, wherever it was. Returns what marks the end of
+    /// this one: the points of a capture mean nothing outside of it, nor what is outside to it.
+    typename device::event& wait_for_last(stream_ref stream, call_site where)
     {
-        bool capturing = false;
-        if constexpr (detail::can_capture<stream_ref>) capturing = stream.capturing(where);
-        // An event of a capture means nothing outside, and the other way round.
-        if (memory_->done.recorded() && capturing == captured_last_) stream.wait(memory_->done, where);
-        captured_last_ = capturing;
+        detail::reduce_memory<device>& memory = *memory_;
+        if constexpr (detail::can_capture<stream_ref>) {
+            if (stream.capturing(where)) {
+                const unsigned long long capture = stream.capture_number(where);
+                if (capture != memory.capture) memory.done_in_capture = {};
+                memory.capture = capture;
+                if (memory.done_in_capture.recorded()) stream.wait(memory.done_in_capture, where);
+                return memory.done_in_capture;
+            }
+        }
+        if (memory.done.recorded()) stream.wait(memory.done, where);
+        return memory.done;
     }
 
     template <floating_element T>
@@ -278,7 +291,15 @@ private:
         const char* const call = name(what.call);
         const std::uint64_t leaves = what.extras.leaves;
         const auto refuse = [&](const std::string& message, status code = status::invalid_argument) {
-            fail(code, call, message, what.where);
+            try {
+                fail(code, call, message, what.where);
+            } catch (const error& why) {
+                // What is unsupported is so on all ranks; what else is wrong need not be, and peers may wait.
+                if constexpr (requires { comm_.refuse(why); }) {
+                    if (code == status::invalid_argument) comm_.refuse(why);
+                }
+                throw;
+            }
         };
         if constexpr (requires { comm_.collectives_enqueue_at_once(); }) {
             if (!comm_.collectives_enqueue_at_once()) {
@@ -321,14 +342,15 @@ private:
             if (terms > detail::max_fixed_point_terms) refuse("fixed_point adds at most 2^20 - 1 terms", status::unsupported);
         }
         if (!what.extras.gram.empty()) {
-            const bool by_exchange = options_.algorithm == reduction_algorithm::automatic
-                || options_.algorithm == reduction_algorithm::exchange;
-            if (leaves != 1 || !by_exchange) {
+            if (leaves != 1 || choose(what) != reduction_algorithm::exchange) {
                 refuse("a Gram matrix comes with an exchange of one leaf a rank", status::unsupported);
             }
             if (what.extras.gram.count() != ranks() * ranks()) refuse("gram must hold size x size numbers");
+            if (what.extras.gram.data() == nullptr || !what.extras.gram.aligned()) {
+                refuse("gram is null or not aligned");
+            }
         }
-        require_memory(call, leaves, what.where);
+        if (options_.scratch_bytes < least_memory(leaves)) refuse(too_little_memory(leaves));
     }
 
     /// Lets the wrapped communicator refuse a bad buffer, so that its peers hear of it; if it does not, this
@@ -353,15 +375,14 @@ private:
             what.where);
     }
 
-    void require_memory(const char* call, std::uint64_t leaves, call_site where) const
+    std::uint64_t least_memory(std::uint64_t leaves) const noexcept
     {
-        const std::uint64_t least
-            = detail::exchange<accumulation::exact, double, Comm>::least_memory(ranks(), leaves);
-        if (options_.scratch_bytes >= least) return;
-        fail(status::invalid_argument, call,
-            "scratch_bytes is " + std::to_string(options_.scratch_bytes) + ": " + std::to_string(ranks())
-                + " ranks with " + std::to_string(leaves) + " leaves need " + std::to_string(least),
-            where);
+        return detail::exchange<accumulation::exact, double, Comm>::least_memory(ranks(), leaves);
+    }
+    std::string too_little_memory(std::uint64_t leaves) const
+    {
+        return "scratch_bytes is " + std::to_string(options_.scratch_bytes) + ": " + std::to_string(ranks())
+            + " ranks with " + std::to_string(leaves) + " leaves need " + std::to_string(least_memory(leaves));
     }
 
     [[noreturn]] void fail(status code, const char* call, const std::string& message, call_site where) const
@@ -372,7 +393,6 @@ private:
 
     reproducible_options options_;
     detail::reduce_memory<device>* memory_ = nullptr;
-    bool captured_last_ = false;
 };
 
 template <class Comm>

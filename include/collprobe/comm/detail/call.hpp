@@ -23,6 +23,7 @@ struct call_description {
     reduction operation = reduction::sum;
     int root = -1;
     std::uint64_t count = 0;
+    std::uint64_t whole = 0; ///< count of what this call does a part of; 0 if it is a call of its own
 
     bool has_data() const noexcept { return call != collective::barrier && call != collective::split; }
     bool reduces() const noexcept
@@ -73,6 +74,9 @@ inline std::string describe(const call_description& what, const call_description
     if (reference == nullptr) text += std::string(" of ") + name(what.type);
     else if (reference->type != what.type) add(name(what.type));
     if (reference == nullptr || reference->count != what.count) add("count " + std::to_string(what.count));
+    if (reference == nullptr ? what.whole != 0 : reference->whole != what.whole) {
+        add("as part of " + std::to_string(what.whole));
+    }
     if (what.reduces() && (reference == nullptr || reference->operation != what.operation)) {
         add(name(what.operation));
     }

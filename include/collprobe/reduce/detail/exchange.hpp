@@ -21,7 +21,7 @@ namespace collprobe::detail {
 /// way, and the stream that the sums are on.
 template <class Device>
 struct reduce_memory {
-    explicit reduce_memory(std::uint64_t bytes) : scratch(bytes / 2 / 64 * 64 * 2) {}
+    explicit reduce_memory(std::uint64_t bytes) : scratch(bytes / 2 / 64 * 64 * 2) { Device::load_kernels(); }
 
     view<unsigned char> slot(int which) const noexcept
     {
@@ -35,6 +35,9 @@ struct reduce_memory {
     typename Device::event arrived[2];
     typename Device::event summed[2];
     typename Device::event done; ///< the last reduction: nothing uses the memory beyond it
+    typename Device::event done_in_capture; ///< the last one of `capture`, a point of its graph
+    unsigned long long capture = 0;
+    reduce_memory* given_up_before = nullptr;
 };
 
 /// Copies element `offset + i` of each rank's part of a buffer behind each other. A body for `for_each`.
@@ -73,7 +76,10 @@ public:
         : comm_(comm), memory_(memory), what_(what), on_(on), where_(where),
           ranks_(static_cast<std::uint64_t>(comm.size()))
     {
+        say_part_of(what.leaf_count);
     }
+    exchange(const exchange&) = delete;
+    ~exchange() { say_part_of(0); }
 
     /// Bytes of memory that a reduction needs at least.
     static std::uint64_t least_memory(std::uint64_t ranks, std::uint64_t leaves) noexcept
@@ -145,6 +151,11 @@ public:
     }
 
 private:
+    /// Ranks with other counts may have pieces of the same sizes.
+    void say_part_of(std::uint64_t count) noexcept
+    {
+        if constexpr (requires { comm_.part_of(count); }) comm_.part_of(count);
+    }
     std::uint64_t rank() const noexcept { return static_cast<std::uint64_t>(comm_.rank()); }
     T* memory(int slot) const noexcept { return reinterpret_cast<T*>(memory_.slot(slot).data()); }
     /// How many elements of each of `copies` runs fit a slot.
@@ -182,6 +193,21 @@ private:
         const stream_ref sums = memory_.sums;
         memory_.begun.record(on_);
         sums.wait(memory_.begun, where_);
+        try {
+            run_in_pieces(plan, piece, next, sums, send, add, finish);
+        } catch (...) {
+            try { // whoever waits for the call's stream must wait for the sums too
+                memory_.summed[0].record(sums);
+                on_.wait(memory_.summed[0], where_);
+            } catch (...) { // the first error tells more
+            }
+            throw;
+        }
+    }
+    template <class Plan, class Send, class Add, class Finish>
+    void run_in_pieces(const Plan& plan, exchange_plan::piece piece, exchange_plan::piece next, stream_ref sums,
+        const Send& send, const Add& add, const Finish& finish)
+    {
         exchange_plan::piece before{};
         int slot = 0;
         for (; piece.count != 0; piece = next, next = plan.next(piece)) {

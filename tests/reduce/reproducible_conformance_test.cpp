@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Whoever wraps a communicator must not change what it does, alone or stacked.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/comm/local.hpp>
+#include <collprobe/probe/probed.hpp>
+#include <collprobe/reduce/reproducible.hpp>
+
+#include "conformance/communicator_conformance.hpp"
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+/// Products of floating-point numbers have no contract: they are the wrapped communicator's.
+template <class Comm, class Contract>
+class with_products : public reproducible<Comm, Contract> {
+    using base_type = reproducible<Comm, Contract>;
+
+public:
+    using base_type::base_type;
+
+    template <element T>
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        typename base_type::stream_ref stream, call_site where = call_site::current())
+    {
+        if (operation == reduction::product) base_type::base().all_reduce(send, receive, operation, stream, where);
+        else base_type::all_reduce(send, receive, operation, stream, where);
+    }
+    template <element T>
+    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        typename base_type::stream_ref stream, call_site where = call_site::current())
+    {
+        if (operation == reduction::product) base_type::base().reduce_scatter(send, receive, operation, stream, where);
+        else base_type::reduce_scatter(send, receive, operation, stream, where);
+    }
+};
+
+/// `Comm` is made of the world.
+template <class Comm, class World = local::communicator>
+struct wrapping_provider {
+    using communicator = Comm;
+    testing::local_provider inner;
+    reproducible_options options;
+
+    int size() const { return inner.size(); }
+    template <class Body>
+    void run(Body body) const
+    {
+        inner.run([&](local::communicator& local) {
+            World world(local);
+            Comm comm(world, {}, options);
+            body(comm);
+        });
+    }
+};
+
+template <class Contract>
+using provider = wrapping_provider<with_products<local::communicator, Contract>>;
+
+} // namespace
+
+TEST_CASE("a reproducible communicator conforms as the one it wraps does")
+{
+    for (const int ranks : {1, 2, 3, 8}) {
+        CAPTURE(ranks);
+        const provider<contract<reproducibility::correctly_rounded>> exact{{ranks}, {.scratch_bytes = 1 << 12}};
+        CHECK_NOTHROW(conformance::check_all_types(exact, 67));
+        CHECK_NOTHROW(conformance::check_calls(exact, 50));
+        CHECK_NOTHROW(conformance::check_barrier(exact));
+    }
+}
+
+TEST_CASE("with an accumulator and an algorithm of choice, too")
+{
+    const provider<contract<reproducibility::size_invariant, accumulation::compensated>> pairs{
+        {3}, {.scratch_bytes = 1 << 12, .algorithm = reduction_algorithm::exchange}};
+    CHECK_NOTHROW(conformance::check_type<float>(pairs, 2051));
+    CHECK_NOTHROW(conformance::check_type<bfloat16>(pairs, 2051));
+    const provider<contract<reproducibility::run_to_run>> at_once{
+        {3}, {.scratch_bytes = 1 << 12, .algorithm = reduction_algorithm::one_shot}};
+    CHECK_NOTHROW(conformance::check_type<float>(at_once, 2051));
+}
+
+TEST_CASE("a probe around it sees what goes in and the sum that comes out")
+{
+    using exact = contract<reproducibility::correctly_rounded>;
+    CHECK_NOTHROW(testing::local_provider{3}.run([&](local::communicator& world) {
+        const host::stream stream;
+        std::vector<float> send(1000, 0.25f + static_cast<float>(world.rank())), receive(1000);
+        probed comm(reproducible(world, exact{}), {.max_buckets = 8});
+        static_assert(full_communicator<decltype(comm), float>);
+        comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+        comm.end_step(1, {.loss = 1.0}, stream);
+        stream.synchronize(20'000);
+        conformance::require(receive[999] == 3.75f, "wrong sum");
+        step_record record;
+        conformance::require(comm.poll(record), "no record");
+        conformance::require(record.buckets.size() == 1 && record.buckets[0].results_agree, "wrong record");
+    }));
+}
