@@ -18,8 +18,10 @@ struct two_terms {
 };
 
 /// a + b = high + low exactly, high = a + b rounded to nearest. Six operations, no branch.
-/// Precondition: the sum does not overflow; then neither part is finite, and `low` is NaN.
-/// Source: D. Knuth, The Art of Computer Programming 2, 4.2.2, theorem B.
+/// Precondition: a + b does not overflow. If it does, `high` is infinite and `low` is not finite; `low` alone is
+/// not finite in rare cases where an operand is the largest number and a step on the way overflows.
+/// Source: D. Knuth, The Art of Computer Programming 2, 4.2.2, theorem B; S. Boldo, S. Graillat, J.-M. Muller,
+/// "On the robustness of the 2Sum and Fast2Sum algorithms" (2017).
 template <class Float>
 COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b) noexcept
 {

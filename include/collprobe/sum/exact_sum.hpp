@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include <collprobe/config.hpp>
 #include <collprobe/element.hpp>
@@ -81,7 +82,9 @@ public:
             return detail::bit_cast<U>(
                 static_cast<typename element_traits<U>::bits_type>(infinity | element_traits<U>::sign_mask));
         }
-        // Magnitude and sign; one digit more below takes the fraction of a quotient.
+        // Magnitude and sign; digits below take the fraction of a quotient, which is at least 2^-32 units of T: down
+        // to the smallest number of T, or 64 bits for a type that may have smaller ones.
+        constexpr int below = std::is_same_v<T, U> ? 1 : 3;
         exact_sum sum = *this;
         sum.carry();
         const bool negative = sum.digit_[digits - 1] < 0;
@@ -90,27 +93,22 @@ public:
             sum.carry();
         }
         std::uint64_t rest = 0;
-        std::uint64_t quotient[digits + 1] = {};
-        for (int i = digits; i >= 0; --i) {
+        std::uint64_t quotient[digits + below] = {};
+        for (int i = digits + below - 1; i >= 0; --i) {
             const std::uint64_t dividend
-                = (rest << 32) | (i > 0 ? static_cast<std::uint64_t>(sum.digit_[i - 1]) : 0);
+                = (rest << 32) | (i >= below ? static_cast<std::uint64_t>(sum.digit_[i - below]) : 0);
             quotient[i] = dividend / divisor;
             rest = dividend % divisor;
         }
-        int top = digits;
+        int top = digits + below - 1;
         while (top > 0 && quotient[top] == 0) --top;
         detail::scaled number{0, 0, rest != 0, negative};
-        if (quotient[top] == 0) {
-            // Nothing left but, at most, a remainder: it is less than any half unit.
-            number.negative = negative || (only_negative_zeros_ && !empty_);
-            number.sticky = false;
-            return detail::round_scaled<U>(number);
-        }
+        if (quotient[top] == 0) return detail::round_scaled<U>({0, 0, false, only_negative_zeros_ && !empty_});
         // The 64 bits from the highest one down; what is below them is sticky.
         const auto digit = [&](int i) { return i >= 0 ? quotient[i] : 0; };
         const int shift = 31 - detail::highest_bit(quotient[top]);
         number.significand = (((digit(top) << 32) | digit(top - 1)) << shift) | ((digit(top - 2) << shift) >> 32);
-        number.exponent = least - 32 + 32 * (top - 1) - shift;
+        number.exponent = least + 32 * (top - 1 - below) - shift;
         number.sticky |= static_cast<std::uint32_t>(digit(top - 2) << shift) != 0;
         for (int i = 0; i < top - 2; ++i) number.sticky |= quotient[i] != 0;
         return detail::round_scaled<U>(number);

@@ -181,6 +181,20 @@ inline summation_order recursive_halving_order(int n)
     return order;
 }
 
+namespace detail {
+
+// Out of the scope that sets the mode of subnormal numbers.
+template <accumulation in, floating_element T>
+__attribute__((noinline)) T add_partial_sums(
+    const T* values, const summation_order& order, std::vector<partial_sum<in, T>>& partial) noexcept
+{
+    for (std::size_t i = 0; i < partial.size(); ++i) partial[i].start(values[i]);
+    for (const addition& step : order) partial[step.into].add(partial[step.from]);
+    return partial[order.empty() ? 0 : order.back().into].round();
+}
+
+} // namespace detail
+
 /// The sum of the values in an order, each addition rounded as the accumulator does, the last rounding to T.
 /// `values` has order.size() + 1 elements. Host only. Cost: allocates; microseconds.
 /// Not for speed: `sum_rows` adds many elements in linear order.
@@ -190,9 +204,7 @@ T sum_in_order(const T* values, const summation_order& order)
     static_assert(holds<T>(in), "the accumulator is narrower than the element type");
     const detail::gradual_underflow as_ieee_has_it;
     std::vector<detail::partial_sum<in, T>> partial(order.size() + 1);
-    for (std::size_t i = 0; i < partial.size(); ++i) partial[i].start(values[i]);
-    for (const addition& step : order) partial[step.into].add(partial[step.from]);
-    return partial[order.empty() ? 0 : order.back().into].round();
+    return detail::add_partial_sums(values, order, partial);
 }
 
 } // namespace collprobe

@@ -16,13 +16,11 @@ template <floating_element T>
 COLLPROBE_HD constexpr std::uint64_t ulp_distance(T a, T b) noexcept
 {
     if (is_nan(a) || is_nan(b)) return is_nan(a) == is_nan(b) ? 0 : ~std::uint64_t{0};
-    const auto steps_from_zero = [](T value) {
-        const std::uint64_t bits = to_bits(value);
-        const std::uint64_t sign = element_traits<T>::sign_mask;
-        return (bits & sign) != 0 ? std::uint64_t{0} - (bits ^ sign) : bits; // as two's complement
-    };
-    const std::uint64_t difference = steps_from_zero(a) - steps_from_zero(b);
-    return (difference >> 63) != 0 ? std::uint64_t{0} - difference : difference;
+    const std::uint64_t sign = element_traits<T>::sign_mask;
+    const std::uint64_t x = to_bits(a) & ~sign; // steps from zero
+    const std::uint64_t y = to_bits(b) & ~sign;
+    if (((to_bits(a) ^ to_bits(b)) & sign) != 0) return x + y;
+    return x > y ? x - y : y - x;
 }
 
 /// The unit in the last place of a finite number: the distance of the numbers of T next to it, 2^e. That of the

@@ -157,6 +157,15 @@ COLLPROBE_HD inline void sum_in_16_bits(const columns<T, Terms>& of, T* result) 
     }
 }
 
+/// The sum and what it lost as one number. After an overflow, of the sum or of a step of `two_sum`, `lost` is not
+/// finite, and the sum alone says what IEEE 754 does; adding nothing would make +0 of -0.
+template <class Wide>
+COLLPROBE_HD inline Wide compensated(Wide sum, Wide lost) noexcept
+{
+    const bool nothing = static_cast<decltype(to_bits(lost))>(to_bits(lost) << 1) == 0;
+    return nothing || !is_finite(lost) ? sum : rounded_sum(sum, lost);
+}
+
 /// Kahan's and Babuska's: what each addition lost is summed beside it.
 /// Source: A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen" (1974).
 template <class Wide, int width, floating_element T, class Terms>
@@ -179,9 +188,7 @@ COLLPROBE_HD inline void sum_compensated(const columns<T, Terms>& of, T* result)
         }
     }
     for (int i = 0; i < width; ++i) {
-        // After an overflow `lost` is NaN, and the sum alone says what IEEE 754 does.
-        const Wide whole = is_finite(sum[i]) ? rounded_sum(sum[i], lost[i]) : sum[i];
-        result[i] = narrowed<T>(quotient(whole, of.divisor));
+        result[i] = narrowed<T>(quotient(compensated(sum[i], lost[i]), of.divisor));
     }
 }
 
@@ -193,12 +200,6 @@ COLLPROBE_HD __attribute__((noinline)) T sum_of_column(
     exact_sum<T> sum;
     for (std::uint64_t k = 0; k < term_count; ++k) sum.add(terms(k)[column]);
     return sum.round(divisor);
-}
-
-/// Whether a sum in doubles is what `round_exact` may round.
-COLLPROBE_HD inline bool nothing_lost(double sum, std::uint64_t lost) noexcept
-{
-    return (lost << 1) == 0 && is_finite(sum);
 }
 
 /// An exact sum that one double holds, divided and rounded once.

@@ -55,7 +55,7 @@ public:
         sum_ = next.high;
         lost_ = rounded_sum(rounded_sum(lost_, other.lost_), next.low);
     }
-    T round() const noexcept { return narrowed<T>(is_finite(sum_) ? rounded_sum(sum_, lost_) : sum_); }
+    T round() const noexcept { return narrowed<T>(compensated(sum_, lost_)); }
 
 private:
     wide sum_ = 0;

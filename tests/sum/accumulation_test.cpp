@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <collprobe/sum/accumulation.hpp>
+#include <collprobe/sum/order.hpp>
+
+#include "exact_oracle.hpp"
+#include "sum_cases.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+/// How many different bits a sum has over some orders.
+template <accumulation in, floating_element T>
+std::size_t different_sums(testing::random_bits& random, std::vector<T> terms)
+{
+    std::set<std::uint64_t> seen;
+    const auto n = static_cast<int>(terms.size());
+    for (int again = 0; again < 20; ++again) {
+        seen.insert(to_bits(sum_in_order<in>(terms.data(), linear_order(n))));
+        testing::sum_cases<T>::shuffle(random, terms.data(), n);
+    }
+    return seen.size();
+}
+
+} // namespace
+
+TEST_CASE("names")
+{
+    CHECK(std::string(name(accumulation::native)) == "native");
+    CHECK(std::string(name(accumulation::float32)) == "float32");
+    CHECK(std::string(name(accumulation::float64)) == "float64");
+    CHECK(std::string(name(accumulation::compensated)) == "compensated");
+    CHECK(std::string(name(accumulation::exact)) == "exact");
+    CHECK(std::string(name(static_cast<accumulation>(99))) == "unknown");
+    CHECK(std::string(name(reproducibility::unspecified)) == "unspecified");
+    CHECK(std::string(name(reproducibility::run_to_run)) == "run_to_run");
+    CHECK(std::string(name(reproducibility::size_invariant)) == "size_invariant");
+    CHECK(std::string(name(reproducibility::order_invariant)) == "order_invariant");
+    CHECK(std::string(name(reproducibility::correctly_rounded)) == "correctly_rounded");
+    CHECK(std::string(name(static_cast<reproducibility>(99))) == "unknown");
+}
+
+TEST_CASE("an accumulator narrower than the element is none")
+{
+    CHECK_FALSE(holds<double>(accumulation::float32));
+    CHECK(holds<double>(accumulation::native));
+    CHECK(holds<float>(accumulation::float32));
+    CHECK(holds<half>(accumulation::float32));
+}
+
+TEST_CASE_TEMPLATE("the default accumulator of a level keeps the level", T, half, bfloat16, float, double)
+{
+    for (const auto level : {reproducibility::unspecified, reproducibility::run_to_run, reproducibility::size_invariant,
+             reproducibility::order_invariant, reproducibility::correctly_rounded}) {
+        const accumulation in = default_accumulation<T>(level);
+        CHECK(holds<T>(in));
+        CHECK(strongest<T>(in, 1'000'000) >= level);
+    }
+}
+
+TEST_CASE("doubles are exact for halves up to 8192 terms")
+{
+    CHECK(strongest<half>(accumulation::float64, 8192) == reproducibility::correctly_rounded);
+    CHECK(strongest<half>(accumulation::float64, 8193) == reproducibility::size_invariant);
+    CHECK(strongest<bfloat16>(accumulation::float64, 2) == reproducibility::size_invariant);
+    // The worst case: the smallest number after 8191 of the largest.
+    std::vector<half> terms(8192, half::from_bits(0x7bff));
+    terms[8191] = half::from_bits(1);
+    double sum = 0;
+    for (const half value : terms) sum += static_cast<double>(value);
+    CHECK(sum == 8191 * 65504.0 + 0x1p-24);
+    testing::random_bits random{13};
+    for (int i = 0; i < 20; ++i) {
+        testing::sum_cases<half>::fill(random, testing::difficulty::any, terms.data(), 500);
+        const std::vector<half> some(terms.begin(), terms.begin() + 500);
+        CHECK(different_sums<accumulation::float64>(random, some) == 1);
+    }
+}
+
+TEST_CASE_TEMPLATE("only the exact sum is the same in every order", T, half, bfloat16, float, double)
+{
+    testing::random_bits random{14};
+    std::size_t native = 0;
+    std::size_t compensated = 0;
+    for (int i = 0; i < 200; ++i) {
+        std::vector<T> terms(30);
+        testing::sum_cases<T>::fill(random, testing::difficulty::cancelling, terms.data(), 30);
+        REQUIRE(different_sums<accumulation::exact>(random, terms) == 1);
+        native += different_sums<accumulation::native>(random, terms) - 1;
+        compensated += different_sums<accumulation::compensated>(random, terms) - 1;
+    }
+    CHECK(native > 0);
+    if (element_traits<T>::digits != 11) CHECK(compensated > 0);
+}

@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <utility>
+
+#include <collprobe/sum/error_free.hpp>
+
+#include "exact_oracle.hpp"
+#include "sum_cases.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+// Out of line: what sets the mode and what computes may not be merged.
+template <class Float>
+[[gnu::noinline]] two_terms<Float> two_sum_of(Float a, Float b)
+{
+    return two_sum(a, b);
+}
+template <class Float>
+[[gnu::noinline]] two_terms<Float> fast_two_sum_of(Float a, Float b)
+{
+    return fast_two_sum(a, b);
+}
+
+template <class Float>
+Float magnitude(Float value)
+{
+    using bits_type = typename element_traits<Float>::bits_type;
+    return detail::bit_cast<Float>(static_cast<bits_type>(to_bits(value) & ~element_traits<Float>::sign_mask));
+}
+
+/// high is a + b rounded, and a + b - high - low is zero.
+template <class Float>
+bool is_exact(Float a, Float b, two_terms<Float> sum)
+{
+    testing::exact_oracle<Float> rounded;
+    rounded.add(a);
+    rounded.add(b);
+    testing::exact_oracle<Float> rest;
+    rest.add(a);
+    rest.add(b);
+    rest.add(testing::sum_cases<Float>::opposite(sum.high));
+    rest.add(testing::sum_cases<Float>::opposite(sum.low));
+    return to_bits(rounded.round()) == to_bits(sum.high) && magnitude(rest.round()) == 0;
+}
+
+template <class Float>
+std::pair<Float, Float> random_pair(testing::random_bits& random, int top_field)
+{
+    using cases = testing::sum_cases<Float>;
+    const int field = random.between(0, top_field);
+    const Float a = cases::of(random.one_in(2), field, random());
+    const Float b = cases::near_field(random, random.one_in(4) ? random.between(0, top_field) : field, 60);
+    // Not beyond half the largest number, whose sums stay in range.
+    return {a, magnitude(b) < cases::of(false, top_field, 0) ? b : a};
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("two_sum and fast_two_sum lose nothing, subnormal numbers included", Float, float, double)
+{
+    using cases = testing::sum_cases<Float>;
+    testing::random_bits random{1};
+    const detail::gradual_underflow as_ieee_has_it;
+    int inexact = 0;
+    for (int i = 0; i < 200'000; ++i) {
+        const int top = i % 4 == 0 ? 40 : cases::top_field - 1; // a quarter next to the subnormal numbers
+        const auto [a, b] = random_pair<Float>(random, top);
+        const two_terms<Float> sum = two_sum_of(a, b);
+        inexact += magnitude(sum.low) > 0 ? 1 : 0;
+        if (!is_exact(a, b, sum)) FAIL("two_sum of ", to_bits(a), " and ", to_bits(b));
+        const bool ordered = magnitude(a) >= magnitude(b);
+        if (!is_exact(a, b, ordered ? fast_two_sum_of(a, b) : fast_two_sum_of(b, a))) {
+            FAIL("fast_two_sum of ", to_bits(a), " and ", to_bits(b));
+        }
+    }
+    CHECK(inexact > 100'000);
+}
+
+TEST_CASE_TEMPLATE("fast_two_sum needs its precondition", Float, float, double)
+{
+    // The negative control of the test above: with the smaller one first, something is lost.
+    int wrong = 0;
+    testing::random_bits random{2};
+    const detail::gradual_underflow as_ieee_has_it;
+    for (int i = 0; i < 20'000; ++i) {
+        const auto [a, b] = random_pair<Float>(random, testing::sum_cases<Float>::top_field - 1);
+        if (magnitude(a) < magnitude(b) && !is_exact(a, b, fast_two_sum_of(a, b))) ++wrong;
+    }
+    CHECK(wrong > 0);
+}
+
+TEST_CASE_TEMPLATE("two_sum of a sum that overflows is infinite and its rest is not finite", Float, float, double)
+{
+    using cases = testing::sum_cases<Float>;
+    const Float largest = cases::of(false, cases::top_field, ~std::uint64_t{0});
+    const two_terms<Float> sum = two_sum_of(largest, largest);
+    CHECK(is_infinite(sum.high));
+    CHECK_FALSE(is_finite(sum.low));
+    // The sum is in range, a step on the way is not: the rest says so.
+    const Float unit = cases::power(false, element_traits<Float>::max_exponent - element_traits<Float>::digits);
+    const two_terms<Float> robbed = two_sum_of(static_cast<Float>(-3 * unit), largest);
+    CHECK(is_finite(robbed.high));
+    CHECK_FALSE(is_finite(robbed.low));
+}

@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/sum/exact_sum.hpp>
+
+#include "exact_oracle.hpp"
+#include "sum_cases.hpp"
+
+using namespace collprobe;
+using testing::difficulty;
+
+namespace {
+
+template <floating_element T>
+T of_bits(std::uint64_t bits)
+{
+    return detail::bit_cast<T>(static_cast<typename element_traits<T>::bits_type>(bits));
+}
+
+template <floating_element T, floating_element U = T>
+U sum_of(const std::vector<T>& terms, std::uint32_t divisor = 1)
+{
+    exact_sum<T> sum;
+    for (const T value : terms) sum.add(value);
+    return sum.template round<U>(divisor);
+}
+
+template <floating_element T, floating_element U = T>
+U wanted_of(const std::vector<T>& terms, std::uint32_t divisor = 1)
+{
+    testing::exact_oracle<T> sum;
+    for (const T value : terms) sum.add(value);
+    return sum.template round<U>(divisor);
+}
+
+template <floating_element T, floating_element U>
+void check_rounding_to(testing::random_bits& random, const std::vector<T>& terms)
+{
+    const std::uint32_t divisor = testing::random_divisor(random, static_cast<int>(terms.size()));
+    REQUIRE(to_bits(sum_of<T, U>(terms, divisor)) == to_bits(wanted_of<T, U>(terms, divisor)));
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("random and adversarial sums and averages round to every type as the oracle says", T, half, bfloat16,
+    float, double)
+{
+    testing::random_bits random{4};
+    for (int i = 0; i < 20'000; ++i) {
+        const int n = testing::random_terms(random);
+        const int kinds = static_cast<int>(difficulty::count);
+        std::vector<T> terms(static_cast<std::size_t>(n));
+        testing::sum_cases<T>::fill(random, static_cast<difficulty>(i % kinds), terms.data(), n);
+        check_rounding_to<T, half>(random, terms);
+        check_rounding_to<T, bfloat16>(random, terms);
+        check_rounding_to<T, float>(random, terms);
+        check_rounding_to<T, double>(random, terms);
+    }
+}
+
+TEST_CASE_TEMPLATE("quotients a hair beside a midpoint round to their side", T, half, bfloat16, float, double)
+{
+    // Midpoint times divisor, and one unit more or less, cut into terms of few bits.
+    __extension__ typedef unsigned __int128 wide;
+    using cases = testing::sum_cases<T>;
+    constexpr int chunk = element_traits<T>::digits;
+    testing::random_bits random{5};
+    for (int i = 0; i < 20'000; ++i) {
+        const std::uint64_t midpoint = std::uint64_t{1} << chunk | (random() & ((std::uint64_t{1} << chunk) - 1)) | 1;
+        const auto divisor = static_cast<std::uint32_t>(random() >> 32 >> (chunk == 11 ? 12 + random.below(20) : 0)) | 1;
+        wide rest = wide{midpoint} * divisor + static_cast<unsigned>(random.below(3)) - 1;
+        std::vector<T> terms;
+        const int base = chunk == 11 ? element_traits<T>::min_exponent : 0;
+        for (int exponent = base; rest != 0; exponent += chunk, rest >>= chunk) {
+            for (int bit = 0; bit < chunk; ++bit) {
+                if ((rest >> bit & 1) != 0) terms.push_back(cases::power(false, exponent + bit - chunk + 1));
+            }
+        }
+        REQUIRE(to_bits(sum_of(terms, divisor)) == to_bits(wanted_of(terms, divisor)));
+    }
+}
+
+TEST_CASE_TEMPLATE("the order and the grouping of terms do not matter", T, half, bfloat16, float, double)
+{
+    testing::random_bits random{6};
+    for (int i = 0; i < 3'000; ++i) {
+        const int n = random.between(2, 40);
+        std::vector<T> terms(static_cast<std::size_t>(n));
+        const auto kind = static_cast<difficulty>(random.below(static_cast<std::uint64_t>(difficulty::count)));
+        testing::sum_cases<T>::fill(random, kind, terms.data(), n);
+        const T wanted = wanted_of(terms);
+        for (int again = 0; again < 4; ++again) {
+            testing::sum_cases<T>::shuffle(random, terms.data(), n);
+            REQUIRE(to_bits(sum_of(terms)) == to_bits(wanted));
+            exact_sum<T> part[3];
+            for (const T value : terms) part[random.below(3)].add(value);
+            part[1].add(part[2]);
+            part[1].add(part[0]);
+            REQUIRE(to_bits(part[1].round()) == to_bits(wanted));
+        }
+    }
+}
+
+TEST_CASE_TEMPLATE("zeros, infinities and NaN follow IEEE 754", T, half, bfloat16, float, double)
+{
+    using cases = testing::sum_cases<T>;
+    const T zero = cases::of(false, 0, 0);
+    const T minus_zero = cases::of(true, 0, 0);
+    const T one = cases::power(false, 0);
+    const T infinity = cases::of(false, cases::top_field + 1, 0);
+    const T minus_infinity = cases::of(true, cases::top_field + 1, 0);
+    const T nan = cases::of(true, cases::top_field + 1, 5);
+    const auto quiet = std::uint64_t{element_traits<T>::exponent_mask} | (element_traits<T>::fraction_mask + 1u) >> 1;
+    const auto bits = [](const std::vector<T>& terms) { return std::uint64_t{to_bits(sum_of(terms))}; };
+    CHECK(bits({}) == 0);
+    CHECK(bits({minus_zero, minus_zero, minus_zero}) == to_bits(minus_zero));
+    CHECK(to_bits(sum_of<T>({minus_zero, minus_zero}, 2)) == to_bits(minus_zero));
+    CHECK(bits({minus_zero, zero}) == 0);
+    CHECK(bits({one, cases::opposite(one)}) == 0);
+    CHECK(bits({one, minus_zero, cases::opposite(one)}) == 0);
+    CHECK(bits({infinity, one, infinity}) == to_bits(infinity));
+    CHECK(bits({minus_infinity, one}) == to_bits(minus_infinity));
+    CHECK(bits({infinity, minus_infinity}) == quiet);
+    CHECK(bits({nan, one}) == quiet);
+    CHECK(bits({nan, infinity}) == quiet);
+    CHECK(to_bits(sum_of<T>({minus_zero, cases::of(true, 0, 1)}, 3)) == to_bits(minus_zero)); // underflows
+}
+
+TEST_CASE_TEMPLATE("a sum overflows by its value alone", T, half, bfloat16, float, double)
+{
+    using cases = testing::sum_cases<T>;
+    using traits = element_traits<T>;
+    const T largest = cases::of(false, cases::top_field, ~std::uint64_t{0});
+    const T half_unit = cases::power(false, traits::max_exponent - traits::digits);
+    const T least = cases::of(false, 0, 1);
+    const T infinity = cases::of(false, cases::top_field + 1, 0);
+    CHECK(to_bits(sum_of<T>({largest, half_unit})) == to_bits(infinity)); // a tie, to even
+    CHECK(to_bits(sum_of<T>({largest, half_unit, cases::opposite(least)})) == to_bits(largest));
+    CHECK(to_bits(sum_of<T>({largest, largest, cases::opposite(largest)})) == to_bits(largest));
+    CHECK(to_bits(sum_of<T>({largest, largest, largest}, 3)) == to_bits(largest));
+    CHECK(to_bits(sum_of<T>({largest, largest, largest}, 2)) == to_bits(infinity));
+}
+
+TEST_CASE("more terms than fit before a carry")
+{
+    // 2^30 + 2^20 largest floats: their words wait for a carry once on the way.
+    exact_sum<float> sum;
+    const float largest = of_bits<float>(0x7f7fffff);
+    constexpr std::uint32_t n = (1u << 30) + (1u << 20);
+    for (std::uint32_t i = 0; i < n; ++i) sum.add(largest);
+    CHECK(to_bits(sum.round(n)) == 0x7f7fffff);
+    CHECK(sum.round<double>(n) == static_cast<double>(largest));
+    for (int i = 0; i < 32; ++i) sum.add(exact_sum<float>(sum)); // doubled: 2^62 terms
+    CHECK(to_bits(sum.round()) == 0x7f800000);
+}
+
+TEST_CASE("an exact sum can be taken at compile time")
+{
+    constexpr float sum = [] {
+        exact_sum<float> terms;
+        for (const float value : {0x1p60f, 1.0f, -0x1p60f, 0x1p-30f}) terms.add(value);
+        return terms.round();
+    }();
+    static_assert(sum == 1.0f);
+    static_assert(sizeof(exact_sum<half>) <= 48 + 8 && sizeof(exact_sum<double>) <= 576);
+    CHECK(sum == 1.0f);
+}

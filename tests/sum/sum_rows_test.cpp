@@ -1,0 +1,295 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/sum/sum_rows.hpp>
+
+#include "exact_oracle.hpp"
+#include "sum_cases.hpp"
+
+using namespace collprobe;
+using testing::difficulty;
+
+namespace {
+
+/// Rows of terms: `outer` times `inner` of them, with a gap after each row and another before the next outer one.
+template <floating_element T>
+struct matrix {
+    int outer;
+    int inner;
+    int count;
+    int skip; // elements before the first row
+    std::vector<T> room;
+
+    matrix(testing::random_bits& random, int outer_rows, int inner_rows, int columns, int before)
+        : outer(outer_rows), inner(inner_rows), count(columns), skip(before),
+          room(static_cast<std::size_t>(before + outer_rows * (inner_rows * (columns + 3) + 5)))
+    {
+        std::vector<T> column(static_cast<std::size_t>(terms()));
+        auto kind = difficulty::alike;
+        for (int i = 0; i < count; ++i) {
+            // Runs of one kind, so that whole blocks are easy, and others are not.
+            if (i % 16 == 0 || random.one_in(12)) {
+                kind = static_cast<difficulty>(random.below(static_cast<std::uint64_t>(difficulty::count)));
+            }
+            testing::sum_cases<T>::fill(random, kind, column.data(), terms());
+            for (int k = 0; k < terms(); ++k) at(k, i) = column[static_cast<std::size_t>(k)];
+        }
+    }
+    int terms() const { return outer * inner; }
+    T& at(int k, int i)
+    {
+        return room[static_cast<std::size_t>(skip + k / inner * (inner * (count + 3) + 5) + k % inner * (count + 3) + i)];
+    }
+    term_rows<T> rows()
+    {
+        return {&at(0, 0), static_cast<std::uint64_t>(inner), static_cast<std::uint64_t>(inner * (count + 3) + 5),
+            static_cast<std::uint64_t>(count + 3)};
+    }
+};
+
+template <accumulation in, int width, floating_element T>
+std::vector<T> sums(matrix<T>& from, std::uint32_t divisor)
+{
+    std::vector<T> result(static_cast<std::size_t>(from.count));
+    const sum_rows<in, T, width> body{
+        from.rows(), static_cast<std::uint64_t>(from.terms()), result.data(), result.size(), divisor};
+    for (std::uint64_t block = 0; block < body.blocks(); ++block) body(block);
+    return result;
+}
+
+/// One addition after the other in Wide, as the compiler can but take it; the result by way of double.
+template <class Wide, floating_element T>
+[[gnu::noinline]] T plain_sum(matrix<T>& from, int i, std::uint32_t divisor)
+{
+    volatile Wide sum = static_cast<Wide>(from.at(0, i));
+    for (int k = 1; k < from.terms(); ++k) sum = sum + static_cast<Wide>(from.at(k, i));
+    volatile Wide over = static_cast<Wide>(divisor);
+    if (divisor != 1) sum = sum / over;
+    return T(static_cast<Wide>(sum));
+}
+
+/// A rounding a term: in double, which is wide enough for the second rounding to do no harm.
+template <floating_element T>
+[[gnu::noinline]] T sum_rounded_by_term(matrix<T>& from, int i, std::uint32_t divisor)
+{
+    T sum = from.at(0, i);
+    for (int k = 1; k < from.terms(); ++k) {
+        volatile double next = static_cast<double>(sum);
+        next = next + static_cast<double>(from.at(k, i));
+        sum = T(static_cast<double>(next));
+    }
+    volatile double over = divisor;
+    volatile double quotient = static_cast<double>(sum);
+    quotient = quotient / over;
+    return divisor == 1 ? sum : T(static_cast<double>(quotient));
+}
+
+/// Equal bits; of NaN only that both are.
+template <floating_element T>
+bool same(T a, T b)
+{
+    return to_bits(a) == to_bits(b) || (is_nan(a) && is_nan(b));
+}
+
+/// A pointer to the terms that counts how often a row is asked for.
+template <floating_element T>
+struct counted_terms {
+    const T* first;
+    std::uint64_t stride;
+    std::uint64_t* reads;
+    const T* operator()(std::uint64_t k) const
+    {
+        ++*reads;
+        return first + k * stride;
+    }
+};
+
+template <floating_element T>
+std::uint64_t reads_of_exact_sum(const std::vector<T>& rows, std::uint32_t divisor, T (&result)[4])
+{
+    std::uint64_t reads = 0;
+    const std::uint64_t terms = rows.size() / 4;
+    detail::sum_columns<accumulation::exact, 4>(
+        detail::columns<T, counted_terms<T>>{{rows.data(), 4, &reads}, terms, divisor, 4}, result);
+    return reads;
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("the exact sum of each column is the oracle's, at any width, place and spacing", T, half, bfloat16, float,
+    double)
+{
+    testing::random_bits random{7};
+    for (int i = 0; i < 300; ++i) {
+        matrix<T> from(random, random.between(1, 9), random.between(1, 3), random.between(1, 120), random.between(0, 7));
+        const std::uint32_t divisor = testing::random_divisor(random, from.terms());
+        const std::vector<T> by_1 = sums<accumulation::exact, 1>(from, divisor);
+        const std::vector<T> by_4 = sums<accumulation::exact, 4>(from, divisor);
+        const std::vector<T> by_8 = sums<accumulation::exact, 8>(from, divisor);
+        const std::vector<T> by_64 = sums<accumulation::exact, 64>(from, divisor);
+        for (int column = 0; column < from.count; ++column) {
+            testing::exact_oracle<T> oracle;
+            for (int k = 0; k < from.terms(); ++k) oracle.add(from.at(k, column));
+            const T wanted = oracle.round(divisor);
+            const auto at = static_cast<std::size_t>(column);
+            REQUIRE(to_bits(by_1[at]) == to_bits(wanted));
+            REQUIRE(to_bits(by_4[at]) == to_bits(wanted));
+            REQUIRE(to_bits(by_8[at]) == to_bits(wanted));
+            REQUIRE(to_bits(by_64[at]) == to_bits(wanted));
+        }
+    }
+}
+
+TEST_CASE_TEMPLATE("other accumulators add row after row and round as they say", T, half, bfloat16, float, double)
+{
+    testing::random_bits random{8};
+    const detail::gradual_underflow as_ieee_has_it;
+    for (int i = 0; i < 300; ++i) {
+        matrix<T> from(random, random.between(1, 9), random.between(1, 3), random.between(1, 120), random.between(0, 7));
+        const std::uint32_t divisor = testing::random_divisor(random, from.terms());
+        const std::vector<T> native = sums<accumulation::native, 8>(from, divisor);
+        const std::vector<T> wide = sums<accumulation::float64, 8>(from, divisor);
+        for (int column = 0; column < from.count; ++column) {
+            const auto at = static_cast<std::size_t>(column);
+            if constexpr (sizeof(T) == 2) REQUIRE(same(native[at], sum_rounded_by_term(from, column, divisor)));
+            else REQUIRE(same(native[at], plain_sum<T>(from, column, divisor)));
+            REQUIRE(same(wide[at], plain_sum<double>(from, column, divisor)));
+        }
+        if constexpr (sizeof(T) <= 4) {
+            const std::vector<T> narrow = sums<accumulation::float32, 8>(from, divisor);
+            for (int column = 0; column < from.count; ++column) {
+                REQUIRE(same(narrow[static_cast<std::size_t>(column)], plain_sum<float>(from, column, divisor)));
+            }
+        }
+    }
+}
+
+TEST_CASE_TEMPLATE("no accumulator's bits depend on the width or on the place in the message", T, half, bfloat16, float,
+    double)
+{
+    testing::random_bits random{9};
+    const auto check = [&](auto in) {
+        matrix<T> from(random, 7, 1, 100, 3);
+        const std::vector<T> by_1 = sums<in(), 1>(from, 7);
+        for (const std::vector<T>& other : {sums<in(), 2>(from, 7), sums<in(), 16>(from, 7), sums<in(), 64>(from, 7)}) {
+            for (std::size_t i = 0; i < by_1.size(); ++i) REQUIRE(same(by_1[i], other[i]));
+        }
+    };
+    for (int i = 0; i < 50; ++i) {
+        check(std::integral_constant<accumulation, accumulation::native>{});
+        if constexpr (sizeof(T) <= 4) check(std::integral_constant<accumulation, accumulation::float32>{});
+        check(std::integral_constant<accumulation, accumulation::float64>{});
+        check(std::integral_constant<accumulation, accumulation::compensated>{});
+        check(std::integral_constant<accumulation, accumulation::exact>{});
+    }
+}
+
+TEST_CASE_TEMPLATE("a compensated sum is within a rounding of the exact one where a plain sum is not", T, float, double)
+{
+    testing::random_bits random{10};
+    int plain_wrong = 0;
+    for (int i = 0; i < 2'000; ++i) {
+        std::vector<T> terms(200);
+        testing::sum_cases<T>::fill(random, difficulty::alike, terms.data(), 200);
+        testing::exact_oracle<T> oracle;
+        for (T& value : terms) {
+            const auto positive = to_bits(value) & ~element_traits<T>::sign_mask;
+            value = detail::bit_cast<T>(static_cast<typename element_traits<T>::bits_type>(positive));
+            oracle.add(value);
+        }
+        const auto wanted = static_cast<std::int64_t>(to_bits(oracle.round()));
+        const auto off = [&](auto in) {
+            T result{};
+            sum_rows<in(), T, 1>{{terms.data(), 1, 1, 0}, terms.size(), &result, 1}(0);
+            const auto bits = static_cast<std::int64_t>(to_bits(result));
+            return bits > wanted ? bits - wanted : wanted - bits;
+        };
+        REQUIRE(off(std::integral_constant<accumulation, accumulation::compensated>{}) <= 1);
+        plain_wrong += off(std::integral_constant<accumulation, accumulation::native>{}) > 1 ? 1 : 0;
+    }
+    CHECK(plain_wrong > 200);
+}
+
+TEST_CASE_TEMPLATE("a compensated sum keeps the sign of zero and what overflows only on the way of its rest", T, float, double)
+{
+    using cases = testing::sum_cases<T>;
+    const T largest = cases::of(false, cases::top_field, ~std::uint64_t{0});
+    const T unit = cases::power(false, element_traits<T>::max_exponent - element_traits<T>::digits);
+    const auto sum = [](std::vector<T> terms) {
+        T result{};
+        sum_rows<accumulation::compensated, T, 1>{{terms.data(), 1, 1, 0}, terms.size(), &result, 1}(0);
+        return std::uint64_t{to_bits(result)};
+    };
+    CHECK(sum({cases::of(true, 0, 0), cases::of(true, 0, 0)}) == to_bits(cases::of(true, 0, 0)));
+    CHECK(sum({static_cast<T>(-3 * unit), largest}) == to_bits(static_cast<T>(largest - 2 * unit)));
+    CHECK(sum({largest, largest}) == to_bits(cases::of(false, cases::top_field + 1, 0)));
+}
+
+TEST_CASE_TEMPLATE("a result may take the place of a row", T, half, bfloat16, float, double)
+{
+    testing::random_bits random{11};
+    for (int i = 0; i < 50; ++i) {
+        matrix<T> from(random, 5, 1, 61, 0);
+        const std::vector<T> wanted = sums<accumulation::exact, 8>(from, 5);
+        T* const in_place = &from.at(random.between(0, 4), 0);
+        const sum_rows<accumulation::exact, T, 8> body{from.rows(), 5, in_place, 61, 5};
+        for (std::uint64_t block = 0; block < body.blocks(); ++block) body(block);
+        for (std::size_t column = 0; column < 61; ++column) REQUIRE(to_bits(in_place[column]) == to_bits(wanted[column]));
+    }
+}
+
+TEST_CASE_TEMPLATE("easy columns are read once, harder ones twice, and only the hardest by the long sum", T, half, bfloat16,
+    float, double)
+{
+    using cases = testing::sum_cases<T>;
+    const auto constant = [](int n, T value) { return std::vector<T>(static_cast<std::size_t>(4 * n), value); };
+    T result[4];
+    constexpr bool in_pairs_at_once = sizeof(T) == 8;
+    // Exact in one double.
+    std::vector<T> rows = constant(6, cases::power(false, 0));
+    CHECK(reads_of_exact_sum(rows, 1, result) == 6);
+    CHECK(static_cast<float>(result[3]) == 6.0f);
+    // Not finite: by the long sum, one column of it.
+    rows[5] = cases::of(false, cases::top_field + 1, 0);
+    CHECK(reads_of_exact_sum(rows, 1, result) == (in_pairs_at_once ? 12 : 18));
+    CHECK(is_infinite(result[1]));
+    CHECK(static_cast<float>(result[0]) == 6.0f);
+    if constexpr (sizeof(T) > 2 || element_traits<T>::digits == 8) {
+        // 100 bits apart fit a pair, but no double. (Doubles start with a pair.)
+        rows = constant(2, cases::power(false, 0));
+        rows[6] = cases::power(false, -100);
+        CHECK(reads_of_exact_sum(rows, 1, result) == (in_pairs_at_once ? 2 : 4));
+        CHECK(static_cast<float>(result[2]) == 1.0f);
+        // The quotient of a pair is left to the long sum.
+        CHECK(reads_of_exact_sum(rows, 3, result) == (in_pairs_at_once ? 4 : 6));
+        // 200 bits fit no pair with a third value in between.
+        rows = constant(3, cases::power(false, 100));
+        rows[5] = cases::power(false, 20);
+        rows[9] = cases::power(false, -100);
+        CHECK(reads_of_exact_sum(rows, 1, result) == (in_pairs_at_once ? 6 : 9));
+        CHECK(static_cast<float>(result[1]) == 0x1p100f);
+    }
+    if constexpr (element_traits<T>::digits == 11) {
+        // More halves than the proof covers: detected, not assumed.
+        CHECK(reads_of_exact_sum(constant(8193, cases::power(false, 3)), 1, result) == 8193);
+    }
+}
+
+TEST_CASE("halves of any size up to 8192 terms need no second read")
+{
+    testing::random_bits random{12};
+    std::vector<half> rows(4 * 8192);
+    for (half& value : rows) value = testing::sum_cases<half>::of(random.one_in(2), random.between(0, 30), random());
+    half result[4];
+    CHECK(reads_of_exact_sum(rows, 1, result) == 8192);
+    for (std::size_t i = 0; i < 4; ++i) {
+        testing::exact_oracle<half> oracle;
+        for (std::size_t k = 0; k < 8192; ++k) oracle.add(rows[4 * k + i]);
+        CHECK(result[i].bits == oracle.round().bits);
+    }
+}
