@@ -9,17 +9,18 @@
 namespace collprobe::detail {
 
 /// While it lives, the calling thread computes with subnormal numbers, as IEEE 754 has it. A program
-/// linked with `-ffast-math` starts with them flushed to zero, and every thread inherits that.
+/// linked with `-ffast-math` starts with them flushed to zero, and every thread inherits that. Device code has no
+/// such mode: there the instruction says it.
 ///
 /// Floating-point work that needs this belongs in a function that is not inlined into its scope, else
 /// the compiler may move it out.
 class gradual_underflow {
 public:
-    gradual_underflow() noexcept : before_(mode())
+    COLLPROBE_HD gradual_underflow() noexcept : before_(mode())
     {
         if ((before_ & flush) != 0) set_mode(before_ & ~flush);
     }
-    ~gradual_underflow()
+    COLLPROBE_HD ~gradual_underflow()
     {
         if ((before_ & flush) != 0) set_mode(before_);
     }
@@ -33,23 +34,23 @@ private:
 #if defined(__SSE__) && !defined(__CUDA_ARCH__)
     using mode_bits = unsigned;
     static constexpr mode_bits flush = 0x8040; // flush-to-zero, denormals-are-zero
-    static mode_bits mode() noexcept { return __builtin_ia32_stmxcsr(); }
-    static void set_mode(mode_bits bits) noexcept { __builtin_ia32_ldmxcsr(bits); }
+    COLLPROBE_HD static mode_bits mode() noexcept { return __builtin_ia32_stmxcsr(); }
+    COLLPROBE_HD static void set_mode(mode_bits bits) noexcept { __builtin_ia32_ldmxcsr(bits); }
 #elif defined(__aarch64__) && !defined(__CUDA_ARCH__)
     using mode_bits = std::uint64_t;
     static constexpr mode_bits flush = mode_bits{1} << 24;
-    static mode_bits mode() noexcept
+    COLLPROBE_HD static mode_bits mode() noexcept
     {
         mode_bits bits;
         asm volatile("mrs %0, fpcr" : "=r"(bits));
         return bits;
     }
-    static void set_mode(mode_bits bits) noexcept { asm volatile("msr fpcr, %0" : : "r"(bits)); }
+    COLLPROBE_HD static void set_mode(mode_bits bits) noexcept { asm volatile("msr fpcr, %0" : : "r"(bits)); }
 #else
     using mode_bits = unsigned;
     static constexpr mode_bits flush = 1;
-    static mode_bits mode() noexcept { return 0; }
-    static void set_mode(mode_bits) noexcept {}
+    COLLPROBE_HD static mode_bits mode() noexcept { return 0; }
+    COLLPROBE_HD static void set_mode(mode_bits) noexcept {}
 #endif
     mode_bits before_;
 };

@@ -53,7 +53,7 @@ constexpr const char* name(reproducibility level) noexcept
 
 /// Whether a sum of T can be kept in `in` at all: a type narrower than T would lose what T holds.
 template <floating_element T>
-constexpr bool holds(accumulation in) noexcept
+COLLPROBE_HD constexpr bool holds(accumulation in) noexcept
 {
     return in != accumulation::float32 || element_traits<T>::bytes <= 4;
 }
