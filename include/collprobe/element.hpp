@@ -33,40 +33,6 @@ COLLPROBE_HD constexpr To bit_cast(const From& value) noexcept
     return __builtin_bit_cast(To, value);
 }
 
-/// Rounds a wide IEEE-754 binary number, given by its bits, to a 16-bit format: to nearest, ties to
-/// even, in one step. Works on integers alone, so neither `-ffast-math` nor flush-to-zero matters.
-template <int wide_fraction, int wide_exponent, int fraction, int exponent>
-COLLPROBE_HD constexpr std::uint16_t round_to_16_bits(std::uint64_t bits) noexcept
-{
-    constexpr std::uint64_t wide_mask = (std::uint64_t{1} << wide_fraction) - 1;
-    constexpr int wide_top = (1 << wide_exponent) - 1;
-    constexpr std::uint64_t infinity = std::uint64_t((1 << exponent) - 1) << fraction;
-    constexpr int rebias = (1 << (wide_exponent - 1)) - (1 << (exponent - 1));
-
-    const std::uint64_t sign = (bits >> (wide_fraction + wide_exponent)) << 15;
-    const int biased = static_cast<int>(bits >> wide_fraction) & wide_top;
-    std::uint64_t significand = bits & wide_mask;
-    if (biased == wide_top) {
-        // A NaN keeps its leading payload bits and becomes quiet; an infinity has none.
-        const std::uint64_t payload = significand == 0 ? 0
-            : ((significand >> (wide_fraction - fraction)) | (std::uint64_t{1} << (fraction - 1)));
-        return static_cast<std::uint16_t>(sign | infinity | payload);
-    }
-    if (biased != 0) significand |= wide_mask + 1;
-
-    // `target` is the biased exponent in the narrow format; below 1 the result is subnormal.
-    const int target = (biased != 0 ? biased : 1) - rebias;
-    const int shift = wide_fraction - fraction + (target < 1 ? 1 - target : 0);
-    if (shift > wide_fraction + 1) return static_cast<std::uint16_t>(sign);
-    const std::uint64_t half_unit = std::uint64_t{1} << (shift - 1);
-    const std::uint64_t rest = significand & (2 * half_unit - 1);
-    std::uint64_t rounded = significand >> shift;
-    if (rest > half_unit || (rest == half_unit && (rounded & 1) != 0)) ++rounded;
-    // The hidden bit of `rounded` adds one to the exponent field, and so does a carry out of it.
-    if (target > 1) rounded += std::uint64_t(target - 1) << fraction;
-    return static_cast<std::uint16_t>(sign | (rounded < infinity ? rounded : infinity));
-}
-
 /// `condition ? a : b` by a mask: compilers do not vectorise a choice of a floating-point result.
 COLLPROBE_HD constexpr std::uint32_t choose(bool condition, std::uint32_t a, std::uint32_t b) noexcept
 {
@@ -74,7 +40,35 @@ COLLPROBE_HD constexpr std::uint32_t choose(bool condition, std::uint32_t a, std
     return (a & mask) | (b & ~mask);
 }
 
-/// A float's bits rounded to a half's, as `round_to_16_bits` does; without branches, so that loops over it
+/// A double's bits rounded to a 16-bit format: to nearest, ties to even, in one step. Without branches, so that loops
+/// over it are vectorised. The one floating-point addition is of normal numbers where its result counts, so neither
+/// `-ffast-math` nor flush-to-zero matters.
+template <int fraction, int exponent>
+COLLPROBE_HD constexpr std::uint16_t double_to_16_bits(std::uint64_t bits) noexcept
+{
+    constexpr std::uint64_t bias = (1 << (exponent - 1)) - 1;
+    constexpr std::uint32_t infinity = std::uint32_t((1 << exponent) - 1) << fraction;
+    constexpr int shift = 52 - fraction;
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits >> 48) & 0x8000u;
+    const std::uint64_t magnitude = bits & ~(std::uint64_t{1} << 63);
+    // The carry of a fraction that rounds up moves into the exponent.
+    const std::uint64_t half_unit = (std::uint64_t{1} << (shift - 1)) - 1 + ((magnitude >> shift) & 1);
+    const auto normal = static_cast<std::uint32_t>((magnitude - ((1023 - bias) << 52) + half_unit) >> shift);
+    // Next to this number a double's unit is that of the format's subnormal numbers: the addition rounds to it.
+    constexpr std::uint64_t large_unit = (1023 + 1 - bias - fraction + 52) << 52;
+    const auto small = static_cast<std::uint32_t>(
+        bit_cast<std::uint64_t>(bit_cast<double>(magnitude) + bit_cast<double>(large_unit)) - large_unit);
+    // Comparisons of 32 bits, which every processor does many at a time; one more for what lies below them.
+    const auto high = static_cast<std::uint32_t>(magnitude >> 32);
+    const std::uint32_t below = static_cast<std::uint32_t>(magnitude) != 0 ? 1 : 0;
+    const std::uint32_t nan
+        = infinity | 1u << (fraction - 1) | (static_cast<std::uint32_t>(magnitude >> shift) & ((1u << fraction) - 1));
+    const std::uint32_t finite = choose(high < (1023 + 1 - bias) << 20, small, normal);
+    const std::uint32_t large = choose((high | below) > 0x7ff00000u, nan, infinity);
+    return static_cast<std::uint16_t>(sign | choose(high < (1023 + 1 + bias) << 20, finite, large));
+}
+
+/// A float's bits rounded to a half's, likewise; without branches, so that loops over it
 /// are vectorised. The one floating-point addition is of normal numbers where its result counts.
 COLLPROBE_HD constexpr std::uint16_t float_to_half_bits(std::uint32_t bits) noexcept
 {
@@ -114,7 +108,7 @@ struct half {
     {
     }
     COLLPROBE_HD explicit constexpr half(double value) noexcept
-        : bits(detail::round_to_16_bits<52, 11, 10, 5>(detail::bit_cast<std::uint64_t>(value)))
+        : bits(detail::double_to_16_bits<10, 5>(detail::bit_cast<std::uint64_t>(value)))
     {
     }
     COLLPROBE_HD static constexpr half from_bits(std::uint16_t pattern) noexcept
@@ -151,7 +145,7 @@ struct bfloat16 {
     {
     }
     COLLPROBE_HD explicit constexpr bfloat16(double value) noexcept
-        : bits(detail::round_to_16_bits<52, 11, 7, 8>(detail::bit_cast<std::uint64_t>(value)))
+        : bits(detail::double_to_16_bits<7, 8>(detail::bit_cast<std::uint64_t>(value)))
     {
     }
     COLLPROBE_HD static constexpr bfloat16 from_bits(std::uint16_t pattern) noexcept

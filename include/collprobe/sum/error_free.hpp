@@ -17,6 +17,21 @@ struct two_terms {
     Float low;
 };
 
+namespace detail {
+
+template <class Float, class Hide>
+COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b, const Hide& hide) noexcept
+{
+    const Float high = hide(rounded_sum(a, b));
+    const Float from_b = hide(rounded_difference(high, a));
+    const Float from_a = hide(rounded_difference(high, from_b));
+    const Float lost_b = hide(rounded_difference(b, from_b));
+    const Float lost_a = hide(rounded_difference(a, from_a));
+    return {high, hide(rounded_sum(lost_a, lost_b))};
+}
+
+} // namespace detail
+
 /// a + b = high + low exactly, high = a + b rounded to nearest. Six operations, no branch.
 /// Precondition: a + b does not overflow. If it does, `high` is infinite and `low` is not finite; `low` alone is
 /// not finite in rare cases where an operand is the largest number and a step on the way overflows.
@@ -25,13 +40,7 @@ struct two_terms {
 template <class Float>
 COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b) noexcept
 {
-    using detail::rounded_difference;
-    const Float high = detail::rounded_sum(a, b);
-    const Float from_b = rounded_difference(high, a);
-    const Float from_a = rounded_difference(high, from_b);
-    const Float lost_b = rounded_difference(b, from_b);
-    const Float lost_a = rounded_difference(a, from_a);
-    return {high, detail::rounded_sum(lost_a, lost_b)};
+    return detail::two_sum(a, b, detail::hidden<Float>{});
 }
 
 /// The same in three operations. Precondition: |a| >= |b|, or a = 0; no overflow.
@@ -39,9 +48,10 @@ COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b) noexcept
 template <class Float>
 COLLPROBE_HD inline two_terms<Float> fast_two_sum(Float a, Float b) noexcept
 {
-    const Float high = detail::rounded_sum(a, b);
-    const Float from_b = detail::rounded_difference(high, a);
-    return {high, detail::rounded_difference(b, from_b)};
+    const detail::hidden<Float> hide;
+    const Float high = hide(detail::rounded_sum(a, b));
+    const Float from_b = hide(detail::rounded_difference(high, a));
+    return {high, hide(detail::rounded_difference(b, from_b))};
 }
 
 } // namespace collprobe

@@ -54,23 +54,6 @@ COLLPROBE_HD inline Wide widened_to(T value) noexcept
     }
 }
 
-/// The float nearest to a double, moved to its odd neighbour if that is not the double: it rounds to a 16-bit
-/// type as the double does. (See `rounded_to_odd` for the source.)
-COLLPROBE_HD inline float odd_float(double value) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    float nearest;
-    asm("cvt.rn.f32.f64 %0, %1;" : "=f"(nearest) : "d"(value));
-#else
-    const auto nearest = static_cast<float>(value);
-#endif
-    const auto bits = bit_cast<std::uint32_t>(nearest);
-    const auto wide = bit_cast<std::uint64_t>(widen(nearest));
-    const auto exact = bit_cast<std::uint64_t>(value);
-    const std::uint32_t step = wide > exact ? ~std::uint32_t{0} : 1; // the same sign: as magnitudes
-    return bit_cast<float>(wide == exact || (bits & 1) != 0 ? bits : bits + step);
-}
-
 /// Rounds a wide value to the element type, once.
 template <floating_element T, class Wide>
 COLLPROBE_HD inline T narrowed(Wide value) noexcept
@@ -85,8 +68,6 @@ COLLPROBE_HD inline T narrowed(Wide value) noexcept
 #else
         return static_cast<float>(value);
 #endif
-    } else if constexpr (sizeof(Wide) == 8) {
-        return T(odd_float(value));
     } else {
         return T(value);
     }
@@ -97,19 +78,6 @@ template <class Wide>
 COLLPROBE_HD inline Wide quotient(Wide value, std::uint32_t divisor) noexcept
 {
     return divisor == 1 ? value : rounded_quotient(value, static_cast<Wide>(divisor));
-}
-
-/// high + low moved to the neighbour of `high` that is odd, if `low` is not zero: a number that rounds to any
-/// type of at most 51 significand bits as the exact sum does.
-/// Source: S. Boldo, G. Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using
-/// rounding to odd" (2008). Preconditions: high = high + low rounded to nearest; finite.
-COLLPROBE_HD inline double rounded_to_odd(two_terms<double> sum) noexcept
-{
-    const auto high = bit_cast<std::uint64_t>(sum.high);
-    const auto low = bit_cast<std::uint64_t>(sum.low);
-    if ((low << 1) == 0 || (high & 1) != 0) return sum.high;
-    const bool towards_zero = ((high ^ low) >> 63) != 0;
-    return bit_cast<double>(towards_zero ? high - 1 : high + 1);
 }
 
 /// What the terms of each element of a block are, and what becomes of their sum. `terms(k)` points to the
@@ -133,6 +101,7 @@ COLLPROBE_HD inline void sum_plainly(const columns<T, Terms>& of, T* result) noe
     for (std::uint64_t k = 1; k < of.term_count; ++k) {
         row = row_values(of.terms(k), of.count, room);
         for (int i = 0; i < width; ++i) sum[i] = rounded_sum(sum[i], widened_to<Wide>(row[i]));
+        settle(sum);
     }
     if (of.divisor != 1) {
         for (int i = 0; i < width; ++i) sum[i] = quotient(sum[i], of.divisor);
@@ -171,6 +140,7 @@ COLLPROBE_HD inline Wide compensated(Wide sum, Wide lost) noexcept
 template <class Wide, int width, floating_element T, class Terms>
 COLLPROBE_HD inline void sum_compensated(const columns<T, Terms>& of, T* result) noexcept
 {
+    const hidden<Wide> hide;
     Wide sum[width];
     Wide lost[width];
     T room[width];
@@ -182,9 +152,9 @@ COLLPROBE_HD inline void sum_compensated(const columns<T, Terms>& of, T* result)
     for (std::uint64_t k = 1; k < of.term_count; ++k) {
         row = row_values(of.terms(k), of.count, room);
         for (int i = 0; i < width; ++i) {
-            const two_terms<Wide> next = two_sum(sum[i], widened_to<Wide>(row[i]));
+            const two_terms<Wide> next = two_sum(sum[i], widened_to<Wide>(row[i]), hide);
             sum[i] = next.high;
-            lost[i] = rounded_sum(lost[i], next.low);
+            lost[i] = hide(rounded_sum(lost[i], next.low));
         }
     }
     for (int i = 0; i < width; ++i) {
@@ -202,92 +172,124 @@ COLLPROBE_HD __attribute__((noinline)) T sum_of_column(
     return sum.round(divisor);
 }
 
-/// An exact sum that one double holds, divided and rounded once.
+/// The exponents of the terms of a column that are not zero. Integers all the way, so that what is proved by them
+/// holds in any build.
 template <floating_element T>
-COLLPROBE_HD inline T round_exact(double sum, std::uint32_t divisor) noexcept
-{
-    return divisor == 1 ? narrowed<T>(sum) : round_scaled<T>(divide(take_apart(sum), divisor));
-}
+class exponent_range {
+    using traits = element_traits<T>;
+    // The magnitude's bits, of a double the upper ones: signed, because any processor compares many of those at once.
+    using key = std::conditional_t<sizeof(T) == 2, std::int16_t, std::int32_t>;
+    static constexpr int field = sizeof(T) == 8 ? 20 : traits::digits - 1; // the exponent starts there
+    static constexpr key largest = sizeof(T) == 2 ? 0x7fff : 0x7fffffff;
 
-/// Exact where each column's sum fits a pair of doubles without loss, which the error of the pair's lower
-/// part tells; else by the long sum.
-template <int width, floating_element T, class Terms>
-COLLPROBE_HD __attribute__((noinline)) void sum_exactly_in_pairs(const columns<T, Terms>& of, T* result) noexcept
-{
-    double high[width];
-    double low[width];
-    std::uint64_t lost[width];
-    T room[width];
-    const T* row = row_values(of.terms(0), of.count, room);
-    for (int i = 0; i < width; ++i) {
-        high[i] = widened_to<double>(row[i]);
-        low[i] = 0;
-        lost[i] = 0;
-    }
-    for (std::uint64_t k = 1; k < of.term_count; ++k) {
-        row = row_values(of.terms(k), of.count, room);
-        for (int i = 0; i < width; ++i) {
-            const two_terms<double> next = two_sum(high[i], widened_to<double>(row[i]));
-            const two_terms<double> rest = two_sum(low[i], next.low);
-            high[i] = next.high;
-            low[i] = rest.high;
-            lost[i] |= bit_cast<std::uint64_t>(rest.low) << 1;
-        }
-    }
-    for (int i = 0; i < width; ++i) {
-        if (i >= of.count) continue;
-        const bool negative_zero = (bit_cast<std::uint64_t>(low[i]) << 1) == 0; // then adding `low` may lose the sign
-        const two_terms<double> whole = negative_zero ? two_terms<double>{high[i], 0} : two_sum(high[i], low[i]);
-        const bool one_double = (bit_cast<std::uint64_t>(whole.low) << 1) == 0;
-        if (lost[i] != 0 || !is_finite(whole.high) || (!one_double && of.divisor != 1)) {
-            result[i] = sum_of_column<T>(of.terms, of.term_count, of.divisor, i);
-        } else if constexpr (sizeof(T) == 8) {
-            result[i] = round_exact<T>(whole.high, of.divisor);
+public:
+    COLLPROBE_HD void include(T value) noexcept
+    {
+        key bits;
+        if constexpr (sizeof(T) == 8) {
+            const std::uint64_t all = to_bits(value);
+            const auto not_zero = static_cast<std::int32_t>(static_cast<std::uint32_t>(all) != 0);
+            bits = (static_cast<std::int32_t>(all >> 32) & largest) | not_zero;
         } else {
-            result[i] = round_exact<T>(rounded_to_odd(whole), of.divisor);
+            bits = static_cast<key>(to_bits(value) & largest);
+        }
+        const auto less = static_cast<key>((bits - 1) & largest); // makes the largest of zero
+        most_ = bits > most_ ? bits : most_;
+        least_ = less < least_ ? less : least_;
+    }
+    COLLPROBE_HD bool finite() const noexcept { return (most_ >> field) <= traits::max_exponent - traits::min_exponent + 1; }
+    /// Of the unit of the smallest term.
+    COLLPROBE_HD int unit() const noexcept { return smallest() - 1 + traits::min_exponent - (traits::digits - 1); }
+    /// How many bits hold the sum of `terms` such terms, in that unit and in any order.
+    COLLPROBE_HD int bits_of_sum(std::uint64_t terms) const noexcept
+    {
+        const int biggest = most_ >> field;
+        const int carries = terms > 1 ? highest_bit(terms - 1) + 1 : 0;
+        return (biggest > 1 ? biggest : 1) - smallest() + traits::digits + carries;
+    }
+
+private:
+    COLLPROBE_HD int smallest() const noexcept
+    {
+        const auto exponent = static_cast<int>((static_cast<std::uint32_t>(least_) + 1) >> field);
+        return exponent > 1 ? exponent : 1;
+    }
+    key most_ = 0;
+    key least_ = largest;
+};
+
+__extension__ typedef __int128 wide_integer;
+
+/// The correctly rounded sums of the columns that are marked: as integers of 128 bits in the unit of the smallest
+/// term, or by the long sum where those are not enough.
+template <int width, floating_element T, class Terms>
+COLLPROBE_HD __attribute__((noinline)) void sum_in_integers(
+    const columns<T, Terms>& of, const exponent_range<T>* range, const bool* marked, T* result) noexcept
+{
+    wide_integer sum[width];
+    bool negative[width]; // all terms, that is: of a sum of zero, all are -0
+    int unit[width];
+    T room[width];
+    for (int i = 0; i < width; ++i) {
+        sum[i] = 0;
+        negative[i] = true;
+        unit[i] = range[i].unit();
+    }
+    for (std::uint64_t k = 0; k < of.term_count; ++k) {
+        const T* const row = row_values(of.terms(k), of.count, room);
+        for (int i = 0; i < width; ++i) {
+            const scaled term = take_apart(row[i]);
+            const wide_integer shifted = static_cast<wide_integer>(term.significand) << ((term.exponent - unit[i]) & 127);
+            sum[i] += term.negative ? -shifted : shifted;
+            negative[i] &= term.negative;
+        }
+    }
+    for (int i = 0; i < width; ++i) {
+        if (!marked[i] || i >= of.count) continue;
+        if (!range[i].finite() || range[i].bits_of_sum(of.term_count) > 127) {
+            result[i] = sum_of_column<T>(of.terms, of.term_count, of.divisor, i);
+        } else {
+            const bool below_zero = sum[i] < 0 || (sum[i] == 0 && negative[i]);
+            const wide_integer magnitude = sum[i] < 0 ? -sum[i] : sum[i];
+            result[i] = round_scaled<T>(divide(static_cast<std::uint64_t>(magnitude >> 64),
+                static_cast<std::uint64_t>(magnitude), unit[i], of.divisor, below_zero));
         }
     }
 }
 
-/// Exact where each column's sum fits one double without loss, which the error of each addition tells; else
-/// in pairs.
+/// In one double where each addition is exact because the exponents are near enough to each other, whatever order a
+/// build makes of them; else in integers.
 template <int width, floating_element T, class Terms>
 COLLPROBE_HD inline void sum_exactly(const columns<T, Terms>& of, T* result) noexcept
 {
-    if constexpr (sizeof(T) == 8) {
-        sum_exactly_in_pairs<width>(of, result);
-    } else {
-        double sum[width];
-        std::uint64_t lost[width];
-        T room[width];
-        const T* row = row_values(of.terms(0), of.count, room);
-        for (int i = 0; i < width; ++i) {
-            sum[i] = widened_to<double>(row[i]);
-            lost[i] = 0;
-        }
-        const bool cannot_lose = of.term_count <= exact_terms_in_float64<T>;
-        for (std::uint64_t k = 1; k < of.term_count; ++k) {
-            row = row_values(of.terms(k), of.count, room);
-            if (cannot_lose) {
-                for (int i = 0; i < width; ++i) sum[i] = rounded_sum(sum[i], widened_to<double>(row[i]));
-            } else {
-                for (int i = 0; i < width; ++i) {
-                    const two_terms<double> next = two_sum(sum[i], widened_to<double>(row[i]));
-                    sum[i] = next.high;
-                    lost[i] |= bit_cast<std::uint64_t>(next.low) << 1;
-                }
-            }
-        }
-        std::uint64_t any_lost = 0;
-        for (int i = 0; i < width; ++i) any_lost |= lost[i] | (is_finite(sum[i]) ? 0 : 1);
-        if (any_lost != 0) {
-            sum_exactly_in_pairs<width>(of, result);
-        } else if (of.divisor == 1) {
-            for (int i = 0; i < width; ++i) result[i] = narrowed<T>(sum[i]);
-        } else {
-            for (int i = 0; i < width; ++i) result[i] = round_exact<T>(sum[i], of.divisor);
+    exponent_range<T> range[width];
+    double sum[width] = {};
+    T room[width];
+    for (std::uint64_t k = 0; k < of.term_count; ++k) {
+        const T* const row = row_values(of.terms(k), of.count, room);
+        for (int i = 0; i < width; ++i) range[i].include(row[i]);
+        if constexpr (sizeof(T) < 8) {
+            for (int i = 0; i < width; ++i) sum[i] = k == 0 ? widen(row[i]) : sum[i] + widen(row[i]);
         }
     }
+    bool marked[width];
+    bool any = false;
+    for (int i = 0; i < width; ++i) {
+        marked[i] = sizeof(T) == 8 || !range[i].finite() || range[i].bits_of_sum(of.term_count) > 53;
+        any |= marked[i];
+    }
+    if constexpr (sizeof(T) < 8) {
+        if (of.divisor == 1) {
+            for (int i = 0; i < width; ++i) result[i] = narrowed<T>(sum[i]);
+        } else {
+            for (int i = 0; i < width; ++i) {
+                const scaled number = take_apart(sum[i]);
+                result[i] = round_scaled<T>(
+                    divide(0, number.significand, number.exponent, of.divisor, number.negative));
+            }
+        }
+    }
+    if (any) sum_in_integers<width>(of, range, marked, result);
 }
 
 /// The sums of a block of columns: `result` gets `width` values, of which `of.count` mean something.

@@ -76,24 +76,32 @@ COLLPROBE_HD constexpr scaled take_apart(T value) noexcept
         false, (bits & traits::sign_mask) != 0};
 }
 
-/// number / divisor, with 62 or more significant bits. Precondition: divisor != 0; no bit is sticky.
-COLLPROBE_HD constexpr scaled divide(scaled number, std::uint32_t divisor) noexcept
+/// (high * 2^64 + low) * 2^exponent / divisor, with 64 significant bits. Precondition: divisor != 0.
+COLLPROBE_HD constexpr scaled divide(
+    std::uint64_t high, std::uint64_t low, int exponent, std::uint32_t divisor, bool negative) noexcept
 {
-    if (number.significand == 0 || divisor == 1) return number;
-    const int up = 63 - highest_bit(number.significand);
-    const std::uint64_t dividend = number.significand << up;
-    number.exponent -= up;
-    // The quotient in two digits: the first has at least 32 bits, the second 32 more.
-    const std::uint64_t first = dividend / divisor;
-    const std::uint64_t rest = dividend % divisor;
-    const std::uint64_t second = (rest << 32) / divisor;
-    const bool sticky = (rest << 32) % divisor != 0;
-    const int room = 63 - highest_bit(first); // <= 32, since divisor < 2^32
-    const int taken = room < 32 ? room : 32;
-    number.significand = (first << taken) | (second >> (32 - taken));
-    number.exponent -= taken;
-    number.sticky = sticky || (taken < 32 && (second & ((std::uint64_t{1} << (32 - taken)) - 1)) != 0);
-    return number;
+    if ((high | low) == 0) return {0, 0, false, negative};
+    exponent += 64;
+    if (high == 0) {
+        high = low;
+        low = 0;
+        exponent -= 64;
+    }
+    const int up = 63 - highest_bit(high);
+    if (up > 0) {
+        high = (high << up) | (low >> (64 - up));
+        low <<= up;
+        exponent -= up;
+    }
+    if (divisor == 1) return {high, exponent, low != 0, negative};
+    // The quotient in three digits: the first has at least 32 bits, the others 32 more each.
+    const std::uint64_t first = high / divisor;
+    const std::uint64_t rest = (high % divisor << 32) | (low >> 32);
+    const std::uint64_t second = rest / divisor;
+    const std::uint64_t last = (rest % divisor << 32) | (low & 0xffffffff);
+    const int taken = 63 - highest_bit(first); // <= 32, since divisor < 2^32
+    const std::uint64_t untaken = second & ((std::uint64_t{1} << (32 - taken)) - 1);
+    return {(first << taken) | (second >> (32 - taken)), exponent - taken, untaken != 0 || last != 0, negative};
 }
 
 template <floating_element T>

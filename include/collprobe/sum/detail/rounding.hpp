@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <type_traits>
+
 #include <collprobe/config.hpp>
 #include <collprobe/detail/gradual_underflow.hpp> // goes with everything here
 
@@ -35,8 +38,31 @@ inline Float opaque(Float value) noexcept
     return value;
 }
 
-// What follows must hold for a build that may reassociate. g++ has a barrier that lets loops be
-// vectorised, clang++ a pragma; of nvcc's front end, which knows neither, the host code is opaque.
+/// As `opaque`, for loops that are to be vectorised: a value goes through integers, and the compiler does not know
+/// that what they are combined with is zero.
+template <class Float>
+class hidden {
+    using bits_type = std::conditional_t<sizeof(Float) == 8, std::uint64_t, std::uint32_t>;
+
+public:
+    COLLPROBE_HD hidden() noexcept
+    {
+#if !defined(__CUDA_ARCH__)
+        asm("" : "+r"(zero_));
+#endif
+    }
+    COLLPROBE_HD Float operator()(Float value) const noexcept
+    {
+        return __builtin_bit_cast(Float, __builtin_bit_cast(bits_type, value) ^ zero_);
+    }
+
+private:
+    bits_type zero_ = 0;
+};
+
+// What follows must hold for a build that may reassociate. clang++ has a pragma; g++ has a barrier, which its
+// vectoriser drops: a loop that adds to what it has added before takes `settle` or `hidden`, too. Of nvcc's front
+// end, which knows neither, the host code is opaque.
 #if defined(__CUDACC__) && !defined(__clang__)
 #define COLLPROBE_ROUNDED(expression) return opaque(expression)
 #elif defined(__clang__)
