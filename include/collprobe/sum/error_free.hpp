@@ -20,7 +20,7 @@ struct two_terms {
 namespace detail {
 
 template <class Float, class Hide>
-COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b, const Hide& hide) noexcept
+COLLPROBE_HD inline two_terms<Float> hidden_two_sum(Float a, Float b, const Hide& hide) noexcept
 {
     const Float high = hide(rounded_sum(a, b));
     const Float from_b = hide(rounded_difference(high, a));
@@ -40,7 +40,7 @@ COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b, const Hide& hide)
 template <class Float>
 COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b) noexcept
 {
-    return detail::two_sum(a, b, detail::hidden<Float>{});
+    return detail::hidden_two_sum(a, b, detail::hidden<Float>{});
 }
 
 /// The same in three operations. Precondition: |a| >= |b|, or a = 0; no overflow.

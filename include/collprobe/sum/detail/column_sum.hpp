@@ -152,7 +152,7 @@ COLLPROBE_HD inline void sum_compensated(const columns<T, Terms>& of, T* result)
     for (std::uint64_t k = 1; k < of.term_count; ++k) {
         row = row_values(of.terms(k), of.count, room);
         for (int i = 0; i < width; ++i) {
-            const two_terms<Wide> next = two_sum(sum[i], widened_to<Wide>(row[i]), hide);
+            const two_terms<Wide> next = hidden_two_sum(sum[i], widened_to<Wide>(row[i]), hide);
             sum[i] = next.high;
             lost[i] = hide(rounded_sum(lost[i], next.low));
         }

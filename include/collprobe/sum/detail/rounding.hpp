@@ -138,7 +138,8 @@ COLLPROBE_HD inline double rounded_product(double a, double b) noexcept
 #endif
 }
 
-/// The divisor is opaque, else `-freciprocal-math` would multiply by its reciprocal.
+/// The divisor is opaque, else `-freciprocal-math` would multiply by its reciprocal. In double, since g++ takes an
+/// estimate for several floats at a time; a second rounding does no harm to a quotient in more than twice the bits.
 COLLPROBE_HD inline float rounded_quotient(float a, float b) noexcept
 {
 #if defined(__CUDA_ARCH__)
@@ -146,7 +147,7 @@ COLLPROBE_HD inline float rounded_quotient(float a, float b) noexcept
     asm("div.rn.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a), "f"(b));
     return quotient;
 #else
-    return a / opaque(b);
+    return static_cast<float>(static_cast<double>(a) / opaque(static_cast<double>(b)));
 #endif
 }
 
