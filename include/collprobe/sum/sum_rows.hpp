@@ -67,7 +67,7 @@ private:
         T sums[width];
         detail::sum_columns<in, width>(of, sums);
         for (int i = 0; i < width; ++i) {
-            if (i < here) result[first + i] = sums[i];
+            if (i < here) result[first + static_cast<std::uint64_t>(i)] = sums[i];
         }
     }
 };

@@ -94,14 +94,14 @@ struct columns {
 template <class Wide, int width, floating_element T, class Terms>
 COLLPROBE_HD inline void sum_plainly(const columns<T, Terms>& of, T* result) noexcept
 {
+    const hidden<Wide> hide;
     Wide sum[width];
     T room[width];
     const T* row = row_values(of.terms(0), of.count, room);
     for (int i = 0; i < width; ++i) sum[i] = widened_to<Wide>(row[i]);
     for (std::uint64_t k = 1; k < of.term_count; ++k) {
         row = row_values(of.terms(k), of.count, room);
-        for (int i = 0; i < width; ++i) sum[i] = rounded_sum(sum[i], widened_to<Wide>(row[i]));
-        settle(sum);
+        for (int i = 0; i < width; ++i) sum[i] = hide(rounded_sum(sum[i], widened_to<Wide>(row[i])));
     }
     if (of.divisor != 1) {
         for (int i = 0; i < width; ++i) sum[i] = quotient(sum[i], of.divisor);
@@ -172,124 +172,146 @@ COLLPROBE_HD __attribute__((noinline)) T sum_of_column(
     return sum.round(divisor);
 }
 
-/// The exponents of the terms of a column that are not zero. Integers all the way, so that what is proved by them
-/// holds in any build.
+/// The exponents of the terms of a column that are not zero, as bits of the largest and of the smallest magnitude.
+/// Integers all the way: what is proved by them holds in any build.
 template <floating_element T>
-class exponent_range {
+struct exponent_range {
     using traits = element_traits<T>;
-    // The magnitude's bits, of a double the upper ones: signed, because any processor compares many of those at once.
-    using key = std::conditional_t<sizeof(T) == 2, std::int16_t, std::int32_t>;
-    static constexpr int field = sizeof(T) == 8 ? 20 : traits::digits - 1; // the exponent starts there
-    static constexpr key largest = sizeof(T) == 2 ? 0x7fff : 0x7fffffff;
+    // Signed, because any processor compares many of those at once.
+    using bits_type = std::conditional_t<sizeof(T) == 2, std::int16_t, std::int32_t>;
+    static constexpr bits_type magnitude = sizeof(T) == 2 ? 0x7fff : 0x7fffffff;
 
-public:
-    COLLPROBE_HD void include(T value) noexcept
+    bits_type largest;
+    bits_type least; // less 1, which makes it large for zero
+
+    COLLPROBE_HD static bits_type of_largest(T value) noexcept
     {
-        key bits;
-        if constexpr (sizeof(T) == 8) {
-            const std::uint64_t all = to_bits(value);
-            const auto not_zero = static_cast<std::int32_t>(static_cast<std::uint32_t>(all) != 0);
-            bits = (static_cast<std::int32_t>(all >> 32) & largest) | not_zero;
-        } else {
-            bits = static_cast<key>(to_bits(value) & largest);
-        }
-        const auto less = static_cast<key>((bits - 1) & largest); // makes the largest of zero
-        most_ = bits > most_ ? bits : most_;
-        least_ = less < least_ ? less : least_;
+        return static_cast<bits_type>(to_bits(value) & static_cast<typename traits::bits_type>(magnitude));
     }
-    COLLPROBE_HD bool finite() const noexcept { return (most_ >> field) <= traits::max_exponent - traits::min_exponent + 1; }
+    COLLPROBE_HD static bits_type of_least(T value) noexcept
+    {
+        return static_cast<bits_type>((of_largest(value) - 1) & magnitude);
+    }
+    COLLPROBE_HD bool finite() const noexcept { return last() <= traits::max_exponent - traits::min_exponent + 1; }
     /// Of the unit of the smallest term.
-    COLLPROBE_HD int unit() const noexcept { return smallest() - 1 + traits::min_exponent - (traits::digits - 1); }
-    /// How many bits hold the sum of `terms` such terms, in that unit and in any order.
+    COLLPROBE_HD int unit() const noexcept { return first() - 1 + traits::min_exponent - (traits::digits - 1); }
+    /// How many bits hold a sum of `terms` such terms, and every part of it, in that unit.
     COLLPROBE_HD int bits_of_sum(std::uint64_t terms) const noexcept
     {
-        const int biggest = most_ >> field;
         const int carries = terms > 1 ? highest_bit(terms - 1) + 1 : 0;
-        return (biggest > 1 ? biggest : 1) - smallest() + traits::digits + carries;
+        return last() - first() + traits::digits + carries;
     }
 
 private:
-    COLLPROBE_HD int smallest() const noexcept
+    COLLPROBE_HD int last() const noexcept { return at_least_1(static_cast<int>(largest >> (traits::digits - 1))); }
+    COLLPROBE_HD int first() const noexcept
     {
-        const auto exponent = static_cast<int>((static_cast<std::uint32_t>(least_) + 1) >> field);
-        return exponent > 1 ? exponent : 1;
+        return at_least_1(static_cast<int>((static_cast<std::uint32_t>(least) + 1) >> (traits::digits - 1)));
     }
-    key most_ = 0;
-    key least_ = largest;
+    COLLPROBE_HD static int at_least_1(int field) noexcept { return field > 1 ? field : 1; }
 };
 
 __extension__ typedef __int128 wide_integer;
 
-/// The correctly rounded sums of the columns that are marked: as integers of 128 bits in the unit of the smallest
-/// term, or by the long sum where those are not enough.
-template <int width, floating_element T, class Terms>
-COLLPROBE_HD __attribute__((noinline)) void sum_in_integers(
-    const columns<T, Terms>& of, const exponent_range<T>* range, const bool* marked, T* result) noexcept
+/// The correctly rounded sum of one column: as an integer of 128 bits in the unit of its smallest term, or by the
+/// long sum if those are not enough.
+template <floating_element T, class Terms>
+COLLPROBE_HD __attribute__((noinline)) T sum_of_column_in_range(
+    const columns<T, Terms>& of, exponent_range<T> range, int column) noexcept
 {
-    wide_integer sum[width];
-    bool negative[width]; // all terms, that is: of a sum of zero, all are -0
-    int unit[width];
-    T room[width];
-    for (int i = 0; i < width; ++i) {
-        sum[i] = 0;
-        negative[i] = true;
-        unit[i] = range[i].unit();
+    if (!range.finite() || range.bits_of_sum(of.term_count) > 127) {
+        return sum_of_column<T>(of.terms, of.term_count, of.divisor, column);
     }
+    wide_integer sum = 0;
     for (std::uint64_t k = 0; k < of.term_count; ++k) {
-        const T* const row = row_values(of.terms(k), of.count, room);
+        const scaled term = take_apart(of.terms(k)[column]);
+        if (term.significand == 0) continue; // its exponent may lie below the unit
+        const wide_integer shifted = static_cast<wide_integer>(term.significand) << (term.exponent - range.unit());
+        sum += term.negative ? -shifted : shifted;
+    }
+    const wide_integer magnitude = sum < 0 ? -sum : sum;
+    return round_scaled<T>(divide(static_cast<std::uint64_t>(magnitude >> 64), static_cast<std::uint64_t>(magnitude),
+        range.unit(), of.divisor, sum < 0));
+}
+
+/// In one double, where every addition is exact because the exponents are near enough to each other, in whatever
+/// order a build does them; else in integers.
+template <int width, floating_element T, class Terms>
+COLLPROBE_HD inline void sum_in_double(const columns<T, Terms>& of, T* result) noexcept
+{
+    using range = exponent_range<T>;
+    double sum[width];
+    typename range::bits_type largest[width];
+    typename range::bits_type least[width];
+    T room[width];
+    const T* row = row_values(of.terms(0), of.count, room);
+    for (int i = 0; i < width; ++i) {
+        largest[i] = range::of_largest(row[i]);
+        least[i] = range::of_least(row[i]);
+    }
+    for (int i = 0; i < width; ++i) sum[i] = widen(row[i]);
+    for (std::uint64_t k = 1; k < of.term_count; ++k) {
+        row = row_values(of.terms(k), of.count, room);
         for (int i = 0; i < width; ++i) {
-            const scaled term = take_apart(row[i]);
-            const wide_integer shifted = static_cast<wide_integer>(term.significand) << ((term.exponent - unit[i]) & 127);
-            sum[i] += term.negative ? -shifted : shifted;
-            negative[i] &= term.negative;
+            const auto high = range::of_largest(row[i]);
+            const auto low = range::of_least(row[i]);
+            largest[i] = high > largest[i] ? high : largest[i];
+            least[i] = low < least[i] ? low : least[i];
+        }
+        for (int i = 0; i < width; ++i) sum[i] += widen(row[i]);
+    }
+    if (of.divisor == 1) {
+        for (int i = 0; i < width; ++i) result[i] = narrowed<T>(sum[i]);
+    } else {
+        for (int i = 0; i < width; ++i) {
+            const scaled number = take_apart(sum[i]);
+            result[i] = round_scaled<T>(divide(0, number.significand, number.exponent, of.divisor, number.negative));
         }
     }
     for (int i = 0; i < width; ++i) {
-        if (!marked[i] || i >= of.count) continue;
-        if (!range[i].finite() || range[i].bits_of_sum(of.term_count) > 127) {
-            result[i] = sum_of_column<T>(of.terms, of.term_count, of.divisor, i);
-        } else {
-            const bool below_zero = sum[i] < 0 || (sum[i] == 0 && negative[i]);
-            const wide_integer magnitude = sum[i] < 0 ? -sum[i] : sum[i];
-            result[i] = round_scaled<T>(divide(static_cast<std::uint64_t>(magnitude >> 64),
-                static_cast<std::uint64_t>(magnitude), unit[i], of.divisor, below_zero));
-        }
+        const range of_column{largest[i], least[i]};
+        const bool exact = of_column.finite() && of_column.bits_of_sum(of.term_count) <= 53;
+        if (!exact && i < of.count) result[i] = sum_of_column_in_range(of, of_column, i);
     }
 }
 
-/// In one double where each addition is exact because the exponents are near enough to each other, whatever order a
-/// build makes of them; else in integers.
-template <int width, floating_element T, class Terms>
-COLLPROBE_HD inline void sum_exactly(const columns<T, Terms>& of, T* result) noexcept
+/// In a pair of doubles, where the second loses nothing; else by the long sum.
+template <int width, class Terms>
+COLLPROBE_HD inline void sum_in_pair(const columns<double, Terms>& of, double* result) noexcept
 {
-    exponent_range<T> range[width];
-    double sum[width] = {};
-    T room[width];
-    for (std::uint64_t k = 0; k < of.term_count; ++k) {
-        const T* const row = row_values(of.terms(k), of.count, room);
-        for (int i = 0; i < width; ++i) range[i].include(row[i]);
-        if constexpr (sizeof(T) < 8) {
-            for (int i = 0; i < width; ++i) sum[i] = k == 0 ? widen(row[i]) : sum[i] + widen(row[i]);
-        }
-    }
-    bool marked[width];
-    bool any = false;
+    const hidden<double> hide;
+    double high[width];
+    double low[width];
+    std::uint64_t lost[width];
+    double room[width];
+    const double* row = row_values(of.terms(0), of.count, room);
     for (int i = 0; i < width; ++i) {
-        marked[i] = sizeof(T) == 8 || !range[i].finite() || range[i].bits_of_sum(of.term_count) > 53;
-        any |= marked[i];
+        high[i] = row[i];
+        low[i] = 0;
+        lost[i] = 0;
     }
-    if constexpr (sizeof(T) < 8) {
-        if (of.divisor == 1) {
-            for (int i = 0; i < width; ++i) result[i] = narrowed<T>(sum[i]);
-        } else {
-            for (int i = 0; i < width; ++i) {
-                const scaled number = take_apart(sum[i]);
-                result[i] = round_scaled<T>(
-                    divide(0, number.significand, number.exponent, of.divisor, number.negative));
-            }
+    for (std::uint64_t k = 1; k < of.term_count; ++k) {
+        row = row_values(of.terms(k), of.count, room);
+        for (int i = 0; i < width; ++i) {
+            const two_terms<double> next = hidden_two_sum(high[i], row[i], hide);
+            const two_terms<double> rest = hidden_two_sum(low[i], next.low, hide);
+            high[i] = next.high;
+            low[i] = rest.high;
+            lost[i] |= bit_cast<std::uint64_t>(rest.low) << 1;
         }
     }
-    if (any) sum_in_integers<width>(of, range, marked, result);
+    for (int i = 0; i < width; ++i) {
+        const bool one_double = (bit_cast<std::uint64_t>(low[i]) << 1) == 0; // adding it may lose the sign of zero
+        const double sum = one_double ? high[i] : hide(rounded_sum(high[i], low[i]));
+        if (lost[i] != 0 || !is_finite(sum) || (!one_double && of.divisor != 1)) {
+            if (i < of.count) result[i] = sum_of_column<double>(of.terms, of.term_count, of.divisor, i);
+        } else if (of.divisor == 1) {
+            result[i] = sum;
+        } else {
+            const scaled number = take_apart(sum);
+            result[i] = round_scaled<double>(divide(0, number.significand, number.exponent, of.divisor, number.negative));
+        }
+    }
 }
 
 /// The sums of a block of columns: `result` gets `width` values, of which `of.count` mean something.
@@ -298,7 +320,8 @@ COLLPROBE_HD inline void sum_columns(const columns<T, Terms>& of, T* result) noe
 {
     using narrow = std::conditional_t<sizeof(T) == 8, double, float>;
     static_assert(holds<T>(in), "the accumulator is narrower than the element type");
-    if constexpr (in == accumulation::exact) sum_exactly<width>(of, result);
+    if constexpr (in == accumulation::exact && sizeof(T) == 8) sum_in_pair<width>(of, result);
+    else if constexpr (in == accumulation::exact) sum_in_double<width>(of, result);
     else if constexpr (in == accumulation::compensated) sum_compensated<narrow, width>(of, result);
     else if constexpr (in == accumulation::float64) sum_plainly<double, width>(of, result);
     else if constexpr (in == accumulation::float32) sum_plainly<float, width>(of, result);

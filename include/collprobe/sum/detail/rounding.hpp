@@ -39,29 +39,28 @@ inline Float opaque(Float value) noexcept
 }
 
 /// As `opaque`, for loops that are to be vectorised: a value goes through integers, and the compiler does not know
-/// that what they are combined with is zero.
+/// that what they are combined with is zero. Nothing at all but where g++ may reassociate (see below).
 template <class Float>
 class hidden {
-    using bits_type = std::conditional_t<sizeof(Float) == 8, std::uint64_t, std::uint32_t>;
-
 public:
-    COLLPROBE_HD hidden() noexcept
-    {
-#if !defined(__CUDA_ARCH__)
-        asm("" : "+r"(zero_));
-#endif
-    }
-    COLLPROBE_HD Float operator()(Float value) const noexcept
+#if defined(__ASSOCIATIVE_MATH__) && !defined(__CUDACC__)
+    hidden() noexcept { asm("" : "+r"(zero_)); }
+    Float operator()(Float value) const noexcept
     {
         return __builtin_bit_cast(Float, __builtin_bit_cast(bits_type, value) ^ zero_);
     }
 
 private:
+    using bits_type = std::conditional_t<sizeof(Float) == 8, std::uint64_t, std::uint32_t>;
     bits_type zero_ = 0;
+#else
+    COLLPROBE_HD hidden() noexcept {}
+    COLLPROBE_HD Float operator()(Float value) const noexcept { return value; }
+#endif
 };
 
 // What follows must hold for a build that may reassociate. clang++ has a pragma; g++ has a barrier, which its
-// vectoriser drops: a loop that adds to what it has added before takes `settle` or `hidden`, too. Of nvcc's front
+// vectoriser drops: a loop that computes with what it has computed takes `hidden`, too. Of nvcc's front
 // end, which knows neither, the host code is opaque.
 #if defined(__CUDACC__) && !defined(__clang__)
 #define COLLPROBE_ROUNDED(expression) return opaque(expression)
