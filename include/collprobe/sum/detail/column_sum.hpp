@@ -235,7 +235,7 @@ COLLPROBE_HD __attribute__((noinline)) T sum_of_column_in_range(
 }
 
 /// In one double, where every addition is exact because the exponents are near enough to each other, in whatever
-/// order a build does them; else in integers.
+/// order a build does them (but for the sign of zero); else in integers.
 template <int width, floating_element T, class Terms>
 COLLPROBE_HD inline void sum_in_double(const columns<T, Terms>& of, T* result) noexcept
 {
@@ -258,7 +258,7 @@ COLLPROBE_HD inline void sum_in_double(const columns<T, Terms>& of, T* result) n
             largest[i] = high > largest[i] ? high : largest[i];
             least[i] = low < least[i] ? low : least[i];
         }
-        for (int i = 0; i < width; ++i) sum[i] += widen(row[i]);
+        for (int i = 0; i < width; ++i) sum[i] = rounded_sum(sum[i], widen(row[i]));
     }
     if (of.divisor == 1) {
         for (int i = 0; i < width; ++i) result[i] = narrowed<T>(sum[i]);
@@ -304,7 +304,7 @@ COLLPROBE_HD inline void sum_in_pair(const columns<double, Terms>& of, double* r
         const bool one_double = (bit_cast<std::uint64_t>(low[i]) << 1) == 0; // adding it may lose the sign of zero
         const double sum = one_double ? high[i] : hide(rounded_sum(high[i], low[i]));
         if (lost[i] != 0 || !is_finite(sum) || (!one_double && of.divisor != 1)) {
-            if (i < of.count) result[i] = sum_of_column<double>(of.terms, of.term_count, of.divisor, i);
+            result[i] = i < of.count ? sum_of_column<double>(of.terms, of.term_count, of.divisor, i) : 0;
         } else if (of.divisor == 1) {
             result[i] = sum;
         } else {
