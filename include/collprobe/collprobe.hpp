@@ -31,7 +31,10 @@
 #include <collprobe/probe/statistics.hpp>
 #include <collprobe/record.hpp>
 #include <collprobe/reduce/contract.hpp>
+#include <collprobe/reduce/inspect.hpp>
+#include <collprobe/reduce/inspection.hpp>
 #include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/report/inspection.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/summary.hpp>

@@ -89,6 +89,11 @@ public:
         quoted(value);
         return *this;
     }
+    json_writer& boolean(bool value)
+    {
+        out_ += value ? "true" : "false";
+        return *this;
+    }
     json_writer& numbers(const std::vector<double>& values)
     {
         open('[');

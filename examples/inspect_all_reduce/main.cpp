@@ -1,0 +1,172 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What arithmetic does an all-reduce do? For each type and size: order, accumulator, roundings, stability of the
+// bits, error against the exact sum, and speed as nccl-tests defines it.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <collprobe/reduce/inspect.hpp>
+#include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/report/inspection.hpp>
+#include <collprobe/version.hpp>
+
+#include "../digits/output_file.hpp"
+#include "local_ranks.hpp"
+#ifdef COLLPROBE_EXAMPLE_MPI
+#include "mpi_ranks.hpp"
+#endif
+#ifdef COLLPROBE_EXAMPLE_NCCL
+#include "nccl_ranks.hpp"
+#endif
+#include "options.hpp"
+
+namespace {
+
+using namespace collprobe;
+using inspect_all_reduce::communicator_kind;
+using inspect_all_reduce::usage_error;
+
+template <class Comm>
+inspection inspect_type(Comm& comm, stream_ref_of<Comm> stream, element_type type, std::uint64_t bytes,
+    const inspect_options& how)
+{
+    const std::uint64_t count = std::max<std::uint64_t>(bytes / static_cast<std::uint64_t>(bytes_of(type)), 1);
+    switch (type) {
+    case element_type::half: return inspect<half>(comm, stream, count, how);
+    case element_type::bfloat16: return inspect<bfloat16>(comm, stream, count, how);
+    case element_type::float64: return inspect<double>(comm, stream, count, how);
+    default: return inspect<float>(comm, stream, count, how);
+    }
+}
+
+/// Every type and size; `found` gets each inspection.
+template <class Comm, class Found>
+void sweep(const inspect_all_reduce::options& given, Comm& comm, Found found)
+{
+    const inspect_options how{.warm_ups = given.warm_ups, .timed = given.iterations, .seed = given.seed};
+    typename Comm::device::stream stream;
+    for (const element_type type : given.types) {
+        for (std::uint64_t bytes = given.min_bytes; bytes <= given.max_bytes; bytes *= given.factor) {
+            const auto keeping = [&]<class Contract>(Contract level, reduction_algorithm algorithm) {
+                reproducible<Comm, Contract> kept(comm, level, {.algorithm = algorithm});
+                found(inspect_type(kept, stream, type, bytes, how));
+            };
+            switch (given.contract) {
+            case reproducibility::size_invariant:
+                keeping(contract<reproducibility::size_invariant>{}, reduction_algorithm::exchange);
+                break;
+            case reproducibility::order_invariant:
+                keeping(contract<reproducibility::order_invariant>{}, reduction_algorithm::fixed_point);
+                break;
+            case reproducibility::correctly_rounded:
+                keeping(contract<reproducibility::correctly_rounded>{}, reduction_algorithm::exchange);
+                break;
+            default: found(inspect_type(comm, stream, type, bytes, how));
+            }
+        }
+    }
+}
+
+template <class Ranks>
+int run(const inspect_all_reduce::options& given, Ranks&& ranks)
+{
+    std::optional<trainer::output_file> jsonl; // before anything that takes long
+    if (!given.jsonl.empty() && ranks.speaks()) jsonl.emplace(given.jsonl);
+    std::vector<inspection> rows;
+    ranks.run([&](auto& comm) {
+        const bool first = comm.rank() == 0;
+        sweep(given, comm, [&](inspection found) {
+            if (!first) return;
+            if (given.contract != reproducibility::unspecified) {
+                found.communicator += std::string(" with ") + name(given.contract);
+            }
+            if (jsonl) jsonl->write(report::json_line("inspect_all_reduce", found));
+            rows.push_back(std::move(found));
+        });
+    });
+    if (!ranks.speaks()) return 0;
+    if (jsonl) jsonl->close();
+    std::printf("# inspect_all_reduce, collprobe %d.%d.%d\n# communicator %s: %s, %d rank%s\n", COLLPROBE_VERSION_MAJOR,
+        COLLPROBE_VERSION_MINOR, COLLPROBE_VERSION_PATCH, rows[0].communicator.c_str(), ranks.library().c_str(),
+        ranks.size(), ranks.size() == 1 ? "" : "s");
+    std::printf("# stable: r run to run, s over sizes and places, p over who has which value; no difference was seen\n"
+                "# reproduced: random sums that order and accumulator, as found, reproduce bit for bit\n\n%s",
+        report::inspection_table(rows).c_str());
+    for (const inspection& row : rows) {
+        if (given.verbose) {
+            std::printf("\n%s, %llu bytes: %s\n%s", name(row.element), static_cast<unsigned long long>(row.bytes()),
+                name(row.order), report::order_list(row).c_str());
+        }
+        if (row.reproduced < 1) {
+            std::printf("\n%s, %llu bytes: the order differs from what the probes showed\n", name(row.element),
+                static_cast<unsigned long long>(row.bytes()));
+        }
+        if (!row.ranks_agree) {
+            std::printf("\n%s, %llu bytes: the ranks got different bits\n", name(row.element),
+                static_cast<unsigned long long>(row.bytes()));
+        }
+    }
+    if (std::fflush(stdout) != 0) throw std::runtime_error("the report could not be written to stdout");
+    return 0;
+}
+
+int explain(const std::exception& problem)
+{
+    const bool usage = dynamic_cast<const usage_error*>(&problem) != nullptr;
+    std::fprintf(stderr, "inspect_all_reduce: %s\n%s", problem.what(), usage ? "Try --help.\n" : "");
+    return usage ? 2 : 1;
+}
+
+int run_over_mpi([[maybe_unused]] const inspect_all_reduce::options& given)
+{
+#ifdef COLLPROBE_EXAMPLE_MPI
+    const mpi::environment mpi;
+    inspect_all_reduce::mpi_ranks ranks;
+    try {
+        return run(given, ranks);
+    } catch (const std::exception& problem) {
+        explain(problem); // said now: the environment ends the job
+        throw;
+    }
+#else
+    throw std::runtime_error("--communicator mpi: this program was built without MPI");
+#endif
+}
+
+int run_over_nccl([[maybe_unused]] const inspect_all_reduce::options& given)
+{
+#ifdef COLLPROBE_EXAMPLE_NCCL
+    return run(given, inspect_all_reduce::nccl_ranks());
+#else
+    throw std::runtime_error("--communicator nccl: this program was built without NCCL (cmake --preset cuda)");
+#endif
+}
+
+} // namespace
+
+int main(int argc, char** argv)
+{
+    try {
+        const auto given = inspect_all_reduce::parse_options(std::vector<std::string>(argv + 1, argv + argc));
+        if (given.help) {
+            std::fputs(inspect_all_reduce::help_text, stdout);
+            return 0;
+        }
+        switch (given.communicator) {
+        case communicator_kind::mpi: return run_over_mpi(given);
+        case communicator_kind::nccl: return run_over_nccl(given);
+        case communicator_kind::local: break;
+        }
+        return run(given, inspect_all_reduce::local_ranks(given));
+    } catch (const std::exception& problem) {
+        return explain(problem);
+    }
+}
