@@ -32,6 +32,29 @@ void of_a_gradient(gpu::stream_ref stream, T* data, double* gram, statistics* re
     gpu::sum_each(stream, 1, detail::pair_dots<T>{data, 1, 1, 1, gram});
 }
 
+/// What `reproducible` does with floating-point types.
+template <accumulation in, element T>
+void of_a_sum(gpu::stream_ref stream, T* data)
+{
+    constexpr int width = static_cast<int>(gpu::body_bytes / sizeof(T));
+    gpu::for_each(stream, 1, sum_rows<in, T, width>{{data, 1, 1, 1}, 1, data, 1, 1});
+}
+template <element T>
+void of_sums(gpu::stream_ref stream, T* data)
+{
+    of_a_sum<accumulation::native>(stream, data);
+    if constexpr (sizeof(T) <= 4) of_a_sum<accumulation::float32>(stream, data);
+    of_a_sum<accumulation::float64>(stream, data);
+    of_a_sum<accumulation::compensated>(stream, data);
+    of_a_sum<accumulation::exact>(stream, data);
+    auto* const codes = reinterpret_cast<detail::exponent_code<T>*>(data);
+    auto* const sums = reinterpret_cast<std::int64_t*>(data);
+    gpu::for_each(stream, 1, detail::pack_parts<T>{data, 1, 1, 1, data});
+    gpu::for_each(stream, 1, detail::code_exponents<T>{data, 1, 1, codes});
+    gpu::for_each(stream, 1, detail::quantise_leaves<T>{data, 1, 1, codes, 1, sums});
+    gpu::for_each(stream, 1, detail::dequantise<T>{sums, codes, 1, 1, data});
+}
+
 } // namespace
 
 int main()
@@ -73,5 +96,13 @@ int main()
         probed comm(rank);
         comm.end_step(0, {.loss = 0}, stream.get());
     });
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 6
+    of_sums<float>(stream.get(), nullptr);
+    of_sums<double>(stream.get(), nullptr);
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 7
+    of_sums<collprobe::half>(stream.get(), nullptr);
+    of_sums<bfloat16>(stream.get(), nullptr);
 #endif
 }
