@@ -78,9 +78,9 @@ public:
     using base_type::rank;
     using base_type::size;
 
-    /// Whether sums of T are possible: a compile-time matter of contract and type.
+    /// Whether the contract can be had for T: integers are exact anyway.
     template <element T>
-    static constexpr bool reduces = [] {
+    static constexpr bool contract_holds_for = [] {
         if constexpr (floating_element<T>) {
             return Contract::template possible<T> && has_all_to_all<Comm, T> && has_all_gather<Comm, T>;
         } else {
@@ -120,7 +120,7 @@ public:
     /// Element i of every rank's `receive` becomes the sum or average of element i of all leaves of all ranks.
     /// Shapes: `send.count() == leaves * receive.count()`; `receive` is the first leaf or disjoint from `send`.
     template <element T>
-        requires(has_all_reduce<Comm, T> && reduces<T>)
+        requires(has_all_reduce<Comm, T> && contract_holds_for<T>)
     reduction_outcome all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
         stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
     {
@@ -133,7 +133,7 @@ public:
         return forwarded(what, 2 * send.size_bytes());
     }
     template <element T>
-        requires(has_all_reduce<Comm, T> && reduces<T>)
+        requires(has_all_reduce<Comm, T> && contract_holds_for<T>)
     reduction_outcome all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
         stream_ref stream, call_site where = call_site::current())
     {
@@ -144,7 +144,7 @@ public:
     /// Shapes: `send.count() == leaves * size() * receive.count()`; `receive` is part r of the first leaf or
     /// disjoint from `send`. Always by `exchange`.
     template <element T>
-        requires(has_reduce_scatter<Comm, T> && reduces<T>)
+        requires(has_reduce_scatter<Comm, T> && contract_holds_for<T>)
     reduction_outcome reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive,
         reduction operation, stream_ref stream, const reduction_extras& extras,
         call_site where = call_site::current())
@@ -159,7 +159,7 @@ public:
         return forwarded(what, send.size_bytes());
     }
     template <element T>
-        requires(has_reduce_scatter<Comm, T> && reduces<T>)
+        requires(has_reduce_scatter<Comm, T> && contract_holds_for<T>)
     reduction_outcome reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive,
         reduction operation, stream_ref stream, call_site where = call_site::current())
     {

@@ -119,6 +119,23 @@ struct quantise_leaves {
     }
 };
 
+/// `round_scaled` of a number whose highest bit, 2^leading, is that of a normal element, without branches. `sign`: all
+/// bits or none.
+template <floating_element T>
+COLLPROBE_HD constexpr T round_normal(std::uint64_t magnitude, int leading, std::uint64_t sign) noexcept
+{
+    using traits = element_traits<T>;
+    constexpr std::uint64_t half_unit = std::uint64_t{1} << 63;
+    const std::uint64_t significand = magnitude << (63 - highest_bit(magnitude));
+    const std::uint64_t kept = significand >> (64 - traits::digits);
+    const std::uint64_t rest = significand << traits::digits;
+    const auto up = static_cast<std::uint64_t>(rest > half_unit) | (static_cast<std::uint64_t>(rest == half_unit) & kept);
+    // The hidden bit of `kept` adds one to the exponent field, and so does a carry out of it.
+    const std::uint64_t bits = (static_cast<std::uint64_t>(leading - traits::min_exponent) << (traits::digits - 1))
+        + kept + (up & 1);
+    return bit_cast<T>(static_cast<typename traits::bits_type>((sign & traits::sign_mask) | bits));
+}
+
 /// result[i] = the sum over `divisor`, rounded once. A body for `for_each`.
 template <floating_element T>
 struct dequantise {
@@ -142,10 +159,20 @@ struct dequantise {
             result[index] = sum >= nan_term || (positive && negative) ? quiet_nan<T>() : bit_cast<T>(infinity);
             return;
         }
-        const bool is_negative = sum < 0;
-        const auto magnitude = static_cast<std::uint64_t>(is_negative ? -sum : sum);
-        const scaled number{magnitude, fixed_point_unit<T>(code, term_bits), false, is_negative};
-        result[index] = round_scaled<T>(divide(number, divisor));
+        const std::int64_t sign = sum >> 63; // all bits: no branch that nobody could predict
+        const auto magnitude = static_cast<std::uint64_t>((sum ^ sign) - sign);
+        scaled number{magnitude, fixed_point_unit<T>(code, term_bits), false, sign != 0};
+        if ((divisor & (divisor - 1)) == 0) {
+            number.exponent -= highest_bit(divisor);
+            const int leading = magnitude != 0 ? number.exponent + highest_bit(magnitude) : traits::min_exponent - 1;
+            if (leading >= traits::min_exponent && leading <= traits::max_exponent) {
+                result[index] = round_normal<T>(magnitude, leading, static_cast<std::uint64_t>(sign));
+                return;
+            }
+        } else {
+            number = divide(number, divisor);
+        }
+        result[index] = round_scaled<T>(number);
     }
 };
 

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <vector>
+
+#include <collprobe/comm/local.hpp>
+#include <collprobe/reduce/reproducible.hpp>
+
+// compile_fail rounds_but_shall_not_depend_on_order: contract_holds_for<[^;]*evaluated to
+// compile_fail narrower_than_the_terms: contract_holds_for<[^;]*evaluated to
+// compile_fail two_accumulators: a contract names at most one accumulator
+
+using namespace collprobe;
+
+template <class Contract, class T>
+void sum(Contract asked)
+{
+    std::vector<T> values(4);
+    const host::stream stream;
+    reproducible comm(local::group(1).communicator(0), asked);
+    comm.all_reduce(view<const T>(values), view<T>(values), reduction::sum, stream);
+}
+
+int main()
+{
+    using enum reproducibility;
+    sum<contract<size_invariant, accumulation::float32>, float>({});
+    sum<contract<correctly_rounded, accumulation::float64>, half>({}); // exact up to 8192 terms
+#if defined(SECTION_rounds_but_shall_not_depend_on_order)
+    sum<contract<order_invariant, accumulation::float32>, float>({});
+#endif
+#if defined(SECTION_narrower_than_the_terms)
+    sum<contract<size_invariant, accumulation::float32>, double>({});
+#endif
+#if defined(SECTION_two_accumulators)
+    sum<contract<size_invariant, accumulation::float32, accumulation::float64>, float>({});
+#endif
+}

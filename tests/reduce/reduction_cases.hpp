@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/local.hpp>
+#include <collprobe/reduce/reproducible.hpp>
+
+#include "sum/exact_oracle.hpp"
+#include "sum/sum_cases.hpp"
+#include "support/run_ranks.hpp"
+
+/// Terms that are hard to add, spread over ranks and leaves, and what their sums must be.
+namespace collprobe::testing {
+
+using namespace ::testing;
+
+/// The terms of `count` sums: a row of `ranks * leaves` for each element, dealt to the ranks in equal runs.
+template <floating_element T>
+class term_table {
+public:
+    term_table(std::uint64_t terms, std::uint64_t count, std::uint64_t seed, bool finite = false)
+        : terms_(terms), count_(count), value_(terms * count)
+    {
+        random_bits random{seed};
+        for (std::uint64_t i = 0; i < count; ++i) {
+            const auto kinds = static_cast<std::uint64_t>(finite ? difficulty::not_finite : difficulty::count);
+            sum_cases<T>::fill(
+                random, static_cast<difficulty>(random.below(kinds)), row(i), static_cast<int>(terms));
+        }
+    }
+    std::uint64_t terms() const { return terms_; }
+    std::uint64_t count() const { return count_; }
+    T* row(std::uint64_t i) { return value_.data() + i * terms_; }
+    const T* row(std::uint64_t i) const { return value_.data() + i * terms_; }
+
+    /// What a rank sends of the elements from `first` on: its terms, leaf after leaf.
+    std::vector<T> sent(int rank, std::uint64_t leaves, std::uint64_t first, std::uint64_t count) const
+    {
+        std::vector<T> buffer;
+        for (std::uint64_t leaf = 0; leaf < leaves; ++leaf) {
+            for (std::uint64_t i = 0; i < count; ++i) {
+                buffer.push_back(row(first + i)[static_cast<std::uint64_t>(rank) * leaves + leaf]);
+            }
+        }
+        return buffer;
+    }
+
+    /// The correctly rounded sum or average of an element.
+    T exact(std::uint64_t i, std::uint32_t divisor = 1) const
+    {
+        exact_oracle<T> sum;
+        for (std::uint64_t k = 0; k < terms_; ++k) sum.add(row(i)[k]);
+        return sum.round(divisor);
+    }
+    /// Added in the order of the terms in an accumulator.
+    template <accumulation in>
+    T in_order(std::uint64_t i, std::uint32_t divisor = 1) const
+    {
+        if constexpr (in == accumulation::exact) {
+            return exact(i, divisor);
+        } else {
+            T result;
+            sum_rows<in, T, 1>{{row(i), 1, 1, 0}, terms_, &result, 1, divisor}(0);
+            return result;
+        }
+    }
+
+private:
+    std::uint64_t terms_;
+    std::uint64_t count_;
+    std::vector<T> value_;
+};
+
+/// Which NaN a result is may differ, nothing else.
+template <floating_element T>
+bool same_number(T a, T b)
+{
+    return to_bits(a) == to_bits(b) || (is_nan(a) && is_nan(b));
+}
+
+inline void require(bool condition, const std::string& what)
+{
+    if (!condition) throw std::runtime_error(what);
+}
+
+inline constexpr std::int64_t soon_ms = 20'000;
+
+/// The least scratch memory.
+constexpr std::uint64_t least_scratch(int ranks, std::uint64_t leaves)
+{
+    return 2 * ((leaves + 2) * static_cast<std::uint64_t>(ranks) * 16 + 64);
+}
+
+/// The result of rank 0 where `deal[r]` has the terms of rank r.
+template <class Contract, floating_element T>
+std::vector<T> reduced(const term_table<T>& table, const std::vector<int>& deal, std::uint64_t leaves,
+    reduction operation, reproducible_options options = {})
+{
+    std::vector<T> result(table.count());
+    local_provider{static_cast<int>(deal.size())}.run([&](local::communicator& world) {
+        host::stream stream;
+        reproducible comm(world, Contract{}, options);
+        const auto sent = table.sent(deal[static_cast<std::size_t>(world.rank())], leaves, 0, table.count());
+        std::vector<T> own(table.count());
+        comm.all_reduce(view<const T>(sent), view<T>(own), operation, stream, {.leaves = leaves});
+        stream.synchronize(soon_ms);
+        if (world.rank() == 0) result = own;
+    });
+    return result;
+}
+
+template <floating_element T>
+bool same_numbers(const std::vector<T>& a, const std::vector<T>& b)
+{
+    bool same = a.size() == b.size();
+    for (std::size_t i = 0; same && i < a.size(); ++i) same = same_number(a[i], b[i]);
+    return same;
+}
+
+inline std::vector<int> ranks_in_order(int ranks)
+{
+    std::vector<int> deal;
+    for (int rank = 0; rank < ranks; ++rank) deal.push_back(rank);
+    return deal;
+}
+
+/// Counts what a rank sends.
+template <communicator Comm>
+class counted : public adaptor<Comm> {
+    using base_type = adaptor<Comm>;
+    using base_type::comm_;
+
+public:
+    using typename base_type::stream_ref;
+    counted(Comm comm, std::uint64_t& bytes, std::uint64_t& calls) : base_type(comm), bytes_(&bytes), calls_(&calls) {}
+
+    template <element T>
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
+        call_site where = call_site::current())
+    {
+        count(2 * send.size_bytes() * others() / (others() + 1));
+        comm_.all_reduce(send, receive, operation, on, where);
+    }
+    template <element T>
+    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
+        call_site where = call_site::current())
+    {
+        count(send.size_bytes() * others());
+        comm_.all_gather(send, receive, on, where);
+    }
+    template <element T>
+    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
+        call_site where = call_site::current())
+    {
+        count(send.size_bytes() / (others() + 1) * others());
+        comm_.all_to_all(send, receive, on, where);
+    }
+
+private:
+    std::uint64_t others() const { return static_cast<std::uint64_t>(comm_.size()) - 1; }
+    void count(std::uint64_t bytes)
+    {
+        *bytes_ += bytes;
+        ++*calls_;
+    }
+    std::uint64_t* bytes_;
+    std::uint64_t* calls_;
+};
+
+} // namespace collprobe::testing

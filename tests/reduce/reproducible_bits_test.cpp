@@ -1,0 +1,249 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What bits the contracts promise, against sums that share nothing with the library.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "reduce/reduction_cases.hpp"
+
+using namespace collprobe;
+using namespace collprobe::testing;
+
+namespace {
+
+using std::uint64_t;
+
+/// What is drawn for one call. All ranks draw the same.
+struct draw {
+    uint64_t first, count;
+    uint64_t leaves;
+    reduction operation;
+    bool in_place;
+    bool scatter;
+    uint64_t shift; ///< elements that the buffers are off their alignment
+    reproducible_options options;
+
+    draw(random_bits& random, int ranks, uint64_t terms, uint64_t most)
+    {
+        const auto n = static_cast<uint64_t>(ranks);
+        const uint64_t counts[] = {0, 1, n - 1, n + 1, 16 * n, 32 * n + 1, random.below(most), random.below(most), most};
+        count = counts[random.below(9)];
+        count = count < most ? count : most;
+        first = random.below(most - count + 1);
+        leaves = terms / n;
+        operation = random.one_in(2) ? reduction::sum : reduction::average;
+        in_place = random.one_in(2);
+        scatter = random.one_in(4);
+        shift = random.one_in(2) ? 0 : random.below(8);
+        const reduction_algorithm algorithms[]
+            = {reduction_algorithm::automatic, reduction_algorithm::exchange, reduction_algorithm::one_shot};
+        const uint64_t least = least_scratch(ranks, leaves);
+        const uint64_t scratch[] = {least, least + 64 * n, 2 * least, 8 * least, uint64_t{1} << 20};
+        options = {.scratch_bytes = scratch[random.below(5)], .algorithm = algorithms[random.below(3)],
+            .one_shot_bytes = random.one_in(2) ? uint64_t{64} << 10 : 512};
+    }
+    std::string describe() const
+    {
+        return std::string(name(operation)) + (scatter ? " reduce_scatter" : " all_reduce") + " by "
+            + name(options.algorithm) + ", count " + std::to_string(count) + ", leaves " + std::to_string(leaves)
+            + (in_place ? ", in place" : "") + ", shift " + std::to_string(shift) + ", scratch "
+            + std::to_string(options.scratch_bytes);
+    }
+};
+
+/// One call on a rank; every element against what is expected, and nothing else may have changed.
+template <class Contract, floating_element T>
+void check_call(local::communicator& world, host::stream& stream, const draw& what, const term_table<T>& table,
+    const std::vector<T>& expected)
+{
+    const auto n = static_cast<uint64_t>(world.size());
+    const auto rank = static_cast<uint64_t>(world.rank());
+    reproducible comm(world, Contract{}, what.options);
+    const uint64_t leaf_count = what.scatter ? what.count / n * n : what.count;
+    const uint64_t result_count = what.scatter ? what.count / n : what.count;
+    const uint64_t result_first = what.scatter ? rank * result_count : 0;
+    const T canary = T(12345.0f);
+    const std::vector<T> sent = table.sent(world.rank(), what.leaves, what.first, leaf_count);
+    std::vector<T> memory(what.shift, canary);
+    memory.insert(memory.end(), sent.begin(), sent.end());
+    memory.resize(memory.size() + 3 + result_count + 5, canary);
+    const view<const T> send(memory.data() + what.shift, sent.size());
+    const uint64_t at = what.shift + (what.in_place ? result_first : sent.size() + 3);
+    const view<T> receive(memory.data() + at, result_count);
+    const std::vector<T> before = memory;
+    const reduction_extras extras{.leaves = what.leaves};
+    const reduction_outcome outcome = what.scatter
+        ? comm.reduce_scatter(send, receive, what.operation, stream, extras)
+        : comm.all_reduce(send, receive, what.operation, stream, extras);
+    stream.synchronize(soon_ms);
+    for (uint64_t i = 0; i < memory.size(); ++i) {
+        const bool is_result = i >= at && i < at + result_count;
+        const T wanted = is_result ? expected[what.first + result_first + i - at] : before[i];
+        const bool right = is_result ? same_number(memory[i], wanted) : to_bits(memory[i]) == to_bits(wanted);
+        require(right, what.describe() + ": element " + std::to_string(i - at) + " is "
+                + std::to_string(static_cast<double>(memory[i])) + ", not "
+                + std::to_string(static_cast<double>(wanted)));
+    }
+    require(outcome.level >= Contract::level, what.describe() + ": a weaker level than asked");
+    require(outcome.terms == n * what.leaves, what.describe() + ": wrong number of terms");
+    require(outcome.in == Contract::template accumulator<T>, what.describe() + ": wrong accumulator");
+}
+
+/// A contract with a type over numbers of ranks and leaves, with calls at random.
+template <class Contract, floating_element T>
+void check_contract(int calls, std::initializer_list<int> sizes = {1, 2, 3, 4, 7, 8})
+{
+    if constexpr (Contract::template possible<T>) {
+        constexpr accumulation in = Contract::template accumulator<T>;
+        constexpr uint64_t most = sizeof(T) < 8 ? 270 : 150;
+        for (const int ranks : sizes) {
+            for (const uint64_t leaves : {1, 2 + ranks % 2}) {
+                const uint64_t terms = static_cast<uint64_t>(ranks) * leaves;
+                const term_table<T> table(terms, most, terms);
+                std::vector<T> sums, averages;
+                for (uint64_t i = 0; i < most; ++i) {
+                    sums.push_back(table.template in_order<in>(i));
+                    averages.push_back(table.template in_order<in>(i, static_cast<std::uint32_t>(terms)));
+                }
+                CAPTURE(ranks);
+                CAPTURE(leaves);
+                CAPTURE(std::string(element_traits<T>::name));
+                CAPTURE(std::string(name(in)));
+                CHECK_NOTHROW(local_provider{ranks}.run([&](local::communicator& world) {
+                    host::stream stream;
+                    random_bits random{terms * 77};
+                    for (int call = 0; call < calls; ++call) {
+                        const draw what(random, ranks, terms, most);
+                        check_call<Contract, T>(
+                            world, stream, what, table, what.operation == reduction::sum ? sums : averages);
+                    }
+                }));
+            }
+        }
+    }
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("sums and averages are those of the contract, for any count, place, leaf, piece and algorithm", T,
+    half, bfloat16, float, double)
+{
+    using enum reproducibility;
+    check_contract<contract<correctly_rounded>, T>(30);
+    check_contract<contract<size_invariant>, T>(30);
+    check_contract<contract<size_invariant, accumulation::native>, T>(15);
+    check_contract<contract<run_to_run, sizeof(T) < 8 ? accumulation::float32 : accumulation::float64>, T>(15);
+    if constexpr (sizeof(T) < 8) check_contract<contract<size_invariant, accumulation::compensated>, T>(15);
+}
+
+TEST_CASE("and with many ranks")
+{
+    using enum reproducibility;
+    check_contract<contract<correctly_rounded>, bfloat16>(8, {16, 33});
+    check_contract<contract<size_invariant>, float>(8, {16, 33});
+}
+
+namespace {
+
+/// 16 micro-batches on 16, 8, 4, 2 and 1 ranks.
+template <class Contract, floating_element T>
+bool world_size_matters(const term_table<T>& table, reproducible_options options = {})
+{
+    const auto on_16 = reduced<Contract>(table, ranks_in_order(16), 1, reduction::average, options);
+    bool matters = false;
+    for (const int ranks : {8, 4, 2, 1}) {
+        const auto leaves = static_cast<uint64_t>(16 / ranks);
+        matters |= !same_numbers(
+            reduced<Contract>(table, ranks_in_order(ranks), leaves, reduction::average, options), on_16);
+    }
+    return matters;
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("with equal leaves the bits do not depend on how many ranks there are", T, half, bfloat16, float,
+    double)
+{
+    using enum reproducibility;
+    const term_table<T> table(16, 150, 11);
+    CHECK(!world_size_matters<contract<size_invariant>>(table));
+    CHECK(!world_size_matters<contract<size_invariant, accumulation::native>>(table));
+    CHECK(!world_size_matters<contract<order_invariant>>(table));
+    CHECK(!world_size_matters<contract<correctly_rounded>>(table));
+    CHECK(!world_size_matters<contract<order_invariant>>(table, {.algorithm = reduction_algorithm::fixed_point}));
+}
+
+TEST_CASE_TEMPLATE("no permutation of the ranks changes a bit from order_invariant on", T, half, bfloat16, float, double)
+{
+    using enum reproducibility;
+    const term_table<T> table(7, 200, 21);
+    const reproducible_options fixed{.algorithm = reduction_algorithm::fixed_point};
+    std::vector<int> deal = ranks_in_order(7);
+    const auto exact = reduced<contract<order_invariant>>(table, deal, 1, reduction::sum);
+    const auto quantised = reduced<contract<order_invariant>>(table, deal, 1, reduction::sum, fixed);
+    const auto plain = reduced<contract<size_invariant, accumulation::native>>(table, deal, 1, reduction::sum);
+    bool plain_changed = false;
+    for (int turn = 0; turn < 4; ++turn) {
+        for (std::size_t i = 0; i < 7; ++i) std::swap(deal[i], deal[(i * 5 + static_cast<std::size_t>(turn)) % 7]);
+        CHECK(same_numbers(reduced<contract<order_invariant>>(table, deal, 1, reduction::sum), exact));
+        CHECK(same_numbers(reduced<contract<order_invariant>>(table, deal, 1, reduction::sum, fixed), quantised));
+        plain_changed |= !same_numbers(
+            reduced<contract<size_invariant, accumulation::native>>(table, deal, 1, reduction::sum), plain);
+    }
+    CHECK(plain_changed); // the control
+}
+
+TEST_CASE_TEMPLATE("fixed point: within its bound of the exact sum, whatever the exponents", T, half, bfloat16, float,
+    double)
+{
+    for (const int ranks : {1, 2, 3, 8}) {
+        for (const uint64_t leaves : {1, 3}) {
+            const uint64_t terms = static_cast<uint64_t>(ranks) * leaves;
+            const term_table<T> table(terms, 400, 31 + terms);
+            for (const uint64_t scratch : {least_scratch(ranks, leaves), uint64_t{1} << 20}) {
+                const auto found = reduced<contract<reproducibility::order_invariant>>(table, ranks_in_order(ranks),
+                    leaves, reduction::sum, {.scratch_bytes = scratch, .algorithm = reduction_algorithm::fixed_point});
+                int term_bits = 0;
+                while ((uint64_t{1} << term_bits) < terms) ++term_bits;
+                for (uint64_t i = 0; i < table.count(); ++i) {
+                    CAPTURE(ranks);
+                    CAPTURE(i);
+                    // Half a unit for each term, around the exact sum, rounded to T.
+                    int top = -2000;
+                    bool finite = true;
+                    for (uint64_t k = 0; k < terms; ++k) {
+                        const T x = table.row(i)[k];
+                        finite = finite && is_finite(x);
+                        const auto field = static_cast<int>(
+                            (to_bits(x) & element_traits<T>::exponent_mask) >> (element_traits<T>::digits - 1));
+                        const int exponent = element_traits<T>::min_exponent + (field != 0 ? field - 1 : 0);
+                        top = exponent > top ? exponent : top;
+                    }
+                    if (!finite) {
+                        REQUIRE(same_number(found[i], table.exact(i)));
+                        continue;
+                    }
+                    const int half_unit = top + 2 + term_bits - 63 - 1;
+                    exact_oracle<double> low, high;
+                    for (uint64_t k = 0; k < terms; ++k) {
+                        const double x = detail::widen(table.row(i)[k]);
+                        low.add(x);
+                        high.add(x);
+                        if (half_unit >= -1074 && element_traits<T>::type != element_type::half) {
+                            low.add(sum_cases<double>::power(true, half_unit));
+                            high.add(sum_cases<double>::power(false, half_unit));
+                        }
+                    }
+                    REQUIRE(!(detail::widen(found[i]) < detail::widen(low.template round<T>())));
+                    REQUIRE(!(detail::widen(high.template round<T>()) < detail::widen(found[i])));
+                }
+            }
+        }
+    }
+}
+

@@ -1,0 +1,429 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <latch>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reduce/reduction_cases.hpp"
+
+using namespace collprobe;
+using namespace collprobe::testing;
+
+using std::uint64_t;
+
+TEST_CASE("the communicator's own order gives other bits, which the contract hides")
+{
+    // The control: what the native reduction does to the same data depends on the order of the ring.
+    const term_table<float> table(7, 200, 5, true);
+    std::vector<float> ring(200), linear(200), contracted(200);
+    for (const auto order : {local::reduction_order::ring, local::reduction_order::linear}) {
+        local_provider{7, order}.run([&](local::communicator& world) {
+            host::stream stream;
+            const std::vector<float> sent = table.sent(world.rank(), 1, 0, 200);
+            std::vector<float> native(200), kept(200);
+            world.all_reduce(view<const float>(sent), view<float>(native), reduction::sum, stream);
+            reproducible comm(world, contract<reproducibility::size_invariant>{});
+            comm.all_reduce(view<const float>(sent), view<float>(kept), reduction::sum, stream);
+            stream.synchronize(soon_ms);
+            if (world.rank() != 0) return;
+            (order == local::reduction_order::ring ? ring : linear) = native;
+            if (order == local::reduction_order::ring) contracted = kept;
+            else require(std::memcmp(kept.data(), contracted.data(), 800) == 0, "the contract is not kept");
+        });
+    }
+    CHECK(std::memcmp(ring.data(), linear.data(), 800) != 0);
+}
+
+TEST_CASE("signed zeros and what is not finite")
+{
+    const float inf = sum_cases<float>::of(false, 255, 0);
+    const float nan = sum_cases<float>::of(false, 255, 1);
+    const float most = sum_cases<float>::of(false, 254, ~uint64_t{0});
+    // Of two ranks: their terms, and the sum by addition, by the exact sum and in fixed point.
+    struct row {
+        float a, b, added, exact, fixed;
+    };
+    const row rows[] = {
+        {-0.0f, -0.0f, -0.0f, -0.0f, 0.0f},
+        {0.0f, -0.0f, 0.0f, 0.0f, 0.0f},
+        {1.5f, -1.5f, 0.0f, 0.0f, 0.0f},
+        {inf, 1.0f, inf, inf, inf},
+        {-inf, -inf, -inf, -inf, -inf},
+        {inf, -inf, nan, nan, nan},
+        {nan, -inf, nan, nan, nan},
+        {most, most, inf, inf, inf},
+        {-most, -most, -inf, -inf, -inf},
+        {most, -most, 0.0f, 0.0f, 0.0f},
+    };
+    term_table<float> table(2, std::size(rows), 1);
+    for (uint64_t i = 0; i < std::size(rows); ++i) {
+        table.row(i)[0] = rows[i].a;
+        table.row(i)[1] = rows[i].b;
+    }
+    const std::vector<int> both{0, 1};
+    using enum reproducibility;
+    const auto added = reduced<contract<size_invariant, accumulation::float32>>(table, both, 1, reduction::sum);
+    const auto exact = reduced<contract<correctly_rounded>>(table, both, 1, reduction::sum);
+    const auto fixed = reduced<contract<order_invariant>>(
+        table, both, 1, reduction::sum, {.algorithm = reduction_algorithm::fixed_point});
+    for (uint64_t i = 0; i < std::size(rows); ++i) {
+        CAPTURE(i);
+        CHECK(same_number(added[i], rows[i].added));
+        CHECK(same_number(exact[i], rows[i].exact));
+        CHECK(same_number(fixed[i], rows[i].fixed));
+    }
+    // The average of what overflows as a sum is finite.
+    const auto average = reduced<contract<correctly_rounded>>(table, both, 1, reduction::average);
+    CHECK(same_number(average[7], most));
+    CHECK(same_number(reduced<contract<order_invariant>>(table, both, 1, reduction::average,
+                          {.algorithm = reduction_algorithm::fixed_point})[7],
+        most));
+}
+
+TEST_CASE("bytes sent are those of a ring where the count divides, and are counted right where not")
+{
+    for (const int ranks : {1, 2, 3, 4, 8}) {
+        local_provider{ranks}.run([&](local::communicator& world) {
+            const auto n = static_cast<uint64_t>(ranks);
+            host::stream stream;
+            const auto send_and_count = [&](uint64_t count, uint64_t leaves, bool scatter, reproducible_options options) {
+                uint64_t bytes = 0, calls = 0;
+                reproducible comm(counted(world, bytes, calls), contract<reproducibility::order_invariant>{}, options);
+                std::vector<float> send(count * leaves, 1.0f), receive(scatter ? count / n : count);
+                const reduction_outcome outcome = scatter
+                    ? comm.reduce_scatter(view<const float>(send), view<float>(receive), reduction::sum, stream,
+                          {.leaves = leaves})
+                    : comm.all_reduce(
+                          view<const float>(send), view<float>(receive), reduction::sum, stream, {.leaves = leaves});
+                stream.synchronize(soon_ms);
+                require(outcome.collectives == calls, "the outcome has other calls than were made");
+                // The bytes of a native reduction are rounded down to whole ones, call by call.
+                const uint64_t fractions = outcome.algorithm == reduction_algorithm::fixed_point ? calls : 0;
+                require(outcome.bytes_sent >= bytes && outcome.bytes_sent <= bytes + fractions,
+                    "the outcome has other bytes than were sent");
+                return outcome.bytes_sent;
+            };
+            using enum reduction_algorithm;
+            const uint64_t count = 4096 * n;
+            for (const uint64_t scratch : {uint64_t{1} << 12, uint64_t{1} << 20}) {
+                const uint64_t lower_bound = 2 * count * 4 * (n - 1) / n;
+                require(send_and_count(count, 1, false, {.scratch_bytes = scratch, .algorithm = exchange})
+                        == lower_bound, "all_reduce by exchange");
+                require(send_and_count(count, 3, false, {.scratch_bytes = scratch, .algorithm = exchange})
+                        == 2 * lower_bound, "all_reduce by exchange of leaves");
+                require(send_and_count(count, 1, true, {.scratch_bytes = scratch}) == lower_bound / 2, "reduce_scatter");
+                require(send_and_count(count, 2, false, {.scratch_bytes = scratch, .algorithm = one_shot})
+                        == 2 * count * 4 * (n - 1), "all_reduce at once");
+                require(send_and_count(count, 2, false, {.scratch_bytes = scratch, .algorithm = fixed_point})
+                        == 2 * count * 9 * (n - 1) / n, "fixed point");
+                for (const uint64_t odd : {0, 1, 5, 1003, 4099}) {
+                    for (const auto how : {exchange, one_shot, automatic}) {
+                        send_and_count(odd, 2, false, {.scratch_bytes = scratch, .algorithm = how});
+                    }
+                }
+            }
+        });
+    }
+}
+
+TEST_CASE("a Gram matrix comes with an exchange, as accumulate_gram has it")
+{
+    for (const int ranks : {1, 2, 3, 8}) {
+        for (const uint64_t count : {1, 64, 1003}) {
+            const auto n = static_cast<uint64_t>(ranks);
+            const term_table<float> table(n, count, 3, true);
+            term_table<float> mild = table;
+            random_bits random{4};
+            for (uint64_t i = 0; i < count; ++i) {
+                for (uint64_t k = 0; k < n; ++k) mild.row(i)[k] = static_cast<float>(random.between(-100, 100)) / 8;
+            }
+            std::vector<std::vector<double>> gram(n, std::vector<double>(n * n)), scattered = gram;
+            local_provider{ranks}.run([&](local::communicator& world) {
+                const auto rank = static_cast<std::size_t>(world.rank());
+                host::stream stream;
+                reproducible comm(world, contract<reproducibility::size_invariant>{}, {.scratch_bytes = 4096});
+                const std::vector<float> send = mild.sent(world.rank(), 1, 0, count);
+                std::vector<float> receive(count), part(count / n);
+                comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream,
+                    {.gram = view<double>(gram[rank])});
+                comm.reduce_scatter(view<const float>(send).part(0, count / n * n), view<float>(part), reduction::sum,
+                    stream, {.gram = view<double>(scattered[rank])});
+                stream.synchronize(soon_ms);
+            });
+            for (uint64_t i = 0; i < n; ++i) {
+                for (uint64_t j = i; j < n; ++j) {
+                    double expected = 0, part = 0, found = 0, found_part = 0; // exact: small multiples of 1/64
+                    for (uint64_t k = 0; k < count; ++k) {
+                        const double product = double{mild.row(k)[i]} * double{mild.row(k)[j]};
+                        expected += product;
+                        if (k < count / n * n) part += product;
+                    }
+                    for (uint64_t rank = 0; rank < n; ++rank) {
+                        found += gram[rank][i * n + j];
+                        found_part += scattered[rank][i * n + j];
+                    }
+                    CHECK(found == expected);
+                    CHECK(found_part == part);
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("one object serves two streams in turn")
+{
+    const term_table<float> table(3, 2000, 9);
+    std::vector<float> expected;
+    for (uint64_t i = 0; i < table.count(); ++i) expected.push_back(table.exact(i));
+    CHECK_NOTHROW(local_provider{3}.run([&](local::communicator& world) {
+        host::stream streams[2];
+        reproducible comm(world, contract<reproducibility::correctly_rounded>{}, {.scratch_bytes = 4096});
+        const std::vector<float> send = table.sent(world.rank(), 1, 0, 2000);
+        std::vector<std::vector<float>> receive(20, std::vector<float>(2000));
+        for (std::size_t call = 0; call < receive.size(); ++call) {
+            comm.all_reduce(view<const float>(send), view<float>(receive[call]), reduction::sum,
+                streams[(call + static_cast<std::size_t>(world.rank())) % 2]);
+        }
+        for (host::stream& stream : streams) stream.synchronize(soon_ms);
+        for (const auto& result : receive) require(same_numbers(result, expected), "two streams got in each other's way");
+    }));
+}
+
+TEST_CASE("integers, extrema and data movement are the communicator's own")
+{
+    CHECK_NOTHROW(local_provider{3}.run([](local::communicator& world) {
+        host::stream stream;
+        uint64_t bytes = 0, calls = 0;
+        reproducible comm(counted(world, bytes, calls), contract<reproducibility::correctly_rounded>{});
+        std::vector<std::int32_t> numbers(6, 7);
+        const reduction_outcome sum
+            = comm.all_reduce(view<const std::int32_t>(numbers), view<std::int32_t>(numbers), reduction::sum, stream);
+        std::vector<float> values(6, static_cast<float>(world.rank()));
+        const reduction_outcome most
+            = comm.all_reduce(view<const float>(values), view<float>(values), reduction::max, stream);
+        stream.synchronize(soon_ms);
+        require(numbers[5] == 21 && values[0] == 2.0f, "wrong result");
+        require(calls == 2 && sum.algorithm == reduction_algorithm::native, "not forwarded");
+        require(sum.level == reproducibility::correctly_rounded && most.level == reproducibility::correctly_rounded,
+            "integers and extrema are exact");
+        // Without a contract everything is.
+        reproducible plain(world, contract<reproducibility::unspecified>{});
+        const reduction_outcome native
+            = plain.all_reduce(view<const float>(values), view<float>(values), reduction::product, stream);
+        stream.synchronize(soon_ms);
+        require(native.level == reproducibility::unspecified && native.roundings_per_element == 2, "wrong outcome");
+    }));
+}
+
+namespace {
+
+using exact_local = reproducible<local::communicator, contract<reproducibility::correctly_rounded>>;
+
+/// What a call on all ranks ends with; `call(comm, stream)` runs and the stream is waited for.
+template <class Call>
+std::vector<rank_outcome> outcomes_of(int ranks, Call call, reproducible_options options = {})
+{
+    return run_each(local::group(ranks, {.timeout_ms = 5'000}), [&](local::communicator& world) {
+        host::stream stream;
+        exact_local comm(world, {}, options);
+        call(comm, stream);
+        stream.synchronize(soon_ms);
+    });
+}
+
+bool has(const std::optional<error>& failure, const char* part)
+{
+    return failure && std::string(failure->what()).find(part) != std::string::npos;
+}
+
+} // namespace
+
+TEST_CASE("a bad argument is named on its rank, told to the peers, and nothing is written")
+{
+    struct bad_call {
+        const char* message;
+        void (*call)(exact_local&, host::stream&, std::vector<float>& memory);
+    };
+    const bad_call bad[] = {
+        {"send is null",
+            [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
+                comm.all_reduce(view<const float>(nullptr, 8), view<float>(memory).part(0, 8), reduction::sum, stream);
+            }},
+        {"receive is null",
+            [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
+                comm.all_reduce(
+                    view<const float>(memory).part(0, 8), view<float>(nullptr, 8), reduction::sum, stream);
+            }},
+        {"is not aligned",
+            [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
+                const auto odd = reinterpret_cast<std::uintptr_t>(memory.data()) + 2;
+                comm.all_reduce(view<const float>(reinterpret_cast<const float*>(odd), 8),
+                    view<float>(memory).part(16, 8), reduction::sum, stream);
+            }},
+        {"overlap",
+            [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
+                comm.all_reduce(view<const float>(memory).part(0, 8), view<float>(memory).part(4, 8), reduction::sum,
+                    stream);
+            }},
+        {"send has 9 elements",
+            [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
+                comm.all_reduce(view<const float>(memory).part(0, 9), view<float>(memory).part(16, 8), reduction::sum,
+                    stream);
+            }},
+        {"send has 8 elements, 2 leaves",
+            [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
+                comm.all_reduce(view<const float>(memory).part(0, 8), view<float>(memory).part(16, 8), reduction::sum,
+                    stream, {.leaves = 2});
+            }},
+        {"leaves must be at least 1",
+            [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
+                comm.all_reduce(view<const float>(memory).part(0, 8), view<float>(memory).part(16, 8), reduction::sum,
+                    stream, {.leaves = 0});
+            }},
+        {"scratch_bytes is 448: 3 ranks with 16 leaves need",
+            [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
+                comm.all_reduce(view<const float>(memory).part(0, 16), view<float>(memory).part(20, 1),
+                    reduction::sum, stream, {.leaves = 16});
+            }},
+        {"gram must hold",
+            [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
+                static double gram[4];
+                comm.all_reduce(view<const float>(memory).part(0, 8), view<float>(memory).part(0, 8), reduction::sum,
+                    stream, {.gram = view<double>(gram, 4)});
+            }},
+        {"send has 8 elements",
+            [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
+                comm.reduce_scatter(view<const float>(memory).part(0, 8), view<float>(memory).part(16, 8),
+                    reduction::sum, stream);
+            }},
+    };
+    for (const bad_call& each : bad) {
+        CAPTURE(std::string(each.message));
+        std::vector<std::vector<float>> memory(3, std::vector<float>(40, 7.0f));
+        const auto outcomes = outcomes_of(3, [&](exact_local& comm, host::stream& stream) {
+            std::vector<float>& own = memory[static_cast<std::size_t>(comm.rank())];
+            if (comm.rank() == 1) return each.call(comm, stream, own);
+            comm.all_reduce(view<const float>(own).part(0, 8), view<float>(own).part(16, 8), reduction::sum, stream);
+        }, {.scratch_bytes = 448});
+        const std::optional<error> own = outcomes[1].failure();
+        CHECK(has(own, each.message));
+        CHECK(own->code() == status::invalid_argument);
+        CHECK(own->rank() == 1);
+        for (const std::size_t peer : {0u, 2u}) {
+            const std::optional<error> told = outcomes[peer].failure();
+            REQUIRE(told);
+            CHECK(told->code() == status::peer_failure);
+            CHECK(told->culprits() == std::vector<int>{1});
+        }
+        for (const auto& rank : memory) CHECK(rank == std::vector<float>(40, 7.0f));
+    }
+}
+
+TEST_CASE("what no contract covers is unsupported, and the communicator goes on")
+{
+    CHECK_NOTHROW(local_provider{2}.run([](local::communicator& world) {
+        host::stream stream;
+        exact_local comm(world);
+        std::vector<float> memory(8, 2.0f);
+        std::vector<double> gram(4);
+        const view<const float> in(memory);
+        const view<float> out(memory);
+        const auto unsupported = [&](auto call) {
+            try {
+                call();
+            } catch (const error& failure) {
+                return failure.code() == status::unsupported;
+            }
+            return false;
+        };
+        require(unsupported([&] { comm.all_reduce(in, out, reduction::product, stream); }), "a product");
+        require(unsupported([&] { comm.all_reduce(in, out, reduction::max, stream, {.leaves = 2}); }), "max of leaves");
+        require(unsupported([&] {
+            comm.all_reduce(in, out.part(0, 4), reduction::sum, stream, {.leaves = 2, .gram = view<double>(gram)});
+        }), "the Gram matrix of leaves");
+        exact_local fixed(world, {}, {.algorithm = reduction_algorithm::fixed_point});
+        require(unsupported([&] { fixed.all_reduce(in, out, reduction::sum, stream); }), "fixed point, correctly rounded");
+        reproducible any_order(world, contract<reproducibility::order_invariant>{},
+            {.scratch_bytes = 256 << 20, .algorithm = reduction_algorithm::fixed_point});
+        std::vector<float> leaves(1 << 20), sum(1);
+        require(unsupported([&] {
+            any_order.all_reduce(view<const float>(leaves), view<float>(sum), reduction::sum, stream, {.leaves = 1 << 20});
+        }), "fixed point of 2^21 terms");
+        require(unsupported([&] {
+            any_order.reduce_scatter(
+                in, out.part(4 * static_cast<uint64_t>(world.rank()), 4), reduction::sum, stream);
+        }), "fixed point, reduce_scatter");
+        // A sum of halves in fp64 is exact up to 8192 terms.
+        reproducible halves(world, contract<reproducibility::correctly_rounded, accumulation::float64>{},
+            {.scratch_bytes = 1 << 20});
+        std::vector<half> many(8194, half(1.0f)), one(1);
+        require(unsupported([&] {
+            halves.all_reduce(view<const half>(many).part(0, 4097), view<half>(one), reduction::sum, stream, {.leaves = 4097});
+        }), "8194 halves in fp64");
+        halves.all_reduce(view<const half>(many).part(0, 4096), view<half>(one), reduction::sum, stream, {.leaves = 4096});
+        comm.all_reduce(in, out, reduction::sum, stream);
+        stream.synchronize(soon_ms);
+        require(memory[7] == 4.0f && static_cast<float>(one[0]) == 8192.0f, "the control");
+    }));
+}
+
+TEST_CASE("too little scratch memory for any call is refused at once, on the rank alone")
+{
+    CHECK_NOTHROW(local_provider{2}.run([](local::communicator& world) {
+        bool refused = false;
+        try {
+            exact_local comm(world, {}, {.scratch_bytes = least_scratch(2, 1) - 1});
+        } catch (const error& failure) {
+            refused = failure.code() == status::invalid_argument;
+        }
+        require(refused, "too little scratch memory is accepted");
+        const exact_local control(world, {}, {.scratch_bytes = least_scratch(2, 1)});
+        host::stream stream;
+        world.barrier(stream);
+        stream.synchronize(soon_ms);
+    }));
+}
+
+TEST_CASE("ranks that call with other counts get an error each, and nothing hangs")
+{
+    struct counts {
+        uint64_t most, other;
+    };
+    for (const counts each : {counts{100, 90}, {5, 6}, {4096, 4099}, {4097, 4098}, {8, 0}, {3000, 40'000}}) {
+        for (const auto how : {reduction_algorithm::exchange, reduction_algorithm::one_shot}) {
+            CAPTURE(each.most);
+            CAPTURE(each.other);
+            CAPTURE(std::string(name(how)));
+            const auto outcomes = run_each(local::group(3, {.timeout_ms = 1'000}), [&](local::communicator& world) {
+                host::stream stream;
+                exact_local comm(world, {}, {.scratch_bytes = 8192, .algorithm = how});
+                std::vector<float> memory(world.rank() == 2 ? each.other : each.most, 1.0f);
+                comm.all_reduce(view<const float>(memory), view<float>(memory), reduction::sum, stream);
+                world.barrier(stream);
+                stream.synchronize(soon_ms);
+            });
+            for (const rank_outcome& outcome : outcomes) CHECK(outcome.failure().has_value());
+        }
+    }
+}
+
+TEST_CASE("a dead peer delays the end by no more than the time-out")
+{
+    const auto outcomes = run_each(local::group(3, {.timeout_ms = 200}), [](local::communicator& world) {
+        if (world.rank() == 1) return;
+        std::vector<float> memory(100'000, 1.0f);
+        host::stream stream;
+        exact_local comm(world, {}, {.scratch_bytes = 1 << 16});
+        comm.all_reduce(view<const float>(memory), view<float>(memory), reduction::sum, stream);
+        stream.synchronize(soon_ms);
+    });
+    for (const std::size_t rank : {0u, 2u}) {
+        REQUIRE(outcomes[rank].failure());
+        CHECK(outcomes[rank].failure()->culprits() == std::vector<int>{1});
+    }
+}
