@@ -181,7 +181,7 @@ private:
     void add_contract(method which, Contract asked, reduction_algorithm how)
     {
         using reducer = reproducible<Comm, Contract>;
-        if constexpr (reducer::template reduces<T>) {
+        if constexpr (reducer::template contract_holds_for<T>) {
             const auto comm = std::make_shared<reducer>(
                 comm_, asked, reproducible_options{.scratch_bytes = settings_.scratch_bytes, .algorithm = how});
             add(name(which), [this, comm] { comm->all_reduce(send(), receive(), reduction::sum, stream_); });

@@ -5,8 +5,8 @@
 #include <collprobe/comm/local.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
-// compile_fail rounds_but_shall_not_depend_on_order: contract_holds_for<[^;]*evaluated to
-// compile_fail narrower_than_the_terms: contract_holds_for<[^;]*evaluated to
+// compile_fail rounds_but_shall_not_depend_on_order: contract_holds_for<.*evaluated to
+// compile_fail narrower_than_the_terms: contract_holds_for<.*evaluated to
 // compile_fail two_accumulators: a contract names at most one accumulator
 
 using namespace collprobe;

@@ -170,7 +170,7 @@ struct dequantise {
                 return;
             }
         } else {
-            number = divide(number, divisor);
+            number = divide(0, magnitude, number.exponent, divisor, number.negative);
         }
         result[index] = round_scaled<T>(number);
     }
