@@ -71,7 +71,7 @@ void time_sums(double least_seconds)
     const bench::fill_like_gradient<T> fill{rows.data(), 1};
     for (std::uint64_t i = 0; i < rows.size(); ++i) fill(i);
     std::vector<T> result(rows.size() / 2);
-    for (const std::uint64_t terms : {2, 4, 8, 64}) {
+    for (const std::uint64_t terms : {2u, 4u, 8u, 64u}) {
         time_sum<accumulation::native>(rows, terms, result, least_seconds);
         time_sum<accumulation::float32>(rows, terms, result, least_seconds);
         time_sum<accumulation::compensated>(rows, terms, result, least_seconds);

@@ -64,8 +64,8 @@ inline const run_result& first_of(const std::vector<run_result>& runs, averaging
 inline std::string table(const std::vector<run_result>& runs)
 {
     collprobe::report::text_table rows;
-    rows.row("reduction").cell("ranks x leaves").cell("digest of the weights").cell("weights that differ");
-    rows.cell("median ulp").cell("largest ulp").cell("test accuracy");
+    rows.row("reduction").cell("ranks x leaves").cell("weights digest").cell("that differ");
+    rows.cell("median ulp").cell("largest ulp").cell("accuracy");
     for (const run_result& run : runs) {
         const run_result& first = first_of(runs, run.reduction);
         const difference apart = compare(first.weights, run.weights);

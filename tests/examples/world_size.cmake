@@ -8,6 +8,10 @@ if(NOT COLLPROBE_BUILD_EXAMPLES)
     target_compile_definitions(world_size PRIVATE COLLPROBE_EXAMPLE_DATA="${PROJECT_SOURCE_DIR}/examples/data")
 endif()
 set(world_size $<TARGET_FILE:world_size>)
+set(steps 20)
+if(NOT COLLPROBE_BUILD_EXAMPLES) # sanitizers among them
+    set(steps 4)
+endif()
 find_package(Python3 COMPONENTS Interpreter)
 
 # collprobe_add_world_size_test(<name> RUN program argument... CODE n [OUT regex...] [ERR regex...] [NOT_OUT regex]
@@ -43,7 +47,7 @@ foreach(element IN ITEMS float bfloat16 half)
             set(check THEN ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/check_world_size.py ${element} ${all_runs} ${file})
         endif()
         collprobe_add_world_size_test(${element}_${order}
-            RUN ${world_size} --element ${element} --order ${order} --steps 20 --jsonl ${file} CODE 0
+            RUN ${world_size} --element ${element} --order ${order} --steps ${steps} --jsonl ${file} CODE 0
             OUT "order of the native all-reduce: ${order}" "native: the same gradients, added in another order"
                 "order_invariant: the number of ranks leaves no trace: 4 runs, one digest"
                 "correctly_rounded: the number of ranks leaves no trace: 4 runs, one digest"
@@ -62,7 +66,7 @@ if(Python3_FOUND)
     collprobe_add_digest_test(one_digest_over_all_orders ${of_local})
     # Another seed is another run: the check must see it.
     set(other ${scratch}/world_size_other_seed.jsonl)
-    collprobe_add_world_size_test(other_seed RUN ${world_size} --seed 2 --steps 20 --jsonl ${other} CODE 0)
+    collprobe_add_world_size_test(other_seed RUN ${world_size} --seed 2 --steps ${steps} --jsonl ${other} CODE 0)
     set_tests_properties(world_size.other_seed PROPERTIES FIXTURES_SETUP world_size_files)
     collprobe_add_digest_test(another_digest_is_noticed ${of_local} ${other})
     set_tests_properties(world_size.another_digest_is_noticed PROPERTIES PASS_REGULAR_EXPRESSION "AssertionError: .*'order_invariant': {'[0-9a-f]+', '[0-9a-f]+'}")
@@ -76,7 +80,7 @@ foreach(n IN ITEMS 2 4)
     set(file ${scratch}/world_size_mpi_${n}.jsonl)
     collprobe_add_world_size_test(mpi_${n}_ranks CODE 0 OUT "order of the native all-reduce: MPI's own"
         RUN ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${n} ${MPIEXEC_PREFLAGS} ${world_size} ${MPIEXEC_POSTFLAGS}
-            --communicator mpi --steps 20 --jsonl ${file})
+            --communicator mpi --steps ${steps} --jsonl ${file})
     # Open MPI refuses to run as root, and more ranks than cores, unless told so.
     set_tests_properties(world_size.mpi_${n}_ranks PROPERTIES LABELS "trainer;mpi" PROCESSORS ${n}
         FIXTURES_SETUP world_size_files

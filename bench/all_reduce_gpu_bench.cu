@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// All-reduce on GPUs: the communicator's own and those under contracts, in turn within each round. Times are of the
+// slowest rank, seen from its host, over the calls between two barriers; medians of the rounds (all_reduce.hpp):
+//
+//   native_us, <method>_us     a call
+//   <method>_ratio             to native, of the same round
+//   algbw_GBps, busbw_GBps     of native, as nccl-tests defines them
+//
+// `nccl` has a rank for each GPU of the machine. With one GPU its all-reduce is a copy, the cheapest there can be, and
+// ratios mean little but what the library's own kernels cost. `local` has ranks that share the GPUs; their threads meet
+// in each call, so the host is in the times of small buffers. `sum` is the owner's sum alone, by CUDA events, against
+// a plain read of the same memory.
+#include "all_reduce.hpp"
+#include "gpu_read.cuh"
+#include "gpu_timing.cuh"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include <collprobe/collprobe.cuh>
+#include <collprobe/comm/local_device.hpp>
+#include <collprobe/comm/nccl.hpp>
+#include <collprobe/sum/sum_rows.hpp>
+
+using namespace collprobe;
+namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
+
+namespace {
+
+constexpr bench::method methods[] = {bench::method::size_invariant, bench::method::float32,
+    bench::method::correctly_rounded, bench::method::fixed_point, bench::method::upcast};
+
+/// Calls `rank(communicator of local)` on a thread for each rank, with its GPU current.
+template <class Rank>
+void on_ranks(int ranks, Rank rank)
+{
+    local::run_on<cu::device>(ranks, {.timeout_ms = 120'000}, rank);
+}
+
+/// One rank's part; rank 0 reports.
+template <floating_element T, class Comm>
+void time_calls(const Comm& comm, std::uint64_t bytes, benchmark::State& state)
+{
+    bench::all_reduce_bench<T, Comm> own(comm, bytes, {.seconds = 0.5});
+    own.add_native();
+    for (const bench::method which : methods) own.add(which);
+    const std::vector<bench::timed_call>& calls = own.measure(bytes);
+    if (comm.rank() != 0) return;
+    const auto n = static_cast<double>(comm.size());
+    const double native = calls[0].seconds();
+    const double algbw = static_cast<double>(bytes) / native * 1e-9;
+    state.SetIterationTime(native);
+    state.counters["ranks"] = n;
+    state.counters["native_us"] = native * 1e6;
+    state.counters["algbw_GBps"] = algbw;
+    state.counters["busbw_GBps"] = algbw * 2 * (n - 1) / n;
+    for (std::size_t i = 1; i < calls.size(); ++i) {
+        state.counters[calls[i].name + "_us"] = calls[i].seconds() * 1e6;
+        state.counters[calls[i].name + "_ratio"] = calls[i].ratio();
+    }
+}
+
+template <class T>
+void nccl_all_reduce(benchmark::State& state)
+{
+    if (bench::skipped_without_gpu(state)) return;
+    const auto bytes = static_cast<std::uint64_t>(state.range(0)) << 10;
+    try {
+        int gpus = 0;
+        cu::check(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
+        for (auto _ : state) {
+            const ncclUniqueId id = nccl::unique_id();
+            on_ranks(gpus, [&](const local::device_communicator<cu::device>& place) {
+                const nccl::communicator comm
+                    = nccl::communicator::create(id, place.rank(), place.size(), place.rank(), {.timeout_ms = 120'000});
+                time_calls<T>(nccl::communicator_ref(comm), bytes, state);
+            });
+        }
+    } catch (const error& failed) {
+        state.SkipWithError(failed.what());
+    }
+}
+
+template <class T>
+void local_all_reduce(benchmark::State& state)
+{
+    if (bench::skipped_without_gpu(state)) return;
+    const auto bytes = static_cast<std::uint64_t>(state.range(1)) << 10;
+    try {
+        for (auto _ : state) {
+            on_ranks(static_cast<int>(state.range(0)), [&](const local::device_communicator<cu::device>& comm) {
+                time_calls<T>(comm, bytes, state);
+            });
+        }
+    } catch (const error& failed) {
+        state.SkipWithError(failed.what());
+    }
+}
+
+/// The sum of `terms` rows of 256 MiB together.
+template <class T, accumulation in>
+void sum(benchmark::State& state)
+{
+    if (bench::skipped_without_gpu(state)) return;
+    const auto terms = static_cast<std::uint64_t>(state.range(0));
+    try {
+        constexpr std::uint64_t bytes = std::uint64_t{256} << 20;
+        constexpr int width = static_cast<int>(cu::device::body_bytes / sizeof(T));
+        const std::uint64_t count = bytes / sizeof(T) / terms;
+        const cu::buffer<T> rows(bytes / sizeof(T));
+        const cu::buffer<T> result(count);
+        const cu::buffer<unsigned> sink(1);
+        const cu::stream stream;
+        int device = 0;
+        int multiprocessors = 0;
+        cu::check(cudaGetDevice(&device), "cudaGetDevice");
+        cu::check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+            "cudaDeviceGetAttribute");
+        cu::device::for_each(stream, rows.size(), bench::fill_like_gradient<T>{rows.data(), 1});
+        const sum_rows<in, T, width> body{{rows.data(), 1, count, count}, terms, result.data(), count, 1};
+        const bench::reader readers[] = {bench::reader::of<512, 4>(true), bench::reader::of<512, 4>(false)};
+        bench::device_timer timer;
+        const auto seconds = [&](auto work) { return timer.measure(stream, 50, work).device; };
+        std::vector<double> own, read;
+        for (int i = -1; i < 30; ++i) { // the first loads the kernels
+            double fastest = 1e9;
+            for (const bench::reader& one : readers) {
+                const double time
+                    = seconds([&] { one.run(stream, rows.data(), bytes, sink.data(), multiprocessors); });
+                fastest = time < fastest ? time : fastest;
+            }
+            const double time = seconds([&] { cu::device::for_each(stream, body.blocks(), body); });
+            if (i < 0) continue;
+            own.push_back(time);
+            read.push_back(fastest);
+        }
+        for (auto _ : state) state.SetIterationTime(bench::median(own));
+        state.counters["GBps"] = static_cast<double>(bytes) / bench::median(own) * 1e-9;
+        state.counters["read_GBps"] = static_cast<double>(bytes) / bench::median(read) * 1e-9;
+        state.counters["of_read"] = bench::median(read) / bench::median(own);
+    } catch (const error& failed) {
+        state.SkipWithError(failed.what());
+    }
+}
+
+/// 1 KiB to 256 MiB.
+const std::vector<std::int64_t> sizes_KiB = {1, 16, 256, 4 << 10, 64 << 10, 256 << 10};
+
+template <floating_element T>
+void add_cases()
+{
+    const std::string type = element_traits<T>::name;
+    const auto once = [](benchmark::internal::Benchmark* made) {
+        return made->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond);
+    };
+    once(benchmark::RegisterBenchmark(("nccl_all_reduce/" + type).c_str(), nccl_all_reduce<T>))
+        ->ArgName("KiB")->ArgsProduct({sizes_KiB});
+    once(benchmark::RegisterBenchmark(("local_all_reduce/" + type).c_str(), local_all_reduce<T>))
+        ->ArgNames({"ranks", "KiB"})->ArgsProduct({{2, 4, 8}, sizes_KiB});
+    const auto add_sum = [&](const char* in, auto* run) {
+        once(benchmark::RegisterBenchmark(("sum/" + type + "/" + in).c_str(), run))->ArgName("terms")->Arg(2)->Arg(8)->Arg(64);
+    };
+    add_sum("native", sum<T, accumulation::native>);
+    add_sum("float32", sum<T, accumulation::float32>);
+    add_sum("compensated", sum<T, accumulation::compensated>);
+    add_sum("float64", sum<T, accumulation::float64>);
+    add_sum("exact", sum<T, accumulation::exact>);
+}
+
+[[maybe_unused]] const bool cases_are_added = [] {
+    add_cases<float>();
+    add_cases<bfloat16>();
+    add_cases<collprobe::half>();
+    return true;
+}();
+
+} // namespace
