@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/error.hpp>
@@ -56,16 +57,22 @@ struct step_observation {
 /// `160 * buckets + 40` bytes sent to every rank (`gather`; `16 * order_sample * buckets` more), or `88 * buckets + 136` bytes reduced (`summary`), and one copy to the
 /// host.
 template <communicator Comm>
-class probed {
+class probed : public adaptor<Comm> {
+    using base_type = adaptor<Comm>;
+    using base_type::comm_;
+
 public:
-    using device = typename Comm::device;
-    using stream_ref = stream_ref_of<Comm>;
+    using typename base_type::device;
+    using typename base_type::stream_ref;
+    using base_type::rank;
+    using base_type::size;
+    using base_type::timeout_ms;
 
     /// Takes the communicator over (a handle or a borrowed reference of it) and allocates all buffers
     /// on its device.
     /// \throws error `invalid_argument` for an option out of range.
     explicit probed(Comm comm, probe_options options = {}, call_site where = call_site::current())
-        : comm_(std::move(comm)),
+        : base_type(std::move(comm)),
           options_(checked(options, where)),
           form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.alignment == alignment_mode::exact,
               {static_cast<std::uint64_t>(options.order_sample)}},
@@ -85,36 +92,6 @@ public:
         if (memory_->settle(detail::deadline::in_ms(timeout_ms()))) delete memory_;
         else detail::give_up(memory_);
     }
-
-    int rank() const noexcept { return comm_.rank(); }
-    int size() const noexcept { return comm_.size(); }
-    /// How long the wrapped communicator waits for a peer; 30 s where it does not say.
-    std::int64_t timeout_ms() const noexcept
-    {
-        if constexpr (requires { comm_.timeout_ms(); }) return comm_.timeout_ms();
-        else return 30'000;
-    }
-    /// A guard that makes the communicator's device current.
-    auto device_scope() const
-        requires requires(const Comm& comm) { comm.device_scope(); }
-    {
-        return comm_.device_scope();
-    }
-    bool collectives_enqueue_at_once() const
-        requires requires(const Comm& comm) { comm.collectives_enqueue_at_once(); }
-    {
-        return comm_.collectives_enqueue_at_once();
-    }
-    template <class T>
-    void check_buffer(view<T> buffer, const char* argument, collective call, stream_ref stream,
-        call_site where = call_site::current()) const
-        requires requires(const Comm& comm) { comm.check_buffer(buffer, argument, call, stream, where); }
-    {
-        comm_.check_buffer(buffer, argument, call, stream, where);
-    }
-    /// The wrapped communicator, for calls that are not to be probed.
-    Comm& base() noexcept { return comm_; }
-    const Comm& base() const noexcept { return comm_; }
 
     template <element T>
         requires has_all_reduce<Comm, T>
@@ -163,19 +140,6 @@ public:
     {
         around<T>({.call = collective::broadcast, .count = receive.count()}, view<const T>(), receive, false,
             stream, where, [&] { comm_.broadcast(send, receive, root, stream, where); });
-    }
-
-    void barrier(stream_ref stream, call_site where = call_site::current())
-        requires has_barrier<Comm>
-    {
-        comm_.barrier(stream, where);
-    }
-
-    /// A part of the wrapped communicator, not probed: wrap it if it should be.
-    auto split(int color, int key, call_site where = call_site::current())
-        requires has_split<Comm>
-    {
-        return comm_.split(color, key, where);
     }
 
     /// Ends a step: what was probed since the last call becomes its buckets. Collective; enqueued on
@@ -700,7 +664,6 @@ private:
             finished.where);
     }
 
-    Comm comm_;
     probe_options options_;
     detail::step_report::shape form_;
     detail::step_judge judge_;
