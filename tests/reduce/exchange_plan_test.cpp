@@ -11,8 +11,8 @@ using collprobe::detail::exchange_plan;
 
 TEST_CASE("pieces cover a buffer without gaps, fit the room, and their parts are whole words")
 {
-    for (const std::uint64_t ranks : {1, 2, 3, 8, 33}) {
-        for (const std::uint64_t unit : {2, 4, 8}) {
+    for (const std::uint64_t ranks : {1u, 2u, 3u, 8u, 33u}) {
+        for (const std::uint64_t unit : {2u, 4u, 8u}) {
             for (const std::uint64_t room : {ranks * unit, ranks * unit + 1, 5 * ranks * unit, std::uint64_t{1} << 20}) {
                 for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, unit, ranks * unit - 1, ranks * unit,
                          ranks * unit + 1, 3 * ranks * unit + 5, std::uint64_t{70'001}}) {

@@ -104,7 +104,7 @@ void check_contract(int calls, std::initializer_list<int> sizes = {1, 2, 3, 4, 7
         constexpr accumulation in = Contract::template accumulator<T>;
         constexpr uint64_t most = sizeof(T) < 8 ? 270 : 150;
         for (const int ranks : sizes) {
-            for (const uint64_t leaves : {1, 2 + ranks % 2}) {
+            for (const uint64_t leaves : {uint64_t{1}, static_cast<uint64_t>(2 + ranks % 2)}) {
                 const uint64_t terms = static_cast<uint64_t>(ranks) * leaves;
                 const term_table<T> table(terms, most, terms);
                 std::vector<T> sums, averages;
@@ -205,7 +205,7 @@ TEST_CASE_TEMPLATE("fixed point: within its bound of the exact sum, whatever the
 {
     const detail::gradual_underflow as_ieee_has_it; // for the bounds below
     for (const int ranks : {1, 2, 3, 8}) {
-        for (const uint64_t leaves : {1, 3}) {
+        for (const uint64_t leaves : {uint64_t{1}, uint64_t{3}}) {
             const uint64_t terms = static_cast<uint64_t>(ranks) * leaves;
             const term_table<T> table(terms, 400, 31 + terms);
             for (const uint64_t scratch : {least_scratch(ranks, leaves), uint64_t{1} << 20}) {

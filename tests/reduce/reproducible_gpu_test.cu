@@ -70,7 +70,7 @@ template <class Contract, element T>
 void check_contract(reduction_algorithm how)
 {
     for (const int ranks : {1, 2, 3, 8}) {
-        for (const std::uint64_t leaves : {1, 3}) {
+        for (const std::uint64_t leaves : {1u, 3u}) {
             for (const std::uint64_t scratch : {std::uint64_t{1} << 14, std::uint64_t{4} << 20}) {
                 CAPTURE(ranks);
                 CAPTURE(leaves);

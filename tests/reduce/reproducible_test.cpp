@@ -121,7 +121,7 @@ TEST_CASE("bytes sent are those of a ring where the count divides, and are count
                         == 2 * count * 4 * (n - 1), "all_reduce at once");
                 require(send_and_count(count, 2, false, {.scratch_bytes = scratch, .algorithm = fixed_point})
                         == 2 * count * 9 * (n - 1) / n, "fixed point");
-                for (const uint64_t odd : {0, 1, 5, 1003, 4099}) {
+                for (const uint64_t odd : {0u, 1u, 5u, 1003u, 4099u}) {
                     for (const auto how : {exchange, one_shot, automatic}) {
                         send_and_count(odd, 2, false, {.scratch_bytes = scratch, .algorithm = how});
                     }
@@ -134,7 +134,7 @@ TEST_CASE("bytes sent are those of a ring where the count divides, and are count
 TEST_CASE("a Gram matrix comes with an exchange, as accumulate_gram has it")
 {
     for (const int ranks : {1, 2, 3, 8}) {
-        for (const uint64_t count : {1, 64, 1003}) {
+        for (const uint64_t count : {1u, 64u, 1003u}) {
             const auto n = static_cast<uint64_t>(ranks);
             const term_table<float> table(n, count, 3, true);
             term_table<float> mild = table;
