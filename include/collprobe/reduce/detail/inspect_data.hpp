@@ -2,10 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
 #include <vector>
 
 #include <collprobe/detail/math.hpp>
@@ -60,7 +57,7 @@ bool predict(const group_arithmetic& group, const std::vector<T>& terms, T exact
     for (const int bits : group.bits) {
         if (bits != own && bits != 24 && bits != 53) return false;
         if (bits < own) return false;
-        most = std::max(most, bits);
+        most = bits > most ? bits : most;
     }
     const auto in = [&]<class Wide>(Wide) {
         std::vector<Wide> partial;
@@ -93,7 +90,8 @@ struct sum_errors {
         for (int rank = 0; rank < ranks; ++rank) {
             terms.push_back(random_term<T>(seed, static_cast<std::uint32_t>(rank), id));
             exact.add(terms.back());
-            largest = std::max(largest, absolute(static_cast<double>(terms.back())));
+            const double size = absolute(static_cast<double>(terms.back()));
+            largest = size > largest ? size : largest;
         }
         const T nearest = exact.round();
         ++elements;
@@ -108,9 +106,11 @@ struct sum_errors {
         // The difference is rounded once, to double.
         exact.add(bit_cast<T>(static_cast<typename element_traits<T>::bits_type>(
             to_bits(sum) ^ element_traits<T>::sign_mask)));
+        const double own_unit = ulp(nearest);
+        const double largest_unit = ulp(T(largest));
         const double error
-            = absolute(exact.template round<double>()) / std::max(ulp(nearest), ulp(T(largest)));
-        max_ulp = std::max(max_ulp, error);
+            = absolute(exact.template round<double>()) / (own_unit > largest_unit ? own_unit : largest_unit);
+        max_ulp = error > max_ulp ? error : max_ulp;
         squares += error * error;
     }
 };

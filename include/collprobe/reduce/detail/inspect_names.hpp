@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -26,7 +25,9 @@ inline bool is_rotation(const pair_sizes& sizes, const std::vector<rank_pair>& p
     const auto n = static_cast<std::uint32_t>(ranks);
     const auto place = [&](std::uint32_t rank) { return (rank + n - static_cast<std::uint32_t>(start)) % n; };
     for (std::size_t i = 0; i < pairs.size(); ++i) {
-        if (sizes[i] != std::max(place(pairs[i].low), place(pairs[i].high)) + 1) return false;
+        const std::uint32_t low = place(pairs[i].low);
+        const std::uint32_t high = place(pairs[i].high);
+        if (sizes[i] != (low < high ? high : low) + 1) return false;
     }
     return true;
 }
@@ -36,9 +37,7 @@ inline shown_order recognise(const pair_sizes& sizes, const std::vector<rank_pai
 {
     const bool all_pairs = n <= most_ranks_of_all_pairs;
     if (n <= 2) return {order_class::single, linear_order(n)};
-    const auto all = [&](std::uint32_t size) {
-        return std::all_of(sizes.begin(), sizes.end(), [&](std::uint32_t each) { return each == size; });
-    };
+    const auto all = [&](std::uint32_t size) { return sizes == pair_sizes(sizes.size(), size); };
     if (all(2)) return {order_class::exact, {}};
     if (all(static_cast<std::uint32_t>(n))) return {order_class::fused, {}};
     if (is_rotation(sizes, pairs, n, 0)) return {order_class::linear, linear_order(n)};
@@ -58,48 +57,39 @@ inline shown_order recognise(const pair_sizes& sizes, const std::vector<rank_pai
     return {chain_of(order).empty() ? order_class::other : order_class::chain, std::move(order)};
 }
 
-/// Whether chains go around one ring of the ranks, whatever their starts: a ring as a list that begins with
-/// rank 0. The first two ranks of a chain may be swapped, so each chain fits two rings.
+/// Whether chains go around one ring of the ranks, whatever their starts. The first two ranks of a chain may be
+/// swapped, so each chain fits two rings.
 inline bool around_one_ring(const std::vector<std::vector<std::uint32_t>>& chains)
 {
-    using ring = std::vector<std::uint32_t>;
-    const auto from_zero = [](ring chain) {
-        std::rotate(chain.begin(), std::find(chain.begin(), chain.end(), 0u), chain.end());
-        return chain;
+    using ring = std::vector<std::uint32_t>; // by rank: the next one
+    const auto ring_of = [](std::vector<std::uint32_t> chain, bool swap) {
+        if (swap) std::swap(chain[0], chain[1]);
+        ring next(chain.size());
+        for (std::size_t i = 0; i < chain.size(); ++i) next[chain[i]] = chain[(i + 1) % chain.size()];
+        return next;
     };
-    const auto fitting = [&](ring chain) {
-        ring swapped = chain;
-        std::swap(swapped[0], swapped[1]);
-        return std::pair(from_zero(std::move(chain)), from_zero(std::move(swapped)));
+    const auto all_fit = [&](const ring& one) {
+        for (const auto& chain : chains) {
+            if (ring_of(chain, false) != one && ring_of(chain, true) != one) return false;
+        }
+        return true;
     };
-    const auto [one, other] = fitting(chains[0]);
-    bool fits_one = true;
-    bool fits_other = true;
-    for (const ring& chain : chains) {
-        const auto [mine, swapped] = fitting(chain);
-        fits_one = fits_one && (mine == one || swapped == one);
-        fits_other = fits_other && (mine == other || swapped == other);
-    }
-    return fits_one || fits_other;
+    return all_fit(ring_of(chains[0], false)) || all_fit(ring_of(chains[0], true));
 }
 
 /// One name for the orders of all positions.
 inline order_class classify(const std::vector<shown_order>& shown, int n)
 {
     if (shown.empty()) return order_class::other;
-    const auto all = [&](auto test) { return std::all_of(shown.begin(), shown.end(), test); };
-    if (all([&](const shown_order& each) { return each.kind == shown[0].kind; }) && shown.size() == 1) {
-        return shown[0].kind;
-    }
+    if (shown.size() == 1) return shown[0].kind;
     // The two trees of 3 and of 5 ranks are chains around the ring, too.
     const auto pairs = pairs_to_probe(n);
-    const auto is_tree = [&](const shown_order& each, int tree) {
-        return !each.order.empty() && sizes_of(each.order, pairs) == sizes_of(tree_order(n, tree), pairs);
+    const auto is_a_tree = [&](const shown_order& each) {
+        if (each.order.empty()) return false;
+        const pair_sizes sizes = sizes_of(each.order, pairs);
+        return sizes == sizes_of(tree_order(n, 0), pairs) || sizes == sizes_of(tree_order(n, 1), pairs);
     };
-    if (shown.size() == 2 && (is_tree(shown[0], 0) || is_tree(shown[0], 1))
-        && (is_tree(shown[1], 0) || is_tree(shown[1], 1))) {
-        return order_class::tree;
-    }
+    if (shown.size() == 2 && is_a_tree(shown[0]) && is_a_tree(shown[1])) return order_class::tree;
     std::vector<std::vector<std::uint32_t>> chains;
     for (const shown_order& each : shown) {
         chains.push_back(chain_of(each.order));

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -42,14 +41,14 @@ inline std::vector<rank_pair> pairs_to_probe(int ranks)
         return pairs;
     }
     // Neighbours around the ring tell where a chain starts; the others, how the rest hangs together.
-    for (std::uint32_t rank = 0; rank < n; ++rank) {
-        const std::uint32_t next = (rank + 1) % n;
-        pairs.push_back({std::min(rank, next), std::max(rank, next)});
-    }
+    const auto add = [&](std::uint32_t one, std::uint32_t two) {
+        pairs.push_back(one < two ? rank_pair{one, two} : rank_pair{two, one});
+    };
+    for (std::uint32_t rank = 0; rank < n; ++rank) add(rank, (rank + 1) % n);
     for (std::uint64_t draw = 0; pairs.size() < n + 256; ++draw) {
         const auto one = static_cast<std::uint32_t>(mix64(2 * draw) % n);
         const auto two = static_cast<std::uint32_t>(mix64(2 * draw + 1) % n);
-        if (one != two) pairs.push_back({std::min(one, two), std::max(one, two)});
+        if (one != two) add(one, two);
     }
     return pairs;
 }
@@ -79,19 +78,19 @@ inline pair_sizes sizes_of(const summation_order& order, const std::vector<rank_
 /// The order that has these sizes of all pairs; empty if none of two-term additions does.
 inline summation_order order_from(const pair_sizes& sizes, const std::vector<rank_pair>& pairs, int ranks)
 {
-    std::vector<std::size_t> by_size(pairs.size());
-    for (std::size_t i = 0; i < by_size.size(); ++i) by_size[i] = i;
-    std::stable_sort(by_size.begin(), by_size.end(), [&](auto a, auto b) { return sizes[a] < sizes[b]; });
     std::vector<std::uint32_t> sum_of(static_cast<std::size_t>(ranks)); // in which partial sum a rank is
     for (std::uint32_t i = 0; i < sum_of.size(); ++i) sum_of[i] = i;
     summation_order order;
-    for (const std::size_t at : by_size) {
-        const std::uint32_t into = sum_of[pairs[at].low];
-        const std::uint32_t from = sum_of[pairs[at].high];
-        if (into == from) continue;
-        order.push_back({into, from});
-        std::replace(sum_of.begin(), sum_of.end(), from, into);
+    for (std::uint32_t size = 2; size <= sum_of.size(); ++size) { // small sums first
+        for (std::size_t at = 0; at < pairs.size(); ++at) {
+            const std::uint32_t into = sum_of[pairs[at].low];
+            const std::uint32_t from = sum_of[pairs[at].high];
+            if (sizes[at] != size || into == from) continue;
+            order.push_back({into, from});
+            for (std::uint32_t& sum : sum_of) sum = sum == from ? into : sum;
+        }
     }
+    if (order.size() + 1 != sum_of.size()) return {};
     if (sizes_of(order, pairs) != sizes) order.clear();
     return order;
 }

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
@@ -30,7 +29,7 @@ struct absorbing {
         return exponent;
     }
     /// How many units are counted exactly in T itself.
-    static constexpr std::uint32_t most_units = std::uint32_t{1} << std::min(element_traits<T>::digits, 16);
+    static constexpr std::uint32_t most_units = std::uint32_t{1} << (element_traits<T>::digits < 16 ? element_traits<T>::digits : 16);
 };
 
 /// The positions of a message by the order that they show, refined probe by probe.
@@ -57,7 +56,8 @@ struct position_groups {
         for (std::uint64_t element = 0; element < group_of.size(); ++element) {
             const std::uint32_t old = group_of[element];
             const std::uint32_t shows = size(element);
-            auto part = std::find_if(parts[old].begin(), parts[old].end(), [&](auto each) { return each.first == shows; });
+            auto part = parts[old].begin();
+            while (part != parts[old].end() && part->first != shows) ++part;
             if (part == parts[old].end()) {
                 too_many = too_many || next.size() == most;
                 const std::size_t fresh = next.size() == most ? 0 : next.size();
@@ -100,14 +100,14 @@ position_groups probe_order(Calls& calls, const std::vector<rank_pair>& pairs, i
     std::vector<std::uint32_t> arrived(count);
     for (const rank_pair& pair : pairs) {
         // No more units at once than T can count.
-        std::fill(arrived.begin(), arrived.end(), 0);
+        arrived.assign(count, 0);
         for (std::uint32_t first = 0; first < n; first += probe::most_units) {
             const bool counts = own >= first && own - first < probe::most_units;
             const double value = own == pair.low ? power_of_two(probe::large)
                 : own == pair.high               ? -power_of_two(probe::large)
                 : counts                         ? unit
                                                  : 0;
-            std::fill_n(calls.send(), count, T(value));
+            for (std::uint64_t i = 0; i < count; ++i) calls.send()[i] = T(value);
             calls.all_reduce(count);
             for (std::uint64_t i = 0; i < count; ++i) {
                 const std::uint32_t units = units_in(calls.received()[i], unit, n);
@@ -156,9 +156,9 @@ void probe_bits(Calls& calls, std::vector<group_arithmetic>& groups, const std::
             const auto [into, from] = order[at];
             searches[g].one = into;
             searches[g].little = from;
-            const auto next = std::find_if(order.begin() + static_cast<std::ptrdiff_t>(at) + 1, order.end(),
-                [into = into](const addition& later) { return later.into == into || later.from == into; });
-            searches[g].minus = next->into == into ? next->from : next->into;
+            std::size_t next = at + 1;
+            while (order[next].into != into && order[next].from != into) ++next;
+            searches[g].minus = order[next].into == into ? order[next].from : order[next].into;
         }
         for (int open = most_bits<T>; open > 1; open = (open + 1) / 2) { // as long as the longest search
             std::vector<T> own;
@@ -184,7 +184,7 @@ void probe_bits(Calls& calls, std::vector<group_arithmetic>& groups, const std::
         }
         for (std::size_t g = 0; g < groups.size(); ++g) {
             std::vector<int>& bits = groups[g].bits;
-            for (std::size_t k = at; k < std::min(at + step, bits.size()); ++k) bits[k] = searches[g].kept + 1;
+            for (std::size_t k = at; k < at + step && k < bits.size(); ++k) bits[k] = searches[g].kept + 1;
         }
     }
 }

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -10,6 +9,7 @@
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/detail/middle.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/reduce/detail/inspect_call.hpp>
@@ -84,7 +84,7 @@ private:
         std::vector<shown_order> shown;
         for (const group_arithmetic& group : arithmetic_) shown.push_back(group.shown);
         result_.order = classify(shown, ranks_);
-        for (std::size_t g = 0; g < std::min<std::size_t>(arithmetic_.size(), 64); ++g) {
+        for (std::size_t g = 0; g < arithmetic_.size() && g < 64; ++g) {
             const summation_order& order = arithmetic_[g].shown.order;
             result_.orders.push_back({ranks_ > 64 || order.empty() ? std::string() : brackets_of(order),
                 groups_.groups[g].first, groups_.groups[g].elements});
@@ -96,19 +96,21 @@ private:
         probe_bits<T>(calls_, arithmetic_, groups_.group_of, rank_, ranks_);
         bool known = true;
         int least = most_bits<T>;
-        std::ptrdiff_t roundings = 0;
+        int roundings = 0;
         for (group_arithmetic& group : arithmetic_) {
             const bool no_order = group.shown.kind == order_class::exact || group.shown.kind == order_class::fused;
             if (group.shown.order.empty() && !no_order && ranks_ > 1) {
                 group.bits.clear();
                 known = false;
             }
-            for (const int bits : group.bits) least = std::min(least, bits);
-            const auto narrow = std::count_if(
-                group.bits.begin(), group.bits.end(), [](int bits) { return bits <= own_bits; });
-            roundings = std::max(roundings, no_order ? 1 : narrow + 1);
+            int here = 1; // the last one
+            for (const int bits : group.bits) {
+                least = bits < least ? bits : least;
+                if (bits <= own_bits && !no_order) ++here;
+            }
+            roundings = here > roundings ? here : roundings;
         }
-        if (known) result_.roundings_per_element = ranks_ == 1 ? 0 : static_cast<int>(roundings);
+        if (known) result_.roundings_per_element = ranks_ == 1 ? 0 : roundings;
         if (known && ranks_ > 2) {
             result_.partial_sum_bits = least;
             result_.partial_sum_bits_or_more = least == most_bits<T>;
@@ -151,12 +153,12 @@ private:
     /// The same few terms at many places of messages of several sizes.
     void compare_places(std::uint64_t round)
     {
-        const std::uint64_t period = std::min<std::uint64_t>(count_, 1021); // a prime: no multiple of a chunk
+        const std::uint64_t period = count_ < 1021 ? count_ : 1021; // a prime: no multiple of a chunk
         const std::uint64_t seed = options_.seed + 1 + round;
         std::vector<T> expected;
         std::uint64_t shift = 0;
-        for (const std::uint64_t count :
-            {count_, 2 * count_, (count_ + 1) / 2, (count_ + 2) / 3, std::min<std::uint64_t>(count_, 17), std::uint64_t{1}}) {
+        for (const std::uint64_t count : {count_, 2 * count_, (count_ + 1) / 2, (count_ + 2) / 3, (count_ + 16) / 17,
+                 std::uint64_t{1}}) {
             sum_terms(count, seed, rank_, 0, shift, period);
             if (shift == 0) expected.assign(calls_.received(), calls_.received() + period);
             for (std::uint64_t i = 0; i < count; ++i) {
@@ -185,9 +187,7 @@ private:
         for (int i = 0; i < options_.warm_ups; ++i) calls_.timed_all_reduce(count_);
         std::vector<std::int64_t> times;
         for (int i = 0; i < options_.timed; ++i) times.push_back(calls_.timed_all_reduce(count_));
-        const auto middle = times.begin() + options_.timed / 2;
-        std::nth_element(times.begin(), middle, times.end());
-        own_.time_us = static_cast<double>(*middle) * 1e-3;
+        own_.time_us = static_cast<double>(middle_of(view(times)).at) * 1e-3;
     }
 
     void digest(std::uint64_t value) noexcept { own_.digest = mix64(own_.digest ^ value) + value; }
@@ -216,9 +216,10 @@ private:
             result_.run_stable = result_.run_stable && each.run_stable;
             result_.size_stable = result_.size_stable && each.size_stable;
             result_.permutation_stable = result_.permutation_stable && each.permutation_stable;
-            result_.time_us = std::max(result_.time_us, each.time_us);
-            errors.max_ulp = std::max(errors.max_ulp, each.errors.max_ulp);
-            errors.squares = std::max(errors.squares, each.errors.squares);
+            const auto larger = [](double a, double b) { return a < b ? b : a; };
+            result_.time_us = larger(result_.time_us, each.time_us);
+            errors.max_ulp = larger(errors.max_ulp, each.errors.max_ulp);
+            errors.squares = larger(errors.squares, each.errors.squares);
             errors.elements = each.errors.elements;
             errors.predicted += each.errors.predicted;
             errors.reproduced += each.errors.reproduced;
