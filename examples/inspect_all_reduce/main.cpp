@@ -11,6 +11,8 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <collprobe/reduce/inspect.hpp>
@@ -40,10 +42,28 @@ inspection inspect_type(Comm& comm, stream_ref_of<Comm> stream, element_type typ
 {
     const std::uint64_t count = std::max<std::uint64_t>(bytes / static_cast<std::uint64_t>(bytes_of(type)), 1);
     switch (type) {
-    case element_type::half: return inspect<half>(comm, stream, count, how);
+    case element_type::half: return inspect<collprobe::half>(comm, stream, count, how);
     case element_type::bfloat16: return inspect<bfloat16>(comm, stream, count, how);
     case element_type::float64: return inspect<double>(comm, stream, count, how);
     default: return inspect<float>(comm, stream, count, how);
+    }
+}
+
+/// The same of an adaptor that keeps a contract. On a GPU that takes kernels, so a file that nvcc compiles.
+template <class Comm>
+inspection inspect_contract(Comm& comm, stream_ref_of<Comm> stream, element_type type, std::uint64_t bytes,
+    reproducibility level, const inspect_options& how)
+{
+    const auto keeping = [&]<class Contract>(Contract contract, reduction_algorithm algorithm) {
+        reproducible<Comm, Contract> kept(comm, contract, {.algorithm = algorithm});
+        return inspect_type(kept, stream, type, bytes, how);
+    };
+    switch (level) {
+    case reproducibility::order_invariant:
+        return keeping(contract<reproducibility::order_invariant>{}, reduction_algorithm::fixed_point);
+    case reproducibility::correctly_rounded:
+        return keeping(contract<reproducibility::correctly_rounded>{}, reduction_algorithm::exchange);
+    default: return keeping(contract<reproducibility::size_invariant>{}, reduction_algorithm::exchange);
     }
 }
 
@@ -55,21 +75,10 @@ void sweep(const inspect_all_reduce::options& given, Comm& comm, Found found)
     typename Comm::device::stream stream;
     for (const element_type type : given.types) {
         for (std::uint64_t bytes = given.min_bytes; bytes <= given.max_bytes; bytes *= given.factor) {
-            const auto keeping = [&]<class Contract>(Contract level, reduction_algorithm algorithm) {
-                reproducible<Comm, Contract> kept(comm, level, {.algorithm = algorithm});
-                found(inspect_type(kept, stream, type, bytes, how));
-            };
-            switch (given.contract) {
-            case reproducibility::size_invariant:
-                keeping(contract<reproducibility::size_invariant>{}, reduction_algorithm::exchange);
-                break;
-            case reproducibility::order_invariant:
-                keeping(contract<reproducibility::order_invariant>{}, reduction_algorithm::fixed_point);
-                break;
-            case reproducibility::correctly_rounded:
-                keeping(contract<reproducibility::correctly_rounded>{}, reduction_algorithm::exchange);
-                break;
-            default: found(inspect_type(comm, stream, type, bytes, how));
+            if (given.contract == reproducibility::unspecified) {
+                found(inspect_type(comm, stream, type, bytes, how));
+            } else if constexpr (std::is_same_v<typename Comm::device, host::device>) {
+                found(inspect_contract(comm, stream, type, bytes, given.contract, how));
             }
         }
     }

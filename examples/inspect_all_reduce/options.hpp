@@ -52,7 +52,8 @@ it keeps partial sums, whether its bits are stable, how far they are from the ex
   --ranks N              of local, 1 to 256 (4)
   --order ORDER          of the all-reduce of local: ring, tree or linear (ring)
   --contract LEVEL       inspect not the communicator's own all-reduce, but one that keeps a contract over it:
-                         size_invariant, correctly_rounded (both by exchange) or order_invariant (in fixed point)
+                         size_invariant, correctly_rounded (both by exchange) or order_invariant (in fixed point);
+                         of local and mpi
   --types LIST           of half, bfloat16, float, double (all four)
   -b, --min-bytes N      size of the first message; K, M or G may follow, for 2^10, 2^20 and 2^30 (4K)
   -e, --max-bytes N      no message is larger (1M)
@@ -145,6 +146,9 @@ inline options parse_options(const std::vector<std::string>& arguments)
     }
     if (!of_local.empty() && result.communicator != communicator_kind::local) {
         throw usage_error(of_local + ": belongs to --communicator local, the others are what they are");
+    }
+    if (result.contract != reproducibility::unspecified && result.communicator == communicator_kind::nccl) {
+        throw usage_error("--contract: not with --communicator nccl, which takes kernels that this program has not");
     }
     return result;
 }

@@ -30,6 +30,8 @@ collprobe_add_inspect_test(sizes_swapped RUN ${inspect} -b 2M -e 1M CODE 2
     ERR "--min-bytes: 2097152 are more than --max-bytes, 1048576")
 collprobe_add_inspect_test(order_of_mpi RUN ${inspect} --communicator mpi --order ring CODE 2
     ERR "--order: belongs to --communicator local")
+collprobe_add_inspect_test(contract_of_nccl RUN ${inspect} --communicator nccl --contract size_invariant CODE 2
+    ERR "--contract: not with --communicator nccl")
 collprobe_add_inspect_test(no_jsonl RUN ${inspect} --jsonl ${scratch}/none/file.jsonl CODE 1
     ERR "cannot write .*none/file.jsonl': No such file or directory")
 

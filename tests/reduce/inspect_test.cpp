@@ -174,6 +174,10 @@ TEST_CASE("other orders have their names, too")
         CHECK(inspect_order<float, accumulation::native>(rotated_order(n, 2)).order == order_class::rotated);
     }
     CHECK(inspect_order<float, accumulation::native>(permuted_order({3, 0, 4, 1, 2})).order == order_class::chain);
+    const summation_order of_mpi{{0, 1}, {0, 2}, {3, 4}, {0, 3}};
+    CHECK(inspect_order<float, accumulation::native>(of_mpi).order == order_class::recursive_doubling);
+    const summation_order of_more{{0, 1}, {2, 3}, {0, 2}, {4, 5}, {0, 4}, {6, 7}, {8, 9}, {6, 8}, {0, 6}};
+    CHECK(inspect_order<float, accumulation::native>(of_more).order == order_class::recursive_doubling);
     const summation_order unnamed{{0, 3}, {1, 4}, {2, 5}, {0, 2}, {1, 0}};
     const inspection found = inspect_order<float, accumulation::native>(unnamed);
     CHECK(found.order == order_class::other);

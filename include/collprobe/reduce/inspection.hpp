@@ -31,7 +31,10 @@ enum class order_class : std::uint8_t {
     chain, ///< one after the other in another order
     tree, ///< the double binary tree, one tree or both
     recursive_halving, ///< the farthest first
-    pairwise, ///< neighbours first, balanced; also recursive doubling
+    pairwise, ///< neighbours first, balanced
+    /// As MPI libraries do: with p the largest power of two that n reaches, the first 2 (n - p) ranks are added in
+    /// pairs, then the p sums as `pairwise`. Where that is the same order as `pairwise`, it has that name.
+    recursive_doubling,
     exact, ///< nothing is lost wherever the large values are: an exact or a compensated sum, which has no order
     fused, ///< all terms at once, aligned to the largest one, as in a fixed-point sum: it has no order
     other, ///< none of these; or it changed between calls, or the ranks saw different ones
@@ -48,6 +51,7 @@ constexpr const char* name(order_class order) noexcept
     case order_class::tree: return "tree";
     case order_class::recursive_halving: return "recursive_halving";
     case order_class::pairwise: return "pairwise";
+    case order_class::recursive_doubling: return "recursive_doubling";
     case order_class::exact: return "exact";
     case order_class::fused: return "fused";
     case order_class::other: return "other";

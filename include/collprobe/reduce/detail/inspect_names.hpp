@@ -32,10 +32,26 @@ inline bool is_rotation(const pair_sizes& sizes, const std::vector<rank_pair>& p
     return true;
 }
 
+/// See `order_class::recursive_doubling`.
+inline summation_order recursive_doubling_order(int n)
+{
+    int power = 1;
+    while (2 * power <= n) power *= 2;
+    const int folded = n - power; // pairs
+    summation_order order;
+    for (int i = 0; i < folded; ++i) {
+        order.push_back({static_cast<std::uint32_t>(2 * i), static_cast<std::uint32_t>(2 * i + 1)});
+    }
+    const auto rank_of = [&](std::uint32_t part) {
+        return part < static_cast<std::uint32_t>(folded) ? 2 * part : part + static_cast<std::uint32_t>(folded);
+    };
+    for (const auto& [into, from] : pairwise_order(power)) order.push_back({rank_of(into), rank_of(from)});
+    return order;
+}
+
 /// Names one order by itself: a start that is not 0 is `rotated`, and a tree that is a chain is one of those.
 inline shown_order recognise(const pair_sizes& sizes, const std::vector<rank_pair>& pairs, int n)
 {
-    const bool all_pairs = n <= most_ranks_of_all_pairs;
     if (n <= 2) return {order_class::single, linear_order(n)};
     const auto all = [&](std::uint32_t size) { return sizes == pair_sizes(sizes.size(), size); };
     if (all(2)) return {order_class::exact, {}};
@@ -43,6 +59,9 @@ inline shown_order recognise(const pair_sizes& sizes, const std::vector<rank_pai
     if (is_rotation(sizes, pairs, n, 0)) return {order_class::linear, linear_order(n)};
     const auto is = [&](const summation_order& known) { return sizes_of(known, pairs) == sizes; };
     if (summation_order known = pairwise_order(n); is(known)) return {order_class::pairwise, std::move(known)};
+    if (summation_order known = recursive_doubling_order(n); is(known)) {
+        return {order_class::recursive_doubling, std::move(known)};
+    }
     if (summation_order known = recursive_halving_order(n); is(known)) {
         return {order_class::recursive_halving, std::move(known)};
     }
@@ -52,7 +71,7 @@ inline shown_order recognise(const pair_sizes& sizes, const std::vector<rank_pai
     for (int tree = 0; tree < 2; ++tree) {
         if (summation_order known = tree_order(n, tree); is(known)) return {order_class::tree, std::move(known)};
     }
-    if (!all_pairs) return {};
+    if (n > most_ranks_of_all_pairs) return {};
     summation_order order = order_from(sizes, pairs, n);
     return {chain_of(order).empty() ? order_class::other : order_class::chain, std::move(order)};
 }
