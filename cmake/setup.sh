@@ -17,6 +17,7 @@ header() { # header <path below a system include folder>
 
 need g++ command -v g++
 need clang command -v clang++
+need libclang-rt-dev sh -c 'ls "$(clang++ -print-resource-dir)"/lib/linux/libclang_rt.asan-*.a'
 need cmake command -v cmake
 need ninja-build command -v ninja
 need make command -v make

@@ -62,7 +62,7 @@ run_preset() {
     skipped=$((skipped + not_run))
 }
 
-[ $# -gt 0 ] || set -- host clang asan tsan fast-math cuda
+[ $# -gt 0 ] || set -- host asan tsan fast-math cuda
 for preset in "$@"; do
     if [ "$preset" = cuda ] && ! command -v "${CUDACXX:-nvcc}" >/dev/null 2>&1; then
         note "cuda: SKIPPED, nvcc was not found"

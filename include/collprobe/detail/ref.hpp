@@ -33,9 +33,17 @@ public:
     explicit ref(T* object) noexcept : object_(object) { retain(); }
     ref(const ref& other) noexcept : object_(other.object_) { retain(); }
     ref(ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-    ref& operator=(ref other) noexcept
+    // Not one that takes its argument by value: in templates clang++ 14 forgets to destroy it in `x = {}`.
+    ref& operator=(const ref& other) noexcept
     {
-        std::swap(object_, other.object_);
+        ref copy(other);
+        std::swap(object_, copy.object_);
+        return *this;
+    }
+    ref& operator=(ref&& other) noexcept
+    {
+        ref taken(std::move(other));
+        std::swap(object_, taken.object_);
         return *this;
     }
     ~ref()
