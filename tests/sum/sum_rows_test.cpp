@@ -248,6 +248,7 @@ TEST_CASE_TEMPLATE("only columns that are hard to sum are read again", T, half, 
 {
     using cases = testing::sum_cases<T>;
     const auto constant = [](int n, T value) { return std::vector<T>(static_cast<std::size_t>(4 * n), value); };
+    constexpr int again = sizeof(T) == 8 ? 1 : 2; // its exponents are looked at once more, then it is added
     T result[4];
     // Exact in one double.
     std::vector<T> rows = constant(6, cases::power(false, 0));
@@ -257,20 +258,20 @@ TEST_CASE_TEMPLATE("only columns that are hard to sum are read again", T, half, 
     CHECK(static_cast<float>(result[3]) == 2.0f);
     // Not finite: by the long sum, one column of it.
     rows[5] = cases::of(false, cases::top_field + 1, 0);
-    CHECK(reads_of_exact_sum(rows, 1, result) == 12);
+    CHECK(reads_of_exact_sum(rows, 1, result) == 6 + again * 6);
     CHECK(is_infinite(result[1]));
     CHECK(static_cast<float>(result[0]) == 6.0f);
     if constexpr (element_traits<T>::digits != 11) {
         // 60 bits apart: a pair of doubles, or an integer of 128 bits.
         rows = constant(2, cases::power(false, 0));
         rows[6] = cases::power(false, -60);
-        CHECK(reads_of_exact_sum(rows, 1, result) == (sizeof(T) == 8 ? 2 : 4));
+        CHECK(reads_of_exact_sum(rows, 1, result) == (sizeof(T) == 8 ? 2 : 2 + again * 2));
         CHECK(static_cast<float>(result[2]) == 1.0f);
         // 200 bits apart, by three terms: only the long sum.
         rows = constant(3, cases::power(false, 100));
         rows[5] = cases::power(false, 20);
         rows[9] = cases::power(false, -100);
-        CHECK(reads_of_exact_sum(rows, 1, result) == 6);
+        CHECK(reads_of_exact_sum(rows, 1, result) == 3 + again * 3);
         CHECK(static_cast<float>(result[1]) == 0x1p100f);
     }
     if constexpr (element_traits<T>::digits == 11) {

@@ -45,7 +45,7 @@ struct position_groups {
     std::vector<group> groups;
     bool too_many = false;
 
-    explicit position_groups(std::uint64_t count) : group_of(count, 0), groups{{{}, 0, count}} {}
+    explicit position_groups(std::uint64_t count) : group_of(count, 0), groups(1) { groups[0].elements = count; }
 
     /// `size(element)` is what a probe shows.
     template <class Size>

@@ -217,8 +217,18 @@ __extension__ typedef __int128 wide_integer;
 /// long sum if those are not enough.
 template <floating_element T, class Terms>
 COLLPROBE_HD __attribute__((noinline)) T sum_of_column_in_range(
-    const columns<T, Terms>& of, exponent_range<T> range, int column) noexcept
+    const columns<T, Terms>& of, int column) noexcept
 {
+    // Once more, so that a kernel need not keep it in registers until here.
+    using range_type = exponent_range<T>;
+    range_type range{0, range_type::magnitude};
+    for (std::uint64_t k = 0; k < of.term_count; ++k) {
+        const T term = of.terms(k)[column];
+        const auto high = range_type::of_largest(term);
+        const auto low = range_type::of_least(term);
+        range.largest = high > range.largest ? high : range.largest;
+        range.least = low < range.least ? low : range.least;
+    }
     if (!range.finite() || range.bits_of_sum(of.term_count) > 127) {
         return sum_of_column<T>(of.terms, of.term_count, of.divisor, column);
     }
@@ -268,10 +278,13 @@ COLLPROBE_HD inline void sum_in_double(const columns<T, Terms>& of, T* result) n
             result[i] = round_scaled<T>(divide(0, number.significand, number.exponent, of.divisor, number.negative));
         }
     }
+    bool inexact[width];
     for (int i = 0; i < width; ++i) {
         const range of_column{largest[i], least[i]};
-        const bool exact = of_column.finite() && of_column.bits_of_sum(of.term_count) <= 53;
-        if (!exact && i < of.count) result[i] = sum_of_column_in_range(of, of_column, i);
+        inexact[i] = !of_column.finite() || of_column.bits_of_sum(of.term_count) > 53;
+    }
+    for (int i = 0; i < width; ++i) {
+        if (inexact[i] && i < of.count) result[i] = sum_of_column_in_range(of, i);
     }
 }
 
