@@ -23,6 +23,7 @@
 #include "support/device_bits.hpp"
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
+#include "support/element_types.hpp"
 
 using namespace collprobe;
 using local::reduction_order;
@@ -66,8 +67,7 @@ TEST_CASE("splits, sequences of calls, stress and barriers conform over a device
     }
 }
 
-TEST_CASE_TEMPLATE("a device gives the bits of local on the CPU", T, std::int8_t, std::uint8_t, std::int32_t,
-    std::uint32_t, std::int64_t, std::uint64_t, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("a device gives the bits of local on the CPU", T, COLLPROBE_TEST_ELEMENT_TYPES)
 {
     for (const int ranks : {1, 2, 3, 5, 8, 17, 64}) {
         for (const reduction_order order : orders) {

@@ -12,6 +12,7 @@
 #include <collprobe/detail/math.hpp>
 
 #include "support/run_ranks.hpp"
+#include "support/element_types.hpp"
 
 using namespace collprobe;
 using local::reduction_order;
@@ -301,8 +302,7 @@ void check_orders(int ranks, std::size_t count)
 
 } // namespace
 
-TEST_CASE_TEMPLATE("every order equals a simulation of its messages bit for bit", T, std::int8_t, std::uint8_t,
-    std::int32_t, std::uint32_t, std::int64_t, std::uint64_t, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("every order equals a simulation of its messages bit for bit", T, COLLPROBE_TEST_ELEMENT_TYPES)
 {
     for (const int ranks : {1, 2, 3, 5, 8, 14, 17}) {
         for (const std::size_t count : {std::size_t{1}, std::size_t{37}, std::size_t{1500}}) {

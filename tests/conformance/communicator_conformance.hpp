@@ -18,6 +18,8 @@
 #include <collprobe/element.hpp>
 #include <collprobe/view.hpp>
 
+#include "support/element_types.hpp"
+
 /// What every communicator must do, written once. A provider has `communicator`, `size()` and
 /// `run(fn)`, which calls `fn(communicator&)` once per rank, with a deadline, and rethrows what a rank
 /// throws; ranks may be threads, processes or wrapped communicators. A rank can compute every rank's
@@ -677,20 +679,11 @@ void check_type(const Provider& provider, std::uint64_t larger)
     });
 }
 
-/// Everything with data, for every element type.
+/// Everything with data, for every element type (of a brief build).
 template <class Provider>
 void check_all_types(const Provider& provider, std::uint64_t larger)
 {
-    check_type<std::int8_t>(provider, larger);
-    check_type<std::uint8_t>(provider, larger);
-    check_type<std::int32_t>(provider, larger);
-    check_type<std::uint32_t>(provider, larger);
-    check_type<std::int64_t>(provider, larger);
-    check_type<std::uint64_t>(provider, larger);
-    check_type<half>(provider, larger);
-    check_type<bfloat16>(provider, larger);
-    check_type<float>(provider, larger);
-    check_type<double>(provider, larger);
+    testing::for_each_element_type([&]<class T>(T) { check_type<T>(provider, larger); });
 }
 
 /// Splits, sequences of calls and stress.
