@@ -51,7 +51,7 @@ TEST_CASE("giving back never allocates")
 {
     std::vector<zero_bytes> held;
     for (int i = 0; i < 500; ++i) held.emplace_back(0, call_site::current());
-    const std::uint64_t before = allocations.load();
+    const auto before = allocations.load();
     while (!held.empty()) held.pop_back();
     CHECK(allocations.load() == before);
 }
