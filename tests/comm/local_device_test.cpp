@@ -191,6 +191,7 @@ TEST_CASE("work that fails on a rank's stream fails the streams of all ranks and
         for (const bool told_at_once : {false, true}) {
             const int culprit = n / 2;
             std::latch enqueued(n);
+            std::latch failed(1);
             std::atomic<int> untouched{0};
             std::atomic<int> refused{0};
             const auto outcomes = run_each(group_t(n), [&](comm_t& comm) {
@@ -198,12 +199,16 @@ TEST_CASE("work that fails on a rank's stream fails the streams of all ranks and
                 std::exception_ptr thrown;
                 {
                     const host::stream stream;
-                    if (comm.rank() == culprit) stream.enqueue([] { throw std::runtime_error("the kernel failed"); });
-                    // The peers are held back, so that the rank hears of its failure and is gone first.
-                    else if (told_at_once) stream.enqueue([&] { enqueued.wait(); });
+                    if (comm.rank() == culprit) {
+                        stream.enqueue([&] {
+                            failed.count_down();
+                            throw std::runtime_error("the kernel failed");
+                        });
+                    } else if (told_at_once) {
+                        stream.enqueue([&] { failed.wait(); }); // the peers' streams come later than the failure
+                    }
                     try {
                         comm.all_reduce(m.in(), m.out(), reduction::sum, stream);
-                        if (comm.rank() == culprit) stream.synchronize();
                     } catch (...) {
                         thrown = std::current_exception();
                     }

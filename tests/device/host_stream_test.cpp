@@ -454,6 +454,17 @@ TEST_CASE("steady work allocates nothing")
         producer.synchronize(soon_ms);
         consumer.synchronize(soon_ms);
     };
+    {
+        // The queues are as long as they get while nothing leaves them.
+        std::latch go(1);
+        producer.enqueue([&go] { go.wait(); });
+        consumer.enqueue([&go] { go.wait(); });
+        for (int i = 0; i < 150; ++i) {
+            producer.enqueue([payload] { (void)payload; });
+            consumer.enqueue([payload] { (void)payload; });
+        }
+        go.count_down();
+    }
     for (int round = 0; round < 20; ++round) work();
     const long before = allocations.load();
     for (int round = 0; round < 20; ++round) work();
