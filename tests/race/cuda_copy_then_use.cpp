@@ -38,8 +38,8 @@ int main(int argument_count, char** arguments)
     cuda::buffer<int> shard(1000);
     const cuda::stream copies;
     const cuda::stream uses;
-    const auto nap_on = [](cuda::stream_ref on) {
-        cuda::check(stand_in::enqueue(on.get(), [] { sleep_ms(200); }), "enqueue");
+    const auto nap_on = [](cuda::stream_ref on, long milliseconds) {
+        cuda::check(stand_in::enqueue(on.get(), [=] { sleep_ms(milliseconds); }), "enqueue");
     };
     cuda::event begun;
     cuda::event copied;
@@ -51,12 +51,13 @@ int main(int argument_count, char** arguments)
         begun.record(copies);
         uses.wait(begun);
     }
-    // The naps are in the streams: they say when, and order nothing.
-    if (!copy_first) nap_on(copies);
+    // The naps are in the streams: they say when, and order nothing. Even where it comes first the copy naps: who
+    // waits for what was in front of it would otherwise, if late, be ordered behind the copy by accident.
+    nap_on(copies, 200);
     cuda::device::copy(copies, view<const int>(source), view<int>(shard));
     copied.record(copies);
     if (ordered) uses.wait(copied);
-    if (copy_first) nap_on(uses);
+    if (copy_first) nap_on(uses, 500);
     cuda::device::fill(uses, view<int>(shard), 1);
     used.record(uses);
     copies.wait(used);
