@@ -464,6 +464,8 @@ TEST_CASE("steady work allocates nothing")
             consumer.enqueue([payload] { (void)payload; });
         }
         go.count_down();
+        producer.synchronize(soon_ms);
+        consumer.synchronize(soon_ms);
     }
     for (int round = 0; round < 20; ++round) work();
     const long before = allocations.load();
