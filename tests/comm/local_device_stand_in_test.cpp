@@ -232,6 +232,7 @@ TEST_CASE("a call of CUDA that fails is the failure of its rank and leaves nobod
             CAPTURE(skip);
             std::latch ready(3);
             std::latch scripted(1);
+            std::latch finished(3);
             const auto outcomes = run_each(group_t(3), [&](comm_t& comm) {
                 const cuda::stream owned;
                 const cuda::stream_ref stream(owned.get().get()); // a trainer's own: its device must be asked for
@@ -253,6 +254,7 @@ TEST_CASE("a call of CUDA that fails is the failure of its rank and leaves nobod
                 }
                 stand_in::reset();
                 stream.synchronize();
+                finished.arrive_and_wait(); // a rank that could not wait for its peers must not free what they read
                 if (failure) throw *failure;
             }, 30);
             int failed = 0;
