@@ -4,6 +4,8 @@
 
 #include <charconv>
 #include <cstddef>
+#include <cstdio>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -19,6 +21,15 @@ namespace trainer {
 struct usage_error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
+
+/// Says on the standard error what ended a program. Returns its exit status: 2 for a command line that cannot be
+/// followed, else 1.
+inline int explain(const char* program, const std::exception& problem)
+{
+    const bool usage = dynamic_cast<const usage_error*>(&problem) != nullptr;
+    std::fprintf(stderr, "%s: %s\n%s", program, problem.what(), usage ? "Try --help.\n" : "");
+    return usage ? 2 : 1;
+}
 
 /// The options of a command line one by one: `--name value` or `--name=value`.
 class command_line {

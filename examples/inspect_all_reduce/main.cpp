@@ -34,7 +34,6 @@ namespace {
 
 using namespace collprobe;
 using inspect_all_reduce::communicator_kind;
-using inspect_all_reduce::usage_error;
 
 template <class Comm>
 inspection inspect_type(Comm& comm, stream_ref_of<Comm> stream, element_type type, std::uint64_t bytes,
@@ -127,13 +126,6 @@ int run(const inspect_all_reduce::options& given, Ranks&& ranks)
     return 0;
 }
 
-int explain(const std::exception& problem)
-{
-    const bool usage = dynamic_cast<const usage_error*>(&problem) != nullptr;
-    std::fprintf(stderr, "inspect_all_reduce: %s\n%s", problem.what(), usage ? "Try --help.\n" : "");
-    return usage ? 2 : 1;
-}
-
 int run_over_mpi([[maybe_unused]] const inspect_all_reduce::options& given)
 {
 #ifdef COLLPROBE_EXAMPLE_MPI
@@ -142,7 +134,7 @@ int run_over_mpi([[maybe_unused]] const inspect_all_reduce::options& given)
     try {
         return run(given, ranks);
     } catch (const std::exception& problem) {
-        explain(problem); // said now: the environment ends the job
+        trainer::explain("inspect_all_reduce", problem); // said now: the environment ends the job
         throw;
     }
 #else
@@ -176,6 +168,6 @@ int main(int argc, char** argv)
         }
         return run(given, inspect_all_reduce::local_ranks(given));
     } catch (const std::exception& problem) {
-        return explain(problem);
+        return trainer::explain("inspect_all_reduce", problem);
     }
 }

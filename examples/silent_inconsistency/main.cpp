@@ -130,11 +130,7 @@ int main(int argc, char** argv)
             return 0;
         }
         return run(given);
-    } catch (const usage_error& problem) {
-        std::fprintf(stderr, "silent_inconsistency: %s\nTry --help.\n", problem.what());
-        return 2;
     } catch (const std::exception& problem) {
-        std::fprintf(stderr, "silent_inconsistency: %s\n", problem.what());
-        return 1;
+        return explain("silent_inconsistency", problem);
     }
 }

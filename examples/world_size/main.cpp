@@ -99,13 +99,6 @@ int run(const options& given, Ranks&& ranks)
     return 0;
 }
 
-int explain(const std::exception& problem)
-{
-    const bool usage = dynamic_cast<const usage_error*>(&problem) != nullptr;
-    std::fprintf(stderr, "world_size: %s\n%s", problem.what(), usage ? "Try --help.\n" : "");
-    return usage ? 2 : 1;
-}
-
 int run_over_mpi([[maybe_unused]] const options& given)
 {
 #ifdef COLLPROBE_EXAMPLE_MPI
@@ -114,9 +107,9 @@ int run_over_mpi([[maybe_unused]] const options& given)
     try {
         return run(given, ranks);
     } catch (const usage_error& problem) { // all ranks have found it
-        return ranks.speaks() ? explain(problem) : 2;
+        return ranks.speaks() ? trainer::explain("world_size", problem) : 2;
     } catch (const std::exception& problem) {
-        explain(problem); // said now: the environment ends the job
+        trainer::explain("world_size", problem); // said now: the environment ends the job
         throw;
     }
 #else
@@ -136,6 +129,6 @@ int main(int argc, char** argv)
         }
         return given.communicator == communicator_kind::mpi ? run_over_mpi(given) : run(given, local_ranks{given});
     } catch (const std::exception& problem) {
-        return explain(problem);
+        return trainer::explain("world_size", problem);
     }
 }

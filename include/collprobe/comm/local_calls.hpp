@@ -128,9 +128,7 @@ public:
         call_site where = call_site::current()) const
     {
         const argument_check check(state_->meet, rank_, collective::broadcast, where);
-        if (root < 0 || root >= size()) {
-            check.fail("root " + std::to_string(root) + " is not a rank: there are " + std::to_string(size()));
-        }
+        check.root(root);
         check.buffer(receive, "receive");
         if (rank_ == root) {
             check.buffer(send, "send");

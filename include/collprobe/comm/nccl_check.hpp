@@ -7,10 +7,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <collprobe/comm/detail/argument_rules.hpp>
 #include <collprobe/comm/nccl_handle.hpp>
 #include <collprobe/comm/nccl_verify.hpp>
 #include <collprobe/device/cuda.hpp>
-#include <collprobe/device/host.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/view.hpp>
 
@@ -19,7 +19,7 @@ namespace collprobe::nccl::detail {
 /// Refuses bad arguments of one rank's call before NCCL sees them. Nothing is enqueued then, and the
 /// communicator stays usable: the peers wait until the rank makes the call right, or somebody aborts.
 /// (With `verify_calls` they are told instead.) Makes the communicator's device current meanwhile.
-class argument_check {
+class argument_check : public collprobe::detail::argument_rules<argument_check> {
 public:
     /// \throws error the communicator's failure; or for a stream that cannot be used.
     argument_check(handle& comm, collective call, cuda::stream_ref on, call_site where)
@@ -39,16 +39,7 @@ public:
         }
         throw bad;
     }
-    void operation(reduction operation) const
-    {
-        if (operation <= reduction::product) return;
-        fail("operation " + std::to_string(static_cast<int>(operation)) + " is no reduction");
-    }
-    void root(int root) const
-    {
-        if (root >= 0 && root < comm_.size()) return;
-        fail("root " + std::to_string(root) + " is not a rank: there are " + std::to_string(comm_.size()));
-    }
+    /// What NCCL demands is more than what the CPU does.
     template <class T>
     void buffer(view<T> buffer, const char* argument) const
     {
@@ -64,30 +55,8 @@ public:
         }
         if (comm_.settings().check_buffers) place(buffer.data(), argument);
     }
-    /// That `send` has `send_parts` parts where `receive` has `receive_parts`.
-    template <class T>
-    void shape(view<const T> send, std::uint64_t send_parts, view<T> receive, std::uint64_t receive_parts,
-        const char* rule) const
-    {
-        if (send.count() % send_parts == 0 && receive.count() % receive_parts == 0
-            && send.count() / send_parts == receive.count() / receive_parts) {
-            return;
-        }
-        fail(std::string("not ") + rule + ": send.count() is " + std::to_string(send.count())
-            + ", receive.count() is " + std::to_string(receive.count()) + ", size() is "
-            + std::to_string(comm_.size()));
-    }
-    /// That no byte is shared, unless exactly `in_place`.
-    template <class T>
-    void placement(view<const T> send, view<T> receive, bool in_place) const
-    {
-        if (in_place
-            || !collprobe::detail::overlap(send.data(), send.size_bytes(), receive.data(), receive.size_bytes())) {
-            return;
-        }
-        fail(call_ == collective::all_to_all ? "send and receive overlap"
-                                             : "send and receive overlap, but not as they do in place");
-    }
+    collective call() const noexcept { return call_; }
+    int size() const noexcept { return comm_.size(); }
 
 private:
     static int usable(const handle& comm, collective call, call_site where)

@@ -216,7 +216,7 @@ __extension__ typedef __int128 wide_integer;
 /// The correctly rounded sum of one column: as an integer of 128 bits in the unit of its smallest term, or by the
 /// long sum if those are not enough.
 template <floating_element T, class Terms>
-COLLPROBE_HD __attribute__((noinline)) T sum_of_column_in_range(
+COLLPROBE_HD __attribute__((noinline)) T sum_of_column_in_integers(
     const columns<T, Terms>& of, int column) noexcept
 {
     // Once more, so that a kernel need not keep it in registers until here.
@@ -284,7 +284,7 @@ COLLPROBE_HD inline void sum_in_double(const columns<T, Terms>& of, T* result) n
         inexact[i] = !of_column.finite() || of_column.bits_of_sum(of.term_count) > 53;
     }
     for (int i = 0; i < width; ++i) {
-        if (inexact[i] && i < of.count) result[i] = sum_of_column_in_range(of, i);
+        if (inexact[i] && i < of.count) result[i] = sum_of_column_in_integers(of, i);
     }
 }
 
