@@ -57,6 +57,31 @@ static_assert(communicator<adaptor<only_ranks>>);
 static_assert(!has_all_reduce<adaptor<only_ranks>, float> && !has_barrier<adaptor<only_ranks>>
     && !has_split<adaptor<only_ranks>>);
 
+// What it says beside the collectives comes through too.
+template <class C>
+concept can_fail = requires(const C& comm, host::stream_ref stream, const std::string& reason) {
+    comm.check();
+    comm.synchronize(stream);
+    comm.synchronize(stream, std::int64_t{1});
+    comm.abort(reason);
+};
+struct watched : only_ranks {
+    std::string called;
+    std::string* log = nullptr;
+    const std::string& name() const { return called; }
+    void check(call_site where) const { *log += "check from line " + std::to_string(where.line) + ";"; }
+    void synchronize(host::stream_ref, call_site = {}) const { *log += "synchronize;"; }
+    void synchronize(host::stream_ref, std::int64_t timeout_ms, call_site = {}) const
+    {
+        *log += "synchronize within " + std::to_string(timeout_ms) + ";";
+    }
+    void abort(const std::string& reason) const { *log += "abort: " + reason; }
+};
+template <class C>
+concept has_name = requires(const C& comm) { comm.name(); };
+static_assert(can_fail<adaptor<adaptor<watched>>> && !can_fail<adaptor<only_ranks>>);
+static_assert(has_name<twice> && !has_name<adaptor<only_ranks>>);
+
 struct twice_provider {
     using communicator = twice;
     testing::local_provider inner;
@@ -125,6 +150,22 @@ TEST_CASE("errors, the time-out and the caller's line come through")
     CHECK(std::string(own->what()).find("wrapped") != std::string::npos);
     REQUIRE(outcomes[1].failure());
     CHECK(outcomes[1].failure()->culprits() == std::vector<int>{0});
+}
+
+TEST_CASE("a name, failures and waits come through")
+{
+    std::string log;
+    const adaptor<adaptor<watched>> comm{adaptor{watched{{}, "the name", &log}}};
+    CHECK(&comm.name() == &comm.base().base().name());
+    CHECK(&detail::innermost(comm) == &comm.base().base());
+    comm.check(call_site::current());
+    const host::stream stream;
+    comm.synchronize(stream);
+    comm.synchronize(stream, 7);
+    comm.abort("no more");
+    CHECK(log.starts_with("check from line "));
+    CHECK(log.find("line 0;") == std::string::npos);
+    CHECK(log.ends_with("synchronize;synchronize within 7;abort: no more"));
 }
 
 TEST_CASE("calls that are parts of calls of other sizes do not match")

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -331,6 +332,52 @@ TEST_CASE("a released step makes room for another capture, after its replays")
                 CHECK(record.buckets.size() == 3 * (round + 1));
             }
         }
+    });
+}
+
+TEST_CASE("a communicator that was aborted launches nothing")
+{
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed_nccl comm(world);
+        rank.prepare(0);
+        captured_step captured;
+        const graph step(rank.stream, [&] {
+            rank.reduce(comm);
+            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+        });
+        int launched = 0;
+        const auto launch = [&] {
+            ++launched;
+            step.launch(rank.stream);
+        };
+        comm.replay(captured, 0, rank.stream, launch);
+        CHECK(next_record(comm).step == 0);
+        comm.abort("enough");
+        check_refused([&] { comm.replay(captured, 1, rank.stream, launch); }, "enough", status::peer_failure);
+        CHECK(launched == 1);
+        CHECK(comm.pending_steps() == 0);
+        rank.stream.synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("a captured step is unknown to a communicator that came to live where another was")
+{
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        std::optional<probed_nccl> comm;
+        captured_step captured[2];
+        for (captured_step& each : captured) {
+            comm.reset();
+            comm.emplace(world);
+            const graph step(rank.stream, [&] {
+                rank.reduce(*comm);
+                each = comm->end_captured_step(rank.seen_on_device(), rank.stream);
+            });
+        }
+        check_refused([&] { comm->replay(captured[0], 0, rank.stream, [] {}); }, "no such captured step");
+        comm->release(captured[1]);
     });
 }
 

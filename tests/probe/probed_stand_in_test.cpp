@@ -16,6 +16,7 @@
 
 #include <collprobe/comm/local.hpp>
 #include <collprobe/comm/nccl_group.hpp>
+#include <collprobe/reduce/reproducible.hpp>
 
 #include "nccl_steps.hpp"
 #include "tests/support/stand_in/stand_in_nccl.hpp"
@@ -29,6 +30,20 @@ namespace {
 constexpr std::size_t sizes[3] = {1000, 33, 40'000};
 
 using probed_nccl = probed<nccl::communicator_ref>;
+using probed_sums = probed<reproducible<nccl::communicator_ref>>;
+
+// What the communicator says of itself is not hidden by what wraps it.
+template <class C>
+concept says_all = requires(C& comm, view<const float> data, cuda::stream_ref stream, const error& why) {
+    comm.check();
+    comm.check_buffer(data, "send", collective::all_reduce, stream);
+    comm.synchronize(stream, std::int64_t{1});
+    comm.name();
+    comm.abort("why");
+    comm.device_scope();
+    comm.collectives_enqueue_at_once();
+};
+static_assert(says_all<nccl::communicator_ref> && says_all<reproducible<nccl::communicator_ref>> && says_all<probed_sums>);
 
 step_observation seen_by(int rank) { return {2.0 + 0.25 * rank, 1.0 + rank, 77 + static_cast<std::uint64_t>(rank)}; }
 
@@ -384,7 +399,8 @@ TEST_CASE("work that a dead peer holds up is given up after the communicator's t
     }
 }
 
-TEST_CASE("a host that waits for the oldest step hears that the communicator has failed")
+TEST_CASE_TEMPLATE("a host that waits for the oldest step hears that the communicator has failed", Probed, probed_nccl,
+    probed_sums)
 {
     stand_in::reset();
     const auto outcomes = run_each_nccl(
@@ -393,7 +409,7 @@ TEST_CASE("a host that waits for the oldest step hears that the communicator has
             rank.prepare(0);
             if (world.rank() == 1) return; // dies
             {
-                probed_nccl comm(world, {.steps_in_flight = 2});
+                Probed comm(std::remove_cvref_t<decltype(std::declval<Probed&>().base())>(world), {.steps_in_flight = 2});
                 for (std::uint64_t step = 0; step < 2; ++step) comm.end_step(step, {}, rank.streams[0]);
                 stand_in::nccl::set_async_error(world.native_handle(), ncclRemoteError, "the peer has gone");
                 check_refused([&] { comm.end_step(2, {}, rank.streams[0]); }, "the peer has gone", status::peer_failure);
@@ -406,6 +422,33 @@ TEST_CASE("a host that waits for the oldest step hears that the communicator has
     for (const rank_outcome& outcome : outcomes) {
         if (outcome.thrown) std::rethrow_exception(outcome.thrown);
     }
+}
+
+TEST_CASE("a call on a borrowed stream makes no context but that of the communicator's device")
+{
+    stand_in::reset();
+    stand_in::set_device_count(8);
+    const watchdog guard("a call on a borrowed stream", 60);
+    auto world = nccl::communicator::create(nccl::unique_id(), 0, 1, 3, {});
+    trainer rank(world);
+    rank.prepare(0);
+    probed_sums comm{reproducible(nccl::communicator_ref(world))};
+    std::exception_ptr thrown;
+    stand_in::forget_contexts();
+    std::thread([&] { // its current device is 0
+        try {
+            const cuda::stream_ref borrowed(rank.streams[0].get());
+            comm.end_step(0, {}, borrowed);
+            rank.reduce(comm, 0, borrowed);
+            comm.end_step(1, {}, borrowed);
+            comm.synchronize(borrowed, soon_ms);
+        } catch (...) {
+            thrown = std::current_exception();
+        }
+    }).join();
+    if (thrown) std::rethrow_exception(thrown);
+    CHECK(stand_in::has_context(3));
+    CHECK_FALSE(stand_in::has_context(0));
 }
 
 TEST_CASE("equal handles of different streams are told apart: of two threads, and of a stream that came after")

@@ -95,7 +95,7 @@ TEST_CASE("a probe around it sees what goes in and the sum that comes out")
     CHECK_NOTHROW(testing::local_provider{3}.run([&](local::communicator& world) {
         const host::stream stream;
         std::vector<float> send(1000, 0.25f + static_cast<float>(world.rank())), receive(1000);
-        probed comm(reproducible(world, exact{}), {.max_buckets = 8});
+        probed comm{reproducible(world, exact{}), {.max_buckets = 8}};
         static_assert(full_communicator<decltype(comm), float>);
         comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
         comm.end_step(1, {.loss = 1.0}, stream);
@@ -105,4 +105,41 @@ TEST_CASE("a probe around it sees what goes in and the sum that comes out")
         conformance::require(comm.poll(record), "no record");
         conformance::require(record.buckets.size() == 1 && record.buckets[0].results_agree, "wrong record");
     }));
+}
+
+TEST_CASE("a probe's own messages are under no contract: one that gives no sums of doubles does")
+{
+    using narrow = contract<reproducibility::size_invariant, accumulation::float32>;
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        CHECK_NOTHROW(testing::local_provider{3}.run([&](local::communicator& world) {
+            const host::stream stream;
+            std::vector<float> send(1000, 0.25f + static_cast<float>(world.rank())), receive(1000);
+            probed comm{reproducible(world, narrow{}), {.mode = mode, .alignment = alignment_mode::exact, .max_buckets = 8}};
+            static_assert(has_all_reduce<decltype(comm), float> && !has_all_reduce<decltype(comm), double>);
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+            comm.end_step(1, {.loss = 1.0}, stream);
+            stream.synchronize(20'000);
+            step_record record;
+            conformance::require(comm.poll(record), "no record");
+            conformance::require(record.buckets[0].results_agree, "wrong record");
+            conformance::require(is_finite(record.cosine.mean_pairwise), "no Gram matrix");
+        }));
+    }
+}
+
+TEST_CASE("a peer that never comes is named by a probe around sums under a contract, within the time-out")
+{
+    const auto outcomes = testing::run_each(local::group(3, {.timeout_ms = 300}), [](local::communicator& world) {
+        if (world.rank() == 1) return;
+        std::vector<float> values(10'000, 1.0f);
+        const host::stream stream;
+        probed comm{reproducible(world), {.steps_in_flight = 2}};
+        comm.all_reduce(view<const float>(values), view<float>(values), reduction::sum, stream);
+        for (std::uint64_t step = 0; step < 4; ++step) comm.end_step(step, {}, stream); // waits for the oldest
+    });
+    CHECK_FALSE(outcomes[1].thrown);
+    for (const std::size_t rank : {0u, 2u}) {
+        REQUIRE(outcomes[rank].failure());
+        CHECK(outcomes[rank].failure()->culprits() == std::vector<int>{1});
+    }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -34,6 +35,11 @@ public:
         if constexpr (requires { comm_.timeout_ms(); }) return comm_.timeout_ms();
         else return 30'000;
     }
+    decltype(auto) name() const
+        requires requires(const Comm& comm) { comm.name(); }
+    {
+        return comm_.name();
+    }
     /// A guard that makes the communicator's device current.
     auto device_scope() const
         requires requires(const Comm& comm) { comm.device_scope(); }
@@ -61,6 +67,26 @@ public:
         requires requires(const Comm& comm) { comm.refuse(why); }
     {
         comm_.refuse(why);
+    }
+    void check(call_site where = call_site::current()) const
+        requires requires(const Comm& comm) { comm.check(where); }
+    {
+        comm_.check(where);
+    }
+    void synchronize(stream_ref stream, call_site where = call_site::current()) const
+        requires requires(const Comm& comm) { comm.synchronize(stream, where); }
+    {
+        comm_.synchronize(stream, where);
+    }
+    void synchronize(stream_ref stream, std::int64_t timeout_ms, call_site where = call_site::current()) const
+        requires requires(const Comm& comm) { comm.synchronize(stream, timeout_ms, where); }
+    {
+        comm_.synchronize(stream, timeout_ms, where);
+    }
+    void abort(const std::string& reason) const
+        requires requires(const Comm& comm) { comm.abort(reason); }
+    {
+        comm_.abort(reason);
     }
     /// The wrapped communicator.
     Comm& base() noexcept { return comm_; }
@@ -117,4 +143,16 @@ protected:
     Comm comm_;
 };
 
+namespace detail {
+
+/// The communicator under all adaptors: for an adaptor's own messages, which those beneath it must not treat as
+/// the caller's.
+template <communicator Comm>
+auto& innermost(Comm& comm) noexcept
+{
+    if constexpr (requires { comm.base(); }) return innermost(comm.base());
+    else return comm;
+}
+
+} // namespace detail
 } // namespace collprobe

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include <collprobe/comm/communicator.hpp>
@@ -57,6 +58,14 @@ private:
 /// How a graph, whose nodes are fixed, tells a different step at each replay: it reads a ticket that
 /// the replay writes, on the stream, just before the launch.
 namespace detail {
+
+/// Never given twice in a process: a step outlives its communicator by mistake only, and another one may come to
+/// live at the same address.
+inline std::uint64_t next_capture_serial() noexcept
+{
+    static std::atomic<std::uint64_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
 
 struct replay_ticket {
     std::uint64_t step;

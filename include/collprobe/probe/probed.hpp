@@ -182,9 +182,9 @@ public:
         requires detail::can_capture<stream_ref>
     {
         require_immediate("end_captured_step", where);
+        const auto scope = detail::enter_device(comm_);
         require(is_capturing(stream, where), "end_captured_step",
             "the stream is not capturing: a step outside a graph ends with end_step", where);
-        const auto scope = detail::enter_device(comm_);
         const block& open = open_step(stream, "end_captured_step", where);
         captured_work& work = *capture_;
         exchange(work.tools, detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, 0,
@@ -205,7 +205,7 @@ public:
     /// waits for the oldest step if `steps_in_flight` are under way.
     /// \throws error `invalid_argument` for a step that was released or is another communicator's, on
     ///   a capturing stream, if probed calls wait for their `end_step`, or for a call of this object within
-    ///   `launch`; whatever `launch` throws, and then nothing counts as launched.
+    ///   `launch`; the communicator's failure; whatever `launch` throws. Nothing counts as launched then.
     template <class Launch>
         requires detail::can_capture<stream_ref>
     void replay(const captured_step& captured, std::uint64_t step, stream_ref stream, Launch&& launch,
@@ -213,9 +213,11 @@ public:
     {
         static_assert(std::is_void_v<decltype(launch())>, "check what the launch returns, inside the callable");
         captured_work& work = find(captured, "replay", where);
-        require(!is_capturing(stream, where), "replay", "the stream is capturing", where);
         require(open_ == nullptr, "replay", "the calls since the last step have not been ended", where);
         const auto scope = detail::enter_device(comm_);
+        require(!is_capturing(stream, where), "replay", "the stream is capturing", where);
+        // A graph's collectives go past the communicator: only this call can refuse one that has failed.
+        if constexpr (requires { comm_.check(where); }) comm_.check(where);
         slot& to = memory_->slots[next_slot(where)];
         const auto write_tickets = [&](detail::replay_ticket next) {
             device::for_each(
@@ -438,7 +440,8 @@ private:
         if (options_.alignment != alignment_mode::exact) return;
         const auto every = static_cast<std::uint64_t>(options_.exact_every);
         if (capture_ != nullptr ? every != 1 : ended_ % every != 0) return;
-        if constexpr (has_all_to_all<Comm, T>) {
+        auto& ranks = detail::innermost(comm_);
+        if constexpr (has_all_to_all<std::remove_reference_t<decltype(ranks)>, T>) {
             tools& with = open_tools();
             const view<double> gram = report_of(open).gram();
             if (with.gram_done.recorded()) stream.wait(with.gram_done, where);
@@ -446,7 +449,7 @@ private:
                 device::fill(stream, gram, 0.0, where);
                 open.has_gram = true;
             }
-            accumulate_gram<T>(comm_, input, gram, view<unsigned char>(with.gram_scratch), stream, where);
+            accumulate_gram<T>(ranks, input, gram, view<unsigned char>(with.gram_scratch), stream, where);
             with.gram_done.record(stream);
         }
     }
@@ -456,9 +459,9 @@ private:
     void end_immediate(std::uint64_t step, stream_ref stream, call_site where, HeaderOf header_of)
     {
         require_immediate("end_step", where);
+        const auto scope = detail::enter_device(comm_);
         require(!is_capturing(stream, where), "end_step",
             "the stream is capturing: a step in a graph ends with end_captured_step", where);
-        const auto scope = detail::enter_device(comm_);
         const block& open = open_step(stream, "end_step", where);
         slot& to = memory_->slots[next_slot(where)];
         detail::enqueue_marked(memory_->reported, stream, [&] {
@@ -479,22 +482,23 @@ private:
     void exchange(tools& with, const WriteHeader& write_header, stream_ref stream, call_site where)
     {
         const block& open = *open_;
+        auto& ranks = detail::innermost(comm_);
         with.lanes.join(stream, where);
         device::for_each(stream, options_.results ? 1 : open.buckets + 1, write_header);
         const detail::step_report report = report_of(open);
         if (options_.mode == report_mode::gather) {
             const view<const unsigned char> own(open.message.data(), form_.layout.bytes(open.buckets));
-            comm_.all_gather(own, report.messages(), stream, where);
+            ranks.all_gather(own, report.messages(), stream, where);
         } else {
             device::for_each(stream, open.buckets + 1,
                 detail::pack_summary{open.message.data(), open.gradients.data(), open.buckets, comm_.rank(),
                     with.reference(), report.summary()});
-            comm_.all_reduce(view<const double>(report.sums()), report.sums(), reduction::sum, stream, where);
-            comm_.all_reduce(view<const std::uint64_t>(report.keys()), report.keys(), reduction::max, stream, where);
+            ranks.all_reduce(view<const double>(report.sums()), report.sums(), reduction::sum, stream, where);
+            ranks.all_reduce(view<const std::uint64_t>(report.keys()), report.keys(), reduction::max, stream, where);
             device::for_each(stream, open.buckets + 1, detail::advance_reference{report.summary(), with.reference()});
         }
         if (open.has_gram) {
-            comm_.all_reduce(view<const double>(report.gram()), report.gram(), reduction::sum, stream, where);
+            ranks.all_reduce(view<const double>(report.gram()), report.gram(), reduction::sum, stream, where);
         }
     }
 
@@ -531,7 +535,7 @@ private:
             }
             require(capture_ != nullptr, call,
                 "all captured steps are in use: release one, or ask for more by probe_options::captured_steps", where);
-            capture_->serial = ++last_serial_;
+            capture_->serial = detail::next_capture_serial();
             if constexpr (detail::can_capture<stream_ref>) capture_->capture = stream.capture_number(where);
             capture_->tools.lanes.forget();
             capture_->tools.gram_done = {};
@@ -675,7 +679,6 @@ private:
     bool launching_ = false; ///< inside the launch of a replay
     std::uint64_t ended_ = 0; ///< steps ended or replayed
     std::uint64_t judged_ = 0;
-    std::uint64_t last_serial_ = 0;
 };
 
 } // namespace collprobe

@@ -48,10 +48,10 @@ inspection inspect(Comm& comm, stream_ref_of<Comm> stream, std::uint64_t count, 
     if constexpr (requires { comm.collectives_enqueue_at_once(); }) {
         if (!comm.collectives_enqueue_at_once()) refuse(status::unsupported, "the host cannot wait inside a group");
     }
+    const auto scope = detail::enter_device(comm);
     if constexpr (detail::can_capture<stream_ref_of<Comm>>) {
         if (stream.capturing(where)) refuse(status::unsupported, "the host cannot wait inside a capture");
     }
-    const auto scope = detail::enter_device(comm);
     return detail::inspector<T, Comm>(comm, stream, count, options, where).run();
 }
 

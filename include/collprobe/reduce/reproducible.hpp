@@ -220,7 +220,7 @@ private:
     reduction_outcome reduce(const job<T>& what, stream_ref stream)
     {
         constexpr accumulation in = Contract::template accumulator<T>;
-        check(what, stream);
+        check_arguments(what, stream);
         const std::uint64_t leaves = what.extras.leaves;
         const std::uint64_t terms = ranks() * leaves;
         const auto divisor = static_cast<std::uint32_t>(what.operation == reduction::average ? terms : 1);
@@ -286,7 +286,7 @@ private:
     }
 
     template <floating_element T>
-    void check(const job<T>& what, stream_ref stream)
+    void check_arguments(const job<T>& what, stream_ref stream)
     {
         const char* const call = name(what.call);
         const std::uint64_t leaves = what.extras.leaves;
@@ -308,8 +308,8 @@ private:
             }
         }
         if (leaves == 0) refuse("leaves must be at least 1");
-        check_buffer(what.send, "send", what, stream);
-        check_buffer(what.receive, "receive", what, stream);
+        check_argument(what.send, "send", what, stream);
+        check_argument(what.receive, "receive", what, stream);
         if (what.send.count() != leaves * what.leaf_count) {
             refuse("send has " + std::to_string(what.send.count()) + " elements, " + std::to_string(leaves)
                 + " leaves for receive's " + std::to_string(what.receive.count()) + " need "
@@ -356,7 +356,7 @@ private:
     /// Lets the wrapped communicator refuse a bad buffer, so that its peers hear of it; if it does not, this
     /// object does.
     template <floating_element T, class View>
-    void check_buffer(View buffer, const char* argument, const job<T>& what, stream_ref stream)
+    void check_argument(View buffer, const char* argument, const job<T>& what, stream_ref stream)
     {
         if constexpr (requires { comm_.check_buffer(buffer, argument, what.call, stream, what.where); }) {
             comm_.check_buffer(buffer, argument, what.call, stream, what.where);
