@@ -63,10 +63,10 @@ public:
     {
         comm_.part_of(count);
     }
-    void refuse(const error& why) const
-        requires requires(const Comm& comm) { comm.refuse(why); }
+    void refuse(const error& why, collective call, stream_ref stream) const
+        requires requires(const Comm& comm) { comm.refuse(why, call, stream); }
     {
-        comm_.refuse(why);
+        comm_.refuse(why, call, stream);
     }
     void check(call_site where = call_site::current()) const
         requires requires(const Comm& comm) { comm.check(where); }

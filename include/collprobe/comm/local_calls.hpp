@@ -176,9 +176,9 @@ public:
     /// The calls of this handle from now on are parts of one of `count` elements, 0 for none: ranks that disagree
     /// on it get `mismatch`, as on counts. For adaptors that make several calls of one.
     void part_of(std::uint64_t count) noexcept { whole_ = count; }
-    /// What a bad argument of this rank does: fails the communicator. For adaptors with rules of their own, before
-    /// they throw `why`.
-    void refuse(const error& why) const
+    /// What a bad argument of this rank in a `call` on a stream does: fails the communicator. For adaptors with rules
+    /// of their own, before they throw `why`.
+    void refuse(const error& why, collective, stream_ref) const
     {
         state_->meet.fail({status::peer_failure,
             collprobe::detail::list_ranks({rank_}) + " gave a bad argument: " + why.what(), {rank_}});

@@ -195,6 +195,17 @@ public:
     /// \throws error `invalid_argument` for a color below -1; else see the top of this file.
     std::optional<communicator> split(int color, int key, call_site where = call_site::current()) const;
 
+    /// The calls of this handle from now on are parts of one of `count` elements, 0 for none: with `verify_calls`
+    /// ranks that disagree on it get `mismatch`, as on counts. For adaptors that make several calls of one.
+    void part_of(std::uint64_t count) noexcept { whole_ = count; }
+    /// What a bad argument of this rank in a `call` on the stream `on` does: with `verify_calls` the communicator
+    /// fails on all ranks when the stream comes to it, else nothing happens. For adaptors with rules of their own,
+    /// before they throw `why`.
+    void refuse(const error& why, collective call, stream_ref on) const
+    {
+        detail::argument_check::tell(handle_, call, &on, why);
+    }
+
     /// Throws the communicator's failure, if it has one. Never blocks.
     void check(call_site where = call_site::current()) const { handle_->require_usable("check", where); }
 
@@ -222,6 +233,7 @@ protected:
     communicator_ref(handle_ref handle, call_site where) : handle_(std::move(handle)) { handle_->open(where); }
 
     handle_ref handle_;
+    std::uint64_t whole_ = 0;
 
 private:
     using call_description = collprobe::detail::call_description;
@@ -256,8 +268,8 @@ private:
     {
         const std::uint64_t number = handle_->next_call();
         try {
-            on.enqueue(task{handle_, number, {Call, element_traits<T>::type, operation, root, count}, send, receive,
-                detail::move<Call, T>, where});
+            on.enqueue(task{handle_, number, {Call, element_traits<T>::type, operation, root, count, whole_}, send,
+                receive, detail::move<Call, T>, where});
         } catch (const std::exception& cause) {
             // The number is taken and nobody will come for it.
             handle_->fail({status::peer_failure,
@@ -310,6 +322,7 @@ public:
     communicator& operator=(communicator&& other) noexcept
     {
         std::swap(handle_, other.handle_);
+        std::swap(whole_, other.whole_);
         std::swap(exceptions_, other.exceptions_);
         return *this;
     }

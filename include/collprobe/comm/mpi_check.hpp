@@ -31,13 +31,18 @@ public:
     [[noreturn]] void fail(const std::string& message, status code = status::invalid_argument) const
     {
         const error bad(code, message, comm_->origin(collprobe::name(call_), where_), {comm_->rank()});
-        if (comm_->verifies()) {
-            const notice tell{comm_, comm_->next_call(), call_,
-                list_ranks({comm_->rank()}) + " gave a bad argument: " + bad.what(), where_};
-            if (on_ == nullptr) tell();
-            else on_->enqueue(tell);
-        }
+        tell(comm_, call_, on_, bad);
         throw bad;
+    }
+    /// Fails the communicator on all ranks, if calls are verified, when it comes to the bad call.
+    static void tell(const collprobe::detail::ref<handle>& comm, collective call, const host::stream_ref* on,
+        const error& bad)
+    {
+        if (!comm->verifies()) return;
+        const notice told{comm, comm->next_call(), call,
+            list_ranks({comm->rank()}) + " gave a bad argument: " + bad.what(), bad.where()};
+        if (on == nullptr) told();
+        else on->enqueue(told);
     }
     collective call() const noexcept { return call_; }
     int size() const noexcept { return comm_->size(); }

@@ -27,6 +27,7 @@ enum class absence : std::uint8_t { none, bad_argument, stream_failed };
 struct arrival {
     std::uint64_t number; ///< of the call, from 0
     std::uint64_t count;
+    std::uint64_t whole; ///< count of what this call does a part of
     std::int32_t root;
     std::uint8_t call;
     std::uint8_t type;
@@ -36,10 +37,10 @@ struct arrival {
     call_description what() const noexcept
     {
         return {static_cast<collective>(call), static_cast<element_type>(type), static_cast<reduction>(operation),
-            root, count};
+            root, count, whole};
     }
 };
-static_assert(sizeof(arrival) == 24);
+static_assert(sizeof(arrival) == 32);
 
 /// Lets another thread run; from the hundredth `round` on it sleeps, at most 0.2 ms.
 inline void pause(unsigned round) noexcept

@@ -295,8 +295,8 @@ private:
                 fail(code, call, message, what.where);
             } catch (const error& why) {
                 // What is unsupported is so on all ranks; what else is wrong need not be, and peers may wait.
-                if constexpr (requires { comm_.refuse(why); }) {
-                    if (code == status::invalid_argument) comm_.refuse(why);
+                if constexpr (requires { comm_.refuse(why, what.call, stream); }) {
+                    if (code == status::invalid_argument) comm_.refuse(why, what.call, stream);
                 }
                 throw;
             }
