@@ -3,7 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <dlfcn.h>
+
 #include <cstdint>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -26,6 +29,33 @@ namespace {
 struct count_up {
     std::uint64_t* values;
     void operator()(std::uint64_t index) const { values[index] = index; }
+};
+
+/// How many kernels CUDA is asked for when all are loaded onto a device.
+std::uint64_t loaded_onto(int device)
+{
+    const cuda::device_guard here(device);
+    const std::uint64_t before = stand_in::calls("cudaFuncGetAttributes");
+    cuda::load_kernels();
+    return stand_in::calls("cudaFuncGetAttributes") - before;
+}
+
+/// A shared library with one kernel (support/kernel_plugin.cpp).
+class plugin {
+public:
+    explicit plugin(const char* path) : path_(path), handle_(dlopen(path, RTLD_NOW | RTLD_LOCAL))
+    {
+        REQUIRE_MESSAGE(handle_ != nullptr, std::string(dlerror()));
+    }
+    void close()
+    {
+        REQUIRE(dlclose(handle_) == 0);
+        REQUIRE(dlopen(path_, RTLD_NOW | RTLD_NOLOAD) == nullptr); // or nothing would be shown
+    }
+
+private:
+    const char* path_;
+    void* handle_;
 };
 
 } // namespace
@@ -105,4 +135,25 @@ TEST_CASE("probed loads its kernels at construction, so that none waits for a ru
     CHECK(stand_in::loads_behind_work() == 0);
     running.open();
     stream.synchronize(soon_ms);
+}
+
+TEST_CASE("kernels of a library that is opened later are loaded by the next call, those of a closed one are forgotten")
+{
+    stand_in::reset();
+    const std::uint64_t own = loaded_onto(6);
+    REQUIRE(own >= 1);
+    plugin first(FIRST_PLUGIN);
+    CHECK(loaded_onto(6) == 1);
+    plugin second(SECOND_PLUGIN);
+    CHECK(loaded_onto(6) == 1);
+    CHECK(loaded_onto(6) == 0);
+    first.close(); // the older one: the other's entry stands before it
+    CHECK(loaded_onto(6) == 0);
+    CHECK(loaded_onto(7) == own + 1);
+    plugin again(FIRST_PLUGIN); // as another library, maybe where it was before
+    CHECK(loaded_onto(6) == 1);
+    second.close();
+    again.close();
+    CHECK(loaded_onto(6) == 0);
+    CHECK(loaded_onto(7) == 0);
 }
