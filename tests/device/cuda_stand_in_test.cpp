@@ -136,12 +136,45 @@ TEST_CASE("a stream moves and leaves nothing behind")
     cuda::stream a;
     const cudaStream_t handle = a.get().get();
     cuda::stream b(std::move(a));
-    CHECK(a.get().get() == nullptr);
     CHECK(b.get().get() == handle);
     cuda::stream c;
     c = std::move(b);
     CHECK(c.get().get() == handle);
     c.synchronize(soon_ms);
+}
+
+TEST_CASE("a stream that was moved from is refused everywhere, and nothing reaches the default stream")
+{
+    stand_in::reset();
+    cuda::stream from;
+    cuda::event point;
+    point.record(from);
+    const cuda::stream_ref borrowed = from; // is of the stream, wherever that goes
+    const cuda::stream to(std::move(from));
+    cuda::buffer<int> values(4);
+    cuda::event event;
+    const auto refuses = [](auto call) { return contains(refusal(call), "the stream was moved from"); };
+    const auto enqueued = [] {
+        return stand_in::calls("cudaMemsetAsync") + stand_in::calls("cudaLaunchKernel")
+            + stand_in::calls("cudaEventRecord") + stand_in::calls("cudaStreamSynchronize");
+    };
+    const std::uint64_t before = enqueued();
+    CHECK(refuses([&] { (void)from.get(); }));
+    CHECK(refuses([&] { (void)from.capturing(); }));
+    CHECK(refuses([&] { from.wait(point); }));
+    CHECK(refuses([&] { from.synchronize(); }));
+    CHECK(refuses([&] { from.synchronize(soon_ms); }));
+    CHECK(refuses([&] { event.record(from); }));
+    CHECK(refuses([&] { device::fill(from, view(values), 1); }));
+    CHECK(from.query());
+    CHECK(from.device() == -1);
+    CHECK(enqueued() == before);
+    CHECK_FALSE(event.recorded());
+    borrowed.synchronize(soon_ms);
+    from = cuda::stream(); // and it may be one again
+    device::fill(from, view(values), 1);
+    CHECK(enqueued() > before);
+    from.synchronize(soon_ms);
 }
 
 TEST_CASE("a stream's destructor does not wait, and its work still runs")

@@ -66,7 +66,7 @@ public:
     stream_ref(std::nullptr_t) = delete;
     stream_ref(int) = delete;
 
-    /// Null only of a stream that was moved from.
+    /// Never null.
     cudaStream_t get() const noexcept { return handle_; }
 
     /// Whether it is the legacy default stream.
@@ -168,6 +168,9 @@ private:
 /// An owned stream of the current device, which is not ordered against the default stream. The
 /// destructor does not wait: as with `cudaStreamDestroy`, work enqueued before it still runs, so
 /// synchronise before freeing what it uses.
+///
+/// One that was moved from is no stream: all that is asked of it but `query` (true) and `device` (-1) throws
+/// `invalid_argument`, since CUDA would take its null handle for a default stream.
 class stream {
 public:
     stream(call_site where = call_site::current())
@@ -194,20 +197,26 @@ public:
         if (const cudaError_t code = cudaStreamDestroy(handle_); code != cudaSuccess) detail::forget(code);
     }
 
-    operator stream_ref() const noexcept { return stream_ref(handle_, device_); }
-    stream_ref get() const noexcept { return *this; }
+    operator stream_ref() const { return get(); }
+    stream_ref get(call_site where = call_site::current()) const
+    {
+        if (handle_ != nullptr) return stream_ref(handle_, device_);
+        throw error(status::invalid_argument,
+            "the stream was moved from: CUDA would take its null handle for a default stream",
+            {.call = "stream", .communicator = {}, .where = where});
+    }
     int device() const noexcept { return device_; }
-    bool capturing(call_site where = call_site::current()) const { return get().capturing(where); }
+    bool capturing(call_site where = call_site::current()) const { return get(where).capturing(where); }
     void wait(const event& awaited, call_site where = call_site::current()) const
     {
-        get().wait(awaited, where);
+        get(where).wait(awaited, where);
     }
-    void synchronize(call_site where = call_site::current()) const { get().synchronize(where); }
+    void synchronize(call_site where = call_site::current()) const { get(where).synchronize(where); }
     void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
     {
-        get().synchronize(timeout_ms, where);
+        get(where).synchronize(timeout_ms, where);
     }
-    bool query() const noexcept { return get().query(); }
+    bool query() const noexcept { return handle_ == nullptr || stream_ref(handle_, device_).query(); }
 
 private:
     cudaStream_t handle_ = nullptr;
