@@ -278,12 +278,20 @@ public:
         handle_->abort(0);
     }
 
+    /// The calls of this copy from now on are parts of one of `count` elements, 0 for none: with `verify_calls`,
+    /// ranks that disagree on it get `mismatch`, as on counts. For adaptors that make several calls of one.
+    void part_of(std::uint64_t count) noexcept { whole_ = count; }
+    /// What a bad argument of this rank does: with `verify_calls` the peers, which are in the call or come to it,
+    /// get `peer_failure` that names this rank. For adaptors with rules of their own, before they throw `why`.
+    void refuse(const error& why) const { handle_->tell_refusal(collective::barrier, why.where()); }
+
 protected:
     using handle_ref = collprobe::detail::ref<detail::handle>;
 
     communicator_ref(handle_ref handle, call_site where) : handle_(std::move(handle)) { handle_->open(where); }
 
     handle_ref handle_;
+    std::uint64_t whole_ = 0;
 
 private:
     using call_description = collprobe::detail::call_description;
@@ -298,8 +306,9 @@ private:
     }
 
     template <class Call>
-    void launch(const call_description& what, const char* function, stream_ref on, call_site where, Call call) const
+    void launch(call_description what, const char* function, stream_ref on, call_site where, Call call) const
     {
+        what.whole = whole_;
         if (handle_->verifies()) handle_->verify(what, false, on, where);
         if (what.count == 0) handle_->check(collprobe::name(what.call), where);
         else handle_->enqueue(function, collprobe::name(what.call), where, call);
@@ -420,8 +429,10 @@ private:
 inline std::optional<communicator> communicator_ref::split(int color, int key, call_site where) const
 {
     if (color < no_color) {
-        throw error(status::invalid_argument, "color " + std::to_string(color) + " is below no_color",
+        const error bad(status::invalid_argument, "color " + std::to_string(color) + " is below no_color",
             handle_->origin("split", where), {rank()});
+        refuse(bad);
+        throw bad;
     }
     if (in_group()) {
         throw error(status::invalid_argument, "a split cannot be part of a group: its result is not there before the end",

@@ -31,12 +31,7 @@ public:
     [[noreturn]] void fail(const std::string& message, status code = status::invalid_argument) const
     {
         const error bad(code, message, comm_.origin(collprobe::name(call_), where_), {comm_.rank()});
-        if (comm_.verifies()) {
-            try {
-                comm_.verify({.call = call_}, true, on_, where_);
-            } catch (...) { // this rank's error is the one to show
-            }
-        }
+        comm_.tell_refusal(call_, on_, where_);
         throw bad;
     }
     /// What NCCL demands is more than what the CPU does.

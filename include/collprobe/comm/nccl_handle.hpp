@@ -372,6 +372,21 @@ public:
     /// \throws error `mismatch`, `peer_failure` or `timeout`, which are final; `unsupported` where the
     ///   host may not wait: in a capture and in a group. Defined in nccl_verify.hpp.
     void verify(const call_description& what, bool bad, cuda::stream_ref on, call_site where);
+    /// Tells the peers, where calls are verified, that this rank does not come to `call`: it throws an error of
+    /// its own, whatever comes of this.
+    void tell_refusal(collective call, cuda::stream_ref on, call_site where) noexcept
+    {
+        if (!verifies()) return;
+        try {
+            verify({.call = call}, true, on, where);
+        } catch (...) { // this rank's error is the one to show
+        }
+    }
+    /// The same of a call without a stream.
+    void tell_refusal(collective call, call_site where) noexcept
+    {
+        if (verifies()) tell_refusal(call, verifier_->stream, where);
+    }
 
     /// Counts the calling thread as inside a call on the `ncclComm_t`, for `abort`.
     void enter() noexcept { calls_.fetch_add(1); }
@@ -428,7 +443,7 @@ private:
         std::uint8_t type;
         std::uint8_t operation;
         std::uint8_t bad;
-        std::uint64_t unused;
+        std::uint64_t whole;
     };
     static_assert(sizeof(verified_call) == 32);
 
