@@ -101,6 +101,7 @@ void check_refused(const char* message, Call call)
         setting own(verified);
         std::vector<float> result(64, -1.0f);
         const int last = own.world.size() - 1;
+        const std::string told = "rank " + std::to_string(last) + " gave a bad argument";
         // Behind a call that is right, so the refusal must come in its turn.
         own.comm.all_reduce(values, view(result), reduction::sum, own.stream);
         if (!verified) {
@@ -114,10 +115,10 @@ void check_refused(const char* message, Call call)
             else own.comm.all_reduce(values, view(result), reduction::sum, own.stream);
         });
         CHECK(own.is_last() ? says(thrown, status::invalid_argument, message)
-                            : says(thrown, status::peer_failure, "rank " + std::to_string(last) + " gave a bad argument"));
+                            : says(thrown, status::peer_failure, told));
         CHECK(own.is_last() || thrown->culprits() == std::vector<int>{last});
         CHECK(result == std::vector<float>(64, static_cast<float>(last + 1))); // the first call's
-        CHECK(says(thrown_by([&] { own.world.check(); }), status::peer_failure, "gave a bad argument"));
+        CHECK(says(thrown_by([&] { own.world.check(); }), status::peer_failure, told));
     }
 }
 

@@ -56,7 +56,7 @@ inline void pause(unsigned round) noexcept
 /// One meeting of all ranks after another, over messages between each two.
 ///
 /// Two rounds. First every rank tells all others what it calls. Who has heard of all says `come`, and
-/// from then on stays; who has waited too long says `gave_up` and goes. All take part who hear `come`
+/// from then on stays; who has waited too long says for whom and goes. All take part who hear `come`
 /// from everybody: so a rank that comes too late learns it, and does not wait for those who have gone.
 class meeting {
 public:
@@ -65,8 +65,9 @@ public:
         : comm_(comm),
           rank_(rank),
           size_(size),
+          words_((static_cast<std::size_t>(size) + 63) / 64),
           arrivals_(static_cast<std::size_t>(size)),
-          decisions_(static_cast<std::size_t>(size)),
+          decisions_(static_cast<std::size_t>(size) * words_),
           sent_(2 * static_cast<std::size_t>(size), MPI_REQUEST_NULL),
           arriving_(static_cast<std::size_t>(size), MPI_REQUEST_NULL),
           deciding_(static_cast<std::size_t>(size), MPI_REQUEST_NULL)
@@ -82,12 +83,13 @@ public:
     {
         own_arrival_ = own;
         arrivals_[static_cast<std::size_t>(rank_)] = own;
-        for (decision& each : decisions_) each = {};
         for_each_peer([&](int peer, std::size_t at) {
-            receive(arrivals_[at], peer, arrival_tag, arriving_[at]);
-            receive(decisions_[at], peer, decision_tag, deciding_[at]);
+            receive(&arrivals_[at], sizeof(arrival), peer, arrival_tag, arriving_[at]);
+            receive(decision_of(peer), words_ * sizeof(std::uint64_t), peer, decision_tag, deciding_[at]);
         });
-        for_each_peer([&](int peer, std::size_t at) { send(own_arrival_, peer, arrival_tag, sent_[at]); });
+        for_each_peer([&](int peer, std::size_t at) {
+            send(&own_arrival_, sizeof(arrival), peer, arrival_tag, sent_[at]);
+        });
         std::vector<int> missing;
         for (unsigned round = 0; missing.empty(); ++round) {
             if (all_done(arriving_)) return {};
@@ -96,7 +98,7 @@ public:
             else if (until.passed()) missing = who_did_not_arrive();
             else pause(round);
         }
-        decide({1, missing.front()});
+        decide(missing);
         leave();
         return missing;
     }
@@ -136,11 +138,6 @@ private:
     static constexpr int arrival_tag = 0;
     static constexpr int decision_tag = 1;
 
-    struct decision {
-        std::int32_t gave_up = 0;
-        std::int32_t missing = -1; ///< the lowest rank that did not come
-    };
-
     template <class Body>
     void for_each_peer(Body body) const
     {
@@ -148,21 +145,27 @@ private:
             if (peer != rank_) body(peer, static_cast<std::size_t>(peer));
         }
     }
-    template <class Message>
-    void receive(Message& into, int peer, int tag, MPI_Request& request)
+    void receive(void* into, std::size_t bytes, int peer, int tag, MPI_Request& request)
     {
-        require(MPI_Irecv(&into, sizeof(Message), MPI_BYTE, peer, tag, comm_, &request), "MPI_Irecv");
+        require(MPI_Irecv(into, static_cast<int>(bytes), MPI_BYTE, peer, tag, comm_, &request), "MPI_Irecv");
     }
-    template <class Message>
-    void send(const Message& from, int peer, int tag, MPI_Request& request)
+    void send(const void* from, std::size_t bytes, int peer, int tag, MPI_Request& request)
     {
-        require(MPI_Isend(&from, sizeof(Message), MPI_BYTE, peer, tag, comm_, &request), "MPI_Isend");
+        require(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, peer, tag, comm_, &request), "MPI_Isend");
     }
-    void decide(decision own)
+    /// A decision is a set of ranks: those that did not come, one bit each; `come` is the empty one.
+    std::uint64_t* decision_of(int rank) noexcept { return &decisions_[static_cast<std::size_t>(rank) * words_]; }
+    bool says_missing(int witness, int rank) noexcept
     {
-        own_decision_ = own;
+        return (decision_of(witness)[rank / 64] >> (rank % 64) & 1) != 0;
+    }
+    void decide(const std::vector<int>& missing)
+    {
+        std::uint64_t* const own = decision_of(rank_);
+        for (std::size_t word = 0; word < words_; ++word) own[word] = 0;
+        for (const int rank : missing) own[rank / 64] |= std::uint64_t{1} << (rank % 64);
         for_each_peer([&](int peer, std::size_t at) {
-            send(own_decision_, peer, decision_tag, sent_[static_cast<std::size_t>(size_) + at]);
+            send(own, words_ * sizeof(*own), peer, decision_tag, sent_[static_cast<std::size_t>(size_) + at]);
         });
     }
     static bool all_done(std::vector<MPI_Request>& requests)
@@ -177,7 +180,12 @@ private:
     {
         std::vector<int> ranks;
         for_each_peer([&](int peer, std::size_t at) {
-            if (arrived(deciding_[at]) && decisions_[at].gave_up != 0) ranks.push_back(peer);
+            if (!arrived(deciding_[at])) return;
+            for (std::size_t word = 0; word < words_; ++word) {
+                if (decision_of(peer)[word] == 0) continue;
+                ranks.push_back(peer);
+                break;
+            }
         });
         return ranks;
     }
@@ -189,12 +197,12 @@ private:
         });
         return ranks;
     }
-    std::vector<int> named_by(const std::vector<int>& witnesses) const
+    std::vector<int> named_by(const std::vector<int>& witnesses)
     {
         std::vector<int> ranks;
         for (int rank = 0; rank < size_; ++rank) {
             for (const int witness : witnesses) {
-                if (decisions_[static_cast<std::size_t>(witness)].missing != rank) continue;
+                if (!says_missing(witness, rank)) continue;
                 ranks.push_back(rank);
                 break;
             }
@@ -211,10 +219,10 @@ private:
     MPI_Comm comm_;
     int rank_;
     int size_;
+    std::size_t words_; ///< of a decision
     arrival own_arrival_{};
-    decision own_decision_{};
     std::vector<arrival> arrivals_;
-    std::vector<decision> decisions_;
+    std::vector<std::uint64_t> decisions_;
     std::vector<MPI_Request> sent_;
     std::vector<MPI_Request> arriving_;
     std::vector<MPI_Request> deciding_;

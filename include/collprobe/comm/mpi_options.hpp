@@ -18,7 +18,8 @@ struct options {
     /// Before each collective the ranks meet: they wait for one another, at most for `timeout_ms`, and
     /// compare what they call. A rank that is late, that calls something else or that cannot take part
     /// gives an error on every rank that names it. MPI itself waits for ever, or moves wrong data.
-    /// Cost: two messages, of 32 and 8 bytes, to every other rank, and a sleep in place of MPI's busy wait.
+    /// Cost: two messages to every other rank, of 32 bytes and of 8 for each 64 ranks, and a sleep in place of
+    /// MPI's busy wait.
     bool verify_calls = false;
 };
 
