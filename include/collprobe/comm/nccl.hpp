@@ -281,9 +281,13 @@ public:
     /// The calls of this copy from now on are parts of one of `count` elements, 0 for none: with `verify_calls`,
     /// ranks that disagree on it get `mismatch`, as on counts. For adaptors that make several calls of one.
     void part_of(std::uint64_t count) noexcept { whole_ = count; }
-    /// What a bad argument of this rank does: with `verify_calls` the peers, which are in the call or come to it,
-    /// get `peer_failure` that names this rank. For adaptors with rules of their own, before they throw `why`.
-    void refuse(const error& why) const { handle_->tell_refusal(collective::barrier, why.where()); }
+    /// What a bad argument of this rank in a `call` on the stream `on` does: with `verify_calls` the peers, which
+    /// are in the call or come to it, get `peer_failure` that names this rank. For adaptors with rules of their
+    /// own, before they throw `why`.
+    void refuse(const error& why, collective call, stream_ref on) const
+    {
+        handle_->tell_refusal(call, on, why.where());
+    }
 
 protected:
     using handle_ref = collprobe::detail::ref<detail::handle>;
@@ -431,7 +435,7 @@ inline std::optional<communicator> communicator_ref::split(int color, int key, c
     if (color < no_color) {
         const error bad(status::invalid_argument, "color " + std::to_string(color) + " is below no_color",
             handle_->origin("split", where), {rank()});
-        refuse(bad);
+        handle_->tell_refusal(collective::split, where);
         throw bad;
     }
     if (in_group()) {
