@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include <sys/resource.h>
+
 #include <collprobe/device/host_stream.hpp>
 
 #include "support/count_allocations.hpp"
@@ -319,6 +321,62 @@ TEST_CASE("synchronize gives up at its deadline and can be called again")
     CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(100));
     go.count_down();
     CHECK_NOTHROW(stream.synchronize(soon_ms));
+}
+
+TEST_CASE("who waits sleeps until what it waits for is done")
+{
+    // How often the calling thread has given up its processor to wait.
+    const auto sleeps = [] {
+        rusage use{};
+        getrusage(RUSAGE_THREAD, &use);
+        return use.ru_nvcsw;
+    };
+    constexpr int tasks = 100;
+    const host::stream stream;
+    const auto nap = [] { sleep_ms(1); };
+    for (int i = 0; i < tasks; ++i) stream.enqueue(nap);
+    long before = sleeps();
+    stream.synchronize(soon_ms);
+    CHECK(sleeps() - before < tasks / 4);
+    // The count does show a thread that waits for each.
+    before = sleeps();
+    for (int i = 0; i < tasks; ++i) {
+        stream.enqueue(nap);
+        stream.synchronize(soon_ms);
+    }
+    CHECK(sleeps() - before > tasks / 4);
+}
+
+TEST_CASE("of several waits for one stream each ends with its own work")
+{
+    constexpr int waiters = 4;
+    constexpr int rounds = 500;
+    for (const bool with_naps : {false, true}) {
+        const host::stream stream;
+        std::vector<std::thread> threads;
+        std::atomic<int> late{0};
+        for (int waiter = 0; waiter < waiters; ++waiter) {
+            threads.emplace_back([&, waiter] {
+                for (int round = 0; round < (with_naps ? rounds / 10 : rounds); ++round) {
+                    // Not atomic: the end of the wait must order it.
+                    int done = 0;
+                    host::event marked;
+                    const int behind = (waiter + round) % 5;
+                    stream.enqueue([&done, with_naps] {
+                        if (with_naps) sleep_ms(1);
+                        done = 1;
+                    });
+                    marked.record(stream);
+                    for (int i = 0; i < behind; ++i) stream.enqueue([] {});
+                    // Now and then one gives up first: what it has announced is of no use then.
+                    if (round % 7 == 0) (void)error_of([&] { marked.synchronize(1); });
+                    if (error_of([&] { marked.synchronize(soon_ms); }) || done != 1) ++late;
+                }
+            });
+        }
+        for (std::thread& thread : threads) thread.join();
+        CHECK(late == 0);
+    }
 }
 
 TEST_CASE("work on a stream may not wait for that stream")

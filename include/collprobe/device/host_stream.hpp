@@ -49,9 +49,7 @@ public:
             if (!stop) run(next, number);
             queue.pop();
             completed_.store(number, std::memory_order_release);
-            const std::uint32_t before
-                = progress_.exchange(static_cast<std::uint32_t>(number) << 1, std::memory_order_release);
-            if ((before & waited_on) != 0) collprobe::detail::wake_all(progress_);
+            if (earliest_awaited() <= number) wake_waiters();
             if (stop) return;
         }
     }
@@ -67,10 +65,11 @@ public:
     bool wait(std::uint64_t number, deadline until) noexcept
     {
         while (!is_done(number)) {
-            const std::uint32_t seen = progress_.fetch_or(waited_on, std::memory_order_acquire) | waited_on;
+            const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
+            announce(number);
             if (is_done(number)) break;
             if (until.passed()) return false;
-            collprobe::detail::wait_while(progress_, seen, until);
+            collprobe::detail::wait_while(wakes_, seen, until);
         }
         return true;
     }
@@ -93,7 +92,7 @@ public:
     }
 
 private:
-    static constexpr std::uint32_t waited_on = 1;
+    static constexpr std::uint64_t nobody = UINT64_MAX;
 
     static std::uint64_t next_id() noexcept
     {
@@ -117,9 +116,29 @@ private:
         }
     }
 
+    /// The stream's side. It changes nothing, but as a write: either this sees what a waiter has announced, or the
+    /// waiter reads from this and sees what is done. Nothing is acquired, so the stream is not ordered after a waiter.
+    std::uint64_t earliest_awaited() noexcept { return awaited_.fetch_or(0, std::memory_order_release); }
+    void wake_waiters() noexcept
+    {
+        // Who waits for more, or comes between the two, finds another number of wakes, and announces itself again.
+        awaited_.exchange(nobody, std::memory_order_release);
+        wakes_.fetch_add(1, std::memory_order_release);
+        collprobe::detail::wake_all(wakes_);
+    }
+    /// A waiter's side: the stream will wake it when task `number` is done.
+    void announce(std::uint64_t number) noexcept
+    {
+        std::uint64_t earliest = awaited_.load(std::memory_order_acquire);
+        while (number < earliest
+            && !awaited_.compare_exchange_weak(earliest, number, std::memory_order_acquire)) {
+        }
+    }
+
     std::atomic<std::uint64_t> completed_{0};
-    // Twice the low bits of `completed_`, and a bit that says a thread may be waiting.
-    std::atomic<std::uint32_t> progress_{0};
+    // A task no later than the first that a thread waits for: until then nobody is woken.
+    std::atomic<std::uint64_t> awaited_{nobody};
+    std::atomic<std::uint32_t> wakes_{0};
     std::atomic<bool> failed_{false};
     collprobe::detail::mutex error_guard_;
     std::exception_ptr error_;
