@@ -90,6 +90,19 @@ struct device {
         for_each(on, destination.count(), detail::fill_body<T>{destination.data(), value});
     }
 
+    /// Sets every byte of `destination` to 0. Cost: one write.
+    /// \throws error `invalid_argument` if it is null with a count above 0; `device_failure`.
+    template <class T>
+    static void zero(stream_ref on, view<T> destination, call_site where = call_site::current())
+    {
+        static_assert(std::is_trivially_copyable_v<T>);
+        require(destination.empty() || destination.data() != nullptr, "zero",
+            "destination is null with a count above 0", where);
+        if (destination.empty()) return;
+        check(cudaMemsetAsync(destination.data(), 0, static_cast<std::size_t>(destination.size_bytes()), on.get()),
+            "cudaMemsetAsync", -1, on.get(), where);
+    }
+
     /// Calls `body(index)` for every index below `count`, in no promised order. Under nvcc `body` is
     /// a functor whose call operator is `COLLPROBE_HD`.
     template <class Body>

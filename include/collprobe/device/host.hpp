@@ -116,6 +116,20 @@ struct device {
         });
     }
 
+    /// Sets every byte of `destination` to 0. Cost: one write.
+    /// \throws error `invalid_argument` if it is null with a count above 0.
+    template <class T>
+    static void zero(stream_ref on, view<T> destination, call_site where = call_site::current())
+    {
+        static_assert(std::is_trivially_copyable_v<T>);
+        require(destination.empty() || destination.data() != nullptr, "zero",
+            "destination is null with a count above 0", where);
+        if (destination.empty()) return;
+        on.enqueue([destination] {
+            std::memset(static_cast<void*>(destination.data()), 0, static_cast<std::size_t>(destination.size_bytes()));
+        });
+    }
+
     /// Calls `body(index)` for every index below `count`, in no promised order.
     template <class Body>
     static void for_each(stream_ref on, std::uint64_t count, Body body)

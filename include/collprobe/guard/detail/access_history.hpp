@@ -1,0 +1,156 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/detail/last_use.hpp>
+#include <collprobe/error.hpp>
+
+/// What work on streams still does with a buffer.
+namespace collprobe::detail {
+
+/// A run of bytes of a buffer, from its begin.
+struct byte_range {
+    std::uint64_t first = 0;
+    std::uint64_t end = 0;
+
+    bool meets(const byte_range& other) const noexcept { return first < other.end && other.first < end; }
+    bool covers(const byte_range& other) const noexcept { return first <= other.first && other.end <= end; }
+};
+
+enum class access_mode : std::uint8_t { read, write };
+
+/// The number of the capture under way on a stream, 0 for none.
+template <class StreamRef>
+unsigned long long capture_under_way([[maybe_unused]] StreamRef on, [[maybe_unused]] call_site where)
+{
+    if constexpr (can_capture<StreamRef>) return on.capture_number(where);
+    else return 0;
+}
+
+/// The accesses of a buffer that later ones must come behind, each with an event behind it.
+template <class Device>
+class access_history {
+public:
+    using stream_ref = typename Device::stream_ref;
+    using event = typename Device::event;
+
+    access_history() { uses_.reserve(16); }
+
+    /// Puts `on` behind every access that one of `range` must not meet: two reads may. No host synchronisation.
+    /// Waiting for an access of a capture makes `on` part of it, as everywhere; what a capture that has ended holds is
+    /// not waited for: a graph runs when it is launched.
+    /// \throws error `invalid_argument` in a capture, if work outside of it still makes such an access.
+    void order(stream_ref on, byte_range range, access_mode mode, const char* call, call_site where)
+    {
+        if constexpr (can_capture<stream_ref>) join_captures(on, range, mode, where);
+        const unsigned long long capture = capture_under_way(on, where);
+        const stream_id id = on.id(where);
+        for (const use& earlier : uses_) {
+            if (!earlier.conflicts_with(range, mode)) continue;
+            if (earlier.capture == capture) {
+                if (earlier.stream != id) on.wait(earlier.done, where);
+            } else if (earlier.capture == 0 && !earlier.done.query(where)) {
+                throw error(status::invalid_argument,
+                    "the stream is capturing, and work outside the capture still uses the buffer: synchronise before "
+                    "the capture begins",
+                    {.call = call, .communicator = {}, .where = where});
+            }
+        }
+    }
+
+    /// An access that `order` has put in its place ends where `done` was recorded on `on`.
+    void note(stream_ref on, byte_range range, access_mode mode, const event& done, call_site where)
+    {
+        const unsigned long long capture = capture_under_way(on, where);
+        const stream_id id = on.id(where);
+        std::size_t kept = 0;
+        for (std::size_t i = 0; i < uses_.size(); ++i) {
+            use& earlier = uses_[i];
+            // Who comes behind this access comes behind those as well; and a capture that has ended is no more.
+            const bool implied = earlier.capture == capture && range.covers(earlier.range)
+                && (mode == access_mode::write || (earlier.mode == access_mode::read && earlier.stream == id));
+            const bool ended = earlier.capture != capture && earlier.capture != 0;
+            if (implied || ended) continue;
+            if (kept != i) uses_[kept] = std::move(earlier);
+            ++kept;
+        }
+        uses_.resize(kept);
+        if (capture == 0 && uses_.size() >= many) forget_finished();
+        if (range.first < range.end) uses_.push_back({id, range, mode, capture, done});
+    }
+
+    /// Puts `on` behind all accesses, as for a write of everything.
+    void order_all(stream_ref on, const char* call, call_site where)
+    {
+        order(on, {0, UINT64_MAX}, access_mode::write, call, where);
+    }
+    /// Waits for all accesses; false if some are not done at the deadline. Those of a capture are not waited for.
+    bool settle(deadline until) const noexcept
+    {
+        bool settled = true;
+        for (const use& each : uses_) {
+            if (each.capture == 0) settled = detail::settle(each.done, until) && settled;
+        }
+        return settled;
+    }
+    std::size_t size() const noexcept { return uses_.size(); }
+
+private:
+    using stream_id = std::remove_cvref_t<decltype(std::declval<stream_ref>().id(call_site()))>;
+    struct use {
+        stream_id stream{};
+        byte_range range;
+        access_mode mode = access_mode::read;
+        unsigned long long capture = 0;
+        event done;
+
+        bool conflicts_with(byte_range other, access_mode how) const noexcept
+        {
+            return range.meets(other) && (how == access_mode::write || mode == access_mode::write);
+        }
+    };
+    /// From so many on it is looked which are done: readers on ever new streams, writers of ever new parts.
+    static constexpr std::size_t many = 16;
+
+    void join_captures(stream_ref on, byte_range range, access_mode mode, call_site where)
+    {
+        if (capture_under_way(on, where) != 0) return;
+        for (const use& earlier : uses_) {
+            if (earlier.capture == 0 || !earlier.conflicts_with(range, mode)) continue;
+            try {
+                on.wait(earlier.done, where);
+            } catch (const error& refused) {
+                if (refused.code() != status::invalid_argument) throw; // else the capture has ended
+            }
+        }
+    }
+    void forget_finished()
+    {
+        std::size_t kept = 0;
+        for (std::size_t i = 0; i < uses_.size(); ++i) {
+            if (uses_[i].capture == 0 && is_finished(uses_[i].done)) continue;
+            if (kept != i) uses_[kept] = std::move(uses_[i]);
+            ++kept;
+        }
+        uses_.resize(kept);
+    }
+    static bool is_finished(const event& done) noexcept
+    {
+        try {
+            return done.query();
+        } catch (...) {
+            return false; // who waits for it shall hear of it
+        }
+    }
+
+    std::vector<use> uses_;
+};
+
+} // namespace collprobe::detail

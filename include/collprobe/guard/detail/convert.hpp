@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/config.hpp>
+#include <collprobe/detail/widen.hpp>
+#include <collprobe/element.hpp>
+#include <collprobe/view.hpp>
+
+namespace collprobe::detail {
+
+/// For `for_each` over the elements of `destination`: rounds those that `source` has once, to nearest, ties to even,
+/// and zeroes the rest.
+template <floating_element From, floating_element To>
+struct convert_body {
+    view<const From> source;
+    view<To> destination;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const
+    {
+        destination[index] = index < source.count() ? static_cast<To>(widen(source[index])) : To{};
+    }
+};
+
+} // namespace collprobe::detail

@@ -1,0 +1,265 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/detail/overlap.hpp>
+#include <collprobe/error.hpp>
+#include <collprobe/guard/detail/convert.hpp>
+#include <collprobe/guard/gather_options.hpp>
+#include <collprobe/guard/guarded.hpp>
+#include <collprobe/probe/copy_statistics.hpp>
+#include <collprobe/view.hpp>
+
+namespace collprobe::detail {
+
+/// What an all-gather of one tensor does, for its arguments: it holds no resources, and may be made again from the
+/// same ones.
+template <communicator Comm, element T, element Source>
+class gather_plan {
+public:
+    using device = typename Comm::device;
+    using stream_ref = stream_ref_of<Comm>;
+    using event = typename device::event;
+    using item = gather_item<device, T, Source>;
+
+    static constexpr bool converts = !std::is_same_v<T, Source>;
+    static_assert(!converts || (floating_element<T> && floating_element<Source>),
+        "only floating-point elements are converted on their way into an all-gather");
+
+    gather_plan(const Comm& comm, const item& what, call_site where)
+        : comm_(comm), what_(what), where_(where), source_(what.source.memory()), destination_(what.destination.memory())
+    {
+        const auto ranks = static_cast<std::uint64_t>(comm.size());
+        check(source_, "source");
+        check(destination_, "destination");
+        if (destination_.count() % ranks != 0) {
+            refuse("destination.count() is " + std::to_string(destination_.count()) + ", no multiple of size(), "
+                + std::to_string(ranks));
+        }
+        const std::uint64_t count = destination_.count() / ranks;
+        slot_ = destination_.part(static_cast<std::uint64_t>(comm.rank()) * count, count);
+        if (source_.count() > count) {
+            refuse("source.count() is " + std::to_string(source_.count()) + ", and a rank's slot of the destination has "
+                + std::to_string(count) + " elements");
+        }
+        check_generation();
+        check_places();
+        choose();
+    }
+
+    gather_rung rung() const noexcept { return rung_; }
+    bool has_history() const noexcept
+    {
+        return what_.source.history() != nullptr || what_.destination.history() != nullptr || shard() != nullptr;
+    }
+
+    /// Whether the two may be in one group: what the one writes the other must not touch.
+    bool independent_of(const gather_plan& other) const noexcept
+    {
+        return !writes_into(other) && !other.writes_into(*this);
+    }
+
+    /// Puts `on` behind the work that still uses the memory.
+    void order(stream_ref on) const
+    {
+        if (auto* const from = what_.source.history()) {
+            from->history().order(on, from->range_of(0, source_.count()), access_mode::read, call, where_);
+        }
+        if (auto* const to = what_.destination.history()) {
+            to->history().order(on, to->range_of(0, to->count()), access_mode::write, call, where_);
+        }
+        if (auto* const kept = shard()) {
+            kept->history().order(on, kept->range_of(0, kept->count()), mode_of_shard(), call, where_);
+        }
+    }
+
+    /// Brings this rank's part to where it is sent from.
+    void prepare(stream_ref on) const
+    {
+        const view<T> to = send_;
+        if constexpr (converts) {
+            device::for_each(on, to.count(), convert_body<Source, T>{source_, to});
+        } else {
+            if (rung_ == gather_rung::copy && !source_.empty()) {
+                const view<T> into = to.part(0, source_.count());
+                if (what_.options.probe != nullptr) {
+                    copy_with_statistics<device>(on, source_, into, what_.options.probe, *what_.options.scratch, where_);
+                } else {
+                    device::copy(on, source_, into, where_);
+                }
+            }
+            if (pads()) device::zero(on, to.part(source_.count(), to.count() - source_.count()), where_);
+        }
+    }
+
+    void gather(Comm& comm, stream_ref on) const
+    {
+        comm.template all_gather<T>(view<const T>(send_), destination_, on, where_);
+    }
+
+    /// The work ends where `done` was recorded on `on`.
+    void note(stream_ref on, const event& done) const
+    {
+        if (auto* const from = what_.source.history()) {
+            from->history().note(on, from->range_of(0, source_.count()), access_mode::read, done, where_);
+        }
+        if (auto* const to = what_.destination.history()) {
+            to->history().note(on, to->range_of(0, to->count()), access_mode::write, done, where_);
+        }
+        if (auto* const kept = shard()) {
+            kept->history().note(on, kept->range_of(0, kept->count()), mode_of_shard(), done, where_);
+        }
+    }
+    /// What was written is as new as the source.
+    void pass_generation() const
+    {
+        const auto* const from = what_.source.history();
+        const auto next = [&](std::uint64_t present) { return from != nullptr ? from->generation() : present + 1; };
+        if (auto* const to = what_.destination.history()) to->set_generation(next(to->generation()));
+        if (auto* const kept = shard(); kept != nullptr && !is_source(kept->memory())) {
+            kept->set_generation(next(kept->generation()));
+        }
+    }
+
+private:
+    static constexpr const char* call = "copy_then_all_gather";
+
+    guarded<device, T>* shard() const noexcept { return what_.options.shard; }
+    bool pads() const noexcept { return source_.count() < slot_.count(); }
+    access_mode mode_of_shard() const noexcept
+    {
+        return rung_ == gather_rung::copy || converts || pads() ? access_mode::write : access_mode::read;
+    }
+    bool is_source(view<T> memory) const noexcept
+    {
+        return !converts && static_cast<const void*>(memory.data()) == static_cast<const void*>(source_.data());
+    }
+    template <class A, class B>
+    static bool meet(view<A> a, view<B> b) noexcept
+    {
+        return overlap(a.data(), a.size_bytes(), b.data(), b.size_bytes());
+    }
+    bool writes_into(const gather_plan& other) const noexcept
+    {
+        const auto touches = [&](view<T> written) {
+            return meet(written, other.source_) || meet(written, other.destination_) || meet(written, other.send_);
+        };
+        return touches(destination_) || (mode_of_shard() == access_mode::write && touches(send_));
+    }
+
+    void check_generation() const
+    {
+        const auto* const from = what_.source.history();
+        if (from == nullptr) {
+            if (what_.options.at_least != 0) refuse("at_least asks for a generation, which a plain view does not have");
+            return;
+        }
+        if (from->generation() == 0) refuse("nothing was written to the source yet, or it was invalidated");
+        if (from->generation() < what_.options.at_least) {
+            refuse("the source is stale: it holds generation " + std::to_string(from->generation()) + ", and "
+                + std::to_string(what_.options.at_least) + " is asked for");
+        }
+    }
+
+    /// The source is its slot, or no byte of it is in the destination; a retained shard likewise.
+    void check_places() const
+    {
+        if (!(is_source(slot_) || !meet(source_, destination_))) {
+            refuse("source " + bytes_of(source_) + " overlaps destination " + bytes_of(destination_)
+                + ", and does not begin at this rank's slot " + bytes_of(slot_));
+        }
+        if (shard() == nullptr) return;
+        const view<T> kept = shard()->memory();
+        if (kept.count() != slot_.count()) {
+            refuse("the shard has " + std::to_string(kept.count()) + " elements, a rank's slot of the destination "
+                + std::to_string(slot_.count()));
+        }
+        if (kept.data() != slot_.data() && meet(kept, destination_)) {
+            refuse("shard " + bytes_of(kept) + " overlaps destination " + bytes_of(destination_)
+                + ", and is not this rank's slot " + bytes_of(slot_));
+        }
+        if (!is_source(kept) && meet(kept, source_)) {
+            refuse("shard " + bytes_of(kept) + " overlaps source " + bytes_of(source_));
+        }
+    }
+
+    void choose()
+    {
+        const gather_options<device, T>& options = what_.options;
+        const bool keeps = shard() != nullptr;
+        send_ = keeps ? shard()->memory() : slot_;
+        const bool is_there = is_source(send_);
+        const bool can_send = is_there || (!keeps && !converts && !pads() && !is_source(slot_));
+        if (converts) rung_ = gather_rung::convert;
+        else if (is_there && send_.data() == slot_.data()) rung_ = gather_rung::in_place;
+        else if (is_there) rung_ = gather_rung::send_source;
+        else if (can_send && options.rung != gather_rung::copy && options.probe == nullptr) rung_ = gather_rung::send_source;
+        else rung_ = gather_rung::copy;
+
+        if (options.rung != gather_rung::automatic && options.rung != rung_) {
+            refuse(std::string("rung ") + name(options.rung) + " is asked for, and these arguments need " + name(rung_));
+        }
+        if (options.probe != nullptr) {
+            if (rung_ != gather_rung::copy) refuse("only a copy can fill the probe, and the rung is " + std::string(name(rung_)));
+            if (options.scratch == nullptr) refuse("a probe needs a workspace: scratch is null");
+        }
+        if constexpr (!converts) {
+            if (rung_ == gather_rung::send_source && !is_there) {
+                // The all-gather only reads it.
+                send_ = view<T>(const_cast<T*>(source_.data()), source_.count());
+            }
+        }
+    }
+
+    template <class Element>
+    void check(view<Element> buffer, const char* argument) const
+    {
+        if (buffer.data() == nullptr && !buffer.empty()) {
+            refuse(std::string(argument) + " is null with count " + std::to_string(buffer.count()));
+        }
+        if (!buffer.aligned()) {
+            refuse(std::string(argument) + " is not aligned to " + std::to_string(alignof(Element)) + " bytes");
+        }
+    }
+
+    template <class Element>
+    static std::string bytes_of(view<Element> memory)
+    {
+        const auto first = reinterpret_cast<std::uintptr_t>(memory.data());
+        return "[" + hexadecimal(first) + ", " + hexadecimal(first + memory.size_bytes()) + ")";
+    }
+    static std::string hexadecimal(std::uint64_t number)
+    {
+        std::string digits;
+        do {
+            digits.insert(digits.begin(), "0123456789abcdef"[number % 16]);
+            number /= 16;
+        } while (number != 0);
+        return "0x" + digits;
+    }
+
+    /// The peers, who may have called, are told where the communicator can.
+    [[noreturn]] void refuse(const std::string& message) const
+    {
+        const error why(status::invalid_argument, message,
+            {.call = call, .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where_});
+        if constexpr (requires { comm_.refuse(why); }) comm_.refuse(why);
+        throw why;
+    }
+
+    const Comm& comm_;
+    const item& what_;
+    call_site where_;
+    view<const Source> source_;
+    view<T> destination_;
+    view<T> slot_; ///< of this rank
+    view<T> send_; ///< what the all-gather sends
+    gather_rung rung_ = gather_rung::automatic;
+};
+
+} // namespace collprobe::detail

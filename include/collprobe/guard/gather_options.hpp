@@ -1,0 +1,153 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/element.hpp>
+#include <collprobe/error.hpp>
+#include <collprobe/guard/guarded.hpp>
+#include <collprobe/probe/statistics.hpp>
+#include <collprobe/view.hpp>
+
+namespace collprobe {
+
+/// How a shard gets into the all-gather, from the cheapest to the dearest.
+enum class gather_rung : std::uint8_t {
+    automatic, ///< the first of these that is right
+    in_place, ///< the source is its slot of the destination already: no copy
+    send_source, ///< the source is the send buffer: the all-gather itself moves it
+    copy, ///< a copy into the retained shard, or into the slot, on the stream of the all-gather
+    convert, ///< one kernel writes the retained shard, or the slot, in the destination's element type
+};
+
+constexpr const char* name(gather_rung rung) noexcept
+{
+    switch (rung) {
+    case gather_rung::automatic: return "automatic";
+    case gather_rung::in_place: return "in_place";
+    case gather_rung::send_source: return "send_source";
+    case gather_rung::copy: return "copy";
+    case gather_rung::convert: return "convert";
+    }
+    return "unknown";
+}
+
+template <class Device, element T>
+struct gather_options {
+    /// `automatic`, or the rung that it must be: error if the arguments do not allow it.
+    gather_rung rung = gather_rung::automatic;
+    /// Keeps a copy of this rank's slot beyond the call (a secondary shard); as many elements as a slot.
+    guarded<Device, T>* shard = nullptr;
+    /// A `guarded` source must have at least this generation: an older one is stale. 0 asks for nothing.
+    std::uint64_t at_least = 0;
+    /// Filled with the statistics and digest of the source by the copy, in the same pass; in device or pinned memory.
+    /// Only a copy can: with a probe, `automatic` copies where it would not have to.
+    statistics* probe = nullptr;
+    /// Needed with `probe`; belongs to the stream of the all-gather until that is done.
+    typename Device::workspace* scratch = nullptr;
+};
+
+/// A view, and the history of its memory where there is one: what `copy_then_all_gather` takes as a buffer.
+template <class Device, element T>
+class gather_buffer {
+    using variable = std::remove_const_t<T>;
+
+public:
+    gather_buffer(view<T> memory) noexcept : memory_(memory) {}
+    gather_buffer(guarded<Device, variable>& buffer) noexcept : memory_(buffer.memory()), history_(&buffer) {}
+    /// A container, or a view of variables for one of constants.
+    template <class Range>
+        requires requires(Range&& range) { view<T>(range); }
+    gather_buffer(Range&& range) noexcept : memory_(range)
+    {
+    }
+
+    view<T> memory() const noexcept { return memory_; }
+    /// Null if only the memory is known.
+    guarded<Device, variable>* history() const noexcept { return history_; }
+
+private:
+    view<T> memory_;
+    guarded<Device, variable>* history_ = nullptr;
+};
+
+namespace detail {
+
+template <class Buffer>
+struct element_of_buffer {
+    using type = typename decltype(view(std::declval<Buffer&>()))::value_type;
+};
+template <class Device, element T>
+struct element_of_buffer<guarded<Device, T>> {
+    using type = T;
+};
+template <class Device, element T>
+struct element_of_buffer<gather_buffer<Device, T>> {
+    using type = std::remove_const_t<T>;
+};
+
+} // namespace detail
+
+/// The element type of a view, a container, a `guarded` or a `gather_buffer`.
+template <class Buffer>
+using element_of = typename detail::element_of_buffer<std::remove_cvref_t<Buffer>>::type;
+
+/// One tensor of a batch.
+template <class Device, element T, element Source = T>
+struct gather_item {
+    using is_gather_item = void;
+    using element_type = T;
+    using source_type = Source;
+
+    gather_buffer<Device, const Source> source;
+    gather_buffer<Device, T> destination;
+    gather_options<Device, T> options = {};
+};
+
+/// An all-gather under way: what comes behind it may wait for it.
+template <class Device>
+class gather_handle {
+public:
+    using stream_ref = typename Device::stream_ref;
+
+    gather_handle(stream_ref on, typename Device::event done, gather_rung rung) noexcept
+        : on_(on), done_(std::move(done)), rung_(rung)
+    {
+    }
+
+    /// What was done; of a batch, of its last tensor.
+    gather_rung rung() const noexcept { return rung_; }
+    /// Work enqueued on `consumer` from now on runs behind the all-gather.
+    void wait(stream_ref consumer, call_site where = call_site::current())
+    {
+        if (consumer == on_) return;
+        consumer.wait(done(where), where);
+    }
+    /// Whether it is done; never blocks. \throws error what the work left; `invalid_argument` in a capture.
+    bool query(call_site where = call_site::current()) { return done(where).query(where); }
+    /// Blocks the caller until it is done; a negative number of milliseconds means without limit.
+    /// \throws error `timeout` (a peer may be late or dead), what the work left; `invalid_argument` in a capture.
+    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current())
+    {
+        done(where).synchronize(timeout_ms, where);
+    }
+
+private:
+    /// A call all of whose consumers are on its stream records nothing: nobody may ever ask.
+    const typename Device::event& done(call_site where)
+    {
+        if (!done_.recorded()) {
+            if constexpr (requires { done_.record(on_, where); }) done_.record(on_, where);
+            else done_.record(on_);
+        }
+        return done_;
+    }
+
+    stream_ref on_;
+    typename Device::event done_;
+    gather_rung rung_;
+};
+
+} // namespace collprobe
