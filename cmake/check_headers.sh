@@ -16,8 +16,8 @@ cd "$1"
     # Vendors' headers, and the headers that need them, stay behind the files that are named for them.
     vendors='cuda[^>"]*|nvtx3/[^>"]*|nccl[^>"]*|mpi\.h|collprobe/device/(detail/)?cuda[^>"]*|collprobe/comm/(detail/)?(nccl|mpi)[^>"]*'
     grep -rnE "^[[:space:]]*#[[:space:]]*include[[:space:]]*[<\"]($vendors)[>\"]" --include='*.hpp' . |
-        grep -vE '^\./(device/(detail/)?cuda|comm/(detail/)?(nccl|mpi))' |
-        sed -E 's/$/ (only device\/cuda*, comm\/nccl* and comm\/mpi* may)/'
+        grep -vE '^\./(device/(detail/)?cuda|comm/(detail/)?(nccl|mpi)|guard/(cuda|nccl))' |
+        sed -E 's/$/ (only files that are named cuda*, nccl* or mpi* may)/'
 
     # What only nvcc compiles stays out of every .hpp.
     kernels='cub/[^>"]*|thrust/[^>"]*|cooperative_groups[^>"]*|device_launch_parameters\.h|[^>"]*\.cuh'
@@ -27,7 +27,7 @@ cd "$1"
     # A reader of the umbrella gets every public header that needs nothing but a C++ compiler, but for
     # comm/bootstrap*: sockets and files, a third of the umbrella's cost, for one file of a trainer.
     find . -name '*.hpp' ! -path '*/detail/*' ! -path './device/cuda*' ! -path './comm/nccl*' \
-        ! -path './comm/mpi*' ! -path './comm/bootstrap*' ! -path './collprobe.hpp' | sort | while read -r header; do
+        ! -path './comm/mpi*' ! -path './guard/cuda*' ! -path './guard/nccl*' ! -path './comm/bootstrap*' ! -path './collprobe.hpp' | sort | while read -r header; do
         grep -q "^#include <collprobe/${header#./}>" collprobe.hpp ||
             echo "${header#./} is missing from collprobe.hpp"
     done

@@ -16,6 +16,10 @@
 #include <collprobe/device/host_stream.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
+#include <collprobe/guard/all_gather.hpp>
+#include <collprobe/guard/gather_options.hpp>
+#include <collprobe/guard/guarded.hpp>
+#include <collprobe/guard/stream_list.hpp>
 #include <collprobe/probe/alignment.hpp>
 #include <collprobe/probe/captured_step.hpp>
 #include <collprobe/probe/copy_statistics.hpp>

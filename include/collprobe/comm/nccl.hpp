@@ -105,6 +105,8 @@ public:
     /// Whether a collective called now is enqueued when it returns: not in a group. Who puts work
     /// behind a collective must ask first.
     bool collectives_enqueue_at_once() const noexcept { return !in_group(); }
+    /// Several collectives as one, until its `end`: for algorithms that know what they put into it.
+    [[nodiscard]] group group_scope(call_site where = call_site::current()) const { return group(where); }
     /// Throws what `call` would throw of this stream and buffer: for who reads the buffer first.
     template <class T>
     void check_buffer(view<T> buffer, const char* argument, collective call, stream_ref on,
