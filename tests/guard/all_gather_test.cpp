@@ -15,7 +15,7 @@
 #include <collprobe/probe/statistics.hpp>
 
 #include "support/count_allocations.hpp"
-#include "support/gate.hpp"
+#include "support/host_gate.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
@@ -141,7 +141,7 @@ TEST_CASE("the gather waits for a gated producer, and reads poison without the g
     run(2, [](local::communicator& comm, host::stream_ref producer, host::stream_ref on, host::stream_ref consumer) {
         for (const bool guarded_call : {false, true}) {
             std::vector<float> shard(64, poison), full(128), seen(128, 0.0f);
-            const gate closed;
+            const host_gate closed;
             closed.close(producer);
             producer.enqueue([&, rank = comm.rank()] {
                 for (uint64_t i = 0; i < 64; ++i) shard[i] = value(rank, i);
@@ -170,7 +170,7 @@ TEST_CASE("each of several producers is waited for")
         const host::stream second;
         for (const bool both : {false, true}) {
             std::vector<float> shard(64, poison), full(128);
-            const gate closed;
+            const host_gate closed;
             closed.close(second);
             const auto write = [&, rank = comm.rank()](uint64_t from) {
                 for (uint64_t i = from; i < from + 32; ++i) shard[i] = value(rank, i);
@@ -201,7 +201,7 @@ TEST_CASE("a consumer reads behind the gather, and before it where it is not nam
         for (const bool named : {false, true}) {
             std::vector<float> shard(64), full(128, poison), seen(128);
             for (uint64_t i = 0; i < 64; ++i) shard[i] = value(comm.rank(), i);
-            const gate closed;
+            const host_gate closed;
             closed.close(on);
             auto done = named ? copy_then_all_gather(shard, full, comm, on, {}, {on, consumer})
                               : copy_then_all_gather(shard, full, comm, on, {}, {on});
@@ -229,7 +229,7 @@ TEST_CASE("work that a producer gets after the call is not waited for")
     run(2, [](local::communicator& comm, host::stream_ref producer, host::stream_ref on, host::stream_ref consumer) {
         std::vector<float> shard(8), full(16);
         for (uint64_t i = 0; i < 8; ++i) shard[i] = value(comm.rank(), i);
-        const gate closed;
+        const host_gate closed;
         copy_then_all_gather(shard, full, comm, on, {producer}, {consumer});
         closed.close(producer);
         consumer.synchronize(soon_ms);
@@ -254,7 +254,7 @@ TEST_CASE("a guarded shard is not overwritten under the gather that reads it")
             };
             write(1);
             producer.synchronize(soon_ms);
-            const gate closed;
+            const host_gate closed;
             closed.close(on);
             auto done = guarded_shard ? copy_then_all_gather(shard, full, comm, on, {}, {})
                                       : copy_then_all_gather(shard.memory(), full, comm, on, {producer}, {});
@@ -283,7 +283,7 @@ TEST_CASE("a guarded destination is not overwritten under its reader")
         }
         guarded<device, float> full(128);
         copy_then_all_gather(first, full, comm, on, {}, {}).synchronize(soon_ms);
-        const gate closed;
+        const host_gate closed;
         closed.close(consumer);
         full.read(consumer, [&](view<const float> data) {
             consumer.enqueue([&seen, data] { seen.assign(data.begin(), data.end()); });
@@ -309,7 +309,7 @@ TEST_CASE("a retained shard is copied behind the gather that still reads it, on 
             second[i] = value(comm.rank(), i, 2);
         }
         guarded<device, float> shard(64);
-        const gate closed;
+        const host_gate closed;
         closed.close(on);
         auto a = copy_then_all_gather(first, one, comm, on, {}, {}, {.shard = &shard});
         auto b = copy_then_all_gather(second, two, comm, other, {}, {}, {.shard = &shard});
@@ -464,7 +464,7 @@ TEST_CASE("a handle has deadlines, and surfaces what the work left")
 {
     run(1, [](local::communicator& comm, host::stream_ref, host::stream_ref on, host::stream_ref) {
         std::vector<float> source(4), full(4);
-        const gate closed;
+        const host_gate closed;
         closed.close(on);
         auto done = copy_then_all_gather(source, full, comm, on, {}, {});
         const auto late = refusal([&] { done.synchronize(20); });

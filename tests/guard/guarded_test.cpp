@@ -11,7 +11,7 @@
 #include <collprobe/device/host.hpp>
 #include <collprobe/guard/guarded.hpp>
 
-#include "support/gate.hpp"
+#include "support/host_gate.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
@@ -44,7 +44,7 @@ TEST_CASE("a reader waits for the writer on another stream")
     const host::stream a, b;
     buffer data(16);
     fill(data, a, 1);
-    const gate closed;
+    const host_gate closed;
     closed.close(a);
     fill(data, a, 2);
     std::vector<float> seen;
@@ -63,7 +63,7 @@ TEST_CASE("readers do not wait for each other, nor accesses of disjoint parts")
     buffer data(16);
     fill(data, a, 1);
     a.synchronize(soon_ms);
-    const gate closed;
+    const host_gate closed;
     closed.close(a);
     data.read(a, [](view<const float>) {});
     CHECK(read(data, b) == 1);
@@ -77,7 +77,7 @@ TEST_CASE("readers do not wait for each other, nor accesses of disjoint parts")
     b.synchronize(soon_ms);
     a.synchronize(soon_ms);
 
-    const gate again;
+    const host_gate again;
     again.close(a);
     data.write(0, 8, a, [&](view<float> part) { device::fill(a, part, 3.0f); });
     data.write(8, 8, b, [&](view<float> part) { device::fill(b, part, 4.0f); });
@@ -110,7 +110,7 @@ TEST_CASE("a release comes behind everything, and the destructor waits or gives 
     const watchdog guard("the test", 60);
     const host::stream a, b;
     {
-        const gate closed;
+        const host_gate closed;
         buffer data(16);
         fill(data, a, 1);
         a.synchronize(soon_ms);
@@ -124,7 +124,7 @@ TEST_CASE("a release comes behind everything, and the destructor waits or gives 
         b.synchronize(soon_ms);
         data.synchronize(soon_ms);
     }
-    const gate closed;
+    const host_gate closed;
     {
         buffer given_up(16, 10);
         closed.close(a);
@@ -140,7 +140,7 @@ TEST_CASE("what threw while it enqueued still counts as an access")
     const host::stream a, b;
     buffer data(16);
     fill(data, b, 1);
-    const gate closed;
+    const host_gate closed;
     closed.close(a);
     CHECK_THROWS_AS(data.write(a, [&](view<float> all) {
         device::fill(a, all, 2.0f);

@@ -15,7 +15,7 @@ namespace collprobe::testing {
 
 /// Stops a host stream until it is opened: what is enqueued behind it runs no earlier, which makes a lost race
 /// certain instead of likely. A gate that nobody opens ends the process.
-class gate {
+class host_gate {
 public:
     /// Everything enqueued on `on` from now on waits for `open`.
     void close(host::stream_ref on) const
@@ -35,9 +35,9 @@ public:
         }
         state_->opened.notify_all();
     }
-    gate() = default;
-    gate(const gate&) = delete;
-    ~gate() { open(); }
+    host_gate() = default;
+    host_gate(const host_gate&) = delete;
+    ~host_gate() { open(); }
 
 private:
     struct state {
