@@ -15,7 +15,7 @@ int main()
     local::run(4, [](local::communicator& world) { // four ranks, a thread each
         std::vector<float> gradient(1000), average(1000);
         host::stream stream; // asynchronous, as a cudaStream_t is
-        probed comm(world); // wraps a communicator, is one itself
+        probed comm{world}; // wraps a communicator, is one itself
         for (unsigned i = 0; i < 1000; ++i) gradient[i] = float((i * 7919u + unsigned(world.rank()) * 31u) % 101u);
         if (world.rank() == 2) gradient[17] = std::numeric_limits<float>::quiet_NaN();
 

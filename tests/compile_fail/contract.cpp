@@ -3,10 +3,12 @@
 #include <vector>
 
 #include <collprobe/comm/local.hpp>
+#include <collprobe/probe/probed.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
 // compile_fail rounds_but_shall_not_depend_on_order: contract_holds_for<.*evaluated to
 // compile_fail narrower_than_the_terms: contract_holds_for<.*evaluated to
+// compile_fail wrapped_the_wrong_way_round: a communicator that cannot be moved cannot be wrapped
 // compile_fail two_accumulators: a contract names at most one accumulator
 
 using namespace collprobe;
@@ -30,6 +32,11 @@ int main()
 #endif
 #if defined(SECTION_narrower_than_the_terms)
     sum<contract<size_invariant, accumulation::float32>, double>({});
+#endif
+    probed inner{reproducible{local::group(1).communicator(0)}};
+#if defined(SECTION_wrapped_the_wrong_way_round)
+    probed probe{local::group(1).communicator(0)};
+    reproducible outer{probe};
 #endif
 #if defined(SECTION_two_accumulators)
     sum<contract<size_invariant, accumulation::float32, accumulation::float64>, float>({});

@@ -217,6 +217,11 @@ TEST_CASE("integers, extrema and data movement are the communicator's own")
             = plain.all_reduce(view<const float>(values), view<float>(values), reduction::product, stream);
         stream.synchronize(soon_ms);
         require(native.level == reproducibility::unspecified && native.roundings_per_element == 2, "wrong outcome");
+        // Each value times 1/n is one more.
+        const reduction_outcome average
+            = plain.all_reduce(view<const float>(values), view<float>(values), reduction::average, stream);
+        stream.synchronize(soon_ms);
+        require(average.roundings_per_element == 5, "wrong roundings of an average");
     }));
 }
 
@@ -284,6 +289,21 @@ TEST_CASE("a bad argument is named on its rank, told to the peers, and nothing i
             [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
                 comm.all_reduce(view<const float>(memory).part(0, 8), view<float>(memory).part(16, 8), reduction::sum,
                     stream, {.leaves = 0});
+            }},
+        {"leaves is 9223372036854775808",
+            [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
+                comm.all_reduce(view<const float>(memory).part(0, 8), view<float>(memory).part(16, 8), reduction::sum,
+                    stream, {.leaves = uint64_t{1} << 63});
+            }},
+        {"leaves is 1431655766: with 3 ranks", // 2^32 terms and 2
+            [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
+                comm.reduce_scatter(view<const float>(memory).part(0, 0), view<float>(memory).part(16, 0),
+                    reduction::sum, stream, {.leaves = 1431655766});
+            }},
+        {"send has 0 elements", // 2^62 * 4 is 0 in 64 bits
+            [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
+                comm.all_reduce(view<const float>(memory.data(), 0), view<float>(memory.data(), uint64_t{1} << 62),
+                    reduction::sum, stream, {.leaves = 4});
             }},
         {"scratch_bytes is 448: 3 ranks with 16 leaves need",
             [](exact_local& comm, host::stream& stream, std::vector<float>& memory) {
@@ -358,6 +378,10 @@ TEST_CASE("what no contract covers is unsupported, and the communicator goes on"
             any_order.reduce_scatter(
                 in, out.part(4 * static_cast<uint64_t>(world.rank()), 4), reduction::sum, stream);
         }), "fixed point, reduce_scatter");
+        require(unsupported([&] { exact_local(world, {}, {.algorithm = reduction_algorithm::native}); }),
+            "a contract on the communicator's own sums");
+        reproducible<local::communicator, contract<reproducibility::unspecified>>(
+            world, {}, {.algorithm = reduction_algorithm::native});
         // A sum of halves in fp64 is exact up to 8192 terms.
         reproducible halves(world, contract<reproducibility::correctly_rounded, accumulation::float64>{},
             {.scratch_bytes = 1 << 20});
@@ -369,6 +393,92 @@ TEST_CASE("what no contract covers is unsupported, and the communicator goes on"
         comm.all_reduce(in, out, reduction::sum, stream);
         stream.synchronize(soon_ms);
         require(memory[7] == 4.0f && static_cast<float>(one[0]) == 8192.0f, "the control");
+    }));
+}
+
+namespace {
+
+/// A communicator of floats that has no reduce-scatter and does not add integers.
+struct few_calls {
+    using device = host::device;
+    local::communicator world;
+    int rank() const noexcept { return world.rank(); }
+    int size() const noexcept { return world.size(); }
+    void all_reduce(view<const float> send, view<float> receive, reduction operation, host::stream_ref on, call_site where)
+    {
+        world.all_reduce(send, receive, operation, on, where);
+    }
+    void all_gather(view<const float> send, view<float> receive, host::stream_ref on, call_site where)
+    {
+        world.all_gather(send, receive, on, where);
+    }
+    void all_to_all(view<const float> send, view<float> receive, host::stream_ref on, call_site where)
+    {
+        world.all_to_all(send, receive, on, where);
+    }
+};
+
+} // namespace
+
+TEST_CASE("a communicator of few calls keeps a contract with those it has, and is asked for no others")
+{
+    CHECK_NOTHROW(local_provider{2}.run([](local::communicator& world) {
+        using any_order = contract<reproducibility::order_invariant>;
+        host::stream stream;
+        std::vector<float> values(5000, 1.5f);
+        reproducible comm{few_calls{world}, any_order{}, {.scratch_bytes = 4096}};
+        static_assert(has_all_reduce<decltype(comm), float> && !has_reduce_scatter<decltype(comm), float>);
+        comm.all_reduce(view<const float>(values), view<float>(values), reduction::sum, stream);
+        stream.synchronize(soon_ms);
+        require(values[4999] == 3.0f, "wrong sum");
+        reproducible fixed{few_calls{world}, any_order{}, {.algorithm = reduction_algorithm::fixed_point}};
+        bool refused = false;
+        try {
+            fixed.all_reduce(view<const float>(values), view<float>(values), reduction::sum, stream);
+        } catch (const error& failure) {
+            refused = failure.code() == status::unsupported && has(failure, "adds integers");
+        }
+        require(refused, "fixed point without sums of integers");
+    }));
+}
+
+TEST_CASE("automatic adds in every rank only what is small, leaves included")
+{
+    for (const int ranks : {1, 2, 4}) {
+        CHECK_NOTHROW(local_provider{ranks}.run([&](local::communicator& world) {
+            host::stream stream;
+            reproducible comm{world, contract<reproducibility::size_invariant>{}, {.one_shot_bytes = 16384}};
+            std::vector<float> send(40'000, 1.0f), receive(40'000);
+            const auto chosen = [&](uint64_t count, uint64_t leaves) {
+                const reduction_outcome outcome = comm.all_reduce(view<const float>(send).part(0, count * leaves),
+                    view<float>(receive).part(0, count), reduction::sum, stream, {.leaves = leaves});
+                stream.synchronize(soon_ms);
+                return outcome.algorithm;
+            };
+            const uint64_t most = 16384 / 4 / static_cast<uint64_t>(ranks);
+            const reduction_algorithm large
+                = ranks == 1 ? reduction_algorithm::one_shot : reduction_algorithm::exchange;
+            require(chosen(most, 1) == reduction_algorithm::one_shot, "small");
+            require(chosen(most / 2, 2) == reduction_algorithm::one_shot, "small leaves");
+            require(chosen(most + 1, 1) == large, "large");
+            require(chosen(most / 2 + 1, 2) == large, "large leaves");
+        }));
+    }
+}
+
+TEST_CASE("scratch memory grows with the ranks where the caller does not say how much")
+{
+    CHECK_NOTHROW(local_provider{24}.run([](local::communicator& world) {
+        host::stream stream;
+        std::vector<float> values(250'000, 1.0f); // 1 MB: a third of half of 6 MiB holds it, of 4 MiB not
+        const auto calls = [&](reproducible_options options) {
+            reproducible comm{world, contract<reproducibility::size_invariant>{}, options};
+            const reduction_outcome sum
+                = comm.all_reduce(view<const float>(values), view<float>(values), reduction::average, stream);
+            stream.synchronize(soon_ms);
+            return sum.collectives;
+        };
+        require(calls({}) < calls({.scratch_bytes = 4 << 20}), "as many pieces as with 4 MiB");
     }));
 }
 

@@ -20,11 +20,16 @@ namespace collprobe {
 /// Everything not replaced behaves, fails and costs as that of the wrapped communicator.
 template <communicator Comm>
 class adaptor {
+    static_assert(std::is_move_constructible_v<Comm>,
+        "a communicator that cannot be moved cannot be wrapped: make it the outermost, as in probed{reproducible{world}}");
+
 public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Takes the communicator over: a handle, or a borrowed reference of it.
+    /// Takes the communicator over: a handle, or a borrowed reference of it. (Of one that owns what it stands for,
+    /// `nccl::communicator` or `mpi::communicator`, make a `communicator_ref`, or move it here. In braces:
+    /// `probed comm(reproducible(world));` declares a function.)
     explicit adaptor(Comm comm) : comm_(std::move(comm)) {}
 
     int rank() const noexcept { return comm_.rank(); }

@@ -26,6 +26,7 @@
 #include <collprobe/probe/probe_options.hpp>
 #include <collprobe/probe/statistics.hpp>
 #include <collprobe/record.hpp>
+#include <collprobe/reduce/contract.hpp>
 #include <collprobe/view.hpp>
 
 namespace collprobe {
@@ -112,6 +113,35 @@ public:
         around<T>({.call = collective::reduce_scatter, .operation = operation, .count = send.count()}, send,
             receive, false, stream, where,
             [&] { comm_.reduce_scatter(send, receive, operation, stream, where); });
+    }
+
+    /// Reductions with leaves or a Gram matrix, where the wrapped communicator has them. Several leaves are
+    /// one bucket: it is looked at for what is not finite and for results that differ, but counts as no gradient,
+    /// for the rank's gradient is their sum, which nobody has.
+    template <element T>
+        requires has_all_reduce_with_extras<Comm, T>
+    reduction_outcome all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
+    {
+        const bool survives = static_cast<const void*>(send.data()) != receive.data();
+        reduction_outcome outcome;
+        around<T>({.call = collective::all_reduce, .operation = operation, .count = send.count(),
+                      .has_leaves = extras.leaves != 1},
+            send, receive, survives, stream, where,
+            [&] { outcome = comm_.all_reduce(send, receive, operation, stream, extras, where); });
+        return outcome;
+    }
+    template <element T>
+        requires has_reduce_scatter_with_extras<Comm, T>
+    reduction_outcome reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
+    {
+        reduction_outcome outcome;
+        around<T>({.call = collective::reduce_scatter, .operation = operation, .count = send.count(),
+                      .has_leaves = extras.leaves != 1},
+            send, receive, false, stream, where,
+            [&] { outcome = comm_.reduce_scatter(send, receive, operation, stream, extras, where); });
+        return outcome;
     }
 
     template <element T>

@@ -21,28 +21,19 @@
 namespace collprobe {
 
 struct reproducible_options {
-    /// Memory on the device for terms on their way. A larger buffer is reduced in pieces that fit half of it.
-    std::uint64_t scratch_bytes = std::uint64_t{4} << 20;
+    /// Memory on the device for terms on their way. A larger buffer is reduced in pieces that fit half of it, of
+    /// which each message carries 1/n. 0: 256 KiB a rank, but at least 4 MiB.
+    std::uint64_t scratch_bytes = 0;
+    /// Of a contract; without one (`unspecified`) all sums are `native`.
     reduction_algorithm algorithm = reduction_algorithm::automatic;
     /// `automatic` gathers everything everywhere if all terms of a call together are at most this many bytes.
     std::uint64_t one_shot_bytes = 64 << 10;
 };
 
-/// What a single reduction may have beside its buffers.
-struct reduction_extras {
-    /// How many leaves (micro-batch gradients) each rank sends: `send` has them one after the other. A sum is over
-    /// all leaves of all ranks, an average over their number. With equal leaves, dealt out in equal runs, the
-    /// result's bits do not depend on how many ranks there are, from `size_invariant` on.
-    std::uint64_t leaves = 1;
-    /// Adds this rank's part of the Gram matrix of the ranks' buffers to it, as `accumulate_gram` does, from the
-    /// same pass over the terms: n x n in device memory. Of an exchange with one leaf.
-    view<double> gram = {};
-};
-
 /// A communicator whose floating-point sums and averages keep a contract. It satisfies the communicator
 /// concept and forwards everything else: integer reductions (they are exact), min and max, and data movement.
 ///
-///     reproducible comm(world, contract<reproducibility::correctly_rounded>{});
+///     reproducible comm{world, contract<reproducibility::correctly_rounded>{}};
 ///     comm.all_reduce(gradient, view(average), reduction::average, stream);
 ///
 /// The terms travel in the element type to a rank that adds them all, in the order of the ranks and their
@@ -52,7 +43,7 @@ struct reduction_extras {
 ///
 /// Algorithms (`reproducible_options::algorithm`): `exchange` sends 2 S (n-1)/n bytes a rank for S bytes of
 /// buffer, as many as a ring, and (leaves + 1) S (n-1)/n with leaves. `one_shot` sends leaves * S (n-1) in half
-/// the messages; `automatic` takes it for 2 ranks and for small buffers. Both give the same bits.
+/// the messages, but every rank adds everything; `automatic` takes it for small buffers. Both give the same bits.
 /// `fixed_point` leaves the movement to the communicator's own all-reduce, of 9 bytes an element (12 for
 /// double), whatever the number of leaves; its contract is `order_invariant`. Its error: each of N terms is
 /// rounded to a multiple of 2^(2 + ceil(log2 N) - 63) of the largest power of two that is at most the largest
@@ -89,18 +80,26 @@ public:
     }();
 
     /// Takes the communicator over (a handle or a borrowed reference of it) and allocates the scratch memory.
-    /// \throws error `invalid_argument` if `scratch_bytes` is too small for one leaf of each rank.
+    /// \throws error `invalid_argument` if `scratch_bytes` is too small for one leaf of each rank; `unsupported` for
+    ///   the algorithm `native` with a contract, which it would not keep.
     explicit reproducible(Comm comm, Contract = {}, reproducible_options options = {},
         call_site where = call_site::current())
         : base_type(std::move(comm)), options_(options)
     {
+        if (options_.scratch_bytes == 0) options_.scratch_bytes = default_scratch_bytes();
+        if (Contract::level != reproducibility::unspecified && options_.algorithm == reduction_algorithm::native) {
+            fail(status::unsupported, "reproducible",
+                std::string("the algorithm native is what the communicator does: it does not keep the contract ")
+                    + name(Contract::level),
+                where);
+        }
         if (options_.scratch_bytes < least_memory(1)) {
             fail(status::invalid_argument, "reproducible", too_little_memory(1), where);
         }
         const auto scope = detail::enter_device(comm_);
-        memory_ = new detail::reduce_memory<device>(options.scratch_bytes);
+        memory_ = new detail::reduce_memory<device>(options_.scratch_bytes);
     }
-    /// Adaptors stack: `probed(reproducible(world))` takes it over. `other` can only be destroyed.
+    /// Adaptors stack: `probed{reproducible{world}}` takes it over. `other` can only be destroyed.
     reproducible(reproducible&& other) noexcept
         : base_type(static_cast<base_type&&>(other)),
           options_(other.options_),
@@ -124,7 +123,7 @@ public:
     reduction_outcome all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
         stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
     {
-        const job<T> what{collective::all_reduce, send, receive, operation, receive.count(), extras, where};
+        const job<collective::all_reduce, T> what{send, receive, operation, receive.count(), extras, where};
         if constexpr (floating_element<T>) {
             if (is_ours(what)) return reduce(what, stream);
         }
@@ -149,8 +148,8 @@ public:
         reduction operation, stream_ref stream, const reduction_extras& extras,
         call_site where = call_site::current())
     {
-        const job<T> what{
-            collective::reduce_scatter, send, receive, operation, receive.count() * ranks(), extras, where};
+        const job<collective::reduce_scatter, T> what{
+            send, receive, operation, receive.count() * ranks(), extras, where};
         if constexpr (floating_element<T>) {
             if (is_ours(what)) return reduce(what, stream);
         }
@@ -167,9 +166,9 @@ public:
     }
 
 private:
-    template <element T>
+    template <collective Call, element T>
     struct job {
-        collective call;
+        static constexpr collective call = Call;
         view<const T> send;
         view<T> receive;
         reduction operation;
@@ -181,12 +180,10 @@ private:
     std::uint64_t ranks() const noexcept { return static_cast<std::uint64_t>(comm_.size()); }
 
     /// Sums are this object's affair; so is refusing what no contract covers.
-    template <floating_element T>
-    bool is_ours(const job<T>& what) const
+    template <collective Call, floating_element T>
+    bool is_ours(const job<Call, T>& what) const
     {
-        if (Contract::level == reproducibility::unspecified || options_.algorithm == reduction_algorithm::native) {
-            return false;
-        }
+        if (Contract::level == reproducibility::unspecified) return false;
         if (what.operation == reduction::product) {
             fail(status::unsupported, name(what.call),
                 "a product of floating-point numbers depends on its order: there is no contract for it", what.where);
@@ -194,30 +191,31 @@ private:
         return what.operation == reduction::sum || what.operation == reduction::average;
     }
 
-    template <element T>
-    void require_plain(const job<T>& what) const
+    template <collective Call, element T>
+    void require_plain(const job<Call, T>& what) const
     {
         if (what.extras.leaves == 1 && what.extras.gram.empty()) return;
         fail(status::unsupported, name(what.call),
             "leaves and a Gram matrix come with sums and averages under a contract only", what.where);
     }
 
-    template <element T>
-    reduction_outcome forwarded(const job<T>& what, std::uint64_t ring_bytes) const noexcept
+    template <collective Call, element T>
+    reduction_outcome forwarded(const job<Call, T>& what, std::uint64_t ring_bytes) const noexcept
     {
         const bool exact = !floating_element<T> || what.operation == reduction::min || what.operation == reduction::max;
-        const bool rounds = floating_element<T> && !exact;
+        const std::uint64_t combined = ranks() - 1;
+        const bool scaled = what.operation == reduction::average && combined != 0;
         return {.level = exact ? reproducibility::correctly_rounded : reproducibility::unspecified,
             .algorithm = reduction_algorithm::native,
             .in = accumulation::native,
             .terms = ranks(),
-            .roundings_per_element = rounds ? ranks() - 1 : 0,
-            .bytes_sent = ring_bytes / ranks() * (ranks() - 1),
+            .roundings_per_element = exact ? 0 : combined + (scaled ? ranks() : 0),
+            .bytes_sent = ring_bytes / ranks() * combined,
             .collectives = 1};
     }
 
-    template <floating_element T>
-    reduction_outcome reduce(const job<T>& what, stream_ref stream)
+    template <collective Call, floating_element T>
+    reduction_outcome reduce(const job<Call, T>& what, stream_ref stream)
     {
         constexpr accumulation in = Contract::template accumulator<T>;
         check_arguments(what, stream);
@@ -232,22 +230,24 @@ private:
             .roundings_per_element = in == accumulation::native ? terms - 1 + (divisor != 1) : 1};
 
         detail::enqueue_marked(done, stream, [&] {
-            if (how == reduction_algorithm::fixed_point) {
-                using fixed = detail::fixed_point<T, Comm>;
-                fixed::all_reduce(comm_, memory, what.send.data(), what.leaf_count, leaves, divisor, what.receive,
-                    stream, what.where);
-                outcome.level = reproducibility::order_invariant;
-                outcome.in = accumulation::exact;
-                outcome.roundings_per_element = 1;
-                outcome.collectives = 2 * fixed::pieces(memory, what.leaf_count);
-                outcome.bytes_sent = 2 * fixed::element_bytes * what.leaf_count / ranks() * (ranks() - 1);
-                return;
+            if constexpr (Call == collective::all_reduce && has_fixed_point<T>) {
+                if (how == reduction_algorithm::fixed_point) {
+                    using fixed = detail::fixed_point<T, Comm>;
+                    fixed::all_reduce(comm_, memory, what.send.data(), what.leaf_count, leaves, divisor, what.receive,
+                        stream, what.where);
+                    outcome.level = reproducibility::order_invariant;
+                    outcome.in = accumulation::exact;
+                    outcome.roundings_per_element = 1;
+                    outcome.collectives = 2 * fixed::pieces(memory, what.leaf_count);
+                    outcome.bytes_sent = 2 * fixed::element_bytes * what.leaf_count / ranks() * (ranks() - 1);
+                    return;
+                }
             }
             using moves = detail::exchange<in, T, Comm>;
             moves work(comm_, memory, {what.send.data(), what.leaf_count, leaves, divisor, what.extras.gram},
                 stream, what.where);
             if (what.leaf_count != 0) {
-                if (what.call == collective::reduce_scatter) work.reduce_scatter(what.receive);
+                if constexpr (Call == collective::reduce_scatter) work.reduce_scatter(what.receive);
                 else if (how == reduction_algorithm::one_shot) work.all_reduce_at_once(what.receive);
                 else work.all_reduce(what.receive);
             }
@@ -275,18 +275,24 @@ private:
         return memory.done;
     }
 
-    template <floating_element T>
-    reduction_algorithm choose(const job<T>& what) const
+    template <collective Call, floating_element T>
+    reduction_algorithm choose(const job<Call, T>& what) const
     {
-        if (what.call == collective::reduce_scatter) return reduction_algorithm::exchange;
+        if (Call == collective::reduce_scatter) return reduction_algorithm::exchange;
         if (options_.algorithm != reduction_algorithm::automatic) return options_.algorithm;
+        // With 2 ranks it sends no more for a larger buffer either, but an exchange halves the additions.
         const bool small = what.send.size_bytes() <= options_.one_shot_bytes / ranks();
-        const bool at_once = what.extras.gram.empty() && (ranks() <= 2 || small);
+        const bool at_once = what.extras.gram.empty() && (ranks() == 1 || small);
         return at_once ? reduction_algorithm::one_shot : reduction_algorithm::exchange;
     }
 
+    /// Whether integers can be had that a sum in fixed point takes, and a contract that it keeps.
     template <floating_element T>
-    void check_arguments(const job<T>& what, stream_ref stream)
+    static constexpr bool has_fixed_point = Contract::level <= reproducibility::order_invariant
+        && has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, detail::exponent_code<T>>;
+
+    template <collective Call, floating_element T>
+    void check_arguments(const job<Call, T>& what, stream_ref stream)
     {
         const char* const call = name(what.call);
         const std::uint64_t leaves = what.extras.leaves;
@@ -308,14 +314,20 @@ private:
             }
         }
         if (leaves == 0) refuse("leaves must be at least 1");
+        if (leaves > 0xffffffff / ranks()) {
+            refuse("leaves is " + std::to_string(leaves) + ": with " + std::to_string(ranks())
+                + " ranks that is more than 2^32 - 1 terms");
+        }
         check_argument(what.send, "send", what, stream);
         check_argument(what.receive, "receive", what, stream);
-        if (what.send.count() != leaves * what.leaf_count) {
+        constexpr bool scatters = Call == collective::reduce_scatter;
+        const std::uint64_t runs = leaves * (scatters ? ranks() : 1); // of as many elements as receive has
+        if (what.send.count() % runs != 0 || what.send.count() / runs != what.receive.count()) {
             refuse("send has " + std::to_string(what.send.count()) + " elements, " + std::to_string(leaves)
                 + " leaves for receive's " + std::to_string(what.receive.count()) + " need "
-                + std::to_string(leaves * what.leaf_count));
+                + std::to_string(runs) + " times as many as receive");
         }
-        const T* const in_place = what.call == collective::all_reduce || what.send.empty()
+        const T* const in_place = !scatters || what.send.empty()
             ? what.send.data()
             : what.send.data() + static_cast<std::uint64_t>(comm_.rank()) * what.receive.count();
         if (what.receive.data() != in_place
@@ -324,7 +336,6 @@ private:
             refuse("send and receive overlap, and not as in place");
         }
         const std::uint64_t terms = ranks() * leaves;
-        if (terms > 0xffffffff) refuse("more than 2^32 - 1 terms");
         constexpr accumulation in = Contract::template accumulator<T>;
         if (strongest<T>(in, terms) < Contract::level) {
             refuse(std::string(name(in)) + " keeps " + name(Contract::level) + " for up to "
@@ -336,10 +347,13 @@ private:
             if (Contract::level > reproducibility::order_invariant) {
                 refuse("fixed_point rounds each term: it does not keep correctly_rounded", status::unsupported);
             }
-            if (what.call == collective::reduce_scatter) {
-                refuse("fixed_point is an algorithm of all_reduce", status::unsupported);
+            if (scatters) refuse("fixed_point is an algorithm of all_reduce", status::unsupported);
+            if (!has_fixed_point<T>) {
+                refuse("fixed_point needs a communicator that adds integers", status::unsupported);
             }
-            if (terms > detail::max_fixed_point_terms) refuse("fixed_point adds at most 2^20 - 1 terms", status::unsupported);
+            if (terms > detail::max_fixed_point_terms) {
+                refuse("fixed_point adds at most 2^20 - 1 terms", status::unsupported);
+            }
         }
         if (!what.extras.gram.empty()) {
             if (leaves != 1 || choose(what) != reduction_algorithm::exchange) {
@@ -355,15 +369,15 @@ private:
 
     /// Lets the wrapped communicator refuse a bad buffer, so that its peers hear of it; if it does not, this
     /// object does.
-    template <floating_element T, class View>
-    void check_argument(View buffer, const char* argument, const job<T>& what, stream_ref stream)
+    template <collective Call, floating_element T, class View>
+    void check_argument(View buffer, const char* argument, const job<Call, T>& what, stream_ref stream)
     {
         if constexpr (requires { comm_.check_buffer(buffer, argument, what.call, stream, what.where); }) {
             comm_.check_buffer(buffer, argument, what.call, stream, what.where);
         }
         const bool null = buffer.data() == nullptr && !buffer.empty();
         if (!null && buffer.aligned()) return;
-        if (what.call == collective::all_reduce) {
+        if constexpr (Call == collective::all_reduce) {
             comm_.all_reduce(what.send, what.receive, what.operation, stream, what.where);
         } else {
             comm_.reduce_scatter(what.send, what.receive, what.operation, stream, what.where);
@@ -375,6 +389,11 @@ private:
             what.where);
     }
 
+    std::uint64_t default_scratch_bytes() const noexcept
+    {
+        const std::uint64_t by_ranks = ranks() * (256 << 10);
+        return by_ranks > 4 << 20 ? by_ranks : 4 << 20;
+    }
     std::uint64_t least_memory(std::uint64_t leaves) const noexcept
     {
         return detail::exchange<accumulation::exact, double, Comm>::least_memory(ranks(), leaves);

@@ -94,11 +94,12 @@ struct bucket_call {
     reduction operation = reduction::sum;
     std::uint64_t count = 0;
     bool has_result = false; ///< the result was read
+    bool has_leaves = false; ///< of one result: several gradients of a rank, one after the other
 
-    /// A sum over ranks of gradients, as far as the library can tell.
+    /// A sum over ranks of one gradient each, as far as the library can tell.
     bool is_gradient() const noexcept
     {
-        return (call == collective::all_reduce || call == collective::reduce_scatter)
+        return !has_leaves && (call == collective::all_reduce || call == collective::reduce_scatter)
             && (operation == reduction::sum || operation == reduction::average);
     }
     /// Whether all ranks must receive the same bits.

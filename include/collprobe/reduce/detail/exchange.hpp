@@ -21,7 +21,10 @@ namespace collprobe::detail {
 /// way, and the stream that the sums are on.
 template <class Device>
 struct reduce_memory {
-    explicit reduce_memory(std::uint64_t bytes) : scratch(bytes / 2 / 64 * 64 * 2) { Device::load_kernels(); }
+    explicit reduce_memory(std::uint64_t bytes) : scratch(bytes / 2 / 64 * 64 * 2), gram_sums(Device::parallel_sums)
+    {
+        Device::load_kernels();
+    }
 
     view<unsigned char> slot(int which) const noexcept
     {
@@ -30,6 +33,7 @@ struct reduce_memory {
     std::uint64_t slot_bytes() const noexcept { return scratch.size() / 2; }
 
     typename Device::template buffer<unsigned char> scratch;
+    typename Device::template buffer<double> gram_sums; ///< of the parts of pairs of ranks
     typename Device::stream sums;
     typename Device::event begun;
     typename Device::event arrived[2];
@@ -40,18 +44,24 @@ struct reduce_memory {
     reduce_memory* given_up_before = nullptr;
 };
 
-/// Copies element `offset + i` of each rank's part of a buffer behind each other. A body for `for_each`.
-template <element T>
+/// Copies the first `length` elements of each part of a buffer behind each other. A body for `for_each`: an index is
+/// a block of `width` elements of every part; call it with `blocks()` of them.
+template <element T, int width>
 struct pack_parts {
-    const T* source;
-    std::uint64_t part; ///< elements of a rank's part in the source
-    std::uint64_t offset;
-    std::uint64_t length; ///< how many of them are taken
+    const T* source; ///< where the first part's begin
+    std::uint64_t part; ///< elements from one part to the next
+    std::uint64_t parts;
+    std::uint64_t length;
     T* destination;
 
-    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    COLLPROBE_HD std::uint64_t blocks() const noexcept { return length / width + (length % width != 0 ? 1 : 0); }
+    COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
     {
-        destination[index] = source[index / length * part + offset + index % length];
+        const std::uint64_t first = block * width;
+        const std::uint64_t end = length - first < width ? length : first + width;
+        for (std::uint64_t k = 0; k < parts; ++k) {
+            for (std::uint64_t i = first; i < end; ++i) destination[k * length + i] = source[k * part + i];
+        }
     }
 };
 
@@ -135,8 +145,9 @@ public:
                 for (std::uint64_t leaf = 0; leaf < what_.leaves; ++leaf) {
                     const T* from = what_.send + leaf * what_.leaf_count;
                     if (piece.count != receive.count()) {
-                        device::for_each(on_, run,
-                            pack_parts<T>{from, receive.count(), piece.first, piece.count, packed});
+                        const pack_parts<T, width> pack{
+                            from + piece.first, receive.count(), ranks_, piece.count, packed};
+                        device::for_each(on_, pack.blocks(), pack);
                         from = packed;
                     }
                     exchange_parts(view<const T>(from, run), view<T>(memory(slot) + leaf * run, run));
@@ -181,6 +192,13 @@ private:
     /// `finish`. A buffer of one piece needs no other stream.
     template <class Plan, class Send, class Add, class Finish>
     void run(const Plan& plan, Send send, Add add, Finish finish)
+    {
+        begin_gram();
+        run_pieces(plan, send, add, finish);
+        end_gram();
+    }
+    template <class Plan, class Send, class Add, class Finish>
+    void run_pieces(const Plan& plan, const Send& send, const Add& add, const Finish& finish)
     {
         exchange_plan::piece piece = plan.next({});
         exchange_plan::piece next = plan.next(piece);
@@ -273,11 +291,31 @@ private:
         ++collectives_;
     }
 
-    void add_to_gram(const T* received, std::uint64_t part, stream_ref on)
+    /// Few pairs of ranks are cut into parts, as `accumulate_gram` does: a GPU has room for many sums at a time.
+    void begin_gram()
+    {
+        if (in_parts()) device::fill(on_, gram_sums(), 0.0, where_);
+    }
+    void add_to_gram(const T* received, std::uint64_t length, stream_ref on)
     {
         if (what_.gram.empty()) return;
-        device::sum_each(
-            on, ranks_ * (ranks_ + 1) / 2, pair_dots<T>{received, part, ranks_, 1, what_.gram.data()});
+        device::sum_each(on, pairs() * parts_of_pairs(),
+            pair_dots<T>{received, length, ranks_, parts_of_pairs(), in_parts() ? gram_sums().data() : what_.gram.data()});
+    }
+    void end_gram()
+    {
+        if (!in_parts()) return;
+        device::for_each(on_, pairs(), add_parts{gram_sums().data(), ranks_, parts_of_pairs(), what_.gram.data()});
+    }
+    std::uint64_t pairs() const noexcept { return ranks_ * (ranks_ + 1) / 2; }
+    std::uint64_t parts_of_pairs() const noexcept
+    {
+        return pairs() < device::parallel_sums ? device::parallel_sums / pairs() : 1;
+    }
+    bool in_parts() const noexcept { return !what_.gram.empty() && parts_of_pairs() != 1; }
+    view<double> gram_sums() const noexcept
+    {
+        return view<double>(memory_.gram_sums).part(0, pairs() * parts_of_pairs());
     }
     void sum(const term_rows<T>& rows, T* result, std::uint64_t count, stream_ref on)
     {
