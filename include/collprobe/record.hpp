@@ -166,7 +166,7 @@ constexpr const char* name(report_mode mode) noexcept
 /// `order_meter`.
 struct order_sensitivity {
     std::uint64_t elements = 0; ///< in the sample; 0 if nothing was measured
-    std::uint64_t nonfinite = 0; ///< sampled, but left out: their exact sum is no finite number
+    std::uint64_t nonfinite = 0; ///< sampled, but left out: exact sum, result or the sum of an order is not finite
     std::uint64_t orders = 0; ///< how many orders were compared
     std::uint64_t changed = 0; ///< elements whose bits are not the same in all orders
     std::uint64_t max_ulp_spread = 0; ///< largest distance of the sums of one element in two orders

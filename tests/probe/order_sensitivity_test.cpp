@@ -4,12 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <collprobe/collprobe.hpp>
+
+#include "support/count_allocations.hpp"
 
 using namespace collprobe;
 
@@ -81,8 +86,7 @@ TEST_CASE("the orders are different permutations, the same each time")
 
 TEST_CASE("a sum that no order changes is not sensitive, one that cancels is")
 {
-    const auto orders = sample_orders(4, 8);
-    order_meter<float> meter(4, false, orders);
+    order_meter meter(4, sample_orders(4, 8));
     const float calm[] = {1, 2, 3, 4};
     meter.add(calm, 10.0f);
     CHECK(meter.finish().changed == 0);
@@ -98,14 +102,124 @@ TEST_CASE("a sum that no order changes is not sensitive, one that cancels is")
     CHECK(std::abs(seen.rms_ulp_error - seen.max_ulp_error / std::sqrt(2.0)) < 1e-6 * seen.max_ulp_error);
 }
 
-TEST_CASE("an element whose sum is not finite is counted and left out")
+TEST_CASE("an average is measured as it is added: each term times 1/n")
 {
-    const auto orders = sample_orders(2, 3);
-    order_meter<bfloat16> meter(2, false, orders);
-    const bfloat16 terms[] = {bfloat16::from_bits(0x7f80), bfloat16(1.0f)};
-    meter.add(terms, terms[0]);
+    // By hand, for three ranks: the product of two floats and their sum are exact enough in double to round once.
+    // (Volatile, so that -ffast-math finds nothing to simplify.)
+    const auto rounded = [](double value) {
+        const volatile double exact = value;
+        const volatile float once = static_cast<float>(exact);
+        return static_cast<float>(once);
+    };
+    const auto scaled = [&](float term) { return rounded(double{term} * double{1.0f / 3}); };
+    const auto sum = [&](float a, float b) { return rounded(double{a} + double{b}); };
+    const std::vector<summation_order> orders{permuted_order({0, 1, 2}), permuted_order({2, 1, 0}),
+        permuted_order({0, 2, 1})};
+    order_meter meter(3, orders);
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    int unlike_the_sum = 0;
+    for (int i = 0; i < 200; ++i) {
+        const float x[] = {normal(random), normal(random), normal(random)};
+        const auto changes = [&](float a, float b, float c) {
+            const float all[] = {sum(sum(a, b), c), sum(sum(c, b), a), sum(sum(a, c), b)};
+            return all[0] != all[1] || all[1] != all[2];
+        };
+        const bool expected = changes(scaled(x[0]), scaled(x[1]), scaled(x[2]));
+        unlike_the_sum += expected != changes(x[0], x[1], x[2]) ? 1 : 0;
+        meter.start(reduction::average);
+        meter.add(x, static_cast<float>((double{x[0]} + double{x[1]} + double{x[2]}) / 3));
+        REQUIRE(meter.finish().changed == (expected ? 1 : 0));
+        REQUIRE(meter.finish().max_ulp_error <= 1); // of the average itself, not of the scaled terms
+    }
+    CHECK(unlike_the_sum > 10); // or the test would tell nothing
+
+    const float largest = std::numeric_limits<float>::max();
+    const float overflow_as_sum[] = {largest, largest, largest};
+    meter.start(reduction::average);
+    meter.add(overflow_as_sum, largest);
+    CHECK(meter.finish().elements == 1);
+    meter.start(reduction::sum);
+    meter.add(overflow_as_sum, largest);
     CHECK(meter.finish().elements == 0);
-    CHECK(meter.finish().nonfinite == 1);
+}
+
+TEST_CASE("an element is counted and left out if its exact sum, its result or a sum in any order is not finite")
+{
+    order_meter meter(4, sample_orders(4, 8));
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const float infinity = std::numeric_limits<float>::infinity();
+    const float largest = std::numeric_limits<float>::max();
+    const float fine[] = {1, 2, 3, 4};
+    const float with_nan[] = {1, nan, 3, 4};
+    const float with_infinity[] = {1, -infinity, 3, 4};
+    const float in_one_order[] = {largest, largest, -largest, -largest}; // exactly 0; pairwise infinity - infinity
+    meter.add(with_nan, nan);
+    meter.add(with_infinity, -infinity);
+    meter.add(fine, nan);
+    meter.add(fine, infinity);
+    meter.add(in_one_order, 0.0f);
+    CHECK(meter.finish().elements == 0);
+    CHECK(meter.finish().nonfinite == 5);
+    meter.add(fine, 10.0f);
+    CHECK(meter.finish().elements == 1);
+    CHECK(meter.finish().max_ulp_spread == 0);
+    CHECK(meter.finish().max_ulp_error == 0);
+    CHECK(meter.finish().nonfinite == 5);
+
+    order_meter narrow(2, sample_orders(2, 3));
+    const bfloat16 terms[] = {bfloat16::from_bits(0x7f80), bfloat16(1.0f)};
+    narrow.add(terms, terms[0]);
+    CHECK(narrow.finish().elements == 0);
+    CHECK(narrow.finish().nonfinite == 1);
+}
+
+TEST_CASE("a step whose sampled elements are all left out says so")
+{
+    probe_options options;
+    options.order_sample = 8;
+    step_record seen;
+    local::run(2, [&](local::communicator& world) {
+        host::stream stream;
+        probed comm(world, options);
+        std::vector<float> gradient(100, std::numeric_limits<float>::quiet_NaN()), result(100);
+        comm.all_reduce(gradient, view(result), reduction::average, stream);
+        comm.end_step(0, {}, stream);
+        stream.synchronize(20'000);
+        step_record record;
+        while (comm.poll(record)) {
+            if (world.rank() == 0) seen = record;
+        }
+    });
+    CHECK(seen.order().elements == 0);
+    CHECK(seen.order().nonfinite == 8);
+    CHECK(report::step_table(seen).find("order of the sum: 8 sampled elements left out") != std::string::npos);
+    CHECK(report::json_line("run", seen).find("\"order\":{\"elements\":0,\"nonfinite\":8,") != std::string::npos);
+}
+
+TEST_CASE("judging samples allocates nothing once steps are as large as they get")
+{
+    probe_options options;
+    options.order_sample = 16;
+    local::run(1, [&](local::communicator& world) {
+        host::stream stream;
+        probed comm(world, options);
+        std::vector<float> gradient(100, 1.5f), result(100);
+        std::vector<half> narrow(100, half(0.5f)), narrow_result(100);
+        step_record record;
+        const auto step = [&](std::uint64_t number) {
+            comm.all_reduce(gradient, view(result), reduction::sum, stream);
+            comm.all_reduce(narrow, view(narrow_result), reduction::average, stream);
+            comm.end_step(number, {}, stream);
+            stream.synchronize(20'000);
+            while (!comm.poll(record)) std::this_thread::yield();
+        };
+        for (std::uint64_t i = 0; i < 100; ++i) step(i); // the records that `poll` swaps have all been used
+        const long before = allocations.load();
+        for (std::uint64_t i = 100; i < 120; ++i) step(i);
+        CHECK(allocations.load() == before);
+        CHECK(record.order().elements == 32);
+    });
 }
 
 TEST_CASE("a step measures its sums against the exact ones")

@@ -7,10 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/detail/combine.hpp>
+#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/record.hpp>
+#include <collprobe/sum/detail/partial_sum.hpp>
+#include <collprobe/sum/detail/rounding.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/order.hpp>
 #include <collprobe/sum/ulp.hpp>
@@ -39,43 +43,50 @@ inline std::vector<summation_order> sample_orders(int terms, int orders)
     return tried;
 }
 
-/// Measures, element by element, how much a sum of `T` depends on the order of its terms when each addition
-/// rounds to T, and how far a given result is from the exact one.
+/// Measures, element by element, how much a sum or an average over ranks depends on the order of its terms when
+/// each addition rounds to their type, and how far a given result is from the exact one.
 ///
-/// The spread is that of sums in T over the orders given: what the hops of a ring or a tree do. (A communicator
-/// that adds 16-bit terms in a wider type spreads less than that; the error of its result tells.)
-/// Host only; allocates on construction. Cost of `add`: (orders + 1) * n additions, about 10 ns each.
-template <floating_element T>
+/// The spread is that of what the hops of a ring or a tree do: of an average they add terms that were multiplied by
+/// 1/n, rounded to the type. (A communicator that adds 16-bit terms in a wider type spreads less than that; the
+/// error of its result tells.) The exact one is that of the terms as they are. An element of which the exact
+/// result, the given one or that of any order is NaN or infinite is counted, and left out of all the rest.
+///
+/// Host only. Allocates on construction: 8 bytes a term and order. Cost of `add` with 8 orders of 8, 64 and 256
+/// terms: 0.3, 2.4 and 9 us for float, 0.4, 3.7 and 15 for bfloat16, 1.1, 8 and 33 for half.
 class order_meter {
 public:
-    /// `average`: results to be compared are sums over their number of terms.
-    order_meter(int terms, bool average, const std::vector<summation_order>& orders)
-        : orders_(orders), divisor_(average ? static_cast<std::uint32_t>(terms) : 1)
+    /// Starts as for sums of `terms` terms, which is what each order has to be of.
+    order_meter(int terms, std::vector<summation_order> orders)
+        : orders_(std::move(orders)), terms_(terms), room_(2 * sizeof(double) * static_cast<std::size_t>(terms))
     {
-        record_.orders = orders.size();
+        start(reduction::sum);
     }
 
-    /// Takes in one element: its n terms, and what the communicator made of them.
-    void add(const T* terms, T result)
+    /// Forgets what it took in. `operation` of what comes is `sum` or `average`.
+    void start(reduction operation) noexcept
     {
+        operation_ = operation;
+        squares_ = 0;
+        record_ = {};
+        record_.orders = orders_.size();
+    }
+
+    /// Takes in one element: `terms[i]` is the term of rank i, `result` what the communicator made of them.
+    template <floating_element T, class Terms>
+    void add(const Terms& terms, T result) noexcept
+    {
+        T* const values = reinterpret_cast<T*>(room_.data());
         exact_sum<T> exact;
-        const std::size_t n = orders_.empty() ? 1 : orders_.front().size() + 1;
-        for (std::size_t i = 0; i < n; ++i) exact.add(terms[i]);
-        const T best = exact.round(divisor_);
-        if (!is_finite(best)) {
+        for (int i = 0; i < terms_; ++i) exact.add(values[i] = terms[i]);
+        const T best = exact.round(operation_ == reduction::average ? static_cast<std::uint32_t>(terms_) : 1);
+        const range<T> sums = over_orders(values, best);
+        if (!sums.is_finite || !is_finite(best) || !is_finite(result)) {
             ++record_.nonfinite;
             return;
         }
         ++record_.elements;
-        T lowest = best;
-        T highest = best;
-        for (std::size_t k = 0; k < orders_.size(); ++k) {
-            const T sum = sum_in_order<accumulation::native>(terms, orders_[k]);
-            lowest = k == 0 || detail::less(sum, lowest) ? sum : lowest;
-            highest = k == 0 || detail::less(highest, sum) ? sum : highest;
-        }
-        if (to_bits(lowest) != to_bits(highest)) ++record_.changed;
-        const std::uint64_t spread = ulp_distance(lowest, highest);
+        if (to_bits(sums.lowest) != to_bits(sums.highest)) ++record_.changed;
+        const std::uint64_t spread = ulp_distance(sums.lowest, sums.highest);
         record_.max_ulp_spread = spread > record_.max_ulp_spread ? spread : record_.max_ulp_spread;
         const auto error = static_cast<double>(ulp_distance(result, best));
         record_.max_ulp_error = error > record_.max_ulp_error ? error : record_.max_ulp_error;
@@ -92,8 +103,42 @@ public:
     }
 
 private:
-    const std::vector<summation_order>& orders_;
-    std::uint32_t divisor_;
+    template <class T>
+    struct range {
+        T lowest;
+        T highest;
+        bool is_finite = true;
+    };
+
+    template <floating_element T>
+    range<T> over_orders(T* values, T if_none) const noexcept
+    {
+        const detail::gradual_underflow as_ieee_has_it;
+        return add_in_orders(values, if_none);
+    }
+
+    // Out of the scope that sets the mode of subnormal numbers.
+    template <floating_element T>
+    __attribute__((noinline)) range<T> add_in_orders(T* values, T if_none) const noexcept
+    {
+        using partial = detail::partial_sum<accumulation::native, T>;
+        auto* const sums = reinterpret_cast<partial*>(room_.data() + sizeof(double) * static_cast<std::size_t>(terms_));
+        detail::prepare(operation_, values, values, terms_, terms_);
+        range<T> all{if_none, if_none};
+        for (const summation_order& order : orders_) {
+            const T sum = detail::add_partial_sums(values, order, sums);
+            if (&order == &orders_.front()) all = {sum, sum};
+            all.is_finite = all.is_finite && is_finite(sum);
+            if (detail::less(sum, all.lowest)) all.lowest = sum;
+            if (detail::less(all.highest, sum)) all.highest = sum;
+        }
+        return all;
+    }
+
+    std::vector<summation_order> orders_;
+    int terms_;
+    detail::fixed_array<unsigned char> room_; ///< for the terms, then for partial sums, of whatever type
+    reduction operation_ = reduction::sum;
     double squares_ = 0;
     order_sensitivity record_;
 };

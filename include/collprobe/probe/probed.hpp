@@ -77,7 +77,7 @@ public:
           options_(checked(options, where)),
           form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.alignment == alignment_mode::exact,
               {static_cast<std::uint64_t>(options.order_sample)}},
-          judge_(comm_.size(), options.false_alarms_per_step, options.orders),
+          judge_(comm_.size(), options.false_alarms_per_step, options.order_sample > 0 ? options.orders : 0),
           unread_(static_cast<std::size_t>(options.unread_steps))
     {
         const auto scope = detail::enter_device(comm_);

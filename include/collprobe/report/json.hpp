@@ -188,7 +188,7 @@ inline std::string json_line(std::string_view run, const step_record& record)
     json.key("step").integer(record.step).key("ranks").index(record.ranks);
     detail::write_metrics(
         json, [&](metric which) { return value_of(which, record); }, record.cosine.leave_one_out);
-    if (const order_sensitivity order = record.order(); order.elements != 0) {
+    if (const order_sensitivity order = record.order(); order.elements != 0 || order.nonfinite != 0) {
         json.key("order").open('{');
         json.key("elements").integer(order.elements).key("nonfinite").integer(order.nonfinite);
         json.key("orders").integer(order.orders).key("changed").integer(order.changed);

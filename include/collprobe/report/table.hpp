@@ -152,11 +152,15 @@ inline std::string step_table(const step_record& record)
         }
         text += table.text();
     }
-    if (const order_sensitivity order = record.order(); order.elements != 0) {
+    const order_sensitivity order = record.order();
+    if (order.elements != 0) {
         text += "order of the sum: " + std::to_string(order.changed) + " of " + std::to_string(order.elements)
             + " sampled elements change with it, by up to " + std::to_string(order.max_ulp_spread)
             + " ulp; the result is off by " + short_number(order.rms_ulp_error) + " ulp (rms), "
             + short_number(order.max_ulp_error) + " at most\n";
+    }
+    if (order.nonfinite != 0) {
+        text += "order of the sum: " + std::to_string(order.nonfinite) + " sampled elements left out, not finite\n";
     }
     for (const suspect& named : record.suspects) text += "suspect: " + describe(named) + '\n';
     return text;

@@ -183,12 +183,12 @@ inline summation_order recursive_halving_order(int n)
 
 namespace detail {
 
-// Out of the scope that sets the mode of subnormal numbers.
+// Out of the scope that sets the mode of subnormal numbers. `partial` has room for as many as there are values.
 template <accumulation in, floating_element T>
 __attribute__((noinline)) T add_partial_sums(
-    const T* values, const summation_order& order, std::vector<partial_sum<in, T>>& partial) noexcept
+    const T* values, const summation_order& order, partial_sum<in, T>* partial) noexcept
 {
-    for (std::size_t i = 0; i < partial.size(); ++i) partial[i].start(values[i]);
+    for (std::size_t i = 0; i <= order.size(); ++i) partial[i].start(values[i]);
     for (const addition& step : order) partial[step.into].add(partial[step.from]);
     return partial[order.empty() ? 0 : order.back().into].round();
 }
@@ -204,7 +204,7 @@ T sum_in_order(const T* values, const summation_order& order)
     static_assert(holds<T>(in), "the accumulator is narrower than the element type");
     const detail::gradual_underflow as_ieee_has_it;
     std::vector<detail::partial_sum<in, T>> partial(order.size() + 1);
-    return detail::add_partial_sums(values, order, partial);
+    return detail::add_partial_sums(values, order, partial.data());
 }
 
 } // namespace collprobe

@@ -24,9 +24,10 @@ namespace collprobe::detail {
 /// Allocates only when a step has more buckets than any before it.
 class step_judge {
 public:
-    step_judge(int ranks, double false_alarms_per_step, int orders = 2)
+    /// `orders` to try on each sampled element.
+    step_judge(int ranks, double false_alarms_per_step, int orders = 0)
         : ranks_(ranks),
-          orders_(orders),
+          meter_(ranks, sample_orders(ranks, orders)),
           false_alarms_per_step_(false_alarms_per_step),
           detector_(detector_for(0)),
           holders_(ranks),
@@ -204,30 +205,42 @@ private:
         }
         bucket.order = {};
         if (call.is_gradient() && step.layout().samples != 0) {
-            if (tried_.empty()) tried_ = sample_orders(ranks_, orders_);
             with_floating_type(call.type, [&]<class T>(T) { bucket.order = order_of<T>(step, b, call); });
         }
     }
 
-    /// From the sampled elements that travelled with the messages.
+    /// The terms of a sampled element, or its results, by rank: they travelled with the messages.
     template <floating_element T>
-    order_sensitivity order_of(const gathered_step& step, std::size_t b, const bucket_call& call) const
-    {
-        using bits_type = typename element_traits<T>::bits_type;
-        const message_layout& layout = step.layout();
-        const auto value = [](std::uint64_t word) { return bit_cast<T>(static_cast<bits_type>(word)); };
-        order_meter<T> meter(ranks_, call.operation == reduction::average, tried_);
-        std::vector<T> terms(index(ranks_));
-        for (std::uint64_t i = 0; i < layout.samples; ++i) {
-            const std::uint64_t place = sample_place(i, layout.samples, call.count);
-            if (place >= call.count) break;
-            for (int r = 0; r < ranks_; ++r) terms[index(r)] = value(layout.input_sample(step.message(r), b)[i]);
-            // A reduce-scatter leaves each rank a part.
-            const std::uint64_t part = call.count / index(ranks_);
-            const int holder = call.call == collective::reduce_scatter ? static_cast<int>(place / part) : 0;
-            meter.add(terms.data(), value(layout.result_sample(step.message(holder), b)[i]));
+    struct sampled {
+        const gathered_step& step;
+        std::uint64_t bucket;
+        std::uint64_t sample;
+
+        T operator[](int rank) const noexcept { return value(step.layout().input_sample(step.message(rank), bucket)); }
+        T result(int rank) const noexcept { return value(step.layout().result_sample(step.message(rank), bucket)); }
+
+    private:
+        T value(const std::uint64_t* words) const noexcept
+        {
+            return bit_cast<T>(static_cast<typename element_traits<T>::bits_type>(words[sample]));
         }
-        return meter.finish();
+    };
+
+    template <floating_element T>
+    order_sensitivity order_of(const gathered_step& step, std::size_t b, const bucket_call& call) noexcept
+    {
+        const std::uint64_t samples = step.layout().samples;
+        meter_.start(call.operation);
+        for (std::uint64_t i = 0; i < samples; ++i) {
+            const std::uint64_t place = sample_place(i, samples, call.count);
+            if (place >= call.count) break;
+            // A reduce-scatter leaves each rank a part.
+            const int holder
+                = call.call == collective::reduce_scatter ? static_cast<int>(place / (call.count / index(ranks_))) : 0;
+            const sampled<T> terms{step, b, i};
+            meter_.add(terms, terms.result(holder));
+        }
+        return meter_.finish();
     }
 
     void judge_bucket(const gathered_step& step, std::size_t b, const bucket_call& call, step_record& out)
@@ -378,8 +391,7 @@ private:
     };
 
     int ranks_;
-    int orders_;
-    std::vector<summation_order> tried_; ///< empty until a step has samples
+    order_meter meter_;
     double false_alarms_per_step_;
     std::size_t known_buckets_ = 0;
     outlier_detector detector_;
