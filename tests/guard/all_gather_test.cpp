@@ -369,6 +369,7 @@ TEST_CASE("a stale or empty source is refused by its generation, also at the pee
     CHECK(mentions(outcomes[0].failure(), "stale: it holds generation 1, and 2 is asked for"));
     REQUIRE(outcomes[1].failure());
     CHECK(outcomes[1].failure()->culprits() == std::vector<int>{0});
+    CHECK(mentions(outcomes[1].failure(), "gave a bad argument")); // at once, not by its deadline
 
     run(1, [](local::communicator&, host::stream_ref, host::stream_ref on, host::stream_ref) {
         std::vector<float> full(4);

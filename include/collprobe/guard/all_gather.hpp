@@ -180,7 +180,7 @@ gather_handle<typename Comm::device> copy_then_all_gather(Source&& source, Desti
     using to = element_of<Destination>;
     const gather_item<device, to, from> what{
         gather_buffer<device, const from>(source), gather_buffer<device, to>(destination), options};
-    const detail::gather_plan<Comm, to, from> plan(comm, what, where);
+    const detail::gather_plan<Comm, to, from> plan(comm, what, on, where);
     return detail::run_gathers(comm, 1, [&](std::size_t) -> const auto& { return plan; }, on, producers, consumers, where);
 }
 
@@ -198,7 +198,7 @@ gather_handle<typename Comm::device> copy_then_all_gather(const Items& items, Co
     using plan = detail::gather_plan<Comm, typename item::element_type, typename item::source_type>;
     const item* const first = std::data(items);
     const std::size_t count = std::size(items);
-    const auto plan_of = [&](std::size_t i) { return plan(comm, first[i], where); };
+    const auto plan_of = [&](std::size_t i) { return plan(comm, first[i], on, where); };
     for (std::size_t i = 0; i < count; ++i) {
         const plan one = plan_of(i);
         for (std::size_t j = 0; j < i; ++j) {
@@ -208,7 +208,9 @@ gather_handle<typename Comm::device> copy_then_all_gather(const Items& items, Co
                     + " use the same memory, and one of them writes it",
                 {.call = "copy_then_all_gather", .rank = comm.rank(), .size = comm.size(), .communicator = {},
                     .where = where});
-            if constexpr (requires { comm.refuse(why); }) comm.refuse(why);
+            if constexpr (requires { comm.refuse(why, collective::all_gather, on); }) {
+                comm.refuse(why, collective::all_gather, on);
+            }
             throw why;
         }
     }

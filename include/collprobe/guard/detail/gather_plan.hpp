@@ -31,8 +31,9 @@ public:
     static_assert(!converts || (floating_element<T> && floating_element<Source>),
         "only floating-point elements are converted on their way into an all-gather");
 
-    gather_plan(const Comm& comm, const item& what, call_site where)
-        : comm_(comm), what_(what), where_(where), source_(what.source.memory()), destination_(what.destination.memory())
+    gather_plan(const Comm& comm, const item& what, stream_ref on, call_site where)
+        : comm_(comm), what_(what), on_(on), where_(where), source_(what.source.memory()),
+          destination_(what.destination.memory())
     {
         const auto ranks = static_cast<std::uint64_t>(comm.size());
         check(source_, "source");
@@ -248,12 +249,15 @@ private:
     {
         const error why(status::invalid_argument, message,
             {.call = call, .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where_});
-        if constexpr (requires { comm_.refuse(why); }) comm_.refuse(why);
+        if constexpr (requires { comm_.refuse(why, collective::all_gather, on_); }) {
+            comm_.refuse(why, collective::all_gather, on_);
+        }
         throw why;
     }
 
     const Comm& comm_;
     const item& what_;
+    stream_ref on_;
     call_site where_;
     view<const Source> source_;
     view<T> destination_;
