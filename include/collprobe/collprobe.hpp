@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// All of collprobe that any C++20 compiler can include. No CUDA, NCCL or MPI header is pulled in.
+/// All of collprobe that any C++20 compiler can include, but for what a program uses once, in one file:
+/// comm/bootstrap.hpp, reduce/inspect.hpp and report/inspection.hpp. No CUDA, NCCL or MPI header is pulled in.
 
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>
@@ -35,10 +36,7 @@
 #include <collprobe/probe/statistics.hpp>
 #include <collprobe/record.hpp>
 #include <collprobe/reduce/contract.hpp>
-#include <collprobe/reduce/inspect.hpp>
-#include <collprobe/reduce/inspection.hpp>
 #include <collprobe/reduce/reproducible.hpp>
-#include <collprobe/report/inspection.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/summary.hpp>

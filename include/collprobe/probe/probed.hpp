@@ -15,6 +15,7 @@
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/probe/captured_step.hpp>
+#include <collprobe/probe/detail/measure_orders.hpp>
 #include <collprobe/probe/detail/record_queue.hpp>
 #include <collprobe/probe/detail/step_buffers.hpp>
 #include <collprobe/probe/detail/step_judge.hpp>
@@ -77,7 +78,8 @@ public:
           options_(checked(options, where)),
           form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.alignment == alignment_mode::exact,
               {static_cast<std::uint64_t>(options.order_sample)}},
-          judge_(comm_.size(), options.false_alarms_per_step, options.order_sample > 0 ? options.orders : 0),
+          judge_(comm_.size(), options.false_alarms_per_step),
+          meter_(comm_.size(), sample_orders(comm_.size(), options.order_sample > 0 ? options.orders : 0)),
           unread_(static_cast<std::size_t>(options.unread_steps))
     {
         const auto scope = detail::enter_device(comm_);
@@ -681,6 +683,7 @@ private:
                 report.messages().data(), comm_.size(), seen.buckets, form_.layout);
             require_arrived(step.header(comm_.rank()).step, finished);
             judge_.judge(step, calls, gram, out, finished.where);
+            detail::measure_orders(meter_, step, calls, out);
         } else {
             const detail::summary_parts step = report.summary();
             if (step.keys->step == ~step.keys->step_complement) require_arrived(step.keys->step, finished);
@@ -701,6 +704,7 @@ private:
     probe_options options_;
     detail::step_report::shape form_;
     detail::step_judge judge_;
+    order_meter meter_; ///< of no orders where nothing is sampled
     detail::record_queue unread_;
     std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged yet
     detail::step_memory<device>* memory_ = nullptr; ///< owned, until it must be given up

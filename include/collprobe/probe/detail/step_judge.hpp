@@ -12,7 +12,6 @@
 #include <collprobe/probe/detail/digest_index.hpp>
 #include <collprobe/probe/detail/step_message.hpp>
 #include <collprobe/probe/dispersion.hpp>
-#include <collprobe/probe/order_sensitivity.hpp>
 #include <collprobe/probe/outlier.hpp>
 #include <collprobe/record.hpp>
 #include <collprobe/view.hpp>
@@ -24,10 +23,8 @@ namespace collprobe::detail {
 /// Allocates only when a step has more buckets than any before it.
 class step_judge {
 public:
-    /// `orders` to try on each sampled element.
-    step_judge(int ranks, double false_alarms_per_step, int orders = 0)
+    step_judge(int ranks, double false_alarms_per_step)
         : ranks_(ranks),
-          meter_(ranks, sample_orders(ranks, orders)),
           false_alarms_per_step_(false_alarms_per_step),
           detector_(detector_for(0)),
           holders_(ranks),
@@ -204,43 +201,6 @@ private:
             bucket.pooled_cosine = scratch_.pooled;
         }
         bucket.order = {};
-        if (call.is_gradient() && step.layout().samples != 0) {
-            with_floating_type(call.type, [&]<class T>(T) { bucket.order = order_of<T>(step, b, call); });
-        }
-    }
-
-    /// The terms of a sampled element, or its results, by rank: they travelled with the messages.
-    template <floating_element T>
-    struct sampled {
-        const gathered_step& step;
-        std::uint64_t bucket;
-        std::uint64_t sample;
-
-        T operator[](int rank) const noexcept { return value(step.layout().input_sample(step.message(rank), bucket)); }
-        T result(int rank) const noexcept { return value(step.layout().result_sample(step.message(rank), bucket)); }
-
-    private:
-        T value(const std::uint64_t* words) const noexcept
-        {
-            return bit_cast<T>(static_cast<typename element_traits<T>::bits_type>(words[sample]));
-        }
-    };
-
-    template <floating_element T>
-    order_sensitivity order_of(const gathered_step& step, std::size_t b, const bucket_call& call) noexcept
-    {
-        const std::uint64_t samples = step.layout().samples;
-        meter_.start(call.operation);
-        for (std::uint64_t i = 0; i < samples; ++i) {
-            const std::uint64_t place = sample_place(i, samples, call.count);
-            if (place >= call.count) break;
-            // A reduce-scatter leaves each rank a part.
-            const int holder
-                = call.call == collective::reduce_scatter ? static_cast<int>(place / (call.count / index(ranks_))) : 0;
-            const sampled<T> terms{step, b, i};
-            meter_.add(terms, terms.result(holder));
-        }
-        return meter_.finish();
     }
 
     void judge_bucket(const gathered_step& step, std::size_t b, const bucket_call& call, step_record& out)
@@ -391,7 +351,6 @@ private:
     };
 
     int ranks_;
-    order_meter meter_;
     double false_alarms_per_step_;
     std::size_t known_buckets_ = 0;
     outlier_detector detector_;
