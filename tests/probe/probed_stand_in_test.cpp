@@ -437,7 +437,7 @@ TEST_CASE("a call on a borrowed stream makes no context but that of the communic
     stand_in::forget_contexts();
     std::thread([&] { // its current device is 0
         try {
-            const cuda::stream_ref borrowed(rank.streams[0].get());
+            const cuda::stream_ref borrowed(rank.streams[0].get().get()); // it does not know its device
             comm.end_step(0, {}, borrowed);
             rank.reduce(comm, 0, borrowed);
             comm.end_step(1, {}, borrowed);

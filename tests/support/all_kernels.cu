@@ -49,7 +49,7 @@ void of_sums(gpu::stream_ref stream, T* data)
     of_a_sum<accumulation::exact>(stream, data);
     auto* const codes = reinterpret_cast<detail::exponent_code<T>*>(data);
     auto* const sums = reinterpret_cast<std::int64_t*>(data);
-    gpu::for_each(stream, 1, detail::pack_parts<T, gpu::body_bytes / sizeof(T)>{data, 1, 1, 1, data});
+    gpu::for_each(stream, 1, detail::pack_parts<T, 1>{data, 1, 1, 1, data});
     gpu::for_each(stream, 1, detail::code_exponents<T>{data, 1, 1, codes});
     gpu::for_each(stream, 1, detail::quantise_leaves<T>{data, 1, 1, codes, 1, sums});
     gpu::for_each(stream, 1, detail::dequantise<T>{sums, codes, 1, 1, data});

@@ -45,7 +45,8 @@ struct reduce_memory {
 };
 
 /// Copies the first `length` elements of each part of a buffer behind each other. A body for `for_each`: an index is
-/// a block of `width` elements of every part; call it with `blocks()` of them.
+/// a block of `width` elements of every part (to find the part of an index by division would cost as much as the
+/// copy); call it with `blocks()` of them.
 template <element T, int width>
 struct pack_parts {
     const T* source; ///< where the first part's begin
@@ -58,9 +59,9 @@ struct pack_parts {
     COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
     {
         const std::uint64_t first = block * width;
-        const std::uint64_t end = length - first < width ? length : first + width;
+        const std::uint64_t here = lesser(width, length - first);
         for (std::uint64_t k = 0; k < parts; ++k) {
-            for (std::uint64_t i = first; i < end; ++i) destination[k * length + i] = source[k * part + i];
+            for (std::uint64_t i = first; i < first + here; ++i) destination[k * length + i] = source[k * part + i];
         }
     }
 };
@@ -72,6 +73,7 @@ class exchange {
     using stream_ref = stream_ref_of<Comm>;
     static constexpr std::uint64_t unit = 16 / sizeof(T);
     static constexpr int width = static_cast<int>(device::body_bytes / sizeof(T));
+    static constexpr int packed_at_a_time = static_cast<int>(device::body_bytes / 16); // 1 on a GPU: threads side by side
 
 public:
     struct call {
@@ -145,7 +147,7 @@ public:
                 for (std::uint64_t leaf = 0; leaf < what_.leaves; ++leaf) {
                     const T* from = what_.send + leaf * what_.leaf_count;
                     if (piece.count != receive.count()) {
-                        const pack_parts<T, width> pack{
+                        const pack_parts<T, packed_at_a_time> pack{
                             from + piece.first, receive.count(), ranks_, piece.count, packed};
                         device::for_each(on_, pack.blocks(), pack);
                         from = packed;
