@@ -415,13 +415,13 @@ TEST_CASE("an asynchronous error surfaces at the next call, in check and in a wa
     check_error(outcomes[0], 0, status::device_failure, {}, {"ncclUnhandledCudaError", "illegal memory access"});
 }
 
-TEST_CASE("what NCCL refuses is named; wrong use can be corrected, the rest is final")
+TEST_CASE("what NCCL refuses is named; wrong use of a blocking communicator can be corrected, the rest is final")
 {
     const clean_stand_in clean;
     std::optional<error> misuse;
     std::optional<error> broken;
     std::optional<error> later;
-    run_each_nccl(1, {.name = "dp"}, [&](nccl::communicator& comm) {
+    run_each_nccl(1, {.name = "dp", .mode = blocking_mode::blocking}, [&](nccl::communicator& comm) {
         const cuda::stream stream;
         device_values<float> values(4, 1.0f);
         const auto call = [&] { comm.all_reduce(values.in(), values.out(), reduction::sum, stream); };
@@ -434,8 +434,45 @@ TEST_CASE("what NCCL refuses is named; wrong use can be corrected, the rest is f
         stream.synchronize();
     }, deadline_s);
     check_error(misuse, status::invalid_argument, {"all_reduce", "ncclAllReduce failed: ncclInvalidUsage", "'dp'"});
+    CHECK_FALSE(contains(misuse->what(), "cannot be used any more"));
     check_error(broken, status::device_failure, {"ncclAllReduce failed: ncclSystemError"});
     check_error(later, status::device_failure, {"ncclSystemError"});
+}
+
+TEST_CASE("a non-blocking communicator that NCCL keeps failed after a refusal fails at once")
+{
+    for (const bool in_group : {false, true}) {
+        const clean_stand_in clean;
+        CAPTURE(in_group);
+        std::optional<error> misuse;
+        std::optional<error> later;
+        std::size_t left = 1;
+        run_each_nccl(2, {.name = "dp", .mode = blocking_mode::non_blocking}, [&](nccl::communicator& comm) {
+            if (comm.rank() == 1) return;
+            const cuda::stream stream;
+            device_values<float> values(4, 1.0f);
+            const auto call = [&] { comm.all_reduce(values.in(), values.out(), reduction::sum, stream); };
+            if (in_group) {
+                misuse = error_of([&] {
+                    nccl::group together;
+                    call();
+                    stand_in::fail_next("ncclGroupEnd", ncclInvalidUsage);
+                    together.end();
+                });
+            } else {
+                stand_in::fail_next("ncclAllReduce", ncclInvalidArgument);
+                misuse = error_of(call);
+            }
+            later = error_of(call);
+            left = error_of([&] { (void)comm.release(); }) ? 0 : 1; // it has been ended
+            stream.synchronize();
+        }, deadline_s);
+        CHECK(left == 0);
+        if (in_group) check_error(misuse, status::invalid_argument, {"ncclGroupEnd failed: ncclInvalidUsage"});
+        else check_error(misuse, status::invalid_argument, {"ncclAllReduce failed", "cannot be used any more"});
+        check_error(later, status::device_failure, {"cannot be used any more"});
+        CHECK_FALSE(contains(later->what(), "asynchronously"));
+    }
 }
 
 TEST_CASE("verified calls name who calls something else, and write nothing")

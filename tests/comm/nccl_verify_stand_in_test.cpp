@@ -5,7 +5,9 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <latch>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -41,7 +43,12 @@ std::vector<rank_outcome> run_sums(blocking_mode mode, bool verify, Body body)
         const cuda::stream stream;
         const device_values<float> send(64, 1.0f);
         const device_values<float> receive(64, 0.0f);
-        body(comm, send, receive, stream);
+        try {
+            body(comm, send, receive, stream);
+        } catch (...) { // what was enqueued before still uses the buffers
+            stream.synchronize(testing::soon_ms);
+            throw;
+        }
         world.synchronize(stream);
     }, deadline_s);
 }
@@ -131,5 +138,34 @@ TEST_CASE("verified sums in parts of equal counts are right, and calls of their 
             if (!receive.all(3.0f)) throw std::runtime_error("wrong sum");
         });
         for (const rank_outcome& outcome : outcomes) CHECK_FALSE(outcome.thrown);
+    }
+}
+
+TEST_CASE("the memory of a comparison that hangs outlives the communicator")
+{
+    const clean_stand_in clean;
+    for (const blocking_mode mode : modes) {
+        std::latch gone(1);
+        const auto outcomes = run_each_nccl(2, {.mode = mode}, [&](nccl::communicator& owner) {
+            const cuda::stream stream;
+            const device_values<float> values(8, 1.0f);
+            const nccl::options settings{.timeout_ms = owner.rank() == 0 ? 100 : 10'000, .mode = mode,
+                .abort_on_failure = nccl::abort_policy::never, .verify_calls = true};
+            if (owner.rank() == 0) {
+                const auto late = testing::error_of([&] {
+                    const nccl::communicator_ref comm(owner.native_handle(), settings);
+                    comm.barrier(stream);
+                });
+                gone.count_down();
+                if (!late || late->code() != status::timeout) throw std::runtime_error("no time-out");
+                return;
+            }
+            const nccl::communicator_ref comm(owner.native_handle(), settings);
+            gone.wait();
+            // Comes to the comparison, which writes on both ranks, and makes no call behind it.
+            comm.broadcast(values.in(), values.out(), 5, stream);
+        }, deadline_s);
+        CHECK_FALSE(outcomes[0].thrown);
+        check_failure(outcomes[1], status::invalid_argument, {1}, "root 5");
     }
 }

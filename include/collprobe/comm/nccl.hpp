@@ -103,8 +103,9 @@ public:
         return cuda::device_guard(handle_->device(), where);
     }
     /// Whether a collective called now is enqueued when it returns: not in a group. Who puts work
-    /// behind a collective must ask first.
-    bool collectives_enqueue_at_once() const noexcept { return !in_group(); }
+    /// behind a collective must ask first. One that `ncclGroupStart` has opened is seen as
+    /// `options::watch_groups` says.
+    bool collectives_enqueue_at_once() const noexcept { return !in_group() && !handle_->sees_raw_group(); }
     /// Several collectives as one, until its `end`: for algorithms that know what they put into it.
     [[nodiscard]] group group_scope(call_site where = call_site::current()) const { return group(where); }
     /// Throws what `call` would throw of this stream and buffer: for who reads the buffer first.
@@ -330,7 +331,7 @@ inline ncclUniqueId unique_id(call_site where = call_site::current())
     if (result == ncclSuccess) return id;
     throw error(detail::status_of(result),
         std::string("ncclGetUniqueId failed: ") + detail::name(result) + ", " + ncclGetErrorString(result)
-            + " (NCCL's last error: " + ncclGetLastError(nullptr) + ")",
+            + detail::last_error(nullptr),
         {.call = "nccl::unique_id", .communicator = {}, .where = where});
 }
 
@@ -371,7 +372,7 @@ public:
         const ncclResult_t result = ncclCommInitRankConfig(&created, size, id, rank, &config);
         if (result != ncclSuccess && result != ncclInProgress) {
             std::string message = std::string("ncclCommInitRankConfig failed: ") + detail::name(result) + ", "
-                + ncclGetErrorString(result) + " (NCCL's last error: " + ncclGetLastError(created) + ")";
+                + ncclGetErrorString(result) + detail::last_error(created);
             if (created != nullptr) (void)ncclCommAbort(created);
             throw error(detail::status_of(result), message, origin);
         }

@@ -12,8 +12,8 @@
 
 namespace collprobe::nccl {
 
-/// Whether the calling thread has an `nccl::group` open. Groups that a program opens by
-/// `ncclGroupStart` itself cannot be seen.
+/// Whether the calling thread has an `nccl::group` open. For groups that a program opens by
+/// `ncclGroupStart` itself see `options::watch_groups`.
 inline bool in_group() noexcept { return detail::open_group::here().depth > 0; }
 
 /// Several collectives as one, of one or more communicators: `ncclGroupStart` and, at the end,
@@ -81,7 +81,7 @@ private:
         if (result == ncclSuccess) return;
         throw error(detail::status_of(result),
             std::string(function) + " failed: " + detail::name(result) + ", " + ncclGetErrorString(result)
-                + " (NCCL's last error: " + ncclGetLastError(nullptr) + ")",
+                + detail::last_error(nullptr),
             {.call = call, .communicator = {}, .where = where});
     }
 
@@ -134,6 +134,11 @@ private:
             for (const auto& member : members) {
                 member->fail(
                     {detail::status_of(result), "a group with calls of the communicator failed: " + why, {}});
+            }
+        }
+        else {
+            for (const auto& member : members) {
+                if (member.get() != failed) (void)member->stays_failed("a group with calls of the communicator failed");
             }
         }
         if (failed != nullptr) failed->require_usable(call, where);

@@ -18,6 +18,7 @@
 
 #include <collprobe/comm/detail/call.hpp>
 #include <collprobe/comm/nccl_options.hpp>
+#include <collprobe/comm/nccl_raw_group.hpp>
 #include <collprobe/comm/nccl_types.hpp>
 #include <collprobe/comm/nccl_zero_bytes.hpp>
 #include <collprobe/detail/mutex.hpp>
@@ -25,6 +26,7 @@
 #include <collprobe/detail/thread.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/cuda.hpp>
+#include <collprobe/device/detail/last_use.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/view.hpp>
 
@@ -150,14 +152,16 @@ public:
     handle(const handle&) = delete;
     ~handle()
     {
-        // What is still queued uses the verifier's memory, and freeing waits for the device: if that may
-        // hang, the memory is given up instead.
-        if (verifier_ != nullptr && !hangs_.load()) {
-            try {
-                verifier_->stream.synchronize(1000);
-                delete verifier_;
-            } catch (...) {
-            }
+        // What is still queued uses the verifier's memory, and freeing waits for the device, so for whatever hangs
+        // there.
+        if (verifier_ != nullptr) {
+            if (!hangs_.load() && verifier_idle()) delete verifier_;
+            else collprobe::detail::give_up(verifier_);
+        }
+        for (split_result* each = orphans_.load(); each != nullptr;) {
+            split_result* const next = each->given_up_before;
+            collprobe::detail::give_up(each);
+            each = next;
         }
         delete failure_.load(std::memory_order_acquire);
     }
@@ -251,6 +255,8 @@ public:
         if (due == farewell::abort) abort_now();
         if (due == farewell::end) end(false);
     }
+    /// Whether a group is seen that `ncclGroupStart` has opened on the calling thread (`options::watch_groups`).
+    bool sees_raw_group() noexcept { return settings_.watch_groups && watch_.sees_group(); }
     /// Whether an open group has collected calls of the communicator.
     bool in_open_group() noexcept
     {
@@ -269,22 +275,29 @@ public:
         const std::uint64_t number = splits_++;
         std::pair<ncclComm_t, options> made(nullptr, settings_);
         made.second.name += "/split" + std::to_string(number) + ".color" + std::to_string(color);
-        auto* const part = new ncclComm_t(nullptr);
+        auto* const part = new split_result;
         try {
             enqueue("ncclCommSplit", call, where, [&](ncclComm_t comm) {
                 const ncclResult_t result
-                    = ncclCommSplit(comm, color == no_color ? NCCL_SPLIT_NOCOLOR : color, key, part, nullptr);
+                    = ncclCommSplit(comm, color == no_color ? NCCL_SPLIT_NOCOLOR : color, key, &part->comm, nullptr);
                 // NCCL says in progress here, but its code promises no more than to say so when asked.
                 return result == ncclSuccess ? ncclInProgress : result;
             });
         } catch (...) {
             // NCCL may still be making it, on a thread of its own, until an abort has ended that.
-            orphan_.store(part);
-            if (aborted_.load()) abort_orphan();
+            keep_orphan(part);
             throw;
         }
-        made.first = *part;
-        delete part;
+        made.first = part->comm;
+        if (made.first != nullptr) delete part;
+        // In a group that `ncclGroupStart` has opened NCCL writes there at the end, whatever the color.
+        else if (color == no_color) collprobe::detail::give_up(part);
+        else {
+            keep_orphan(part);
+            throw error(status::unsupported,
+                "NCCL has made nothing: ncclGroupStart has opened a group on this thread. End the group first",
+                origin(call, where));
+        }
         return made;
     }
 
@@ -401,14 +414,29 @@ public:
         handle& entered_;
     };
 
-    /// \throws error what an NCCL call that failed means. Wrong arguments can be corrected; all else
-    /// is final.
+    /// \throws error what an NCCL call that failed means. Wrong arguments can be corrected, unless NCCL keeps the
+    /// communicator failed, as it does with non-blocking ones; all else is final. Within a call of `in_call`.
     [[noreturn]] void refuse(ncclResult_t result, const char* function, const char* call, call_site where)
     {
         failure cause{status_of(result), describe(function, result), {}};
+        const bool correctable = cause.code == status::invalid_argument;
+        if (correctable && stays_failed(cause.message)) cause.message += failure_stays;
         const error thrown(cause.code, cause.message, origin(call, where));
-        if (cause.code != status::invalid_argument) fail(std::move(cause));
+        if (!correctable) fail(std::move(cause));
         throw thrown;
+    }
+    /// Whether NCCL refuses all further calls after a refused one, which `why` tells of: then the communicator has
+    /// failed. Within a call of `in_call`.
+    bool stays_failed(const std::string& why)
+    {
+        ncclResult_t state = ncclSuccess;
+        const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+        if (asked != ncclSuccess) state = asked;
+        if (state == ncclSuccess || state == ncclInProgress) return false;
+        // Not the arguments of later calls.
+        fail({status::device_failure, why + failure_stays, {}});
+        end_after_failure();
+        return true;
     }
     void require(ncclResult_t result, const char* function, const char* call, call_site where)
     {
@@ -428,6 +456,9 @@ public:
     }
 
 private:
+    static constexpr const char* failure_stays
+        = "; NCCL keeps a non-blocking communicator failed after that: it cannot be used any more";
+
     bool aborts_on_failure() const noexcept
     {
         return settings_.abort_on_failure == abort_policy::always
@@ -467,7 +498,25 @@ private:
         cuda::buffer<unsigned char> received;
         cuda::pinned_buffer<verified_call> host_send;
         cuda::pinned_buffer<verified_call> host_received;
+        verifier* given_up_before = nullptr;
     };
+
+    bool verifier_idle() const noexcept
+    {
+        try {
+            verifier_->stream.synchronize(1000);
+            return true;
+        } catch (...) { // work is left, or has failed
+            return false;
+        }
+    }
+
+    /// Call `fail` first. Within a call of `in_call`.
+    void end_after_failure() noexcept
+    {
+        if (aborts_on_failure()) abort(1);
+        else hangs_ = true;
+    }
 
     /// Sees asynchronous errors of earlier calls; waits for a call that is under way, as NCCL demands.
     void settle(const char* function, const char* call, call_site where)
@@ -544,17 +593,36 @@ private:
             const cuda::device_guard current(device_, std::nothrow);
             (void)ncclCommAbort(comm_);
             aborted_ = true;
-            abort_orphan();
+            abort_orphans();
         };
         if (!outside_group(abort)) abort();
     }
 
-    /// What a split has made that failed. NCCL makes nothing any more.
-    void abort_orphan() noexcept
+    /// Where NCCL writes what a split makes, at once or later.
+    struct split_result {
+        ncclComm_t comm = nullptr;
+        split_result* given_up_before = nullptr; // or the one before in `orphans_`
+    };
+    /// Keeps what NCCL may still make of a split that has failed, until the communicator ends.
+    void keep_orphan(split_result* part) noexcept
     {
-        const ncclComm_t* const part = orphan_.exchange(nullptr);
-        if (part != nullptr && *part != nullptr) (void)ncclCommAbort(*part);
-        delete part;
+        part->given_up_before = orphans_.load();
+        while (!orphans_.compare_exchange_weak(part->given_up_before, part)) {
+        }
+        if (aborted_.load()) abort_orphans();
+    }
+    /// What has been made is aborted. Where nothing has, a group may still be open whose end writes there.
+    void abort_orphans() noexcept
+    {
+        for (split_result* each = orphans_.exchange(nullptr); each != nullptr;) {
+            split_result* const next = each->given_up_before;
+            if (each->comm == nullptr) collprobe::detail::give_up(each);
+            else {
+                (void)ncclCommAbort(each->comm);
+                delete each;
+            }
+            each = next;
+        }
     }
 
     void finalize_and_destroy() noexcept
@@ -563,7 +631,7 @@ private:
         const cuda::device_guard current(device_, std::nothrow);
         // Finalising what is under way is an error of use, so all must be enqueued.
         await_quietly();
-        abort_orphan();
+        abort_orphans();
         ncclResult_t state = ncclCommFinalize(comm_);
         if (state == ncclInProgress) state = await_quietly();
         if (alive_.exchange(false)) (void)(state == ncclSuccess ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
@@ -583,24 +651,19 @@ private:
 
     std::string describe(const char* function, ncclResult_t result) const
     {
-        std::string text = std::string(function) + " failed: " + name(result) + ", " + ncclGetErrorString(result);
-        const char* const last = ncclGetLastError(comm_);
-        if (last != nullptr && last[0] != '\0') text += std::string(" (NCCL's last error: ") + last + ")";
-        return text;
+        return std::string(function) + " failed: " + name(result) + ", " + ncclGetErrorString(result)
+            + last_error(comm_);
     }
 
     /// Within a call of `in_call`.
     [[noreturn]] void fail_asynchronously(ncclResult_t state, const char* call, call_site where)
     {
         std::string text = std::string("an earlier call failed asynchronously: ") + name(state) + ", "
-            + ncclGetErrorString(state);
-        const char* const last = ncclGetLastError(comm_);
-        if (last != nullptr && last[0] != '\0') text += std::string(" (NCCL's last error: ") + last + ")";
+            + ncclGetErrorString(state) + last_error(comm_);
         // Not the caller's arguments of this call, whatever the code.
         const status code = state == ncclRemoteError ? status::peer_failure : status::device_failure;
         fail({code, std::move(text), {}});
-        if (aborts_on_failure()) abort(1);
-        else hangs_ = true;
+        end_after_failure();
         throw_failure(call, where);
     }
 
@@ -627,7 +690,8 @@ private:
     std::atomic<bool> alive_{true};
     std::atomic<bool> aborted_{false};
     std::atomic<bool> hangs_{false}; // perhaps
-    std::atomic<ncclComm_t*> orphan_{nullptr}; // where a split that failed writes, and its communicator
+    std::atomic<split_result*> orphans_{nullptr};
+    group_watch watch_;
     collprobe::detail::mutex group_guard_; // of the two below
     membership group_ = membership::none;
     farewell due_ = farewell::none;

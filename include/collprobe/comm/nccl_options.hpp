@@ -38,6 +38,13 @@ struct options {
     /// `unsupported`. A group that was opened by `ncclGroupStart` itself is noticed only when the all-gather
     /// does not run: it is part of that group then, and harmless if all ranks do the same.
     bool verify_calls = false;
+    /// Look for a group that the program has opened by `ncclGroupStart` itself, in which nothing is enqueued
+    /// before its end: results of probed and reproducible calls would be read before they are there, so these are
+    /// refused as `unsupported`. (Calls of the communicator itself are as good there as NCCL's.) From NCCL 2.27 on;
+    /// before, keep them out of such groups. NCCL cannot be asked without a warning where no group is open, so it
+    /// is asked at the 1st, 2nd, 4th, 8th ... of those calls. With NCCL_DEBUG=WARN or above it says then
+    /// "ncclSimInfo_t argument not initialized"; that is also what its last error is in between.
+    bool watch_groups = true;
 };
 
 } // namespace collprobe::nccl

@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 
 #include <nccl.h>
@@ -76,6 +77,16 @@ constexpr const char* name(ncclResult_t code) noexcept
     case ncclInProgress: return "ncclInProgress";
     default: return "an unknown ncclResult_t";
     }
+}
+
+/// What NCCL says of its last error, for the end of a message; nothing if it says nothing, or what
+/// `raw_group_is_open` has made it say.
+inline std::string last_error(ncclComm_t comm)
+{
+    const char* const said = ncclGetLastError(comm);
+    const std::string text = said == nullptr ? "" : said;
+    if (text.empty() || text.find("ncclSimInfo_t argument") != std::string::npos) return {};
+    return " (NCCL's last error: " + text + ")";
 }
 
 /// The element type with the layout of a trainer's own type; void if there is none.

@@ -87,8 +87,8 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
     if constexpr (requires { comm.collectives_enqueue_at_once(); }) {
         if (!comm.collectives_enqueue_at_once()) {
             throw error(status::unsupported,
-                "the communicator is inside a group, where an all-gather is not enqueued until it ends: end the group "
-                "first, or give all tensors to one call",
+                "the communicator is inside a group (nccl::group or ncclGroupStart), where an all-gather is not enqueued "
+                "until it ends: end the group first, or give all tensors to one call",
                 {.call = "copy_then_all_gather", .rank = comm.rank(), .size = comm.size(), .communicator = {},
                     .where = where});
         }

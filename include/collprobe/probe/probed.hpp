@@ -374,8 +374,8 @@ private:
         if constexpr (requires { comm_.collectives_enqueue_at_once(); }) {
             if (comm_.collectives_enqueue_at_once()) return;
             fail(status::unsupported, call,
-                "the communicator is inside a group, where calls are not enqueued until it ends: end the "
-                "group first, or make the calls on base()", where);
+                "the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not enqueued "
+                "until it ends: end the group first, or make the calls on base()", where);
         }
     }
 

@@ -46,7 +46,10 @@ inspection inspect(Comm& comm, stream_ref_of<Comm> stream, std::uint64_t count, 
         refuse(status::invalid_argument, "timed is below 1, or warm_ups or permutations below 0");
     }
     if constexpr (requires { comm.collectives_enqueue_at_once(); }) {
-        if (!comm.collectives_enqueue_at_once()) refuse(status::unsupported, "the host cannot wait inside a group");
+        if (!comm.collectives_enqueue_at_once()) {
+            refuse(status::unsupported,
+                "the host cannot wait inside a group (nccl::group or ncclGroupStart): end it first");
+        }
     }
     const auto scope = detail::enter_device(comm);
     if constexpr (detail::can_capture<stream_ref_of<Comm>>) {

@@ -309,8 +309,8 @@ private:
         };
         if constexpr (requires { comm_.collectives_enqueue_at_once(); }) {
             if (!comm_.collectives_enqueue_at_once()) {
-                refuse("the communicator is inside a group, where calls are not enqueued until it ends: end the "
-                       "group first", status::unsupported);
+                refuse("the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not "
+                       "enqueued until it ends: end the group first", status::unsupported);
             }
         }
         if (leaves == 0) refuse("leaves must be at least 1");

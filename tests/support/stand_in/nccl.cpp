@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -424,6 +425,7 @@ struct thread_group {
     int depth = 0;
     std::vector<collected> calls;
     std::vector<farewell> farewells;
+    std::vector<std::function<ncclResult_t()>> splits;
     ncclResult_t error = ncclSuccess;
 };
 thread_local thread_group group;
@@ -444,6 +446,7 @@ ncclResult_t drop_group(ncclResult_t error)
     }
     group.calls.clear();
     group.farewells.clear();
+    group.splits.clear();
     group.error = ncclSuccess;
     return error;
 }
@@ -527,8 +530,9 @@ ncclResult_t run_or_launch(ncclComm_t comm, Work work)
 
 ncclResult_t collect(collprobe::stand_in::scripted& script, ncclComm_t comm, operation what, cudaStream_t on)
 {
-    const auto fail = [](ncclResult_t code) {
+    const auto fail = [comm](ncclResult_t code) {
         if (group.depth > 0) group.error = code;
+        if (comm != nullptr && !comm->blocking) comm->state = code;
         return code;
     };
     if (const int code = script.enter(); code != 0) {
@@ -553,6 +557,9 @@ ncclResult_t end_group()
 {
     if (group.error != ncclSuccess) return drop_group(group.error);
     for (const farewell& last : std::exchange(group.farewells, {})) (void)last.end(last.comm);
+    ncclResult_t made = ncclSuccess;
+    for (const auto& split : std::exchange(group.splits, {})) made = split();
+    if (group.calls.empty()) return made;
     std::vector<collected> calls = std::move(group.calls);
     group.calls.clear();
     for (const collected& call : calls) touch(call.comm, "makes a call");
@@ -727,12 +734,15 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
     if (!is_live(comm) || comm->state == ncclInProgress) return ncclInvalidArgument;
     *part = nullptr;
     const bool blocking = config == nullptr ? comm->blocking : config->blocking != 0;
-    return run_or_launch(comm, [comm, color, key, part, blocking] {
+    auto split = [comm, color, key, part, blocking] {
         world::split_part made;
         if (!comm->of->split(comm->rank, color, key, made)) return ncclInternalError;
-        if (made.of) *part = make_comm(made.of, made.rank, comm->device, blocking);
+        *part = made.of ? make_comm(made.of, made.rank, comm->device, blocking) : nullptr;
         return ncclSuccess;
-    });
+    };
+    if (group.depth == 0) return run_or_launch(comm, std::move(split));
+    group.splits.push_back([comm, split] { return run_or_launch(comm, split); });
+    return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state)
@@ -773,6 +783,19 @@ ncclResult_t ncclGroupStart()
     ++group.depth;
     return ncclSuccess;
 }
+
+#if NCCL_VERSION_CODE >= 22200
+/// Of groups without calls only: nothing is simulated.
+ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info)
+{
+    COLLPROBE_STAND_IN_ENTER("ncclGroupSimulateEnd");
+    if (group.depth == 0) return ncclInvalidUsage;
+    if (--group.depth > 0) return ncclSuccess;
+    if (info->magic == ncclSimInfo_t(NCCL_SIM_INFO_INITIALIZER).magic) return end_group();
+    collprobe::stand_in::scripted::named("warning").enter();
+    return drop_group(ncclInvalidArgument);
+}
+#endif
 
 ncclResult_t ncclGroupEnd()
 {

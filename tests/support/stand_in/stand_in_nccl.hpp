@@ -21,6 +21,8 @@
 ///   was asked for within a group comes first, or never if the group fails. Who is freed before is told
 ///   on stderr and counted in `dead_handle_calls`.
 /// - A group that fails enqueues nothing. It leaves another device current, as does the end of a communicator.
+/// - A non-blocking communicator that has refused a call stays failed.
+/// - ncclGroupSimulateEnd refuses what is no info, which counts as a call of "warning", but not in a group.
 /// - A non-blocking communicator returns ncclInProgress, and a thread of its own enqueues later.
 /// - A captured collective is issued anew at each launch of the graph.
 /// Not as in NCCL: several ranks may share a device; streams of one group do not wait for each other;

@@ -1,0 +1,173 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What a group that the program opens by ncclGroupStart itself does to calls of the library.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <latch>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <collprobe/comm/nccl.hpp>
+#include <collprobe/probe/probed.hpp>
+#include <collprobe/reduce/reproducible.hpp>
+
+#include "tests/support/stand_in/nccl_ranks.hpp"
+#include "tests/support/stand_in/stand_in_test_tools.hpp"
+
+using namespace collprobe;
+using nccl::blocking_mode;
+using testing::clean_stand_in;
+using testing::contains;
+using testing::device_values;
+using testing::error_of;
+using testing::rank_outcome;
+using testing::run_each_nccl;
+
+namespace {
+
+constexpr blocking_mode modes[] = {blocking_mode::blocking, blocking_mode::non_blocking};
+constexpr int deadline_s = 20;
+constexpr int ranks = 2;
+
+using exact = reproducible<nccl::communicator_ref, contract<reproducibility::correctly_rounded>>;
+using probe = probed<nccl::communicator_ref>;
+
+void require(bool holds, const char* what)
+{
+    if (!holds) throw std::runtime_error(what);
+}
+void check_all(const std::vector<rank_outcome>& outcomes)
+{
+    for (const rank_outcome& outcome : outcomes) {
+        if (outcome.thrown) CHECK_NOTHROW(std::rethrow_exception(outcome.thrown));
+    }
+}
+void end_raw_group(ncclComm_t comm)
+{
+    ncclResult_t state = ncclGroupEnd();
+    while (state == ncclInProgress) ncclCommGetAsyncError(comm, &state);
+    require(state == ncclSuccess, "the group of the program itself is as good as ever");
+}
+bool is_refused(const std::optional<error>& failure)
+{
+    return failure && failure->code() == status::unsupported && contains(failure->what(), "ncclGroupStart")
+        && contains(failure->what(), "end the group first");
+}
+std::uint64_t warnings() { return stand_in::calls("warning"); }
+
+/// A call in such a group, in the second of nested ones too, is refused; what the program itself has in the group
+/// stays there. Outside it works.
+template <class Adapted>
+void refuses_in_raw_groups()
+{
+    const clean_stand_in clean;
+    for (const blocking_mode mode : modes) {
+        for (const int depth : {1, 2}) {
+            std::latch refused(ranks);
+            check_all(run_each_nccl(ranks, {.mode = mode}, [&](nccl::communicator& world) {
+                Adapted comm{nccl::communicator_ref(world)};
+                const cuda::stream stream;
+                const device_values<float> values(8, 1.0f);
+                const device_values<float> raw(4, 1.0f);
+                const auto call = [&] { comm.all_reduce(values.in(), values.out(), reduction::sum, stream); };
+                for (int i = 0; i < depth; ++i) ncclGroupStart();
+                ncclAllReduce(
+                    raw.data(), raw.data(), 4, ncclFloat32, ncclSum, world.native_handle(), stream.get().get());
+                for (int again = 0; again < 5; ++again) require(is_refused(error_of(call)), "not refused");
+                require(warnings() == 0, "where it matters nothing is warned of");
+                refused.arrive_and_wait(); // warnings are those of all ranks
+                for (int i = 1; i < depth; ++i) ncclGroupEnd();
+                end_raw_group(world.native_handle());
+                call();
+                world.synchronize(stream);
+                require(raw.all(2.0f), "the call of the program itself");
+                require(values.all(2.0f), "the call outside");
+            }, deadline_s));
+            stand_in::reset();
+        }
+    }
+}
+
+} // namespace
+
+#if NCCL_VERSION_CODE >= 22700
+
+TEST_CASE("a reproducible sum in a group of ncclGroupStart is refused, and the group keeps its calls")
+{
+    refuses_in_raw_groups<exact>();
+}
+
+TEST_CASE("a probed call in a group of ncclGroupStart is refused, and the group keeps its calls")
+{
+    refuses_in_raw_groups<probe>();
+}
+
+TEST_CASE("NCCL is asked at the calls whose number is a power of two, and warns of no more")
+{
+    const clean_stand_in clean;
+    check_all(run_each_nccl(1, {}, [](nccl::communicator& world) {
+        for (int call = 0; call < 1000; ++call) require(world.collectives_enqueue_at_once(), "no group is open");
+        require(warnings() == 10, "1, 2, 4 ... 512");
+        // One that comes late is seen late, and then at each call until it ends.
+        ncclGroupStart();
+        for (int call = 1001; call < 1100; ++call) {
+            require(world.collectives_enqueue_at_once() == (call < 1024), "from call 1024 on");
+        }
+        ncclGroupEnd();
+        require(world.collectives_enqueue_at_once() && warnings() == 11, "the group has ended");
+    }, deadline_s));
+}
+
+TEST_CASE("with watch_groups off NCCL is not asked")
+{
+    const clean_stand_in clean;
+    check_all(run_each_nccl(1, {.watch_groups = false}, [](nccl::communicator& world) {
+        ncclGroupStart();
+        require(world.collectives_enqueue_at_once(), "watch_groups is off");
+        ncclGroupEnd();
+        require(stand_in::calls("ncclGroupSimulateEnd") == 0, "asked");
+    }, deadline_s));
+}
+
+TEST_CASE("NCCL's warning of the question is not taken for the cause of an error")
+{
+    const clean_stand_in clean;
+    for (const char* const said :
+        {"ncclSimInfo_t argument not initialized via NCCL_SIM_INFO_INITIALIZER", "socket closed"}) {
+        const auto outcomes = run_each_nccl(1, {}, [&](nccl::communicator& world) {
+            stand_in::nccl::set_async_error(world.native_handle(), ncclRemoteError, said);
+            world.check();
+        }, deadline_s);
+        const std::optional<error> failure = outcomes[0].failure();
+        REQUIRE(failure);
+        CHECK(contains(failure->what(), "socket closed") == (said == std::string("socket closed")));
+        CHECK_FALSE(contains(failure->what(), "ncclSimInfo_t"));
+    }
+}
+
+#endif
+
+TEST_CASE("a split in a group of ncclGroupStart is refused, and what the group makes later is aborted")
+{
+    for (const blocking_mode mode : modes) {
+        const clean_stand_in clean;
+        check_all(run_each_nccl(ranks, {.mode = mode}, [](nccl::communicator& world) {
+            ncclGroupStart();
+            const bool joins = world.rank() == 0; // the other has no color, which is refused by nobody
+            const auto refused = error_of([&] {
+                require(!world.split(joins ? 0 : no_color, 0), "made in a group");
+            });
+            require(joins ? refused && refused->code() == status::unsupported
+                            && contains(refused->what(), "ncclGroupStart")
+                          : !refused,
+                "a split that makes something is refused");
+            end_raw_group(world.native_handle());
+            const auto part = world.split(0, world.rank());
+            require(part && part->size() == ranks, "a split outside");
+        }, deadline_s));
+    }
+}
