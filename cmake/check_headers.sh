@@ -25,10 +25,11 @@ cd "$1"
         sed -E 's/$/ (only a .cuh may)/'
 
     # A reader of the umbrella gets every public header that needs nothing but a C++ compiler, but for what is
-    # costly and for one file of a program: comm/bootstrap* (sockets and files) and the inspector of reductions.
+    # costly and for one file of a program: comm/bootstrap* (sockets and files), the inspector of reductions and
+    # the checker of stream order.
     find . -name '*.hpp' ! -path '*/detail/*' ! -path './device/cuda*' ! -path './comm/nccl*' ! -path './comm/mpi*' \
         ! -path './guard/cuda*' ! -path './guard/nccl*' ! -path './comm/bootstrap*' ! -path './reduce/inspect*' \
-        ! -path './report/inspection*' ! -path './collprobe.hpp' | sort | while read -r header; do
+        ! -path './report/inspection*' ! -path './guard/stream_*' ! -path './collprobe.hpp' | sort | while read -r header; do
         grep -q "^#include <collprobe/${header#./}>" collprobe.hpp ||
             echo "${header#./} is missing from collprobe.hpp"
     done

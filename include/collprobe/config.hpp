@@ -13,6 +13,13 @@
 #define COLLPROBE_HD
 #endif
 
+/// 1: streams, buffers and communicators tell the checker of stream order what they do, if one is installed
+/// (guard/stream_order.hpp). 0, the default: no code is generated for that. All translation units of a program
+/// must have the same value, and links to CMake's target `collprobe::stream_order` give them 1.
+#if !defined(COLLPROBE_STREAM_ORDER)
+#define COLLPROBE_STREAM_ORDER 0
+#endif
+
 namespace collprobe {
 
 /// The standard headers this library may include in an umbrella header are few on purpose: an empty

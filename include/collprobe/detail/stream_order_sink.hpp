@@ -1,0 +1,201 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <collprobe/config.hpp>
+
+#if COLLPROBE_STREAM_ORDER
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/detail/mutex.hpp>
+#include <collprobe/detail/order_point.hpp>
+#include <collprobe/error.hpp>
+
+/// The hooks of detail/stream_order_hooks.hpp where they do something (COLLPROBE_STREAM_ORDER=1): they tell the
+/// checker that is installed, if one is. Those that run in destructors and in queries throw nothing.
+namespace collprobe::order_hooks {
+
+using point = order_point;
+
+/// Who is told.
+class sink {
+public:
+    virtual void record(order_point& point, const order_stream& on) = 0;
+    virtual void wait(const order_stream& on, const order_point& point, call_site where) = 0;
+    virtual void reached(const order_point& point) = 0;
+    virtual void access(
+        const order_stream& on, byte_range read, byte_range write, const char* what, call_site where) = 0;
+    virtual void collective(const order_stream& on, std::uint64_t communicator, byte_range read, byte_range write,
+        const char* what, bool deferrable, call_site where) = 0;
+    virtual void group_begin() = 0;
+    virtual void group_end() = 0;
+    virtual void allocated(byte_range bytes) = 0;
+    virtual void released(byte_range bytes, bool watch) = 0;
+    virtual void stream_ended(const order_stream& stream) = 0;
+    virtual void record_thread(order_point& point) = 0;
+    virtual void thread_began(const order_point& parent) = 0;
+    virtual void thread_ended(order_point& last) = 0;
+
+protected:
+    ~sink() = default;
+};
+
+/// The one of this process; null if there is none.
+inline std::atomic<sink*>& installed() noexcept
+{
+    static std::atomic<sink*> one{nullptr};
+    return one;
+}
+
+/// A stream of any device in the checker's words.
+template <class Stream>
+order_stream stream_of(const Stream& on)
+{
+    order_stream stream;
+    if constexpr (requires { on.id().thread; }) {
+        const auto id = on.id();
+        stream.number = id.number;
+        stream.thread = id.thread;
+        stream.space = 2 + static_cast<std::uint32_t>(on.device());
+        stream.capture = on.capture_number();
+        stream.kind = on.is_default() ? stream_kind::legacy
+            : on.blocking()           ? stream_kind::blocking
+                                      : stream_kind::independent;
+    } else {
+        stream.number = on.id();
+        stream.space = 1;
+    }
+    return stream;
+}
+
+namespace detail {
+
+template <class Tell>
+void tell(Tell&& tell_it)
+{
+    if (sink* const to = installed().load(std::memory_order_acquire)) tell_it(*to);
+}
+template <class Tell>
+void tell_quietly(Tell&& tell_it) noexcept
+{
+    try {
+        tell(tell_it);
+    } catch (...) { // whoever listens has it in its list
+    }
+}
+
+} // namespace detail
+
+/// What is on the stream now, for who waits for it next.
+template <class Stream>
+point now(const Stream& on) noexcept
+{
+    point here;
+    detail::tell_quietly([&](sink& to) { to.record(here, stream_of(on)); });
+    return here;
+}
+template <class Stream>
+void record(point& event, const Stream& on)
+{
+    event = {}; // nobody's, if nobody listens
+    detail::tell([&](sink& to) { to.record(event, stream_of(on)); });
+}
+template <class Stream>
+void wait(const Stream& on, const point& event, call_site where)
+{
+    if (!event.recorded()) return; // nobody listened then
+    detail::tell([&](sink& to) { to.wait(stream_of(on), event, where); });
+}
+/// The calling thread knows that `point` was reached, if `done`.
+inline void reached(const point& event, bool done = true) noexcept
+{
+    if (!done || !event.recorded()) return;
+    detail::tell_quietly([&](sink& to) { to.reached(event); });
+}
+template <class Stream>
+void access(const Stream& on, const char* what, byte_range read, byte_range write, call_site where)
+{
+    detail::tell([&](sink& to) { to.access(stream_of(on), read, write, what, where); });
+}
+/// `communicator` is any address that stands for this rank's handle of it.
+template <class Stream>
+void collective(const Stream& on, const void* communicator, const char* what, byte_range read, byte_range write,
+    call_site where, bool deferrable = false)
+{
+    detail::tell([&](sink& to) {
+        to.collective(stream_of(on), reinterpret_cast<std::uintptr_t>(communicator), read, write, what, deferrable, where);
+    });
+}
+inline void group_begin()
+{
+    detail::tell([](sink& to) { to.group_begin(); });
+}
+inline void group_end()
+{
+    detail::tell([](sink& to) { to.group_end(); });
+}
+inline void allocated(const void* memory, std::uint64_t bytes) noexcept
+{
+    detail::tell_quietly([&](sink& to) { to.allocated({memory, bytes}); });
+}
+/// `watch`: whether the bytes have no other use until `allocated`.
+inline void released(const void* memory, std::uint64_t bytes, bool watch) noexcept
+{
+    detail::tell_quietly([&](sink& to) { to.released({memory, bytes}, watch); });
+}
+template <class Stream>
+void stream_ended(const Stream& stream) noexcept
+{
+    detail::tell_quietly([&](sink& to) { to.stream_ended(stream_of(stream)); });
+}
+
+/// Threads that begin behind its beginning, and are over when it ends.
+class fork_join {
+public:
+    fork_join() noexcept
+    {
+        detail::tell_quietly([&](sink& to) { to.record_thread(begin_); });
+    }
+    fork_join(const fork_join&) = delete;
+    fork_join& operator=(const fork_join&) = delete;
+    ~fork_join()
+    {
+        for (const point& each : ends_) reached(each);
+    }
+
+private:
+    friend class forked;
+    point begin_;
+    collprobe::detail::mutex guard_;
+    std::vector<point> ends_;
+};
+
+/// Lives as long as such a thread makes calls.
+class forked {
+public:
+    explicit forked(fork_join& from) noexcept : from_(from)
+    {
+        detail::tell_quietly([&](sink& to) { to.thread_began(from.begin_); });
+    }
+    forked(const forked&) = delete;
+    forked& operator=(const forked&) = delete;
+    ~forked()
+    {
+        detail::tell_quietly([&](sink& to) {
+            point last;
+            to.thread_ended(last);
+            const collprobe::detail::lock_guard lock(from_.guard_);
+            from_.ends_.push_back(last);
+        });
+    }
+
+private:
+    fork_join& from_;
+};
+
+} // namespace collprobe::order_hooks
+
+#endif
