@@ -231,9 +231,9 @@ private:
     };
 
     static call_site site_of(int node) { return {"schedule", "", static_cast<unsigned>(node) + 1}; }
-    static byte_range range_of(span where)
+    static memory_range range_of(span where)
     {
-        byte_range range;
+        memory_range range;
         range.first = 0x1000 + static_cast<std::uintptr_t>(where.first);
         range.bytes = static_cast<std::uint64_t>(where.count);
         return range;
@@ -315,7 +315,7 @@ private:
         const span where = any_span();
         const bool write = random_.chance(50);
         checker_.touch_host(
-            range_of(where), write ? access_mode::write : access_mode::read, "host", site_of(own), thread(host));
+            range_of(where), write ? memory_access::write : memory_access::read, "host", site_of(own), thread(host));
         graph_.access(own, where, write);
         hosts_[host].last = own;
     }

@@ -23,9 +23,9 @@ const order_stream other{.number = 8};
 struct memory {
     float shard[64];
     float full[256];
-    byte_range shard_bytes() const { return {shard, sizeof shard}; }
-    byte_range full_bytes() const { return {full, sizeof full}; }
-    byte_range part(std::size_t first, std::size_t count) const { return {shard + first, count * sizeof(float)}; }
+    memory_range shard_bytes() const { return {shard, sizeof shard}; }
+    memory_range full_bytes() const { return {full, sizeof full}; }
+    memory_range part(std::size_t first, std::size_t count) const { return {shard + first, count * sizeof(float)}; }
 };
 
 std::vector<hazard_kind> kinds(const stream_order& checker)
@@ -57,11 +57,11 @@ TEST_CASE("a read on another stream without an edge is reported with both sides,
     CHECK(std::string(found.earlier.operation) == "copy");
     CHECK(found.earlier.number == 3);
     CHECK(found.earlier.stream_name == "compute");
-    CHECK(found.earlier.mode == access_mode::write);
+    CHECK(found.earlier.mode == memory_access::write);
     CHECK(found.earlier.where.line == 12);
     CHECK(std::string(found.later.operation) == "all_gather");
     CHECK(found.later.number == 5);
-    CHECK(found.later.mode == access_mode::read);
+    CHECK(found.later.mode == memory_access::read);
     CHECK(found.later.where.line == 20);
     CHECK(found.later.bytes.first == m.part(16, 8).first);
     CHECK(found.later.bytes.bytes == 32);
@@ -203,7 +203,7 @@ TEST_CASE("a host thread knows what it has synchronised with, and so does what i
     checker.launch(compute, {}, {m.shard_bytes()}, "copy");
     SUBCASE("without a synchronisation")
     {
-        checker.touch_host(m.shard_bytes(), access_mode::read);
+        checker.touch_host(m.shard_bytes(), memory_access::read);
         REQUIRE(kinds(checker) == list{hazard_kind::read_after_write});
         CHECK(checker.hazards()[0].later.on_host);
         CHECK(checker.hazards()[0].cure.find("synchronise") != std::string::npos);
@@ -211,7 +211,7 @@ TEST_CASE("a host thread knows what it has synchronised with, and so does what i
     SUBCASE("with the stream")
     {
         checker.synchronize(compute);
-        checker.touch_host(m.shard_bytes(), access_mode::write);
+        checker.touch_host(m.shard_bytes(), memory_access::write);
         checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
         CHECK(checker.hazard_count() == 0);
     }
@@ -267,7 +267,7 @@ TEST_CASE("order within a communicator alone is reported as such, an event makes
 {
     const memory m{};
     float dummy[4];
-    const byte_range some{dummy, sizeof dummy};
+    const memory_range some{dummy, sizeof dummy};
     stream_order checker;
     checker.launch(compute, {}, {m.shard_bytes()}, "copy");
     checker.collective(compute, order_object(1u), {some}, {some}, "dummy");
@@ -295,9 +295,9 @@ TEST_CASE("a group's collectives read when it ends: what has changed by then is 
 {
     const memory m{};
     float staging[8];
-    const byte_range stage{staging, sizeof staging};
-    const byte_range first{m.full, 32 * sizeof(float)};
-    const byte_range second{m.full + 32, 32 * sizeof(float)};
+    const memory_range stage{staging, sizeof staging};
+    const memory_range first{m.full, 32 * sizeof(float)};
+    const memory_range second{m.full + 32, 32 * sizeof(float)};
     stream_order checker;
     checker.group_begin();
     checker.launch(gather, {}, {stage}, "copy 1");
@@ -341,7 +341,7 @@ TEST_CASE("a group is one operation on all its streams, and nothing orders its m
 {
     const memory m{};
     float result[2][8];
-    const byte_range results[2]{{result[0], sizeof result[0]}, {result[1], sizeof result[1]}};
+    const memory_range results[2]{{result[0], sizeof result[0]}, {result[1], sizeof result[1]}};
     stream_order checker;
     checker.launch(compute, {}, {m.shard_bytes()}, "copy");
     checker.group_begin();
@@ -657,7 +657,7 @@ TEST_CASE("threads with streams of their own do not disturb each other, and a sh
             const auto index = static_cast<std::uint64_t>(number);
             const order_stream first{.number = 10 + 2 * index};
             const order_stream second{.number = 11 + 2 * index};
-            const byte_range own{data.data() + 64 * index, 64 * sizeof(float)};
+            const memory_range own{data.data() + 64 * index, 64 * sizeof(float)};
             order_point event;
             for (int repeat = 0; repeat < 500; ++repeat) {
                 checker.launch(first, {}, {own}, "write");
@@ -692,7 +692,7 @@ TEST_CASE("what is known of bytes agrees with a list of all bytes, with 10000 ru
         const std::uint64_t first = random(size);
         const std::uint64_t longest = step % 1000 == 0 ? 5000 : 6;
         const std::uint64_t count = 1 + random(std::min(longest, size - first));
-        const byte_range range{memory.data() + first, count};
+        const memory_range range{memory.data() + first, count};
         const auto expect = [&](std::uintptr_t from, std::uintptr_t to, const detail::order_segment& known) {
             for (std::uintptr_t byte = from; byte < to; ++byte) {
                 if (writer[byte - reinterpret_cast<std::uintptr_t>(memory.data())] != known.write.epoch) {

@@ -33,17 +33,17 @@ struct order_stream {
 };
 
 /// A run of bytes.
-struct byte_range {
+struct memory_range {
     std::uintptr_t first = 0;
     std::uint64_t bytes = 0;
 
-    byte_range() = default;
-    byte_range(const void* data, std::uint64_t size) noexcept
+    memory_range() = default;
+    memory_range(const void* data, std::uint64_t size) noexcept
         : first(reinterpret_cast<std::uintptr_t>(data)), bytes(size)
     {
     }
     template <class T>
-    byte_range(view<T> elements) noexcept : byte_range(elements.data(), elements.size_bytes())
+    memory_range(view<T> elements) noexcept : memory_range(elements.data(), elements.size_bytes())
     {
     }
     std::uintptr_t end() const noexcept { return first + bytes; }

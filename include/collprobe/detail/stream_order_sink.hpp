@@ -27,13 +27,13 @@ public:
     virtual void wait(const order_stream& on, const order_point& point, call_site where) = 0;
     virtual void reached(const order_point& point) = 0;
     virtual void access(
-        const order_stream& on, byte_range read, byte_range write, const char* what, call_site where) = 0;
-    virtual void collective(const order_stream& on, std::uint64_t communicator, byte_range read, byte_range write,
+        const order_stream& on, memory_range read, memory_range write, const char* what, call_site where) = 0;
+    virtual void collective(const order_stream& on, std::uint64_t communicator, memory_range read, memory_range write,
         const char* what, bool deferrable, call_site where) = 0;
     virtual void group_begin() = 0;
     virtual void group_end() = 0;
-    virtual void allocated(byte_range bytes) = 0;
-    virtual void released(byte_range bytes, bool watch) = 0;
+    virtual void allocated(memory_range bytes) = 0;
+    virtual void released(memory_range bytes, bool watch) = 0;
     virtual void stream_ended(const order_stream& stream) = 0;
     virtual void record_thread(order_point& point) = 0;
     virtual void thread_began(const order_point& parent) = 0;
@@ -116,13 +116,13 @@ inline void reached(const point& event, bool done = true) noexcept
     detail::tell_quietly([&](sink& to) { to.reached(event); });
 }
 template <class Stream>
-void access(const Stream& on, const char* what, byte_range read, byte_range write, call_site where)
+void access(const Stream& on, const char* what, memory_range read, memory_range write, call_site where)
 {
     detail::tell([&](sink& to) { to.access(stream_of(on), read, write, what, where); });
 }
 /// `communicator` is any address that stands for this rank's handle of it.
 template <class Stream>
-void collective(const Stream& on, const void* communicator, const char* what, byte_range read, byte_range write,
+void collective(const Stream& on, const void* communicator, const char* what, memory_range read, memory_range write,
     call_site where, bool deferrable = false)
 {
     detail::tell([&](sink& to) {

@@ -12,7 +12,7 @@
 /// What the checker of stream order (guard/stream_order.hpp) reports.
 namespace collprobe {
 
-enum class access_mode : std::uint8_t { read, write };
+enum class memory_access : std::uint8_t { read, write };
 
 enum class hazard_kind : std::uint8_t {
     read_after_write, ///< a read that nothing orders behind a write of the same bytes
@@ -49,11 +49,11 @@ constexpr const char* name(hazard_kind kind) noexcept
 /// One side of a hazard. A side that is no access (a wait) has no bytes; one that does not exist, no operation.
 struct stream_access {
     const char* operation = ""; ///< "all_gather"
-    access_mode mode = access_mode::read;
+    memory_access mode = memory_access::read;
     bool on_host = false; ///< whether a host thread did it, not a stream
     std::uint64_t number = 0; ///< of the stream or the host thread
     std::string stream_name; ///< by `stream_order::name`; may be empty
-    byte_range bytes; ///< those in question
+    memory_range bytes; ///< those in question
     call_site where{};
 
     /// "stream 3 (compute)", "host thread 1"
@@ -84,7 +84,7 @@ struct stream_hazard {
     {
         std::string text = std::string("stream order: ") + collprobe::name(kind) + ": " + describe(later);
         if (earlier.operation[0] != '\0') text += "; before it " + describe(earlier);
-        const byte_range bytes = later.bytes.bytes != 0 ? later.bytes : earlier.bytes;
+        const memory_range bytes = later.bytes.bytes != 0 ? later.bytes : earlier.bytes;
         if (bytes.bytes != 0) text += "; " + describe(bytes);
         text += ". Missing: " + missing + ". Cure: " + cure + ".";
         if (count > 1) text += " Seen " + std::to_string(count) + " times.";
@@ -95,10 +95,10 @@ private:
     static std::string describe(const stream_access& side)
     {
         const bool touches = side.bytes.bytes != 0;
-        const char* const verb = !touches ? "" : side.mode == access_mode::write ? " writes" : " reads";
+        const char* const verb = !touches ? "" : side.mode == memory_access::write ? " writes" : " reads";
         return side.place() + verb + " on " + side.actor();
     }
-    static std::string describe(byte_range bytes)
+    static std::string describe(memory_range bytes)
     {
         return std::to_string(bytes.bytes) + " bytes from " + hexadecimal(bytes.first);
     }

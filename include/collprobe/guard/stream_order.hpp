@@ -86,7 +86,7 @@ public:
         /// How many released ranges are watched for later use.
         std::size_t most_released = 1024;
     };
-    using ranges = std::initializer_list<byte_range>;
+    using ranges = std::initializer_list<memory_range>;
 
     /// An `options::on_hazard` that throws `error` `invalid_argument` with the hazard's message.
     static void raise(const stream_hazard& found, void*)
@@ -158,7 +158,7 @@ public:
         told([&] { engine_.launch(on, list(reads), list(writes), {what, where}, by.number); });
     }
     /// An access of a host thread itself.
-    void touch_host(byte_range bytes, access_mode mode, const char* what = "host access",
+    void touch_host(memory_range bytes, memory_access mode, const char* what = "host access",
         call_site where = call_site::current(), order_thread by = order_thread::calling())
     {
         told([&] { engine_.touch_host(bytes, mode, {what, where}, by.number); });
@@ -279,37 +279,37 @@ public:
     // --- Lifetimes and generations ---
 
     /// The bytes are new: nothing is known of them.
-    void allocate(byte_range bytes)
+    void allocate(memory_range bytes)
     {
         told([&] { engine_.allocate(bytes); });
     }
     /// The same in the order of a stream (cudaMallocAsync): uses must be ordered behind it.
-    void allocate(byte_range bytes, const order_stream& on, call_site where = call_site::current(),
+    void allocate(memory_range bytes, const order_stream& on, call_site where = call_site::current(),
         order_thread by = order_thread::calling())
     {
         told([&] { engine_.allocate_on(on, bytes, {"allocation", where}, by.number); });
     }
     /// The host frees the bytes: the calling thread must know all accesses to be done. Later ones are reported
     /// until the bytes are allocated again, unless `watch` is false: for memory that other allocators share.
-    void release(byte_range bytes, bool watch = true, call_site where = call_site::current(),
+    void release(memory_range bytes, bool watch = true, call_site where = call_site::current(),
         order_thread by = order_thread::calling())
     {
         told([&] { engine_.release(bytes, watch, {"release", where}, by.number); });
     }
     /// The same in the order of a stream (cudaFreeAsync).
-    void release(byte_range bytes, const order_stream& on, call_site where = call_site::current(),
+    void release(memory_range bytes, const order_stream& on, call_site where = call_site::current(),
         order_thread by = order_thread::calling())
     {
         told([&] { engine_.release_on(on, bytes, {"release", where}, by.number); });
     }
     /// What was last written there is of this generation; until the next write. Untagged bytes are of
     /// generation 0.
-    void tag(byte_range bytes, std::uint64_t generation)
+    void tag(memory_range bytes, std::uint64_t generation)
     {
         told([&] { engine_.tag(bytes, generation); });
     }
     /// Reports bytes that are older.
-    void require_generation(byte_range bytes, std::uint64_t at_least, const char* what = "require_generation",
+    void require_generation(memory_range bytes, std::uint64_t at_least, const char* what = "require_generation",
         call_site where = call_site::current(), order_thread by = order_thread::calling())
     {
         told([&] { engine_.require_generation(bytes, at_least, {what, where}, by.number); });
@@ -346,7 +346,7 @@ private:
         static std::atomic<std::uint64_t> last{0};
         return last.fetch_add(1, std::memory_order_relaxed) + 1;
     }
-    static detail::byte_ranges list(ranges from) noexcept { return {from.begin(), from.size()}; }
+    static detail::memory_ranges list(ranges from) noexcept { return {from.begin(), from.size()}; }
 
     template <class Work>
     void told(Work work)

@@ -100,26 +100,26 @@ public:
     /// Checks an access of `own`, which knows `seen`, against those before it, and puts it on record.
     /// `report(kind, earlier, mode of that, first, end)` for each that is not ordered.
     template <class Report>
-    void access(const order_access& own, const order_clock& seen, byte_range range, access_mode mode, Report report)
+    void access(const order_access& own, const order_clock& seen, memory_range range, memory_access mode, Report report)
     {
         if (range.bytes == 0) return;
-        const auto judge = [&](const order_access& earlier, access_mode earlier_mode, hazard_kind kind,
+        const auto judge = [&](const order_access& earlier, memory_access earlier_mode, hazard_kind kind,
                                std::uintptr_t first, std::uintptr_t end) {
             if (earlier.epoch == 0 || earlier.epoch == own.epoch) return;
             if (seen.knows(earlier.line, earlier.epoch)) return;
             const bool weakly = seen.knows_weakly(earlier.line, earlier.epoch);
             report(weakly ? hazard_kind::weakly_ordered : kind, earlier, earlier_mode, first, end);
         };
-        if (mode == access_mode::write) {
+        if (mode == memory_access::write) {
             order_segment& state = shadow.replace(
                 range, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& before) {
                     if (before.released) {
-                        report(hazard_kind::use_after_release, before.write, access_mode::write, first, end);
+                        report(hazard_kind::use_after_release, before.write, memory_access::write, first, end);
                         return;
                     }
-                    judge(before.write, access_mode::write, hazard_kind::write_after_write, first, end);
+                    judge(before.write, memory_access::write, hazard_kind::write_after_write, first, end);
                     for (const order_access& read : before.reads) {
-                        judge(read, access_mode::read, hazard_kind::write_after_read, first, end);
+                        judge(read, memory_access::read, hazard_kind::write_after_read, first, end);
                     }
                 });
             state.write = own;
@@ -130,10 +130,10 @@ public:
         }
         shadow.visit(range, [&](std::uintptr_t first, std::uintptr_t end, order_segment& state) {
             if (state.released) {
-                report(hazard_kind::use_after_release, state.write, access_mode::write, first, end);
+                report(hazard_kind::use_after_release, state.write, memory_access::write, first, end);
                 return;
             }
-            judge(state.write, access_mode::write, hazard_kind::read_after_write, first, end);
+            judge(state.write, memory_access::write, hazard_kind::read_after_write, first, end);
             // A read behind another stands for both: who is behind it is behind the other.
             std::size_t kept = 0;
             for (const order_access& read : state.reads) {
@@ -146,12 +146,12 @@ public:
 
     /// Calls `found(access, its mode, first, end)` for what a later access of `mode` conflicts with.
     template <class Found>
-    void conflicts(byte_range range, access_mode mode, Found found)
+    void conflicts(memory_range range, memory_access mode, Found found)
     {
         shadow.look(range, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
-            if (state.write.epoch != 0) found(state.write, access_mode::write, first, end);
-            if (mode == access_mode::read) return;
-            for (const order_access& read : state.reads) found(read, access_mode::read, first, end);
+            if (state.write.epoch != 0) found(state.write, memory_access::write, first, end);
+            if (mode == memory_access::read) return;
+            for (const order_access& read : state.reads) found(read, memory_access::read, first, end);
         });
     }
 

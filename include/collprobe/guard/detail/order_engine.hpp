@@ -16,11 +16,11 @@
 namespace collprobe::detail {
 
 /// A list of byte ranges that is borrowed for a call.
-struct byte_ranges {
-    const byte_range* first = nullptr;
+struct memory_ranges {
+    const memory_range* first = nullptr;
     std::size_t count = 0;
-    const byte_range* begin() const noexcept { return first; }
-    const byte_range* end() const noexcept { return first + count; }
+    const memory_range* begin() const noexcept { return first; }
+    const memory_range* end() const noexcept { return first + count; }
 };
 
 /// The rules of `stream_order`, for one thread at a time: see there for what each call means.
@@ -48,17 +48,17 @@ public:
         in.line(in.line_of(stream, {}, now_)).identities.back().name = std::move(text);
     }
 
-    void launch(const order_stream& on, byte_ranges reads, byte_ranges writes, order_site what, std::uint64_t thread)
+    void launch(const order_stream& on, memory_ranges reads, memory_ranges writes, order_site what, std::uint64_t thread)
     {
         operate(on, nullptr, reads, writes, site(what), thread);
     }
-    void touch_host(byte_range range, access_mode mode, order_site what, std::uint64_t thread)
+    void touch_host(memory_range range, memory_access mode, order_site what, std::uint64_t thread)
     {
         const std::uint32_t own = host_line(thread);
         const order_access access = step_host(own, what);
         check(main_, access, main_.line(own).clock, range, mode, nullptr);
     }
-    void collective(const order_stream& on, order_key communicator, byte_ranges reads, byte_ranges writes,
+    void collective(const order_stream& on, order_key communicator, memory_ranges reads, memory_ranges writes,
         order_site what, std::uint64_t thread, bool deferrable)
     {
         group* const open = deferrable ? groups_.find({thread}) : nullptr;
@@ -74,7 +74,7 @@ public:
         added.reads.assign(reads.begin(), reads.end());
         added.writes.assign(writes.begin(), writes.end());
         added.versions.clear();
-        for (const byte_range range : reads) remember(domain_of(on), range, added.versions);
+        for (const memory_range range : reads) remember(domain_of(on), range, added.versions);
     }
     void group_begin(std::uint64_t thread) { ++groups_[{thread}].depth; }
     void group_end(std::uint64_t thread)
@@ -112,7 +112,7 @@ public:
         order_clock& clock = in.line(own).clock;
         if (redundant_waits_ && clock.covers(point.clock())) {
             const order_access access{++now_, own, site(what)};
-            add(hazard_kind::redundant_wait, {}, access, {&in, {}, access_mode::read, {}});
+            add(hazard_kind::redundant_wait, {}, access, {&in, {}, memory_access::read, {}});
         }
         clock.join(point.clock());
     }
@@ -120,7 +120,7 @@ public:
     {
         order_domain& in = domain_of(on);
         const order_access access{++now_, enter(in, on), site(what)};
-        add(hazard_kind::unrecorded_event, {}, access, {&in, {}, access_mode::read, {}});
+        add(hazard_kind::unrecorded_event, {}, access, {&in, {}, memory_access::read, {}});
     }
     /// The host thread has seen that a point is reached.
     void reached(const order_point& point, std::uint64_t thread)
@@ -163,40 +163,40 @@ public:
         main_.end_host(thread);
     }
 
-    void allocate(byte_range range) { main_.shadow.forget(range); }
-    void allocate_on(const order_stream& on, byte_range range, order_site what, std::uint64_t thread)
+    void allocate(memory_range range) { main_.shadow.forget(range); }
+    void allocate_on(const order_stream& on, memory_range range, order_site what, std::uint64_t thread)
     {
         domain_of(on).shadow.forget(range);
         operate(on, nullptr, {}, {&range, 1}, site(what), thread);
     }
-    void release(byte_range range, bool stays_unused, order_site what, std::uint64_t thread)
+    void release(memory_range range, bool stays_unused, order_site what, std::uint64_t thread)
     {
         const std::uint32_t own = host_line(thread);
         const order_access access = step_host(own, what);
         const hazard_kind kind = hazard_kind::released_in_use;
-        check(main_, access, main_.line(own).clock, range, access_mode::write, &kind);
+        check(main_, access, main_.line(own).clock, range, memory_access::write, &kind);
         if (stays_unused) mark_released(main_, range);
         else main_.shadow.forget(range);
     }
-    void release_on(const order_stream& on, byte_range range, order_site what, std::uint64_t thread)
+    void release_on(const order_stream& on, memory_range range, order_site what, std::uint64_t thread)
     {
         const hazard_kind kind = hazard_kind::released_in_use;
         operate(on, nullptr, {}, {&range, 1}, site(what), thread, &kind);
         mark_released(domain_of(on), range);
     }
 
-    void tag(byte_range range, std::uint64_t generation)
+    void tag(memory_range range, std::uint64_t generation)
     {
         main_.shadow.visit(range,
             [&](std::uintptr_t, std::uintptr_t, order_segment& state) { state.generation = generation; });
     }
-    void require_generation(byte_range range, std::uint64_t at_least, order_site what, std::uint64_t thread)
+    void require_generation(memory_range range, std::uint64_t at_least, order_site what, std::uint64_t thread)
     {
         const order_access access{++now_, host_line(thread), site(what)};
         main_.shadow.visit(range, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
             if (state.generation >= at_least) return;
             add(hazard_kind::stale_generation, state.write, access,
-                {&main_, &main_, access_mode::write, {reinterpret_cast<const void*>(first), end - first}});
+                {&main_, &main_, memory_access::write, {reinterpret_cast<const void*>(first), end - first}});
         });
     }
 
@@ -227,8 +227,8 @@ public:
         writes_.clear();
         graph->domain.shadow.look({nullptr, UINTPTR_MAX},
             [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
-                std::vector<byte_range>& list = state.write.epoch != 0 ? writes_ : reads_;
-                const byte_range run{reinterpret_cast<const void*>(first), end - first};
+                std::vector<memory_range>& list = state.write.epoch != 0 ? writes_ : reads_;
+                const memory_range run{reinterpret_cast<const void*>(first), end - first};
                 if (!list.empty() && list.back().end() == first) list.back().bytes += run.bytes;
                 else list.push_back(run);
             });
@@ -243,15 +243,15 @@ private:
         order_domain domain;
     };
     struct version {
-        byte_range bytes;
+        memory_range bytes;
         std::uint64_t epoch;
     };
     struct member {
         order_stream on;
         order_key communicator;
         std::uint32_t site = 0;
-        std::vector<byte_range> reads;
-        std::vector<byte_range> writes;
+        std::vector<memory_range> reads;
+        std::vector<memory_range> writes;
         std::vector<version> versions;
         order_access access;
     };
@@ -264,9 +264,9 @@ private:
     struct other_side {
         order_domain* later_in;
         order_domain* in;
-        access_mode mode;
-        byte_range bytes;
-        access_mode later_mode = access_mode::read;
+        memory_access mode;
+        memory_range bytes;
+        memory_access later_mode = memory_access::read;
     };
 
     std::uint32_t site(order_site what) { return reports_.site_number(what.operation, what.where); }
@@ -326,7 +326,7 @@ private:
         return own;
     }
 
-    void operate(const order_stream& on, const order_key* communicator, byte_ranges reads, byte_ranges writes,
+    void operate(const order_stream& on, const order_key* communicator, memory_ranges reads, memory_ranges writes,
         std::uint32_t what, std::uint64_t thread, const hazard_kind* kind = nullptr)
     {
         order_domain& in = domain_of(on);
@@ -339,8 +339,8 @@ private:
         const order_access access{++now_, own, what};
         line.clock.advance(own, access.epoch);
         line.last = access.epoch;
-        for (const byte_range range : reads) check(in, access, line.clock, range, access_mode::read, kind);
-        for (const byte_range range : writes) check(in, access, line.clock, range, access_mode::write, kind);
+        for (const memory_range range : reads) check(in, access, line.clock, range, memory_access::read, kind);
+        for (const memory_range range : writes) check(in, access, line.clock, range, memory_access::write, kind);
         if (serial != nullptr) {
             serial->clock = line.clock;
             serial->last_line = own;
@@ -368,8 +368,8 @@ private:
             if (serial.last_line != UINT32_MAX && serial.last_line != one.access.line) all.join_weakly(serial.clock);
         });
         each_member([&](member& one) {
-            for (const byte_range range : one.reads) check(in, one.access, all, range, access_mode::read, nullptr);
-            for (const byte_range range : one.writes) check(in, one.access, all, range, access_mode::write, nullptr);
+            for (const memory_range range : one.reads) check(in, one.access, all, range, memory_access::read, nullptr);
+            for (const memory_range range : one.writes) check(in, one.access, all, range, memory_access::write, nullptr);
         });
         each_member([&](member& one) { all.advance(one.access.line, one.access.epoch); });
         each_member([&](member& one) {
@@ -382,7 +382,7 @@ private:
         });
     }
 
-    static void remember(order_domain& in, byte_range range, std::vector<version>& versions)
+    static void remember(order_domain& in, memory_range range, std::vector<version>& versions)
     {
         std::uintptr_t known_to = range.first;
         const auto add_run = [&](std::uintptr_t first, std::uintptr_t end, std::uint64_t epoch) {
@@ -402,18 +402,18 @@ private:
         for (const version& then : one.versions) {
             in.shadow.look(then.bytes, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
                 if (state.write.epoch == then.epoch || state.write.epoch == 0) return;
-                const byte_range bytes{reinterpret_cast<const void*>(first), end - first};
+                const memory_range bytes{reinterpret_cast<const void*>(first), end - first};
                 add(hazard_kind::overwritten_in_group, {now_, own, one.site}, state.write,
-                    {&in, &in, access_mode::read, bytes, access_mode::write});
+                    {&in, &in, memory_access::read, bytes, memory_access::write});
             });
         }
     }
 
-    void check(order_domain& in, const order_access& own, const order_clock& seen, byte_range range, access_mode mode,
+    void check(order_domain& in, const order_access& own, const order_clock& seen, memory_range range, memory_access mode,
         const hazard_kind* always)
     {
         in.access(own, seen, range, mode,
-            [&](hazard_kind kind, const order_access& earlier, access_mode earlier_mode, std::uintptr_t first,
+            [&](hazard_kind kind, const order_access& earlier, memory_access earlier_mode, std::uintptr_t first,
                 std::uintptr_t end) {
                 const bool keeps = always == nullptr || kind == hazard_kind::use_after_release;
                 add(keeps ? kind : *always, earlier, own,
@@ -422,7 +422,7 @@ private:
         if (open_captures_ == 0) return;
         const auto half = [&](order_domain& of, std::uint64_t since) {
             of.conflicts(range, mode,
-                [&](const order_access& earlier, access_mode earlier_mode, std::uintptr_t first, std::uintptr_t end) {
+                [&](const order_access& earlier, memory_access earlier_mode, std::uintptr_t first, std::uintptr_t end) {
                     if (earlier.epoch <= since) return;
                     add(hazard_kind::half_captured, earlier, own,
                         {&in, &of, earlier_mode, {reinterpret_cast<const void*>(first), end - first}, mode});
@@ -435,7 +435,7 @@ private:
         }
     }
 
-    void mark_released(order_domain& in, byte_range range)
+    void mark_released(order_domain& in, memory_range range)
     {
         if (range.bytes == 0) return;
         in.shadow.visit(range, [](std::uintptr_t, std::uintptr_t, order_segment& state) { state.released = true; });
@@ -445,7 +445,7 @@ private:
             released_.push_back(range);
             return;
         }
-        byte_range& oldest = released_[next_released_];
+        memory_range& oldest = released_[next_released_];
         next_released_ = (next_released_ + 1) % released_.size();
         bool unused = true;
         const auto look = [&](std::uintptr_t, std::uintptr_t, const order_segment& state) {
@@ -471,7 +471,7 @@ private:
             });
         if (made != nullptr && news != nullptr && kind != hazard_kind::redundant_wait) news->push_back(*made);
     }
-    stream_access side(order_domain& in, const order_access& access, access_mode mode, byte_range bytes)
+    stream_access side(order_domain& in, const order_access& access, memory_access mode, memory_range bytes)
     {
         const order_line::identity& who = in.line(access.line).who(access.epoch);
         const order_site& at = reports_.site(access.what);
@@ -488,11 +488,11 @@ private:
     order_table<order_point> events_;
     order_table<order_clock> handoffs_;
     order_table<group> groups_; ///< by thread
-    std::vector<byte_range> released_;
+    std::vector<memory_range> released_;
     std::size_t next_released_ = 0;
     order_clock together_;
-    std::vector<byte_range> reads_;
-    std::vector<byte_range> writes_;
+    std::vector<memory_range> reads_;
+    std::vector<memory_range> writes_;
     order_reports reports_;
 };
 

@@ -42,7 +42,7 @@ public:
     /// makes the report, where there is none yet and room is left. Null unless the pair is new.
     template <class Write>
     const stream_hazard* add(hazard_kind kind, std::uint32_t earlier, std::uint32_t later, std::uint64_t epoch,
-        byte_range bytes, Write write)
+        memory_range bytes, Write write)
     {
         const bool hazard = kind != hazard_kind::redundant_wait;
         known& pair = pairs_[{std::uint64_t{earlier} << 8 | static_cast<std::uint64_t>(kind), later}];
@@ -84,9 +84,9 @@ private:
     };
 
     /// An operation meets the runs of bytes of an earlier one in ascending order.
-    static void extend(stream_hazard& report, byte_range bytes) noexcept
+    static void extend(stream_hazard& report, memory_range bytes) noexcept
     {
-        for (byte_range* const each : {&report.earlier.bytes, &report.later.bytes}) {
+        for (memory_range* const each : {&report.earlier.bytes, &report.later.bytes}) {
             if (each->bytes != 0 && each->end() == bytes.first) each->bytes += bytes.bytes;
         }
     }

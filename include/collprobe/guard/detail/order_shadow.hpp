@@ -48,7 +48,7 @@ public:
 
     /// Calls `body(first, end, segment)` for the known part of each byte of `range`; changes no borders.
     template <class Body>
-    void look(byte_range range, Body body)
+    void look(memory_range range, Body body)
     {
         if (range.bytes == 0) return;
         for (place at = find(range.first); valid(at); step(at)) {
@@ -61,7 +61,7 @@ public:
 
     /// The same for runs that together are `range`: what was unknown becomes known, as untouched.
     template <class Body>
-    void visit(byte_range range, Body body)
+    void visit(memory_range range, Body body)
     {
         if (range.bytes == 0) return;
         place at = split(range);
@@ -79,7 +79,7 @@ public:
 
     /// Calls `check(first, end, segment)` for what was known of `range`, and makes it one run.
     template <class Check>
-    order_segment& replace(byte_range range, Check check)
+    order_segment& replace(memory_range range, Check check)
     {
         place at = split(range);
         const place first = at;
@@ -105,7 +105,7 @@ public:
     }
 
     /// Forgets what is known of `range`.
-    void forget(byte_range range)
+    void forget(memory_range range)
     {
         if (range.bytes == 0) return;
         place at = split(range);
@@ -161,7 +161,7 @@ private:
 
     /// Makes borders of runs where `range` begins and ends, if these are within runs; the first run in it
     /// or behind it.
-    place split(byte_range range)
+    place split(memory_range range)
     {
         place at = find(range.first);
         if (valid(at) && get(at).first < range.first) at = cut(at, range.first);

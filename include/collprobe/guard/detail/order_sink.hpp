@@ -31,19 +31,19 @@ public:
     }
     void reached(const order_point& point) override { to().reached(point); }
     void access(
-        const order_stream& on, byte_range read, byte_range write, const char* what, call_site where) override
+        const order_stream& on, memory_range read, memory_range write, const char* what, call_site where) override
     {
         to().launch(on, {read}, {write}, what, where);
     }
-    void collective(const order_stream& on, std::uint64_t communicator, byte_range read, byte_range write,
+    void collective(const order_stream& on, std::uint64_t communicator, memory_range read, memory_range write,
         const char* what, bool deferrable, call_site where) override
     {
         to().collective(on, order_object(communicator), {read}, {write}, what, deferrable, where);
     }
     void group_begin() override { to().group_begin(); }
     void group_end() override { to().group_end(); }
-    void allocated(byte_range bytes) override { to().allocate(bytes); }
-    void released(byte_range bytes, bool watch) override { to().release(bytes, watch, call_site{}); }
+    void allocated(memory_range bytes) override { to().allocate(bytes); }
+    void released(memory_range bytes, bool watch) override { to().release(bytes, watch, call_site{}); }
     void stream_ended(const order_stream& stream) override { to().stream_ended(stream); }
     void record_thread(order_point& point) override { to().record(point, order_thread::calling()); }
     void thread_began(const order_point& parent) override { to().thread_began(parent); }
