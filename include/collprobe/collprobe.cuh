@@ -3,7 +3,7 @@
 #pragma once
 
 /// All of collprobe, for files that nvcc compiles: the probes with their kernels, CUDA as a device, ranks
-/// in one process on GPUs, and NCCL where its header is found.
+/// in one process on GPUs, and NCCL where its header is found, of 2.19 or newer.
 ///
 /// CUB brings a namespace `::cuda` of its own: write `collprobe::cuda::stream`, also behind
 /// `using namespace collprobe`.
@@ -17,5 +17,8 @@
 #include <collprobe/probe/statistics.cuh>
 
 #if __has_include(<nccl.h>)
+#include <nccl.h>
+#if NCCL_VERSION_CODE >= 21900 // an older one is no error of who does not ask for it
 #include <collprobe/comm/nccl.hpp>
+#endif
 #endif
