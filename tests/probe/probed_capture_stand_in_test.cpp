@@ -378,6 +378,7 @@ TEST_CASE("a captured step is unknown to a communicator that came to live where 
         }
         check_refused([&] { comm->replay(captured[0], 0, rank.stream, [] {}); }, "no such captured step");
         comm->release(captured[1]);
+        rank.stream.synchronize(soon_ms);
     });
 }
 
