@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <collprobe/comm/mpi.hpp>
+#include <collprobe/probe/probed.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
 #include "mpi/mpi_checks.hpp"
@@ -21,6 +22,18 @@ using testing::thrown_by;
 namespace {
 
 using sums = reproducible<mpi::communicator_ref, contract<reproducibility::correctly_rounded>>;
+
+// What the communicator says of itself is not hidden by what wraps it.
+template <class C>
+concept says_all = requires(C& comm, const error& why, host::stream_ref stream) {
+    comm.check();
+    comm.synchronize(stream);
+    comm.name();
+    comm.timeout_ms();
+    comm.part_of(1);
+    comm.refuse(why, collective::all_reduce, stream);
+};
+static_assert(says_all<mpi::communicator_ref> && says_all<sums> && says_all<probed<sums>>);
 
 /// A communicator of its own, and sums over it by so little memory that large buffers go in pieces.
 struct setting {

@@ -85,6 +85,8 @@ public:
     int rank() const noexcept { return handle_->rank(); }
     int size() const noexcept { return handle_->size(); }
     const std::string& name() const noexcept { return handle_->settings().name; }
+    /// `options::timeout_ms`.
+    std::int64_t timeout_ms() const noexcept { return handle_->settings().timeout_ms; }
     /// The `MPI_Comm`, for calls that are not made here.
     MPI_Comm native_handle() const noexcept { return handle_->comm(); }
 
