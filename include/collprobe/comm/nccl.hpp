@@ -30,7 +30,8 @@
 /// Errors. Every one is a `collprobe::error`.
 /// - A bad argument throws `invalid_argument` (`unsupported` for a stream that would silently give wrong
 ///   data) at the call. Nothing is enqueued, and the communicator stays usable; but the peers wait until
-///   this rank calls right, or somebody aborts. NCCL's own checks are far fewer.
+///   this rank calls right, or somebody aborts. NCCL's own checks are far fewer; what they refuse can be
+///   corrected too, but on a non-blocking communicator, which NCCL keeps failed after that: so it is here.
 /// - NCCL does not compare what the ranks call. Different counts, types, operations or roots hang, or
 ///   move wrong data, unless `options::verify_calls` is on: then all ranks throw `mismatch`, which
 ///   names the culprits as `local` does, or `timeout` if one does not call.

@@ -19,7 +19,9 @@
 #include <collprobe/comm/detail/call.hpp>
 #include <collprobe/comm/nccl_options.hpp>
 #include <collprobe/comm/nccl_raw_group.hpp>
+#include <collprobe/comm/nccl_split_orphans.hpp>
 #include <collprobe/comm/nccl_types.hpp>
+#include <collprobe/comm/nccl_verifier.hpp>
 #include <collprobe/comm/nccl_zero_bytes.hpp>
 #include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/ref.hpp>
@@ -155,13 +157,8 @@ public:
         // What is still queued uses the verifier's memory, and freeing waits for the device, so for whatever hangs
         // there.
         if (verifier_ != nullptr) {
-            if (!hangs_.load() && verifier_idle()) delete verifier_;
+            if (!hangs_.load() && verifier_->idle()) delete verifier_;
             else collprobe::detail::give_up(verifier_);
-        }
-        for (split_result* each = orphans_.load(); each != nullptr;) {
-            split_result* const next = each->given_up_before;
-            collprobe::detail::give_up(each);
-            each = next;
         }
         delete failure_.load(std::memory_order_acquire);
     }
@@ -285,7 +282,8 @@ public:
             });
         } catch (...) {
             // NCCL may still be making it, on a thread of its own, until an abort has ended that.
-            keep_orphan(part);
+            orphans_.keep(part);
+            if (aborted_.load()) orphans_.abort();
             throw;
         }
         made.first = part->comm;
@@ -293,7 +291,7 @@ public:
         // In a group that `ncclGroupStart` has opened NCCL writes there at the end, whatever the color.
         else if (color == no_color) collprobe::detail::give_up(part);
         else {
-            keep_orphan(part);
+            orphans_.keep(part);
             throw error(status::unsupported,
                 "NCCL has made nothing: ncclGroupStart has opened a group on this thread. End the group first",
                 origin(call, where));
@@ -465,52 +463,6 @@ private:
             || (settings_.abort_on_failure == abort_policy::if_owned && owned_);
     }
 
-    /// What travels between ranks in `verify`.
-    struct verified_call {
-        std::uint64_t sequence;
-        std::uint64_t count;
-        std::int32_t root;
-        std::uint8_t call;
-        std::uint8_t type;
-        std::uint8_t operation;
-        std::uint8_t bad;
-        std::uint64_t whole;
-    };
-    static_assert(sizeof(verified_call) == 32);
-
-    struct verifier {
-        explicit verifier(int ranks)
-            : send(sizeof(verified_call)),
-              received(static_cast<std::uint64_t>(ranks) * sizeof(verified_call)),
-              host_send(1),
-              host_received(static_cast<std::uint64_t>(ranks))
-        {
-            // No call has such a number.
-            for (verified_call& none : host_received) none.sequence = ~std::uint64_t{0};
-            cuda::device::copy(stream,
-                view<const unsigned char>(
-                    reinterpret_cast<const unsigned char*>(host_received.data()), received.size()),
-                view<unsigned char>(received));
-        }
-        std::uint64_t sequence = 0;
-        cuda::stream stream;
-        cuda::buffer<unsigned char> send;
-        cuda::buffer<unsigned char> received;
-        cuda::pinned_buffer<verified_call> host_send;
-        cuda::pinned_buffer<verified_call> host_received;
-        verifier* given_up_before = nullptr;
-    };
-
-    bool verifier_idle() const noexcept
-    {
-        try {
-            verifier_->stream.synchronize(1000);
-            return true;
-        } catch (...) { // work is left, or has failed
-            return false;
-        }
-    }
-
     /// Call `fail` first. Within a call of `in_call`.
     void end_after_failure() noexcept
     {
@@ -593,36 +545,9 @@ private:
             const cuda::device_guard current(device_, std::nothrow);
             (void)ncclCommAbort(comm_);
             aborted_ = true;
-            abort_orphans();
+            orphans_.abort();
         };
         if (!outside_group(abort)) abort();
-    }
-
-    /// Where NCCL writes what a split makes, at once or later.
-    struct split_result {
-        ncclComm_t comm = nullptr;
-        split_result* given_up_before = nullptr; // or the one before in `orphans_`
-    };
-    /// Keeps what NCCL may still make of a split that has failed, until the communicator ends.
-    void keep_orphan(split_result* part) noexcept
-    {
-        part->given_up_before = orphans_.load();
-        while (!orphans_.compare_exchange_weak(part->given_up_before, part)) {
-        }
-        if (aborted_.load()) abort_orphans();
-    }
-    /// What has been made is aborted. Where nothing has, a group may still be open whose end writes there.
-    void abort_orphans() noexcept
-    {
-        for (split_result* each = orphans_.exchange(nullptr); each != nullptr;) {
-            split_result* const next = each->given_up_before;
-            if (each->comm == nullptr) collprobe::detail::give_up(each);
-            else {
-                (void)ncclCommAbort(each->comm);
-                delete each;
-            }
-            each = next;
-        }
     }
 
     void finalize_and_destroy() noexcept
@@ -631,7 +556,7 @@ private:
         const cuda::device_guard current(device_, std::nothrow);
         // Finalising what is under way is an error of use, so all must be enqueued.
         await_quietly();
-        abort_orphans();
+        orphans_.abort();
         ncclResult_t state = ncclCommFinalize(comm_);
         if (state == ncclInProgress) state = await_quietly();
         if (alive_.exchange(false)) (void)(state == ncclSuccess ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
@@ -690,7 +615,7 @@ private:
     std::atomic<bool> alive_{true};
     std::atomic<bool> aborted_{false};
     std::atomic<bool> hangs_{false}; // perhaps
-    std::atomic<split_result*> orphans_{nullptr};
+    split_orphans orphans_;
     group_watch watch_;
     collprobe::detail::mutex group_guard_; // of the two below
     membership group_ = membership::none;
