@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(block_threads) sum_each_kernel(
 } // namespace detail
 
 template <class Body>
-void device::for_each(stream_ref on, std::uint64_t count, Body body)
+[[gnu::used]] void device::for_each(stream_ref on, std::uint64_t count, Body body)
 {
     if (count == 0) return;
     detail::launch<&detail::for_each_kernel<Body>>(
@@ -225,14 +225,14 @@ void device::for_each(stream_ref on, std::uint64_t count, Body body)
 }
 
 template <class Body>
-void device::sum_each(stream_ref on, std::uint64_t items, Body body)
+[[gnu::used]] void device::sum_each(stream_ref on, std::uint64_t items, Body body)
 {
     if (items == 0) return;
     detail::launch<&detail::sum_each_kernel<Body>>("sum_each", on.get(), items, items, body);
 }
 
 template <class Reducer, class Result>
-void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch)
+[[gnu::used]] void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch)
 {
     const collprobe::detail::slot_plan plan
         = collprobe::detail::plan_slots(count, detail::block_reduction<Reducer>::element_bytes);
