@@ -14,8 +14,8 @@
 #include <collprobe/device/cuda_kernel_loading.hpp>
 #include <collprobe/device/detail/slots.hpp>
 
-/// The kernels behind `cuda::device`. A plain C++ file that uses it links if one `.cu` file includes this
-/// (for probes: `collprobe.cuh`) and instantiates what that file calls:
+/// The kernels behind `cuda::device`. A plain C++ file that uses it links if one `.cu` file includes this and
+/// instantiates what that file calls (for probes, include `collprobe.cuh` and instantiate the `probed`: README):
 ///
 ///     template void collprobe::cuda::device::reduce(collprobe::cuda::stream_ref, Reducer,
 ///         std::uint64_t, Result*, collprobe::cuda::workspace&);
@@ -216,6 +216,7 @@ __global__ void __launch_bounds__(block_threads) sum_each_kernel(
 
 } // namespace detail
 
+// Used, as the compiler has it: other files may call what this one only inlines.
 template <class Body>
 [[gnu::used]] void device::for_each(stream_ref on, std::uint64_t count, Body body)
 {
