@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <type_traits>
+
+#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local_device.hpp>
+#include <collprobe/device/host.hpp>
+
+#include "tests/support/host_gate.hpp"
+#include "tests/support/run_ranks.hpp"
+
+namespace collprobe::race_lab {
+
+/// Host streams, and ranks that are threads: `Communicator` is `local`'s on the CPU, or that for devices.
+template <class Communicator>
+struct basic_host_lab {
+    using device = host::device;
+    using communicator = Communicator;
+    static constexpr int ranks = 2;
+    static constexpr bool takes_unrecorded_waits = false;
+
+    class gate {
+    public:
+        explicit gate(host::stream_ref on) { gate_.close(on); }
+        void open() { gate_.open(); }
+
+    private:
+        testing::host_gate gate_;
+    };
+
+    template <class Body>
+    static void run(int count, Body body)
+    {
+        const testing::watchdog guard("a failure mode", 120);
+        if constexpr (std::is_same_v<Communicator, local::communicator>) local::run(count, body);
+        else local::run_on<device>(count, {}, body);
+    }
+    static void warm_up(const auto&...) {}
+    static void enter_device(const Communicator&) {}
+
+    /// How often the host has waited for one of these streams.
+    template <class Bench>
+    static std::uint64_t host_waits(const Bench& at)
+    {
+        std::uint64_t sum = 0;
+        for (const auto* each : {&at.producer, &at.on, &at.consumer, &at.other}) sum += each->synchronizations();
+        return sum;
+    }
+    /// What is not the producer's stream, and is easily taken for it.
+    template <class Bench>
+    static host::stream_ref default_stream(const Bench& at)
+    {
+        return at.other;
+    }
+    /// A wait for an event that was never recorded. CUDA accepts it, and does not wait; here it is refused.
+    static void wait_for_unrecorded(host::stream_ref on, call_site where)
+    {
+        const host::event never;
+        try {
+            on.wait(never, where);
+        } catch (const error& refused) {
+            if (refused.code() == status::invalid_argument) return; // and the caller goes on
+            throw;
+        }
+        throw std::runtime_error("a wait for an event that was never recorded was taken");
+    }
+};
+
+using host_lab = basic_host_lab<local::communicator>;
+
+} // namespace collprobe::race_lab

@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The failure modes that host streams and ranks of one process can have. README.md lists them all.
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include "support/run_ranks.hpp"
+#include "tests/race_lab/double_modes.hpp"
+#include "tests/race_lab/host_lab.hpp"
+#include "tests/race_lab/memory_modes.hpp"
+#include "tests/race_lab/order_modes.hpp"
+
+using namespace collprobe;
+using namespace collprobe::race_lab;
+
+TEST_CASE("F01 a copy and a gather without an edge") { f01_copy_and_gather_without_an_edge<host_lab>(); }
+TEST_CASE("F02 a host synchronisation as the cure") { f02_host_synchronisation_as_the_cure<host_lab>(); }
+TEST_CASE("F03 an event recorded before the copy") { f03_event_recorded_before_the_copy<host_lab>(); }
+TEST_CASE("F04 a wait for an event never recorded") { f04_wait_for_an_event_never_recorded<host_lab>(); }
+TEST_CASE("F05 a wait for the wrong stream") { f05_wait_for_the_wrong_stream<host_lab>(); }
+TEST_CASE("F06 one of two producers is waited for") { f06_one_of_two_producers<host_lab>(); }
+TEST_CASE("F06 work behind the record is not waited for") { f06_work_behind_the_record<host_lab>(); }
+TEST_CASE("F07 a consumer reads before the gather") { f07_consumer_reads_before_the_gather<host_lab>(); }
+TEST_CASE("F08 the next copy overwrites under the gather") { f08_next_copy_under_the_gather<host_lab>(); }
+TEST_CASE("F09 two gathers into one destination") { f09_two_gathers_into_one_destination<host_lab>(); }
+TEST_CASE("F10 an event recorded anew before the wait") { f10_event_recorded_anew_before_the_wait<host_lab>(); }
+TEST_CASE("F10 an event recorded anew after the wait") { f10_event_recorded_anew_after_the_wait<host_lab>(); }
+TEST_CASE("F11 a shard freed under the gather") { f11_freed_under_the_gather<host_lab>(); }
+TEST_CASE("F13 a shard beside its slot") { f13_shard_beside_its_slot<host_lab>(); }
+TEST_CASE("F14 order by the communicator only") { f14_order_by_the_communicator_only<host_lab>(); }
+TEST_CASE("F20 a shard older than its master") { f20_shard_older_than_its_master<host_lab>(); }
+TEST_CASE("F21 short and empty last shards") { f21_short_and_empty_last_shards<host_lab>(); }
+TEST_CASE("F23 host threads without a handoff") { f23_host_threads_without_a_handoff<host_lab>(); }
+TEST_CASE("F26 unrelated work is waited for") { f26_unrelated_work_is_waited_for<host_lab>(); }
+
+TEST_CASE("F24 ranks that call in different orders")
+{
+    for (const bool diverge : {true, false}) {
+        const watch over;
+        local::group ranks(3, {.timeout_ms = 5'000});
+        const auto outcomes = testing::run_each(ranks, [&](local::communicator& comm) {
+            const bench<host_lab> at(comm);
+            const bool other_order = diverge && comm.rank() == 1;
+            if (other_order) comm.barrier(at.on);
+            copy_then_all_gather(at.shard(), at.full(), comm, at.on, {}, {});
+            if (!other_order) comm.barrier(at.on);
+            at.on.synchronize(soon_ms);
+        });
+        for (const testing::rank_outcome& outcome : outcomes) {
+            const std::optional<error> failure = outcome.failure();
+            CHECK(failure.has_value() == diverge);
+            if (!failure) continue;
+            CHECK(failure->code() == status::mismatch);
+            CHECK(failure->culprits() == std::vector<int>{1});
+        }
+        over.check({});
+    }
+}
+
+TEST_CASE("F24 two communicators in different orders")
+{
+    for (const bool diverge : {true, false}) {
+        local::group ranks(2, {.timeout_ms = diverge ? 100 : 5'000});
+        const auto outcomes = testing::run_each(ranks, [&](local::communicator& comm) {
+            const bench<host_lab> at(comm);
+            auto another = comm.split(0, comm.rank());
+            // On one stream: each rank is in a gather that the other comes to only behind it.
+            const bool other_order = diverge && comm.rank() == 1;
+            auto& first = other_order ? *another : comm;
+            auto& second = other_order ? comm : *another;
+            copy_then_all_gather(at.shard(), at.full(), first, at.on, {}, {});
+            copy_then_all_gather(at.second(), at.spare(), second, at.on, {}, {});
+            at.on.synchronize(soon_ms);
+        });
+        bool timed_out = false; // the other one may hear of it, and get that as a peer's failure
+        for (const testing::rank_outcome& outcome : outcomes) {
+            const std::optional<error> failure = outcome.failure();
+            CHECK(failure.has_value() == diverge);
+            timed_out = timed_out || (failure && failure->code() == status::timeout);
+        }
+        CHECK(timed_out == diverge);
+    }
+}
+
+TEST_CASE("F25 a peer that dies between its copy and the gather")
+{
+    for (const bool dies : {true, false}) {
+        local::group ranks(2, {.timeout_ms = dies ? 100 : 5'000});
+        const auto outcomes = testing::run_each(ranks, [&](local::communicator& comm) {
+            const bench<host_lab> at(comm);
+            at.write(at.producer, 1, at.shard());
+            if (dies && comm.rank() == 1) throw std::runtime_error("died");
+            auto done = copy_then_all_gather(at.shard(), at.full(), comm, at.on, {at.producer}, {at.consumer});
+            done.synchronize(soon_ms);
+            at.completes(at.consumer, 1);
+        });
+        const std::optional<error> failure = outcomes[0].failure();
+        CHECK(failure.has_value() == dies);
+        if (!failure) continue;
+        CHECK(failure->code() == status::timeout);
+        CHECK(failure->culprits() == std::vector<int>{1});
+    }
+}
+
+TEST_CASE("F28 the doubles run in their streams")
+{
+    f28_double_runs_in_its_stream<host_lab>();
+    f28_double_runs_in_its_stream<basic_host_lab<local::device_communicator<host::device>>>();
+    f28_eager_double_is_seen<host_lab>();
+}
