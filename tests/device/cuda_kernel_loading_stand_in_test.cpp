@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <thread>
@@ -156,4 +157,23 @@ TEST_CASE("kernels of a library that is opened later are loaded by the next call
     again.close();
     CHECK(loaded_onto(6) == 0);
     CHECK(loaded_onto(7) == 0);
+}
+
+TEST_CASE("libraries come and go while another thread loads kernels")
+{
+    stand_in::reset();
+    std::atomic<bool> enough{false};
+    std::thread loader([&] {
+        for (int device = 0; !enough; device = (device + 1) % 8) (void)loaded_onto(device);
+    });
+    for (int i = 0; i < 50; ++i) {
+        plugin first(FIRST_PLUGIN);
+        plugin second(SECOND_PLUGIN);
+        first.close();
+        second.close();
+    }
+    enough = true;
+    loader.join();
+    (void)loaded_onto(0);
+    CHECK(loaded_onto(0) == 0);
 }
