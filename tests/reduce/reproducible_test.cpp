@@ -522,6 +522,34 @@ TEST_CASE("ranks that call with other counts get an error each, and nothing hang
     }
 }
 
+TEST_CASE("counts that differ by whole pieces and other numbers of leaves are a mismatch, in every algorithm")
+{
+    using invariant_local = reproducible<local::communicator, contract<reproducibility::order_invariant>>;
+    for (const auto how :
+        {reduction_algorithm::exchange, reduction_algorithm::one_shot, reduction_algorithm::fixed_point}) {
+        for (const bool leaves_differ : {false, true}) {
+            for (const bool control : {false, true}) {
+                CAPTURE(std::string(name(how)));
+                CAPTURE(leaves_differ);
+                const auto outcomes = run_each(local::group(2, {.timeout_ms = 5'000}), [&](local::communicator& world) {
+                    host::stream stream;
+                    invariant_local comm(world, {}, {.scratch_bytes = 8192, .algorithm = how});
+                    const bool odd = world.rank() == 1 && !control;
+                    const uint64_t leaves = leaves_differ && odd ? 2 : 1;
+                    std::vector<float> receive(!leaves_differ && odd ? 40'000 : 64, 0.0f), send(receive.size() * leaves, 1.0f);
+                    comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream,
+                        reduction_extras{.leaves = leaves});
+                    stream.synchronize(soon_ms);
+                });
+                for (const rank_outcome& outcome : outcomes) {
+                    CHECK(outcome.failure().has_value() == !control);
+                    if (!control && outcome.failure()) CHECK(outcome.failure()->code() == status::mismatch);
+                }
+            }
+        }
+    }
+}
+
 TEST_CASE("a dead peer delays the end by no more than the time-out")
 {
     const auto outcomes = run_each(local::group(3, {.timeout_ms = 200}), [](local::communicator& world) {

@@ -214,6 +214,22 @@ private:
             .collectives = 1};
     }
 
+    /// While it lives the communicator's calls are parts of one of `count` elements: ranks with other counts, or other
+    /// numbers of leaves, may have pieces of the same sizes.
+    class parts_of_one {
+    public:
+        parts_of_one(Comm& comm, std::uint64_t count) noexcept : comm_(comm) { say(count); }
+        parts_of_one(const parts_of_one&) = delete;
+        ~parts_of_one() { say(0); }
+
+    private:
+        void say(std::uint64_t count) noexcept
+        {
+            if constexpr (requires { comm_.part_of(count); }) comm_.part_of(count);
+        }
+        Comm& comm_;
+    };
+
     template <collective Call, floating_element T>
     reduction_outcome reduce(const job<Call, T>& what, stream_ref stream)
     {
@@ -229,6 +245,7 @@ private:
         reduction_outcome outcome{.level = strongest<T>(in, terms), .algorithm = how, .in = in, .terms = terms,
             .roundings_per_element = in == accumulation::native ? terms - 1 + (divisor != 1) : 1};
 
+        const parts_of_one parts(comm_, what.send.count());
         detail::enqueue_marked(done, stream, [&] {
             if constexpr (Call == collective::all_reduce && has_fixed_point<T>) {
                 if (how == reduction_algorithm::fixed_point) {

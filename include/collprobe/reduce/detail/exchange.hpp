@@ -88,10 +88,8 @@ public:
         : comm_(comm), memory_(memory), what_(what), on_(on), where_(where),
           ranks_(static_cast<std::uint64_t>(comm.size()))
     {
-        say_part_of(what.leaf_count);
     }
     exchange(const exchange&) = delete;
-    ~exchange() { say_part_of(0); }
 
     /// Bytes of memory that a reduction needs at least.
     static std::uint64_t least_memory(std::uint64_t ranks, std::uint64_t leaves) noexcept
@@ -164,11 +162,6 @@ public:
     }
 
 private:
-    /// Ranks with other counts may have pieces of the same sizes.
-    void say_part_of(std::uint64_t count) noexcept
-    {
-        if constexpr (requires { comm_.part_of(count); }) comm_.part_of(count);
-    }
     std::uint64_t rank() const noexcept { return static_cast<std::uint64_t>(comm_.rank()); }
     T* memory(int slot) const noexcept { return reinterpret_cast<T*>(memory_.slot(slot).data()); }
     /// How many elements of each of `copies` runs fit a slot.
