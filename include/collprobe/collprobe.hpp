@@ -20,6 +20,9 @@
 #include <collprobe/guard/all_gather.hpp>
 #include <collprobe/guard/gather_options.hpp>
 #include <collprobe/guard/guarded.hpp>
+#include <collprobe/guard/node_groups.hpp>
+#include <collprobe/guard/shard.hpp>
+#include <collprobe/guard/shard_layout.hpp>
 #include <collprobe/guard/stream_list.hpp>
 #include <collprobe/probe/alignment.hpp>
 #include <collprobe/probe/captured_step.hpp>

@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/error.hpp>
+
+namespace collprobe {
+
+/// The ranks of a world as nodes of `ranks_per_node` neighbours each: rank r is local rank r % ranks_per_node of node
+/// r / ranks_per_node. Each has two communicators: across the nodes, with the ranks of the same local rank (there its
+/// rank is the node), and within its node (there it is the local rank). All shards of a model share one of these.
+///
+/// Ranks of a node that are no neighbours: split the world first, with a key that makes them so.
+template <communicator Comm>
+    requires has_split<Comm>
+class node_groups {
+public:
+    /// What `split` makes of the world.
+    using part = std::remove_cvref_t<decltype(*std::declval<Comm&>().split(0, 0, call_site()))>;
+    using device = typename part::device;
+
+    /// Collective: two splits, for which the calling thread waits. The world is used no further, but a communicator
+    /// that must outlive its parts (NCCL's) must outlive this.
+    /// \throws error `invalid_argument` on all ranks if `ranks_per_node` does not divide `size()`; `mismatch` where it
+    ///   is seen that the ranks give different ones; what `split` throws.
+    node_groups(Comm& world, int ranks_per_node, call_site where = call_site::current())
+        : node_(world.rank() / checked(world, ranks_per_node, where)),
+          across_(split(world, world.rank() % ranks_per_node, where)),
+          within_(split(world, node_, where))
+    {
+        if (across_.size() == world.size() / ranks_per_node && within_.size() == ranks_per_node) return;
+        const std::string message = "ranks_per_node is " + std::to_string(ranks_per_node) + " here, and another on some ranks";
+        // A rank that has not noticed shall not wait for this one.
+        if constexpr (requires { across_.abort(message); }) across_.abort(message);
+        if constexpr (requires { within_.abort(message); }) within_.abort(message);
+        refuse(world, status::mismatch, message, where);
+    }
+
+    int nodes() const noexcept { return across_.size(); }
+    int ranks_per_node() const noexcept { return within_.size(); }
+    int node() const noexcept { return node_; }
+    int local_rank() const noexcept { return within_.rank(); }
+
+    part& across_nodes() noexcept { return across_; }
+    part& within_node() noexcept { return within_; }
+
+private:
+    static int checked(const Comm& world, int ranks_per_node, call_site where)
+    {
+        if (ranks_per_node >= 1 && world.size() % ranks_per_node == 0) return ranks_per_node;
+        refuse(world, status::invalid_argument,
+            "ranks_per_node is " + std::to_string(ranks_per_node) + ", which does not divide size(), "
+                + std::to_string(world.size()),
+            where);
+    }
+    static part split(Comm& world, int color, call_site where)
+    {
+        auto made = world.split(color, world.rank(), where);
+        return part(std::move(*made));
+    }
+    [[noreturn]] static void refuse(const Comm& world, status code, const std::string& message, call_site where)
+    {
+        throw error(code, message,
+            {.call = "node_groups", .rank = world.rank(), .size = world.size(), .communicator = {}, .where = where});
+    }
+
+    int node_;
+    part across_;
+    part within_;
+};
+
+} // namespace collprobe

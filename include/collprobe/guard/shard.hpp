@@ -1,0 +1,241 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/element.hpp>
+#include <collprobe/error.hpp>
+#include <collprobe/guard/all_gather.hpp>
+#include <collprobe/guard/gather_options.hpp>
+#include <collprobe/guard/guarded.hpp>
+#include <collprobe/guard/node_groups.hpp>
+#include <collprobe/guard/shard_layout.hpp>
+#include <collprobe/guard/stream_list.hpp>
+#include <collprobe/record.hpp>
+#include <collprobe/view.hpp>
+
+namespace collprobe {
+
+/// A parameter in three forms (hpZ of ZeRO++): each rank owns a *primary* slice, each node keeps the whole as the
+/// *secondary* shards of its ranks, and each rank gathers the whole where it needs it, from its own node. So the slow
+/// network carries the parameter once for each update, however often it is gathered.
+///
+///     node_groups nodes(world, 8);
+///     secondary_shard<nccl::communicator, bfloat16> weights(nodes, count);
+///     weights.write_primary(compute, [&](view<bfloat16> slice) { adamw(slice, weights.primary_range(), compute); });
+///     weights.regenerate(communication, {}, {});                        // once for each update, across the nodes
+///     weights.gather(parameter, communication, {compute}, {compute});   // forward, backward: within the node
+///
+/// Nothing is copied between the two gathers, so no copy can race: the slices are laid out so that what comes in across
+/// the nodes *is* the secondary shard, and the gathered parameter has its natural order (`shard_layout`).
+///
+/// Shapes: the destination of a gather has `padded_count()` elements; what is behind `count` is zero, the last slices
+/// may be short or empty. `count` is equal on all ranks.
+///
+/// Generations: each `write_primary` makes the primary slice one newer and the secondary shard stale, because the slice
+/// lies in it; `regenerate` makes it of the same generation. A shard that is stale, invalidated or was never made is
+/// not gathered. They count calls: in a capture those of the capture, not the launches of the graph.
+///
+/// Streams: all is ordered by events, and back edges are closed, as with `guarded`: `gather` waits for `regenerate`,
+/// this for `write_primary`, and this for every gather that still reads, on whatever streams they are. No host
+/// synchronisation. All ranks make the same calls in the same order. Threads: one at a time.
+///
+/// Cost: memory for `layout().secondary_count()` elements.
+/// Source: hierarchical partitioning, Wang et al., ZeRO++, arXiv 2306.10209, §3.2; its race: arXiv 2407.01614.
+template <communicator Comm, element T>
+    requires has_all_gather<typename node_groups<Comm>::part, T>
+class secondary_shard {
+public:
+    using groups_type = node_groups<Comm>;
+    using device = typename groups_type::device;
+    using stream_ref = typename device::stream_ref;
+    using streams = stream_list<stream_ref>;
+    using value_type = T;
+
+    /// For a parameter of `count` elements, 0 too. `groups` must outlive it. Allocates the secondary shard on the device
+    /// of the communicator; the destructor waits at most `timeout_ms` for work that uses it, as `guarded` does.
+    /// \throws error `invalid_argument` for a count whose bytes are no 64-bit number; what the allocation throws.
+    secondary_shard(groups_type& groups, std::uint64_t count, std::int64_t timeout_ms = 30'000,
+        call_site where = call_site::current())
+        : groups_(&groups), layout_(layout_of(groups, count, where)), secondary_(allocate(timeout_ms))
+    {
+    }
+
+    const shard_layout& layout() const noexcept { return layout_; }
+    std::uint64_t count() const noexcept { return layout_.count; }
+    /// Elements that the destination of `gather` has.
+    std::uint64_t padded_count() const noexcept { return layout_.padded_count(); }
+    /// Which elements of the parameter this rank owns: those of the slice in `write_primary`.
+    element_range primary_range() const noexcept { return layout_.primary(); }
+    /// 0: never written.
+    std::uint64_t primary_generation() const noexcept { return primary_generation_; }
+    /// Of which the secondary shard is; 0 if it cannot be gathered.
+    std::uint64_t generation() const noexcept { return secondary_.generation(); }
+    /// The secondary shard, `layout().secondary()` of the parameter and padding: to read it, to order a release or to
+    /// wait for its work. To write it there is `write_primary`.
+    guarded<device, T>& secondary() noexcept { return secondary_; }
+
+    /// Calls `enqueue(slice)`, which enqueues on `on` work that writes the primary slice, and may read it. Every rank
+    /// calls it, also one whose slice is empty. The secondary shard is stale from then on, also if `enqueue` throws.
+    /// \throws error as `guarded::write`; what `enqueue` throws.
+    template <class Enqueue>
+    void write_primary(stream_ref on, Enqueue&& enqueue, call_site where = call_site::current())
+    {
+        ++primary_generation_;
+        secondary_.set_generation(0);
+        secondary_.write(place_of_slice(), primary_range().count, on, std::forward<Enqueue>(enqueue), where);
+        secondary_.set_generation(0); // a part of it was written, which makes no secondary shard
+    }
+
+    /// Makes the secondary shard of the primary slices, by an all-gather in place across the nodes on `on`; it is of
+    /// the generation of the primary slice. `producers`, `consumers`, handle, errors: as for `copy_then_all_gather`.
+    /// \throws error `invalid_argument` if the primary slice was never written.
+    /// Cost: `regenerate_bytes()`; on ranks with a short slice a kernel that zeroes the rest.
+    gather_handle<device> regenerate(
+        stream_ref on, streams producers, streams consumers, call_site where = call_site::current())
+    {
+        if (primary_generation_ == 0) {
+            refuse(groups_->across_nodes(), on, "regenerate", "the primary slice was never written", where);
+        }
+        return regenerate_from(slice(), primary_generation_, on, producers, consumers, where);
+    }
+    /// The same of a primary slice that lies elsewhere, as many elements as `primary_range()` has: the all-gather sends
+    /// it from there; one that is short or of another floating-point type (master weights) is written into the shard
+    /// on the way. Its generation is that of the source, if that is `guarded`, and one more than before if not.
+    template <class Source>
+    gather_handle<device> regenerate(Source&& source, stream_ref on, streams producers, streams consumers,
+        call_site where = call_site::current())
+    {
+        const gather_buffer<device, const element_of<Source>> from(source);
+        if (from.memory().count() != primary_range().count) {
+            refuse(groups_->across_nodes(), on, "regenerate",
+                "source.count() is " + std::to_string(from.memory().count()) + ", and the primary slice of this rank has "
+                    + std::to_string(primary_range().count) + " elements",
+                where);
+        }
+        const auto* const history = from.history();
+        const std::uint64_t next = history != nullptr ? history->generation() : primary_generation_ + 1;
+        return regenerate_from(from, next, on, producers, consumers, where);
+    }
+
+    /// The secondary shard cannot be gathered until it is made anew: after a checkpoint was loaded, say.
+    void invalidate() noexcept
+    {
+        secondary_.set_generation(0);
+        made_of_ = 0;
+    }
+
+    /// Gathers the parameter into `destination`, a view, a container or a `guarded` buffer of `padded_count()` elements,
+    /// from the secondary shards of this node, on `on`. `producers`, `consumers`, handle, errors: as for
+    /// `copy_then_all_gather`. `at_least`: the generation that the secondary shard must have.
+    /// \throws error `invalid_argument` if the secondary shard is older, is stale, was invalidated or never made; or
+    ///   the destination has another count.
+    /// Cost: `gather_bytes()`; no copy.
+    template <class Destination>
+        requires std::is_same_v<element_of<Destination>, T>
+    gather_handle<device> gather(Destination&& destination, stream_ref on, streams producers, streams consumers,
+        std::uint64_t at_least = 0, call_site where = call_site::current())
+    {
+        const gather_buffer<device, T> to(destination);
+        check_gather(to.memory(), on, at_least, where);
+        auto done = copy_then_all_gather(secondary_, to, groups_->within_node(), on, producers, consumers, {}, where);
+        ++gathers_;
+        return done;
+    }
+
+    /// The bytes that one `regenerate` moves across the nodes, ...
+    shard_volume regenerate_bytes() const noexcept { return sizeof(T) * layout_.regenerate_volume(); }
+    /// ... one `gather` within the node, ...
+    shard_volume gather_bytes() const noexcept { return sizeof(T) * layout_.gather_volume(); }
+    /// ... one all-gather of the primary slices over the world, for comparison, ...
+    shard_volume flat_bytes() const noexcept { return sizeof(T) * layout_.flat_volume(); }
+    /// ... and all calls so far.
+    shard_volume total_bytes() const noexcept
+    {
+        return regenerations_ * regenerate_bytes() + gathers_ * gather_bytes();
+    }
+
+private:
+    static shard_layout layout_of(groups_type& groups, std::uint64_t count, call_site where)
+    {
+        const auto number = [](int small) { return static_cast<std::uint64_t>(small); };
+        const shard_layout layout{count, number(groups.nodes()), number(groups.ranks_per_node()), number(groups.node()),
+            number(groups.local_rank())};
+        if (layout.slot() <= UINT64_MAX / sizeof(T) / layout.ranks()) return layout;
+        throw error(status::invalid_argument, "count " + std::to_string(count) + " is impossibly large",
+            {.call = "secondary_shard", .communicator = {}, .where = where});
+    }
+    guarded<device, T> allocate(std::int64_t timeout_ms) const
+    {
+        const auto scope = detail::enter_device(groups_->across_nodes());
+        return guarded<device, T>(layout_.secondary_count(), timeout_ms);
+    }
+    std::uint64_t place_of_slice() const noexcept { return layout_.node * layout_.slot(); }
+    view<const T> slice() const noexcept
+    {
+        return {secondary_.memory().data() + place_of_slice(), primary_range().count};
+    }
+
+    template <class Source>
+    gather_handle<device> regenerate_from(Source source, std::uint64_t generation, stream_ref on, streams producers,
+        streams consumers, call_site where)
+    {
+        invalidate(); // should it fail half-way
+        auto done = copy_then_all_gather(
+            source, secondary_, groups_->across_nodes(), on, producers, consumers, {}, where);
+        primary_generation_ = generation;
+        made_of_ = generation;
+        secondary_.set_generation(generation);
+        ++regenerations_;
+        return done;
+    }
+
+    void check_gather(view<T> destination, stream_ref on, std::uint64_t at_least, call_site where) const
+    {
+        const auto refused = [&](const std::string& message) {
+            refuse(groups_->within_node(), on, "gather", message, where);
+        };
+        if (destination.count() != padded_count()) {
+            refused("destination.count() is " + std::to_string(destination.count()) + ", and padded_count() "
+                + std::to_string(padded_count()));
+        }
+        if (generation() == 0 && made_of_ == 0) {
+            refused("the secondary shard was never made, or was invalidated: regenerate it");
+        }
+        if (generation() == 0) {
+            refused("the secondary shard is stale: it was made of generation " + std::to_string(made_of_)
+                + " of the primary slice, which now has " + std::to_string(primary_generation_) + ": regenerate it");
+        }
+        if (generation() < at_least) {
+            refused("the secondary shard is stale: it has generation " + std::to_string(generation()) + ", and "
+                + std::to_string(at_least) + " is asked for");
+        }
+    }
+    /// The peers, who may have called, are told where the communicator can.
+    template <class Part>
+    [[noreturn]] static void refuse(
+        const Part& comm, stream_ref on, const char* call, const std::string& message, call_site where)
+    {
+        const error why(status::invalid_argument, message,
+            {.call = call, .rank = comm.rank(), .size = comm.size(), .communicator = {}, .where = where});
+        if constexpr (requires { comm.refuse(why, collective::all_gather, on); }) {
+            comm.refuse(why, collective::all_gather, on);
+        }
+        throw why;
+    }
+
+    groups_type* groups_;
+    shard_layout layout_;
+    guarded<device, T> secondary_;
+    std::uint64_t primary_generation_ = 0;
+    std::uint64_t made_of_ = 0; ///< of which generation the secondary shard was made last
+    std::uint64_t regenerations_ = 0;
+    std::uint64_t gathers_ = 0;
+};
+
+} // namespace collprobe

@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace collprobe {
+
+/// Some of the elements of a parameter.
+struct element_range {
+    std::uint64_t first = 0;
+    std::uint64_t count = 0;
+
+    friend bool operator==(const element_range&, const element_range&) = default;
+};
+
+/// What a rank sends to ranks of other nodes and of its own, and receives from them: elements, or bytes.
+struct shard_volume {
+    std::uint64_t inter_node = 0;
+    std::uint64_t intra_node = 0;
+
+    friend bool operator==(const shard_volume&, const shard_volume&) = default;
+    friend shard_volume operator+(shard_volume a, shard_volume b) noexcept
+    {
+        return {a.inter_node + b.inter_node, a.intra_node + b.intra_node};
+    }
+    friend shard_volume operator*(std::uint64_t times, shard_volume each) noexcept
+    {
+        return {times * each.inter_node, times * each.intra_node};
+    }
+};
+
+/// Where the elements of a parameter are, in nodes of several ranks that each keep the whole: pure arithmetic.
+///
+/// With K nodes of Z ranks, local rank l of node k owns slice l K + k. The slices that the ranks of local rank l
+/// gather across the nodes are then neighbours: the result *is* secondary shard l. Those of the local ranks, in their
+/// order, are the parameter in natural order. (Slices in the order of the ranks have to be copied to their places
+/// between the two gathers, as DeepSpeed's MiCS does.)
+///
+/// A slice has slot() = ceil(count / (K Z)) elements, a secondary shard K slot(), the gathered parameter K Z slot().
+/// What is behind `count` is padding, so that the last slices may be short or empty.
+struct shard_layout {
+    std::uint64_t count = 0; ///< elements of the parameter
+    std::uint64_t nodes = 1;
+    std::uint64_t ranks_per_node = 1;
+    std::uint64_t node = 0; ///< of the rank
+    std::uint64_t local_rank = 0; ///< of the rank in its node
+
+    constexpr std::uint64_t ranks() const noexcept { return nodes * ranks_per_node; }
+    constexpr std::uint64_t slot() const noexcept { return count / ranks() + (count % ranks() != 0 ? 1 : 0); }
+    constexpr std::uint64_t secondary_count() const noexcept { return nodes * slot(); }
+    constexpr std::uint64_t padded_count() const noexcept { return ranks() * slot(); }
+
+    /// What the rank owns, without padding.
+    constexpr element_range primary() const noexcept { return part(local_rank * nodes + node, slot()); }
+    /// What its secondary shard has, without padding.
+    constexpr element_range secondary() const noexcept { return part(local_rank, secondary_count()); }
+
+    /// Elements that move when the secondary shards are made: K - 1 slots.
+    constexpr shard_volume regenerate_volume() const noexcept { return {(nodes - 1) * slot(), 0}; }
+    /// When a parameter is gathered from them: Z - 1 secondary shards.
+    constexpr shard_volume gather_volume() const noexcept { return {0, (ranks_per_node - 1) * secondary_count()}; }
+    /// For comparison, when it is gathered from the primary slices over all ranks: (K - 1) Z slots come from other
+    /// nodes, Z times as many as above, and for each gather anew. (A ring of neighbours passes them on within the
+    /// node: then K Z - 1 enter a node, against Z (K - 1) above, which is the least.)
+    constexpr shard_volume flat_volume() const noexcept
+    {
+        return {(nodes - 1) * ranks_per_node * slot(), (ranks_per_node - 1) * slot()};
+    }
+
+private:
+    constexpr element_range part(std::uint64_t index, std::uint64_t size) const noexcept
+    {
+        if (size == 0 || index > count / size) return {count, 0};
+        const std::uint64_t left = count - index * size;
+        return {index * size, left < size ? left : size};
+    }
+};
+
+} // namespace collprobe
