@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -190,8 +188,6 @@ TEST_CASE("every rank gets the parameter and its secondary shard, padded with ze
             CHECK_NOTHROW(run(nodes, ranks_per_node, [&](local::communicator& world) {
                 counting counted(world);
                 node_groups groups(counted, ranks_per_node);
-                require(groups.node() == world.rank() / ranks_per_node, "another node");
-                require(groups.local_rank() == world.rank() % ranks_per_node, "another local rank");
                 const host::stream on;
                 for (uint64_t count = 0; count <= 100; ++count) {
                     check_shard<float>(groups, count, on);
@@ -200,37 +196,6 @@ TEST_CASE("every rank gets the parameter and its secondary shard, padded with ze
             }));
         }
     }
-}
-
-TEST_CASE("the slices of all ranks are the parameter, each element once, and its secondary shards are in order")
-{
-    for (const uint64_t nodes : {1u, 2u, 3u, 5u}) {
-        for (const uint64_t ranks_per_node : {1u, 2u, 4u, 8u}) {
-            for (const uint64_t count : {0u, 1u, 7u, 40u, 41u, 1000u}) {
-                std::vector<int> owners(count, 0);
-                for (uint64_t node = 0; node < nodes; ++node) {
-                    for (uint64_t local = 0; local < ranks_per_node; ++local) {
-                        const shard_layout layout{count, nodes, ranks_per_node, node, local};
-                        const element_range own = layout.primary(), kept = layout.secondary();
-                        REQUIRE(own.first + own.count <= count);
-                        for (uint64_t i = 0; i < own.count; ++i) ++owners[own.first + i];
-                        REQUIRE(kept.first == std::min(count, local * layout.secondary_count()));
-                        REQUIRE((own.count == 0 || own.first == kept.first + node * layout.slot()));
-                        REQUIRE(own.first + own.count <= kept.first + kept.count);
-                    }
-                }
-                REQUIRE(std::all_of(owners.begin(), owners.end(), [](int times) { return times == 1; }));
-            }
-        }
-    }
-}
-
-TEST_CASE("a secondary shard takes fewer bytes between the nodes than flat gathers")
-{
-    const shard_layout layout{1000, 2, 4, 0, 0};
-    CHECK(layout.regenerate_volume() == shard_volume{125, 0});
-    CHECK(layout.gather_volume() == shard_volume{0, 3 * 250});
-    CHECK(layout.flat_volume() == shard_volume{4 * 125, 3 * 125});
 }
 
 TEST_CASE("a gather waits for the regeneration on another stream, and without the guard reads the old shard")
@@ -309,7 +274,8 @@ TEST_CASE("the primary slice is not written under a gather that reads, nor the s
                 require(!other.query(), "the regeneration did not wait");
             } else {
                 // Its own slice is written past the guard, and before the gather.
-                const view<float> slice(shard.secondary().memory().data() + shard.layout().node * shard.layout().slot(), range.count);
+                const uint64_t place = shard.layout().node * shard.layout().slot();
+                const view<float> slice = shard.secondary().memory().part(place, range.count);
                 compute.enqueue([=] { fill_slice(slice, range, 3); });
                 compute.synchronize(soon_ms);
             }
@@ -331,50 +297,51 @@ TEST_CASE("the primary slice is not written under a gather that reads, nor the s
 
 TEST_CASE("a shard that was never made, is stale or was invalidated is not gathered")
 {
-    // One rank, because a refusal is final for a communicator: each has its own.
-    const host::stream on;
+    // A refusal is final for a communicator, and for what it has in a stream: each has its own.
     std::vector<float> parameter(4);
     const auto refused = [&](auto use) {
         auto world = local::group(1).communicator(0);
         node_groups nodes(world, 1);
         shard_of_floats shard(nodes, 4);
-        return refusal([&] { use(shard); });
+        const host::stream on;
+        return refusal([&] { use(shard, on.get()); });
     };
     const auto made = [&](auto then) {
-        return [&, then](shard_of_floats& shard) {
+        return [&, then](shard_of_floats& shard, host::stream_ref on) {
             write_primary(shard, on);
             shard.regenerate(on, {}, {});
-            then(shard);
+            then(shard, on);
             shard.gather(parameter, on, {}, {}).synchronize(soon_ms);
         };
     };
-    CHECK(!refused(made([](auto&) {})));
+    CHECK(!refused(made([](auto&, auto) {})));
     CHECK(is_parameter(parameter, 4));
-    CHECK(mentions(refused([&](auto& shard) { shard.gather(parameter, on, {}, {}); }), "never made, or was invalidated"));
-    CHECK(mentions(refused([&](auto& shard) { shard.regenerate(on, {}, {}); }), "primary slice was never written"));
-    CHECK(mentions(refused(made([](auto& shard) { shard.invalidate(); })), "never made, or was invalidated"));
-    const auto stale = refused(made([&](auto& shard) { write_primary(shard, on, 2); }));
+    const char* const none = "was never made, could not be made or was invalidated";
+    CHECK(mentions(refused([&](auto& shard, host::stream_ref on) { shard.gather(parameter, on, {}, {}); }), none));
+    CHECK(mentions(refused(made([](auto& shard, auto) { shard.invalidate(); })), none));
+    CHECK(mentions(refused([&](auto& shard, host::stream_ref on) { shard.regenerate(on, {}, {}); }),
+        "primary slice was never written"));
+    const auto stale = refused(made([&](auto& shard, host::stream_ref on) { write_primary(shard, on, 2); }));
     CHECK(mentions(stale, "made of generation 1 of the primary slice, which now has 2"));
     CHECK(stale->code() == status::invalid_argument);
-    CHECK(mentions(refused(made([&](auto& shard) {
+    CHECK(mentions(refused(made([&](auto& shard, host::stream_ref on) {
         const auto fails = [](auto) { throw std::runtime_error("before it wrote"); };
         CHECK_THROWS_AS(shard.write_primary(on, fails), std::runtime_error);
     })), "which now has 2"));
-    CHECK(mentions(refused(made([&](auto& shard) {
+    CHECK(mentions(refused(made([&](auto& shard, host::stream_ref on) {
         shard.gather(parameter, on, {}, {}, 1);
         shard.gather(parameter, on, {}, {}, 2);
     })), "it has generation 1, and 2 is asked for"));
-    CHECK(!refused(made([&](auto& shard) {
+    CHECK(!refused(made([&](auto& shard, host::stream_ref on) {
         write_primary(shard, on, 2);
         shard.regenerate(on, {}, {});
         shard.gather(parameter, on, {}, {}, 2);
     })));
     // Nor read otherwise.
-    CHECK(mentions(refused(made([&](auto& shard) {
+    CHECK(mentions(refused(made([&](auto& shard, host::stream_ref on) {
         write_primary(shard, on, 2);
         shard.secondary().read(on, [](auto) {});
     })), "nothing was written"));
-    on.synchronize(soon_ms);
 }
 
 TEST_CASE("a source elsewhere gives its generation, which a gather may ask for")
@@ -413,62 +380,27 @@ TEST_CASE("peers hear of a shard that is stale on one rank")
     CHECK(outcomes[0].failure()->culprits() == std::vector<int>{1});
 }
 
-TEST_CASE("a world that is not so many whole nodes is refused on all ranks, with both numbers")
-{
-    for (const int ranks_per_node : {-1, 0, 2, 4}) {
-        const auto outcomes = run_each(local::group(3), [&](local::communicator& world) { node_groups(world, ranks_per_node); });
-        for (const rank_outcome& outcome : outcomes) {
-            const std::string both = "ranks_per_node is " + std::to_string(ranks_per_node) + ", which does not divide size(), 3";
-            CHECK(mentions(outcome.failure(), both.c_str()));
-        }
-    }
-    for (const rank_outcome& outcome : run_each(local::group(3), [](local::communicator& world) {
-             node_groups(world, 3);
-             node_groups(world, 1);
-         })) {
-        CHECK(!outcome.thrown);
-    }
-}
-
-TEST_CASE("ranks that give different nodes are told, and who did not see it does not wait")
-{
-    local::group ranks(4, {.timeout_ms = 20'000});
-    const auto outcomes = run_each(ranks, [](local::communicator& world) {
-        node_groups nodes(world, world.rank() == 0 ? 2 : 4);
-        const host::stream on;
-        nodes.within_node().barrier(on);
-        on.synchronize(soon_ms);
-    });
-    CHECK(mentions(outcomes[0].failure(), "ranks_per_node is 2 here, and another on some ranks"));
-    for (int rank = 1; rank < 4; ++rank) {
-        const auto failure = outcomes[static_cast<std::size_t>(rank)].failure();
-        REQUIRE(failure);
-        CHECK(failure->code() == status::peer_failure);
-    }
-}
-
 TEST_CASE("counts that are not the layout's are refused with both")
 {
-    const host::stream on;
     std::vector<float> five(5), four(4);
     const auto refused = [&](uint64_t count, auto use) {
         auto world = local::group(1).communicator(0);
         node_groups nodes(world, 1);
+        const host::stream on;
         return refusal([&] {
             shard_of_floats shard(nodes, count);
-            use(shard);
+            use(shard, on.get());
         });
     };
-    CHECK(mentions(refused(4, [&](auto& shard) { shard.regenerate(five, on, {}, {}); }),
+    CHECK(mentions(refused(4, [&](auto& shard, host::stream_ref on) { shard.regenerate(five, on, {}, {}); }),
         "source.count() is 5, and the primary slice of this rank has 4"));
-    CHECK(mentions(refused(4, [&](auto& shard) { shard.gather(five, on, {}, {}); }),
+    CHECK(mentions(refused(4, [&](auto& shard, host::stream_ref on) { shard.gather(five, on, {}, {}); }),
         "destination.count() is 5, and padded_count() 4"));
-    CHECK(mentions(refused(UINT64_MAX / 2, [](auto&) {}), "count 9223372036854775807 is impossibly large"));
-    CHECK(!refused(4, [&](auto& shard) {
+    CHECK(mentions(refused(UINT64_MAX / 2, [](auto&, auto) {}), "count 9223372036854775807 is impossibly large"));
+    CHECK(!refused(4, [&](auto& shard, host::stream_ref on) {
         shard.regenerate(four, on, {}, {});
         shard.gather(four, on, {on}, {on});
     }));
-    on.synchronize(soon_ms);
 }
 
 TEST_CASE("the host waits for nothing and allocates nothing in the life of a shard")

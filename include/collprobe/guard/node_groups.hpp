@@ -34,7 +34,8 @@ public:
           within_(split(world, node_, where))
     {
         if (across_.size() == world.size() / ranks_per_node && within_.size() == ranks_per_node) return;
-        const std::string message = "ranks_per_node is " + std::to_string(ranks_per_node) + " here, and another on some ranks";
+        const std::string message
+            = "ranks_per_node is " + std::to_string(ranks_per_node) + " here, and another on some ranks";
         // A rank that has not noticed shall not wait for this one.
         if constexpr (requires { across_.abort(message); }) across_.abort(message);
         if constexpr (requires { within_.abort(message); }) within_.abort(message);

@@ -205,7 +205,7 @@ private:
                 + std::to_string(padded_count()));
         }
         if (generation() == 0 && made_of_ == 0) {
-            refused("the secondary shard was never made, or was invalidated: regenerate it");
+            refused("the secondary shard was never made, could not be made or was invalidated: regenerate it");
         }
         if (generation() == 0) {
             refused("the secondary shard is stale: it was made of generation " + std::to_string(made_of_)
