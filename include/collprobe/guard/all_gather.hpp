@@ -181,7 +181,7 @@ gather_handle<typename Comm::device> copy_then_all_gather(Source&& source, Desti
     const gather_item<device, to, from> what{
         gather_buffer<device, const from>(source), gather_buffer<device, to>(destination), options};
     const detail::gather_plan<Comm, to, from> plan(comm, what, on, where);
-    return detail::run_gathers(comm, 1, [&](std::size_t) -> const auto& { return plan; }, on, producers, consumers, where);
+    return detail::run_gathers(comm, 1, [at = &plan](std::size_t) -> const auto& { return *at; }, on, producers, consumers, where);
 }
 
 /// The same for many tensors at once: all copies first, then all all-gathers, in one group where the communicator
