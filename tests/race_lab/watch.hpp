@@ -51,6 +51,13 @@ void require_generation(view<T>, std::uint64_t, call_site)
 {
 }
 
+/// Launches a graph, and says so.
+template <class Graph, class StreamRef>
+void launch_graph(const Graph& graph, StreamRef on, call_site)
+{
+    graph.launch(on);
+}
+
 /// The checker over one run.
 class watch {
 public:

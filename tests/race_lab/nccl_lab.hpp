@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/comm/local_device.hpp>
+#include <collprobe/comm/nccl.hpp>
+#include <collprobe/device/cuda_peers.hpp>
+#include <collprobe/guard/nccl_all_gather.hpp>
+
+#include "tests/support/stand_in/nccl_ranks.hpp"
+#include "tests/support/stand_in/stand_in_test_tools.hpp"
+
+namespace collprobe::race_lab {
+
+/// CUDA streams of the stand-in; its `communicator` is for who derives from it.
+struct stand_in_lab {
+    using device = cuda::device;
+    using gate = testing::gate;
+    static constexpr int ranks = 2;
+    static constexpr bool takes_unrecorded_waits = true;
+
+    static void warm_up(const auto&...) {}
+
+    /// How often the host has waited for whatever.
+    static std::uint64_t host_waits(const auto&)
+    {
+        return stand_in::calls("cudaStreamSynchronize") + stand_in::calls("cudaEventSynchronize")
+            + stand_in::calls("cudaDeviceSynchronize") + stand_in::calls("cudaEventQuery");
+    }
+    /// No order between it and the streams of the bench, which are non-blocking.
+    static cuda::stream_ref default_stream(const auto&) { return cuda::stream_ref(cudaStreamLegacy); }
+
+    static void wait_for_unrecorded(cuda::stream_ref on, call_site where)
+    {
+        cudaEvent_t never = nullptr;
+        cuda::check(cudaEventCreateWithFlags(&never, cudaEventDisableTiming), "cudaEventCreateWithFlags", -1, where);
+        const cudaError_t waited = cudaStreamWaitEvent(on.get(), never, 0);
+        (void)cudaEventDestroy(never);
+        cuda::check(waited, "cudaStreamWaitEvent", -1, where); // which succeeds
+    }
+};
+
+/// Ranks of NCCL's stand-in, with a device each. As NCCL's default is not, their communicators are non-blocking.
+struct nccl_lab : stand_in_lab {
+    using communicator = nccl::communicator;
+
+    static void enter_device(const communicator& comm)
+    {
+        cuda::check(cudaSetDevice(comm.device_ordinal()), "cudaSetDevice");
+    }
+    template <class Body>
+    static void run(int count, Body body)
+    {
+        const testing::clean_stand_in clean;
+        testing::nccl_provider{count}.run(body);
+    }
+};
+
+/// Ranks of one process on devices of the stand-in.
+struct local_cuda_lab : stand_in_lab {
+    using communicator = local::device_communicator<cuda::device>;
+
+    static void enter_device(const communicator&) {}
+    template <class Body>
+    static void run(int count, Body body)
+    {
+        const testing::watchdog guard("a failure mode", 120);
+        local::run_on<device>(count, {}, body);
+    }
+};
+
+} // namespace collprobe::race_lab
