@@ -40,7 +40,7 @@ struct basic_host_lab {
         else local::run_on<device>(count, {}, body);
     }
     static void warm_up(const auto&...) {}
-    static void enter_device(const Communicator&) {}
+    static void enter_device(const auto&) {}
 
     /// How often the host has waited for one of these streams.
     template <class Bench>

@@ -22,6 +22,11 @@ struct stand_in_lab {
     static constexpr bool takes_unrecorded_waits = true;
 
     static void warm_up(const auto&...) {}
+    /// For a thread that works on the streams of another.
+    static void enter_device(const auto& at)
+    {
+        cuda::check(cudaSetDevice(at.producer.device()), "cudaSetDevice");
+    }
 
     /// How often the host has waited for whatever.
     static std::uint64_t host_waits(const auto&)
@@ -46,10 +51,6 @@ struct stand_in_lab {
 struct nccl_lab : stand_in_lab {
     using communicator = nccl::communicator;
 
-    static void enter_device(const communicator& comm)
-    {
-        cuda::check(cudaSetDevice(comm.device_ordinal()), "cudaSetDevice");
-    }
     template <class Body>
     static void run(int count, Body body)
     {
@@ -62,7 +63,6 @@ struct nccl_lab : stand_in_lab {
 struct local_cuda_lab : stand_in_lab {
     using communicator = local::device_communicator<cuda::device>;
 
-    static void enter_device(const communicator&) {}
     template <class Body>
     static void run(int count, Body body)
     {

@@ -151,7 +151,7 @@ TEST_CASE("F17 half of a pair is captured")
     });
 }
 
-TEST_CASE("F17 an event of a capture is waited for outside, and one of outside in a capture")
+TEST_CASE("F17 events that cross the border of a capture")
 {
     provoke<nccl_lab>({}, [](const bench_t& at, bool guarded_call) {
         cuda::event outside, inside;
@@ -192,7 +192,7 @@ TEST_CASE("F18 a watchdog asks an event while another thread captures")
         captured_graph graph(at.producer, cudaStreamCaptureModeGlobal);
         at.write(at.producer, 1, at.shard());
         std::thread([&] {
-            nccl_lab::enter_device(at.comm);
+            nccl_lab::enter_device(at);
             if (guarded_call) (void)watched.query();
             else (void)cudaEventQuery(watched.get());
         }).join();
@@ -338,7 +338,7 @@ TEST_CASE("F25 a peer that dies between its copy and the gather")
     }
 }
 
-TEST_CASE("F27 a stream's handle is used again for another stream")
+TEST_CASE("F27 a stream handle is used again for another stream")
 {
     bool reused = false;
     const auto destroyed_and_made = [&](const bench_t& at, bool guarded_call) {

@@ -284,7 +284,7 @@ void f23_host_threads_without_a_handoff()
         const handoff done;
         begun.release();
         std::thread copying([&] {
-            Lab::enter_device(at.comm);
+            Lab::enter_device(at);
             may_copy.wait();
             begun.acquire();
             at.write(at.producer, 1, at.shard(), copy);
