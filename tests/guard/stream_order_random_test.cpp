@@ -458,7 +458,7 @@ private:
             streams_[call.stream].last = end;
             communicators_[static_cast<std::size_t>(call.communicator)] = {end};
         }
-        checker_.group_end(thread(host));
+        checker_.group_end(true, thread(host));
         own = {};
     }
     void release()

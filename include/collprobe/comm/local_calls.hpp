@@ -14,6 +14,7 @@
 #include <collprobe/comm/detail/local_check.hpp>
 #include <collprobe/comm/detail/local_group.hpp>
 #include <collprobe/comm/local_order.hpp>
+#include <collprobe/detail/stream_order_hooks.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/view.hpp>
@@ -63,6 +64,7 @@ public:
         check.buffer(receive, "receive");
         check.shape(send, 1, receive, 1, "equal counts");
         check.placement(send, receive, send.data() == receive.data());
+        if constexpr (order_hooks::active) order_hooks::call(on, state_, *this, "all_reduce", send, receive, where);
         enqueue<collective::all_reduce, T>(on, send.count(), operation, -1, send.data(), receive.data(), where);
     }
 
@@ -81,6 +83,7 @@ public:
         check.buffer(receive, "receive");
         check.shape(send, parts(), receive, 1, "size() times as many to send as to receive");
         check.placement(send, receive, receive.data() == own_part(send));
+        if constexpr (order_hooks::active) order_hooks::call(on, state_, *this, "reduce_scatter", send, receive, where);
         enqueue<collective::reduce_scatter, T>(
             on, receive.count(), operation, -1, send.data(), receive.data(), where);
     }
@@ -98,6 +101,7 @@ public:
         check.buffer(receive, "receive");
         check.shape(send, 1, receive, parts(), "size() times as many to receive as to send");
         check.placement(send, receive, send.data() == own_part(receive));
+        if constexpr (order_hooks::active) order_hooks::call(on, state_, *this, "all_gather", send, receive, where);
         enqueue<collective::all_gather, T>(
             on, send.count(), reduction::sum, -1, send.data(), receive.data(), where);
     }
@@ -115,6 +119,7 @@ public:
         check.buffer(receive, "receive");
         check.shape(send, parts(), receive, parts(), "equal counts that are a multiple of size()");
         check.placement(send, receive, false);
+        if constexpr (order_hooks::active) order_hooks::call(on, state_, *this, "all_to_all", send, receive, where);
         enqueue<collective::all_to_all, T>(
             on, send.count() / parts(), reduction::sum, -1, send.data(), receive.data(), where);
     }
@@ -135,6 +140,7 @@ public:
             check.shape(send, 1, receive, 1, "equal counts");
             check.placement(send, receive, send.data() == receive.data());
         }
+        if constexpr (order_hooks::active) order_hooks::broadcast(on, state_, *this, root, send, receive, where);
         enqueue<collective::broadcast, T>(
             on, receive.count(), reduction::sum, root, send.data(), receive.data(), where);
     }
@@ -144,6 +150,7 @@ public:
     void barrier(stream_ref on, call_site where = call_site::current()) const
     {
         const argument_check check(state_->meet, rank_, collective::barrier, where);
+        if constexpr (order_hooks::active) order_hooks::barrier(on, state_, *this, where);
         // Of no element: the type is what a description without data has.
         enqueue<collective::barrier, std::uint8_t>(on, 0, reduction::sum, -1, nullptr, nullptr, where);
     }

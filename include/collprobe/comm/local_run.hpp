@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <collprobe/comm/local.hpp>
+#include <collprobe/detail/stream_order_hooks.hpp>
 #include <collprobe/detail/thread.hpp>
 #include <collprobe/error.hpp>
 
@@ -29,7 +30,9 @@ void run_ranks(const basic_group<Communicator>& all, Enter enter, Fn& fn)
     };
     std::vector<failure> failed(static_cast<std::size_t>(all.size()));
 
+    order_hooks::fork_join ranks(&failed);
     const auto body = [&](int rank) noexcept {
+        order_hooks::forked here(&failed);
         failure& own = failed[static_cast<std::size_t>(rank)];
         try {
             enter(rank);

@@ -18,6 +18,7 @@
 #include <collprobe/comm/mpi_moves.hpp>
 #include <collprobe/comm/mpi_options.hpp>
 #include <collprobe/detail/ref.hpp>
+#include <collprobe/detail/stream_order_hooks.hpp>
 #include <collprobe/device/host.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
@@ -105,6 +106,7 @@ public:
         check.buffer(receive, "receive");
         check.shape(send, 1, receive, 1, "equal counts");
         check.placement(send, receive, send.data() == receive.data());
+        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_reduce", send, receive, where);
         enqueue<collective::all_reduce, T>(on, operation, -1, send.count(), send.data(), receive.data(), where);
     }
 
@@ -124,6 +126,7 @@ public:
         check.buffer(receive, "receive");
         check.shape(send, parts(), receive, 1, "size() times as many to send as to receive");
         check.placement(send, receive, receive.data() == own_part(send));
+        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "reduce_scatter", send, receive, where);
         enqueue<collective::reduce_scatter, T>(
             on, operation, -1, receive.count(), send.data(), receive.data(), where);
     }
@@ -141,6 +144,7 @@ public:
         check.buffer(receive, "receive");
         check.shape(send, 1, receive, parts(), "size() times as many to receive as to send");
         check.placement(send, receive, send.data() == own_part(receive));
+        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_gather", send, receive, where);
         enqueue<collective::all_gather, T>(
             on, reduction::sum, -1, send.count(), send.data(), receive.data(), where);
     }
@@ -157,6 +161,7 @@ public:
         check.buffer(receive, "receive");
         check.shape(send, parts(), receive, parts(), "equal counts that are a multiple of size()");
         check.placement(send, receive, false);
+        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_to_all", send, receive, where);
         enqueue<collective::all_to_all, T>(
             on, reduction::sum, -1, send.count() / parts(), send.data(), receive.data(), where);
     }
@@ -177,6 +182,7 @@ public:
             check.shape(send, 1, receive, 1, "equal counts");
             check.placement(send, receive, send.data() == receive.data());
         }
+        if constexpr (order_hooks::active) order_hooks::broadcast(on, handle_, *this, root, send, receive, where);
         enqueue<collective::broadcast, T>(
             on, reduction::sum, root, receive.count(), send.data(), receive.data(), where);
     }
@@ -186,6 +192,7 @@ public:
     void barrier(stream_ref on, call_site where = call_site::current()) const
     {
         const detail::argument_check check(handle_, collective::barrier, &on, where);
+        if constexpr (order_hooks::active) order_hooks::barrier(on, handle_, *this, where);
         enqueue<collective::barrier, std::uint8_t>(on, reduction::sum, -1, 0, nullptr, nullptr, where);
     }
 

@@ -19,6 +19,7 @@
 #include <collprobe/comm/nccl_options.hpp>
 #include <collprobe/comm/nccl_types.hpp>
 #include <collprobe/detail/ref.hpp>
+#include <collprobe/detail/stream_order_hooks.hpp>
 #include <collprobe/device/cuda.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
@@ -131,6 +132,7 @@ public:
         check.buffer(receive, "receive");
         check.shape(send, 1, receive, 1, "equal counts");
         check.placement(send, receive, send.data() == receive.data());
+        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_reduce", send, receive, where);
         launch({collective::all_reduce, type_of<T>, operation, -1, send.count()}, "ncclAllReduce", on, where,
             [&](ncclComm_t comm) {
                 return ncclAllReduce(send.data(), receive.data(), send.size(), detail::data_type_of<T>,
@@ -152,6 +154,7 @@ public:
         check.buffer(receive, "receive");
         check.shape(send, parts(), receive, 1, "size() times as many to send as to receive");
         check.placement(send, receive, receive.data() == own_part(send));
+        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "reduce_scatter", send, receive, where);
         launch({collective::reduce_scatter, type_of<T>, operation, -1, receive.count()}, "ncclReduceScatter", on,
             where, [&](ncclComm_t comm) {
                 return ncclReduceScatter(send.data(), receive.data(), receive.size(), detail::data_type_of<T>,
@@ -172,6 +175,7 @@ public:
         check.buffer(receive, "receive");
         check.shape(send, 1, receive, parts(), "size() times as many to receive as to send");
         check.placement(send, receive, send.data() == own_part(receive));
+        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_gather", send, receive, where);
         launch({collective::all_gather, type_of<T>, reduction::sum, -1, send.count()}, "ncclAllGather", on, where,
             [&](ncclComm_t comm) {
                 return ncclAllGather(
@@ -192,6 +196,7 @@ public:
         check.buffer(receive, "receive");
         check.shape(send, parts(), receive, parts(), "equal counts that are a multiple of size()");
         check.placement(send, receive, false);
+        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_to_all", send, receive, where);
         launch({collective::all_to_all, type_of<T>, reduction::sum, -1, send.count() / parts()}, "ncclAlltoAll", on,
             where, [&](ncclComm_t comm) {
                 const std::size_t part = send.size() / static_cast<std::size_t>(parts());
@@ -221,6 +226,7 @@ public:
             check.placement(send, receive, send.data() == receive.data());
         }
         const T* const from = rank() == root ? send.data() : receive.data();
+        if constexpr (order_hooks::active) order_hooks::broadcast(on, handle_, *this, root, send, receive, where);
         launch({collective::broadcast, type_of<T>, reduction::sum, root, receive.count()}, "ncclBroadcast", on, where,
             [&](ncclComm_t comm) {
                 return ncclBroadcast(
@@ -233,6 +239,7 @@ public:
     void barrier(stream_ref on, call_site where = call_site::current()) const
     {
         const detail::argument_check check(*handle_, collective::barrier, on, where);
+        if constexpr (order_hooks::active) order_hooks::barrier(on, handle_, *this, where);
         launch({collective::barrier, element_type::uint8, reduction::sum, -1, size() > 1 ? 1u : 0u},
             "ncclAllReduce (of a barrier)", on, where, [&](ncclComm_t comm) {
                 return ncclAllReduce(handle_->zero(), handle_->zero(), 1, ncclUint8, ncclMax, comm, on.get());

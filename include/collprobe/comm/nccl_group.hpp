@@ -8,6 +8,7 @@
 #include <nccl.h>
 
 #include <collprobe/comm/nccl_handle.hpp>
+#include <collprobe/detail/stream_order_hooks.hpp>
 #include <collprobe/error.hpp>
 
 namespace collprobe::nccl {
@@ -42,6 +43,7 @@ public:
     {
         require(ncclGroupStart(), "ncclGroupStart", where);
         depth_ = ++open_->depth;
+        if constexpr (order_hooks::active) order_hooks::group_begin();
     }
     group(const group&) = delete;
     group& operator=(const group&) = delete;
@@ -52,6 +54,7 @@ public:
     {
         if (depth_ == 0) return;
         try {
+            order_hooks::group_end closing;
             finish(call_site{}, true);
         } catch (...) { // the communicators have it
         }
@@ -66,6 +69,7 @@ public:
         if (depth_ == 0) misused("the group was ended before", where);
         if (open_ != &detail::open_group::here()) misused("another thread opened the group", where);
         if (depth_ != open_->depth) misused("a group within it is still open", where);
+        order_hooks::group_end closing;
         finish(where, false);
     }
 

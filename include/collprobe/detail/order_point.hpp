@@ -122,9 +122,17 @@ public:
         if (node_ != nullptr) node_->references.fetch_add(1, std::memory_order_relaxed);
     }
     order_point(order_point&& other) noexcept : node_(std::exchange(other.node_, nullptr)) {}
-    order_point& operator=(order_point other) noexcept
+    // Not one that takes its argument by value: in templates clang++ 14 forgets to destroy it in `x = {}`.
+    order_point& operator=(const order_point& other) noexcept
     {
-        std::swap(node_, other.node_);
+        order_point copy(other);
+        std::swap(node_, copy.node_);
+        return *this;
+    }
+    order_point& operator=(order_point&& other) noexcept
+    {
+        order_point taken(std::move(other));
+        std::swap(node_, taken.node_);
         return *this;
     }
     ~order_point() { drop(); }

@@ -10,13 +10,28 @@
 
 /// What the device and communicator layers tell the checker of stream order (guard/stream_order.hpp). Here
 /// it is nothing, and costs nothing; with COLLPROBE_STREAM_ORDER=1 it is detail/stream_order_sink.hpp. Each use
-/// is a line of its own that begins with `order_hooks::`, so that a test can take them out and compare.
+/// is a statement on a line of its own, so that a test can take them out and compare.
 namespace collprobe::order_hooks {
 
+/// Whether they do something. Calls stand behind `if constexpr (active)`, so that no code at all comes of them.
+constexpr bool active = false;
+
 struct point {};
-struct fork_join {};
-struct forked {
-    constexpr explicit forked(const fork_join&) noexcept {}
+
+/// A member of something that has a point, where the hooks are on. Off it is the T itself: an empty member more,
+/// which takes no room, would still change the code.
+template <class T>
+using with_point = T;
+
+struct none {};
+struct [[maybe_unused]] group_end {
+    constexpr group_end() noexcept {}
+};
+struct [[maybe_unused]] fork_join {
+    constexpr explicit fork_join(const void*) noexcept {}
+};
+struct [[maybe_unused]] forked {
+    constexpr explicit forked(const void*) noexcept {}
 };
 
 // clang-format off
@@ -25,9 +40,10 @@ template <class... Ignored> constexpr void record(const Ignored&...) noexcept {}
 template <class... Ignored> constexpr void wait(const Ignored&...) noexcept {}
 template <class... Ignored> constexpr void reached(const Ignored&...) noexcept {}
 template <class... Ignored> constexpr void access(const Ignored&...) noexcept {}
-template <class... Ignored> constexpr void collective(const Ignored&...) noexcept {}
-template <class... Ignored> constexpr void group_begin(const Ignored&...) noexcept {}
-template <class... Ignored> constexpr void group_end(const Ignored&...) noexcept {}
+template <class... Ignored> constexpr void broadcast(const Ignored&...) noexcept {}
+template <class... Ignored> constexpr void barrier(const Ignored&...) noexcept {}
+template <class... Ignored> constexpr void call(const Ignored&...) noexcept {}
+constexpr void group_begin() noexcept {}
 template <class... Ignored> constexpr void allocated(const Ignored&...) noexcept {}
 template <class... Ignored> constexpr void released(const Ignored&...) noexcept {}
 template <class... Ignored> constexpr void stream_ended(const Ignored&...) noexcept {}

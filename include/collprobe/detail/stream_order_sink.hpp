@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <utility>
 #include <vector>
 
 #include <collprobe/detail/mutex.hpp>
@@ -18,7 +20,31 @@
 /// checker that is installed, if one is. Those that run in destructors and in queries throw nothing.
 namespace collprobe::order_hooks {
 
+constexpr bool active = true;
+
 using point = order_point;
+
+/// A T that carries a point: what is copied or moved with it.
+template <class T>
+struct with_point {
+    T value;
+    point own{};
+
+    with_point(T initial) noexcept : value(initial) {}
+    with_point& operator=(T other) noexcept
+    {
+        value = other;
+        return *this;
+    }
+    operator T() const noexcept { return value; }
+    operator point&() noexcept { return own; }
+    operator const point&() const noexcept { return own; }
+};
+
+/// No bytes.
+struct none {
+    operator memory_range() const noexcept { return {}; }
+};
 
 /// Who is told.
 class sink {
@@ -31,7 +57,7 @@ public:
     virtual void collective(const order_stream& on, std::uint64_t communicator, memory_range read, memory_range write,
         const char* what, bool deferrable, call_site where) = 0;
     virtual void group_begin() = 0;
-    virtual void group_end() = 0;
+    virtual void group_end(bool enqueued) = 0;
     virtual void allocated(memory_range bytes) = 0;
     virtual void released(memory_range bytes, bool watch) = 0;
     virtual void stream_ended(const order_stream& stream) = 0;
@@ -120,23 +146,49 @@ void access(const Stream& on, const char* what, memory_range read, memory_range 
 {
     detail::tell([&](sink& to) { to.access(stream_of(on), read, write, what, where); });
 }
-/// `communicator` is any address that stands for this rank's handle of it.
-template <class Stream>
-void collective(const Stream& on, const void* communicator, const char* what, memory_range read, memory_range write,
-    call_site where, bool deferrable = false)
+/// `state` owns what stands for the communicator in this process, where it may have several ranks.
+template <class Stream, class State, class Comm>
+void call(const Stream& on, const State& state, const Comm& comm, const char* what, memory_range read,
+    memory_range write, call_site where)
 {
-    detail::tell([&](sink& to) {
-        to.collective(stream_of(on), reinterpret_cast<std::uintptr_t>(communicator), read, write, what, deferrable, where);
-    });
+    // Addresses have 48 bits.
+    const std::uint64_t handle
+        = reinterpret_cast<std::uintptr_t>(state.get()) ^ static_cast<std::uint64_t>(comm.rank()) << 48;
+    // With one rank NCCL enqueues at once, also in a group.
+    const bool deferrable = requires { comm.group_scope(); } && comm.size() > 1;
+    detail::tell([&](sink& to) { to.collective(stream_of(on), handle, read, write, what, deferrable, where); });
 }
-inline void group_begin()
+template <class Stream, class State, class Comm>
+void broadcast(const Stream& on, const State& state, const Comm& comm, int root, memory_range send,
+    memory_range receive, call_site where)
 {
-    detail::tell([](sink& to) { to.group_begin(); });
+    call(on, state, comm, "broadcast", comm.rank() == root ? send : memory_range(), receive, where);
 }
-inline void group_end()
+template <class Stream, class State, class Comm>
+void barrier(const Stream& on, const State& state, const Comm& comm, call_site where)
 {
-    detail::tell([](sink& to) { to.group_end(); });
+    call(on, state, comm, "barrier", {}, {}, where);
 }
+inline void group_begin() noexcept
+{
+    detail::tell_quietly([](sink& to) { to.group_begin(); });
+}
+/// Lives while a group is closed: its collectives are enqueued, unless that throws.
+class group_end {
+public:
+    group_end() = default;
+    group_end(const group_end&) = delete;
+    group_end& operator=(const group_end&) = delete;
+    ~group_end() noexcept(false)
+    {
+        const bool enqueued = std::uncaught_exceptions() == exceptions_;
+        if (enqueued) detail::tell([](sink& to) { to.group_end(true); });
+        else detail::tell_quietly([](sink& to) { to.group_end(false); });
+    }
+
+private:
+    int exceptions_ = std::uncaught_exceptions();
+};
 inline void allocated(const void* memory, std::uint64_t bytes) noexcept
 {
     detail::tell_quietly([&](sink& to) { to.allocated({memory, bytes}); });
@@ -152,33 +204,61 @@ void stream_ended(const Stream& stream) noexcept
     detail::tell_quietly([&](sink& to) { to.stream_ended(stream_of(stream)); });
 }
 
-/// Threads that begin behind its beginning, and are over when it ends.
+/// Threads that begin behind its beginning, and are over when it ends. They find it by an address that they have
+/// in common: to hand it to them would change the code of who does where the hooks are off.
 class fork_join {
 public:
-    fork_join() noexcept
+    explicit fork_join(const void* address) noexcept : address_(address)
     {
         detail::tell_quietly([&](sink& to) { to.record_thread(begin_); });
+        const collprobe::detail::lock_guard lock(guard());
+        next_ = std::exchange(newest(), this);
     }
     fork_join(const fork_join&) = delete;
     fork_join& operator=(const fork_join&) = delete;
     ~fork_join()
     {
+        {
+            const collprobe::detail::lock_guard lock(guard());
+            fork_join** link = &newest();
+            while (*link != this) link = &(*link)->next_;
+            *link = next_;
+        }
         for (const point& each : ends_) reached(each);
     }
 
 private:
     friend class forked;
+    static collprobe::detail::mutex& guard() noexcept
+    {
+        static collprobe::detail::mutex one;
+        return one;
+    }
+    static fork_join*& newest() noexcept
+    {
+        static fork_join* one = nullptr;
+        return one;
+    }
+    static fork_join& of(const void* address) noexcept
+    {
+        const collprobe::detail::lock_guard lock(guard());
+        fork_join* found = newest();
+        while (found->address_ != address) found = found->next_;
+        return *found;
+    }
+
+    const void* address_;
+    fork_join* next_ = nullptr;
     point begin_;
-    collprobe::detail::mutex guard_;
     std::vector<point> ends_;
 };
 
 /// Lives as long as such a thread makes calls.
 class forked {
 public:
-    explicit forked(fork_join& from) noexcept : from_(from)
+    explicit forked(const void* address) noexcept : from_(fork_join::of(address))
     {
-        detail::tell_quietly([&](sink& to) { to.thread_began(from.begin_); });
+        detail::tell_quietly([&](sink& to) { to.thread_began(from_.begin_); });
     }
     forked(const forked&) = delete;
     forked& operator=(const forked&) = delete;
@@ -187,7 +267,7 @@ public:
         detail::tell_quietly([&](sink& to) {
             point last;
             to.thread_ended(last);
-            const collprobe::detail::lock_guard lock(from_.guard_);
+            const collprobe::detail::lock_guard lock(fork_join::guard());
             from_.ends_.push_back(last);
         });
     }

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include <collprobe/config.hpp>
+#include <collprobe/detail/stream_order_hooks.hpp>
 #include <collprobe/device/cuda_error.hpp>
 #include <collprobe/device/cuda_memory.hpp>
 #include <collprobe/device/cuda_stream.hpp>
@@ -71,6 +72,7 @@ struct device {
                     source.data(), source.size_bytes(), destination.data(), destination.size_bytes()),
             "copy", "source and destination overlap", where);
         if (source.empty()) return;
+        if constexpr (order_hooks::active) order_hooks::access(on, "copy", source, destination, where);
         check(cudaMemcpyAsync(destination.data(), source.data(),
                   static_cast<std::size_t>(source.size_bytes()), cudaMemcpyDefault, on.get()),
             "cudaMemcpyAsync", -1, on.get(), where);
@@ -87,6 +89,7 @@ struct device {
             "destination is null with a count above 0", where);
         require(destination.aligned(), "fill", "destination is not aligned for its elements", where);
         if (destination.empty()) return;
+        if constexpr (order_hooks::active) order_hooks::access(on, "fill", order_hooks::none{}, destination, where);
         for_each(on, destination.count(), detail::fill_body<T>{destination.data(), value});
     }
 
@@ -99,6 +102,7 @@ struct device {
         require(destination.empty() || destination.data() != nullptr, "zero",
             "destination is null with a count above 0", where);
         if (destination.empty()) return;
+        if constexpr (order_hooks::active) order_hooks::access(on, "zero", order_hooks::none{}, destination, where);
         check(cudaMemsetAsync(destination.data(), 0, static_cast<std::size_t>(destination.size_bytes()), on.get()),
             "cudaMemsetAsync", -1, on.get(), where);
     }

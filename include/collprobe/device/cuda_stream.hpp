@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include <collprobe/detail/stream_order_hooks.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/cuda_error.hpp>
 #include <collprobe/device/cuda_event_pool.hpp>
@@ -74,6 +75,14 @@ public:
     /// Whether it is the per-thread default stream, another one on every thread.
     bool is_per_thread() const noexcept { return handle_ == cudaStreamPerThread; }
 
+    /// Whether it is ordered against the legacy default stream, as streams are that do not say otherwise.
+    bool blocking(call_site where = call_site::current()) const
+    {
+        unsigned int flags = 0;
+        check(cudaStreamGetFlags(handle_, &flags), "cudaStreamGetFlags", device_, handle_, where);
+        return (flags & cudaStreamNonBlocking) == 0;
+    }
+
     stream_id id(call_site where = call_site::current()) const
     {
         stream_id own;
@@ -125,7 +134,9 @@ public:
         refuse_capture(where);
         const device_guard current(device_, where);
         const detail::relaxed_capture_mode relaxed;
+        order_hooks::point here = order_hooks::now(*this);
         check(cudaStreamSynchronize(handle_), "cudaStreamSynchronize", device_, handle_, where);
+        if constexpr (order_hooks::active) order_hooks::reached(here);
     }
     /// The same with a deadline, by polling; a negative number of milliseconds means none. Takes an
     /// event from the pool. \throws error `timeout` if work is left then.
@@ -143,7 +154,9 @@ public:
             return code != cudaErrorStreamCaptureImplicit;
         }
         if (state != cudaStreamCaptureStatusNone) return false;
+        order_hooks::point here = order_hooks::now(*this);
         const cudaError_t code = cudaStreamQuery(handle_);
+        if constexpr (order_hooks::active) order_hooks::reached(here, code == cudaSuccess);
         if (code != cudaSuccess) detail::forget(code);
         return code != cudaErrorNotReady;
     }
@@ -194,6 +207,7 @@ public:
     {
         if (handle_ == nullptr) return;
         const device_guard current(device_, std::nothrow);
+        if constexpr (order_hooks::active) order_hooks::stream_ended(stream_ref(handle_, device_));
         if (const cudaError_t code = cudaStreamDestroy(handle_); code != cudaSuccess) detail::forget(code);
     }
 
@@ -269,6 +283,7 @@ public:
         }
         stream_ = on.get();
         capture_ = capture;
+        if constexpr (order_hooks::active) order_hooks::record(capture_, on);
     }
     bool recorded() const noexcept { return static_cast<bool>(point_); }
     /// The CUDA event of the last record, for calls outside this library; null if there is none.
@@ -289,6 +304,7 @@ public:
         const device_guard current(point_.device(), where);
         const detail::relaxed_capture_mode relaxed;
         check(cudaEventSynchronize(get()), "cudaEventSynchronize", point_.device(), stream_, where);
+        if constexpr (order_hooks::active) order_hooks::reached(capture_);
     }
     /// The same with a deadline, by polling; a negative number of milliseconds means none.
     /// \throws error `timeout` if work is left then.
@@ -318,6 +334,7 @@ private:
             return false;
         }
         check(code, "cudaEventQuery", point_.device(), stream_, where);
+        if constexpr (order_hooks::active) order_hooks::reached(capture_);
         return true;
     }
 
@@ -359,7 +376,7 @@ private:
 
     detail::pooled_event point_;
     cudaStream_t stream_ = nullptr; // for messages only: it may be gone
-    unsigned long long capture_ = 0;
+    order_hooks::with_point<unsigned long long> capture_ = 0;
 };
 
 inline void stream_ref::wait(const event& awaited, call_site where) const
@@ -367,7 +384,10 @@ inline void stream_ref::wait(const event& awaited, call_site where) const
     awaited.require_recorded("wait", where);
     const device_guard current(device_, where);
     const cudaError_t code = cudaStreamWaitEvent(handle_, awaited.get(), 0);
-    if (code == cudaSuccess) return;
+    if (code == cudaSuccess) {
+        if constexpr (order_hooks::active) order_hooks::wait(*this, awaited.capture_, where);
+        return;
+    }
     if (code == cudaErrorCapturedEvent || code == cudaErrorStreamCaptureIsolation
         || code == cudaErrorStreamCaptureMerge) {
         detail::forget(code);

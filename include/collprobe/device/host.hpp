@@ -11,6 +11,7 @@
 
 #include <collprobe/detail/overlap.hpp>
 #include <collprobe/detail/reduce_blocks.hpp>
+#include <collprobe/detail/stream_order_hooks.hpp>
 #include <collprobe/device/host_stream.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/view.hpp>
@@ -32,6 +33,7 @@ public:
                            : static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{alignment}))),
           count_(count)
     {
+        if constexpr (order_hooks::active) order_hooks::allocated(data_, count_ * sizeof(T));
     }
     buffer(buffer&& other) noexcept
         : data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0))
@@ -43,7 +45,11 @@ public:
         std::swap(count_, other.count_);
         return *this;
     }
-    ~buffer() { ::operator delete(data_, std::align_val_t{alignment}); }
+    ~buffer()
+    {
+        if constexpr (order_hooks::active) order_hooks::released(data_, count_ * sizeof(T), false);
+        ::operator delete(data_, std::align_val_t{alignment});
+    }
 
     T* data() const noexcept { return data_; }
     std::size_t size() const noexcept { return static_cast<std::size_t>(count_); }
@@ -96,6 +102,7 @@ struct device {
                     source.data(), source.size_bytes(), destination.data(), destination.size_bytes()),
             "copy", "source and destination overlap", where);
         if (source.empty()) return;
+        if constexpr (order_hooks::active) order_hooks::access(on, "copy", source, destination, where);
         on.enqueue([source, destination] {
             std::memcpy(destination.data(), source.data(), static_cast<std::size_t>(source.size_bytes()));
         });
@@ -111,6 +118,7 @@ struct device {
             "destination is null with a count above 0", where);
         require(destination.aligned(), "fill", "destination is not aligned for its elements", where);
         if (destination.empty()) return;
+        if constexpr (order_hooks::active) order_hooks::access(on, "fill", order_hooks::none{}, destination, where);
         on.enqueue([destination, value] {
             for (T& element : destination) element = value;
         });
@@ -125,6 +133,7 @@ struct device {
         require(destination.empty() || destination.data() != nullptr, "zero",
             "destination is null with a count above 0", where);
         if (destination.empty()) return;
+        if constexpr (order_hooks::active) order_hooks::access(on, "zero", order_hooks::none{}, destination, where);
         on.enqueue([destination] {
             std::memset(static_cast<void*>(destination.data()), 0, static_cast<std::size_t>(destination.size_bytes()));
         });

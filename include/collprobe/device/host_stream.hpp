@@ -9,6 +9,7 @@
 
 #include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/ref.hpp>
+#include <collprobe/detail/stream_order_hooks.hpp>
 #include <collprobe/detail/task_queue.hpp>
 #include <collprobe/detail/thread.hpp>
 #include <collprobe/detail/wait.hpp>
@@ -188,12 +189,20 @@ public:
     /// \throws error `timeout` if work is left then.
     void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
     {
+        order_hooks::point here = order_hooks::now(*this);
         const std::uint64_t last = state_->queue.pushed();
         detail::synchronize(*state_, last, "work on the stream", timeout_ms, where);
+        if constexpr (order_hooks::active) order_hooks::reached(here);
         if (const std::exception_ptr failure = state_->take_error_before(last)) std::rethrow_exception(failure);
     }
     /// Whether all work enqueued so far is done. Never blocks, never throws; says nothing of errors.
-    bool query() const noexcept { return state_->is_done(state_->queue.pushed()); }
+    bool query() const noexcept
+    {
+        order_hooks::point here = order_hooks::now(*this);
+        const bool done = state_->is_done(state_->queue.pushed());
+        if constexpr (order_hooks::active) order_hooks::reached(here, done);
+        return done;
+    }
 
     /// A number that no other stream of the process ever has.
     std::uint64_t id(call_site = call_site::current()) const noexcept { return state_->id; }
@@ -227,8 +236,11 @@ public:
     ~stream()
     {
         if (!state_) return;
+        order_hooks::point last = order_hooks::now(get());
         state_->queue.push([](collprobe::detail::task& slot) { slot.make_stop(); });
         worker_.join();
+        if constexpr (order_hooks::active) order_hooks::reached(last);
+        if constexpr (order_hooks::active) order_hooks::stream_ended(get());
     }
 
     operator stream_ref() const noexcept { return stream_ref(state_.get()); }
@@ -263,6 +275,7 @@ public:
     {
         stream_ = detail::ref<detail::stream_state>(on.state_);
         number_ = on.state_->queue.pushed();
+        if constexpr (order_hooks::active) order_hooks::record(number_, on);
     }
     bool recorded() const noexcept { return static_cast<bool>(stream_); }
 
@@ -273,6 +286,7 @@ public:
     {
         require_recorded("query", where);
         if (!stream_->is_done(number_)) return false;
+        if constexpr (order_hooks::active) order_hooks::reached(number_);
         if (const std::exception_ptr failure = stream_->error_before(number_)) std::rethrow_exception(failure);
         return true;
     }
@@ -283,6 +297,7 @@ public:
     {
         require_recorded("synchronize", where);
         detail::synchronize(*stream_, number_, "the work captured by the event", timeout_ms, where);
+        if constexpr (order_hooks::active) order_hooks::reached(number_);
         if (const std::exception_ptr failure = stream_->error_before(number_)) std::rethrow_exception(failure);
     }
 
@@ -296,13 +311,14 @@ private:
     }
 
     detail::ref<detail::stream_state> stream_;
-    std::uint64_t number_ = 0;
+    order_hooks::with_point<std::uint64_t> number_ = 0;
 };
 
 inline void stream_ref::wait(const event& awaited, call_site where) const
 {
     awaited.require_recorded("wait", where);
     if (awaited.stream_.get() == state_) return; // its own earlier work comes first anyway
+    if constexpr (order_hooks::active) order_hooks::wait(*this, awaited.number_, where);
     struct wait_task {
         detail::ref<detail::stream_state> source;
         std::uint64_t number;

@@ -177,9 +177,10 @@ public:
     {
         told([&] { engine_.group_begin(by.number); });
     }
-    void group_end(order_thread by = order_thread::calling())
+    /// If it was not `enqueued`, because it failed, its collectives are forgotten.
+    void group_end(bool enqueued = true, order_thread by = order_thread::calling())
     {
-        told([&] { engine_.group_end(by.number); });
+        told([&] { engine_.group_end(enqueued, by.number); });
     }
 
     // --- Order ---

@@ -10,6 +10,7 @@
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/detail/overlap.hpp>
+#include <collprobe/detail/stream_order_hooks.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/detail/last_use.hpp>
 #include <collprobe/element.hpp>
@@ -246,6 +247,7 @@ private:
             .roundings_per_element = in == accumulation::native ? terms - 1 + (divisor != 1) : 1};
 
         const parts_of_one parts(comm_, what.send.count());
+        if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), what.send, what.receive, what.where);
         detail::enqueue_marked(done, stream, [&] {
             if constexpr (Call == collective::all_reduce && has_fixed_point<T>) {
                 if (how == reduction_algorithm::fixed_point) {

@@ -77,11 +77,12 @@ public:
         for (const memory_range range : reads) remember(domain_of(on), range, added.versions);
     }
     void group_begin(std::uint64_t thread) { ++groups_[{thread}].depth; }
-    void group_end(std::uint64_t thread)
+    void group_end(bool enqueued, std::uint64_t thread)
     {
         group* const open = groups_.find({thread});
         if (open == nullptr || open->depth == 0 || --open->depth > 0) return;
         const std::size_t used = std::exchange(open->used, 0);
+        if (!enqueued) return;
         for (std::size_t at = 0; at < used; ++at) compare_versions(open->members[at]);
         for (std::size_t at = 0; at < used; ++at) {
             // Those of one capture, or of none, are one operation.

@@ -41,7 +41,7 @@ public:
         to().collective(on, order_object(communicator), {read}, {write}, what, deferrable, where);
     }
     void group_begin() override { to().group_begin(); }
-    void group_end() override { to().group_end(); }
+    void group_end(bool enqueued) override { to().group_end(enqueued); }
     void allocated(memory_range bytes) override { to().allocate(bytes); }
     void released(memory_range bytes, bool watch) override { to().release(bytes, watch, call_site{}); }
     void stream_ended(const order_stream& stream) override { to().stream_ended(stream); }
