@@ -1,0 +1,46 @@
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+
+# examples/guarded_all_gather as a user runs it.
+if(NOT COLLPROBE_BUILD_EXAMPLES)
+    add_executable(guarded_all_gather ${PROJECT_SOURCE_DIR}/examples/guarded_all_gather/main.cpp)
+    target_link_libraries(guarded_all_gather PRIVATE collprobe::stream_order)
+    target_compile_definitions(guarded_all_gather PRIVATE COLLPROBE_EXAMPLE_DATA="${PROJECT_SOURCE_DIR}/examples/data")
+endif()
+set(guarded_all_gather $<TARGET_FILE:guarded_all_gather>)
+
+# collprobe_add_guarded_all_gather_test(<name> ARGS ... CODE n [OUT regex...] [ERR regex...] [NOT_OUT regex])
+function(collprobe_add_guarded_all_gather_test name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "CODE;NOT_OUT" "ARGS;OUT;ERR")
+    add_test(NAME guarded_all_gather.${name} COMMAND ${CMAKE_COMMAND} "-DCOMMAND=${guarded_all_gather};${arg_ARGS}"
+        -DCODE=${arg_CODE} "-DOUT=${arg_OUT}" "-DERR=${arg_ERR}" "-DNOT_OUT=${arg_NOT_OUT}"
+        -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/expect.cmake)
+    set_tests_properties(guarded_all_gather.${name} PROPERTIES TIMEOUT 300 LABELS trainer ENVIRONMENT "${sanitizer_options}")
+endfunction()
+
+collprobe_add_guarded_all_gather_test(help ARGS --help CODE 0 OUT "--delay-seed N")
+collprobe_add_guarded_all_gather_test(unknown_option ARGS --delay 2 CODE 2 ERR "unknown option '--delay'" "--help")
+collprobe_add_guarded_all_gather_test(bad_mode ARGS --mode guarded,none CODE 2
+    ERR "--mode: 'none' is none of unguarded, guarded, synchronised")
+collprobe_add_guarded_all_gather_test(no_data ARGS --data ${scratch}/none.csv CODE 1 ERR "cannot read .*/none.csv'")
+foreach(ranks IN ITEMS 1 3 8) # 2410 parameters: slots of 3 and 8 ranks have padding at the end
+    collprobe_add_guarded_all_gather_test(clean_${ranks}_ranks
+        ARGS --mode guarded,synchronised --ranks ${ranks} --steps 20 CODE 0
+        OUT "guarded +[0-9.]+ +[0-9a-f]+ +none +0 .*synchronised +[0-9.]+ +[0-9a-f]+ +none +0 "
+            "guarded: the synchronised losses, bit for bit" NOT_OUT "unguarded")
+endforeach()
+
+# Unguarded is a race on purpose.
+if("${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_RELEASE}" MATCHES "-fsanitize=thread")
+    add_test(NAME guarded_all_gather.unguarded_is_a_data_race COMMAND guarded_all_gather --mode unguarded --steps 20)
+    set_tests_properties(guarded_all_gather.unguarded_is_a_data_race PROPERTIES TIMEOUT 300 LABELS trainer
+        ENVIRONMENT "${sanitizer_options}" PASS_REGULAR_EXPRESSION "WARNING: ThreadSanitizer: data race")
+    return()
+endif()
+collprobe_add_guarded_all_gather_test(unguarded_is_reported ARGS --mode unguarded --steps 20 CODE 0
+    OUT "unguarded: stream order: read after write: all_gather .* reads on stream [0-9]+ .traffic of rank [0-3].*copy .* writes on stream [0-9]+ .copies of rank [0-3].*Missing: .*Cure: ")
+if(Python3_FOUND)
+    add_test(NAME guarded_all_gather.delays COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/delay_seeds.py
+        ${guarded_all_gather} ${scratch}/guarded_all_gather.jsonl 4 --steps 40)
+    set_tests_properties(guarded_all_gather.delays PROPERTIES TIMEOUT 300 LABELS trainer ENVIRONMENT "${sanitizer_options}")
+endif()
