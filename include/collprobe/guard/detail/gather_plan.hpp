@@ -8,6 +8,7 @@
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/detail/overlap.hpp>
+#include <collprobe/detail/stream_order_hooks.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/guard/detail/convert.hpp>
 #include <collprobe/guard/gather_options.hpp>
@@ -84,11 +85,13 @@ public:
     {
         const view<T> to = send_;
         if constexpr (converts) {
+            if constexpr (order_hooks::active) order_hooks::access(on, "convert", source_, to, where_);
             device::for_each(on, to.count(), convert_body<Source, T>{source_, to});
         } else {
             if (rung_ == gather_rung::copy && !source_.empty()) {
                 const view<T> into = to.part(0, source_.count());
                 if (what_.options.probe != nullptr) {
+                    if constexpr (order_hooks::active) order_hooks::access(on, "copy", source_, into, where_);
                     copy_with_statistics<device>(on, source_, into, what_.options.probe, *what_.options.scratch, where_);
                 } else {
                     device::copy(on, source_, into, where_);
