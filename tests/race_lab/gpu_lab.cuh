@@ -13,6 +13,7 @@
 #include <collprobe/device/cuda.hpp>
 #include <collprobe/device/cuda_peers.hpp>
 
+#include "tests/race_lab/watch.hpp"
 #include "tests/support/nccl_ranks.hpp"
 #include "tests/support/run_ranks.hpp"
 
@@ -85,6 +86,7 @@ struct gpu_streams {
     {
         cudaEvent_t never = nullptr;
         cuda::check(cudaEventCreateWithFlags(&never, cudaEventDisableTiming), "cudaEventCreateWithFlags", -1, where);
+        tell_wait(on, never, where);
         const cudaError_t waited = cudaStreamWaitEvent(on.get(), never, 0);
         (void)cudaEventDestroy(never);
         cuda::check(waited, "cudaStreamWaitEvent", -1, where); // which succeeds

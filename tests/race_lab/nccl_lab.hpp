@@ -9,6 +9,7 @@
 #include <collprobe/device/cuda_peers.hpp>
 #include <collprobe/guard/nccl_all_gather.hpp>
 
+#include "tests/race_lab/watch.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
@@ -20,6 +21,13 @@ struct stand_in_lab {
     using gate = testing::gate;
     static constexpr int ranks = 2;
     static constexpr bool takes_unrecorded_waits = true;
+
+    /// The stand-in's streams are the library's, and tell the checker of themselves until they are gone.
+    struct drained {
+        drained() = default;
+        drained(const drained&) = delete;
+        ~drained() { stand_in::drain_destroyed_streams(); }
+    };
 
     static void warm_up(const auto&...) {}
     /// For a thread that works on the streams of another.
@@ -41,6 +49,7 @@ struct stand_in_lab {
     {
         cudaEvent_t never = nullptr;
         cuda::check(cudaEventCreateWithFlags(&never, cudaEventDisableTiming), "cudaEventCreateWithFlags", -1, where);
+        tell_wait(on, never, where);
         const cudaError_t waited = cudaStreamWaitEvent(on.get(), never, 0);
         (void)cudaEventDestroy(never);
         cuda::check(waited, "cudaStreamWaitEvent", -1, where); // which succeeds
@@ -54,6 +63,8 @@ struct nccl_lab : stand_in_lab {
     template <class Body>
     static void run(int count, Body body)
     {
+        const testing::watchdog guard("a failure mode", 120);
+        const drained at_exit;
         const testing::clean_stand_in clean;
         testing::nccl_provider{count}.run(body);
     }
@@ -67,8 +78,38 @@ struct local_cuda_lab : stand_in_lab {
     static void run(int count, Body body)
     {
         const testing::watchdog guard("a failure mode", 120);
+        const drained at_exit;
         local::run_on<device>(count, {}, body);
     }
+};
+
+/// A capture that the checker is told of.
+class captured_graph {
+public:
+    explicit captured_graph(cuda::stream_ref on, cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal)
+        : graph_(on, mode), number_(on.capture_number())
+    {
+        watch::checker().capture_begin(number_);
+    }
+    cudaError_t end()
+    {
+        watch::checker().capture_end(number_);
+        return graph_.end();
+    }
+    /// Behind its last launch, on whatever stream that was: a graph does not overlap itself.
+    void launch(cuda::stream_ref on, call_site where = call_site::current())
+    {
+        const order_stream told = order_hooks::stream_of(on);
+        if (last_.recorded()) watch::checker().wait(told, last_, where);
+        watch::checker().launch_graph(number_, told, where);
+        watch::checker().record(last_, told);
+        graph_.launch(on);
+    }
+
+private:
+    testing::captured_graph graph_;
+    unsigned long long number_;
+    order_point last_;
 };
 
 } // namespace collprobe::race_lab

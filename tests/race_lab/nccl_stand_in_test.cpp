@@ -16,7 +16,6 @@
 using namespace collprobe;
 using namespace collprobe::race_lab;
 using bench_t = bench<nccl_lab>;
-using testing::captured_graph;
 using testing::gate;
 using testing::rank_outcome;
 
@@ -38,7 +37,7 @@ TEST_CASE("F12 a staging buffer is used again within a group")
 {
     const call_site first = call_site::current();
     const call_site second_copy = call_site::current();
-    provoke<nccl_lab>({{hazard_kind::overwritten_in_group, second_copy, first}}, [=](const bench_t& at, bool guarded_call) {
+    provoke<nccl_lab>({{hazard_kind::overwritten_in_group, first, second_copy}}, [=](const bench_t& at, bool guarded_call) {
         using buffer = guarded<cuda::device, word>;
         buffer staging(at.shard()), own(at.second());
         if (!guarded_call) {
@@ -132,7 +131,7 @@ TEST_CASE("F17 half of a pair is captured")
     const call_site copy = call_site::current();
     const call_site gather = call_site::current();
     provoke<nccl_lab>({{hazard_kind::half_captured, copy, gather}}, [=](const bench_t& at, bool guarded_call) {
-        captured_graph graph(at.producer, cudaStreamCaptureModeThreadLocal);
+        captured_graph graph(at.producer);
         at.write(at.producer, 1, at.shard(), copy);
         if (!guarded_call) {
             at.gather(at.shard(), at.full(), at.on, gather);
@@ -156,7 +155,7 @@ TEST_CASE("F17 events that cross the border of a capture")
     provoke<nccl_lab>({}, [](const bench_t& at, bool guarded_call) {
         cuda::event outside, inside;
         outside.record(at.other);
-        captured_graph graph(at.producer, cudaStreamCaptureModeThreadLocal);
+        captured_graph graph(at.producer);
         at.write(at.producer, 1, at.shard());
         inside.record(at.producer);
         if (!guarded_call) {
@@ -213,24 +212,24 @@ TEST_CASE("F19 the graph of the next step copies while that of the last still ga
     provoke<nccl_lab>({{hazard_kind::write_after_read, gathers, copies}}, [=](const bench_t& at, bool guarded_call) {
         at.write(at.on, 1, at.shard());
         at.on.synchronize(soon_ms);
-        captured_graph gather(at.on, cudaStreamCaptureModeThreadLocal);
+        captured_graph gather(at.on);
         gate closed(at.on); // in the graph
         at.gather(at.shard(), at.full(), at.on);
         require(gather.end() == cudaSuccess, "capture");
-        captured_graph copy(at.producer, cudaStreamCaptureModeThreadLocal);
+        captured_graph copy(at.producer);
         at.write(at.producer, 2, at.shard());
         require(copy.end() == cudaSuccess, "capture");
         if (guarded_call) {
             guarded<cuda::device, word> shard(at.shard());
-            shard.read(at.on, [&](view<const word>) { launch_graph(gather, at.on.get(), gathers); });
-            shard.write(at.producer, [&](view<word>) { launch_graph(copy, at.producer.get(), copies); });
+            shard.read(at.on, [&](view<const word>) { gather.launch(at.on, gathers); });
+            shard.write(at.producer, [&](view<word>) { copy.launch(at.producer, copies); });
             require(!at.producer.query(), "the copy did not wait for the gather");
             closed.open();
             at.producer.synchronize(soon_ms);
             at.completes(at.on, 1);
         } else {
-            launch_graph(gather, at.on.get(), gathers);
-            launch_graph(copy, at.producer.get(), copies);
+            gather.launch(at.on, gathers);
+            copy.launch(at.producer, copies);
             at.producer.synchronize(soon_ms);
             closed.open();
             at.completes(at.on, 2);
@@ -240,11 +239,12 @@ TEST_CASE("F19 the graph of the next step copies while that of the last still ga
 
 TEST_CASE("F19 one graph on two streams does not overlap itself")
 {
+    const watch over;
     CHECK_NOTHROW(nccl_lab::run(2, [](nccl::communicator& comm) {
         const bench_t at(comm);
         at.write(at.on, 1, at.shard());
         at.on.synchronize(soon_ms);
-        captured_graph graph(at.on, cudaStreamCaptureModeThreadLocal);
+        captured_graph graph(at.on);
         gate closed(at.on);
         at.gather(at.shard(), at.full(), at.on);
         require(graph.end() == cudaSuccess, "capture");
@@ -252,6 +252,7 @@ TEST_CASE("F19 one graph on two streams does not overlap itself")
         graph.launch(at.other);
         at.waits(at.other, closed, 1);
     }));
+    over.check({});
 }
 
 TEST_CASE("F22 an event and a stream of different devices")
@@ -281,6 +282,7 @@ TEST_CASE("F22 an event and a stream of different devices")
 
 TEST_CASE("F22 a producer on another device is waited for")
 {
+    const watch over;
     CHECK_NOTHROW(nccl_lab::run(2, [](nccl::communicator& comm) {
         const bench_t at(comm);
         const auto far = [&] {
@@ -292,6 +294,7 @@ TEST_CASE("F22 a producer on another device is waited for")
         copy_then_all_gather(at.shard(), at.full(), comm, at.on, {far}, {at.consumer});
         at.waits(at.consumer, closed, 1);
     }));
+    over.check({});
 }
 
 TEST_CASE("F24 ranks that call in different orders")
@@ -340,6 +343,9 @@ TEST_CASE("F25 a peer that dies between its copy and the gather")
 
 TEST_CASE("F27 a stream handle is used again for another stream")
 {
+    const call_site copy = call_site::current();
+    const call_site gather = call_site::current();
+    const std::vector<expected_hazard> hazards{{hazard_kind::read_after_write, copy, gather}};
     bool reused = false;
     const auto destroyed_and_made = [&](const bench_t& at, bool guarded_call) {
         guarded<cuda::device, word> shard(at.shard());
@@ -350,7 +356,7 @@ TEST_CASE("F27 a stream handle is used again for another stream")
         const cuda::stream_id id = dead->get().id();
         gate closed(*dead);
         cuda::event copied;
-        shard.write(*dead, [&](view<word> to) { at.write(*dead, 1, to); });
+        shard.write(*dead, [&](view<word> to) { at.write(*dead, 1, to, copy); });
         copied.record(*dead);
         dead.reset();
         const cuda::stream on;
@@ -358,18 +364,18 @@ TEST_CASE("F27 a stream handle is used again for another stream")
         require(!(on.get().id() == id), "two streams with one number");
         if (at.rank() == 0 && same) reused = true;
         if (guarded_call) {
-            copy_then_all_gather(shard, at.full(), at.comm, on, {}, {at.consumer});
+            copy_then_all_gather(shard, at.full(), at.comm, on, {}, {at.consumer}, {}, gather);
             at.waits(at.consumer, closed, 1);
         } else {
             // Bookkeeping by handles: "it was written on this stream, so there is nothing to wait for".
-            at.gather(at.shard(), at.full(), on);
+            at.gather(at.shard(), at.full(), on, gather);
             at.completes(on, poison);
         }
         closed.open();
         copied.synchronize(soon_ms);
         on.synchronize(soon_ms);
     };
-    for (int attempt = 0; attempt < 5 && !reused; ++attempt) provoke<nccl_lab>({}, destroyed_and_made);
+    for (int attempt = 0; attempt < 5 && !reused; ++attempt) provoke<nccl_lab>(hazards, destroyed_and_made);
     // An allocator that keeps freed memory aside, as under AddressSanitizer, gives no handle again.
     if (!reused) MESSAGE("no handle was used again");
 }

@@ -2,67 +2,105 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include <doctest/doctest.h>
+
 #include <collprobe/error.hpp>
+#include <collprobe/guard/stream_order.hpp>
 #include <collprobe/view.hpp>
 
+/// The checker of stream order in the laboratory. Targets of it are compiled with COLLPROBE_STREAM_ORDER=1.
 namespace collprobe::race_lab {
 
-enum class hazard_kind {
-    read_after_write,
-    write_after_read,
-    write_after_write,
-    unrecorded_event,
-    released_in_use,
-    overwritten_in_group,
-    stale_generation,
-    half_captured,
-    weakly_ordered,
-};
-
-/// A hazard that the checker of stream order must report.
+/// A hazard that must be reported; `earlier` has no line where the hazard is no pair.
 struct expected_hazard {
     hazard_kind kind;
     call_site earlier;
     call_site later;
+
+    bool is(const stream_hazard& found) const
+    {
+        return found.kind == kind && same(found.earlier.where, earlier) && same(found.later.where, later);
+    }
+
+private:
+    static bool same(call_site a, call_site b) { return a.line == b.line && std::string(a.file) == b.file; }
 };
 
-/// Order between host threads, told to the checker: `acquire` comes behind `release`.
-class handoff {
-public:
-    void release() const {}
-    void acquire() const {}
-};
-
-/// Tells the checker that bytes are freed and given out again, in the order of a stream.
-template <class StreamRef, class T>
-void pool_release(StreamRef, view<T>, call_site)
-{
-}
-/// And of which generation bytes are, and must be.
-template <class T>
-void tag_generation(view<T>, std::uint64_t)
-{
-}
-template <class T>
-void require_generation(view<T>, std::uint64_t, call_site)
-{
-}
-
-/// Launches a graph, and says so.
-template <class Graph, class StreamRef>
-void launch_graph(const Graph& graph, StreamRef on, call_site)
-{
-    graph.launch(on);
-}
-
-/// The checker over one run.
+/// The checker, installed while one run lasts.
 class watch {
 public:
+    watch()
+    {
+        checker_.install();
+        current() = &checker_;
+    }
+    watch(const watch&) = delete;
+    ~watch() { current() = nullptr; }
+
     /// It has found these, and nothing else.
-    void check([[maybe_unused]] const std::vector<expected_hazard>& expected) const {}
+    void check(const std::vector<expected_hazard>& expected) const
+    {
+        std::string messages;
+        const std::vector<stream_hazard> found = checker_.hazards();
+        for (const stream_hazard& each : found) messages += each.message() + "\n";
+        CAPTURE(messages);
+        for (const expected_hazard& one : expected) {
+            CHECK(std::any_of(found.begin(), found.end(), [&](const stream_hazard& each) { return one.is(each); }));
+        }
+        for (const stream_hazard& each : found) {
+            CHECK(std::any_of(expected.begin(), expected.end(), [&](const expected_hazard& one) { return one.is(each); }));
+        }
+    }
+
+    /// For what the library's calls cannot tell.
+    static stream_order& checker() { return *current(); }
+
+private:
+    static stream_order*& current()
+    {
+        static stream_order* one = nullptr;
+        return one;
+    }
+    stream_order checker_;
 };
+
+/// Order between host threads: `acquire` comes behind `release`.
+class handoff {
+public:
+    void release() const { watch::checker().handoff_release(this); }
+    void acquire() const { watch::checker().handoff_acquire(this); }
+};
+
+/// Bytes are freed, and given out again, in the order of a stream.
+template <class StreamRef, class T>
+void pool_release(StreamRef on, view<T> bytes, call_site where)
+{
+    watch::checker().release(bytes, order_hooks::stream_of(on), where);
+    watch::checker().allocate(bytes, order_hooks::stream_of(on), where);
+}
+
+/// Which generation bytes are of, and must be.
+template <class T>
+void tag_generation(view<T> bytes, std::uint64_t generation)
+{
+    watch::checker().tag(bytes, generation);
+}
+template <class T>
+void require_generation(view<T> bytes, std::uint64_t at_least, call_site where)
+{
+    watch::checker().require_generation(bytes, at_least, "gather", where);
+}
+
+/// A wait by a raw call.
+template <class StreamRef>
+void tell_wait(StreamRef on, const void* event, call_site where)
+{
+    watch::checker().wait(order_hooks::stream_of(on), event, where);
+}
 
 } // namespace collprobe::race_lab

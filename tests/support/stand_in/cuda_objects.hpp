@@ -39,6 +39,12 @@ public:
         if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
         changed_.notify_one();
     }
+    /// Waits until all that was taken has ended.
+    void drain()
+    {
+        std::unique_lock lock(guard_);
+        drained_.wait(lock, [this] { return queue_.empty() && !ending_; });
+    }
     ~reaper()
     {
         {
@@ -58,15 +64,20 @@ private:
             if (queue_.empty()) return;
             std::vector<std::unique_ptr<host::stream>> dying;
             dying.swap(queue_);
+            ending_ = true;
             lock.unlock();
             dying.clear();
             lock.lock();
+            ending_ = false;
+            drained_.notify_all();
         }
     }
 
     std::mutex guard_;
     std::condition_variable changed_;
+    std::condition_variable drained_;
     std::vector<std::unique_ptr<host::stream>> queue_;
+    bool ending_ = false;
     bool stop_ = false;
     std::thread thread_;
 };

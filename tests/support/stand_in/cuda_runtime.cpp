@@ -407,6 +407,8 @@ void reset()
     this_threads_error = cudaSuccess;
 }
 
+void drain_destroyed_streams() { reaper::instance().drain(); }
+
 std::size_t live_allocations()
 {
     const std::lock_guard lock(memory_table::instance().guard);
@@ -748,6 +750,13 @@ cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t stream, unsigned long long* n
     return cudaSuccess;
 }
 #endif
+cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t stream, unsigned int* flags)
+{
+    STAND_IN_CALL(cudaStreamGetFlags);
+    const CUstream_st* const of = object(stream);
+    *flags = of->blocking || of->is_default ? cudaStreamDefault : cudaStreamNonBlocking;
+    return cudaSuccess;
+}
 #if CUDART_VERSION >= 12080
 cudaError_t CUDARTAPI cudaStreamGetDevice(cudaStream_t stream, int* ordinal)
 {

@@ -54,6 +54,9 @@ std::uint64_t loads_behind_work();
 /// Forgets scripts, counts, broken devices and the calling thread's last error.
 void reset();
 
+/// Waits until the streams destroyed so far have done their work and are gone: before what they may still tell goes.
+void drain_destroyed_streams();
+
 /// Live allocations of cudaMalloc and cudaHostAlloc.
 std::size_t live_allocations();
 
