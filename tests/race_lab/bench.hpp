@@ -125,7 +125,8 @@ public:
         require(saw(generation), "it completed with other data", where);
     }
     /// `stream` does not come to its end before the gate is opened; then the gathered is of that generation.
-    void waits(stream_ref stream, typename Lab::gate& closed, int generation, call_site where = call_site::current()) const
+    void waits(stream_ref stream, typename Lab::gate& closed, int generation,
+        call_site where = call_site::current()) const
     {
         read(stream, where);
         require(!stream.query(), "it did not wait for the gate", where);

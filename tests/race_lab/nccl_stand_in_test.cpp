@@ -25,7 +25,8 @@ ncclResult_t raw_gather(const bench_t& at, ncclComm_t comm, cudaStream_t on)
 {
     return ncclAllGather(at.shard().data(), at.full().data(), slot, ncclUint32, comm, on);
 }
-void require_code(const std::optional<error>& refused, status code, const char* text, call_site where = call_site::current())
+void require_code(
+    const std::optional<error>& refused, status code, const char* text, call_site where = call_site::current())
 {
     require(refused.has_value(), "it was taken", where);
     require(refused->code() == code && testing::contains(refused->what(), text), refused->what(), where);
@@ -37,7 +38,8 @@ TEST_CASE("F12 a staging buffer is used again within a group")
 {
     const call_site first = call_site::current();
     const call_site second_copy = call_site::current();
-    provoke<nccl_lab>({{hazard_kind::overwritten_in_group, first, second_copy}}, [=](const bench_t& at, bool guarded_call) {
+    const expected_hazard overwritten{hazard_kind::overwritten_in_group, first, second_copy};
+    provoke<nccl_lab>({overwritten}, [=](const bench_t& at, bool guarded_call) {
         using buffer = guarded<cuda::device, word>;
         buffer staging(at.shard()), own(at.second());
         if (!guarded_call) {
@@ -52,7 +54,8 @@ TEST_CASE("F12 a staging buffer is used again within a group")
             return;
         }
         using item = gather_item<cuda::device, word>;
-        const item shared[] = {{at.master(1), at.full(), {.shard = &staging}}, {at.master(2), at.spare(), {.shard = &staging}}};
+        const item shared[]
+            = {{at.master(1), at.full(), {.shard = &staging}}, {at.master(2), at.spare(), {.shard = &staging}}};
         require_refused([&] { copy_then_all_gather(shared, at.comm, at.on, {at.producer}, {at.consumer}); },
             {"tensors 0 and 1 use the same memory"});
         {
@@ -61,7 +64,8 @@ TEST_CASE("F12 a staging buffer is used again within a group")
                 copy_then_all_gather(at.master(1), at.full(), at.comm, at.on, {}, {}, {.shard = &staging});
             }), status::unsupported, "inside a group");
         }
-        const item apart[] = {{at.master(1), at.full(), {.shard = &staging}}, {at.master(2), at.spare(), {.shard = &own}}};
+        const item apart[]
+            = {{at.master(1), at.full(), {.shard = &staging}}, {at.master(2), at.spare(), {.shard = &own}}};
         gate closed(at.producer);
         copy_then_all_gather(apart, at.comm, at.on, {at.producer}, {at.consumer});
         at.waits(at.consumer, closed, 1);

@@ -50,10 +50,12 @@ public:
         for (const stream_hazard& each : found) messages += each.message() + "\n";
         CAPTURE(messages);
         for (const expected_hazard& one : expected) {
-            CHECK(std::any_of(found.begin(), found.end(), [&](const stream_hazard& each) { return one.is(each); }));
+            const auto is_it = [&](const stream_hazard& each) { return one.is(each); };
+            CHECK(std::any_of(found.begin(), found.end(), is_it));
         }
         for (const stream_hazard& each : found) {
-            CHECK(std::any_of(expected.begin(), expected.end(), [&](const expected_hazard& one) { return one.is(each); }));
+            const auto is_this = [&](const expected_hazard& one) { return one.is(each); };
+            CHECK(std::any_of(expected.begin(), expected.end(), is_this));
         }
     }
 
