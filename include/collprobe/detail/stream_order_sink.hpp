@@ -76,6 +76,21 @@ inline std::atomic<sink*>& installed() noexcept
     return one;
 }
 
+/// Lives while a thread uses what is installed: who takes that away waits until none does.
+class in_call {
+public:
+    in_call() noexcept { count().fetch_add(1); }
+    in_call(const in_call&) = delete;
+    in_call& operator=(const in_call&) = delete;
+    ~in_call() { count().fetch_sub(1); }
+
+    static std::atomic<std::uint64_t>& count() noexcept
+    {
+        static std::atomic<std::uint64_t> calls{0};
+        return calls;
+    }
+};
+
 /// A stream of any device in the checker's words.
 template <class Stream>
 order_stream stream_of(const Stream& on)
@@ -102,7 +117,9 @@ namespace detail {
 template <class Tell>
 void tell(Tell&& tell_it)
 {
-    if (sink* const to = installed().load(std::memory_order_acquire)) tell_it(*to);
+    if (installed().load(std::memory_order_relaxed) == nullptr) return;
+    const in_call here;
+    if (sink* const to = installed().load()) tell_it(*to);
 }
 template <class Tell>
 void tell_quietly(Tell&& tell_it) noexcept

@@ -106,12 +106,15 @@ public:
     stream_order& operator=(const stream_order&) = delete;
     ~stream_order() { uninstall(); }
 
-    /// Lets the library's own calls tell this checker, until `uninstall` or its end; no thread may be in such
-    /// a call then. What was recorded before is not known. \throws error `unsupported` where
+    /// Lets the library's own calls tell this checker, until `uninstall` or its end, which wait until none is
+    /// doing so (hence not within `on_hazard`). What was recorded before is not known. \throws error `unsupported` where
     /// COLLPROBE_STREAM_ORDER is 0; `invalid_argument` while another is installed.
     void install(call_site where = call_site::current());
     void uninstall() noexcept;
     bool installed() const noexcept;
+    /// Calls `tell_it(stream_order&)` with the one that is installed, if there is one.
+    template <class Tell>
+    static void tell_installed(const Tell& tell_it);
 
     // --- What was found ---
 
@@ -303,6 +306,12 @@ public:
     {
         told([&] { engine_.release_on(on, bytes, {"release", where}, by.number); });
     }
+    /// The size of what was last allocated at this address; 0 if that was not told, or is released.
+    std::uint64_t allocated_bytes(const void* memory) const
+    {
+        const detail::lock_guard lock(guard_);
+        return engine_.allocated_bytes(memory);
+    }
     /// What was last written there is of this generation; until the next write. Untagged bytes are of
     /// generation 0.
     void tag(memory_range bytes, std::uint64_t generation)
@@ -335,10 +344,20 @@ public:
     {
         told([&] { engine_.launch_graph(capture, on, {"graph launch", where}, by.number); });
     }
-    /// No more launches.
-    void capture_ended_for_good(std::uint64_t number)
+    /// No more launches of it.
+    void capture_forget(std::uint64_t number)
     {
         told([&] { engine_.capture_forget(number); });
+    }
+    /// Handles of graphs that came of a capture; 0 is none.
+    void set_capture_of(order_object graph, std::uint64_t number)
+    {
+        told([&] { engine_.capture_of({graph.number}) = number; });
+    }
+    std::uint64_t capture_of(order_object graph)
+    {
+        const detail::lock_guard lock(guard_);
+        return engine_.capture_of({graph.number});
     }
 
 private:
@@ -378,6 +397,10 @@ inline void stream_order::install(call_site where)
 }
 inline void stream_order::uninstall() noexcept {}
 inline bool stream_order::installed() const noexcept { return false; }
+template <class Tell>
+void stream_order::tell_installed(const Tell&)
+{
+}
 #endif
 
 } // namespace collprobe

@@ -640,6 +640,16 @@ cudaError_t CUDARTAPI cudaFree(void* memory)
     if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
     return done(deallocate(memory, cudaMemoryTypeDevice));
 }
+cudaError_t CUDARTAPI cudaMallocAsync(void** memory, size_t bytes, cudaStream_t)
+{
+    STAND_IN_CALL(cudaMallocAsync);
+    return done(allocate(memory, bytes, cudaMemoryTypeDevice));
+}
+cudaError_t CUDARTAPI cudaFreeAsync(void* memory, cudaStream_t stream)
+{
+    STAND_IN_CALL(cudaFreeAsync);
+    return enqueue(stream, [memory] { (void)deallocate(memory, cudaMemoryTypeDevice); });
+}
 cudaError_t CUDARTAPI cudaHostAlloc(void** memory, size_t bytes, unsigned int)
 {
     STAND_IN_CALL(cudaHostAlloc);
@@ -740,6 +750,12 @@ cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream)
         return done(cudaErrorInvalidResourceHandle);
     }
     end_stream(stream);
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t stream, unsigned int* flags)
+{
+    STAND_IN_CALL(cudaStreamGetFlags);
+    *flags = object(stream)->blocking ? cudaStreamDefault : cudaStreamNonBlocking;
     return cudaSuccess;
 }
 #if CUDART_VERSION >= 12000

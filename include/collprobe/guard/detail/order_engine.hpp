@@ -164,14 +164,25 @@ public:
         main_.end_host(thread);
     }
 
-    void allocate(memory_range range) { main_.shadow.forget(range); }
+    void allocate(memory_range range)
+    {
+        main_.shadow.forget(range);
+        if (range.bytes != 0) sizes_[{range.first}] = range.bytes;
+    }
+    std::uint64_t allocated_bytes(const void* memory) const
+    {
+        const std::uint64_t* const found = sizes_.find(key_of(memory));
+        return found == nullptr ? 0 : *found;
+    }
     void allocate_on(const order_stream& on, memory_range range, order_site what, std::uint64_t thread)
     {
         domain_of(on).shadow.forget(range);
+        if (range.bytes != 0) sizes_[{range.first}] = range.bytes;
         operate(on, nullptr, {}, {&range, 1}, site(what), thread);
     }
     void release(memory_range range, bool stays_unused, order_site what, std::uint64_t thread)
     {
+        sizes_.erase({range.first});
         const std::uint32_t own = host_line(thread);
         const order_access access = step_host(own, what);
         const hazard_kind kind = hazard_kind::released_in_use;
@@ -181,6 +192,7 @@ public:
     }
     void release_on(const order_stream& on, memory_range range, order_site what, std::uint64_t thread)
     {
+        sizes_.erase({range.first});
         const hazard_kind kind = hazard_kind::released_in_use;
         operate(on, nullptr, {}, {&range, 1}, site(what), thread, &kind);
         mark_released(domain_of(on), range);
@@ -219,6 +231,7 @@ public:
             return;
         }
     }
+    std::uint64_t& capture_of(order_key graph) { return graphs_[graph]; }
     void launch_graph(std::uint64_t number, const order_stream& on, order_site what, std::uint64_t thread)
     {
         capture_end(number);
@@ -488,6 +501,8 @@ private:
     std::size_t open_captures_ = 0;
     order_table<order_point> events_;
     order_table<order_clock> handoffs_;
+    order_table<std::uint64_t> sizes_; ///< of allocations, by address
+    order_table<std::uint64_t> graphs_; ///< numbers of captures
     order_table<group> groups_; ///< by thread
     std::vector<memory_range> released_;
     std::size_t next_released_ = 0;

@@ -6,6 +6,8 @@
 
 #if COLLPROBE_STREAM_ORDER
 
+#include <ctime>
+
 #include <collprobe/detail/stream_order_sink.hpp>
 #include <collprobe/guard/stream_order.hpp>
 
@@ -49,7 +51,6 @@ public:
     void thread_began(const order_point& parent) override { to().thread_began(parent); }
     void thread_ended(order_point& last) override { to().thread_ended(last); }
 
-private:
     stream_order& to() const noexcept { return *checker.load(std::memory_order_acquire); }
 };
 
@@ -63,17 +64,26 @@ inline void stream_order::install(call_site where)
         throw error(status::invalid_argument, "another checker is installed",
             {.call = "stream_order::install", .communicator = {}, .where = where});
     }
-    order_hooks::installed().store(&bridge, std::memory_order_release);
+    order_hooks::installed().store(&bridge);
 }
 inline void stream_order::uninstall() noexcept
 {
     if (!installed()) return;
-    order_hooks::installed().store(nullptr, std::memory_order_release);
-    detail::order_bridge::instance().checker.store(nullptr, std::memory_order_release);
+    order_hooks::installed().store(nullptr);
+    while (order_hooks::in_call::count().load() != 0) {
+        const timespec nap{0, 20'000};
+        nanosleep(&nap, nullptr);
+    }
+    detail::order_bridge::instance().checker.store(nullptr);
+}
+template <class Tell>
+void stream_order::tell_installed(const Tell& tell_it)
+{
+    order_hooks::detail::tell([&](order_hooks::sink& to) { tell_it(static_cast<detail::order_bridge&>(to).to()); });
 }
 inline bool stream_order::installed() const noexcept
 {
-    return detail::order_bridge::instance().checker.load(std::memory_order_acquire) == this;
+    return detail::order_bridge::instance().checker.load() == this;
 }
 
 } // namespace collprobe

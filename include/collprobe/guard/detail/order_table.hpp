@@ -32,6 +32,7 @@ public:
         slot& found = slots_[index_of(name)];
         return found.used ? &found.value : nullptr;
     }
+    const Value* find(order_key name) const noexcept { return const_cast<order_table*>(this)->find(name); }
     /// Made, with its default, if there is none.
     Value& operator[](order_key name)
     {

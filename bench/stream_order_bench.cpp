@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What a call costs the host thread with the checker of stream order: directly, for some numbers of buffers and
+// streams. Each round is a launch, a record and a wait, as a pipeline makes them; "calls" counts the three.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include <collprobe/guard/stream_order.hpp>
+
+using namespace collprobe;
+
+namespace {
+
+class pipeline {
+public:
+    pipeline(std::int64_t buffers, std::int64_t streams)
+        : memory_(static_cast<std::size_t>(buffers) * bytes), events_(static_cast<std::size_t>(streams)),
+          buffers_(static_cast<std::size_t>(buffers)), streams_(static_cast<std::size_t>(streams))
+    {
+        for (std::size_t step = 0; step < 4 * (buffers_ + streams_); ++step) round();
+    }
+
+    /// The next stream takes over what the one before had.
+    void round()
+    {
+        const std::size_t at = step_ % streams_;
+        const std::size_t next = (step_ + 1) % streams_;
+        const order_stream on{.number = 1 + at};
+        const order_stream behind{.number = 1 + next};
+        checker_.launch(on, {buffer(step_)}, {buffer(step_ + 1)}, "kernel", here_);
+        checker_.record(events_[at], on);
+        checker_.wait(behind, events_[at], here_);
+        ++step_;
+    }
+    void launch()
+    {
+        checker_.launch({.number = 1}, {buffer(step_)}, {buffer(step_ + 1)}, "kernel", here_);
+        ++step_;
+    }
+    void record() { checker_.record(events_[0], {.number = 1}); }
+    void wait() { checker_.wait({.number = 2}, events_[0], here_); }
+    std::uint64_t hazards() const { return checker_.hazard_count(); }
+
+private:
+    static constexpr std::size_t bytes = 4096;
+    memory_range buffer(std::size_t number) const { return {memory_.data() + number % buffers_ * bytes, bytes}; }
+
+    std::vector<unsigned char> memory_;
+    std::vector<order_point> events_;
+    std::size_t buffers_;
+    std::size_t streams_;
+    std::size_t step_ = 0;
+    call_site here_ = call_site::current();
+    stream_order checker_{{.redundant_waits = true}};
+};
+
+void finish(benchmark::State& state, const pipeline& of, double calls)
+{
+    if (of.hazards() != 0) state.SkipWithError("the pipeline is not clean");
+    state.counters["ns_per_call"] = benchmark::Counter(
+        calls * static_cast<double>(state.iterations()) * 1e-9, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+void launch_record_wait(benchmark::State& state)
+{
+    pipeline own(state.range(0), state.range(1));
+    for (auto _ : state) own.round();
+    finish(state, own, 3);
+}
+void launch(benchmark::State& state)
+{
+    pipeline own(state.range(0), 1);
+    for (auto _ : state) own.launch();
+    finish(state, own, 1);
+}
+void record(benchmark::State& state)
+{
+    pipeline own(64, state.range(0));
+    for (auto _ : state) own.record();
+    finish(state, own, 1);
+}
+void wait(benchmark::State& state)
+{
+    pipeline own(64, state.range(0));
+    for (auto _ : state) own.wait();
+    finish(state, own, 1);
+}
+
+} // namespace
+
+BENCHMARK(launch_record_wait)->ArgNames({"buffers", "streams"})->ArgsProduct({{8, 64, 512}, {8, 64}});
+BENCHMARK(launch)->ArgName("buffers")->Arg(8)->Arg(64)->Arg(512);
+BENCHMARK(record)->ArgName("streams")->Arg(8)->Arg(64);
+BENCHMARK(wait)->ArgName("streams")->Arg(8)->Arg(64);
