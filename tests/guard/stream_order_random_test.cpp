@@ -521,7 +521,7 @@ private:
             hosts_[parent].last = graph_.node({hosts_[parent].last, hosts_[host].last});
         }
         order_point begin;
-        checker_.record(begin, thread(parent));
+        checker_.record_thread(begin, thread(parent));
         hosts_[host] = {next_thread_++, hosts_[parent].last};
         checker_.thread_began(begin, thread(host));
     }

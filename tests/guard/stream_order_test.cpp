@@ -255,7 +255,7 @@ TEST_CASE("a host thread knows what it has synchronised with, and so does what i
         SUBCASE("a thread that began later")
         {
             order_point begin;
-            checker.record(begin, order_thread::calling());
+            checker.record_thread(begin);
             checker.thread_began(begin, second);
             checker.launch(gather, {m.shard_bytes()}, {}, "all_gather", call_site::current(), second);
             CHECK(checker.hazard_count() == 0);

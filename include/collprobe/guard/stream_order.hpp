@@ -265,7 +265,7 @@ public:
         told([&] { engine_.handoff_acquire({tag.number}, by.number); });
     }
     /// `point` stands for what a host thread knows now.
-    void record(order_point& point, order_thread by)
+    void record_thread(order_point& point, order_thread by = order_thread::calling())
     {
         told([&] { engine_.record_host(point, by.number); });
     }

@@ -47,7 +47,7 @@ public:
     void allocated(memory_range bytes) override { to().allocate(bytes); }
     void released(memory_range bytes, bool watch) override { to().release(bytes, watch, call_site{}); }
     void stream_ended(const order_stream& stream) override { to().stream_ended(stream); }
-    void record_thread(order_point& point) override { to().record(point, order_thread::calling()); }
+    void record_thread(order_point& point) override { to().record_thread(point); }
     void thread_began(const order_point& parent) override { to().thread_began(parent); }
     void thread_ended(order_point& last) override { to().thread_ended(last); }
 
