@@ -752,12 +752,6 @@ cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream)
     end_stream(stream);
     return cudaSuccess;
 }
-cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t stream, unsigned int* flags)
-{
-    STAND_IN_CALL(cudaStreamGetFlags);
-    *flags = object(stream)->blocking ? cudaStreamDefault : cudaStreamNonBlocking;
-    return cudaSuccess;
-}
 #if CUDART_VERSION >= 12000
 cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t stream, unsigned long long* number)
 {
