@@ -30,9 +30,9 @@ void run_ranks(const basic_group<Communicator>& all, Enter enter, Fn& fn)
     };
     std::vector<failure> failed(static_cast<std::size_t>(all.size()));
 
-    order_hooks::fork_join ranks(&failed);
+    [[maybe_unused]] order_hooks::fork_join ranks(&failed);
     const auto body = [&](int rank) noexcept {
-        order_hooks::forked here(&failed);
+        [[maybe_unused]] order_hooks::forked here(&failed);
         failure& own = failed[static_cast<std::size_t>(rank)];
         try {
             enter(rank);

@@ -54,7 +54,7 @@ public:
     {
         if (depth_ == 0) return;
         try {
-            order_hooks::group_end closing;
+            [[maybe_unused]] order_hooks::group_end closing;
             finish(call_site{}, true);
         } catch (...) { // the communicators have it
         }
@@ -69,7 +69,7 @@ public:
         if (depth_ == 0) misused("the group was ended before", where);
         if (open_ != &detail::open_group::here()) misused("another thread opened the group", where);
         if (depth_ != open_->depth) misused("a group within it is still open", where);
-        order_hooks::group_end closing;
+        [[maybe_unused]] order_hooks::group_end closing;
         finish(where, false);
     }
 

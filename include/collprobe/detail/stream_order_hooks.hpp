@@ -24,13 +24,13 @@ template <class T>
 using with_point = T;
 
 struct none {};
-struct [[maybe_unused]] group_end {
+struct group_end {
     constexpr group_end() noexcept {}
 };
-struct [[maybe_unused]] fork_join {
+struct fork_join {
     constexpr explicit fork_join(const void*) noexcept {}
 };
-struct [[maybe_unused]] forked {
+struct forked {
     constexpr explicit forked(const void*) noexcept {}
 };
 

@@ -16,7 +16,7 @@ endforeach()
 get_filename_component(unit ${UNIT} NAME)
 
 # An empty line stays, since line numbers are part of the object file.
-set(hook "\n[ \t]*(if constexpr .order_hooks::active. )?order_hooks::[^\n]*;[ \t]*(//[^\n]*)?\n")
+set(hook "\n[ \t]*(if constexpr .order_hooks::active. |..maybe_unused.. )?order_hooks::[^\n]*;[ \t]*(//[^\n]*)?\n")
 set(taken_out 0)
 file(GLOB_RECURSE headers ${WORK}/without/include/*.hpp)
 list(FILTER headers EXCLUDE REGEX "stream_order[^/]*$|/order_sink[^/]*$")
@@ -27,7 +27,7 @@ foreach(header IN LISTS headers)
         continue()
     endif()
     string(REGEX REPLACE "order_hooks::with_point<([^>]*)>" "\\1" text "${text}")
-    string(REGEX MATCHALL "\n[ \t]*(if constexpr .order_hooks::active. )?order_hooks::" lines "${text}")
+    string(REGEX MATCHALL "\n[ \t]*(if constexpr .order_hooks::active. |..maybe_unused.. )?order_hooks::" lines "${text}")
     list(LENGTH lines count)
     math(EXPR taken_out "${taken_out} + ${count}")
     # Each match takes the line break that the next would begin with.
