@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include <collprobe/probe/detail/simd.hpp>
+#include <collprobe/detail/simd.hpp>
 
 namespace collprobe::bench {
 

@@ -8,7 +8,7 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
-#include <collprobe/probe/detail/simd.hpp>
+#include <collprobe/detail/simd.hpp>
 #include <collprobe/view.hpp>
 
 namespace collprobe {

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include <collprobe/config.hpp>
+#include <collprobe/detail/simd.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/detail/column_sum.hpp>
@@ -50,6 +51,9 @@ struct sum_rows {
     COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
     {
         const detail::gradual_underflow as_ieee_has_it;
+#if COLLPROBE_X86_SIMD
+        if (detail::supports(detail::isa::avx2)) return sum_block_by_avx2(block * width);
+#endif
         sum_block(block * width);
     }
 
@@ -59,10 +63,21 @@ private:
         std::uint64_t by;
         COLLPROBE_HD const T* operator()(std::uint64_t k) const noexcept { return rows(k) + by; }
     };
+    // Out of the scope that sets the mode. Without FMA, which would round otherwise: both give the same bits.
+#if COLLPROBE_X86_SIMD
+    __attribute__((noinline, flatten, target("avx2"))) void sum_block_by_avx2(std::uint64_t first) const noexcept
+    {
+        sum_block_inlined(first);
+    }
+#endif
 #if !defined(__CUDA_ARCH__)
-    __attribute__((noinline)) // out of the scope that sets the mode
+    __attribute__((noinline))
 #endif
     COLLPROBE_HD void sum_block(std::uint64_t first) const noexcept
+    {
+        sum_block_inlined(first);
+    }
+    COLLPROBE_HD void sum_block_inlined(std::uint64_t first) const noexcept
     {
         const std::uint64_t left = count - first;
         const int here = left < width ? static_cast<int>(left) : width;

@@ -8,7 +8,7 @@
 #include <collprobe/config.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/probe/detail/block_sums.hpp>
-#include <collprobe/probe/detail/simd.hpp>
+#include <collprobe/detail/simd.hpp>
 #include <collprobe/record.hpp>
 
 namespace collprobe::detail {

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include <collprobe/probe/detail/block_sums.hpp>
-#include <collprobe/probe/detail/simd.hpp>
+#include <collprobe/detail/simd.hpp>
 #include <collprobe/probe/digest.hpp>
 
 #define COLLPROBE_KERNEL <collprobe/probe/detail/statistics_kernel.hpp>

@@ -195,11 +195,19 @@ struct exponent_range {
     COLLPROBE_HD bool finite() const noexcept { return last() <= traits::max_exponent - traits::min_exponent + 1; }
     /// Of the unit of the smallest term.
     COLLPROBE_HD int unit() const noexcept { return first() - 1 + traits::min_exponent - (traits::digits - 1); }
-    /// How many bits hold a sum of `terms` such terms, and every part of it, in that unit.
-    COLLPROBE_HD int bits_of_sum(std::uint64_t terms) const noexcept
+    /// How far apart the exponents of `terms` terms may be if `bits` shall hold their sum, and every part of it, in
+    /// the unit of the smallest.
+    COLLPROBE_HD static int most_spread(std::uint64_t terms, int bits) noexcept
     {
         const int carries = terms > 1 ? highest_bit(terms - 1) + 1 : 0;
-        return last() - first() + traits::digits + carries;
+        return bits - traits::digits - carries;
+    }
+    /// Not 0 if the exponents are farther apart, or a term is not finite. In the width of the elements and without
+    /// branches, as loops over columns want it.
+    COLLPROBE_HD bits_type is_wider_than(int spread) const noexcept
+    {
+        const bool wider = last() - first() > spread;
+        return static_cast<bits_type>(wider | !finite());
     }
 
 private:
@@ -229,7 +237,7 @@ COLLPROBE_HD __attribute__((noinline)) T sum_of_column_in_integers(
         range.largest = high > range.largest ? high : range.largest;
         range.least = low < range.least ? low : range.least;
     }
-    if (!range.finite() || range.bits_of_sum(of.term_count) > 127) {
+    if (range.is_wider_than(range_type::most_spread(of.term_count, 127)) != 0) {
         return sum_of_column<T>(of.terms, of.term_count, of.divisor, column);
     }
     wide_integer sum = 0;
@@ -278,13 +286,15 @@ COLLPROBE_HD inline void sum_in_double(const columns<T, Terms>& of, T* result) n
             result[i] = round_scaled<T>(divide(0, number.significand, number.exponent, of.divisor, number.negative));
         }
     }
-    bool inexact[width];
+    // All columns at once first: hardly a block has one that is.
+    const int limit = range::most_spread(of.term_count, 53);
+    typename range::bits_type any = 0;
+    for (int i = 0; i < width; ++i) any = static_cast<typename range::bits_type>(any | range{largest[i], least[i]}.is_wider_than(limit));
+    if (any == 0) return;
     for (int i = 0; i < width; ++i) {
-        const range of_column{largest[i], least[i]};
-        inexact[i] = !of_column.finite() || of_column.bits_of_sum(of.term_count) > 53;
-    }
-    for (int i = 0; i < width; ++i) {
-        if (inexact[i] && i < of.count) result[i] = sum_of_column_in_integers(of, i);
+        if (range{largest[i], least[i]}.is_wider_than(limit) != 0 && i < of.count) {
+            result[i] = sum_of_column_in_integers(of, i);
+        }
     }
 }
 
