@@ -541,6 +541,19 @@ TEST_CASE("a capture is checked inside, and is one operation when launched")
             checker.launch_graph(4, gather);
             CHECK(checker.hazard_count() != 0);
         }
+        SUBCASE("as one executable on two streams, which does not overlap itself, and as two")
+        {
+            const order_object first(std::uint64_t{100}), second(std::uint64_t{101});
+            checker.set_capture_of(first, 4);
+            checker.set_capture_of(second, 4);
+            edge(checker, other, compute);
+            checker.launch_graph(first, compute);
+            checker.launch_graph(first, gather);
+            CHECK(checker.hazard_count() == 0);
+            CHECK(checker.redundant_wait_count() == 0);
+            checker.launch_graph(second, compute);
+            CHECK(checker.hazard_count() != 0);
+        }
     }
     SUBCASE("a pair of which one is captured")
     {

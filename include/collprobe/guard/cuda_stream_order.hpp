@@ -185,13 +185,14 @@ inline cudaError_t graph_instantiate(cudaGraphExec_t* runnable, cudaGraph_t grap
 {
     return detail::told(cudaGraphInstantiateWithFlags(runnable, graph, flags), [&](stream_order& to) {
         to.set_capture_of(order_object(*runnable), to.capture_of(order_object(graph)));
+        to.event_ended(order_object(*runnable)); // of a graph that had the handle before
     });
 }
 inline cudaError_t graph_launch(
     cudaGraphExec_t runnable, cudaStream_t stream, call_site where = call_site::current())
 {
     detail::tell([&](stream_order& to) {
-        to.launch_graph(to.capture_of(order_object(runnable)), detail::stream_of(stream), where);
+        to.launch_graph(order_object(runnable), detail::stream_of(stream), where);
     });
     return cudaGraphLaunch(runnable, stream);
 }

@@ -344,6 +344,16 @@ public:
     {
         told([&] { engine_.launch_graph(capture, on, {"graph launch", where}, by.number); });
     }
+    /// The same of an executable graph, which CUDA also puts behind its own last launch, on whatever stream.
+    void launch_graph(order_object runnable, const order_stream& on, call_site where = call_site::current(),
+        order_thread by = order_thread::calling())
+    {
+        told([&] {
+            if (const order_point* const last = engine_.find_event({runnable.number})) engine_.follow(on, *last);
+            engine_.launch_graph(engine_.capture_of({runnable.number}), on, {"graph launch", where}, by.number);
+            engine_.record(engine_.event({runnable.number}), on);
+        });
+    }
     /// No more launches of it.
     void capture_forget(std::uint64_t number)
     {

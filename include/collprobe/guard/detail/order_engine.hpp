@@ -117,6 +117,13 @@ public:
         }
         clock.join(point.clock());
     }
+    /// The same, where nobody has asked for it.
+    void follow(const order_stream& on, const order_point& point)
+    {
+        if (!point.is_of(serial_) || point.capture() != on.capture) return;
+        order_domain& in = domain_of(on);
+        in.line(enter(in, on)).clock.join(point.clock());
+    }
     void wait_unrecorded(const order_stream& on, order_site what)
     {
         order_domain& in = domain_of(on);
