@@ -192,6 +192,33 @@ TEST_CASE("a captured gather is right at each replay, with fresh data, on buffer
     }));
 }
 
+TEST_CASE("an access outside an open capture does not make the capture forget its own")
+{
+    stand_in::reset();
+    const cuda::stream a, b, outside;
+    guarded<cuda::device, float> data(100);
+    data.write(a, [](view<float>) {});
+    a.synchronize(soon_ms);
+    for (const bool disturbed : {false, true}) {
+        captured_graph graph(a, cudaStreamCaptureModeThreadLocal);
+        data.write(0, 50, a, [](view<float>) {});
+        if (disturbed) {
+            data.write(50, 50, outside, [](view<float>) {});
+            outside.synchronize(soon_ms);
+        }
+        const counted before;
+        data.read(0, 50, b, [](view<const float>) {});
+        CHECK((counted{} - before).waits >= 1);
+        CHECK(b.capturing());
+        data.write(0, 50, a, [](view<float>) {}); // joins b
+        CHECK(graph.end() == cudaSuccess);
+    }
+    // Captures that have ended are forgotten when somebody meets them, and nobody joins them.
+    data.write(outside, [](view<float>) {});
+    CHECK(!outside.capturing());
+    outside.synchronize(soon_ms);
+}
+
 TEST_CASE("half of a copy and gather is not captured: it is refused, and the capture stays valid")
 {
     CHECK_NOTHROW(run_nccl(1, [](nccl::communicator& world) {

@@ -204,7 +204,7 @@ TEST_CASE("a consumer reads behind the gather, and before it where it is not nam
             const host_gate closed;
             closed.close(on);
             auto done = named ? copy_then_all_gather(shard, full, comm, on, {}, {on, consumer})
-                              : copy_then_all_gather(shard, full, comm, on, {}, {on});
+                              : copy_then_all_gather(shard, full, comm, on, {}, {});
             consumer.enqueue([&] { seen = full; });
             if (named) {
                 require(!consumer.query() && !done.query(), "it did not wait");
@@ -361,6 +361,11 @@ TEST_CASE("a stale or empty source is refused by its generation, also at the pee
         CHECK(shard.generation() == master.generation());
         copy_then_all_gather(shard, full, comm, on, {}, {}, {.at_least = master.generation()});
         on.synchronize(soon_ms);
+        guarded<device, float> empty(0), kept(0);
+        empty.write(on, [](view<float>) {});
+        std::vector<float> nothing;
+        copy_then_all_gather(empty, nothing, comm, on, {}, {}, {.shard = &kept}).synchronize(soon_ms);
+        CHECK(kept.generation() == 1);
         if (comm.rank() == 0) update(); // and the shard is not made anew
         copy_then_all_gather(shard, full, comm, on, {}, {}, {.at_least = master.generation()}).synchronize(soon_ms);
     });
@@ -416,6 +421,43 @@ TEST_CASE("overlaps, sizes and rungs that cannot be are refused with what is wro
     // The control: right arguments on one rank.
     CHECK(!refused(1, view<const float>(other), view<float>(full.data(), 8)));
     on.synchronize(soon_ms);
+}
+
+TEST_CASE("a handle never waits for what follows, and one without an event says so")
+{
+    run(1, [](local::communicator& comm, host::stream_ref producer, host::stream_ref on, host::stream_ref consumer) {
+        std::vector<float> source(4), full(4);
+        auto done = copy_then_all_gather(source, full, comm, on, {producer}, {});
+        on.synchronize(soon_ms);
+        auto without = copy_then_all_gather(source, full, comm, on, {on}, {on});
+        on.synchronize(soon_ms);
+        const host_gate closed;
+        closed.close(on);
+        CHECK(done.query());
+        done.synchronize(soon_ms);
+        CHECK(mentions(refusal([&] { without.query(); }), "name no consumers"));
+        CHECK(mentions(refusal([&] { without.wait(consumer); }), "name no consumers"));
+        without.wait(on);
+        closed.open();
+        on.synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("two histories over the same memory are refused, a part of the destination's own is right")
+{
+    const host::stream on;
+    std::vector<float> memory(8, 1.0f);
+    guarded<device, float> full{view<float>(memory)}, alias{view<float>(memory)};
+    const auto call = [&](auto&& source, gather_options<device, float> options = {}) {
+        auto comm = local::group(1).communicator(0);
+        return refusal([&] { copy_then_all_gather(source, full, comm, on, {}, {}, options).synchronize(soon_ms); });
+    };
+    std::vector<float> elsewhere(8);
+    CHECK(mentions(call(alias), "know nothing of each other"));
+    CHECK(mentions(call(elsewhere, {.shard = &alias}), "know nothing of each other"));
+    CHECK(!call(full.memory()));
+    CHECK(!call(full));
+    CHECK(!call(elsewhere));
 }
 
 TEST_CASE("a batch copies first and gathers then, and refuses tensors that share memory")

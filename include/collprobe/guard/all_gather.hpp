@@ -103,8 +103,15 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
     for (const stream_ref& consumer : consumers) marks = marks || !(consumer == on);
 
     const auto scope = enter_device(comm);
-    await_producers(comm, on, producers, where);
-    for (std::size_t i = 0; i < count; ++i) plan_of(i).order(on);
+    try {
+        await_producers(comm, on, producers, where);
+        for (std::size_t i = 0; i < count; ++i) plan_of(i).order(on);
+    } catch (const error& why) {
+        if constexpr (requires { comm.refuse(why, collective::all_gather, on); }) {
+            comm.refuse(why, collective::all_gather, on);
+        }
+        throw;
+    }
 
     typename Comm::device::event done;
     const auto enqueue = [&] {
@@ -130,6 +137,7 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
         enqueue_marked(done, on, enqueue);
     } catch (...) {
         if (done.recorded()) note();
+        for (std::size_t i = 0; i < count; ++i) plan_of(i).invalidate();
         throw;
     }
     note();

@@ -106,7 +106,8 @@ struct gather_item {
     gather_options<Device, T> options = {};
 };
 
-/// An all-gather under way: what comes behind it may wait for it.
+/// An all-gather under way: what comes behind it may wait for it. (Not for one whose consumers all are its own stream:
+/// that costs no event, and the handle refuses.)
 template <class Device>
 class gather_handle {
 public:
@@ -120,29 +121,28 @@ public:
     /// What was done; of a batch, of its last tensor.
     gather_rung rung() const noexcept { return rung_; }
     /// Work enqueued on `consumer` from now on runs behind the all-gather.
-    void wait(stream_ref consumer, call_site where = call_site::current())
+    void wait(stream_ref consumer, call_site where = call_site::current()) const
     {
         if (consumer == on_) return;
-        consumer.wait(done(where), where);
+        consumer.wait(done("wait", where), where);
     }
     /// Whether it is done; never blocks. \throws error what the work left; `invalid_argument` in a capture.
-    bool query(call_site where = call_site::current()) { return done(where).query(where); }
+    bool query(call_site where = call_site::current()) const { return done("query", where).query(where); }
     /// Blocks the caller until it is done; a negative number of milliseconds means without limit.
     /// \throws error `timeout` (a peer may be late or dead), what the work left; `invalid_argument` in a capture.
-    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current())
+    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
     {
-        done(where).synchronize(timeout_ms, where);
+        done("synchronize", where).synchronize(timeout_ms, where);
     }
 
 private:
-    /// A call all of whose consumers are on its stream records nothing: nobody may ever ask.
-    const typename Device::event& done(call_site where)
+    const typename Device::event& done(const char* call, call_site where) const
     {
-        if (!done_.recorded()) {
-            if constexpr (requires { done_.record(on_, where); }) done_.record(on_, where);
-            else done_.record(on_);
-        }
-        return done_;
+        if (done_.recorded()) return done_;
+        throw error(status::invalid_argument,
+            "all consumers of the all-gather are on its own stream, so that nothing was recorded behind it: name no "
+            "consumers, {}, to use the handle",
+            {.call = call, .communicator = {}, .where = where});
     }
 
     stream_ref on_;

@@ -101,12 +101,13 @@ public:
     void read(std::uint64_t first, std::uint64_t count, stream_ref on, Enqueue&& enqueue,
         call_site where = call_site::current())
     {
-        require(generation_ != 0, "read", "nothing was written to it yet", where);
+        require(generation_ != 0, "read", "nothing was written to it yet, or it was invalidated, or half written", where);
         const view<const T> part = part_of(first, count, "read", where);
         access(on, range_of(first, count), detail::access_mode::read, "read", where, [&] { enqueue(part); });
     }
 
-    /// The same with work that writes. The generation grows by one.
+    /// The same with work that writes. The generation grows by one; it is 0 if `enqueue` throws, for half of it may
+    /// be written.
     template <class Enqueue>
     void write(stream_ref on, Enqueue&& enqueue, call_site where = call_site::current())
     {
@@ -117,18 +118,23 @@ public:
         call_site where = call_site::current())
     {
         const view<T> part = part_of(first, count, "write", where);
-        access(on, range_of(first, count), detail::access_mode::write, "write", where, [&] { enqueue(part); });
-        ++generation_;
+        const std::uint64_t next = generation_ + 1;
+        access(on, range_of(first, count), detail::access_mode::write, "write", where, [&] {
+            generation_ = 0;
+            enqueue(part);
+        });
+        generation_ = next;
     }
 
     /// Puts `on` behind all work that uses the buffer: a free enqueued there may follow.
     void order_release(stream_ref on, call_site where = call_site::current())
     {
-        state_->uses.order_all(on, "order_release", where);
+        history("order_release", where).order_all(on, "order_release", where);
     }
     /// Blocks the caller until no work uses the buffer. \throws error `timeout`.
     void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
     {
+        require(state_ != nullptr, "synchronize", moved_from, where);
         if (state_->uses.settle(detail::deadline::in_ms(timeout_ms))) return;
         throw error(status::timeout,
             "work still used the buffer after " + std::to_string(timeout_ms) + " ms",
@@ -136,7 +142,12 @@ public:
     }
 
     /// For algorithms that order several buffers around one piece of work.
-    detail::access_history<Device>& history() noexcept { return state_->uses; }
+    /// \throws error `invalid_argument` of a buffer that was moved from.
+    detail::access_history<Device>& history(const char* call, call_site where)
+    {
+        require(state_ != nullptr, call, moved_from, where);
+        return state_->uses;
+    }
     static detail::byte_range range_of(std::uint64_t first, std::uint64_t count) noexcept
     {
         return {first * sizeof(T), (first + count) * sizeof(T)};
@@ -149,11 +160,13 @@ private:
         state* given_up_before = nullptr;
     };
 
+    static constexpr const char* moved_from = "the guarded buffer was moved from";
+
     template <class Enqueue>
     void access(stream_ref on, detail::byte_range range, detail::access_mode mode, const char* call, call_site where,
         Enqueue&& enqueue)
     {
-        state_->uses.order(on, range, mode, call, where);
+        history(call, where).order(on, range, mode, call, where);
         typename Device::event done;
         try {
             detail::enqueue_marked(done, on, enqueue);

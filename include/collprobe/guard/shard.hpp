@@ -81,15 +81,18 @@ public:
     guarded<device, T>& secondary() noexcept { return secondary_; }
 
     /// Calls `enqueue(slice)`, which enqueues on `on` work that writes the primary slice, and may read it. Every rank
-    /// calls it, also one whose slice is empty. The secondary shard is stale from then on, also if `enqueue` throws.
+    /// calls it, also one whose slice is empty. The secondary shard is stale from then on, also if `enqueue` throws; then
+    /// the slice must be written again before `regenerate`.
     /// \throws error as `guarded::write`; what `enqueue` throws.
     template <class Enqueue>
     void write_primary(stream_ref on, Enqueue&& enqueue, call_site where = call_site::current())
     {
         ++primary_generation_;
+        primary_is_whole_ = false;
         secondary_.set_generation(0);
         secondary_.write(place_of_slice(), primary_range().count, on, std::forward<Enqueue>(enqueue), where);
         secondary_.set_generation(0); // a part of it was written, which makes no secondary shard
+        primary_is_whole_ = true;
     }
 
     /// Makes the secondary shard of the primary slices, by an all-gather in place across the nodes on `on`; it is of
@@ -101,6 +104,10 @@ public:
     {
         if (primary_generation_ == 0) {
             refuse(groups_->across_nodes(), on, "regenerate", "the primary slice was never written", where);
+        }
+        if (!primary_is_whole_) {
+            refuse(groups_->across_nodes(), on, "regenerate",
+                "the last write of the primary slice failed, and may have left half of it", where);
         }
         return regenerate_from(slice(), primary_generation_, on, producers, consumers, where);
     }
@@ -189,6 +196,7 @@ private:
         auto done = copy_then_all_gather(
             source, secondary_, groups_->across_nodes(), on, producers, consumers, {}, where);
         primary_generation_ = generation;
+        primary_is_whole_ = true;
         made_of_ = generation;
         secondary_.set_generation(generation);
         ++regenerations_;
@@ -233,6 +241,7 @@ private:
     shard_layout layout_;
     guarded<device, T> secondary_;
     std::uint64_t primary_generation_ = 0;
+    bool primary_is_whole_ = true; ///< not after a write that failed
     std::uint64_t made_of_ = 0; ///< of which generation the secondary shard was made last
     std::uint64_t regenerations_ = 0;
     std::uint64_t gathers_ = 0;

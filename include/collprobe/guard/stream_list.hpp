@@ -7,7 +7,7 @@
 
 namespace collprobe {
 
-/// Some streams, borrowed for the time of a call: `{}`, `compute`, `{compute, copies}`, or a vector of them. A
+/// Some streams, borrowed for the time of a call: `{}`, `{compute}`, `{compute, copies}`, or a vector of references. A
 /// stream may be in it more than once.
 template <class StreamRef>
 class stream_list {

@@ -73,11 +73,11 @@ public:
         std::size_t kept = 0;
         for (std::size_t i = 0; i < uses_.size(); ++i) {
             use& earlier = uses_[i];
-            // Who comes behind this access comes behind those as well; and a capture that has ended is no more.
+            // Who comes behind this access comes behind those as well. What other captures hold stays: they may be open.
             const bool implied = earlier.capture == capture && range.covers(earlier.range)
                 && (mode == access_mode::write || (earlier.mode == access_mode::read && earlier.stream == id));
-            const bool ended = earlier.capture != capture && earlier.capture != 0;
-            if (implied || ended) continue;
+            const bool forgotten = earlier.capture != capture && earlier.capture != 0 && uses_.size() >= too_many;
+            if (implied || forgotten) continue;
             if (kept != i) uses_[kept] = std::move(earlier);
             ++kept;
         }
@@ -118,18 +118,28 @@ private:
     };
     /// From so many on it is looked which are done: readers on ever new streams, writers of ever new parts.
     static constexpr std::size_t many = 16;
+    /// From so many on those of other captures have ended long ago.
+    static constexpr std::size_t too_many = 256;
 
     void join_captures(stream_ref on, byte_range range, access_mode mode, call_site where)
     {
         if (capture_under_way(on, where) != 0) return;
-        for (const use& earlier : uses_) {
-            if (earlier.capture == 0 || !earlier.conflicts_with(range, mode)) continue;
-            try {
-                on.wait(earlier.done, where);
-            } catch (const error& refused) {
-                if (refused.code() != status::invalid_argument) throw; // else the capture has ended
+        std::size_t kept = 0;
+        for (std::size_t i = 0; i < uses_.size(); ++i) {
+            bool ended = false;
+            if (uses_[i].capture != 0 && uses_[i].conflicts_with(range, mode)) {
+                try {
+                    on.wait(uses_[i].done, where);
+                } catch (const error& refused) {
+                    if (refused.code() != status::invalid_argument) throw;
+                    ended = true; // the capture
+                }
             }
+            if (ended) continue;
+            if (kept != i) uses_[kept] = std::move(uses_[i]);
+            ++kept;
         }
+        uses_.resize(kept);
     }
     void forget_finished()
     {

@@ -70,13 +70,13 @@ public:
     void order(stream_ref on) const
     {
         if (auto* const from = what_.source.history()) {
-            from->history().order(on, from->range_of(0, source_.count()), access_mode::read, call, where_);
+            from->history(call, where_).order(on, from->range_of(0, source_.count()), access_mode::read, call, where_);
         }
         if (auto* const to = what_.destination.history()) {
-            to->history().order(on, to->range_of(0, to->count()), access_mode::write, call, where_);
+            to->history(call, where_).order(on, to->range_of(0, to->count()), access_mode::write, call, where_);
         }
         if (auto* const kept = shard()) {
-            kept->history().order(on, kept->range_of(0, kept->count()), mode_of_shard(), call, where_);
+            kept->history(call, where_).order(on, kept->range_of(0, kept->count()), mode_of_shard(), call, where_);
         }
     }
 
@@ -110,13 +110,13 @@ public:
     void note(stream_ref on, const event& done) const
     {
         if (auto* const from = what_.source.history()) {
-            from->history().note(on, from->range_of(0, source_.count()), access_mode::read, done, where_);
+            from->history(call, where_).note(on, from->range_of(0, source_.count()), access_mode::read, done, where_);
         }
         if (auto* const to = what_.destination.history()) {
-            to->history().note(on, to->range_of(0, to->count()), access_mode::write, done, where_);
+            to->history(call, where_).note(on, to->range_of(0, to->count()), access_mode::write, done, where_);
         }
         if (auto* const kept = shard()) {
-            kept->history().note(on, kept->range_of(0, kept->count()), mode_of_shard(), done, where_);
+            kept->history(call, where_).note(on, kept->range_of(0, kept->count()), mode_of_shard(), done, where_);
         }
     }
     /// What was written is as new as the source.
@@ -125,9 +125,15 @@ public:
         const auto* const from = what_.source.history();
         const auto next = [&](std::uint64_t present) { return from != nullptr ? from->generation() : present + 1; };
         if (auto* const to = what_.destination.history()) to->set_generation(next(to->generation()));
-        if (auto* const kept = shard(); kept != nullptr && !is_source(kept->memory())) {
+        if (auto* const kept = shard(); kept != nullptr && static_cast<const void*>(kept) != from) {
             kept->set_generation(next(kept->generation()));
         }
+    }
+    /// It is not known what was written.
+    void invalidate() const noexcept
+    {
+        if (auto* const to = what_.destination.history()) to->set_generation(0);
+        if (auto* const kept = shard(); kept != nullptr && mode_of_shard() == access_mode::write) kept->set_generation(0);
     }
 
 private:
@@ -177,7 +183,16 @@ private:
             refuse("source " + bytes_of(source_) + " overlaps destination " + bytes_of(destination_)
                 + ", and does not begin at this rank's slot " + bytes_of(slot_));
         }
+        const void* const destination = what_.destination.history();
+        const auto other_history = [&](const void* of) { return destination != nullptr && of != nullptr && of != destination; };
+        if (other_history(what_.source.history()) && meet(source_, destination_)) {
+            refuse("source and destination are two guarded buffers over the same memory, which know nothing of each "
+                   "other: write the slot by destination.write(first, count, ...), and give a view of it as the source");
+        }
         if (shard() == nullptr) return;
+        if (other_history(shard()) && meet(shard()->memory(), destination_)) {
+            refuse("shard and destination are two guarded buffers over the same memory, which know nothing of each other");
+        }
         const view<T> kept = shard()->memory();
         if (kept.count() != slot_.count()) {
             refuse("the shard has " + std::to_string(kept.count()) + " elements, a rank's slot of the destination "
