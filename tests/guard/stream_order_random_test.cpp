@@ -322,20 +322,25 @@ private:
     void record(std::size_t which, std::size_t stream)
     {
         event& target = events_[which];
-        target.node = graph_.node({streams_[stream].last});
+        const std::size_t host = any_host();
+        target.node = graph_.node({streams_[stream].last, hosts_[host].last});
         target.recorded = true;
-        if (keyed(which)) checker_.record(order_object(which), key(stream));
-        else checker_.record(target.point, key(stream));
+        streams_[stream].last = target.node;
+        if (keyed(which)) checker_.record(order_object(which), key(stream), thread(host));
+        else checker_.record(target.point, key(stream), thread(host));
     }
     void wait(std::size_t stream, std::size_t which)
     {
         const event& awaited = events_[which];
         if (!awaited.recorded && random_.chance(90)) return;
-        const int own = graph_.node({streams_[stream].last, awaited.recorded ? awaited.node : -1});
+        const std::size_t host = any_host();
+        // A wait for nothing is none, also not behind what the host knows.
+        const int before = graph_.node({streams_[stream].last, awaited.recorded ? hosts_[host].last : -1});
+        const int own = graph_.node({before, awaited.recorded ? awaited.node : -1});
         if (!awaited.recorded) graph_.add({hazard_kind::unrecorded_event, -1, own});
-        else if (graph_.redundant(streams_[stream].last, awaited.node)) ++redundant_;
-        if (keyed(which)) checker_.wait(key(stream), order_object(which), site_of(own));
-        else checker_.wait(key(stream), awaited.point, site_of(own));
+        else if (graph_.redundant(before, awaited.node)) ++redundant_;
+        if (keyed(which)) checker_.wait(key(stream), order_object(which), site_of(own), thread(host));
+        else checker_.wait(key(stream), awaited.point, site_of(own), thread(host));
         streams_[stream].last = own;
     }
     /// Half of the events are values, half are known by a handle.

@@ -188,16 +188,17 @@ public:
 
     // --- Order ---
 
-    /// `point` stands for the work that is on the stream now.
-    void record(order_point& point, const order_stream& on)
+    /// `point` stands for the work that is on the stream now, and for what the enqueuing thread knows.
+    void record(order_point& point, const order_stream& on, order_thread by = order_thread::calling())
     {
-        told([&] { engine_.record(point, on); });
+        told([&] { engine_.record(point, on, by.number); });
     }
     /// Work from now on is behind `point`; one that was never recorded is reported.
-    void wait(const order_stream& on, const order_point& point, call_site where = call_site::current())
+    void wait(const order_stream& on, const order_point& point, call_site where = call_site::current(),
+        order_thread by = order_thread::calling())
     {
         told([&] {
-            if (point.recorded()) engine_.wait(on, point, {"wait", where});
+            if (point.recorded()) engine_.wait(on, point, {"wait", where}, by.number);
             else engine_.wait_unrecorded(on, {"wait", where});
         });
     }
@@ -222,15 +223,16 @@ public:
         told([&] { engine_.synchronize_space(space, by.number); });
     }
     /// Events that are known by a handle.
-    void record(order_object event, const order_stream& on)
+    void record(order_object event, const order_stream& on, order_thread by = order_thread::calling())
     {
-        told([&] { engine_.record(engine_.event({event.number}), on); });
+        told([&] { engine_.record(engine_.event({event.number}), on, by.number); });
     }
-    void wait(const order_stream& on, order_object event, call_site where = call_site::current())
+    void wait(const order_stream& on, order_object event, call_site where = call_site::current(),
+        order_thread by = order_thread::calling())
     {
         told([&] {
             if (const order_point* const point = engine_.find_event({event.number})) {
-                engine_.wait(on, *point, {"wait", where});
+                engine_.wait(on, *point, {"wait", where}, by.number);
             } else {
                 engine_.wait_unrecorded(on, {"wait", where});
             }

@@ -94,7 +94,12 @@ public:
         }
     }
 
-    /// What was known in the stream at this moment.
+    /// What is known in the stream at this moment, and to the host thread that enqueues the record.
+    void record(order_point& point, const order_stream& on, std::uint64_t thread)
+    {
+        enter(domain_of(on), on, thread);
+        record(point, on);
+    }
     void record(order_point& point, const order_stream& on)
     {
         order_domain& in = domain_of(on);
@@ -105,11 +110,11 @@ public:
     {
         point.record(serial_, 0, main_.line(host_line(thread)).clock);
     }
-    void wait(const order_stream& on, const order_point& point, order_site what)
+    void wait(const order_stream& on, const order_point& point, order_site what, std::uint64_t thread)
     {
         if (!point.is_of(serial_) || point.capture() != on.capture) return;
         order_domain& in = domain_of(on);
-        const std::uint32_t own = enter(in, on);
+        const std::uint32_t own = enter(in, on, thread);
         order_clock& clock = in.line(own).clock;
         if (redundant_waits_ && clock.covers(point.clock())) {
             const order_access access{++now_, own, site(what)};
