@@ -418,6 +418,9 @@ TEST_CASE("overlaps, sizes and rungs that cannot be are refused with what is wro
     CHECK(mentions(refused(2, all.part(0, 8), all, {.rung = gather_rung::copy}), "need in_place"));
     statistics result;
     CHECK(mentions(refused(2, view<const float>(other), all, {.probe = &result}), "scratch is null"));
+    std::vector<statistics> room(2);
+    const view<float> under(reinterpret_cast<float*>(room.data()), 16);
+    CHECK(mentions(refused(2, view<const float>(other), under, {.probe = room.data()}), "the probe lies in"));
     // The control: right arguments on one rank.
     CHECK(!refused(1, view<const float>(other), view<float>(full.data(), 8)));
     on.synchronize(soon_ms);
@@ -487,6 +490,12 @@ TEST_CASE("a batch copies first and gathers then, and refuses tensors that share
     const gather_item<device, float> reused[]
         = {{a, view<float>(full_a), {.shard = &staging}}, {b, view<float>(full_b), {.shard = &staging}}};
     CHECK(mentions(refusal([&] { copy_then_all_gather(reused, comm, on, {}, {}); }), "tensors 0 and 1 use the same memory"));
+    statistics seen;
+    device::workspace scratch;
+    const gather_item<device, float> probed_twice[] = {{a, view<float>(full_a), {.probe = &seen, .scratch = &scratch}},
+        {b, view<float>(full_b), {.probe = &seen, .scratch = &scratch}}};
+    auto fresh = local::group(1).communicator(0);
+    CHECK(mentions(refusal([&] { copy_then_all_gather(probed_twice, fresh, on, {}, {}); }), "tensors 0 and 1"));
 }
 
 TEST_CASE("a copy fills a probe in the same pass")

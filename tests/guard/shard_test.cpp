@@ -337,6 +337,21 @@ TEST_CASE("a shard that was never made, is stale or was invalidated is not gathe
         shard.regenerate(on, {}, {});
         shard.gather(parameter, on, {}, {}, 2);
     })));
+    // A write that failed leaves no slice to regenerate or to read.
+    CHECK(mentions(refused(made([&](auto& shard, host::stream_ref on) {
+        const auto fails = [](auto) { throw std::runtime_error("half of it is written"); };
+        CHECK_THROWS_AS(shard.write_primary(on, fails), std::runtime_error);
+        CHECK_THROWS_AS(shard.read_primary(on, [](auto) {}), error);
+        shard.regenerate(on, {}, {});
+    })), "may have left half of it"));
+    // The slice can be read as soon as it is written; that makes nothing stale, and nothing fresh.
+    CHECK(mentions(refused(made([&](auto& shard, host::stream_ref on) {
+        shard.read_primary(on, [&](auto slice) { CHECK(slice.count() == 4); });
+        CHECK(shard.generation() == 1);
+        write_primary(shard, on, 2);
+        shard.read_primary(on, [&](auto slice) { on.enqueue([slice] { CHECK(slice[0] == value<float>(0, 2)); }); });
+        on.synchronize(soon_ms);
+    })), "which now has 2"));
     // Nor read otherwise.
     CHECK(mentions(refused(made([&](auto& shard, host::stream_ref on) {
         write_primary(shard, on, 2);

@@ -128,9 +128,11 @@ inline cudaError_t stream_destroy(cudaStream_t stream)
 /// The current device.
 inline cudaError_t device_synchronize()
 {
-    return detail::told(cudaDeviceSynchronize(), [](stream_order& to) {
-        to.synchronize_space(2 + static_cast<std::uint32_t>(cuda::detail::current_device()));
+    order_point before; // what other threads enqueue meanwhile may be waited for, or not
+    detail::tell([&](stream_order& to) {
+        to.record_space(before, 2 + static_cast<std::uint32_t>(cuda::detail::current_device()));
     });
+    return detail::told(cudaDeviceSynchronize(), [&](stream_order& to) { to.reached(before); });
 }
 
 // --- Memory ---

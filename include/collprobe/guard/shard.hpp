@@ -95,6 +95,24 @@ public:
         primary_is_whole_ = true;
     }
 
+    /// The same with work that reads the primary slice: for a checkpoint, a norm. Nothing becomes stale.
+    /// \throws error `invalid_argument` if it was never written, or the last write failed; what `enqueue` throws.
+    template <class Enqueue>
+    void read_primary(stream_ref on, Enqueue&& enqueue, call_site where = call_site::current())
+    {
+        if (primary_generation_ == 0 || !primary_is_whole_) {
+            throw error(status::invalid_argument, "the primary slice was never written, or its last write failed",
+                {.call = "read_primary", .communicator = {}, .where = where});
+        }
+        struct keep_generation {
+            guarded<device, T>& of;
+            std::uint64_t generation = of.generation();
+            ~keep_generation() { of.set_generation(generation); }
+        } const at_exit{secondary_};
+        secondary_.set_generation(primary_generation_); // of the slice alone, for the time of the call
+        secondary_.read(place_of_slice(), primary_range().count, on, std::forward<Enqueue>(enqueue), where);
+    }
+
     /// Makes the secondary shard of the primary slices, by an all-gather in place across the nodes on `on`; it is of
     /// the generation of the primary slice. `producers`, `consumers`, handle, errors: as for `copy_then_all_gather`.
     /// \throws error `invalid_argument` if the primary slice was never written.

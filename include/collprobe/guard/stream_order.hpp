@@ -220,7 +220,16 @@ public:
     /// The same with all streams of a space (`order_stream::space`).
     void synchronize_space(std::uint32_t space, order_thread by = order_thread::calling())
     {
-        told([&] { engine_.synchronize_space(space, by.number); });
+        order_point now;
+        told([&] {
+            engine_.record_space(now, space);
+            engine_.reached(now, by.number);
+        });
+    }
+    /// `point` stands for the work that is on all streams of a space now.
+    void record_space(order_point& point, std::uint32_t space)
+    {
+        told([&] { engine_.record_space(point, space); });
     }
     /// Events that are known by a handle.
     void record(order_object event, const order_stream& on, order_thread by = order_thread::calling())

@@ -63,7 +63,8 @@ public:
     /// Whether the two may be in one group: what the one writes the other must not touch.
     bool independent_of(const gather_plan& other) const noexcept
     {
-        return !writes_into(other) && !other.writes_into(*this);
+        const bool same_probe = what_.options.probe != nullptr && what_.options.probe == other.what_.options.probe;
+        return !same_probe && !writes_into(other) && !other.writes_into(*this);
     }
 
     /// Puts `on` behind the work that still uses the memory.
@@ -224,6 +225,10 @@ private:
             refuse(std::string("rung ") + name(options.rung) + " is asked for, and these arguments need " + name(rung_));
         }
         if (options.probe != nullptr) {
+            const view<statistics> filled(options.probe, 1);
+            if (meet(filled, source_) || meet(filled, destination_) || meet(filled, send_)) {
+                refuse("the probe lies in the memory of the source, the destination or the shard");
+            }
             if (rung_ != gather_rung::copy) refuse("only a copy can fill the probe, and the rung is " + std::string(name(rung_)));
             if (options.scratch == nullptr) refuse("a probe needs a workspace: scratch is null");
         }

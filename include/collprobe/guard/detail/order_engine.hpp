@@ -140,14 +140,15 @@ public:
     {
         if (point.is_of(serial_) && point.capture() == 0) learn(thread, point.clock());
     }
-    void synchronize_space(std::uint32_t space, std::uint64_t thread)
+    /// What is known in all streams of a space.
+    void record_space(order_point& point, std::uint32_t space)
     {
-        const std::uint32_t host = host_line(thread);
+        order_clock all;
         for (std::uint32_t at = 0; at < main_.lines(); ++at) {
             const order_line::identity& who = main_.line(at).identities.back();
-            if (!who.host && who.stream.space == space) main_.line(host).clock.join(main_.line(at).clock);
+            if (!who.host && who.stream.space == space) all.join(main_.line(at).clock);
         }
-        ++main_.line(host).version;
+        point.record(serial_, 0, all);
     }
     void stream_ended(const order_stream& stream) { main_.end(stream); }
 
