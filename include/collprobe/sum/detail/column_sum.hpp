@@ -286,15 +286,17 @@ COLLPROBE_HD inline void sum_in_double(const columns<T, Terms>& of, T* result) n
             result[i] = round_scaled<T>(divide(0, number.significand, number.exponent, of.divisor, number.negative));
         }
     }
-    // All columns at once first: hardly a block has one that is.
+    // All columns at once first: hardly a block has one that is inexact.
     const int limit = range::most_spread(of.term_count, 53);
+    typename range::bits_type inexact[width];
     typename range::bits_type any = 0;
-    for (int i = 0; i < width; ++i) any = static_cast<typename range::bits_type>(any | range{largest[i], least[i]}.is_wider_than(limit));
+    for (int i = 0; i < width; ++i) {
+        inexact[i] = range{largest[i], least[i]}.is_wider_than(limit);
+        any = static_cast<typename range::bits_type>(any | inexact[i]);
+    }
     if (any == 0) return;
     for (int i = 0; i < width; ++i) {
-        if (range{largest[i], least[i]}.is_wider_than(limit) != 0 && i < of.count) {
-            result[i] = sum_of_column_in_integers(of, i);
-        }
+        if (inexact[i] != 0 && i < of.count) result[i] = sum_of_column_in_integers(of, i);
     }
 }
 
