@@ -183,7 +183,7 @@ TEST_CASE("a buffer that goes while work uses it is reported, one that waits is 
 {
     stream_order checker;
     checker.install();
-    hidden_order hidden;
+    [[maybe_unused]] const hidden_order hidden;
     const host::stream stream;
     const bool waits = [] {
         bool value = false;
