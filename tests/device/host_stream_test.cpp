@@ -546,6 +546,19 @@ TEST_CASE("streams compare by identity and move")
     CHECK(ran);
 }
 
+TEST_CASE("a stream that was moved from refuses work and has none")
+{
+    host::stream a;
+    const host::stream moved = std::move(a);
+    host::event event;
+    CHECK_THROWS_WITH_AS(a.enqueue([] {}), doctest::Contains("enqueue: invalid argument: the stream was moved from"), error);
+    CHECK_THROWS_WITH_AS(event.record(a), doctest::Contains("the stream was moved from"), error);
+    CHECK_THROWS_WITH_AS(a.synchronize(soon_ms), doctest::Contains("the stream was moved from"), error);
+    CHECK(a.query());
+    event.record(moved);
+    CHECK_THROWS_WITH_AS(a.wait(event), doctest::Contains("the stream was moved from"), error);
+}
+
 TEST_CASE("a stream that failed still comes after the work of others that it waits for")
 {
     for (int round = 0; round < 100; ++round) {

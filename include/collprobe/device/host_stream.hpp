@@ -176,7 +176,7 @@ public:
     template <class Task>
     void enqueue(Task&& task) const
     {
-        state_->queue.push([&](collprobe::detail::task& slot) { slot.emplace(std::forward<Task>(task)); });
+        state("enqueue").queue.push([&](collprobe::detail::task& slot) { slot.emplace(std::forward<Task>(task)); });
     }
 
     /// Work enqueued from now on runs after what `awaited` captured. No host synchronisation.
@@ -189,6 +189,7 @@ public:
     /// \throws error `timeout` if work is left then.
     void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
     {
+        state("synchronize", where);
         order_hooks::point here = order_hooks::now(*this);
         const std::uint64_t last = state_->queue.pushed();
         detail::synchronize(*state_, last, "work on the stream", timeout_ms, where);
@@ -198,6 +199,7 @@ public:
     /// Whether all work enqueued so far is done. Never blocks, never throws; says nothing of errors.
     bool query() const noexcept
     {
+        if (state_ == nullptr) return true; // moved from: it has no work
         order_hooks::point here = order_hooks::now(*this);
         const bool done = state_->is_done(state_->queue.pushed());
         if constexpr (order_hooks::active) order_hooks::reached(here, done);
@@ -219,6 +221,12 @@ private:
     friend class stream;
     friend class event;
     explicit stream_ref(detail::stream_state* state) noexcept : state_(state) {}
+    detail::stream_state& state(const char* call, call_site where = {}) const
+    {
+        if (state_ != nullptr) return *state_;
+        throw error(status::invalid_argument, "the stream was moved from",
+            {.call = call, .communicator = {}, .where = where});
+    }
     detail::stream_state* state_;
 };
 
@@ -273,8 +281,9 @@ public:
     /// Captures the work enqueued on `on` before this call.
     void record(stream_ref on)
     {
-        stream_ = detail::ref<detail::stream_state>(on.state_);
-        number_ = on.state_->queue.pushed();
+        detail::stream_state& state = on.state("record");
+        stream_ = detail::ref<detail::stream_state>(&state);
+        number_ = state.queue.pushed();
         if constexpr (order_hooks::active) order_hooks::record(number_, on);
     }
     bool recorded() const noexcept { return static_cast<bool>(stream_); }
