@@ -25,13 +25,17 @@ cd "$1"
         sed -E 's/$/ (only a .cuh may)/'
 
     # A reader of the umbrella gets every public header that needs nothing but a C++ compiler, but for what is
-    # costly and for one file of a program: comm/bootstrap* (sockets and files), the inspector of reductions and
-    # the checker of stream order.
+    # costly and for one file of a program: comm/bootstrap* (sockets and files), the inspector of reductions,
+    # the checker of stream order, and what has an umbrella of its own: integrity/.
     find . -name '*.hpp' ! -path '*/detail/*' ! -path './device/cuda*' ! -path './comm/nccl*' ! -path './comm/mpi*' \
         ! -path './guard/cuda*' ! -path './guard/nccl*' ! -path './comm/bootstrap*' ! -path './reduce/inspect*' \
-        ! -path './report/inspection*' ! -path './guard/stream_*' ! -path './collprobe.hpp' | sort | while read -r header; do
+        ! -path './report/inspection*' ! -path './guard/stream_*' ! -path './integrity/*' ! -name integrity.hpp \
+        ! -path './collprobe.hpp' | sort | while read -r header; do
         grep -q "^#include <collprobe/${header#./}>" collprobe.hpp ||
             echo "${header#./} is missing from collprobe.hpp"
+    done
+    find integrity -name '*.hpp' ! -path '*/detail/*' 2>/dev/null | sort | while read -r header; do
+        grep -q "^#include <collprobe/$header>" integrity.hpp || echo "$header is missing from integrity.hpp"
     done
 } | {
     found=0

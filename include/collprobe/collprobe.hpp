@@ -3,7 +3,8 @@
 #pragma once
 
 /// All of collprobe that any C++20 compiler can include, but for what a program uses once, in one file:
-/// comm/bootstrap.hpp, reduce/inspect.hpp and report/inspection.hpp. No CUDA, NCCL or MPI header is pulled in.
+/// comm/bootstrap.hpp, reduce/inspect.hpp and report/inspection.hpp; and for the checks and repairs of results, which
+/// have an umbrella of their own: collprobe/integrity.hpp. No CUDA, NCCL or MPI header is pulled in.
 
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>

@@ -93,6 +93,10 @@ enum class check : std::uint8_t {
     duplicate,
     stale, ///< the rank's buffer is bit for bit what it was in the step before: exact
     result_differs, ///< ranks received different bits from a collective that gives all the same: exact
+    shard_differs, ///< a rank received other bits of a shard than its owner sent: exact
+    replica_differs, ///< a rank holds other weights, or optimizer state, than the others: exact
+    /// The result is not the sum of the inputs: exact for integers, else statistical.
+    sum_differs,
     loss, ///< statistical, with a stated false-alarm rate
     gradient_norm, ///< statistical
     cosine, ///< statistical: leave-one-out cosine
@@ -105,6 +109,9 @@ constexpr const char* name(check what) noexcept
     case check::duplicate: return "duplicate";
     case check::stale: return "stale";
     case check::result_differs: return "result_differs";
+    case check::shard_differs: return "shard_differs";
+    case check::replica_differs: return "replica_differs";
+    case check::sum_differs: return "sum_differs";
     case check::loss: return "loss";
     case check::gradient_norm: return "gradient_norm";
     case check::cosine: return "cosine";
@@ -203,6 +210,90 @@ struct bucket_record {
     bool results_agree = true;
     order_sensitivity order; ///< of sums and averages, where asked for
     std::vector<statistics> inputs; ///< per rank; empty in `summary` mode
+};
+
+/// Where on the way from inputs to results the damage was done, as far as the checks tell.
+enum class damage : std::uint8_t {
+    none, ///< no check has fired
+    input, ///< a rank's own data, before the collective
+    reduce, ///< the sum, alike for all ranks
+    broadcast, ///< on the way of the result to some ranks, or in their memory
+    duplicated_data, ///< ranks that should have their own data have the same
+    unknown, ///< something is wrong, and the evidence does not tell what
+};
+
+constexpr const char* name(damage where) noexcept
+{
+    switch (where) {
+    case damage::none: return "none";
+    case damage::input: return "input";
+    case damage::reduce: return "reduce";
+    case damage::broadcast: return "broadcast";
+    case damage::duplicated_data: return "duplicated_data";
+    case damage::unknown: return "unknown";
+    }
+    return "unknown";
+}
+
+/// What was found in one audited collective of a step. Equal on every rank.
+struct bucket_audit {
+    collective call = collective::all_reduce;
+    element_type type = element_type::float32;
+    std::uint64_t count = 0; ///< elements that each rank sent
+    bool agree = true; ///< every rank holds the bits that it should: of the result, or of every shard
+    bool majority = true; ///< more than half of the ranks hold the same result
+    bool sum_checked = false; ///< the sum could be checked, and was
+    bool conserved = true; ///< the result that most ranks hold, or all, is the sum of the inputs
+    /// Largest distance of a checksum of the result from that of the inputs, in standard deviations of what
+    /// rounding does to it, over the ranks; and what it must not exceed. 0 where the sum was not checked.
+    double residual = 0;
+    double residual_limit = 0;
+    damage where = damage::none;
+    std::vector<int> culprits; ///< ranks that hold, or sent, what is damaged; empty where none can be named
+};
+
+/// What the audit of a step found.
+struct step_audit {
+    std::uint64_t step = 0;
+    int ranks = 0;
+    std::vector<bucket_audit> buckets;
+    std::vector<suspect> suspects; ///< bucket by bucket; empty on a healthy step
+};
+
+/// What an alarm advises to do.
+enum class advice : std::uint8_t {
+    none, ///< note it
+    recheck, ///< repeat the step, or look closer: the evidence is statistical
+    skip, ///< drop the step's update
+    resync, ///< restore the ranks from another one
+    quarantine, ///< take the rank out: it was named again and again
+};
+
+constexpr const char* name(advice what) noexcept
+{
+    switch (what) {
+    case advice::none: return "none";
+    case advice::recheck: return "recheck";
+    case advice::skip: return "skip";
+    case advice::resync: return "resync";
+    case advice::quarantine: return "quarantine";
+    }
+    return "unknown";
+}
+
+/// Something that somebody should know of, with the evidence. Equal on every rank.
+struct alarm {
+    std::uint64_t step = 0;
+    int bucket = -1; ///< index of the bucket in the step, -1 for the whole step
+    check what = check::non_finite;
+    damage where = damage::unknown;
+    std::vector<int> ranks; ///< that are named, ascending; empty where none can be
+    double statistic = 0; ///< the largest of its evidence, and what that was compared with
+    double threshold = 0; ///< 0 for exact checks
+    double false_alarms_per_step = 0; ///< at most this many on a healthy run; 0 for exact checks
+    int strikes = 1; ///< how often the same was seen in the window of steps that counts
+    advice action = advice::none;
+    int source = -1; ///< of `resync`: a rank that holds what is right
 };
 
 /// All that the ranks agreed on about one step. Equal on every rank.

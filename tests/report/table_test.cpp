@@ -88,7 +88,7 @@ TEST_CASE("a step shows every rank and says what the suspects did")
 TEST_CASE("every check is described with rank and bucket")
 {
     for (const check what : {check::non_finite, check::duplicate, check::stale, check::result_differs,
-             check::loss, check::gradient_norm, check::cosine}) {
+             check::shard_differs, check::replica_differs, check::sum_differs, check::loss, check::gradient_norm, check::cosine}) {
         const std::string text = report::describe({.rank = 5, .bucket = 3, .what = what});
         CHECK(contains(text, "rank 5, bucket 3: "));
         CHECK(text.size() > std::string("rank 5, bucket 3: ").size());

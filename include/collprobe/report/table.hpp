@@ -108,6 +108,12 @@ inline std::string describe(const suspect& named)
         break;
     case check::stale: text += "sent the very bits of the step before"; break;
     case check::result_differs: text += "received other bits than the majority of the ranks"; break;
+    case check::shard_differs: text += "received other bits of a shard than its owner sent"; break;
+    case check::replica_differs: text += "holds other bits than the majority of the ranks"; break;
+    case check::sum_differs:
+        text += "the result is not the sum of the inputs, residual " + short_number(named.statistic) + " against "
+            + short_number(named.threshold);
+        break;
     case check::loss: text += "its loss" + score; break;
     case check::gradient_norm: text += "the norm of its gradient" + score; break;
     case check::cosine: text += "the cosine of its gradient with the others'" + score; break;

@@ -1,0 +1,8 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// Whether what the ranks hold is right and the same, and what to do if not: checks of results and replicas, alarms,
+/// repair, and faults to try them with. No CUDA, NCCL or MPI header is pulled in.
+
+#include <collprobe/integrity/replica.hpp>
