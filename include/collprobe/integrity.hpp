@@ -5,4 +5,5 @@
 /// Whether what the ranks hold is right and the same, and what to do if not: checks of results and replicas, alarms,
 /// repair, and faults to try them with. No CUDA, NCCL or MPI header is pulled in.
 
+#include <collprobe/integrity/alarm.hpp>
 #include <collprobe/integrity/replica.hpp>
