@@ -705,7 +705,7 @@ private:
     detail::step_report::shape form_;
     detail::step_judge judge_;
     order_meter meter_; ///< of no orders where nothing is sampled
-    detail::record_queue unread_;
+    detail::record_queue<step_record> unread_;
     std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged yet
     detail::step_memory<device>* memory_ = nullptr; ///< owned, until it must be given up
     block* open_ = nullptr; ///< what the calls since the last step write; null if there was none

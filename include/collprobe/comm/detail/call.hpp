@@ -42,7 +42,7 @@ inline std::string list_ranks(const std::vector<int>& ranks)
         while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
         if (first != 0) text += ", ";
         text += std::to_string(ranks[first]);
-        if (last != first) text += "-" + std::to_string(ranks[last]);
+        if (last != first) (text += '-') += std::to_string(ranks[last]);
         first = last + 1;
     }
     return text;

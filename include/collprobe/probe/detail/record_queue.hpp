@@ -7,18 +7,18 @@
 #include <utility>
 
 #include <collprobe/detail/fixed_array.hpp>
-#include <collprobe/record.hpp>
 
 namespace collprobe::detail {
 
 /// Records that nobody has read yet. When one is added to a full queue the oldest goes. Records are
 /// swapped in and out, so that their memory is used again.
+template <class Record>
 class record_queue {
 public:
     explicit record_queue(std::size_t room) : records_(room + 1) {}
 
     /// The record to fill next, which is in nobody's way if that fails; `push` then adds it.
-    step_record& next() noexcept { return records_[(first_ + size_) % records_.size()]; }
+    Record& next() noexcept { return records_[(first_ + size_) % records_.size()]; }
     void push() noexcept
     {
         if (++size_ < records_.size()) return;
@@ -26,7 +26,7 @@ public:
         ++dropped_;
     }
 
-    bool pop(step_record& out)
+    bool pop(Record& out)
     {
         if (size_ == 0) return false;
         std::swap(out, records_[first_]);
@@ -44,7 +44,7 @@ private:
         --size_;
     }
 
-    fixed_array<step_record> records_; ///< one more than are kept: the next
+    fixed_array<Record> records_; ///< one more than are kept: the next
     std::size_t first_ = 0;
     std::size_t size_ = 0;
     std::uint64_t dropped_ = 0;
