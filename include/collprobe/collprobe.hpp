@@ -41,6 +41,7 @@
 #include <collprobe/record.hpp>
 #include <collprobe/reduce/contract.hpp>
 #include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/report/alarm.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/summary.hpp>

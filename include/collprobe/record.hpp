@@ -121,7 +121,7 @@ constexpr const char* name(check what) noexcept
 
 /// One rank that a check names, with the evidence.
 struct suspect {
-    int rank = -1;
+    int rank = -1; ///< -1: the check found that something is wrong, but not whose it is
     int other_rank = -1; ///< `duplicate`: the lowest other rank that holds the same; else -1
     int bucket = -1; ///< index of the bucket in the step, -1 for the whole step
     check what = check::non_finite;

@@ -399,7 +399,10 @@ TEST_CASE("one of two ranks is never named, but the pair is known to be wrong")
     const auto verdicts = healthy.judge(detector);
     CHECK(verdicts[1].detected);
     CHECK(verdicts[1].count == 0);
+    CHECK(verdicts[1].cutoff == detector.history_cutoff(128));
+    CHECK(std::fabs(verdicts[1].score) > verdicts[1].cutoff);
     CHECK_FALSE(verdicts[0].detected);
+    CHECK(verdicts[0].score == 0);
 
     outlier_detector alone(1, 1);
     for (int t = 0; t < 200; ++t) {
@@ -429,6 +432,8 @@ TEST_CASE("too many ranks out are a group without a common level, and nobody is 
     CHECK(verdict.incoherent);
     CHECK(verdict.out == 11);
     CHECK(verdict.count == 0);
+    CHECK(verdict.cutoff == large.score_cutoff(64));
+    CHECK(verdict.score > 100 * verdict.cutoff);
 
     outlier_detector small(8, 1);
     row eight = {1, 1.1, 0.9, 1.05, 0.95, 1000, 2000, 3000};
@@ -439,6 +444,7 @@ TEST_CASE("too many ranks out are a group without a common level, and nobody is 
     verdict = small.judge(0, eight);
     CHECK_FALSE(verdict.incoherent);
     CHECK(verdict.count == 2);
+    CHECK(verdict.score == 0); // the named have it
 }
 
 TEST_CASE("non-finite ranks are left to the exact check")

@@ -572,6 +572,28 @@ TEST_CASE("a scaled gradient is named at once, in its bucket")
     }
 }
 
+TEST_CASE("a record says that two ranks do not fit though neither can be named")
+{
+    const auto records = run_steps<float>(2, {}, 60, [&](int rank, int step) {
+        auto gradient = random_gradient<float>(rank, {400, 400}, 500 + static_cast<std::uint64_t>(step));
+        if (rank == 1 && step == 50) {
+            for (float& x : gradient[1]) x *= 100;
+        }
+        return gradient;
+    });
+    for (const step_record& record : records) {
+        if (record.step == 50) continue;
+        CHECK(record.suspects.empty());
+    }
+    REQUIRE(records[50].suspects.size() == 1); // of two ranks the cosine is one number
+    const suspect& found = records[50].suspects[0];
+    CHECK(found.what == check::gradient_norm);
+    CHECK(found.bucket == 1);
+    CHECK(found.rank == -1);
+    CHECK(std::fabs(found.statistic) > found.threshold);
+    CHECK(found.threshold > 0);
+}
+
 TEST_CASE("clean steps alarm no more often than stated")
 {
     // The stated rate is a bound: 1e-3 a step here, so that enough alarms could show.

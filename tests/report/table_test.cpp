@@ -95,6 +95,13 @@ TEST_CASE("every check is described with rank and bucket")
     }
 }
 
+TEST_CASE("a rank that the check could not name is some rank")
+{
+    CHECK(report::describe({.bucket = 3, .what = check::result_differs}) == "some rank, bucket 3: received other bits than others");
+    CHECK(report::describe({.what = check::loss, .statistic = 8, .threshold = 7})
+        == "some rank, whole step: its loss stands out, score 8 against 7");
+}
+
 TEST_CASE("a duplicate is described with the other rank")
 {
     CHECK(report::describe({.rank = 6, .other_rank = 5, .bucket = 3, .what = check::duplicate})

@@ -218,6 +218,10 @@ struct outlier_verdict {
     /// no common level and nobody is named. The rule by which NCCL's RAS prints its outliers.
     bool incoherent = false;
     int out = 0; ///< ranks beyond the cut-offs, named or not
+    /// The strongest evidence where nobody is named, and the cut-off that it exceeds: of two ranks Student's t of
+    /// their difference, else as that of the ranks that are out. 0 if nothing was detected, or somebody is named.
+    double score = 0;
+    double cutoff = 0;
     int count = 0; ///< entries of `named`
     outlier named[capacity]; ///< by ascending rank
 
@@ -412,6 +416,10 @@ private:
         if (entries >= options_.history_needed) {
             const double score = history_score(which, residual, detail::absolute(value) + detail::absolute(other));
             verdict.detected = detail::absolute(score) > history_cutoff(entries);
+            if (verdict.detected) {
+                verdict.score = score;
+                verdict.cutoff = history_cutoff(entries);
+            }
         }
         remember(which, residual, verdict.detected);
     }
@@ -423,6 +431,7 @@ private:
         const int quarter = static_cast<int>(finite / 4);
         int limit = quarter < 1 ? 1 : quarter;
         if (limit > outlier_verdict::capacity) limit = outlier_verdict::capacity;
+        double largest = 0; // excess over a cut-off
 
         for (std::size_t r = 0; r < values.size(); ++r) {
             if (!is_finite(values[r])) continue;
@@ -450,6 +459,13 @@ private:
                 if (out) {
                     if (verdict.count < limit) verdict.named[verdict.count++] = found;
                     ++verdict.out;
+                    const double score = found.needed_history ? found.history_score : found.score;
+                    const double cutoff = found.needed_history ? found.history_cutoff : found.cutoff;
+                    if (detail::absolute(score) / cutoff > largest) {
+                        largest = detail::absolute(score) / cutoff;
+                        verdict.score = score;
+                        verdict.cutoff = cutoff;
+                    }
                 }
             }
             remember(which, value - other, out);
@@ -458,6 +474,9 @@ private:
         if (verdict.out > limit) {
             verdict.incoherent = true;
             verdict.count = 0;
+        } else {
+            verdict.score = 0;
+            verdict.cutoff = 0;
         }
     }
 

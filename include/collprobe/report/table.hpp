@@ -89,10 +89,12 @@ private:
     std::vector<std::size_t> rows_; // first cell of each row
 };
 
-/// What a check found, in a clause that names the rank and the bucket: "rank 3, bucket 1: ...".
+/// What a check found, in a clause that names the rank and the bucket: "rank 3, bucket 1: ...". "Some rank" is one
+/// that the check could not name.
 inline std::string describe(const suspect& named)
 {
-    std::string text = "rank " + std::to_string(named.rank);
+    const std::string others = named.rank < 0 ? "others" : "the majority of the ranks";
+    std::string text = named.rank < 0 ? std::string("some rank") : "rank " + std::to_string(named.rank);
     text += named.bucket < 0 ? std::string(", whole step: ")
                              : ", bucket " + std::to_string(named.bucket) + ": ";
     const std::string score
@@ -107,9 +109,9 @@ inline std::string describe(const suspect& named)
             + (named.other_rank < 0 ? "another rank" : "rank " + std::to_string(named.other_rank));
         break;
     case check::stale: text += "sent the very bits of the step before"; break;
-    case check::result_differs: text += "received other bits than the majority of the ranks"; break;
+    case check::result_differs: text += "received other bits than " + others; break;
     case check::shard_differs: text += "received other bits of a shard than its owner sent"; break;
-    case check::replica_differs: text += "holds other bits than the majority of the ranks"; break;
+    case check::replica_differs: text += "holds other bits than " + others; break;
     case check::sum_differs:
         text += "the result is not the sum of the inputs, residual " + short_number(named.statistic) + " against "
             + short_number(named.threshold);

@@ -336,6 +336,11 @@ private:
                 .statistic = by_history ? found.history_score : found.score,
                 .threshold = by_history ? found.history_cutoff : found.cutoff});
         }
+        if (verdict.detected && verdict.count == 0) {
+            // Two ranks, or too many to be told from the others: something is wrong, and nobody is named.
+            out.suspects.push_back(
+                {.bucket = bucket, .what = what, .statistic = verdict.score, .threshold = verdict.cutoff});
+        }
     }
 
     static double total(view<const double> values) noexcept
