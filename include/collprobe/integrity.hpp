@@ -8,5 +8,8 @@
 #include <collprobe/integrity/alarm.hpp>
 #include <collprobe/integrity/divergence.hpp>
 #include <collprobe/integrity/dynamic_averaging.hpp>
+#include <collprobe/integrity/fault.hpp>
+#include <collprobe/integrity/fault_plan.hpp>
+#include <collprobe/integrity/fault_types.hpp>
 #include <collprobe/integrity/periodic_averaging.hpp>
 #include <collprobe/integrity/replica.hpp>
