@@ -6,6 +6,7 @@
 /// repair, and faults to try them with. No CUDA, NCCL or MPI header is pulled in.
 
 #include <collprobe/integrity/alarm.hpp>
+#include <collprobe/integrity/baseline_rules.hpp>
 #include <collprobe/integrity/divergence.hpp>
 #include <collprobe/integrity/dynamic_averaging.hpp>
 #include <collprobe/integrity/fault.hpp>
