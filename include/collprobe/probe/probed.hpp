@@ -78,7 +78,7 @@ public:
           options_(checked(options, where)),
           form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.alignment == alignment_mode::exact,
               {static_cast<std::uint64_t>(options.order_sample)}},
-          judge_(comm_.size(), options.false_alarms_per_step),
+          judge_(comm_.size(), options.false_alarms_per_step, options.mode),
           meter_(comm_.size(), sample_orders(comm_.size(), options.order_sample > 0 ? options.orders : 0)),
           unread_(static_cast<std::size_t>(options.unread_steps))
     {
@@ -345,8 +345,8 @@ private:
         check(is_finite(options.false_alarms_per_step) && options.false_alarms_per_step > 0
                 && options.false_alarms_per_step < 1,
             "false_alarms_per_step must lie between 0 and 1");
-        check(options.mode == report_mode::gather || comm_.size() <= 0xffff,
-            "summary mode is made for at most 65,535 ranks");
+        check(options.mode == report_mode::gather || comm_.size() <= detail::most_summary_ranks,
+            "summary mode is made for at most 1,048,576 ranks");
         return options;
     }
 

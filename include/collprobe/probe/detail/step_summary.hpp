@@ -16,7 +16,7 @@
 ///
 /// Sums (one all-reduce of doubles) are taken of distances from a reference, the mean of the step
 /// before, which every rank holds: so a small deviation of large numbers keeps its digits. Extrema
-/// (one all-reduce with max) carry a value's upper 48 bits and a rank in one integer.
+/// (one all-reduce with max) carry a value's upper 44 bits and a rank in one integer.
 namespace collprobe::detail {
 
 /// First and second moments of one number per rank, over the ranks where it is finite.
@@ -60,7 +60,7 @@ struct bucket_keys {
     extremum_keys gradient_norm;
     std::uint64_t digest;
     std::uint64_t digest_complement;
-    std::uint64_t nonfinite; ///< count (at most 2^48 - 1) and rank
+    std::uint64_t nonfinite; ///< count (at most 2^44 - 1) and rank
 };
 
 static_assert(sizeof(step_sums) == 10 * sizeof(double) && sizeof(bucket_sums) == 6 * sizeof(double));
@@ -92,22 +92,27 @@ struct summary_parts {
     }
 };
 
-/// An integer that orders finite doubles as they are ordered, from 48 bits of the value (36 of the
-/// significand) and the rank; the lowest rank wins among equals. 0 for what is not finite.
+/// The lowest bits of a key are the complement of a rank, so that the lowest rank wins among equals.
+inline constexpr int rank_bits = 20;
+inline constexpr std::uint64_t rank_mask = (std::uint64_t{1} << rank_bits) - 1;
+inline constexpr int most_summary_ranks = 1 << rank_bits;
+
+/// An integer that orders finite doubles as they are ordered, from 44 bits of the value (32 of the
+/// significand) and the rank. 0 for what is not finite.
 COLLPROBE_HD inline std::uint64_t extremum_key(double value, int rank) noexcept
 {
     if (!is_finite(value)) return 0;
     const std::uint64_t bits = to_bits(value);
     const std::uint64_t ordered = (bits >> 63) != 0 ? ~bits : bits | (std::uint64_t{1} << 63);
-    return (ordered & ~std::uint64_t{0xffff}) | static_cast<std::uint64_t>(0xffff - rank);
+    return (ordered & ~rank_mask) | (rank_mask - static_cast<std::uint64_t>(rank));
 }
 inline double extremum_value(std::uint64_t key) noexcept
 {
-    const std::uint64_t ordered = key & ~std::uint64_t{0xffff};
+    const std::uint64_t ordered = key & ~rank_mask;
     // Negative numbers were complemented: their cut-off bits come back as ones, nearer to zero.
-    return bit_cast<double>((ordered >> 63) != 0 ? ordered & ~(std::uint64_t{1} << 63) : ~ordered & ~std::uint64_t{0xffff});
+    return bit_cast<double>((ordered >> 63) != 0 ? ordered & ~(std::uint64_t{1} << 63) : ~ordered & ~rank_mask);
 }
-inline int extremum_rank(std::uint64_t key) noexcept { return static_cast<int>(0xffff - (key & 0xffff)); }
+inline int extremum_rank(std::uint64_t key) noexcept { return static_cast<int>(rank_mask - (key & rank_mask)); }
 
 COLLPROBE_HD inline extremum_keys extrema_of(double value, int rank) noexcept
 {
@@ -117,10 +122,11 @@ COLLPROBE_HD inline extremum_keys extrema_of(double value, int rank) noexcept
 /// A count of bad elements with the rank that has it: the largest wins. 0 for none.
 COLLPROBE_HD inline std::uint64_t count_key(std::uint64_t count, int rank) noexcept
 {
-    constexpr std::uint64_t limit = (std::uint64_t{1} << 48) - 1;
+    constexpr std::uint64_t limit = (std::uint64_t{1} << (64 - rank_bits)) - 1;
     if (count == 0) return 0;
-    return (count < limit ? count : limit) << 16 | static_cast<std::uint64_t>(0xffff - rank);
+    return (count < limit ? count : limit) << rank_bits | (rank_mask - static_cast<std::uint64_t>(rank));
 }
+inline std::uint64_t key_count(std::uint64_t key) noexcept { return key >> rank_bits; }
 
 COLLPROBE_HD inline moment_sums moments_of(double value, double reference) noexcept
 {
@@ -296,7 +302,7 @@ inline void judge_summary(step_judge& judge, const summary_parts& step, int rank
             out.suspects.push_back({.rank = extremum_rank(keys.nonfinite),
                 .bucket = static_cast<int>(b),
                 .what = check::non_finite,
-                .statistic = static_cast<double>(keys.nonfinite >> 16)});
+                .statistic = static_cast<double>(key_count(keys.nonfinite))});
         }
         if (!record.results_agree) {
             out.suspects.push_back(

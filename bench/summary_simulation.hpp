@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include <collprobe/detail/math.hpp>
+#include <collprobe/probe/detail/step_report.hpp>
+#include <collprobe/probe/detail/step_summary.hpp>
+#include <collprobe/record.hpp>
+
+/// The records of many ranks without the ranks: messages are made up, packed by the library's own functor, combined as an
+/// all-reduce would, and judged.
+namespace summary_simulation {
+
+/// What one rank says of a step. Cheap to make up: a hash for a random number.
+struct rank_values {
+    double loss;
+    std::vector<double> norms; ///< per bucket
+    std::vector<std::uint64_t> nonfinite;
+    std::uint64_t result_digest = 42;
+};
+
+inline double uniform(std::uint64_t seed, std::uint64_t which)
+{
+    return static_cast<double>(collprobe::detail::mix64(seed * 0x9e3779b97f4a7c15u + which + 1) >> 11) * 0x1p-53;
+}
+
+/// The ranks' own numbers at a step: losses near 2, norms near 1, none alike.
+inline void make_up(std::uint64_t step, int rank, rank_values& out)
+{
+    const std::uint64_t seed = step * 1000003u + static_cast<std::uint64_t>(rank);
+    out.loss = 2 + 0.1 * (uniform(seed, 0) - 0.5);
+    for (std::size_t b = 0; b < out.norms.size(); ++b) out.norms[b] = 1 + 0.2 * uniform(seed, b + 1);
+}
+
+inline std::vector<std::uint64_t> message_of(std::uint64_t step, const rank_values& values)
+{
+    using namespace collprobe::detail;
+    const message_layout layout;
+    std::vector<std::uint64_t> words(layout.bytes(values.norms.size()) / 8);
+    auto* const bytes = reinterpret_cast<unsigned char*>(words.data());
+    *reinterpret_cast<step_header*>(bytes) = {step, values.loss, 1, 0, 0};
+    for (std::size_t b = 0; b < values.norms.size(); ++b) {
+        bucket_entry entry{};
+        entry.input.count = 1000;
+        entry.input.nan = values.nonfinite.empty() ? 0 : values.nonfinite[b];
+        entry.input.sum_of_squares = values.norms[b] * values.norms[b];
+        entry.result = {values.result_digest, 1, not_a_number(), 0, 0};
+        layout.entry(bytes, b) = entry;
+    }
+    return words;
+}
+
+/// One step of `ranks` ranks in summary form.
+class combined_step {
+public:
+    combined_step(int ranks, std::uint64_t buckets)
+        : form_{collprobe::report_mode::summary, static_cast<std::uint64_t>(ranks), false, {}},
+          buckets_(buckets),
+          gradients_((buckets + 63) / 64, ~std::uint64_t{0}),
+          references_(2 + buckets),
+          all_(collprobe::detail::step_report::bytes(form_, buckets) / 8),
+          own_(all_.size())
+    {
+    }
+    std::uint64_t sums_bytes() { return report(all_).sums().size_bytes(); }
+    std::uint64_t keys_bytes() { return report(all_).keys().size_bytes(); }
+
+    void begin() { first_ = true; }
+    /// What a rank does before the all-reduces.
+    void pack(const std::vector<std::uint64_t>& message, int rank)
+    {
+        using namespace collprobe::detail;
+        const pack_summary pack{reinterpret_cast<const unsigned char*>(message.data()), gradients_.data(), buckets_, rank,
+            reinterpret_cast<const step_reference*>(references_.data()), report(own_).summary()};
+        for (std::uint64_t i = 0; i <= buckets_; ++i) pack(i);
+    }
+    /// What the all-reduces do with it.
+    void combine()
+    {
+        if (first_) {
+            all_ = own_;
+            first_ = false;
+            return;
+        }
+        const auto sums = report(all_).sums();
+        const auto own_sums = report(own_).sums();
+        for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += own_sums[i];
+        const auto keys = report(all_).keys();
+        const auto own_keys = report(own_).keys();
+        for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = keys[i] > own_keys[i] ? keys[i] : own_keys[i];
+    }
+    /// What a rank does after them.
+    void judge(collprobe::detail::step_judge& judge, int ranks, collprobe::step_record& out)
+    {
+        using namespace collprobe;
+        calls_.resize(buckets_);
+        for (detail::bucket_call& call : calls_) call = {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, false};
+        detail::judge_summary(judge, report(all_).summary(), ranks, calls_, 0, {}, out, call_site::current());
+        const detail::advance_reference advance{
+            report(all_).summary(), reinterpret_cast<detail::step_reference*>(references_.data())};
+        for (std::uint64_t i = 0; i <= buckets_; ++i) advance(i);
+    }
+
+private:
+    collprobe::detail::step_report report(std::vector<std::uint64_t>& block)
+    {
+        return {reinterpret_cast<unsigned char*>(block.data()), form_, buckets_};
+    }
+
+    collprobe::detail::step_report::shape form_;
+    std::uint64_t buckets_;
+    std::vector<std::uint64_t> gradients_;
+    std::vector<double> references_;
+    std::vector<std::uint64_t> all_;
+    std::vector<std::uint64_t> own_;
+    std::vector<collprobe::detail::bucket_call> calls_;
+    bool first_ = true;
+};
+
+} // namespace summary_simulation
