@@ -7,6 +7,8 @@
 
 #include <collprobe/integrity/alarm.hpp>
 #include <collprobe/integrity/baseline_rules.hpp>
+#include <collprobe/integrity/conservation.hpp>
+#include <collprobe/integrity/conservation_bound.hpp>
 #include <collprobe/integrity/divergence.hpp>
 #include <collprobe/integrity/dynamic_averaging.hpp>
 #include <collprobe/integrity/fault.hpp>
@@ -14,3 +16,4 @@
 #include <collprobe/integrity/fault_types.hpp>
 #include <collprobe/integrity/periodic_averaging.hpp>
 #include <collprobe/integrity/replica.hpp>
+#include <collprobe/integrity/sketch.hpp>
