@@ -13,6 +13,7 @@
 #include <collprobe/device/cuda.hpp>
 #include <collprobe/device/cuda_kernels.cuh>
 #include <collprobe/device/cuda_peers.hpp>
+#include <collprobe/probe/digest_reducer.cuh>
 #include <collprobe/probe/probed.cuh>
 #include <collprobe/probe/statistics.cuh>
 

@@ -29,6 +29,7 @@
 #include <collprobe/probe/captured_step.hpp>
 #include <collprobe/probe/copy_statistics.hpp>
 #include <collprobe/probe/digest.hpp>
+#include <collprobe/probe/digest_reducer.hpp>
 #include <collprobe/probe/dispersion.hpp>
 #include <collprobe/probe/exponent_histogram.hpp>
 #include <collprobe/probe/gram.hpp>

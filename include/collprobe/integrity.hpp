@@ -5,10 +5,12 @@
 /// Whether what the ranks hold is right and the same, and what to do if not: checks of results and replicas, alarms,
 /// repair, and faults to try them with. No CUDA, NCCL or MPI header is pulled in.
 
+#include <collprobe/integrity/agreement.hpp>
 #include <collprobe/integrity/alarm.hpp>
 #include <collprobe/integrity/baseline_rules.hpp>
 #include <collprobe/integrity/conservation.hpp>
 #include <collprobe/integrity/conservation_bound.hpp>
+#include <collprobe/integrity/disagreement.hpp>
 #include <collprobe/integrity/divergence.hpp>
 #include <collprobe/integrity/dynamic_averaging.hpp>
 #include <collprobe/integrity/fault.hpp>

@@ -30,6 +30,7 @@ struct scan_features {
     bool digest;
     bool copy; ///< every byte is written to a second buffer
     bool dot; ///< with a second buffer of the same type, if there is one
+    bool no_values = false; ///< bytes only: what they stand for is not looked at
 };
 
 template <element T>
@@ -183,7 +184,8 @@ public:
                 for (unsigned k = 0; k < n; ++k) add_products(words[k], other[k]);
             }
         }
-        if constexpr (!floating_element<T>) {
+        if constexpr (features.no_values) {
+        } else if constexpr (!floating_element<T>) {
             COLLPROBE_UNROLL
             for (unsigned k = 0; k < n; ++k) add_integers(words[k]);
         } else {
@@ -223,6 +225,7 @@ public:
             digest.first += one.first;
             digest.second += one.second;
         }
+        if constexpr (features.no_values) return;
         if constexpr (floating_element<T>) {
             if (!is_finite(element)) return rare.add(kind_of(element), offset);
         }
