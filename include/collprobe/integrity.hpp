@@ -16,6 +16,8 @@
 #include <collprobe/integrity/fault.hpp>
 #include <collprobe/integrity/fault_plan.hpp>
 #include <collprobe/integrity/fault_types.hpp>
+#include <collprobe/integrity/gather_check.hpp>
+#include <collprobe/integrity/gather_verdict.hpp>
 #include <collprobe/integrity/periodic_averaging.hpp>
 #include <collprobe/integrity/replica.hpp>
 #include <collprobe/integrity/sketch.hpp>

@@ -101,7 +101,7 @@ public:
     ~faulty()
     {
         if (memory_ == nullptr) return;
-        if (detail::settle(memory_->done, detail::deadline::in_ms(base_type::timeout_ms()))) delete memory_;
+        if (detail::settle(memory_->use.done, detail::deadline::in_ms(base_type::timeout_ms()))) delete memory_;
         else detail::give_up(memory_);
     }
 
@@ -248,7 +248,7 @@ private:
             keep(fault_phase::after, now, view<const T>(receive));
             damage(fault_phase::after, now);
         };
-        if (memory_ != nullptr) detail::enqueue_marked(memory_->wait_for_last(stream, where), stream, all);
+        if (memory_ != nullptr) detail::enqueue_marked(memory_->use.wait_for_last(stream, where), stream, all);
         else all();
     }
 

@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/device/detail/last_use.hpp>
-#include <collprobe/error.hpp>
+#include <collprobe/integrity/detail/ordered_use.hpp>
 #include <collprobe/integrity/detail/plan_fault.hpp>
 #include <collprobe/integrity/fault_types.hpp>
 
@@ -74,32 +73,12 @@ struct fault_memory {
         Device::load_kernels();
     }
 
-    /// The memory is the last call's until that is done, on whatever stream it was. Returns what is to mark the end of
-    /// this one: the points of a capture mean nothing outside of it, nor what is outside to it.
-    template <class StreamRef>
-    typename Device::event& wait_for_last(StreamRef stream, call_site where)
-    {
-        if constexpr (can_capture<StreamRef>) {
-            if (stream.capturing(where)) {
-                const unsigned long long number = stream.capture_number(where);
-                if (number != capture) done_in_capture = {};
-                capture = number;
-                if (done_in_capture.recorded()) stream.wait(done_in_capture, where);
-                return done_in_capture;
-            }
-        }
-        if (done.recorded()) stream.wait(done, where);
-        return done;
-    }
-
     typename Device::template buffer<unsigned char> copy;
     typename Device::template buffer<unsigned char> guest;
     typename Device::template buffer<unsigned char> tails;
     kept_calls<Device> sent;
     kept_calls<Device> received;
-    typename Device::event done;
-    typename Device::event done_in_capture;
-    unsigned long long capture = 0;
+    ordered_use<Device> use;
     fault_memory* given_up_before = nullptr;
 };
 
