@@ -18,6 +18,7 @@
 #include <collprobe/integrity/fault_types.hpp>
 #include <collprobe/integrity/gather_check.hpp>
 #include <collprobe/integrity/gather_verdict.hpp>
+#include <collprobe/integrity/majority_repair.hpp>
 #include <collprobe/integrity/periodic_averaging.hpp>
 #include <collprobe/integrity/replica.hpp>
 #include <collprobe/integrity/sketch.hpp>

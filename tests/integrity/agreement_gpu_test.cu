@@ -10,6 +10,7 @@
 
 #include <collprobe/collprobe.cuh>
 #include <collprobe/integrity/agreement.hpp>
+#include <collprobe/integrity/majority_repair.hpp>
 
 #include "integrity/damage.hpp"
 #include "support/needs_gpu.hpp"
@@ -112,6 +113,28 @@ TEST_CASE("ranks on a GPU find damage of every kind, and nothing where there is 
             REQUIRE(found.buffers.size() == 1);
             CHECK(found.buffers[0].others == std::vector{1});
             CHECK(testing::same(found.buffers[0].differences[0], expected));
+        });
+    }
+}
+
+TEST_CASE("ranks on a GPU get back what most of them hold")
+{
+    testing::random_numbers random{9};
+    for (const element_type type : {element_type::int8, element_type::bfloat16, element_type::float32, element_type::float64}) {
+        raw_buffer clean(100'003, type);
+        clean.randomise(random);
+        raw_buffer damaged = clean;
+        for (std::uint64_t i = 5; i < clean.count; i += 101) damaged.set_bits(i, ~clean.bits(i));
+        const testing::device_provider<gpu> ranks{.ranks = 4};
+        ranks.run([&](auto& comm) {
+            const auto guard = detail::enter_device(comm);
+            const device_copy mine(comm.rank() == 0 ? damaged : clean);
+            const cu::stream stream;
+            agreement check(comm, {.scratch_bytes = 16'384});
+            const repair_result result = majority_repair(check, std::vector{mine.as_replica(clean)}, stream);
+            CHECK(result.repaired);
+            CHECK(result.rounds == 1);
+            CHECK(mine.holds(clean));
         });
     }
 }

@@ -3,7 +3,7 @@
 
 // agreement_injections [injections = 4000] [seed = 1] [over a communicator = 400]: random damage of every kind to the
 // buffers of 3 to 64 ranks, judged by the code of `agreement` over the memory of one process, then by `agreement`
-// itself over local ranks. Everything it says is compared with a look at every element. Exit status 1 if a single
+// itself over local ranks, and repaired there. Everything it says is compared with a look at every element. Exit status 1 if a single
 // thing is wrong.
 #include <cinttypes>
 #include <cstdio>
@@ -13,6 +13,7 @@
 #include <collprobe/comm/local.hpp>
 #include <collprobe/detail/reduce_blocks.hpp>
 #include <collprobe/integrity/agreement.hpp>
+#include <collprobe/integrity/majority_repair.hpp>
 
 #include "integrity/damage.hpp"
 
@@ -188,6 +189,8 @@ void over_communicator(std::uint64_t injections, std::uint64_t seed, tally& coun
                 }
                 const agreement_verdict found = check.locate(std::vector{mine.as_replica()}, stream);
                 misses[me] += found.buffers.size() == 1 && what.is_found(found.buffers[0], ranks) ? 0 : 1;
+                (void)majority_repair(check, std::vector{mine.as_replica()}, stream);
+                misses[me] += testing::differences_of(what.clean, mine, 0).elements == 0 ? 0 : 1;
             }
         });
         for (std::size_t r = 0; r < misses.size(); ++r) { // every rank has its own opinion to be right about

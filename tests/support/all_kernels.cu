@@ -19,6 +19,7 @@ void of_any_type(gpu::stream_ref stream, T* data, statistics* result, gpu::works
     gpu::reduce(stream, statistics_reducer<T, true>{source}, 1, result, scratch);
     gpu::reduce(stream, statistics_reducer<T, false>{source}, 1, result, scratch);
     copy_with_statistics<gpu>(stream, source, view<T>(data + 1, 1), result, scratch);
+    gpu::reduce(stream, digest_reducer<T>{source}, 1, &result->digest, scratch);
 }
 
 /// What `probed` does with floating-point types.

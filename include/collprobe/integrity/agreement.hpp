@@ -143,32 +143,44 @@ public:
     agreement_verdict locate(view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
     {
         agreement_verdict verdict;
-        locate_each(buffers, stream, "locate", where, [&](detail::located_difference& found, auto&) {
-            verdict.agree = false;
+        for (detail::located_difference& found : find(buffers, stream, "locate", where))
             verdict.buffers.push_back(std::move(found.report));
-        });
+        verdict.agree = verdict.buffers.empty();
         return verdict;
     }
 
-    /// Calls `use(located_difference&, difference_exchange&)` for every buffer that differs. For repairs.
-    template <class Use>
-    void locate_each(
-        view<const replica> buffers, stream_ref stream, const char* call, call_site where, const Use& use)
+    /// For repairs: what `locate` finds, with the blocks to restore.
+    std::vector<detail::located_difference> find(
+        view<const replica> buffers, stream_ref stream, const char* call, call_site where)
     {
         const auto scope = detail::enter_device(*comm_);
         require_buffers(buffers, call, stream, where);
-        if (agreed_now(buffers, stream, call, where)) return;
+        std::vector<detail::located_difference> all;
+        if (agreed_now(buffers, stream, call, where)) return all;
         const slot& seen = memory_->slots.back();
         for (std::uint64_t b = 0; b < room(); ++b) {
             if (seen.agrees(b)) continue;
-            const replica* const mine = b < buffers.count() ? &buffers[b] : nullptr;
-            detail::difference_exchange<Comm> ranks(
-                *comm_, memory_->search, mine, seen.digests.data() + b, stream, where);
-            const detail::fixed_array<detail::held_buffer> held = ranks.hold();
+            detail::difference_exchange<Comm> ranks = about(b, buffers, stream, where);
+            const detail::fixed_array<detail::held_buffer> held = ranks.hold(seen.digests.data() + b);
             detail::located_difference found = detail::locate_difference({held.data(), held.size()}, ranks);
             found.report.buffer = static_cast<int>(b);
-            use(found, ranks);
+            if (!found.report.others.empty()) all.push_back(std::move(found));
         }
+        return all;
+    }
+    /// For repairs: gives what was found from one of its holders, their `turn`-th in a circle, to the others.
+    /// Returns how many bytes were sent.
+    std::uint64_t restore(const detail::located_difference& found, int turn, view<const replica> buffers,
+        stream_ref stream, call_site where)
+    {
+        const auto scope = detail::enter_device(*comm_);
+        const std::vector<int>& holders = found.report.holders;
+        bool take = false;
+        for (const int rank : found.report.others) take = take || rank == comm_->rank();
+        detail::difference_exchange<Comm> ranks
+            = about(static_cast<std::uint64_t>(found.report.buffer), buffers, stream, where);
+        ranks.compare_with(found.wanted);
+        return ranks.restore(found.search, holders[static_cast<std::size_t>(turn) % holders.size()], take);
     }
 
 private:
@@ -179,6 +191,13 @@ private:
     slot& slot_of(std::uint64_t check) const noexcept
     {
         return memory_->slots[static_cast<std::size_t>(check % in_flight())];
+    }
+
+    detail::difference_exchange<Comm> about(
+        std::uint64_t buffer, view<const replica> buffers, stream_ref stream, call_site where)
+    {
+        const replica* const mine = buffer < buffers.count() ? &buffers[buffer] : nullptr;
+        return {*comm_, memory_->search, mine, stream, where};
     }
 
     void enqueue(slot& to, view<const replica> buffers, stream_ref stream, call_site where)

@@ -89,19 +89,19 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// `mine`: this rank's buffer, null if it has none. `digest`: its digest, in device memory.
-    difference_exchange(Comm& comm, difference_memory<device>& memory, const replica* mine, const std::uint64_t* digest,
-        stream_ref on, call_site where)
-        : comm_(comm), memory_(memory), mine_(mine), digest_(digest), on_(on), where_(where),
+    /// `mine`: this rank's buffer, null if it has none.
+    difference_exchange(
+        Comm& comm, difference_memory<device>& memory, const replica* mine, stream_ref on, call_site where)
+        : comm_(comm), memory_(memory), mine_(mine), on_(on), where_(where),
           each_(static_cast<std::size_t>(comm.size()))
     {
     }
 
-    /// What every rank holds.
-    fixed_array<held_buffer> hold()
+    /// What every rank holds. `digest`: of this rank's buffer, in device memory.
+    fixed_array<held_buffer> hold(const std::uint64_t* digest)
     {
         fixed_array<held_buffer> held(each_.size());
-        ask(tell_held{mine_ == nullptr ? nullptr : digest_, mine_ == nullptr ? 0 : mine_->count, type_of(mine_),
+        ask(tell_held{mine_ == nullptr ? nullptr : digest, mine_ == nullptr ? 0 : mine_->count, type_of(mine_),
             memory_.told.data()});
         for (std::size_t r = 0; r < held.size(); ++r) {
             const std::uint64_t* const words = memory_.host_gathered.data() + r * words_of_rank;
@@ -245,7 +245,6 @@ private:
     Comm& comm_;
     difference_memory<device>& memory_;
     const replica* mine_;
-    const std::uint64_t* digest_;
     stream_ref on_;
     call_site where_;
     std::uint64_t type_ = held_buffer::no_type;

@@ -96,6 +96,7 @@ private:
 struct located_difference {
     collprobe::disagreement report;
     block_search search{0, 1};
+    held_buffer wanted; ///< the reference's
 };
 
 /// Sorts the ranks by what they hold. The reference is the group of more than half of them, or else that of the lowest
@@ -135,6 +136,7 @@ located_difference locate_difference(view<const held_buffer> held, Ranks& ranks)
     const int reference = report.holders.front();
     const held_buffer& wanted = held[static_cast<std::uint64_t>(reference)];
     report.count = wanted.count;
+    found.wanted = wanted;
     if (wanted.type == held_buffer::no_type) {
         for (const int r : report.others) report.differences.push_back({.rank = r, .same_shape = false});
         return found;
