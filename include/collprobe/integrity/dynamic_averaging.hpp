@@ -27,7 +27,8 @@ enum class interval_rule : std::uint8_t {
     /// its All-Reduce is). The divisor is called an estimate of sigma, but grows with the root of the dimension and of
     /// the learning rates' squares since the last average, the interval itself among them.
     literal,
-    /// H = gain * rms(g~) / sigma per coordinate, with the unbiased estimate of sigma (`noise_variance`).
+    /// H = gain * rms(thetabar) / (sigma * eta / (1 - momentum)), with the unbiased estimate of sigma
+    /// (`noise_variance`).
     corrected,
 };
 
@@ -38,8 +39,8 @@ constexpr const char* name(interval_rule rule) noexcept
 
 struct dynamic_options {
     interval_rule rule = interval_rule::corrected;
-    /// The interval of the corrected rule where noise drowns the gradient (rms(g~) = sigma).
-    double gain = 5;
+    /// Of the corrected rule. More is fewer averages; what 2 to 8 do was found alike (examples/aggregation_faults).
+    double gain = 4;
     double momentum = 0; ///< of the optimiser, for the estimate of sigma (`noise_gain`); the corrected rule needs it
     std::uint64_t first_interval = 10; ///< steps before the first average: nothing is known then
     std::uint64_t least_interval = 2; ///< also how many steps after an average the host asks for the decision
@@ -71,14 +72,15 @@ struct averaging_measure {
 ///
 /// An average that `begin_step` starts reads the parameters where they are and writes a copy; `before_update` puts
 /// that in their place, so that theta_(t+1) = thetabar_t - eta_t g~_t with any optimiser. It also measures, on a
-/// sample of coordinates, how far the ranks were apart and how large the gradient is; from the sums over the ranks
+/// sample of coordinates, how far the ranks were apart and how large weights and gradient are; from the sums over the ranks
 /// follows the next interval, the same on all.
 ///
-/// Why the corrected rule. An average costs the same whenever it comes; drift costs loss in proportion to d sigma^2
-/// times the steps since the last one. The sum of both is least at H proportional to eta ||g|| / (sqrt(d) sigma eta),
-/// the gradient-to-noise ratio of a coordinate. g~ has the noise in it, so the ratio is sqrt(1 + signal), and H falls
-/// to `gain`, not to 0, where noise drowns the gradient: below that the noise of the mean model itself, sigma^2 / M,
-/// which no average removes, is what hurts.
+/// Why the corrected rule. An average costs the same whenever it comes: a / H a step. Drift hurts by how large it is
+/// beside the weights: in an interval its mean square is about H/2 (sigma s)^2 a coordinate, where s = eta / (1 -
+/// momentum) is how far a step's noise moves a weight in the end, so it costs b H (sigma s)^2 / rms(thetabar)^2. The
+/// sum of both is least at H proportional to rms(thetabar) / (sigma s): signal to noise of the weights. Not of the
+/// gradient, as in the paper: g~ is full of the noise, so that ||g~|| / sigma no longer falls once noise drowns the
+/// gradient, and it does not know the learning rate.
 ///
 /// Buffers: `weights` as for `periodic_averaging`; `state` is what of the optimiser is averaged too, in the same
 /// breath. Both are borrowed and outlive this object.
@@ -91,7 +93,7 @@ struct averaging_measure {
 /// Threads: one at a time.
 /// Errors: as `periodic_averaging`; `invalid_argument` for intervals that are 0 or out of order, gradients that do not
 /// match the weights; `timeout` if a decision does not come.
-/// Cost: an average as in `periodic_averaging`, and messages of 24 and 8 bytes; memory for one more copy of
+/// Cost: an average as in `periodic_averaging`, and messages of 32 and 8 bytes; memory for one more copy of
 /// `weights` and `state`; a copy of both into place.
 template <communicator Comm>
     requires has_all_reduce<Comm, float>
@@ -155,7 +157,7 @@ public:
         if (in_flight_) {
             const auto scope = detail::enter_device(comm_);
             place(stream, where);
-            decide(gradients, stream, where);
+            decide(gradients, rate, stream, where);
             gain_.synchronised(buffers_.size() > weights_);
         }
         gain_.step(rate);
@@ -187,7 +189,7 @@ private:
     struct memory {
         memory(const std::vector<replica>& buffers, std::size_t weights, const dynamic_options& options)
             : scratch(detail::scratch_for(buffers, options.scratch_elements)), copies(buffers.size()),
-              distances(2 * weights * detail::distance_parts), sums(1), decision(1), seen(1)
+              distances(3 * weights * detail::distance_parts), sums(1), decision(1), seen(1)
         {
             for (std::size_t i = 0; i < buffers.size(); ++i) {
                 copies[i] = typename device::template buffer<std::uint8_t>(buffers[i].size_bytes());
@@ -247,7 +249,10 @@ private:
                     detail::average_replica(route, buffers_[i], copy_of(i), view<float>(memory_->scratch), own, where);
                 }
             });
-            for (std::size_t i = 0; i < weights_; ++i) measure(buffers_[i], copy_of(i).data, i, own);
+            for (std::size_t i = 0; i < weights_; ++i) {
+                measure(buffers_[i], copy_of(i).data, i, own);
+                measure(copy_of(i), nullptr, 2 * weights_ + i, own);
+            }
         });
         in_flight_ = true;
         averaged_ = steps_;
@@ -276,7 +281,7 @@ private:
         in_flight_ = false;
     }
 
-    void decide(view<const replica> gradients, stream_ref stream, call_site where)
+    void decide(view<const replica> gradients, double rate, stream_ref stream, call_site where)
     {
         using namespace detail;
         memory& at = *memory_;
@@ -288,15 +293,15 @@ private:
         enqueue_marked(at.done, own, [&] {
             const double* const distances = at.distances.data();
             const std::uint64_t parts = weights_ * distance_parts;
-            device::for_each(own, 1, add_up_distances{distances, distances + parts, parts,
-                static_cast<double>(options_.most_interval), at.sums.data()});
+            device::for_each(own, 1, add_up_distances{distances, parts, static_cast<double>(options_.most_interval), at.sums.data()});
             auto& route = innermost(comm_);
-            const view<double> sums(&at.sums.data()->squared_distance, 3);
+            const view<double> sums(&at.sums.data()->squared_distance, 4);
             route.all_reduce(view<const double>(sums), sums, reduction::sum, own, where);
             const double ranks = comm_.size();
             const auto sampled = static_cast<double>(samples_);
             device::for_each(own, 1, decide_interval{at.sums.data(), options_.rule == interval_rule::literal, ranks,
                 ranks > 1 ? ranks * expected_divergence(1, sampled, comm_.size(), gain_.value()) : 0, ranks * sampled,
+                rate / (1 - options_.momentum),
                 options_.gain, options_.least_interval, options_.most_interval, at.decision.data()});
             // Sums are equal on all ranks, and so would be what follows from them; unless processors differ.
             const view<std::uint64_t> interval(&at.decision.data()->interval, 1);

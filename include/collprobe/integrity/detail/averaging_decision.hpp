@@ -45,6 +45,7 @@ struct sampled_distance {
 struct averaging_sums {
     double squared_distance; ///< ||thetabar - theta^m||^2 on the sample
     double squared_gradient; ///< ||g~^m||^2 on the same coordinates
+    double squared_weights; ///< ||thetabar||^2 on them
     double ratio; ///< ||g~^m|| / ||thetabar - theta^m||, at most the largest interval
 };
 
@@ -57,18 +58,18 @@ struct averaging_decision {
 
 /// This rank's terms. A body for `for_each` with one index.
 struct add_up_distances {
-    const double* distances;
-    const double* gradients;
+    const double* distances; ///< `parts` of each of the three, in their order in `averaging_sums`
     std::uint64_t parts;
     double most;
     averaging_sums* sums;
 
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept
     {
-        averaging_sums all{0, 0, 0};
+        averaging_sums all{0, 0, 0, 0};
         for (std::uint64_t i = 0; i < parts; ++i) {
             all.squared_distance += distances[i];
-            all.squared_gradient += gradients[i];
+            all.squared_gradient += distances[parts + i];
+            all.squared_weights += distances[2 * parts + i];
         }
         // Also where one of them is not finite; then the ratio is 0, for the shortest interval.
         const bool finite = is_finite(all.squared_distance) && is_finite(all.squared_gradient);
@@ -88,6 +89,7 @@ struct decide_interval {
     double ranks;
     double divisor; ///< squared distances per sigma^2, summed over the ranks; 0: nothing can be said
     double coordinates; ///< of the sample, over all ranks
+    double reach; ///< how far a step's gradient of 1 moves a coordinate in the end
     double gain; ///< the interval for a ratio of 1
     std::uint64_t least;
     std::uint64_t most;
@@ -97,7 +99,8 @@ struct decide_interval {
     {
         const averaging_sums all = *sums;
         averaging_decision result{most, 0, 0};
-        const bool finite = is_finite(all.squared_distance) && is_finite(all.squared_gradient);
+        const bool finite = is_finite(all.squared_distance) && is_finite(all.squared_gradient)
+            && is_finite(all.squared_weights);
         if (!finite) {
             result.interval = least; // something is wrong: look again soon
         } else {
@@ -105,8 +108,8 @@ struct decide_interval {
             if (literal) {
                 result.ratio = all.ratio / ranks;
                 result.interval = limited(result.ratio);
-            } else if (result.variance > 0) {
-                result.ratio = square_root(all.squared_gradient / coordinates / result.variance);
+            } else if (result.variance > 0 && reach > 0) {
+                result.ratio = square_root(all.squared_weights / coordinates / result.variance) / reach;
                 result.interval = limited(gain * result.ratio);
             }
         }

@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+
+# examples/aggregation_faults as a user runs it.
+if(NOT COLLPROBE_BUILD_EXAMPLES)
+    add_executable(aggregation_faults ${PROJECT_SOURCE_DIR}/examples/aggregation_faults/main.cpp)
+    target_link_libraries(aggregation_faults PRIVATE collprobe::collprobe)
+    target_compile_definitions(aggregation_faults PRIVATE COLLPROBE_EXAMPLE_DATA="${PROJECT_SOURCE_DIR}/examples/data")
+endif()
+set(aggregation_faults $<TARGET_FILE:aggregation_faults>)
+set(steps 150)
+if(NOT COLLPROBE_BUILD_EXAMPLES) # sanitizers among them
+    set(steps 30)
+endif()
+
+# collprobe_add_aggregation_faults_test(<name> ARGS ... CODE n [OUT regex...] [ERR regex...] [NOT_OUT regex]
+#     [CHECK argument...])
+function(collprobe_add_aggregation_faults_test name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "CODE;NOT_OUT" "ARGS;OUT;ERR;CHECK")
+    set(then "")
+    if(arg_CHECK AND Python3_FOUND)
+        set(then ${Python3_EXECUTABLE} ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/check_aggregation_faults.py ${arg_CHECK})
+    endif()
+    add_test(NAME aggregation_faults.${name} COMMAND ${CMAKE_COMMAND} "-DCOMMAND=${aggregation_faults};${arg_ARGS}"
+        -DCODE=${arg_CODE} "-DOUT=${arg_OUT}" "-DERR=${arg_ERR}" "-DNOT_OUT=${arg_NOT_OUT}" "-DTHEN=${then}"
+        -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/expect.cmake)
+    set_tests_properties(aggregation_faults.${name} PROPERTIES TIMEOUT 300 LABELS trainer
+        ENVIRONMENT "${sanitizer_options}")
+endfunction()
+
+collprobe_add_aggregation_faults_test(help ARGS --help CODE 0 OUT "--burst VARIANCE")
+collprobe_add_aggregation_faults_test(unknown_option ARGS --sigma 2 CODE 2 ERR "unknown option '--sigma'" "--help")
+collprobe_add_aggregation_faults_test(bad_method ARGS --methods clean,none CODE 2
+    ERR "--methods: 'none' is none of clean, noised, periodic, dynamic, dynamic_corrected, majority")
+collprobe_add_aggregation_faults_test(sigma2_of_bit_flips ARGS --fault bit_flips --sigma2 1 CODE 2
+    ERR "--sigma2 and --burst are for --fault gaussian")
+collprobe_add_aggregation_faults_test(no_data ARGS --data ${scratch}/none.csv CODE 1 ERR "cannot read .*/none.csv'")
+collprobe_add_aggregation_faults_test(no_jsonl ARGS --jsonl ${scratch}/none/file.jsonl CODE 1
+    ERR "cannot write .*none/file.jsonl'")
+
+# 8,970 parameters.
+set(file ${scratch}/aggregation_faults_gaussian.jsonl)
+collprobe_add_aggregation_faults_test(gaussian
+    ARGS --ranks 2,4 --steps ${steps} --sigma2 1e-3,1e-1 --jsonl ${file} --plot ${scratch}/aggregation_faults.svg CODE 0
+    OUT "4 ranks: test accuracy, %. sigma2 = +0.001 +0.1 +paper: 0.001 +0.1" "periodic, H = 10 .*93.6 +31.9"
+        "majority: in 4 of 4 runs there was none" "0 of 4 runs ended with the bits of the clean run"
+    CHECK gaussian 2,4 1e-3,1e-1 1 8970 ${steps} ${file})
+collprobe_add_aggregation_faults_test(burst
+    ARGS --ranks 2 --steps 12 --sigma2 1e-4 --burst 1 --methods noised,dynamic_corrected --average-momentum CODE 0
+    OUT "every 500 steps N.0, 1. on top" "dynamic_corrected" NOT_OUT "majority")
+set(file ${scratch}/aggregation_faults_bit_flips.jsonl)
+collprobe_add_aggregation_faults_test(bit_flips
+    ARGS --ranks 3,8 --fault bit_flips --steps ${steps} --seeds 1,2 --jsonl ${file} CODE 0
+    OUT "majority: 4 of 4 runs ended with the bits of the clean run, weights and momentum, on all ranks"
+    CHECK bit_flips 3,8 0 1,2 8970 ${steps} ${file})
