@@ -7,6 +7,7 @@
 
 #include <collprobe/integrity/agreement.hpp>
 #include <collprobe/integrity/alarm.hpp>
+#include <collprobe/integrity/audited.hpp>
 #include <collprobe/integrity/baseline_rules.hpp>
 #include <collprobe/integrity/conservation.hpp>
 #include <collprobe/integrity/conservation_bound.hpp>

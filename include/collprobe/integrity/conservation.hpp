@@ -20,7 +20,7 @@
 namespace collprobe {
 
 struct conservation_options {
-    sketch_options sketch;
+    sketch_options sketch = {};
     double sigmas = 8; ///< what the residual of a floating-point reduction may be
     rounding_order order = rounding_order::linear; ///< of the communicator; the looser `linear` is safe for all
 };
@@ -102,6 +102,8 @@ public:
     {
     }
     conservation_check& operator=(const conservation_check&) = delete;
+    /// Refers to another object from now on: where the communicator was moved to.
+    void rebind(Comm& comm) noexcept { comm_ = &comm; }
     /// Waits for the work that uses the memory, at most the communicator's time-out; then it is leaked.
     ~conservation_check()
     {

@@ -81,6 +81,8 @@ public:
     {
     }
     gather_check& operator=(const gather_check&) = delete;
+    /// Refers to another object from now on: where the communicator was moved to.
+    void rebind(Comm& comm) noexcept { comm_ = &comm; }
     /// Waits for the work that uses the memory, at most the communicator's time-out; then it is leaked.
     ~gather_check()
     {

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What an audit adds to a step: agreement of the result alone, and with the check of the sum. Ranks are threads of this
+// process, so with more ranks than processors the times are of all ranks' work together, and the ratio to the bare
+// step, which runs in turn, is what counts. An all-reduce between threads is a few reads of memory: over a network the
+// same audit is a smaller share.
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/comm/local.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/integrity/audited.hpp>
+
+using namespace collprobe;
+
+namespace {
+
+using clock_type = std::chrono::steady_clock;
+
+double seconds_since(clock_type::time_point start)
+{
+    return std::chrono::duration<double>(clock_type::now() - start).count();
+}
+
+struct times {
+    double bare = 0;
+    double agreement = 0;
+    double audited = 0;
+};
+
+template <class T>
+times time_steps(int ranks, std::uint64_t count, int steps)
+{
+    times total;
+    local::run(ranks, [&](local::communicator& world) {
+        host::stream stream;
+        audited agreement{local::communicator(world), {.sums = false}};
+        audited all{local::communicator(world)};
+        std::vector<T> send(count), receive(count);
+        for (std::uint64_t i = 0; i < count; ++i) {
+            const std::uint64_t bits = detail::mix64(i + (static_cast<std::uint64_t>(world.rank()) << 40));
+            send[i] = static_cast<T>(static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f);
+        }
+        step_audit audit;
+        std::uint64_t step = 0;
+        const auto timed = [&](auto&& work) {
+            world.barrier(stream);
+            stream.synchronize();
+            const auto start = clock_type::now();
+            work();
+            stream.synchronize();
+            return seconds_since(start);
+        };
+        const auto with = [&](auto& comm) {
+            comm.all_reduce(send, view(receive), reduction::average, stream);
+            comm.end_step(step, stream);
+            stream.synchronize();
+            while (!comm.poll(audit)) {
+            }
+        };
+        for (int i = -2; i < steps; ++i, ++step) {
+            const double bare = timed([&] { world.all_reduce(send, view(receive), reduction::average, stream); });
+            const double same = timed([&] { with(agreement); });
+            const double both = timed([&] { with(all); });
+            if (i < 0 || world.rank() != 0) continue; // the first two warm the buffers
+            total.bare += bare;
+            total.agreement += same;
+            total.audited += both;
+        }
+    });
+    return total;
+}
+
+template <class T>
+void audited_all_reduce(benchmark::State& state)
+{
+    times sum;
+    for (auto _ : state) {
+        const times one = time_steps<T>(static_cast<int>(state.range(0)), static_cast<std::uint64_t>(state.range(1)), 5);
+        state.SetIterationTime(one.audited / 5);
+        sum.bare += one.bare;
+        sum.agreement += one.agreement;
+        sum.audited += one.audited;
+    }
+    state.counters["audited_of_bare"] = sum.audited / sum.bare;
+    state.counters["agreement_of_bare"] = sum.agreement / sum.bare;
+    state.counters["bare_us"] = sum.bare / 5 / static_cast<double>(state.iterations()) * 1e6;
+}
+BENCHMARK(audited_all_reduce<float>)
+    ->ArgNames({"ranks", "count"})
+    ->ArgsProduct({{2, 8}, {1 << 12, 1 << 16, 1 << 20, 1 << 22}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK(audited_all_reduce<bfloat16>)
+    ->ArgNames({"ranks", "count"})
+    ->ArgsProduct({{2, 8}, {1 << 20, 1 << 22}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+
+} // namespace

@@ -1,0 +1,415 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// confusion_table [trials of each fault = 25] [clean steps = 2000] [seed = 1] [ranks = all] [type = all]
+//
+// Which check sees which fault, names the right rank, and tells where it happened: every injector, at several strengths,
+// on a rank's own gradient, in the reduction and on the way back, beside the published rules. Prints markdown. Between
+// two faults are three clean steps, and each configuration begins with clean steps, whose alarms are false.
+#include <cinttypes>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <collprobe/collprobe.hpp>
+#include <collprobe/integrity/alarm.hpp>
+#include <collprobe/integrity/audited.hpp>
+#include <collprobe/integrity/baseline_rules.hpp>
+#include <collprobe/integrity/fault.hpp>
+
+using namespace collprobe;
+
+namespace {
+
+constexpr std::uint64_t bucket_counts[2] = {8192, 640};
+constexpr std::uint64_t buckets = 2;
+constexpr std::uint64_t warm_up = 160; // llm.c's window is 128 steps, Megatron's samples are 100 calls
+constexpr std::uint64_t steps_per_trial = 4;
+
+/// A fault, where it is put in, and what should be said of it.
+struct scenario {
+    const char* label;
+    damage truth;
+    fault what;
+};
+
+/// Strengths are relative to the root mean square of a gradient's elements, which is about 1e-2 here.
+constexpr double rms = 1e-2;
+
+std::vector<scenario> scenarios(int ranks, bool is_half_precision)
+{
+    const std::uint64_t sign = is_half_precision ? 0x8000u : 0x80000000u;
+    const std::uint64_t top_exponent_bit = sign >> 1;
+    std::vector<scenario> all;
+    const auto add = [&](const char* label, fault what) {
+        for (const damage truth : {damage::input, damage::reduce, damage::broadcast}) {
+            if (what.kind == fault_kind::untouched_tail && truth != damage::broadcast) continue;
+            if (what.kind == fault_kind::duplicate_shard && truth == damage::broadcast) continue;
+            // A sum of wrong data is wrong for all: one rank alone has nobody to send it another's.
+            if (ranks == 1 && what.kind == fault_kind::duplicate_shard) continue;
+            what.phase = truth == damage::input ? fault_phase::before
+                : truth == damage::reduce      ? fault_phase::during
+                                               : fault_phase::after;
+            const bool duplicated = what.kind == fault_kind::duplicate_shard && truth == damage::input;
+            all.push_back({label, duplicated ? damage::duplicated_data : truth, what});
+        }
+    };
+    add("one bit", {.kind = fault_kind::bit_flips});
+    add("top bit of the exponent", {.kind = fault_kind::bit_flips, .mask = top_exponent_bit});
+    add("three bits", {.kind = fault_kind::bit_flips, .bits = 3});
+    add("two bits of 32 elements, 4 apart",
+        {.kind = fault_kind::bit_flips, .elements = 32, .stride = 4, .alignment = 32, .bits = 2});
+    add("noise, 1 %", {.kind = fault_kind::gaussian, .magnitude = 1e-4 * rms * rms});
+    add("noise, 5 %", {.kind = fault_kind::gaussian, .magnitude = 25e-4 * rms * rms});
+    add("noise, 100 %", {.kind = fault_kind::gaussian, .magnitude = rms * rms});
+    add("times 1.05", {.kind = fault_kind::scale, .magnitude = 1.05});
+    add("times 2", {.kind = fault_kind::scale, .magnitude = 2});
+    add("times 100", {.kind = fault_kind::scale, .magnitude = 100});
+    add("64 elements zero", {.kind = fault_kind::zero_slice});
+    add("last 8 untouched", {.kind = fault_kind::untouched_tail});
+    add("stale by a step", {.kind = fault_kind::stale, .lag = buckets});
+    add("two swapped", {.kind = fault_kind::swap});
+    add("another rank's data", {.kind = fault_kind::duplicate_shard});
+    add("NaN", {.kind = fault_kind::nan});
+    add("infinity", {.kind = fault_kind::infinity});
+    return all;
+}
+
+struct counts {
+    int injected = 0;
+    int exact = 0; ///< non-finite, duplicate or stale inputs
+    int differs = 0;
+    int sum = 0;
+    int statistics = 0; ///< suspects: the first of two strikes
+    int alarmed = 0;
+    int named = 0; ///< the right rank, and no other
+    int right = 0, unknown = 0, wrong = 0; ///< what alarms say of where it was
+    int rules[6] = {};
+};
+constexpr const char* rule_names[6] = {"Megatron", "fairseq", "llm.c", "Ascend", "Altenbernd", "ByteRobust"};
+
+struct run_counts {
+    std::vector<counts> of_scenario;
+    std::uint64_t clean_steps = 0;
+    std::uint64_t false_exact = 0, false_differs = 0, false_sum = 0, false_statistics = 0, false_alarms = 0;
+    std::uint64_t false_rules[6] = {};
+};
+
+/// What is injected in a step, if anything.
+struct trial {
+    std::size_t scenario = 0;
+    int rank = -1; ///< -1: nothing
+};
+
+/// Near Gaussian, of variance 1: four of 16 bits each.
+double normal(std::uint64_t key)
+{
+    const std::uint64_t bits = detail::mix64(key);
+    double sum = 0;
+    for (int k = 0; k < 4; ++k) sum += static_cast<double>((bits >> (16 * k)) & 0xffff) * 0x1p-16 - 0.5;
+    return sum * 1.7320508;
+}
+
+/// The gradient of a rank: a common direction and noise of its own, layers of different size, a level that falls.
+template <class T>
+void make_gradient(std::uint64_t seed, std::uint64_t step, int rank, std::uint64_t bucket, view<T> out)
+{
+    const double level = rms * (0.5 + 0.5 * std::exp(-static_cast<double>(step) / 2000)) * (1 + 0.1 * normal(seed ^ (step << 20)));
+    const std::uint64_t own = detail::mix64(seed + step * 1000003 + static_cast<std::uint64_t>(rank) * 7919 + bucket);
+    for (std::uint64_t i = 0; i < out.count(); ++i) {
+        const double layer = i % 4096 < 2048 ? 1.3 : 0.4;
+        const double value = level * layer * (0.5 * normal(seed + i * 31 + bucket) + normal(own + i * 0x9e3779b97f4a7c15u));
+        out[i] = static_cast<T>(static_cast<float>(value));
+    }
+}
+
+template <class T>
+double norm_of(const std::vector<T>& data)
+{
+    return compute_statistics(view<const T>(data), false).l2();
+}
+
+/// What the ranks show to the rules: each writes its own.
+struct shown {
+    std::vector<double> reduced, updates;
+};
+
+template <class T>
+class rank_of_run {
+public:
+    rank_of_run(local::communicator& world, std::uint64_t seed, const std::vector<fault>& before,
+        const std::vector<fault>& beneath, shown& to)
+        : seed_(seed),
+          world_(world),
+          damaged_(local::communicator(world), before, {.max_bytes = 64 << 10, .max_injections = 1}),
+          comm_(audited<faulty<local::communicator>>(
+              faulty(local::communicator(world), beneath, {.max_bytes = 64 << 10, .max_injections = 1}))),
+          to_(to)
+    {
+        for (std::uint64_t b = 0; b < buckets; ++b) {
+            send_[b].resize(bucket_counts[b]);
+            receive_[b].resize(bucket_counts[b]);
+            scratch_[b].resize(bucket_counts[b]);
+            moment_[b].resize(bucket_counts[b]);
+            square_[b].resize(bucket_counts[b]);
+        }
+    }
+
+    void step(std::uint64_t number, bool damage_input, step_record& record, step_audit& audit)
+    {
+        for (std::uint64_t b = 0; b < buckets; ++b) {
+            make_gradient<T>(seed_, number, world_.rank(), b, send_[b]);
+            // The injector's `before` hits what is sent: here in a collective whose result nobody looks at.
+            if (damage_input) damaged_.all_reduce(send_[b], view(scratch_[b]), reduction::sum, stream_);
+        }
+        for (std::uint64_t b = 0; b < buckets; ++b) {
+            comm_.all_reduce(send_[b], view(receive_[b]), reduction::average, stream_);
+        }
+        comm_.end_step(number, {.loss = 1 + 0.05 * normal(seed_ + number * 77 + static_cast<std::uint64_t>(world_.rank()))}, stream_);
+        comm_.base().end_step(number, stream_);
+        stream_.synchronize(60'000);
+        double squares = 0;
+        double update = 0;
+        for (std::uint64_t b = 0; b < buckets; ++b) {
+            const double norm = norm_of(receive_[b]);
+            squares += norm * norm;
+            const double size = adam(b);
+            if (!(size <= update)) update = size;
+        }
+        const auto r = static_cast<std::size_t>(world_.rank());
+        to_.reduced[r] = std::sqrt(squares);
+        to_.updates[r] = update;
+        while (!comm_.poll(record)) {
+        }
+        while (!comm_.base().poll(audit)) {
+        }
+        world_.barrier(stream_);
+        stream_.synchronize(60'000);
+    }
+    void skip_input_calls(std::uint64_t) {}
+
+private:
+    /// RMS of the update that Adam would make of the result.
+    double adam(std::uint64_t b)
+    {
+        double sum = 0;
+        for (std::size_t i = 0; i < receive_[b].size(); ++i) {
+            const T received = receive_[b][i];
+            const float g = is_finite(received) ? static_cast<float>(received) : 0.0f;
+            moment_[b][i] = 0.9f * moment_[b][i] + 0.1f * g;
+            square_[b][i] = 0.99f * square_[b][i] + 0.01f * g * g;
+            const float root = std::sqrt(square_[b][i]) + 1e-8f;
+            const double u = 1e-3 * static_cast<double>(moment_[b][i] / root);
+            sum += u * u;
+        }
+        return std::sqrt(sum / static_cast<double>(receive_[b].size()));
+    }
+
+    std::uint64_t seed_;
+    local::communicator& world_;
+    faulty<local::communicator> damaged_;
+    probed<audited<faulty<local::communicator>>> comm_;
+    shown& to_;
+    host::stream stream_;
+    std::vector<T> send_[buckets], receive_[buckets], scratch_[buckets];
+    std::vector<float> moment_[buckets], square_[buckets];
+};
+
+/// The rules that others have published.
+class published_rules {
+public:
+    explicit published_rules(int ranks) : megatron_(ranks), llm_c_(6), ascend_(ranks, 10'000), altenbernd_(ranks, 100, 0.05, true) {}
+    void judge(const baseline::rule_input& step, baseline::rule_verdict (&out)[6])
+    {
+        out[0] = megatron_.judge(step);
+        out[1] = fairseq_.judge(step);
+        out[2] = llm_c_.judge(step);
+        out[3] = ascend_.judge(step);
+        out[4] = altenbernd_.judge(step);
+        out[5] = byterobust_.judge(step);
+    }
+
+private:
+    baseline::megatron megatron_;
+    baseline::fairseq fairseq_;
+    baseline::llm_c llm_c_;
+    baseline::ascend ascend_;
+    baseline::altenbernd altenbernd_;
+    baseline::byterobust byterobust_;
+};
+
+bool any(const std::vector<suspect>& suspects, bool (*is)(check))
+{
+    for (const suspect& found : suspects) {
+        if (is(found.what)) return true;
+    }
+    return false;
+}
+bool is_exact(check what) { return what == check::non_finite || what == check::duplicate || what == check::stale; }
+bool is_difference(check what) { return what == check::result_differs; }
+bool is_sum(check what) { return what == check::sum_differs; }
+bool is_statistical(check what)
+{
+    return what == check::loss || what == check::gradient_norm || what == check::cosine;
+}
+
+/// What the checks said of a step in which `of` was injected on `rank`.
+void count(const scenario& of, int rank, int ranks, const step_record& record, const step_audit& audit,
+    view<const collprobe::alarm> raised, const baseline::rule_verdict (&rules)[6], counts& to)
+{
+    ++to.injected;
+    to.exact += any(record.suspects, is_exact) ? 1 : 0;
+    to.differs += any(audit.suspects, is_difference) ? 1 : 0;
+    to.sum += any(audit.suspects, is_sum) ? 1 : 0;
+    to.statistics += any(record.suspects, is_statistical) ? 1 : 0;
+    for (int k = 0; k < 6; ++k) to.rules[k] += rules[k].alarmed ? 1 : 0;
+    if (raised.empty()) return;
+    ++to.alarmed;
+    bool names_it = false, names_another = false, says_truth = false, says_other = false;
+    // Of data that two ranks hold the bits do not tell whose they are: both are named.
+    const int twin = of.what.kind == fault_kind::duplicate_shard ? (rank + 1) % ranks : -1;
+    for (const collprobe::alarm& one : raised) {
+        for (const int named : one.ranks) {
+            names_it = names_it || named == rank;
+            names_another = names_another || (named != rank && named != twin);
+        }
+        says_truth = says_truth || one.where == of.truth;
+        says_other = says_other || (one.where != of.truth && one.where != damage::unknown);
+    }
+    to.named += names_it && !names_another ? 1 : 0;
+    to.wrong += says_other ? 1 : 0;
+    to.right += says_truth && !says_other ? 1 : 0;
+    to.unknown += !says_truth && !says_other ? 1 : 0;
+}
+
+template <class T>
+run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t seed)
+{
+    const std::vector<scenario> list = scenarios(ranks, sizeof(T) == 2);
+    const std::uint64_t first = warm_up + clean_steps;
+    const std::uint64_t steps = first + steps_per_trial * list.size() * static_cast<std::uint64_t>(trials);
+    std::vector<trial> plan(steps);
+    std::vector<fault> before, beneath;
+    std::uint64_t input_calls = 0;
+    for (std::uint64_t k = 0; first + steps_per_trial * k < steps; ++k) {
+        const std::uint64_t step = first + steps_per_trial * k;
+        const std::uint64_t draw = detail::mix64(seed + 0x51ed270b * (k + 1));
+        const std::size_t which = k % list.size();
+        fault one = list[which].what;
+        one.rank = static_cast<int>(draw % static_cast<std::uint64_t>(ranks));
+        one.seed = draw;
+        const std::uint64_t bucket = (draw >> 32) % buckets;
+        plan[step] = {which, one.rank};
+        if (one.phase == fault_phase::before) {
+            // The step before is sent too, for `stale` to have.
+            one.call = input_calls + buckets + bucket;
+            input_calls += 2 * buckets;
+            before.push_back(one);
+        } else {
+            one.call = step * buckets + bucket;
+            beneath.push_back(one);
+        }
+    }
+    const auto is_input = [&](std::uint64_t step) {
+        return step < steps && plan[step].rank >= 0 && list[plan[step].scenario].what.phase == fault_phase::before;
+    };
+
+    run_counts result;
+    result.of_scenario.resize(list.size());
+    shown seen{std::vector<double>(static_cast<std::size_t>(ranks)), std::vector<double>(static_cast<std::size_t>(ranks))};
+    local::run(ranks, [&](local::communicator& world) {
+        rank_of_run<T> own(world, seed, before, beneath, seen);
+        alarms watch(ranks);
+        published_rules rules(ranks);
+        step_record record;
+        step_audit audit;
+        std::vector<double> norms(static_cast<std::size_t>(ranks) * buckets);
+        for (std::uint64_t step = 0; step < steps; ++step) {
+            own.step(step, is_input(step) || is_input(step + 1), record, audit);
+            if (world.rank() != 0) continue;
+            if (step % 256 == 0) {
+                std::fprintf(stderr, "\r%s, %d ranks: %3.0f %%", element_traits<T>::name, ranks,
+                    100.0 * static_cast<double>(step) / static_cast<double>(steps));
+            }
+            for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r) {
+                for (std::size_t b = 0; b < buckets; ++b) {
+                    const statistics& input = record.buckets[b].inputs[r];
+                    norms[r * buckets + b] = input.nonfinite() == 0 ? input.l2() : detail::infinity();
+                }
+            }
+            baseline::rule_verdict said[6];
+            rules.judge({ranks, static_cast<int>(buckets), norms, seen.reduced, seen.updates, record.loss.mean}, said);
+            const view<const collprobe::alarm> raised = watch.judge(record, audit);
+            if (plan[step].rank >= 0) {
+                count(list[plan[step].scenario], plan[step].rank, ranks, record, audit, raised, said,
+                    result.of_scenario[plan[step].scenario]);
+            } else if (step >= warm_up && step < first) {
+                ++result.clean_steps;
+                result.false_exact += any(record.suspects, is_exact) ? 1 : 0;
+                result.false_differs += any(audit.suspects, is_difference) ? 1 : 0;
+                result.false_sum += any(audit.suspects, is_sum) ? 1 : 0;
+                result.false_statistics += any(record.suspects, is_statistical) ? 1 : 0;
+                result.false_alarms += raised.empty() ? 0 : 1;
+                for (int k = 0; k < 6; ++k) result.false_rules[k] += said[k].alarmed ? 1 : 0;
+            }
+        }
+    });
+    std::fprintf(stderr, "\r%40s\r", "");
+    return result;
+}
+
+template <class T>
+void print_table(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t seed)
+{
+    const run_counts found = run<T>(ranks, trials, clean_steps, seed);
+    const std::vector<scenario> list = scenarios(ranks, sizeof(T) == 2);
+    std::printf("\n### %d ranks, %s\n\n", ranks, element_traits<T>::name);
+    std::printf("| fault | truth | exact | differs | sum | statistics | alarm | named | right | unknown | wrong |");
+    for (const char* rule : rule_names) std::printf(" %s |", rule);
+    std::printf("\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
+    for (std::size_t s = 0; s < list.size(); ++s) {
+        const counts& of = found.of_scenario[s];
+        const auto share = [&](int part, int whole) {
+            if (whole == 0) std::printf(" |");
+            else std::printf(" %.0f |", 100.0 * part / whole);
+        };
+        std::printf("| %s | %s |", list[s].label, name(list[s].truth));
+        for (const int part : {of.exact, of.differs, of.sum, of.statistics, of.alarmed}) share(part, of.injected);
+        for (const int part : {of.named, of.right, of.unknown, of.wrong}) share(part, of.alarmed);
+        for (const int part : of.rules) share(part, of.injected);
+        std::printf("\n");
+    }
+    std::printf("\nFalse, in %" PRIu64 " clean steps: exact %" PRIu64 ", differs %" PRIu64 ", sum %" PRIu64
+                ", statistics %" PRIu64 ", alarms %" PRIu64,
+        found.clean_steps, found.false_exact, found.false_differs, found.false_sum, found.false_statistics,
+        found.false_alarms);
+    for (int k = 0; k < 6; ++k) std::printf(", %s %" PRIu64, rule_names[k], found.false_rules[k]);
+    std::printf(".\n");
+    std::fflush(stdout);
+}
+
+} // namespace
+
+int main(int argc, char** argv)
+{
+    const int trials = argc > 1 ? std::atoi(argv[1]) : 25;
+    const std::uint64_t clean = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 2000;
+    const std::uint64_t seed = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
+    const int only_ranks = argc > 4 ? std::atoi(argv[4]) : 0;
+    const char* const only_type = argc > 5 ? argv[5] : "all";
+    std::printf("%d trials of each fault, %" PRIu64 " clean steps, seed %" PRIu64 ". Per cent of the trials; `named`, `right`, "
+                "`unknown` and `wrong` of those with an alarm.\n",
+        trials, clean, seed);
+    for (const int ranks : {2, 4, 8, 16}) {
+        if (only_ranks != 0 && only_ranks != ranks) continue;
+        const auto wanted = [&](const char* type) { return std::strcmp(only_type, "all") == 0 || std::strcmp(only_type, type) == 0; };
+        if (wanted("float")) print_table<float>(ranks, trials, clean, seed);
+        if (wanted("bfloat16")) print_table<bfloat16>(ranks, trials, clean, seed);
+    }
+    return 0;
+}
