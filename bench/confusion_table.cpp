@@ -260,7 +260,7 @@ bool is_statistical(check what)
 
 /// What the checks said of a step in which `of` was injected on `rank`.
 void count(const scenario& of, int rank, int ranks, const step_record& record, const step_audit& audit,
-    view<const collprobe::alarm> raised, const baseline::rule_verdict (&rules)[6], counts& to)
+    view<const alarm_record> raised, const baseline::rule_verdict (&rules)[6], counts& to)
 {
     ++to.injected;
     to.exact += any(record.suspects, is_exact) ? 1 : 0;
@@ -273,7 +273,7 @@ void count(const scenario& of, int rank, int ranks, const step_record& record, c
     bool names_it = false, names_another = false, says_truth = false, says_other = false;
     // Of data that two ranks hold the bits do not tell whose they are: both are named.
     const int twin = of.what.kind == fault_kind::duplicate_shard ? (rank + 1) % ranks : -1;
-    for (const collprobe::alarm& one : raised) {
+    for (const alarm_record& one : raised) {
         for (const int named : one.ranks) {
             names_it = names_it || named == rank;
             names_another = names_another || (named != rank && named != twin);
@@ -344,7 +344,7 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
             }
             baseline::rule_verdict said[6];
             rules.judge({ranks, static_cast<int>(buckets), norms, seen.reduced, seen.updates, record.loss.mean}, said);
-            const view<const collprobe::alarm> raised = watch.judge(record, audit);
+            const view<const alarm_record> raised = watch.judge(record, audit);
             if (plan[step].rank >= 0) {
                 count(list[plan[step].scenario], plan[step].rank, ranks, record, audit, raised, said,
                     result.of_scenario[plan[step].scenario]);

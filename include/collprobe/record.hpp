@@ -282,7 +282,7 @@ constexpr const char* name(advice what) noexcept
 }
 
 /// Something that somebody should know of, with the evidence. Equal on every rank.
-struct alarm {
+struct alarm_record {
     std::uint64_t step = 0;
     int bucket = -1; ///< index of the bucket in the step, -1 for the whole step
     check what = check::non_finite;

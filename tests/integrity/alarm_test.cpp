@@ -15,7 +15,7 @@
 namespace {
 
 using namespace collprobe;
-using raised_alarm = collprobe::alarm; // POSIX has a function of this name
+using raised_alarm = alarm_record; // POSIX has a function of this name
 using found = std::vector<suspect>;
 
 step_record record_of(std::uint64_t step, int ranks, found suspects = {})

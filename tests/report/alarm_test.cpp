@@ -10,9 +10,9 @@ namespace {
 
 using namespace collprobe;
 
-collprobe::alarm differing()
+alarm_record differing()
 {
-    collprobe::alarm raised;
+    alarm_record raised;
     raised.step = 17;
     raised.bucket = 1;
     raised.what = check::result_differs;
@@ -23,9 +23,9 @@ collprobe::alarm differing()
     raised.source = 0;
     return raised;
 }
-collprobe::alarm statistical()
+alarm_record statistical()
 {
-    collprobe::alarm raised;
+    alarm_record raised;
     raised.step = 18;
     raised.what = check::cosine;
     raised.where = damage::input;
@@ -47,7 +47,7 @@ TEST_CASE("an alarm in words says who, where, on what evidence and what to do")
     CHECK(report::describe(statistical())
         == "step 18, whole step: cosine: ranks 1, 2 and 5, score -12.5 against 10, strike 4, at most 0.25 false alarms "
            "a step; damage: input; advice: take out of the job");
-    collprobe::alarm nobody = differing();
+    alarm_record nobody = differing();
     nobody.what = check::replica_differs;
     nobody.where = damage::unknown;
     nobody.ranks.clear();
@@ -62,8 +62,8 @@ TEST_CASE("each advice has words of its own")
     const advice all[] = {advice::none, advice::recheck, advice::skip, advice::resync, advice::quarantine};
     for (const advice a : all) {
         for (const advice b : all) {
-            collprobe::alarm one = differing();
-            collprobe::alarm two = differing();
+            alarm_record one = differing();
+            alarm_record two = differing();
             one.action = a;
             two.action = b;
             CHECK((report::advise(one) == report::advise(two)) == (a == b));
@@ -73,7 +73,7 @@ TEST_CASE("each advice has words of its own")
 
 TEST_CASE("ten ranks are listed and the others counted")
 {
-    collprobe::alarm raised = differing();
+    alarm_record raised = differing();
     raised.ranks.clear();
     for (int rank = 0; rank < 10; ++rank) raised.ranks.push_back(rank);
     CHECK(report::list_named(raised) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, 8 and 9");

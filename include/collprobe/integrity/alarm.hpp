@@ -86,14 +86,14 @@ public:
 
     /// The alarms of a step, in the order of the suspects; valid until the next call. Give either, or both.
     /// Errors: `status::invalid_argument` for a record of another number of ranks; then nothing changes.
-    view<const alarm> judge(const step_record& record, const call_site& where = call_site::current())
+    view<const alarm_record> judge(const step_record& record, const call_site& where = call_site::current())
     {
         require(record.ranks, record.suspects, where);
         raised_.clear();
         take(record, nullptr);
         return raised_.settle(ranks_);
     }
-    view<const alarm> judge(const step_audit& audit, const call_site& where = call_site::current())
+    view<const alarm_record> judge(const step_audit& audit, const call_site& where = call_site::current())
     {
         require(audit.ranks, audit.suspects, where);
         raised_.clear();
@@ -101,7 +101,7 @@ public:
         return raised_.settle(ranks_);
     }
     /// Both of one step: where they speak of the same bucket, they make one alarm.
-    view<const alarm> judge(
+    view<const alarm_record> judge(
         const step_record& record, const step_audit& audit, const call_site& where = call_site::current())
     {
         require(record.ranks, record.suspects, where);
@@ -193,7 +193,7 @@ private:
     void raise(std::uint64_t step, const suspect& found, damage where, int strikes, double rate)
     {
         const bool out = found.rank >= 0 && detail::is_blame(found.what) && strikes >= options_.quarantine;
-        alarm next;
+        alarm_record next;
         next.step = step;
         next.bucket = found.bucket;
         next.what = found.what;

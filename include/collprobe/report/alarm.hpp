@@ -15,7 +15,7 @@ namespace collprobe::report {
 
 /// "rank 3", "ranks 1, 2 and 5", "nobody is named"; of more than ten ranks the first ten and how many there are, as
 /// NCCL's RAS prints its outliers.
-inline std::string list_named(const alarm& raised)
+inline std::string list_named(const alarm_record& raised)
 {
     constexpr std::size_t most = 10;
     const std::size_t count = raised.ranks.size();
@@ -31,7 +31,7 @@ inline std::string list_named(const alarm& raised)
 }
 
 /// What to do about it, in words: "resync from rank 0".
-inline std::string advise(const alarm& raised)
+inline std::string advise(const alarm_record& raised)
 {
     switch (raised.action) {
     case advice::none: return "note it";
@@ -47,7 +47,7 @@ inline std::string advise(const alarm& raised)
 
 /// An alarm in a line, without a newline at its end: "step 17, bucket 1: result_differs: rank 3; damage: broadcast;
 /// advice: resync from rank 0". Statistical ones with their score, strikes and rate.
-inline std::string describe(const alarm& raised)
+inline std::string describe(const alarm_record& raised)
 {
     std::string text = "step " + std::to_string(raised.step);
     text += raised.bucket < 0 ? std::string(", whole step: ") : ", bucket " + std::to_string(raised.bucket) + ": ";
@@ -64,7 +64,7 @@ inline std::string describe(const alarm& raised)
 
 /// An alarm as a line: `kind` is "alarm", the members are those of the struct, `check`, `damage` and `advice` by name.
 /// `ranks` is an array, empty where nobody is named; `bucket` and `source` are null where there is none.
-inline std::string json_line(std::string_view run, const alarm& raised)
+inline std::string json_line(std::string_view run, const alarm_record& raised)
 {
     std::string line;
     detail::json_writer json(line);

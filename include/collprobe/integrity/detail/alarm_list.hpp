@@ -19,9 +19,9 @@ public:
 
     /// Adds `next`, which has no ranks yet, for one rank or, with -1, for none that is known. Statistical findings of one
     /// check are one alarm for all buckets, with the bucket of the strongest evidence.
-    void add(const alarm& next, int rank)
+    void add(const alarm_record& next, int rank)
     {
-        alarm* into = find(next, rank >= 0);
+        alarm_record* into = find(next, rank >= 0);
         if (into == nullptr) {
             if (used_ == raised_.size()) raised_.emplace_back();
             into = &raised_[used_++];
@@ -44,10 +44,10 @@ public:
     }
 
     /// What takes all findings together: too many to be named, the source to restore from.
-    view<const alarm> settle(int ranks)
+    view<const alarm_record> settle(int ranks)
     {
         for (std::size_t i = 0; i < used_; ++i) {
-            alarm& each = raised_[i];
+            alarm_record& each = raised_[i];
             const bool many = static_cast<int>(each.ranks.size()) > blame_limit(ranks);
             if (many && each.action == advice::quarantine) each.action = first_advice(each.what, true);
             if (is_statistical(each.what) && (many || ranks == 2)) {
@@ -57,7 +57,7 @@ public:
             }
         }
         for (std::size_t i = 0; i < used_; ++i) {
-            alarm& each = raised_[i];
+            alarm_record& each = raised_[i];
             if (each.action != advice::resync) continue;
             if (!each.ranks.empty()) each.source = source_for(each, ranks);
             if (each.source < 0 && each.what != check::replica_differs) each.action = advice::skip;
@@ -66,10 +66,10 @@ public:
     }
 
 private:
-    alarm* find(const alarm& next, bool named) noexcept
+    alarm_record* find(const alarm_record& next, bool named) noexcept
     {
         for (std::size_t i = 0; i < used_; ++i) {
-            alarm& each = raised_[i];
+            alarm_record& each = raised_[i];
             if (each.what == next.what && each.where == next.where && each.action == next.action
                 && each.ranks.empty() != named && (is_statistical(next.what) || each.bucket == next.bucket)) {
                 return &each;
@@ -77,13 +77,13 @@ private:
         }
         return nullptr;
     }
-    static bool is_stronger(const alarm& a, const alarm& b) noexcept
+    static bool is_stronger(const alarm_record& a, const alarm_record& b) noexcept
     {
         const double x = absolute(a.statistic);
         const double y = absolute(b.statistic);
         return a.threshold > 0 && b.threshold > 0 ? x * b.threshold > y * a.threshold : x > y;
     }
-    static void take_evidence(alarm& into, const alarm& from) noexcept
+    static void take_evidence(alarm_record& into, const alarm_record& from) noexcept
     {
         into.bucket = from.bucket;
         into.statistic = from.statistic;
@@ -97,7 +97,7 @@ private:
     }
 
     /// The lowest rank that no exact check names in this step, or else one that this alarm does not name.
-    int source_for(const alarm& wanted, int ranks) const noexcept
+    int source_for(const alarm_record& wanted, int ranks) const noexcept
     {
         int second = -1;
         for (int rank = 0; rank < ranks; ++rank) {
@@ -111,7 +111,7 @@ private:
         }
         return second;
     }
-    static bool names(const alarm& raised, int rank) noexcept
+    static bool names(const alarm_record& raised, int rank) noexcept
     {
         for (const int named : raised.ranks) {
             if (named == rank) return true;
@@ -119,7 +119,7 @@ private:
         return false;
     }
 
-    std::vector<alarm> raised_; // the first `used_` are this step's
+    std::vector<alarm_record> raised_; // the first `used_` are this step's
     std::size_t used_ = 0;
 };
 
