@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Audits, alarms and repairs across processes, with and without faults. Run with 3 ranks or more.
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/comm/mpi.hpp>
+#include <collprobe/integrity.hpp>
+
+#include "mpi/mpi_checks.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+std::vector<float> gradient(int rank, std::uint64_t step, std::size_t count)
+{
+    std::vector<float> data;
+    for (std::size_t i = 0; i < count; ++i) {
+        const std::uint64_t bits = detail::mix64(i + (step << 32) + (static_cast<std::uint64_t>(rank) << 48));
+        data.push_back(static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f);
+    }
+    return data;
+}
+
+/// Step 1 has a flipped bit in what the last rank receives, step 2 one in what it sends, step 3 nothing.
+void check_audits()
+{
+    const mpi::communicator world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 30'000});
+    const int last = world.size() - 1;
+    const std::uint64_t exponent = 0x40000000;
+    audited comm{faulty{mpi::communicator_ref(world),
+        {{.kind = fault_kind::bit_flips, .phase = fault_phase::after, .rank = last, .call = 1, .mask = 1},
+            {.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = last, .call = 2, .mask = exponent}}}};
+    const host::stream stream;
+    for (std::uint64_t step = 0; step < 4; ++step) {
+        const std::vector<float> own = gradient(world.rank(), step, 5000);
+        std::vector<float> sum(own.size());
+        comm.all_reduce(own, view(sum), reduction::sum, stream);
+        comm.end_step(step, stream);
+        stream.synchronize(30'000);
+    }
+    alarms watch(world.size());
+    step_audit audit;
+    const damage expected[] = {damage::none, damage::broadcast, damage::reduce, damage::none};
+    for (std::uint64_t step = 0; step < 4; ++step) {
+        CHECK(comm.poll(audit));
+        CHECK(audit.step == step);
+        CHECK(audit.buckets.size() == 1 && audit.buckets[0].where == expected[step]);
+        const view<const alarm_record> raised = watch.judge(audit);
+        CHECK(raised.size() == (expected[step] == damage::none ? 0 : 1));
+        if (step == 1) CHECK(raised[0].ranks == std::vector<int>{last} && raised[0].action == advice::resync);
+    }
+}
+
+void check_repair()
+{
+    mpi::communicator world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 30'000});
+    agreement check(world);
+    const host::stream stream;
+    const std::vector<float> right = gradient(7, 7, 30'000);
+    std::vector<float> weights = right;
+    std::vector<double> moments(500, 0.25);
+    const std::vector<replica> all{view(weights), view(moments)};
+    CHECK(check.agreed(all, stream));
+    if (world.rank() == 1) {
+        weights[12345] += 1;
+        moments[0] = -0.25;
+    }
+    const agreement_verdict found = check.locate(all, stream);
+    CHECK(!found.agree && found.buffers.size() == 2);
+    CHECK(found.buffers[0].others == std::vector<int>{1} && found.buffers[0].differences[0].first == 12345);
+    const repair_result repaired = majority_repair(check, all, stream);
+    CHECK(repaired.repaired && repaired.rounds == 1);
+    CHECK(weights == right && moments == std::vector<double>(500, 0.25));
+}
+
+} // namespace
+
+int main(int argc, char** argv)
+{
+    testing::end_after(100);
+    const mpi::environment environment(&argc, &argv);
+    check_audits();
+    check_repair();
+}
