@@ -43,7 +43,7 @@ struct options {
     std::vector<method> methods = {method::clean, method::noised, method::periodic, method::dynamic,
         method::dynamic_corrected, method::majority};
     std::vector<double> sigma2 = {1e-4, 1e-3, 1e-2, 1e-1};
-    std::vector<int> ranks = {4, 32};
+    std::vector<int> ranks = {4};
     std::vector<std::uint64_t> intervals = {5, 10, 50};
     std::vector<std::uint64_t> seeds = {1};
     std::uint64_t steps = 600;
@@ -77,7 +77,7 @@ without repair (noised), averaging the models every H steps (periodic), averagin
   --fault MODEL          gaussian or bit_flips (gaussian)
   --methods LIST         of clean, noised, periodic, dynamic, dynamic_corrected, majority (all)
   --sigma2 LIST          variances of the noise (1e-4,1e-3,1e-2,1e-1)
-  --ranks LIST           numbers of ranks, threads of this process (4,32)
+  --ranks LIST           numbers of ranks, threads of this process; the paper has 4 and 32 (4)
   --intervals LIST       H of periodic (5,10,50)
   --steps N              optimiser steps of each run (600)
   --batch N              samples of a rank in a step (32 / ranks, at least 2)
