@@ -155,6 +155,29 @@ void check_close(double measured, long double expected, double tolerance)
     CHECK(std::abs(static_cast<long double>(measured) - expected) <= tolerance * std::abs(expected));
 }
 
+/// In one call a rank receives a result with an element that is far off.
+template <communicator Comm>
+class damaging : public adaptor<Comm> {
+    using base_type = adaptor<Comm>;
+
+public:
+    using typename base_type::stream_ref;
+    damaging(Comm comm, int call, int rank) : base_type(std::move(comm)), left_(call), rank_(rank) {}
+
+    template <element T>
+        requires has_all_reduce<Comm, T>
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
+        call_site where = call_site::current())
+    {
+        base_type::all_reduce(send, receive, operation, on, where);
+        if (left_-- == 0 && this->rank() == rank_) on.enqueue([receive] { receive[7] = static_cast<T>(1e4f); });
+    }
+
+private:
+    int left_;
+    int rank_;
+};
+
 } // namespace
 
 TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T, float, double, half, bfloat16)
@@ -483,6 +506,39 @@ TEST_CASE("a result that differs on one rank is named by majority, and only dete
         CHECK(record.suspects[0].what == check::result_differs);
         CHECK(record.suspects[0].bucket == 0);
         CHECK(record.suspects[0].rank == (n == 5 && mode == report_mode::gather ? 1 : -1));
+    }
+}
+
+TEST_CASE("a rank that received a damaged result is named for that, not for its gradient's direction")
+{
+    for (const int bad : {0, 3}) {
+        std::vector<check> found;
+        std::vector<double> cosines;
+        local::run(4, [&](local::communicator& world) {
+            probed comm(damaging(world, 40, bad));
+            host::stream stream;
+            step_record own;
+            for (std::uint64_t step = 0; step < 42; ++step) {
+                std::vector<float> gradient(4096), sum(4096);
+                for (std::size_t i = 0; i < gradient.size(); ++i) {
+                    const auto noise = [&](std::uint64_t key) {
+                        return static_cast<float>(detail::mix64(key) >> 40) * 0x1p-24f - 0.5f;
+                    };
+                    gradient[i] = noise(i) + noise((step << 32) + (static_cast<std::uint64_t>(world.rank()) << 24) + i);
+                }
+                comm.all_reduce(gradient, view(sum), reduction::sum, stream);
+                comm.end_step(step, {.loss = 1}, stream);
+                stream.synchronize(10'000);
+                REQUIRE(comm.poll(own));
+                if (world.rank() != 0 || step != 40) continue;
+                for (const suspect& each : own.suspects) found.push_back(each.what);
+                cosines = own.cosine.leave_one_out;
+                CHECK(own.suspects.at(0).rank == bad);
+            }
+        });
+        CHECK(found == std::vector<check>{check::result_differs});
+        REQUIRE(cosines.size() == 4);
+        for (int r = 0; r < 4; ++r) CHECK(is_finite(cosines[static_cast<std::size_t>(r)]) == (r != bad));
     }
 }
 

@@ -33,7 +33,8 @@ public:
           values_(index(table_ranks_)),
           weights_(index(table_ranks_)),
           norms_squared_(index(table_ranks_)),
-          dots_(index(table_ranks_))
+          dots_(index(table_ranks_)),
+          differs_(index(table_ranks_))
     {
     }
 
@@ -54,23 +55,33 @@ public:
         judge_losses(step, out);
         for (double& value : norms_squared_) value = 0;
         for (double& value : dots_) value = 0;
+        for (bool& differs : differs_) differs = false;
         double sum_norm_squared = 0;
         bool all_have_dots = true;
         std::uint64_t elements = 0;
         for (std::size_t b = 0; b < calls.size(); ++b) {
-            describe_bucket(step, b, calls[b], out.buckets[b]);
+            const int holder = holder_of_result(step, b, calls[b]);
+            describe_bucket(step, b, calls[b], holder, out.buckets[b]);
             judge_bucket(step, b, calls[b], out);
             if (!calls[b].is_gradient()) continue;
             for (int r = 0; r < ranks_; ++r) {
                 const bucket_entry& entry = step.entry(r, b);
                 norms_squared_[index(r)] += unscaled(entry.input.sum_of_squares, entry.input.scale);
+                if (differs_from(holder, step, b, calls[b], r)) {
+                    differs_[index(r)] = true;
+                    continue;
+                }
                 dots_[index(r)] += entry.result.dot * sum_factor(calls[b]);
                 // From the messages, not from the own call: another rank may have called in place.
                 all_have_dots = all_have_dots && calls[b].call == collective::all_reduce && calls[b].has_result
                     && is_finite(entry.result.dot);
             }
             elements += calls[b].count;
-            sum_norm_squared += sum_norm_squared_of(step, b, calls[b]);
+            sum_norm_squared += sum_norm_squared_of(step, b, calls[b], holder);
+        }
+        // Of a result that is not the sum the dot tells nothing of the rank's gradient.
+        for (int r = 0; r < ranks_; ++r) {
+            if (differs_[index(r)]) dots_[index(r)] = not_a_number();
         }
         out.gradient_norms.resize(index(ranks_));
         for (int r = 0; r < ranks_; ++r) out.gradient_norms[index(r)] = square_root(norms_squared_[index(r)]);
@@ -180,8 +191,8 @@ private:
         judge_statistically(loss_test, values_, check::loss, -1, out);
     }
 
-    void describe_bucket(
-        const gathered_step& step, std::size_t b, const bucket_call& call, bucket_record& bucket)
+    void describe_bucket(const gathered_step& step, std::size_t b, const bucket_call& call, int holder,
+        bucket_record& bucket)
     {
         bucket.call = call.call;
         bucket.type = call.type;
@@ -200,7 +211,7 @@ private:
                 values_[index(r)]
                     = unscaled(bucket.inputs[index(r)].sum_of_squares, bucket.inputs[index(r)].scale);
             }
-            align_from_sums(values_, sum_norm_squared_of(step, b, call), scratch_);
+            align_from_sums(values_, sum_norm_squared_of(step, b, call, holder), scratch_);
             bucket.pooled_cosine = scratch_.pooled;
         }
         bucket.order = {};
@@ -282,13 +293,34 @@ private:
         }
     }
 
-    /// |sum over ranks of this bucket|^2, from the result; NaN where it was not read.
-    double sum_norm_squared_of(const gathered_step& step, std::size_t b, const bucket_call& call) const
+    /// The lowest rank with the result that most ranks received; -1 where there is no majority.
+    int holder_of_result(const gathered_step& step, std::size_t b, const bucket_call& call)
     {
-        if (!call.has_result) return not_a_number();
+        if (!call.is_replicated() || !call.has_result) return 0;
+        holders_.clear();
+        for (int r = 0; r < ranks_; ++r) holders_.add(step.entry(r, b).result.digest, r);
+        const int most = holders_.largest();
+        if (2 * most <= ranks_) return -1;
+        for (int r = 0; r < ranks_; ++r) {
+            if (holders_.find(step.entry(r, b).result.digest).ranks == most) return r;
+        }
+        return -1;
+    }
+    static bool differs_from(
+        int holder, const gathered_step& step, std::size_t b, const bucket_call& call, int rank)
+    {
+        if (!call.is_replicated() || !call.has_result) return false;
+        return holder < 0 || step.entry(rank, b).result.digest != step.entry(holder, b).result.digest;
+    }
+
+    /// |sum over ranks of this bucket|^2, from the result; NaN where it was not read, or the ranks differ in it
+    /// without a majority.
+    double sum_norm_squared_of(const gathered_step& step, std::size_t b, const bucket_call& call, int holder) const
+    {
+        if (!call.has_result || holder < 0) return not_a_number();
         const double factor = sum_factor(call) * sum_factor(call);
         if (call.call == collective::all_reduce) {
-            const result_record& result = step.entry(0, b).result;
+            const result_record& result = step.entry(holder, b).result;
             return factor * unscaled(result.sum_of_squares, result.scale);
         }
         double total = 0; // a reduce-scatter leaves a part with each rank
@@ -369,6 +401,7 @@ private:
     fixed_array<double> weights_;
     fixed_array<double> norms_squared_;
     fixed_array<double> dots_;
+    fixed_array<bool> differs_; // who received another result than most
     smoothed_noise_scale noise_;
     alignment scratch_;
 };
