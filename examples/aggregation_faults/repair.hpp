@@ -9,6 +9,7 @@
 
 #include <collprobe/comm/local.hpp>
 #include <collprobe/integrity/agreement.hpp>
+#include <collprobe/integrity/majority_repair.hpp>
 #include <collprobe/integrity/periodic_averaging.hpp>
 #include <collprobe/integrity/replica.hpp>
 #include <collprobe/view.hpp>
@@ -35,20 +36,11 @@ public:
             (void)average_->step(stream);
             return;
         }
-        bytes_ += 16 * replicas_.size() + 16;
-        if (agreement_.agreed(replicas_, stream)) return;
-        const agreement_verdict verdict = agreement_.locate(replicas_, stream);
-        for (const disagreement& each : verdict.buffers) {
-            if (each.majority) continue;
-            average_.emplace(comm_, replicas_, periodic_options{.interval = fallback_interval});
-            return;
-        }
-        for (const disagreement& each : verdict.buffers) {
-            const view<std::uint8_t> bytes = replicas_[static_cast<std::size_t>(each.buffer)].bytes();
-            comm_.broadcast(view<const std::uint8_t>(bytes), bytes, each.holders[0], stream);
-            bytes_ += bytes.count();
-        }
-        ++rounds_;
+        const repair_result result = majority_repair(agreement_, replicas_, stream);
+        const auto checks = static_cast<std::uint64_t>(result.rounds) + 1;
+        bytes_ += checks * (16 * replicas_.size() + 16) + result.bytes;
+        rounds_ += static_cast<std::uint64_t>(result.rounds);
+        if (!result.majority) average_.emplace(comm_, replicas_, periodic_options{.interval = fallback_interval});
     }
     void finish(collprobe::host::stream_ref stream)
     {
@@ -57,6 +49,7 @@ public:
 
     bool fell_back() const { return average_.has_value(); }
     std::uint64_t rounds() const { return rounds_ + (average_ ? average_->rounds() : 0); }
+    /// Those of the search for who differs, a few KiB at each repair, not counted.
     std::uint64_t bytes() const { return bytes_ + (average_ ? average_->bytes() : 0); }
 
 private:
