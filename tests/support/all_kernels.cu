@@ -5,6 +5,7 @@
 /// program too, so that all of it is known to link. It is compiled in parts, as COLLPROBE_PART says,
 /// since all of it takes a minute of compilation for each architecture.
 #include <collprobe/collprobe.cuh>
+#include <collprobe/integrity/conservation.hpp>
 
 namespace {
 
@@ -20,6 +21,10 @@ void of_any_type(gpu::stream_ref stream, T* data, statistics* result, gpu::works
     gpu::reduce(stream, statistics_reducer<T, false>{source}, 1, result, scratch);
     copy_with_statistics<gpu>(stream, source, view<T>(data + 1, 1), result, scratch);
     gpu::reduce(stream, digest_reducer<T>{source}, 1, &result->digest, scratch);
+    sketch_sum<T>* const sketch = nullptr;
+    detail::enqueue_sketch<gpu>(stream, detail::sketch_source<T>{source, 0, 64, 0}, sketch, sketch);
+    gpu::reduce(stream, judge_conservation<T>(sketch, sketch, 64, 1, reduction::sum, rounding_order::linear, 2, 8), 64,
+        reinterpret_cast<conservation_result*>(result), scratch);
 }
 
 /// What `probed` does with floating-point types.
@@ -92,6 +97,7 @@ int main()
     gpu::for_each(stream.get(), 1, detail::add_parts{gram, 1, 1, gram});
     gpu::fill(stream.get(), view<double>(gram, 1), 0.0);
     gpu::fill(stream.get(), view<unsigned char>(bytes, 1), static_cast<unsigned char>(0));
+    gpu::fill(stream.get(), view<conservation_result>(nullptr, 0), conservation_result{});
     // The small kernels of a step of `probed`.
     local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
         probed comm(rank);

@@ -38,9 +38,19 @@ using sketch_sum = std::conditional_t<floating_element<T>, double, std::uint64_t
 
 /// Numbers of a sketch: the sums, and behind them the energies, which integers do not have.
 template <element T>
-constexpr std::uint64_t sketch_numbers(std::uint64_t bins) noexcept
+COLLPROBE_HD constexpr std::uint64_t sketch_numbers(std::uint64_t bins) noexcept
 {
     return floating_element<T> ? 2 * bins : bins;
+}
+
+/// The logarithm of a power of two.
+COLLPROBE_HD inline unsigned log2_of_power(std::uint64_t power) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    return static_cast<unsigned>(__ffsll(static_cast<long long>(power)) - 1);
+#else
+    return static_cast<unsigned>(__builtin_ctzll(power));
+#endif
 }
 
 /// A run of elements that begins with element `first` of its buffer. Row r holds the elements whose index is
@@ -53,10 +63,11 @@ struct sketch_source {
     std::uint64_t bins = 0;
     std::uint64_t seed = 0;
 
-    COLLPROBE_HD std::uint64_t first_row() const noexcept { return first / bins; }
+    /// The column of the first element. (Bins are a power of two: GPUs divide 64 bits by a hundred instructions.)
+    COLLPROBE_HD std::uint64_t first_column() const noexcept { return first & (bins - 1); }
     COLLPROBE_HD std::uint64_t rows() const noexcept
     {
-        return data.empty() ? 0 : (first % bins + data.count() - 1) / bins + 1;
+        return data.empty() ? 0 : ((first_column() + data.count() - 1) >> log2_of_power(bins)) + 1;
     }
     /// A part's sums are written and read once again: it must be long against them.
     COLLPROBE_HD std::uint64_t rows_per_part() const noexcept
@@ -67,22 +78,22 @@ struct sketch_source {
     }
     COLLPROBE_HD std::uint64_t parts() const noexcept { return (rows() + rows_per_part() - 1) / rows_per_part(); }
 
-    /// The columns [begin, end) that row `row` (counted from `first_row`) has.
-    COLLPROBE_HD std::uint64_t begin_of(std::uint64_t row) const noexcept { return row == 0 ? first % bins : 0; }
+    /// The columns [begin, end) that row `row` (counted from that of the first element) has.
+    COLLPROBE_HD std::uint64_t begin_of(std::uint64_t row) const noexcept { return row == 0 ? first_column() : 0; }
     COLLPROBE_HD std::uint64_t end_of(std::uint64_t row) const noexcept
     {
-        const std::uint64_t left = first % bins + data.count() - row * bins;
+        const std::uint64_t left = first_column() + data.count() - row * bins;
         return left < bins ? left : bins;
     }
     COLLPROBE_HD bool is_whole(std::uint64_t row) const noexcept { return begin_of(row) == 0 && end_of(row) == bins; }
     /// Index in `data` of a column of a row that has it.
     COLLPROBE_HD std::uint64_t index(std::uint64_t row, std::uint64_t column) const noexcept
     {
-        return row * bins + column - first % bins;
+        return row * bins + column - first_column();
     }
     COLLPROBE_HD std::uint64_t signs(std::uint64_t row, std::uint64_t column) const noexcept
     {
-        return sketch_signs(seed, ((first_row() + row) * bins + column) / 64);
+        return sketch_signs(seed, (first - first_column() + row * bins + column) / 64);
     }
 };
 

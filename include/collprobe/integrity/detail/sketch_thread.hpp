@@ -25,8 +25,8 @@ struct sketch_parts {
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
         const std::uint64_t threads_of_row = from.bins / bins_each;
-        const std::uint64_t part = index / threads_of_row;
-        const std::uint64_t column = index % threads_of_row * bins_each;
+        const std::uint64_t part = index >> log2_of_power(threads_of_row);
+        const std::uint64_t column = (index & (threads_of_row - 1)) * bins_each;
         const std::uint64_t rows = from.rows();
         const std::uint64_t step = from.rows_per_part();
         const std::uint64_t last = rows - part * step < step ? rows : (part + 1) * step;
@@ -34,7 +34,7 @@ struct sketch_parts {
         std::uint64_t row = part * step;
         // Rows are multiples of sixteen bytes, so all are aligned as the first one is, which may begin before the data.
         const bool aligned
-            = (reinterpret_cast<std::uintptr_t>(from.data.data()) - from.first % from.bins * sizeof(T)) % 16 == 0;
+            = (reinterpret_cast<std::uintptr_t>(from.data.data()) - from.first_column() * sizeof(T)) % 16 == 0;
         if (row < last && !from.is_whole(row)) add_checked(mine, row++, column);
         if (aligned) {
             constexpr unsigned in_flight = 4;
