@@ -96,21 +96,28 @@ inline rounded_terms terms_of(rounding_order order, int n)
 ///
 /// Let E be the energy (sum of squares) of all ranks' elements of a bin, scaled as the average scales them, and E_S
 /// that of the result. If no rank is special, a sum of m of the n terms has the energy P(m) = m a + m (m - 1) c with
-/// a = E / n and c = (E_S - E) / (n (n - 1)); c is kept within [-a / (n - 1), a], as it must be. A rounding to T, of
-/// unit roundoff u, of numbers with energy P adds the variance u^2 / 3 * f P: f is the mean of 1 / m^2 over the
-/// significands m, 0.541 if their logarithms are uniform. The variance in a bin is then
+/// a = E / n and c = (E_S - E) / (n (n - 1)); c is kept within [0, a]: below, since of terms that cancel at the end the
+/// sums on the way do not, and above, since E_S may be that of a damaged result. Rounding to T, of unit roundoff u,
+/// numbers with the energy P adds the variance f u^2 / 3 * P: f is the mean of 1 / m^2 over significands 1 <= m < 2,
+/// 0.541 if their logarithms are uniform, and 0.6 here: sums and averages of normal numbers have up to that. Then
 ///
-///     v = u^2 f / 3 * [sum of P over the order's roundings + (E if an average's 1/n is not a power of two)]
-///       + d^2 f / 3 * [(R / 2 + 2) (E + E_S) + sum of P over n - 1 roundings + E],    d = 2^-53, R rows,
+///     v = f u^2 / 3 * [sum of P(m) over the order's roundings + (E if an average's 1/n is no power of two)]
+///       + f d^2 / 3 * [(R / 2 + 2) (E + E_S) + sum of P(m) over n - 1 roundings + E],    d = 2^-53, R rows,
 ///
-/// the second line for the sketch itself: sums of R doubles, the sum over ranks, the product with 1/n. Added to
-/// sqrt(v) is what underflow does: half of the smallest subnormal of T for each of R times n roundings of an average
-/// (of R for `single`), and what squares below 2^-1022 lose of an energy of doubles.
+/// is the variance in the bin; the second line is of the sketch itself: sums of R doubles, the sum over ranks, the
+/// product with 1/n. (An average's 1/n, rounded to T, is taken as the communicator takes it.) To sqrt(v) is added what
+/// underflow does: half of the smallest subnormal of T for each of R n roundings of an average (R for `single`), and
+/// what squares below 2^-1022 lose of an energy of doubles.
 ///
-/// Limits of the model. Roundings are taken as independent of each other, which they are for gradients. The signs of
-/// the sketch are random, whatever the data; but if all elements are alike (constant gradients), so are their errors:
-/// a standard deviation is then up to sqrt((n - 1) / (f / 3)) = 2.4 sqrt(n - 1) times the one above, and a limit of 8
-/// is no longer safe. If one rank's terms are far larger than all others', it is up to sqrt(2) times as large.
+/// Measured on clean reductions of normal, heavy-tailed, aligned, cancelling and sparse gradients, one rank's a
+/// hundred times the others', 2 to 16 ranks, 1 to 256 elements a bin: residuals have a root mean square of 0.85 to 1.06
+/// (cancelling less: 0.1 to 0.5), and none was above 8.
+///
+/// Limits of the model. Roundings are taken as independent, which they are for gradients; the signs of the sketch are
+/// random whatever the data. But where all elements are alike (constant gradients), all have the same error in each
+/// rounding: a residual can have up to sqrt(3 (n - 1) / f) = 2.2 sqrt(n - 1) times the deviation above. Measured: up to
+/// 13 with 16 ranks; a limit of 8 gives false alarms for a few percent of constant values. If the terms of one rank,
+/// the first in a linear order, are far larger than all others, it is up to sqrt(2) times.
 struct conservation_bound {
     double scale = 1; ///< of the inputs, into the scale of the result
     double unit_roundoff = 0; ///< of the element type
