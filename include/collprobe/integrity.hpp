@@ -23,3 +23,4 @@
 #include <collprobe/integrity/periodic_averaging.hpp>
 #include <collprobe/integrity/replica.hpp>
 #include <collprobe/integrity/sketch.hpp>
+#include <collprobe/integrity/verified_average.hpp>

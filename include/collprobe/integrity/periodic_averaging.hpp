@@ -39,7 +39,7 @@ struct periodic_options {
 /// elements travel and are added as float and are rounded once. Equal replicas keep their bits if the number of
 /// ranks is a power of two; otherwise the communicator's average may round, on all ranks alike.
 /// Afterwards all ranks hold the same bits, for the communicator gives all the same result; if something behind it
-/// changes what a rank receives (`through_adaptors`), they differ by that.
+/// changes what a rank receives (`through_adaptors`), they differ by that: see `verified_average`.
 ///
 /// Stream behaviour: enqueued on `stream`; the host neither waits nor allocates. Without 16-bit buffers `average`
 /// may be captured.
@@ -104,6 +104,7 @@ public:
         ++rounds_;
     }
 
+    view<const replica> buffers() const noexcept { return buffers_; }
     std::uint64_t rounds() const noexcept { return rounds_; } ///< averages enqueued so far
     /// Bytes that this rank handed to all-reduces; a ring sends 2 (n-1)/n of that.
     std::uint64_t bytes() const noexcept { return rounds_ * detail::averaged_bytes(buffers_); }
