@@ -71,19 +71,23 @@ struct judge_gather {
     }
     COLLPROBE_HD void store(std::uint64_t, double wrong) const noexcept
     {
-        gather_verdict all;
-        all.damaged = static_cast<std::uint64_t>(wrong);
-        for (std::uint64_t rank = 0; rank < ranks && all.damaged != 0; ++rank) {
+        // Field by field where it shall be: a copy on a GPU thread's stack would cost every launch.
+        verdict->damaged = static_cast<std::uint64_t>(wrong);
+        std::uint32_t receivers = 0;
+        std::uint32_t listed = 0;
+        for (std::uint64_t rank = 0; rank < ranks && verdict->damaged != 0; ++rank) {
             const receiver_report report = of(rank);
-            all.receivers += report.wrong() != 0 ? 1 : 0;
-            for (std::uint64_t i = 0; i < report.listed() && all.listed < gather_verdict::most_listed; ++i) {
-                damaged_shard& next = all.shard[all.listed++];
+            receivers += report.wrong() != 0 ? 1 : 0;
+            for (std::uint64_t i = 0; i < report.listed() && listed < gather_verdict::most_listed; ++i) {
+                damaged_shard& next = verdict->shard[listed++];
                 next.owner = static_cast<std::int32_t>(report.owner(i));
                 next.receiver = static_cast<std::int32_t>(rank);
                 next.culprit = culprit_of(rank, report.owner(i), report.digest(i));
             }
         }
-        *verdict = all;
+        verdict->receivers = receivers;
+        verdict->listed = listed;
+        for (; listed < gather_verdict::most_listed; ++listed) verdict->shard[listed] = {};
     }
 
 private:
