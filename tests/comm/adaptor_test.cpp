@@ -57,6 +57,14 @@ static_assert(communicator<adaptor<only_ranks>>);
 static_assert(!has_all_reduce<adaptor<only_ranks>, float> && !has_barrier<adaptor<only_ranks>>
     && !has_split<adaptor<only_ranks>>);
 
+/// One that stays where it is, as an object that buffers refer to.
+struct immovable : adaptor<local::communicator> {
+    using adaptor<local::communicator>::adaptor;
+    immovable(const immovable&) = delete;
+};
+static_assert(full_communicator<borrowed<immovable>, float>);
+static_assert(!has_all_reduce<borrowed<only_ranks>, float> && !has_device_scope<borrowed<immovable>>);
+
 // What it says beside the collectives comes through too.
 template <class C>
 concept can_fail = requires(const C& comm, host::stream_ref stream, const std::string& reason) {
@@ -96,7 +104,30 @@ struct twice_provider {
     }
 };
 
+struct borrowed_provider {
+    using communicator = adaptor<borrowed<immovable>>;
+    testing::local_provider inner;
+    int size() const { return inner.size(); }
+    template <class Body>
+    void run(Body body) const
+    {
+        inner.run([&](local::communicator& world) {
+            immovable stays(world);
+            communicator comm{borrowed(stays)};
+            conformance::require(&detail::innermost(comm) == &stays.base(), "not the same communicator");
+            body(comm);
+        });
+    }
+};
+
 } // namespace
+
+TEST_CASE("a communicator that cannot be moved conforms when it is borrowed")
+{
+    CHECK_NOTHROW(conformance::check_all_types(borrowed_provider{{3}}, 67));
+    CHECK_NOTHROW(conformance::check_calls(borrowed_provider{{3}}, 50));
+    CHECK_NOTHROW(conformance::check_barrier(borrowed_provider{{3}}));
+}
 
 TEST_CASE("a communicator wrapped twice conforms as it does bare")
 {

@@ -23,6 +23,8 @@ using std::uint64_t;
 
 static_assert(full_communicator<faulty<local::communicator>, float>);
 static_assert(full_communicator<faulty<faulty<local::communicator>>, collprobe::half>);
+static_assert(full_communicator<borrowed<probed<local::communicator>>, float>);
+static_assert(full_communicator<faulty<borrowed<probed<local::communicator>>>, float>);
 
 namespace {
 
@@ -331,6 +333,32 @@ TEST_CASE("under a probe a fault is not in its inputs, and results that differ a
         REQUIRE(record.buckets.size() == 1);
         CHECK(record.buckets[0].inputs[1].absolute_maximum == 4);
         CHECK(record.buckets[0].results_agree == (phase != fault_phase::after));
+    }
+}
+
+TEST_CASE("over a probe a fault is in its inputs, and what it does to results stays unseen")
+{
+    for (const fault_phase phase : phases) {
+        CAPTURE(std::string(name(phase)));
+        step_record record;
+        local::run(2, [&](local::communicator& world) {
+            host::stream stream;
+            const fault once{.kind = fault_kind::scale, .phase = phase, .rank = 1, .call = 0, .magnitude = 100};
+            probed probe{world};
+            faulty comm{borrowed(probe), {once}};
+            std::vector<float> send(4000, world.rank() == 0 ? 3.0f : 4.0f);
+            std::vector<float> receive(4000);
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+            probe.end_step(0, {.loss = 1}, stream);
+            stream.synchronize(soon_ms);
+            step_record own;
+            CHECK(probe.poll(own));
+            if (world.rank() == 0) record = own;
+        });
+        REQUIRE(record.buckets.size() == 1);
+        CHECK(record.buckets[0].inputs[0].absolute_maximum == 3);
+        CHECK(record.buckets[0].inputs[1].absolute_maximum == (phase == fault_phase::after ? 4 : 400));
+        CHECK(record.buckets[0].results_agree);
     }
 }
 

@@ -18,10 +18,12 @@ namespace collprobe {
 /// A communicator that forwards every call to the one it wraps. Derive from it, and replace the calls that
 /// shall do more: the result satisfies the communicator concept again, so adaptors stack.
 /// Everything not replaced behaves, fails and costs as that of the wrapped communicator.
-template <communicator Comm>
+/// `Held`: how it is held, by value or (`borrowed`) by reference.
+template <communicator Comm, class Held = Comm>
 class adaptor {
-    static_assert(std::is_move_constructible_v<Comm>,
-        "a communicator that cannot be moved cannot be wrapped: make it the outermost, as in probed{reproducible{world}}");
+    static_assert(std::is_move_constructible_v<Held>,
+        "a communicator that cannot be moved cannot be wrapped: make it the outermost, as in "
+        "probed{reproducible{world}}, or wrap it borrowed, as in faulty{borrowed(probe)}");
 
 public:
     using device = typename Comm::device;
@@ -30,7 +32,7 @@ public:
     /// Takes the communicator over: a handle, or a borrowed reference of it. (Of one that owns what it stands for,
     /// `nccl::communicator` or `mpi::communicator`, make a `communicator_ref`, or move it here. In braces:
     /// `probed comm(reproducible(world));` declares a function.)
-    explicit adaptor(Comm comm) : comm_(std::move(comm)) {}
+    explicit adaptor(Held comm) : comm_(std::forward<Held>(comm)) {}
 
     int rank() const noexcept { return comm_.rank(); }
     int size() const noexcept { return comm_.size(); }
@@ -145,7 +147,17 @@ public:
     }
 
 protected:
-    Comm comm_;
+    Held comm_;
+};
+
+template <class Comm>
+adaptor(Comm) -> adaptor<Comm>;
+
+/// A communicator that refers to another, which must outlive it: to wrap what stays where it is, such as `probed`.
+template <communicator Comm>
+class borrowed : public adaptor<Comm, Comm&> {
+public:
+    explicit borrowed(Comm& comm) : adaptor<Comm, Comm&>(comm) {}
 };
 
 namespace detail {

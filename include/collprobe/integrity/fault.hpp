@@ -40,7 +40,7 @@ struct faulty_options {
 ///     faulty comm{world, {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 2, .call = 7}}};
 ///
 /// Where to stack it: `probed{faulty{world}}` has a fault in the transport, which the probe's inputs do not show;
-/// `faulty{probed{world}}` one in what the probe reads, as a rank that computed wrong. `reproducible{faulty{world}}`
+/// `faulty{borrowed(probe)}` one in what the probe reads, as of a rank that computed wrong. `reproducible{faulty{world}}`
 /// hits the messages of which the reduction is made; the calls are then those.
 ///
 /// Calls are counted from 0, equally on all ranks, and `planned` tells what happens in each. Faults of a call happen

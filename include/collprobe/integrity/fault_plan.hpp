@@ -13,7 +13,8 @@
 namespace collprobe {
 
 /// What each fault of a list does to rank `rank` in its call number `call`, in the order of the list. A pure
-/// function: any rank can say it for any other. Precondition: the list is one that `faulty` takes.
+/// function: any rank can say it for any other. (Of `stale` it supposes that `lag` calls before had as many elements.)
+/// Precondition: the list is one that `faulty` takes.
 inline std::vector<injection> planned(
     const std::vector<fault>& faults, std::uint64_t call, int rank, const fault_target& target)
 {
