@@ -33,14 +33,14 @@ struct agreement_options {
 ///
 /// Shapes: a list of buffers of any element types and counts, 0 too. Every rank gives its own list; they should be
 /// alike, and where they are not (a count, a type, a buffer more) the ranks disagree on that buffer.
-/// Equal buffers always agree, and a difference within one element always shows; of other differences one in about
-/// 2^62 is missed (`digest_state` has the details).
+/// Equal buffers always agree. Buffers that differ agree only if their 64-bit digests are equal: one chance in about
+/// 2^64, or 2^62 at worst (`digest_state` has the details).
 /// Stream behaviour: `check` is enqueued, its answer comes from `poll`; no host synchronisation, no allocation.
 /// The other functions block the host, with the deadline of the communicator's `synchronize` if it has one.
 /// What is sent goes past the communicator's adaptors. Collective: all ranks make the same calls, but for `poll`
 /// and `wait`. One thread at a time.
 /// Errors: `invalid_argument` for a null or misaligned buffer (of count above 0) and for too long a list; `mismatch` if
-/// ranks are not at the same check; those of the communicator.
+/// ranks are not at the same check; `unsupported` inside an NCCL group; those of the communicator. Captures are refused.
 /// Cost of a check: one read of the buffers, and one all-reduce (max) of `16 * max_buffers + 16` bytes.
 template <communicator Comm>
     requires has_all_reduce<Comm, std::uint64_t> && has_all_gather<Comm, std::uint64_t>
@@ -50,8 +50,8 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Allocates all buffers on the communicator's device: 130 KiB, twice `scratch_bytes`' worth at most, 80 bytes a
-    /// rank and 33 a buffer and check in flight. `comm` must outlive this.
+    /// Allocates all memory, on the communicator's device: 136 KiB, `scratch_bytes`, 80 bytes a rank, 41 a buffer and
+    /// check in flight; on a GPU 2 MiB more. `comm` must outlive this.
     explicit agreement(Comm& comm, agreement_options options = {}, call_site where = call_site::current())
         : comm_(&comm), options_(options)
     {
@@ -258,6 +258,11 @@ private:
 
     void require_buffers(view<const replica> buffers, const char* call, stream_ref stream, call_site where) const
     {
+        if constexpr (requires { comm_->collectives_enqueue_at_once(); }) {
+            if (!comm_->collectives_enqueue_at_once())
+                fail(status::unsupported, call, "the communicator is inside a group, where calls are not enqueued until "
+                    "it ends: end the group first", where);
+        }
         try {
             require(buffers.count() <= room(), call, "more buffers than agreement_options::max_buffers", where);
             for (std::uint64_t b = 0; b < buffers.count(); ++b) {
