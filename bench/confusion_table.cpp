@@ -191,7 +191,6 @@ public:
         world_.barrier(stream_);
         stream_.synchronize(60'000);
     }
-    void skip_input_calls(std::uint64_t) {}
 
 private:
     /// RMS of the update that Adam would make of the result.
@@ -363,6 +362,28 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
     return result;
 }
 
+/// Over all configurations: of two ranks, and of more.
+struct class_counts {
+    int injected = 0, alarmed = 0, right = 0, unknown = 0, wrong = 0;
+};
+class_counts of_class[2][6];
+
+void print_classes()
+{
+    std::printf("\n### All together\n\n| ranks | truth | injected | alarm | right | unknown | wrong |\n|---|---|--:|--:|--:|--:|--:|\n");
+    for (int more = 0; more < 2; ++more) {
+        for (const damage truth : {damage::input, damage::duplicated_data, damage::reduce, damage::broadcast}) {
+            const class_counts& of = of_class[more][static_cast<int>(truth)];
+            if (of.injected == 0) continue;
+            std::printf("| %s | %s | %d | %d |", more == 0 ? "2" : "more", name(truth), of.injected, of.alarmed);
+            for (const int part : {of.right, of.unknown, of.wrong}) {
+                std::printf(" %.2f %% |", of.alarmed == 0 ? 0.0 : 100.0 * part / of.alarmed);
+            }
+            std::printf("\n");
+        }
+    }
+}
+
 template <class T>
 void print_table(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t seed)
 {
@@ -380,9 +401,18 @@ void print_table(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t
         };
         std::printf("| %s | %s |", list[s].label, name(list[s].truth));
         for (const int part : {of.exact, of.differs, of.sum, of.statistics, of.alarmed}) share(part, of.injected);
-        for (const int part : {of.named, of.right, of.unknown, of.wrong}) share(part, of.alarmed);
+        // Who did it cannot be told of a reduction: it was wrong for all.
+        if (list[s].truth == damage::reduce) std::printf(" |");
+        else share(of.named, of.alarmed);
+        for (const int part : {of.right, of.unknown, of.wrong}) share(part, of.alarmed);
         for (const int part : of.rules) share(part, of.injected);
         std::printf("\n");
+        class_counts& all = of_class[ranks > 2 ? 1 : 0][static_cast<int>(list[s].truth)];
+        all.injected += of.injected;
+        all.alarmed += of.alarmed;
+        all.right += of.right;
+        all.unknown += of.unknown;
+        all.wrong += of.wrong;
     }
     std::printf("\nFalse, in %" PRIu64 " clean steps: exact %" PRIu64 ", differs %" PRIu64 ", sum %" PRIu64
                 ", statistics %" PRIu64 ", alarms %" PRIu64,
@@ -411,5 +441,6 @@ int main(int argc, char** argv)
         if (wanted("float")) print_table<float>(ranks, trials, clean, seed);
         if (wanted("bfloat16")) print_table<bfloat16>(ranks, trials, clean, seed);
     }
+    print_classes();
     return 0;
 }
