@@ -4,7 +4,10 @@
 /// Every kernel of the library for every element type: what cmake/kernel_resources.sh looks at. A whole
 /// program too, so that all of it is known to link. It is compiled in parts, as COLLPROBE_PART says,
 /// since all of it takes a minute of compilation for each architecture.
+#include <vector>
+
 #include <collprobe/collprobe.cuh>
+#include <collprobe/integrity.hpp>
 #include <collprobe/integrity/conservation.hpp>
 
 namespace {
@@ -61,6 +64,25 @@ void of_sums(gpu::stream_ref stream, T* data)
     gpu::for_each(stream, 1, detail::dequantise<T>{sums, codes, 1, 1, data});
 }
 
+/// What checks, faults and repairs do.
+template <element T>
+void of_integrity(local::device_communicator<gpu>& rank, gpu::stream_ref stream, T* data)
+{
+    audited comm(faulty(rank, {}));
+    comm.all_reduce(view<const T>(data, 1), view<T>(data, 1), reduction::sum, stream);
+    comm.all_gather(view<const T>(data, 1), view<T>(data, 1), stream);
+    comm.end_step(0, stream);
+    const std::vector<replica> all{view<T>(data, 1)};
+    agreement check(rank);
+    majority_repair(check, view<const replica>(all), stream);
+    if constexpr (floating_element<T>) {
+        periodic_averaging<local::device_communicator<gpu>>(rank, all).step(stream);
+        dynamic_averaging<local::device_communicator<gpu>> dynamic(rank, all);
+        dynamic.begin_step(stream);
+        dynamic.before_update(all, 0.1, stream);
+    }
+}
+
 } // namespace
 
 int main()
@@ -111,5 +133,27 @@ int main()
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 7
     of_sums<collprobe::half>(stream.get(), nullptr);
     of_sums<bfloat16>(stream.get(), nullptr);
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 8
+    local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
+        of_integrity<float>(rank, stream.get(), nullptr);
+        of_integrity<bfloat16>(rank, stream.get(), nullptr);
+        of_integrity<std::int32_t>(rank, stream.get(), nullptr);
+    });
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 9
+    local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
+        of_integrity<collprobe::half>(rank, stream.get(), nullptr);
+        of_integrity<double>(rank, stream.get(), nullptr);
+        of_integrity<std::int64_t>(rank, stream.get(), nullptr);
+    });
+#endif
+#if COLLPROBE_PART == 0 || COLLPROBE_PART == 10
+    local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
+        of_integrity<std::int8_t>(rank, stream.get(), nullptr);
+        of_integrity<std::uint8_t>(rank, stream.get(), nullptr);
+        of_integrity<std::uint32_t>(rank, stream.get(), nullptr);
+        of_integrity<std::uint64_t>(rank, stream.get(), nullptr);
+    });
 #endif
 }
