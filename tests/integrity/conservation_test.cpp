@@ -116,6 +116,42 @@ TEST_CASE_TEMPLATE("one changed element is seen by the rank that holds it, and i
     }
 }
 
+TEST_CASE_TEMPLATE("a reduce-scatter is judged alike by all ranks, whoever holds the changed element", T,
+    COLLPROBE_TEST_ELEMENT_TYPES)
+{
+    for (const int n : {1, 2, 3, 8}) {
+        for (const int harmed : {-1, 0, n - 1}) {
+            CAPTURE(n);
+            CAPTURE(harmed);
+            local::run(n, {.timeout_ms = 20'000, .order = local::reduction_order::ring}, [&](local::communicator& comm) {
+                constexpr std::size_t part = 3001; // begins anywhere in a row
+                const std::vector<T> data = values_of<T>(comm.rank(), part * static_cast<std::size_t>(n));
+                std::vector<T> received(part);
+                host::buffer<conservation_result> out(1);
+                host::stream stream;
+                conservation_check check(comm, {.sketch = {.bins = 256}});
+                for (const bool again : {false, true}) {
+                    check.template before<T>(data, stream);
+                    comm.reduce_scatter(view<const T>(data), view<T>(received), reduction::sum, stream);
+                    stream.synchronize(20'000);
+                    const bool harms = again && comm.rank() == harmed;
+                    if constexpr (floating_element<T>) {
+                        if (harms) received[7] = T(static_cast<double>(received[7]) + 0.3);
+                    } else {
+                        if (harms) received[7] = static_cast<T>(received[7] ^ 1);
+                    }
+                    check.template after_reduce_scatter<T>(received, reduction::sum, out.data(), stream);
+                    stream.synchronize(20'000);
+                    CHECK(out[0].checked);
+                    CHECK(out[0].conserved == !(again && harmed >= 0));
+                    if (!out[0].conserved)
+                        CHECK(out[0].bin == (part * static_cast<std::size_t>(harmed) + 7) % 256);
+                }
+            });
+        }
+    }
+}
+
 TEST_CASE("any single wrong integer is seen, an average's too beyond its remainders")
 {
     const auto harmed = [](std::int32_t by) {

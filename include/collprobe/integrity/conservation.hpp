@@ -30,20 +30,23 @@ namespace detail {
 /// What a check works with.
 template <class Device>
 struct conservation_memory {
-    explicit conservation_memory(std::uint64_t bins)
-        : input(2 * bins), result(2 * bins), scratch(sketch_scratch_numbers<Device>(bins))
+    explicit conservation_memory(std::uint64_t bins) : sketches(4 * bins), scratch(sketch_scratch_numbers<Device>(bins))
     {
         Device::load_kernels();
     }
-    /// The memory as numbers of a sketch of T.
+    /// The sketch of the inputs, and behind it that of the result.
     template <element T>
-    static sketch_sum<T>* of(const typename Device::template buffer<double>& memory) noexcept
+    sketch_sum<T>* input() const noexcept
     {
-        return reinterpret_cast<sketch_sum<T>*>(memory.data());
+        return reinterpret_cast<sketch_sum<T>*>(sketches.data());
+    }
+    template <element T>
+    sketch_sum<T>* result(std::uint64_t bins) const noexcept
+    {
+        return input<T>() + sketch_numbers<T>(bins);
     }
 
-    typename Device::template buffer<double> input;
-    typename Device::template buffer<double> result;
+    typename Device::template buffer<double> sketches;
     typename Device::template buffer<double> scratch;
     typename Device::workspace reduces;
     typename Device::event done; ///< the last call: nothing uses the memory beyond it
@@ -52,7 +55,7 @@ struct conservation_memory {
 
 } // namespace detail
 
-/// Whether the result of an all-reduce is the sum, or average, of what the ranks sent: a linear checksum.
+/// Whether the result of an all-reduce, or reduce-scatter, is the sum, or average, of what the ranks sent: a linear checksum.
 ///
 ///     conservation_check<local::communicator> check(comm);
 ///     check.before<float>(gradient, stream);                       // the result may overwrite it
@@ -76,8 +79,8 @@ struct conservation_memory {
 /// the next pair of calls: give one object to one stream, or let the streams wait for each other. Calls may be captured;
 /// graphs of them must not be launched when the object is gone. Not inside an NCCL group.
 /// Collective: all ranks call `before` and `after` around the same collective, with the same options.
-/// Cost: one read of what is sent, one of the result, an all-reduce of 16 bytes a bin (8 for integers) in double.
-/// Memory on the device: 48 bytes a bin on the CPU, 2 KiB a bin (8 MiB for 4096) on a GPU, once.
+/// Cost: one read of what is sent, one of the result, an all-reduce of 16 bytes a bin in double (8 in integers; twice
+/// that for a reduce-scatter). Memory on the device, once: 48 bytes a bin on the CPU, 2 KiB (8 MiB in all) on a GPU.
 /// Source: K.-H. Huang and J. Abraham, "Algorithm-based fault tolerance for matrix operations" (1984).
 template <communicator Comm>
 class conservation_check {
@@ -123,47 +126,32 @@ public:
         require_no_group("conservation_check::before", where);
         const auto scope = detail::enter_device(*comm_);
         pending_ = {send.count(), element_traits<T>::type, true};
-        enqueue_sketch<T>(stream, send, memory_->input);
+        marked(stream, [&] { enqueue_sketch<T>(stream, source_of<T>(send), memory_->template input<T>()); });
     }
 
     /// Behind the collective: compares, and leaves this rank's verdict in `*out`, memory that the device can write.
     /// `receive`: the whole result, with as many elements as `send` had.
     /// \throws error `invalid_argument` if it does not match the last `before`; those of the communicator.
     template <element T>
-        requires has_all_reduce<std::remove_reference_t<decltype(detail::innermost(std::declval<Comm&>()))>, sketch_sum<T>>
     void after(std::type_identity_t<view<const T>> receive, reduction operation, conservation_result* out,
         stream_ref stream, call_site where = call_site::current())
     {
         constexpr const char* call = "conservation_check::after";
-        require_buffer(receive, "receive", call, where);
-        require_no_group(call, where);
-        if (out == nullptr) fail("out is null", call, where);
-        if (!pending_.is_valid) fail("there was no call of before", call, where);
-        if (pending_.type != element_traits<T>::type || pending_.count != receive.count()) {
-            fail("receive has " + std::to_string(receive.count()) + " elements of " + element_traits<T>::name
-                    + ", but before was given " + std::to_string(pending_.count) + " of " + name(pending_.type),
-                call, where);
-        }
-        const auto scope = detail::enter_device(*comm_);
-        pending_.is_valid = false;
-        using memory = detail::conservation_memory<device>;
-        sketch_sum<T>* const input = memory::template of<T>(memory_->input);
-        const detail::sketch_source<T> source = source_of<T>(receive);
-        const auto judge = judge_conservation<T>(input, memory::template of<T>(memory_->result), options_.sketch.bins,
-            source.rows(), operation, options_.order, comm_->size(), options_.sigmas);
-        if (!judge.can_check) {
-            // Of all ranks or none: nothing needs to be sent.
-            device::fill(stream, view<conservation_result>(out, 1), {0, judge.limit, 0, false, true}, where);
-            return;
-        }
-        marked(stream, [&] {
-            const view<sketch_sum<T>> inputs(input, sketch_numbers<T>(options_.sketch));
-            detail::innermost(*comm_).all_reduce(
-                view<const sketch_sum<T>>(inputs), inputs, reduction::sum, stream, where);
-            detail::enqueue_sketch<device>(stream, source, memory::template of<T>(memory_->result),
-                memory::template of<T>(memory_->scratch));
-            device::reduce(stream, judge, options_.sketch.bins, out, memory_->reduces);
-        });
+        require_fit<T>(receive, receive.count(), out, call, where);
+        judge<T>(source_of<T>(receive), receive.count(), 1, operation, out, stream, where);
+    }
+
+    /// The same behind a reduce-scatter, of which `receive` is this rank's part. The sketches of all parts are added,
+    /// in the same message: all ranks get the same verdict, and whose part it was is not told.
+    template <element T>
+    void after_reduce_scatter(std::type_identity_t<view<const T>> receive, reduction operation,
+        conservation_result* out, stream_ref stream, call_site where = call_site::current())
+    {
+        constexpr const char* call = "conservation_check::after_reduce_scatter";
+        const std::uint64_t count = receive.count() * static_cast<std::uint64_t>(comm_->size());
+        require_fit<T>(receive, count, out, call, where);
+        const std::uint64_t first = receive.count() * static_cast<std::uint64_t>(comm_->rank());
+        judge<T>(source_of<T>(receive, first), count, 2, operation, out, stream, where);
     }
 
 private:
@@ -174,17 +162,39 @@ private:
     };
 
     template <element T>
-    detail::sketch_source<T> source_of(view<const T> data) const noexcept
+    detail::sketch_source<T> source_of(view<const T> data, std::uint64_t first = 0) const noexcept
     {
-        return {data, 0, options_.sketch.bins, options_.sketch.seed};
+        return {data, first, options_.sketch.bins, options_.sketch.seed};
     }
     template <element T>
-    void enqueue_sketch(stream_ref stream, view<const T> data, const typename device::template buffer<double>& to)
+    void enqueue_sketch(stream_ref stream, const detail::sketch_source<T>& source, sketch_sum<T>* to)
     {
-        using memory = detail::conservation_memory<device>;
+        detail::enqueue_sketch<device>(stream, source, to, reinterpret_cast<sketch_sum<T>*>(memory_->scratch.data()));
+    }
+
+    /// `result`: a whole result, or this rank's part of one of `count` elements. `added_up`: sketches, of the inputs
+    /// and of the result, that are still to be added over the ranks.
+    template <element T>
+    void judge(const detail::sketch_source<T>& result, std::uint64_t count, std::uint64_t added_up,
+        reduction operation, conservation_result* out, stream_ref stream, call_site where)
+    {
+        const std::uint32_t bins = options_.sketch.bins;
+        pending_.is_valid = false;
+        const auto scope = detail::enter_device(*comm_);
+        sketch_sum<T>* const of_input = memory_->template input<T>();
+        sketch_sum<T>* const of_result = memory_->template result<T>(bins);
+        const auto judge = judge_conservation<T>(of_input, of_result, bins, (count + bins - 1) / bins, operation,
+            options_.order, comm_->size(), options_.sigmas);
         marked(stream, [&] {
-            detail::enqueue_sketch<device>(
-                stream, source_of<T>(data), memory::template of<T>(to), memory::template of<T>(memory_->scratch));
+            if (!judge.can_check) {
+                // Of all ranks or none: nothing needs to be sent.
+                device::fill(stream, view<conservation_result>(out, 1), {0, judge.limit, 0, false, true}, where);
+                return;
+            }
+            enqueue_sketch<T>(stream, result, of_result);
+            const view<sketch_sum<T>> sums(of_input, added_up * sketch_numbers<T>(options_.sketch));
+            detail::innermost(*comm_).all_reduce(view<const sketch_sum<T>>(sums), sums, reduction::sum, stream, where);
+            device::reduce(stream, judge, bins, out, memory_->reduces);
         });
     }
 
@@ -205,6 +215,19 @@ private:
             fail(argument + (" is null with count " + std::to_string(buffer.count())), call, where);
         if (!buffer.aligned())
             fail(argument + (" is not aligned to " + std::to_string(alignof(T)) + " bytes"), call, where);
+    }
+    template <element T>
+    void require_fit(view<const T> receive, std::uint64_t count, const conservation_result* out, const char* call,
+        call_site where) const
+    {
+        require_buffer(receive, "receive", call, where);
+        require_no_group(call, where);
+        if (out == nullptr) fail("out is null", call, where);
+        if (!pending_.is_valid) fail("there was no call of before", call, where);
+        if (pending_.type == element_traits<T>::type && pending_.count == count) return;
+        fail("receive has " + std::to_string(receive.count()) + " elements of " + element_traits<T>::name
+                + ", but before was given " + std::to_string(pending_.count) + " of " + name(pending_.type),
+            call, where);
     }
     void require_no_group(const char* call, call_site where) const
     {
