@@ -128,6 +128,7 @@ struct suspect {
     double statistic = 0; ///< what was measured: a score, or a count for exact checks
     double threshold = 0; ///< what it was compared with; 0 for exact checks
     std::uint64_t index = no_index; ///< first bad element where one is known
+    bool by_history = false; ///< statistical: the score is that of the rank against its own past, not the other ranks
 };
 
 /// The calls of a communicator in which all ranks take part. (`barrier` and `split` move no data: they

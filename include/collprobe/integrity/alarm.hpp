@@ -186,7 +186,7 @@ private:
         const int strikes = records_.strike(what, found.rank);
         const int needed = strikes_needed(what, found.rank);
         const bool strong = options_.strong_alone && all_finite && needed == options_.strikes
-            && detail::absolute(found.statistic) >= strong_ * found.threshold;
+            && detail::absolute(found.statistic) >= (found.by_history ? detail::strong_history : strong_) * found.threshold;
         if (strikes < needed && !strong) return;
         raise(step, found, detail::place_of(found, damage::none), strikes, strikes < needed ? strong_rate() : stated_);
     }
@@ -205,7 +205,7 @@ private:
         next.action = out ? advice::quarantine : detail::first_advice(found.what, found.rank >= 0);
         raised_.add(next, found.rank);
     }
-    /// So that the rate that was stated holds, for each check, at the rate of strikes that is seen.
+    /// So that the rate that was stated holds, over three checks, at the rate of strikes that is seen.
     int strikes_needed(int what, int rank) const noexcept
     {
         int needed = options_.strikes;
@@ -213,7 +213,7 @@ private:
         const double expected = options_.suspects_per_step / ranks_;
         const double seen = records_.rate_of_others(what, rank, expected);
         if (!(seen > expected)) return needed;
-        while (needed < options_.window && ranks_ * detail::strike_rate(seen, needed, options_.window) > stated_) ++needed;
+        while (needed < options_.window && 3 * ranks_ * detail::strike_rate(seen, needed, options_.window) > stated_) ++needed;
         return needed;
     }
 

@@ -64,11 +64,13 @@ constexpr advice first_advice(check what, bool named) noexcept
 /// Whether a rank that this names again and again is to be taken out. (Equal data do not tell whose they are.)
 constexpr bool is_blame(check what) noexcept { return what != check::duplicate && what != check::sum_differs; }
 
-/// By what a score must exceed its threshold to be 1000 times rarer than the threshold is, or more: for the scores
-/// over n ranks as the cut-offs have it, and for Student's t of at least 31 degrees a factor of 2 does.
+/// By what Student's t of at least 31 degrees must exceed a threshold of 5 or more to be 1000 times rarer than the
+/// threshold is: its tail falls by 1e6 there.
+inline constexpr double strong_history = 2;
+/// The same of a score over n ranks, as the cut-offs have it.
 inline double strong_excess(int ranks, double p) noexcept
 {
-    if (ranks < 3) return 2;
+    if (ranks < 3) return strong_history;
     const double ratio = outlier_cutoff(ranks, p * 1e-3) / outlier_cutoff(ranks, p);
     return ratio > 2 ? ratio : 2;
 }

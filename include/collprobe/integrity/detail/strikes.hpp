@@ -55,14 +55,14 @@ public:
     }
     /// How often a step strikes one rank, as the other ranks have it: so neither can a faulty rank raise the bar for
     /// itself, nor does a metric with heavier tails than were assumed go unnoticed. `expected` is the rate that was
-    /// assumed; it counts as two strikes that were seen at that rate.
+    /// assumed; it counts as half a strike that was seen at that rate.
     double rate_of_others(int check, int rank, double expected) const noexcept
     {
         if (ranks_ < 3 || rank < 0) return expected;
         const std::uint32_t own = key_of(check, rank).events;
         const double others = totals_[static_cast<std::size_t>(check)] - own;
         const double seen = static_cast<double>(counted_) * (ranks_ - 1);
-        const double rate = (others + 2) / (seen + 2 / expected);
+        const double rate = (others + 0.5) / (seen + 0.5 / expected);
         return rate > expected ? rate : expected;
     }
     void clear() noexcept

@@ -18,6 +18,31 @@
 
 namespace collprobe::detail {
 
+/// What a verdict of the detector says in a record.
+inline void append_suspects(
+    const outlier_verdict& verdict, int ranks, check what, int bucket, std::vector<suspect>& out)
+{
+    for (const outlier& found : verdict.suspects()) {
+        // The stronger evidence: the score over the ranks, or the one over the rank's own past.
+        const bool by_history = found.needed_history
+            || (found.history_cutoff > 0
+                && absolute(found.history_score) * found.cutoff > found.score * found.history_cutoff);
+        out.push_back({.rank = found.rank,
+            .bucket = bucket,
+            .what = what,
+            .statistic = by_history ? found.history_score : found.score,
+            .threshold = by_history ? found.history_cutoff : found.cutoff,
+            .by_history = by_history});
+    }
+    if (!verdict.detected || verdict.count != 0) return;
+    // Two ranks, or too many to be told from the others: something is wrong, and nobody is named.
+    out.push_back({.bucket = bucket,
+        .what = what,
+        .statistic = verdict.score,
+        .threshold = verdict.cutoff,
+        .by_history = ranks == 2});
+}
+
 /// Turns the messages of a step into the record that all ranks agree on. Every rank runs the same
 /// arithmetic on the same bytes in the same order of steps, so no rank's opinion is special.
 /// Allocates only when a step has more buckets than any before it. One for `summary` judges no tables, so it has
@@ -361,21 +386,7 @@ private:
     void judge_statistically(
         std::size_t test, view<const double> values, check what, int bucket, step_record& out)
     {
-        const outlier_verdict verdict = detector_.judge(static_cast<int>(test), values);
-        for (const outlier& found : verdict.suspects()) {
-            // The evidence that decided: the score over ranks, or the one over the rank's own past.
-            const bool by_history = found.needed_history;
-            out.suspects.push_back({.rank = found.rank,
-                .bucket = bucket,
-                .what = what,
-                .statistic = by_history ? found.history_score : found.score,
-                .threshold = by_history ? found.history_cutoff : found.cutoff});
-        }
-        if (verdict.detected && verdict.count == 0) {
-            // Two ranks, or too many to be told from the others: something is wrong, and nobody is named.
-            out.suspects.push_back(
-                {.bucket = bucket, .what = what, .statistic = verdict.score, .threshold = verdict.cutoff});
-        }
+        append_suspects(detector_.judge(static_cast<int>(test), values), ranks_, what, bucket, out.suspects);
     }
 
     static double total(view<const double> values) noexcept

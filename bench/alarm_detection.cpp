@@ -1,0 +1,293 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+/// Disturbs the gradient of one rank and compares who notices, who names it and when: the library's alarms and each
+/// published rule. Prints markdown tables: see bench/results/alarms.md.
+///
+///     alarm_detection [--runs N] [--seed N] [--ranks N]
+///
+/// A run has 2000 steps; the fault begins at step 1000. A rank's gradient is g_r = G + e_r: 512 elements in 4 buckets, |G|
+/// falls from 5 to 1 within a thousand steps and turns slowly; e_r has the standard deviations i^(-1/2), so that norms scatter
+/// as widely as real ones do, and |e|^2 is the noise scale times |G|^2. Each rank has its own Adam, for the rule that looks at
+/// updates. Everything that the alarms see goes through the library's own judge of messages.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <collprobe/integrity/alarm.hpp>
+#include <collprobe/integrity/baseline_rules.hpp>
+#include <collprobe/probe/detail/step_judge.hpp>
+
+#include "bench/random.hpp"
+
+namespace {
+
+using namespace collprobe;
+
+constexpr std::size_t elements = 512;
+constexpr std::size_t buckets = 4;
+constexpr std::size_t part = elements / buckets;
+constexpr std::uint64_t steps = 2000;
+constexpr std::uint64_t onset = 1000;
+constexpr std::uint64_t settled = 300; // from here on alarms count as false ones
+
+enum class fault_kind { none, noise, scale, result_noise };
+struct fault {
+    const char* name;
+    fault_kind kind;
+    double size;
+    std::uint64_t burst, period; // the first `burst` of every `period` steps
+};
+constexpr fault faults[] = {
+    {"noise of 5 %, each step", fault_kind::noise, 0.05, 1, 1},
+    {"noise of 5 %, 5 steps of 100", fault_kind::noise, 0.05, 5, 100},
+    {"times 1.05, each step", fault_kind::scale, 1.05, 1, 1},
+    {"times 1.05, 5 steps of 100", fault_kind::scale, 1.05, 5, 100},
+    {"noise of 100 %, 5 steps of 100", fault_kind::noise, 1, 5, 100},
+    {"times 2, 5 steps of 100", fault_kind::scale, 2, 5, 100},
+    {"times 2, one step", fault_kind::scale, 2, 1, steps},
+    {"times 100, one step", fault_kind::scale, 100, 1, steps},
+    {"result: noise of 5 %, one step", fault_kind::result_noise, 0.05, 1, steps},
+};
+
+using vector = std::vector<double>;
+
+double dot(const double* a, const double* b, std::size_t count)
+{
+    double sum = 0;
+    for (std::size_t i = 0; i < count; ++i) sum += a[i] * b[i];
+    return sum;
+}
+
+/// Adds noise of `size` times the norm of `g`, at right angles to it.
+void disturb(double* g, double size, random_numbers& random)
+{
+    vector noise(elements);
+    for (double& x : noise) x = random.normal();
+    const double along = dot(noise.data(), g, elements) / dot(g, g, elements);
+    for (std::size_t i = 0; i < elements; ++i) noise[i] -= along * g[i];
+    const double scale = size * std::sqrt(dot(g, g, elements) / dot(noise.data(), noise.data(), elements));
+    for (std::size_t i = 0; i < elements; ++i) g[i] += scale * noise[i];
+}
+
+/// The ranks' training, as far as the rules see it.
+class training {
+public:
+    training(int ranks, double noise_scale, std::uint64_t seed)
+        : n_(static_cast<std::size_t>(ranks)),
+          noise_scale_(noise_scale),
+          random_(seed),
+          shape_(elements),
+          signal_(elements),
+          own_(n_),
+          gradients_(n_ * elements),
+          momentum_(n_ * elements),
+          second_(n_ * elements),
+          result_(elements),
+          message_bytes_(detail::message_layout{}.bytes(buckets)),
+          messages_(n_ * message_bytes_ / 8),
+          calls_(buckets, detail::bucket_call{collective::all_reduce, element_type::float32, reduction::average, part, true, false}),
+          judge_(ranks, 1e-4)
+    {
+        double total = 0;
+        for (std::size_t i = 0; i < elements; ++i) total += 1 / static_cast<double>(i + 1);
+        for (std::size_t i = 0; i < elements; ++i) {
+            // The large ones in all buckets.
+            shape_[(i % buckets) * part + i / buckets] = std::sqrt(noise_scale / total / static_cast<double>(i + 1));
+        }
+        for (double& x : signal_) x = random_.normal() / std::sqrt(static_cast<double>(elements));
+        for (double& x : own_) x = 1 + 0.01 * std::sqrt(noise_scale / 2) * random_.normal();
+        local_norms.resize(n_ * buckets);
+        reduced_norms.resize(n_);
+        update_sizes.resize(n_);
+    }
+
+    void step(std::uint64_t t, const fault& with, std::size_t bad)
+    {
+        const bool faulty = t >= onset && with.kind != fault_kind::none && (t - onset) % with.period < with.burst;
+        const double level = 1 + 4 * std::exp(-static_cast<double>(t) / 300);
+        for (double& x : signal_) x = 0.99 * x + 0.141 * random_.normal() / std::sqrt(static_cast<double>(elements));
+        std::fill(result_.begin(), result_.end(), 0.0);
+        loss = 0;
+        for (std::size_t r = 0; r < n_; ++r) {
+            double* const g = &gradients_[r * elements];
+            for (std::size_t i = 0; i < elements; ++i) g[i] = level * own_[r] * (signal_[i] + shape_[i] * random_.normal());
+            if (faulty && r == bad && with.kind == fault_kind::scale)
+                for (std::size_t i = 0; i < elements; ++i) g[i] *= with.size;
+            if (faulty && r == bad && with.kind == fault_kind::noise) disturb(g, with.size, random_);
+            for (std::size_t i = 0; i < elements; ++i) result_[i] += g[i] / static_cast<double>(n_);
+            update_sizes[r] = update_size(r);
+        }
+        for (std::size_t r = 0; r < n_; ++r) write(t, r, faulty && r == bad && with.kind == fault_kind::result_noise ? with.size : 0);
+        judge_.judge(detail::gathered_step(reinterpret_cast<const unsigned char*>(messages_.data()), static_cast<int>(n_), buckets),
+            calls_, {}, record, call_site::current());
+    }
+
+    vector local_norms;
+    vector reduced_norms;
+    vector update_sizes;
+    double loss = 0;
+    step_record record;
+
+private:
+    double update_size(std::size_t r)
+    {
+        double largest = 0;
+        for (std::size_t b = 0; b < buckets; ++b) {
+            double squares = 0;
+            for (std::size_t i = r * elements + b * part; i < r * elements + (b + 1) * part; ++i) {
+                momentum_[i] = 0.9 * momentum_[i] + 0.1 * gradients_[i];
+                second_[i] = 0.999 * second_[i] + 0.001 * gradients_[i] * gradients_[i];
+                const double update = 1e-3 * momentum_[i] / (std::sqrt(second_[i]) + 1e-8);
+                squares += update * update;
+            }
+            largest = std::max(largest, std::sqrt(squares / static_cast<double>(part)));
+        }
+        return largest;
+    }
+    void write(std::uint64_t t, std::size_t r, double result_noise)
+    {
+        using namespace collprobe::detail;
+        vector received = result_;
+        if (result_noise > 0) disturb(received.data(), result_noise, random_);
+        auto* const message = reinterpret_cast<unsigned char*>(messages_.data()) + r * message_bytes_;
+        // Losses scatter as norms do: 12 % where the noise scale is 2.
+        const double own_loss = (2 + 8 * std::exp(-static_cast<double>(t) / 5000)) * random_.gamma(128 / noise_scale_);
+        loss += own_loss / static_cast<double>(n_);
+        *reinterpret_cast<step_header*>(message) = {t, own_loss, 1, 0, 0};
+        for (std::size_t b = 0; b < buckets; ++b) {
+            const double* const g = &gradients_[r * elements + b * part];
+            const double* const all = &received[b * part];
+            bucket_entry entry{};
+            entry.input.count = part;
+            entry.input.digest = mix64((t * 4096 + r) * 16 + b);
+            entry.input.sum_of_squares = dot(g, g, part);
+            entry.result = {mix64(~(t * 16 + b) ^ (result_noise > 0 ? r + 1 : 0)), dot(all, all, part), dot(g, all, part), 0, 0};
+            message_layout{}.entry(message, b) = entry;
+            local_norms[r * buckets + b] = std::sqrt(entry.input.sum_of_squares);
+        }
+        reduced_norms[r] = std::sqrt(dot(received.data(), received.data(), elements));
+    }
+
+    std::size_t n_;
+    double noise_scale_;
+    random_numbers random_;
+    vector shape_;
+    vector signal_;
+    vector own_;
+    vector gradients_;
+    vector momentum_;
+    vector second_;
+    vector result_;
+    std::uint64_t message_bytes_;
+    std::vector<std::uint64_t> messages_;
+    std::vector<detail::bucket_call> calls_;
+    detail::step_judge judge_;
+};
+
+constexpr const char* rules[] = {"collprobe", "Megatron", "fairseq", "llm.c, z > 5", "Ascend", "Altenbernd", "Altenbernd, abs",
+    "ByteRobust"};
+constexpr std::size_t rule_count = sizeof rules / sizeof rules[0];
+
+struct tally {
+    int detected = 0;
+    int named = 0;
+    std::vector<std::uint64_t> delays;
+    long false_alarms = 0;
+};
+
+/// One run, added to the tallies.
+void run_once(int ranks, double noise_scale, const fault& with, std::uint64_t seed, std::vector<tally>& out)
+{
+    const std::size_t bad = seed % static_cast<std::size_t>(ranks);
+    training run(ranks, noise_scale, seed);
+    alarms own(ranks);
+    baseline::megatron megatron(ranks);
+    baseline::fairseq fairseq;
+    baseline::llm_c llm_c(5);
+    baseline::ascend ascend(ranks, 5000);
+    baseline::altenbernd altenbernd(ranks, 200);
+    baseline::altenbernd altenbernd_abs(ranks, 200, 0.05, true);
+    baseline::byterobust byterobust;
+    bool seen[rule_count] = {};
+    for (std::uint64_t t = 0; t < steps; ++t) {
+        run.step(t, with, bad);
+        baseline::rule_input input;
+        input.ranks = ranks;
+        input.buckets = buckets;
+        input.local_norms = run.local_norms;
+        input.reduced_norms = run.reduced_norms;
+        input.update_sizes = run.update_sizes;
+        input.loss = run.loss;
+        baseline::rule_verdict verdicts[rule_count] = {{}, megatron.judge(input), fairseq.judge(input), llm_c.judge(input),
+            ascend.judge(input), altenbernd.judge(input), altenbernd_abs.judge(input), byterobust.judge(input)};
+        for (const auto& raised : own.judge(run.record)) {
+            // All alarms of the step together: right if they name the one rank and no other.
+            verdicts[0].alarmed = true;
+            for (const int rank : raised.ranks) {
+                if (verdicts[0].named == 0 || rank != verdicts[0].rank) ++verdicts[0].named;
+                verdicts[0].rank = rank;
+            }
+        }
+        for (std::size_t k = 0; k < rule_count; ++k) {
+            if (!verdicts[k].alarmed || t < settled) continue;
+            if (t < onset || with.kind == fault_kind::none) {
+                ++out[k].false_alarms;
+            } else if (!seen[k]) {
+                seen[k] = true;
+                ++out[k].detected;
+                out[k].named += verdicts[k].named == 1 && verdicts[k].rank == static_cast<int>(bad) ? 1 : 0;
+                out[k].delays.push_back(t - onset);
+            }
+        }
+    }
+}
+
+} // namespace
+
+int main(int argc, char** argv)
+{
+    int runs = 40;
+    int ranks = 8;
+    std::uint64_t seed = 20260602;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const std::string option = argv[i];
+        if (option == "--runs") runs = std::max(1, std::atoi(argv[i + 1]));
+        else if (option == "--ranks") ranks = std::max(3, std::atoi(argv[i + 1]));
+        else if (option == "--seed") seed = std::strtoull(argv[i + 1], nullptr, 10);
+    }
+    for (const double noise_scale : {2.0, 0.02, 2e-10}) {
+        std::printf("\nNoise scale %g, %d ranks, %d runs:\n\n| fault |", noise_scale, ranks, runs);
+        for (const char* rule : rules) std::printf(" %s |", rule);
+        std::printf("\n|---|");
+        for (std::size_t k = 0; k < rule_count; ++k) std::printf("---|");
+        std::vector<tally> clean(rule_count);
+        constexpr fault none = {"", fault_kind::none, 0, 1, 1};
+        for (int r = 0; r < runs; ++r) run_once(ranks, noise_scale, none, seed + static_cast<std::uint64_t>(r), clean);
+        std::printf("\n| no fault: false alarms in 1000 steps |");
+        for (const tally& each : clean)
+            std::printf(" %.3g |", 1000.0 * static_cast<double>(each.false_alarms) / static_cast<double>((steps - settled) * static_cast<std::uint64_t>(runs)));
+        for (const fault& each : faults) {
+            std::vector<tally> found(rule_count);
+            for (int r = 0; r < runs; ++r) run_once(ranks, noise_scale, each, seed + 1000 + static_cast<std::uint64_t>(r), found);
+            std::printf("\n| %s |", each.name);
+            for (tally& rule : found) {
+                if (rule.detected == 0) {
+                    std::printf(" - |");
+                    continue;
+                }
+                std::sort(rule.delays.begin(), rule.delays.end());
+                std::printf(" %d %%, %d %%, %llu |", 100 * rule.detected / runs, 100 * rule.named / runs,
+                    static_cast<unsigned long long>(rule.delays[rule.delays.size() / 2]));
+            }
+            std::fflush(stdout);
+        }
+        std::printf("\n");
+    }
+    return 0;
+}
