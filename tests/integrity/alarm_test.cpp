@@ -225,6 +225,22 @@ TEST_CASE("a strong excess alarms alone and how strong depends on the number of 
     CHECK(raised[0].what == check::non_finite);
 }
 
+TEST_CASE("where other ranks were struck unexpectedly often a strong excess must be stronger")
+{
+    suspect past = score(check::cosine, 1, 9.9);
+    past.by_history = true;
+    alarms watch(8);
+    for (std::uint64_t step = 0; step < 40; ++step)
+        watch.judge(record_of(step, 8, {score(check::cosine, 2 + static_cast<int>(step % 6))}));
+    CHECK(watch.judge(record_of(40, 8, {past})).empty());
+    past.statistic = -101;
+    past.rank = 0;
+    const std::vector<raised_alarm> raised = copy(watch.judge(record_of(41, 8, {past})));
+    REQUIRE(raised.size() == 1);
+    CHECK(raised[0].ranks == std::vector<int>{0});
+    CHECK(raised[0].strikes == 1);
+}
+
 TEST_CASE("statistics name a quarter of the ranks and at most ten")
 {
     const struct {

@@ -27,7 +27,7 @@ struct alarm_options {
     /// Alarm at the first strike where it is 1000 times rarer than the threshold asks for.
     bool strong_alone = true;
     /// Where the other ranks are struck more often than `suspects_per_step` has it (a metric with heavy tails), ask for
-    /// as many strikes as the stated rate takes then.
+    /// as many strikes as the stated rate takes then, and a strong excess to be five times as strong.
     bool learn = true;
     int quarantine = 4; ///< strikes in the window after which the advice is to take a rank out
     int sketch_bins = 4096; ///< of the check of sums
@@ -185,8 +185,10 @@ private:
         const int what = static_cast<int>(found.what);
         const int strikes = records_.strike(what, found.rank);
         const int needed = strikes_needed(what, found.rank);
-        const bool strong = options_.strong_alone && all_finite && needed == options_.strikes
-            && detail::absolute(found.statistic) >= (found.by_history ? detail::strong_history : strong_) * found.threshold;
+        double excess = found.by_history ? detail::strong_history : strong_;
+        if (needed > options_.strikes) excess *= detail::strong_heavy;
+        const bool strong = options_.strong_alone && all_finite
+            && detail::absolute(found.statistic) >= excess * found.threshold;
         if (strikes < needed && !strong) return;
         raise(step, found, detail::place_of(found, damage::none), strikes, strikes < needed ? strong_rate() : stated_);
     }

@@ -75,6 +75,9 @@ inline double strong_excess(int ranks, double p) noexcept
     return ratio > 2 ? ratio : 2;
 }
 
+/// How much stronger where the tails are heavy: Student's t of 5 degrees exceeds 10 t 1e-5 times as often as t.
+inline constexpr double strong_heavy = 5;
+
 /// How many of the `bins` of a healthy sketch exceed `sigmas`, were its residuals Gaussian.
 inline double sketch_rate(double sigmas, int bins) noexcept
 {

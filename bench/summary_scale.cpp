@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+/// What a step's report costs at up to 100,000 ranks: bytes and messages by the layout that is sent, host time by doing it
+/// with made-up records. No network: see bench/results/scale.md.
+///
+///     summary_scale [--buckets N] [--gather N]
+///
+/// `--gather` is the largest number of ranks whose tables are judged, too (default 8192: 100 bytes and 130 doubles of
+/// history for each rank and bucket).
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include <collprobe/integrity/alarm.hpp>
+#include <collprobe/probe/detail/step_judge.hpp>
+
+#include "bench/summary_simulation.hpp"
+
+namespace {
+
+using namespace collprobe;
+
+/// CPU time of a call in microseconds: other work on the machine does not count.
+template <class Call>
+double microseconds(int repetitions, const Call& call)
+{
+    const std::clock_t begin = std::clock();
+    for (int i = 0; i < repetitions; ++i) call(i);
+    return 1e6 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC / repetitions;
+}
+
+/// ceil(log2 n)
+int levels(int ranks)
+{
+    int result = 0;
+    while ((1L << result) < ranks) ++result;
+    return result;
+}
+
+struct host_times {
+    double pack = 0; // one rank's contribution
+    double judge = 0; // from what the all-reduces gave to the record
+    double alarm = 0; // from the record, with one suspect, to the alarms
+};
+
+host_times summary_times(int ranks, std::uint64_t buckets)
+{
+    summary_simulation::combined_step combined(ranks, buckets);
+    detail::step_judge judge(ranks, 1e-4, report_mode::summary);
+    summary_simulation::rank_values values{0, std::vector<double>(buckets), {}, 42};
+    step_record record;
+    for (std::uint64_t step = 0; step < 2; ++step) { // the second has references
+        double sum = 0;
+        combined.begin();
+        for (int rank = 0; rank < ranks; ++rank) {
+            summary_simulation::make_up(step, rank, values);
+            values.nonfinite.clear();
+            if (rank == ranks - 1) values.nonfinite.assign(buckets, 1);
+            sum += values.loss - 2;
+            combined.pack(summary_simulation::message_of(step, values), rank);
+            combined.combine();
+        }
+        combined.judge(judge, ranks, record);
+        if (record.suspects.size() != buckets || record.suspects[0].rank != ranks - 1) std::exit(1);
+        const double mean = 2 + sum / ranks;
+        if (!(std::fabs(record.loss.mean - mean) <= 1e-12 * mean)) std::exit(1);
+    }
+    host_times times;
+    const std::vector<std::uint64_t> message = summary_simulation::message_of(3, values);
+    times.pack = microseconds(5000, [&](int) { combined.pack(message, 5 % ranks); });
+    times.judge = microseconds(5000, [&](int) { combined.judge(judge, ranks, record); });
+    alarms watch(ranks);
+    times.alarm = microseconds(5000, [&](int i) {
+        record.step = static_cast<std::uint64_t>(i);
+        if (watch.judge(record).empty()) std::exit(1);
+    });
+    return times;
+}
+
+/// Of a step in gather mode, judged by each rank.
+double gather_time(int ranks, std::uint64_t buckets)
+{
+    detail::step_judge judge(ranks, 1e-4);
+    const std::uint64_t words = detail::message_layout{}.bytes(buckets) / 8;
+    std::vector<std::uint64_t> all(words * static_cast<std::uint64_t>(ranks));
+    const std::vector<detail::bucket_call> calls(
+        buckets, {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, false});
+    summary_simulation::rank_values values{0, std::vector<double>(buckets), {}, 42};
+    step_record record;
+    std::vector<double> times;
+    for (std::uint64_t step = 0; step < 5; ++step) {
+        for (int rank = 0; rank < ranks; ++rank) {
+            summary_simulation::make_up(step, rank, values);
+            const std::vector<std::uint64_t> message = summary_simulation::message_of(step, values);
+            std::copy(message.begin(), message.end(), all.begin() + static_cast<std::ptrdiff_t>(words) * rank);
+        }
+        times.push_back(microseconds(1, [&](int) {
+            judge.judge(detail::gathered_step(reinterpret_cast<const unsigned char*>(all.data()), ranks, buckets), calls, {},
+                record, call_site::current());
+        }));
+    }
+    std::sort(times.begin(), times.end());
+    return times[2];
+}
+
+std::string bytes(double count)
+{
+    char text[32];
+    if (count < 10000) std::snprintf(text, sizeof text, "%.0f", count);
+    else if (count < 1e6) std::snprintf(text, sizeof text, "%.1f K", count / 1024);
+    else std::snprintf(text, sizeof text, "%.1f M", count / 1024 / 1024);
+    return text;
+}
+
+} // namespace
+
+int main(int argc, char** argv)
+{
+    std::uint64_t buckets = 76;
+    int most_gathered = 8192;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const std::string option = argv[i];
+        if (option == "--buckets") buckets = std::strtoull(argv[i + 1], nullptr, 10);
+        else if (option == "--gather") most_gathered = std::atoi(argv[i + 1]);
+    }
+    std::printf("%llu buckets:\n\n", static_cast<unsigned long long>(buckets));
+    std::printf("| ranks | summary: payload (B) | sent by a rank (B) | rounds | pack (us) | judge (us) | alarms (us) | "
+                "gather: received (B) | rounds | judge (us) |\n|---|---|---|---|---|---|---|---|---|---|\n");
+    for (const int ranks : {2, 8, 64, 1024, 8192, 65536, 100000}) {
+        summary_simulation::combined_step layout(ranks, buckets);
+        const double payload = static_cast<double>(layout.sums_bytes() + layout.keys_bytes());
+        const host_times times = summary_times(ranks, buckets);
+        const double gathered = static_cast<double>(detail::message_layout{}.bytes(buckets)) * (ranks - 1);
+        std::printf("| %d | %s | %s | %d | %.2f | %.1f | %.2f | %s | %d | ", ranks, bytes(payload).c_str(),
+            bytes(2 * payload * (ranks - 1) / ranks).c_str(), 2 * 2 * levels(ranks), times.pack, times.judge, times.alarm,
+            bytes(gathered).c_str(), levels(ranks));
+        if (ranks <= most_gathered) std::printf("%.0f |\n", gather_time(ranks, buckets));
+        else std::printf("- |\n");
+        std::fflush(stdout);
+    }
+    return 0;
+}
