@@ -43,6 +43,14 @@ public:
         apply(receive, on);
     }
     template <element T>
+        requires has_reduce_scatter<Comm, T>
+    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
+        call_site where = call_site::current())
+    {
+        base_type::reduce_scatter(send, receive, operation, on, where);
+        apply(receive, on);
+    }
+    template <element T>
         requires has_all_gather<Comm, T>
     void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
         call_site where = call_site::current())
@@ -252,6 +260,29 @@ TEST_CASE("all-gathers and broadcasts that deliver other bits to a rank name it"
     for (const bucket_audit& bucket : all.at(0).buckets) {
         CHECK(bucket.where == damage::broadcast);
         CHECK(bucket.culprits == std::vector<int>{2});
+    }
+}
+
+TEST_CASE("a reduce-scatter is checked over all its parts, and nobody is named")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const float by : {0.0f, 0.5f}) {
+            const auto all = audits(
+                4, 1, {.mode = mode}, [=](int rank, view<float> part) { if (rank == 2) part[99] += by; },
+                [](auto& comm, host::stream& stream, std::uint64_t) {
+                    const std::vector<float> own = gradient<float>(comm.rank(), 4000);
+                    std::vector<float> part(1000);
+                    comm.reduce_scatter(view<const float>(own), view(part), reduction::average, stream);
+                    stream.synchronize(30'000);
+                });
+            const bucket_audit& found = all.at(0).buckets.at(0);
+            CHECK(found.call == collective::reduce_scatter);
+            CHECK(found.sum_checked);
+            CHECK(found.agree);
+            CHECK(found.conserved == (by == 0));
+            CHECK(found.where == (by == 0 ? damage::none : damage::unknown));
+            CHECK(all[0].suspects.size() == (by == 0 ? 0 : 1));
+        }
     }
 }
 

@@ -43,7 +43,7 @@ struct audit_options {
 ///     for (step_audit audit; comm.poll(audit);) alarms.judge(audit);
 ///
 /// It satisfies the communicator concept. What is checked: all-reduce (agreement; `conservation_check` of sums and
-/// averages), all-gather (`gather_check`; agreement in a `summary`), broadcast (agreement). Other calls are forwarded. Stack it beneath `probed`, which looks at
+/// averages), reduce-scatter (the sum, over all parts), all-gather (`gather_check`; agreement in a `summary`), broadcast (agreement). Other calls are forwarded. Stack it beneath `probed`, which looks at
 /// inputs: together they tell damage of the input from that of the reduction and of its way back. Its own messages go
 /// through the innermost communicator.
 ///
@@ -114,6 +114,16 @@ public:
     {
         around<T>({.call = collective::all_reduce, .type = element_traits<T>::type, .count = send.count()}, send,
             receive, operation, stream, where, [&] { comm_.all_reduce(send, receive, operation, stream, where); });
+    }
+
+    template <element T>
+        requires has_reduce_scatter<Comm, T>
+    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, call_site where = call_site::current())
+    {
+        around<T>({.call = collective::reduce_scatter, .type = element_traits<T>::type, .count = send.count()}, send,
+            receive, operation, stream, where,
+            [&] { comm_.reduce_scatter(send, receive, operation, stream, where); });
     }
 
     template <element T>
@@ -283,9 +293,13 @@ private:
                 shards_.template after<T>(view<const T>(result), gathered, stream, where);
                 return;
             }
+            if (!call.is_replicated()) {
+                if (sum) sums_.template after_reduce_scatter<T>(result, operation, &entry.sum, stream, where);
+                return;
+            }
             device::reduce(
                 stream, digest_reducer<T>{view<const T>(result)}, result.count(), &entry.digest, memory_->workspace);
-            if (sum) sums_.template after<T>(view<const T>(result), operation, &entry.sum, stream, where);
+            if (sum) sums_.template after<T>(result, operation, &entry.sum, stream, where);
         });
     }
 
@@ -366,6 +380,12 @@ private:
         return bucket;
     }
 
+    /// Of parts that each rank has for itself it cannot be told whether the sum was wrong or what became of it.
+    static void leave_open(bucket_audit& bucket) noexcept
+    {
+        if (bucket.call == collective::reduce_scatter && bucket.where == damage::reduce) bucket.where = damage::unknown;
+    }
+
     void judge_all_ranks(const slot& finished, step_audit& out)
     {
         const std::uint64_t bytes = detail::audit_bytes(finished.buckets);
@@ -389,8 +409,9 @@ private:
             for (std::size_t r = 0; r < words_.size(); ++r) {
                 words_[r] = reinterpret_cast<const detail::audit_entry*>(message(r) + sizeof(detail::audit_header))[b];
             }
-            judge_.judge(
-                view<const detail::audit_entry>(words_), static_cast<int>(b), describe(finished, b, out), out);
+            bucket_audit& bucket = describe(finished, b, out);
+            judge_.judge(view<const detail::audit_entry>(words_), static_cast<int>(b), bucket, out);
+            leave_open(bucket);
         }
     }
 
@@ -405,7 +426,9 @@ private:
         }
         for (std::uint64_t b = 0; b < finished.buckets; ++b) {
             const auto& of = *reinterpret_cast<const detail::audit_keys*>(keys + detail::audit_key_count(b));
-            detail::judge_audit_keys(of, static_cast<int>(b), describe(finished, b, out), out);
+            bucket_audit& bucket = describe(finished, b, out);
+            detail::judge_audit_keys(of, static_cast<int>(b), bucket, out);
+            leave_open(bucket);
         }
     }
 

@@ -83,6 +83,9 @@ struct audited_call {
     element_type type = element_type::float32;
     std::uint64_t count = 0;
     bool by_shards = false; ///< judged by a `gather_verdict`
+
+    /// Whether all ranks should receive the same.
+    bool is_replicated() const noexcept { return call != collective::reduce_scatter; }
 };
 
 /// What the summary of a bucket tells: whether, not who. A residual is in units of its limit then.
