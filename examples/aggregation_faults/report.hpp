@@ -168,7 +168,7 @@ inline std::string accuracy_table(const std::vector<run_result>& runs, const opt
     collprobe::report::text_table rows;
     rows.row(std::to_string(ranks) + " ranks: test accuracy, %; sigma2 =");
     headings(rows, "", given.sigma2);
-    const bool beside = ranks == 4 || ranks == 32;
+    const bool beside = (ranks == 4 || ranks == 32) && !(given.burst > 0);
     if (beside) headings(rows, "paper: ", given.sigma2);
     for (const run_plan& plan : rows_of(runs, ranks)) {
         rows.row(label(plan));
