@@ -4,7 +4,7 @@
 /// Disturbs the gradient of one rank and compares who notices, who names it and when: the library's alarms and each
 /// published rule. Prints markdown tables: see bench/results/alarms.md.
 ///
-///     alarm_detection [--runs N] [--seed N] [--ranks N]
+///     alarm_detection [--runs N] [--seed N] [--ranks N] [--noise-scale X]
 ///
 /// A run has 2000 steps; the fault begins at step 1000. A rank's gradient is g_r = G + e_r: 512 elements in 4 buckets, |G|
 /// falls from 5 to 1 within a thousand steps and turns slowly; e_r has the standard deviations i^(-1/2), so that norms scatter
@@ -255,13 +255,15 @@ int main(int argc, char** argv)
     int runs = 40;
     int ranks = 8;
     std::uint64_t seed = 20260602;
+    std::vector<double> noise_scales{2, 0.02, 2e-10};
     for (int i = 1; i + 1 < argc; i += 2) {
         const std::string option = argv[i];
         if (option == "--runs") runs = std::max(1, std::atoi(argv[i + 1]));
         else if (option == "--ranks") ranks = std::max(3, std::atoi(argv[i + 1]));
+        else if (option == "--noise-scale") noise_scales = {std::atof(argv[i + 1])};
         else if (option == "--seed") seed = std::strtoull(argv[i + 1], nullptr, 10);
     }
-    for (const double noise_scale : {2.0, 0.02, 2e-10}) {
+    for (const double noise_scale : noise_scales) {
         std::printf("\nNoise scale %g, %d ranks, %d runs:\n\n| fault |", noise_scale, ranks, runs);
         for (const char* rule : rules) std::printf(" %s |", rule);
         std::printf("\n|---|");

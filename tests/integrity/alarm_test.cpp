@@ -196,7 +196,7 @@ TEST_CASE("a strong excess alarms alone and how strong depends on the number of 
     const struct {
         int ranks;
         double factor;
-    } cases[] = {{3, 1000}, {4, std::sqrt(1000.0)}, {6, 10}, {1024, 2}};
+    } cases[] = {{3, 1000}, {4, std::sqrt(1000.0)}, {6, 10}, {1024, 4}};
     for (const auto& each : cases) {
         CAPTURE(each.ranks);
         const bool few = each.ranks < 10;
@@ -209,11 +209,11 @@ TEST_CASE("a strong excess alarms alone and how strong depends on the number of 
         CHECK(raised[0].strikes == 1);
         CHECK(raised[0].false_alarms_per_step == doctest::Approx(1e-7));
         CHECK(raised[0].action == advice::recheck);
-        // Against its own past, for any number of ranks: twice the threshold.
-        suspect past = score(check::cosine, 1, 2.01);
+        // Against its own past, for any number of ranks: four times the threshold.
+        suspect past = score(check::cosine, 1, 4.01);
         past.by_history = true;
         CHECK(alarms(each.ranks).judge(record_of(1, each.ranks, {past})).size() == 1);
-        past.statistic = 19.9;
+        past.statistic = 39.9;
         CHECK(alarms(each.ranks).judge(record_of(1, each.ranks, {past})).empty());
         alarms never(each.ranks, {.strong_alone = false});
         CHECK(never.judge(record_of(1, each.ranks, {score(check::cosine, 1, 1e9)})).empty());

@@ -27,7 +27,7 @@ struct alarm_options {
     /// Alarm at the first strike where it is 1000 times rarer than the threshold asks for.
     bool strong_alone = true;
     /// Where the other ranks are struck more often than `suspects_per_step` has it (a metric with heavy tails), ask for
-    /// as many strikes as the stated rate takes then, and a strong excess to be five times as strong.
+    /// as many strikes as the stated rate takes then, and a strong excess to be 2.5 times as strong.
     bool learn = true;
     int quarantine = 4; ///< strikes in the window after which the advice is to take a rank out
     int sketch_bins = 4096; ///< of the check of sums

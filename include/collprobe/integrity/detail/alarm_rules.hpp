@@ -64,19 +64,18 @@ constexpr advice first_advice(check what, bool named) noexcept
 /// Whether a rank that this names again and again is to be taken out. (Equal data do not tell whose they are.)
 constexpr bool is_blame(check what) noexcept { return what != check::duplicate && what != check::sum_differs; }
 
-/// By what Student's t of at least 31 degrees must exceed a threshold of 5 or more to be 1000 times rarer than the
-/// threshold is: its tail falls by 1e6 there.
-inline constexpr double strong_history = 2;
-/// The same of a score over n ranks, as the cut-offs have it.
+/// By what a score against a rank's own past must exceed its threshold to be 1000 times rarer than the threshold is, even if
+/// it has the tails of Student's t of 5 degrees.
+inline constexpr double strong_history = 4;
+/// The same of a score over n ranks: with few ranks its own tail is heavier.
 inline double strong_excess(int ranks, double p) noexcept
 {
     if (ranks < 3) return strong_history;
     const double ratio = outlier_cutoff(ranks, p * 1e-3) / outlier_cutoff(ranks, p);
-    return ratio > 2 ? ratio : 2;
+    return ratio > strong_history ? ratio : strong_history;
 }
-
-/// How much stronger where the tails are heavy: Student's t of 5 degrees exceeds 10 t 1e-5 times as often as t.
-inline constexpr double strong_heavy = 5;
+/// How much stronger where suspects are more frequent than was assumed: again 100 times rarer with such tails.
+inline constexpr double strong_heavy = 2.5;
 
 /// How many of the `bins` of a healthy sketch exceed `sigmas`, were its residuals Gaussian.
 inline double sketch_rate(double sigmas, int bins) noexcept
