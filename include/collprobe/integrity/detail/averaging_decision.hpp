@@ -53,7 +53,7 @@ struct averaging_sums {
 struct averaging_decision {
     std::uint64_t interval;
     double variance; ///< sigma^2
-    double ratio; ///< of gradient and noise
+    double ratio; ///< that the rule makes it from
 };
 
 /// This rank's terms. A body for `for_each` with one index.
