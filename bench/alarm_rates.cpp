@@ -4,7 +4,7 @@
 /// Measures how often healthy steps alarm, against what is stated, and prints a markdown table: see
 /// bench/results/alarms.md.
 ///
-///     alarm_rates [--steps N] [--seed N] [--ranks n,n,...]
+///     alarm_rates [--steps N] [--seed N] [--ranks n,n,...] [--scatter NAME]
 ///
 /// A step has a loss, a cosine and the norms of four buckets per rank. Levels are common to all ranks and move from
 /// step to step as in training: a loss that decays, norms that fall from their start, both with correlated fluctuations;
@@ -14,6 +14,7 @@
 ///     lognormal   sigma 0.5, losses and norms; cosines as t5
 /// Every value goes the way it goes in the library: `near_gaussian_*`, `fisher_z`, `outlier_detector`, `alarms`.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -126,12 +127,15 @@ int main(int argc, char** argv)
     long steps = 100000;
     std::uint64_t seed = 20260601;
     std::vector<int> sizes{4, 8, 16, 64, 1024};
+    std::string only;
     for (int i = 1; i < argc; ++i) {
         const std::string option = argv[i];
         if (option == "--steps" && i + 1 < argc) {
             steps = std::atol(argv[++i]);
         } else if (option == "--seed" && i + 1 < argc) {
             seed = std::strtoull(argv[++i], nullptr, 10);
+        } else if (option == "--scatter" && i + 1 < argc) {
+            only = argv[++i];
         } else if (option == "--ranks" && i + 1 < argc) {
             sizes.clear();
             for (const char* text = argv[++i]; text != nullptr; text = std::strchr(text, ',')) {
@@ -139,7 +143,7 @@ int main(int argc, char** argv)
                 sizes.push_back(std::max(2, std::atoi(text)));
             }
         } else {
-            std::fprintf(stderr, "usage: alarm_rates [--steps N] [--seed N] [--ranks n,n,...]\n");
+            std::fprintf(stderr, "usage: alarm_rates [--steps N] [--seed N] [--ranks n,n,...] [--scatter NAME]\n");
             return 2;
         }
     }
@@ -147,6 +151,7 @@ int main(int argc, char** argv)
     std::printf("| scatter | ranks | p stated | steps with a suspect | alarms stated, at most | alarms | without learning |\n");
     std::printf("|---|---|---|---|---|---|---|\n");
     for (const family scatter : {family::realistic, family::t5, family::lognormal}) {
+        if (!only.empty() && only != name(scatter)) continue;
         for (const int ranks : sizes) {
             healthy_run run(ranks, scatter, seed + static_cast<std::uint64_t>(ranks));
             watch rare(ranks, 1e-4);
