@@ -141,6 +141,11 @@ TEST_CASE("the check of sums states the rate of its threshold")
     CHECK(raised[0].statistic == 40);
     CHECK(raised[0].threshold == 8);
     CHECK(raised[0].false_alarms_per_step == doctest::Approx(4096 * 1.2441921148543568e-15)); // 2 Q(8)
+    // A summary has it in units of the limit; the sum of integers is exact.
+    const suspect relative{.rank = -1, .bucket = 0, .what = check::sum_differs, .statistic = 5, .threshold = 1};
+    CHECK(watch.judge(audit_of(1, 4, {{}}, {relative}))[0].false_alarms_per_step == doctest::Approx(4096 * 1.2441921148543568e-15));
+    const suspect integers{.rank = -1, .bucket = 0, .what = check::sum_differs, .statistic = 5, .threshold = 0};
+    CHECK(watch.judge(audit_of(2, 4, {{}}, {integers}))[0].false_alarms_per_step == 0);
 }
 
 TEST_CASE("a statistical check alarms at the second strike of twenty steps and not after more steps")
@@ -482,6 +487,7 @@ TEST_CASE("what cannot be is refused")
     CHECK(refused(4, {.quarantine = 0}));
     CHECK(refused(4, {.quarantine = 21}));
     CHECK(refused(4, {.sketch_bins = 0}));
+    CHECK(refused(4, {.sum_sigmas = 0}));
     CHECK(!refused(4, {.strikes = 64, .window = 64, .quarantine = 64}));
 
     alarms watch(4);

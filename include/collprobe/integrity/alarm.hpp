@@ -31,6 +31,7 @@ struct alarm_options {
     bool learn = true;
     int quarantine = 4; ///< strikes in the window after which the advice is to take a rank out
     int sketch_bins = 4096; ///< of the check of sums
+    double sum_sigmas = 8; ///< its limit, where a summary tells the residual in units of that
 };
 
 /// Turns what the checks of a step found into alarms: who, where, on what evidence, and what to do.
@@ -133,6 +134,7 @@ private:
         check(options.strikes >= 1 && options.strikes <= options.window, "strikes must be 1 to window");
         check(options.quarantine >= 1 && options.quarantine <= options.window, "quarantine must be 1 to window");
         check(options.sketch_bins >= 1, "sketch_bins must be at least 1");
+        check(is_finite(options.sum_sigmas) && options.sum_sigmas > 0, "sum_sigmas must be above 0");
         return options;
     }
     void require(int ranks, const std::vector<suspect>& suspects, const call_site& where) const
@@ -176,7 +178,7 @@ private:
     {
         const int strikes = book.strike(static_cast<int>(found.what), found.rank);
         const double rate = found.what == check::sum_differs && found.threshold > 0
-            ? detail::sketch_rate(found.threshold, options_.sketch_bins)
+            ? detail::sketch_rate(found.threshold > 1 ? found.threshold : options_.sum_sigmas, options_.sketch_bins)
             : 0;
         raise(step, found, detail::place_of(found, audited), strikes, rate);
     }
