@@ -92,7 +92,7 @@ public:
     /// \throws error `invalid_argument` for bins that are no power of two from 64 to 2^20, or sigmas <= 0.
     explicit conservation_check(Comm& comm, const conservation_options& options = {},
         call_site where = call_site::current())
-        : comm_(&comm), options_(options)
+        : comm_(&comm), options_(options), terms_(detail::terms_of(options.order, comm.size()))
     {
         detail::require_sketch_options(options_.sketch, "conservation_check", where);
         if (!(options_.sigmas > 0)) fail("sigmas must be above 0", "conservation_check", where);
@@ -100,7 +100,7 @@ public:
         memory_ = new detail::conservation_memory<device>(options_.sketch.bins);
     }
     conservation_check(conservation_check&& other) noexcept
-        : comm_(other.comm_), options_(other.options_), pending_(other.pending_),
+        : comm_(other.comm_), options_(other.options_), terms_(other.terms_), pending_(other.pending_),
           memory_(std::exchange(other.memory_, nullptr))
     {
     }
@@ -184,7 +184,7 @@ private:
         sketch_sum<T>* const of_input = memory_->template input<T>();
         sketch_sum<T>* const of_result = memory_->template result<T>(bins);
         const auto judge = judge_conservation<T>(of_input, of_result, bins, (count + bins - 1) / bins, operation,
-            options_.order, comm_->size(), options_.sigmas);
+            options_.order, comm_->size(), options_.sigmas, terms_);
         marked(stream, [&] {
             if (!judge.can_check) {
                 // Of all ranks or none: nothing needs to be sent.
@@ -251,6 +251,7 @@ private:
 
     Comm* comm_;
     conservation_options options_;
+    detail::rounded_terms terms_;
     expectation pending_;
     detail::conservation_memory<device>* memory_ = nullptr;
 };

@@ -134,6 +134,13 @@ struct conservation_bound {
     template <floating_element T>
     static conservation_bound of(reduction operation, rounding_order order, int ranks, std::uint64_t rows)
     {
+        return of<T>(operation, order, ranks, rows, detail::terms_of(order, ranks));
+    }
+    /// The same, with the terms of the order at hand: those of a tree take memory and n steps to count.
+    template <floating_element T>
+    static conservation_bound of(reduction operation, rounding_order order, int ranks, std::uint64_t rows,
+        const detail::rounded_terms& in_type)
+    {
         using traits = element_traits<T>;
         constexpr double variance = 0.6 / 3;
         constexpr double u = detail::power_of_two(-traits::digits);
@@ -147,7 +154,6 @@ struct conservation_bound {
         bound.ranks = n;
         bound.unit_roundoff = u;
         bound.scale = !averages ? 1 : scales_terms ? static_cast<double>(detail::average_scale<T>(ranks)) : 1 / n;
-        const detail::rounded_terms in_type = detail::terms_of(order, ranks);
         const detail::rounded_terms in_double = detail::terms_of_linear(ranks);
         const double own = variance * (d / u) * (d / u);
         const bool inexact_scale = scales_terms && (ranks & (ranks - 1)) != 0;
@@ -272,12 +278,13 @@ struct conservation_judge {
 /// remainder below n. \pre `sketch.bins` is right and rows is the number of elements of the fullest bin.
 template <element T>
 detail::conservation_judge<T> judge_conservation(const sketch_sum<T>* input, const sketch_sum<T>* result,
-    std::uint32_t bins, std::uint64_t rows, reduction operation, rounding_order order, int ranks, double sigmas)
+    std::uint32_t bins, std::uint64_t rows, reduction operation, rounding_order order, int ranks, double sigmas,
+    const detail::rounded_terms& terms)
 {
     const bool averages = operation == reduction::average;
     detail::conservation_judge<T> judge{input, result, bins, {}, 0, 1, averages || operation == reduction::sum};
     if constexpr (floating_element<T>) {
-        judge.bound = conservation_bound::of<T>(operation, order, ranks, rows);
+        judge.bound = conservation_bound::of<T>(operation, order, ranks, rows, terms);
         judge.limit = sigmas;
     } else if (averages) {
         judge.divisor = static_cast<std::uint64_t>(ranks);
@@ -286,6 +293,14 @@ detail::conservation_judge<T> judge_conservation(const sketch_sum<T>* input, con
         judge.can_check = judge.limit < detail::power_of_two(8 * sizeof(T) - 1);
     }
     return judge;
+}
+
+template <element T>
+detail::conservation_judge<T> judge_conservation(const sketch_sum<T>* input, const sketch_sum<T>* result,
+    std::uint32_t bins, std::uint64_t rows, reduction operation, rounding_order order, int ranks, double sigmas)
+{
+    return judge_conservation<T>(
+        input, result, bins, rows, operation, order, ranks, sigmas, detail::terms_of(order, ranks));
 }
 
 } // namespace collprobe
