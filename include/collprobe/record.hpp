@@ -129,6 +129,9 @@ struct suspect {
     double threshold = 0; ///< what it was compared with; 0 for exact checks
     std::uint64_t index = no_index; ///< first bad element where one is known
     bool by_history = false; ///< statistical: the score is that of the rank against its own past, not the other ranks
+    bool exact = true; ///< no chance, and no rounding, explains it
+    /// At most so often a healthy step has such a suspect, where the check states it by itself; else 0.
+    double false_alarms_per_step = 0;
 };
 
 /// The calls of a communicator in which all ranks take part. (`barrier` and `split` move no data: they
@@ -246,7 +249,8 @@ struct bucket_audit {
     bool sum_checked = false; ///< the sum could be checked, and was
     bool conserved = true; ///< the result that most ranks hold, or all, is the sum of the inputs
     /// Largest distance of a checksum of the result from that of the inputs, in standard deviations of what
-    /// rounding does to it, over the ranks; and what it must not exceed. 0 where the sum was not checked.
+    /// rounding does to it, over the ranks; and what it must not exceed. 0 where the sum was not checked. Of integers
+    /// the distance itself; in a `summary` all in units of the limit.
     double residual = 0;
     double residual_limit = 0;
     damage where = damage::none;
@@ -259,6 +263,7 @@ struct step_audit {
     int ranks = 0;
     std::vector<bucket_audit> buckets;
     std::vector<suspect> suspects; ///< bucket by bucket; empty on a healthy step
+    std::uint64_t unaudited_calls = 0; ///< calls beyond the bucket limit: forwarded, not checked
 };
 
 /// What an alarm advises to do.
