@@ -4,8 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
-#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/record.hpp>
@@ -15,7 +15,8 @@
 ///
 /// Each is a class with `rule_verdict judge(const rule_input&)`, called once a step. What a rule does in every process
 /// by itself is done here for all ranks at once. Preconditions, not checked: the views have the sizes below, the same in
-/// each step. O(ranks x buckets) a step, no allocation after construction. Deterministic.
+/// each step. O(ranks x buckets) a step, no allocation after construction. Deterministic. Copies are independent: to ask what a
+/// rule would say of a step without its learning from it, ask a copy.
 namespace collprobe::baseline {
 
 /// What a step shows to the rules.
@@ -98,8 +99,8 @@ public:
 private:
     double factor_;
     int samples_;
-    detail::fixed_array<int> seen_;
-    detail::fixed_array<double> largest_;
+    std::vector<int> seen_;
+    std::vector<double> largest_;
 };
 
 /// fairseq, Trainer._check_grad_norms: every rank's norm of the *reduced* gradient must be finite and equal that of rank 0
@@ -237,7 +238,7 @@ private:
     double relative_;
     double beta_;
     std::uint64_t now_ = 0;
-    detail::fixed_array<state> states_;
+    std::vector<state> states_;
 };
 
 /// Altenbernd et al. (arXiv 2604.00726), equations 7 to 13: with R_t the update size of a rank, dR_t = R_t - R_(t-1), mu the mean
@@ -291,7 +292,7 @@ private:
     int warm_up_;
     double alpha_;
     bool absolute_jumps_;
-    detail::fixed_array<state> states_;
+    std::vector<state> states_;
 };
 
 /// ByteRobust (arXiv 2509.16293): the loss or the norm of the reduced gradient is not finite, or 5 times what it was in the step
