@@ -246,7 +246,7 @@ private:
 /// if the norm is not finite; then the step is computed again. alpha = 0.05; the length of the warm-up is the user's.
 ///
 /// Flaws: as published dR is signed, so mu telescopes to (R_end - R_0) / warm-up, which says nothing about how much R
-/// jumps, and is negative where updates shrink: then every step with rising norm alarms. (`absolute_jumps`: the authors'
+/// jumps, and is negative where updates shrink: then nearly every step with rising norm alarms. (`absolute_jumps`: the authors'
 /// program takes |dR| instead.) G_t has the unit of a gradient, so rescaling the loss changes the rule. Nothing is
 /// seen where the norm does not rise. mu is frozen after the warm-up.
 class altenbernd {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/probe/alignment.hpp>
 #include <collprobe/probe/detail/digest_index.hpp>
@@ -32,7 +34,8 @@ inline void append_suspects(
             .what = what,
             .statistic = by_history ? found.history_score : found.score,
             .threshold = by_history ? found.history_cutoff : found.cutoff,
-            .by_history = by_history});
+            .by_history = by_history,
+            .exact = false});
     }
     if (!verdict.detected || verdict.count != 0) return;
     // Two ranks, or too many to be told from the others: something is wrong, and nobody is named.
@@ -40,7 +43,8 @@ inline void append_suspects(
         .what = what,
         .statistic = verdict.score,
         .threshold = verdict.cutoff,
-        .by_history = ranks == 2});
+        .by_history = ranks == 2,
+        .exact = false});
 }
 
 /// Turns the messages of a step into the record that all ranks agree on. Every rank runs the same
@@ -83,6 +87,7 @@ public:
         for (bool& differs : differs_) differs = false;
         double sum_norm_squared = 0;
         bool all_have_dots = true;
+        bool all_are_sums = true;
         std::uint64_t elements = 0;
         for (std::size_t b = 0; b < calls.size(); ++b) {
             const int holder = holder_of_result(step, b, calls[b]);
@@ -102,11 +107,13 @@ public:
                     && is_finite(entry.result.dot);
             }
             elements += calls[b].count;
-            sum_norm_squared += sum_norm_squared_of(step, b, calls[b], holder);
+            const double of_bucket = sum_norm_squared_of(step, b, calls[b], holder);
+            all_are_sums = all_are_sums && !is_no_sum(step, b, calls[b], of_bucket);
+            sum_norm_squared += of_bucket;
         }
         // Of a result that is not the sum the dot tells nothing of the rank's gradient.
         for (int r = 0; r < ranks_; ++r) {
-            if (differs_[index(r)]) dots_[index(r)] = not_a_number();
+            if (differs_[index(r)] || !all_are_sums) dots_[index(r)] = not_a_number();
         }
         out.gradient_norms.resize(index(ranks_));
         for (int r = 0; r < ranks_; ++r) out.gradient_norms[index(r)] = square_root(norms_squared_[index(r)]);
@@ -354,6 +361,39 @@ private:
             total += factor * unscaled(result.sum_of_squares, result.scale);
         }
         return total;
+    }
+
+    /// Whether the dots show that the result which all ranks received is not the sum, damaged on its way: the
+    /// sum over ranks of g_r . S is |S|^2. Damage that leaves S . (S - sum g_r) within a 64th of |S|^2 is not seen. Beside
+    /// that, rounding is allowed for: with E = sum |g_r|^2, n + 1 roundings of partial sums that E + |S|^2 bounds,
+    /// as if all were in one element, and what underflow does to halves.
+    bool is_no_sum(const gathered_step& step, std::size_t b, const bucket_call& call, double sum_norm_squared) const
+    {
+        if (call.call != collective::all_reduce || !is_finite(sum_norm_squared)) return false;
+        const double factor = sum_factor(call);
+        double dots = 0;
+        double squares = 0;
+        for (int r = 0; r < ranks_; ++r) {
+            const bucket_entry& entry = step.entry(r, b);
+            if (!is_finite(entry.result.dot) || entry.result.digest != step.entry(0, b).result.digest) return false;
+            dots += entry.result.dot * factor;
+            squares += unscaled(entry.input.sum_of_squares, entry.input.scale);
+        }
+        const double roundings = ranks_ + 1;
+        const double underflow = call.type == element_type::half ? 0x1p-24 * factor : 0;
+        const double error = square_root(roundings)
+            * (unit_roundoff(call.type) * square_root(squares + sum_norm_squared)
+                + underflow * square_root(static_cast<double>(call.count)));
+        return absolute(dots - sum_norm_squared) > sum_norm_squared / 64 + square_root(sum_norm_squared) * error;
+    }
+    static double unit_roundoff(element_type type) noexcept
+    {
+        switch (type) {
+        case element_type::half: return power_of_two(-element_traits<half>::digits);
+        case element_type::bfloat16: return power_of_two(-element_traits<bfloat16>::digits);
+        case element_type::float32: return power_of_two(-element_traits<float>::digits);
+        default: return power_of_two(-element_traits<double>::digits);
+        }
     }
 
     /// Which rank points elsewhere. With a Gram matrix the test takes each rank's mean cosine with the
