@@ -331,7 +331,57 @@ TEST_CASE("bad arguments are refused by name")
     dynamic_averaging repair(comm, good);
     std::vector<float> shorter(3);
     CHECK_THROWS_WITH_AS(repair.before_update(std::vector<replica>{view(shorter)}, 0.1, stream),
-        doctest::Contains("gradients must have the counts of the weights"), error);
+        doctest::Contains("gradients[0] differs from the weights in its count"), error);
+    std::vector<std::int32_t> integers(4);
+    CHECK_THROWS_WITH_AS(repair.before_update(std::vector<replica>{view(integers)}, 0.1, stream),
+        doctest::Contains("gradients[0] holds int32"), error);
     CHECK_THROWS_WITH_AS(repair.before_update(std::vector<replica>{}, 0.1, stream),
         doctest::Contains("gradients must be as many buffers"), error);
+}
+
+TEST_CASE("misaligned buffers and rates that are none are refused by name, and good ones are not")
+{
+    std::vector<float> weights(4), gradient(4);
+    std::vector<unsigned char> bytes(64);
+    const std::vector<replica> good{view(weights)}, gradients{view(gradient)};
+    replica odd = good[0];
+    odd.data = bytes.data() + 1;
+    const host::stream stream;
+    const auto refusal = [&](const replica& of_weights, const replica& of_gradients, double learning_rate) {
+        try { // refusing fails the communicator: each has one of its own
+            local::group alone(1);
+            dynamic_averaging repair(alone.communicator(0), std::vector<replica>{of_weights});
+            repair.before_update(std::vector<replica>{of_gradients}, learning_rate, stream);
+        } catch (const error& why) {
+            CHECK(why.code() == status::invalid_argument);
+            return std::string(why.what());
+        }
+        return std::string();
+    };
+    CHECK(refusal(odd, gradients[0], 0.1).find("weights[0] is not aligned to 4 bytes") != std::string::npos);
+    CHECK(refusal(good[0], odd, 0.1).find("gradients[0] is not aligned to 4 bytes") != std::string::npos);
+    for (const double wrong : {-0.1, detail::not_a_number(), detail::infinity(), -detail::infinity()})
+        CHECK(refusal(good[0], gradients[0], wrong).find("rate must be finite and not negative") != std::string::npos);
+    CHECK(refusal(good[0], gradients[0], 0).empty());
+    CHECK(refusal(good[0], gradients[0], 0.1).empty());
+}
+
+TEST_CASE("peers hear of a rank whose update was refused, and do not wait for it")
+{
+    const local::group group(2, {.timeout_ms = 20'000});
+    const auto outcomes = testing::run_each(group, [](local::communicator& comm) {
+        std::vector<float> weights(10), gradient(10);
+        const host::stream stream;
+        dynamic_averaging repair(comm, std::vector<replica>{view(weights)}, {}, {.first_interval = 1, .most_interval = 2});
+        for (int step = 0; step < 8; ++step) {
+            repair.begin_step(stream);
+            repair.before_update(std::vector<replica>{view(gradient)}, comm.rank() == 0 && step == 1 ? -1 : 0.1, stream);
+        }
+        stream.synchronize(20'000);
+    });
+    REQUIRE(outcomes[0].failure());
+    CHECK(outcomes[0].failure()->code() == status::invalid_argument);
+    CHECK(std::string(outcomes[0].failure()->call()) == "before_update");
+    REQUIRE(outcomes[1].failure());
+    CHECK(outcomes[1].failure()->code() == status::peer_failure);
 }

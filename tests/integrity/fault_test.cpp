@@ -464,6 +464,30 @@ TEST_CASE("what cannot be is refused by its index")
     CHECK_NOTHROW((faulty{world, {{}, {}}}));
 }
 
+TEST_CASE("options that no memory is large enough for are refused by name")
+{
+    const auto group = local::group(2);
+    const local::communicator world = group.communicator(0);
+    const auto refusal = [&](const fault& what, const faulty_options& options) {
+        try {
+            faulty comm{world, {what}, options};
+        } catch (const error& why) {
+            CHECK(why.code() == status::invalid_argument);
+            CHECK(why.rank() == 0);
+            return std::string(why.what());
+        }
+        return std::string();
+    };
+    const std::uint64_t huge = std::uint64_t{1} << 62;
+    // Four slots of 2^62 bytes: 2^64, which is 0.
+    CHECK(refusal({.kind = fault_kind::stale, .lag = 3}, {.max_bytes = huge}).find("max_bytes is") != std::string::npos);
+    CHECK(refusal({.phase = fault_phase::during}, {.max_bytes = ~std::uint64_t{0}}).find("max_bytes is") != std::string::npos);
+    CHECK(refusal({}, {.max_bytes = huge}).empty()); // nothing is copied
+    CHECK(refusal({.kind = fault_kind::stale, .lag = 3}, {.max_bytes = 1 << 10}).empty());
+    CHECK(refusal({}, {.max_injections = ~std::uint64_t{0}}).find("max_injections is above") != std::string::npos);
+    CHECK(refusal({}, {.max_injections = 0}).empty());
+}
+
 TEST_CASE("realistic faults are mixed as published")
 {
     const int draws = 20'000;

@@ -178,6 +178,14 @@ TEST_CASE("what cannot be averaged is refused by name")
     CHECK(refusal({view(weights), view(steps)}, {}).find("periodic_averaging_test.cpp") != std::string::npos);
     replica nothing(view<float>(nullptr, 3));
     CHECK(refusal({nothing}, {}).find("buffers[0] is null") != std::string::npos);
+    std::vector<unsigned char> bytes(64);
+    replica odd = view(weights);
+    odd.data = bytes.data() + 1;
+    CHECK(refusal({view(weights), odd}, {}).find("buffers[1] is not aligned to 4 bytes") != std::string::npos);
+    odd.type = element_type::bfloat16;
+    CHECK(refusal({odd}, {}).find("buffers[0] is not aligned to 2 bytes") != std::string::npos);
+    odd.count = 0;
+    CHECK(refusal({odd}, {}).empty()); // nobody reads it
     CHECK(refusal({view(weights)}, {.interval = 0}).find("interval must not be 0") != std::string::npos);
     CHECK(refusal({view(weights)}, {.scratch_elements = 0}).find("scratch_elements") != std::string::npos);
     CHECK(refusal({view(weights)}, {}).empty());

@@ -4,14 +4,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/detail/last_use.hpp>
+#include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
 #include <collprobe/integrity/detail/average_replicas.hpp>
 #include <collprobe/integrity/detail/averaging_decision.hpp>
@@ -92,8 +95,9 @@ struct averaging_measure {
 /// decision that was enqueued then and is long there unless the host runs that far ahead. For a true overlap
 /// give it a communicator of its own, for collectives of one run one after the other. Not for graphs.
 /// Threads: one at a time.
-/// Errors: as `periodic_averaging`; `invalid_argument` for intervals that are 0 or out of order, gradients that do not
-/// match the weights; `timeout` if a decision does not come.
+/// Errors: as `periodic_averaging`; `invalid_argument` for intervals that are 0 or out of order; for gradients that do
+/// not match the weights and a rate that is negative or not finite, which peers hear of where the communicator can
+/// tell them; `timeout` if a decision does not come.
 /// Cost: an average as in `periodic_averaging`, and messages of 32 and 8 bytes; memory for one more copy of
 /// `weights` and `state`; a copy of both into place.
 template <communicator Comm>
@@ -154,7 +158,7 @@ public:
     void before_update(view<const replica> gradients, double rate, stream_ref stream,
         call_site where = call_site::current())
     {
-        check_gradients(gradients, where);
+        require_update(gradients, rate, where);
         if (in_flight_) {
             const auto scope = detail::enter_device(comm_);
             place(stream, where);
@@ -215,16 +219,25 @@ private:
         throw error(status::invalid_argument, message,
             {.call = "dynamic_averaging", .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
     }
-    void check_gradients(view<const replica> gradients, call_site where) const
+    void require_update(view<const replica> gradients, double rate, call_site where)
     {
-        require(gradients.count() == weights_, "gradients must be as many buffers as the weights", where);
-        for (std::size_t i = 0; i < weights_; ++i) {
-            bool floating = false;
-            with_floating_type(gradients[i].type, [&](auto) { floating = true; });
-            require(floating && gradients[i].count == buffers_[i].count
-                    && (gradients[i].data != nullptr || gradients[i].count == 0),
-                "gradients must have the counts of the weights, and be floating-point", where);
+        std::string wrong;
+        // By bits first: comparisons with NaN mean nothing under -ffast-math.
+        if (!is_finite(rate) || rate < 0) wrong = "rate must be finite and not negative";
+        if (gradients.count() != weights_) wrong = "gradients must be as many buffers as the weights";
+        for (std::size_t i = 0; wrong.empty() && i < weights_; ++i) {
+            if (gradients[i].count != buffers_[i].count) wrong = " differs from the weights in its count";
+            else wrong = detail::unfit_for_averages(gradients[i]);
+            if (!wrong.empty()) wrong = "gradients[" + std::to_string(i) + "]" + wrong;
         }
+        if (wrong.empty()) return;
+        const error why(status::invalid_argument, wrong,
+            {.call = "before_update", .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
+        auto& ranks = detail::innermost(comm_);
+        const stream_ref own = memory_->communication;
+        if constexpr (requires { ranks.refuse(why, collective::all_reduce, own); })
+            ranks.refuse(why, collective::all_reduce, own); // peers may wait
+        throw why;
     }
 
     std::uint64_t samples_of(const replica& buffer) const noexcept { return (buffer.count + stride_ - 1) / stride_; }

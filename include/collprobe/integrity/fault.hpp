@@ -29,7 +29,7 @@ struct faulty_options {
     /// The largest buffer that a fault may need a copy of (`during`, `stale`, `duplicate_shard`). Only lists with
     /// such faults allocate: so many bytes for copies, for another rank's data, and for each call that is kept.
     std::uint64_t max_bytes = 16 << 20;
-    std::uint64_t max_injections = 4096; ///< that the log holds; later ones are counted
+    std::uint64_t max_injections = 4096; ///< that the log holds, at most 2^24; later ones are counted
     /// The collectives that count as calls and may be hit; empty: all with data. Others are forwarded.
     std::vector<collective> calls = {};
 };
@@ -66,7 +66,8 @@ public:
     using base_type::size;
 
     /// Takes the communicator over (a handle or a borrowed reference of it) and allocates what the faults need.
-    /// \throws error `invalid_argument` for a fault that cannot be, by its index in the list.
+    /// \throws error `invalid_argument` for a fault that cannot be, by its index in the list; for options that no memory
+    /// is large enough for.
     faulty(Comm comm, std::vector<fault> faults, const faulty_options& options = {},
         call_site where = call_site::current())
         : base_type(std::move(comm)),
@@ -77,8 +78,10 @@ public:
         detail::check_faults(faults_, rank(), size(), where);
         for (const collective each : options.calls) counted_ |= bit(each);
         if (options.calls.empty()) counted_ = ~0u;
-        log_.reserve(static_cast<std::size_t>(max_injections_));
         const detail::fault_needs needs(faults_);
+        detail::check_sizes(needs, max_bytes_, max_injections_,
+            {.call = "faulty", .rank = rank(), .size = size(), .communicator = {}, .where = where});
+        log_.reserve(static_cast<std::size_t>(max_injections_));
         const auto scope = detail::enter_device(comm_);
         if (needs.any()) memory_ = new detail::fault_memory<device>(needs, max_bytes_);
         else device::load_kernels();

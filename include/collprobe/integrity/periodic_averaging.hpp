@@ -44,8 +44,8 @@ struct periodic_options {
 /// Stream behaviour: enqueued on `stream`; the host neither waits nor allocates. Without 16-bit buffers `average`
 /// may be captured.
 /// Threads: one at a time.
-/// Errors: `invalid_argument` for integers (an average of which is none of them), null buffers, interval 0; the
-/// communicator's.
+/// Errors: `invalid_argument` for integers (an average of which is none of them: repair those by majority), null or
+/// misaligned buffers, interval 0; the communicator's.
 /// Cost: an all-reduce of the buffers every H steps; 16-bit elements as 4 bytes, with two more passes.
 template <communicator Comm>
     requires has_all_reduce<Comm, float>

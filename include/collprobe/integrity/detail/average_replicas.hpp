@@ -52,21 +52,31 @@ inline std::uint64_t averaged_bytes(const std::vector<replica>& buffers) noexcep
     return bytes;
 }
 
+/// What keeps a buffer from being read as floating-point elements, to stand behind its name; empty: nothing.
+inline std::string unfit_for_averages(const replica& buffer)
+{
+    bool floating = false;
+    std::string wrong;
+    with_floating_type(buffer.type, [&]<class T>(T) {
+        floating = true;
+        const view<T> elements = buffer.as<T>();
+        if (!elements.empty() && elements.data() == nullptr) wrong = " is null with a count above 0";
+        else if (!elements.aligned()) wrong = " is not aligned to " + std::to_string(alignof(T)) + " bytes";
+    });
+    if (!floating) wrong = std::string(" holds ") + collprobe::name(buffer.type) + ", which is not floating-point";
+    return wrong;
+}
+
 /// \throws error `invalid_argument` naming the first buffer that has no average.
 template <communicator Comm>
 void require_averages(
     const Comm& comm, const std::vector<replica>& buffers, const char* list, const char* call, call_site where)
 {
     for (std::size_t i = 0; i < buffers.size(); ++i) {
-        bool floating = false;
-        with_floating_type(buffers[i].type, [&](auto) { floating = true; });
-        const bool null = buffers[i].count > 0 && buffers[i].data == nullptr;
-        if (floating && !null) continue;
-        const std::string which = std::string(list) + "[" + std::to_string(i) + "]";
+        const std::string wrong = unfit_for_averages(buffers[i]);
+        if (wrong.empty()) continue;
         throw error(status::invalid_argument,
-            null ? which + " is null with a count above 0"
-                 : which + " holds " + collprobe::name(buffers[i].type)
-                    + ": an average of integers is none of them (repair those by majority)",
+            std::string(list) + "[" + std::to_string(i) + "]" + wrong,
             {.call = call, .rank = comm.rank(), .size = comm.size(), .communicator = {}, .where = where});
     }
 }

@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include <collprobe/error.hpp>
 #include <collprobe/integrity/detail/ordered_use.hpp>
 #include <collprobe/integrity/detail/plan_fault.hpp>
 #include <collprobe/integrity/fault_types.hpp>
@@ -39,7 +41,29 @@ struct fault_needs {
         return 8 * (of.elements != 0 ? of.elements : usual_elements(of.kind));
     }
     bool any() const noexcept { return copy || guest || tail_bytes != 0 || sent != 0 || received != 0; }
+    /// How many times the largest buffer has to fit.
+    std::uint64_t copies() const noexcept { return (copy ? 1u : 0u) + (guest ? 1u : 0u) + sent + received; }
 };
+
+/// The most that a log may hold: it is allocated at once.
+inline constexpr std::uint64_t most_injections = std::uint64_t{1} << 24;
+
+/// \throws error `invalid_argument` for sizes that no memory has.
+inline void check_sizes(const fault_needs& needs, std::uint64_t max_bytes, std::uint64_t max_injections,
+    const error_origin& origin)
+{
+    constexpr std::uint64_t address_space = std::uint64_t{1} << 47;
+    if (needs.copies() != 0 && max_bytes > address_space / needs.copies()) {
+        throw error(status::invalid_argument,
+            "max_bytes is " + std::to_string(max_bytes) + ", of which these faults need "
+                + std::to_string(needs.copies()) + " times: more than any memory",
+            origin);
+    }
+    if (max_injections > most_injections) {
+        throw error(status::invalid_argument,
+            "max_injections is above " + std::to_string(most_injections) + ": the log is allocated at once", origin);
+    }
+}
 
 /// The data of the last calls, at `call % slots`.
 template <class Device>
