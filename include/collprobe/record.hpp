@@ -122,7 +122,8 @@ constexpr const char* name(check what) noexcept
 /// One rank that a check names, with the evidence.
 struct suspect {
     int rank = -1; ///< -1: the check found that something is wrong, but not whose it is
-    int other_rank = -1; ///< `duplicate`: the lowest other rank that holds the same; else -1
+    /// `duplicate`: the lowest other rank that holds the same; `shard_differs`: the owner of the shard; else -1.
+    int other_rank = -1;
     int bucket = -1; ///< index of the bucket in the step, -1 for the whole step
     check what = check::non_finite;
     double statistic = 0; ///< what was measured: a score, or a count for exact checks
@@ -247,7 +248,7 @@ struct bucket_audit {
     bool agree = true; ///< every rank holds the bits that it should: of the result, or of every shard
     bool majority = true; ///< more than half of the ranks hold the same result
     bool sum_checked = false; ///< the sum could be checked, and was
-    bool conserved = true; ///< the result that most ranks hold, or all, is the sum of the inputs
+    bool conserved = true; ///< the sum came out right: all ranks hold it, or some do, and who does not is named
     /// Largest distance of a checksum of the result from that of the inputs, in standard deviations of what
     /// rounding does to it, over the ranks; and what it must not exceed. 0 where the sum was not checked. Of integers
     /// the distance itself; in a `summary` all in units of the limit.

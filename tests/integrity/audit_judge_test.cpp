@@ -101,6 +101,7 @@ TEST_CASE("the sum speaks before the majority")
     const judgement found = judge({wrong(7), wrong(7), wrong(7), right(8)});
     CHECK(found.audit.where == damage::broadcast);
     CHECK(found.audit.culprits == ranks{0, 1, 2});
+    CHECK(judge({wrong(7), right(7), wrong(8)}).audit.culprits == ranks{2}); // rank 0 was told damaged checksums
     CHECK(judge({unchecked(7), unchecked(7), right(8)}).audit.culprits == ranks{0, 1}); // they received a NaN
 }
 
@@ -148,6 +149,17 @@ TEST_CASE("shards that arrived damaged name whom the digests speak against")
     CHECK(step.suspects[0].rank == 2);
     CHECK(step.suspects[0].what == check::shard_differs);
     CHECK(step.suspects[0].bucket == 1);
+
+    CHECK(step.suspects[0].other_rank == 0);
+
+    verdict.shard[0] = {.owner = 3, .receiver = 0, .culprit = gather_culprit::owner};
+    verdict.shard[1] = {.owner = 3, .receiver = 1, .culprit = gather_culprit::owner};
+    step.suspects.clear();
+    detail::judge_gather_audit(verdict, 1, audit, step);
+    CHECK(audit.where == damage::input);
+    REQUIRE(step.suspects.size() == 1);
+    CHECK(step.suspects[0].rank == 3);
+    CHECK(step.suspects[0].other_rank == 3);
 
     verdict.shard[0].culprit = verdict.shard[1].culprit = gather_culprit::unknown;
     step.suspects.clear();

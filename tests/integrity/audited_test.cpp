@@ -5,12 +5,15 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/local.hpp>
 #include <collprobe/integrity/audited.hpp>
+#include <collprobe/integrity/fault.hpp>
 #include <collprobe/probe/probed.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
@@ -364,19 +367,51 @@ TEST_CASE("calls beyond the limit are forwarded and counted")
         step_audit audit;
         REQUIRE(comm.poll(audit));
         CHECK(audit.buckets.size() == 1);
-        CHECK(comm.unaudited_calls() == 1);
+        CHECK(audit.unaudited_calls == 1);
     });
 }
 
-TEST_CASE("ranks that end different steps are told so")
+TEST_CASE("ranks that end different steps are told so, and name the same ranks")
 {
-    testing::local_provider{2}.run([](local::communicator& world) {
-        for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-            audited comm{local::communicator(world), {.mode = mode}};
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const int ranks : {2, 4}) {
+            testing::local_provider{ranks}.run([&](local::communicator& world) {
+                audited comm{local::communicator(world), {.mode = mode}};
+                host::stream stream;
+                comm.end_step(world.rank() == 1 ? 7 : 3, stream);
+                stream.synchronize(30'000);
+                step_audit audit;
+                std::optional<error> thrown;
+                try {
+                    comm.poll(audit);
+                } catch (const error& e) {
+                    thrown = e;
+                }
+                REQUIRE(thrown);
+                CHECK(thrown->code() == status::mismatch);
+                CHECK(thrown->rank() == world.rank());
+                if (mode == report_mode::summary) return;
+                CHECK(thrown->culprits() == (ranks == 2 ? std::vector<int>{0, 1} : std::vector<int>{1}));
+            });
+        }
+    }
+}
+
+TEST_CASE("a step whose work failed is no healthy step, also if somebody else heard of the failure")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        testing::local_provider{1}.run([&](local::communicator& world) {
+            audited comm{local::communicator(world), {.mode = mode, .steps_in_flight = 2}};
             host::stream stream;
-            comm.end_step(static_cast<std::uint64_t>(world.rank()), stream);
-            stream.synchronize(30'000);
             step_audit audit;
+            for (int i = 0; i < 3; ++i) { // so that there are old reports
+                comm.end_step(0, stream);
+                stream.synchronize(30'000);
+                CHECK(comm.poll(audit));
+            }
+            stream.enqueue([] { throw std::runtime_error("broken"); });
+            comm.end_step(0, stream);
+            CHECK_THROWS_AS(stream.synchronize(30'000), std::runtime_error);
             std::optional<error> thrown;
             try {
                 comm.poll(audit);
@@ -384,9 +419,100 @@ TEST_CASE("ranks that end different steps are told so")
                 thrown = e;
             }
             REQUIRE(thrown);
-            CHECK(thrown->code() == status::mismatch);
-            CHECK(thrown->rank() == world.rank());
+            CHECK(thrown->code() == status::device_failure);
+        });
+    }
+}
+
+TEST_CASE("a wrong sum of integers is certain, in both modes, one of floats by how far off it is")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        testing::local_provider{4}.run([&](local::communicator& world) {
+            audited comm{damaging(local::communicator(world), [](int, view<float> result) { result[3] += 0.002f; }),
+                {.mode = mode}};
+            host::stream stream;
+            // Beneath the audit: the same wrong element for all ranks.
+            std::vector<std::int32_t> whole(1000, 5);
+            std::vector<float> own = gradient<float>(world.rank(), 5000);
+            comm.all_reduce(own, view(own), reduction::sum, stream);
+            comm.all_reduce(whole, view(whole), reduction::sum, stream);
+            comm.end_step(0, stream);
+            step_audit audit;
+            REQUIRE(comm.wait(audit));
+            REQUIRE(audit.suspects.size() == 1);
+            CHECK(audit.suspects[0].exact);
+            CHECK(audit.suspects[0].false_alarms_per_step > 0);
+            CHECK(audit.suspects[0].false_alarms_per_step < 1e-10);
+            CHECK_FALSE(comm.wait(audit)); // none is pending
+        });
+    }
+    for (const auto& [by, certain] : {std::pair{0.002f, true}, std::pair{2e-6f, false}}) {
+        const auto all = reduce_audits(4, {}, [by = by](int, view<float> result) { result[3] += by; });
+        REQUIRE(all.at(0).suspects.size() == 1);
+        CHECK(all[0].suspects[0].exact == certain);
+    }
+}
+
+TEST_CASE("integers that are wrong for all are seen in a summary too")
+{
+    testing::local_provider{3}.run([](local::communicator& world) {
+        for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+            audited comm{faulty(local::communicator(world),
+                             {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 1, .call = 0}}),
+                {.mode = mode}};
+            host::stream stream;
+            std::vector<std::int32_t> data(1000, 5);
+            comm.all_reduce(data, view(data), reduction::sum, stream);
+            comm.end_step(0, stream);
+            step_audit audit;
+            REQUIRE(comm.wait(audit));
+            CHECK_FALSE(audit.buckets.at(0).conserved);
+            CHECK(audit.buckets[0].where == damage::reduce);
+            REQUIRE(audit.suspects.size() == 1);
+            CHECK(audit.suspects[0].exact);
+            CHECK(audit.suspects[0].false_alarms_per_step == 0);
         }
+    });
+}
+
+TEST_CASE("a shard that was damaged on its way out names its owner, as input")
+{
+    testing::local_provider{4}.run([](local::communicator& world) {
+        audited comm{faulty(local::communicator(world),
+            {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 2, .call = 0}})};
+        host::stream stream;
+        const std::vector<float> own = gradient<float>(world.rank(), 100);
+        std::vector<float> all(400);
+        comm.all_gather(own, view(all), stream);
+        comm.end_step(0, stream);
+        step_audit audit;
+        REQUIRE(comm.wait(audit));
+        CHECK(audit.buckets.at(0).where == damage::input);
+        REQUIRE(audit.suspects.size() == 1);
+        CHECK(audit.suspects[0].what == check::shard_differs);
+        CHECK(audit.suspects[0].rank == 2);
+        CHECK(audit.suspects[0].other_rank == 2);
+    });
+}
+
+TEST_CASE("an audited communicator that is moved keeps its steps")
+{
+    testing::local_provider{2}.run([](local::communicator& world) {
+        audited first{local::communicator(world)};
+        host::stream stream;
+        std::vector<float> data(100, 1.0f);
+        first.all_reduce(data, view(data), reduction::sum, stream);
+        first.end_step(0, stream);
+        first.all_reduce(data, view(data), reduction::sum, stream);
+        audited comm{std::move(first)};
+        comm.all_reduce(data, view(data), reduction::sum, stream);
+        comm.end_step(1, stream);
+        step_audit audit;
+        REQUIRE(comm.wait(audit));
+        CHECK(audit.buckets.size() == 1);
+        REQUIRE(comm.wait(audit));
+        CHECK(audit.buckets.size() == 2);
+        CHECK(data[0] == 8.0f);
     });
 }
 

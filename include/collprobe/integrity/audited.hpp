@@ -7,10 +7,12 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/element.hpp>
 #include <collprobe/error.hpp>
@@ -43,19 +45,24 @@ struct audit_options {
 ///     for (step_audit audit; comm.poll(audit);) alarms.judge(audit);
 ///
 /// It satisfies the communicator concept. What is checked: all-reduce (agreement; `conservation_check` of sums and
-/// averages), reduce-scatter (the sum, over all parts), all-gather (`gather_check`; agreement in a `summary`), broadcast (agreement). Other calls are forwarded. Stack it beneath `probed`, which looks at
-/// inputs: together they tell damage of the input from that of the reduction and of its way back. Its own messages go
-/// through the innermost communicator.
+/// averages), reduce-scatter (the sum, over all parts), all-gather (`gather_check`; agreement in a `summary`) and
+/// broadcast (agreement). Other calls are forwarded. Its own messages go through the innermost communicator. Beneath `probed`,
+/// which looks at inputs, the two together tell damage of an input from that of the reduction and of its way back:
+///
+///     probed comm{audited{world}};
+///     comm.end_step(step, {.loss = loss}, stream);
+///     comm.base().end_step(step, stream); // each has steps of its own
+///     if (comm.poll(record) && comm.base().poll(audit)) alarms.judge(record, audit);
 ///
 /// Shapes: one audited call is one bucket; all ranks make the same calls in the same order, with the same options.
 /// Stream behaviour: everything is enqueued on the stream of the call, behind the audited call before it, on whatever
 /// stream that was; the host neither waits nor allocates once a step has been as large as it gets. (If the host runs
 /// more than `steps_in_flight - 1` steps ahead, the next call waits for the oldest.) Captures are refused.
-/// Threads: one at a time. Errors: those of the wrapped communicator; `invalid_argument` for an option out of range or a
-/// buffer that is null with a count above 0 or not aligned; `unsupported` on a capturing stream and inside an NCCL group.
+/// Threads: one at a time. Errors: those of the wrapped communicator; `invalid_argument` for an option out of range or
+/// a buffer that is null with a count above 0 or not aligned; `unsupported` on a capturing stream and in an NCCL group.
 /// Cost per call: a read of the result for its digest; of sums a read of the input and one of the result more, and
-/// an all-reduce of `16 * bins` bytes. Per step: `16 + 56 * buckets` bytes to every rank (`gather`), or `16 + 32 * buckets`
-/// reduced (`summary`), and one copy to the host.
+/// an all-reduce of `16 * bins` bytes; of an all-gather what `gather_check` costs. Per step: `16 + 40 * buckets` bytes
+/// to every rank (`gather`), or `16 + 32 * buckets` reduced (`summary`), and a copy or two to the host.
 template <communicator Comm>
 class audited : public adaptor<Comm> {
     using base_type = adaptor<Comm>;
@@ -83,7 +90,7 @@ public:
         memory_ = new detail::audit_memory<device>(options.steps_in_flight,
             static_cast<std::uint64_t>(options.max_buckets), static_cast<std::uint64_t>(comm_.size()), options.mode);
     }
-    /// Adaptors stack: `probed{audited{world}}` takes it over, before its first call. `other` can only be destroyed.
+    /// Adaptors stack: `probed{audited{world}}` takes it over. `other` can only be destroyed.
     audited(audited&& other) noexcept
         : base_type(static_cast<base_type&&>(other)),
           options_(other.options_),
@@ -92,7 +99,11 @@ public:
           judge_(std::move(other.judge_)),
           words_(std::move(other.words_)),
           unread_(std::move(other.unread_)),
-          memory_(std::exchange(other.memory_, nullptr))
+          failure_(std::move(other.failure_)),
+          memory_(std::exchange(other.memory_, nullptr)),
+          open_(other.open_),
+          ended_(other.ended_),
+          judged_(other.judged_)
     {
         sums_.rebind(comm_);
         shards_.rebind(comm_);
@@ -158,15 +169,16 @@ public:
         detail::enqueue_marked(memory_->last, stream, [&] {
             follow(stream, where);
             const std::uint64_t bytes = detail::audit_bytes(open.buckets);
-            device::for_each(stream, 1, detail::write_audit_header{open.message.data(), {step, open.buckets}});
+            open.expect_report(static_cast<std::size_t>(rank()), options_.mode);
+            device::for_each(stream, 1, detail::write_audit_header{open.message.data(), {step, open.buckets + 1}});
             if (options_.mode == report_mode::gather) {
                 const view<unsigned char> all(open.report.data(), bytes * static_cast<std::uint64_t>(size()));
                 ranks.all_gather(view<const unsigned char>(open.message.data(), bytes), all, stream, where);
-                device::copy(stream, view<const unsigned char>(all), view(open.host.data(), all.count()), where);
                 if (open.gathered != 0) {
                     device::copy(stream, view<const gather_verdict>(open.gathers.data(), open.buckets),
                         view(open.host_gathers.data(), open.buckets), where);
                 }
+                device::copy(stream, view<const unsigned char>(all), view(open.host.data(), all.count()), where);
             } else {
                 const view<std::uint64_t> keys(
                     reinterpret_cast<std::uint64_t*>(open.report.data()), detail::audit_key_count(open.buckets));
@@ -195,12 +207,21 @@ public:
         return false;
     }
 
+    /// The same, but waits for it; false if no step is pending. All ranks get the same audits from the same calls, so
+    /// what is collective, a repair say, can follow: `poll` answers earlier on one rank than on another.
+    bool wait(step_audit& out, call_site where = call_site::current())
+    {
+        while (!poll(out)) {
+            if (pending_steps() == 0) return false;
+            wait_for_oldest(where);
+        }
+        return true;
+    }
+
     /// Steps ended but not yet returned by `poll` or dropped.
     std::uint64_t pending_steps() const noexcept { return ended_ - judged_ + unread_.size(); }
     /// Finished steps that were dropped because nobody polled for `unread_steps` steps.
     std::uint64_t dropped_steps() const noexcept { return unread_.dropped(); }
-    /// Calls beyond `max_buckets` of a step so far: forwarded, not audited.
-    std::uint64_t unaudited_calls() const noexcept { return unaudited_; }
 
 private:
     using slot = detail::audit_slot<device>;
@@ -274,7 +295,7 @@ private:
         const auto scope = detail::enter_device(comm_);
         slot& open = open_step(stream, where);
         if (open.buckets == open.calls.size()) {
-            ++unaudited_;
+            ++open.unaudited;
             make_call();
             return;
         }
@@ -317,6 +338,7 @@ private:
         slot& next = memory_->slots[static_cast<std::size_t>(ended_ % memory_->slots.size())];
         next.buckets = 0;
         next.gathered = 0;
+        next.unaudited = 0;
         follow(stream, where);
         device::zero(stream, view<unsigned char>(next.message), where); // an entry without a sum is not checked
         open_ = &next;
@@ -364,10 +386,69 @@ private:
         out.step = finished.step;
         out.ranks = size();
         out.suspects.clear();
+        out.unaudited_calls = finished.unaudited;
         out.buckets.resize(static_cast<std::size_t>(finished.buckets));
         if (options_.mode == report_mode::gather) judge_all_ranks(finished, out);
         else judge_summary(finished, out);
+        state_certainty(out);
         unread_.push();
+    }
+
+    /// How sure the suspects of sums are. A distance that is more than chance is still rounding where data conspire;
+    /// beyond 4 n times the limit it is not: u sqrt((n - 1) sum of m E) bounds it without any model of the data.
+    void state_certainty(step_audit& out) const
+    {
+        double sums = 0;
+        for (const bucket_audit& bucket : out.buckets) sums += bucket.sum_checked && is_floating(bucket.type) ? 1 : 0;
+        const conservation_options& check_of_sums = options_.conservation;
+        const double of_a_bin = detail::error_function_complement(check_of_sums.sigmas * 0.70710678118654752440);
+        for (suspect& found : out.suspects) {
+            if (found.what != check::sum_differs) continue;
+            if (!is_floating(out.buckets[static_cast<std::size_t>(found.bucket)].type)) continue;
+            found.exact = found.statistic > 4.0 * size() * found.threshold;
+            found.false_alarms_per_step = sums * check_of_sums.sketch.bins * of_a_bin;
+        }
+    }
+    static bool is_floating(element_type type) noexcept
+    {
+        bool floating = false;
+        with_floating_type(type, [&](auto) { floating = true; });
+        return floating;
+    }
+
+    [[noreturn]] void fail_never_arrived(const slot& finished) const
+    {
+        fail(status::device_failure, "poll",
+            "the audit of step " + std::to_string(finished.step) + " never arrived: work on its stream failed",
+            finished.where);
+    }
+
+    /// Throws unless all ranks ended the same step, of as many calls.
+    void require_same_step(const slot& finished) const
+    {
+        const std::size_t n = words_.size();
+        const auto like = [&](std::size_t r) {
+            std::size_t ranks = 0;
+            for (std::size_t other = 0; other < n; ++other) {
+                if (finished.header(other) == finished.header(r)) ++ranks;
+            }
+            return ranks;
+        };
+        const detail::audit_header own{finished.step, finished.buckets + 1};
+        if (finished.header(static_cast<std::size_t>(rank())) != own) fail_never_arrived(finished);
+        if (like(0) == n) return;
+        std::vector<int> culprits;
+        std::string message = "the ranks ended different steps:";
+        for (std::size_t r = 0; r < n; ++r) {
+            if (2 * like(r) > n) continue;
+            culprits.push_back(static_cast<int>(r));
+            message += " rank " + std::to_string(r) + " step " + std::to_string(finished.header(r).step) + " of "
+                + std::to_string(finished.header(r).buckets_and_one - 1) + " audited calls,";
+        }
+        message += culprits.size() == n ? " with no majority" : " unlike the others";
+        throw error(status::mismatch, message,
+            {.call = "end_step", .rank = rank(), .size = size(), .communicator = {}, .where = finished.where},
+            std::move(culprits));
     }
 
     bucket_audit& describe(const slot& finished, std::uint64_t b, step_audit& out) const
@@ -388,27 +469,14 @@ private:
 
     void judge_all_ranks(const slot& finished, step_audit& out)
     {
-        const std::uint64_t bytes = detail::audit_bytes(finished.buckets);
-        const auto message = [&](std::size_t r) { return finished.host.data() + r * bytes; };
-        for (std::size_t r = 0; r < words_.size(); ++r) {
-            const auto& header = *reinterpret_cast<const detail::audit_header*>(message(r));
-            if (header.step == finished.step && header.buckets == finished.buckets) continue;
-            throw error(status::mismatch,
-                "rank " + std::to_string(r) + " ended step " + std::to_string(header.step) + " of "
-                    + std::to_string(header.buckets) + " audited calls, this rank step "
-                    + std::to_string(finished.step) + " of " + std::to_string(finished.buckets),
-                {.call = "end_step", .rank = rank(), .size = size(), .communicator = {}, .where = finished.where},
-                {static_cast<int>(r)});
-        }
+        require_same_step(finished);
         for (std::uint64_t b = 0; b < finished.buckets; ++b) {
             if (finished.calls[static_cast<std::size_t>(b)].by_shards) {
                 detail::judge_gather_audit(
                     finished.host_gathers[b], static_cast<int>(b), describe(finished, b, out), out);
                 continue;
             }
-            for (std::size_t r = 0; r < words_.size(); ++r) {
-                words_[r] = reinterpret_cast<const detail::audit_entry*>(message(r) + sizeof(detail::audit_header))[b];
-            }
+            for (std::size_t r = 0; r < words_.size(); ++r) words_[r] = finished.reported(r, b);
             bucket_audit& bucket = describe(finished, b, out);
             judge_.judge(view<const detail::audit_entry>(words_), static_cast<int>(b), bucket, out);
             leave_open(bucket);
@@ -417,8 +485,9 @@ private:
 
     void judge_summary(const slot& finished, step_audit& out)
     {
-        const auto* const keys = reinterpret_cast<const std::uint64_t*>(finished.host.data());
+        const std::uint64_t* const keys = finished.keys();
         const auto& step = *reinterpret_cast<const detail::audit_step_keys*>(keys);
+        if (step.step == 0 && step.step_complement == 0) fail_never_arrived(finished);
         if (step.step != finished.step || step.step_complement != ~finished.step) {
             throw error(status::mismatch, "the ranks ended different steps, this rank "
                     + std::to_string(finished.step),
@@ -441,7 +510,6 @@ private:
     std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged yet
     detail::audit_memory<device>* memory_ = nullptr; ///< owned, until it must be given up
     slot* open_ = nullptr; ///< what the calls since the last step write; null if there was none
-    std::uint64_t unaudited_ = 0;
     std::uint64_t ended_ = 0;
     std::uint64_t judged_ = 0;
 };

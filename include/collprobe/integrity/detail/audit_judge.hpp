@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/integrity/conservation.hpp>
 #include <collprobe/integrity/gather_verdict.hpp>
 #include <collprobe/probe/detail/digest_index.hpp>
@@ -31,13 +32,23 @@ inline void judge_gather_audit(const gather_verdict& verdict, int bucket, bucket
     out.culprits.clear();
     if (verdict.intact()) return;
     out.culprits = verdict.culprits();
-    out.where = out.culprits.empty() ? damage::unknown : damage::broadcast;
+    bool owners = false;
+    bool receivers = false;
     suspect found{.bucket = bucket, .what = check::shard_differs, .statistic = static_cast<double>(verdict.damaged)};
-    if (out.culprits.empty()) step.suspects.push_back(found);
     for (const int rank : out.culprits) {
-        found.rank = rank;
-        step.suspects.push_back(found);
+        for (std::uint32_t i = 0; i < verdict.listed; ++i) {
+            const damaged_shard& shard = verdict.shard[i];
+            const bool by_owner = shard.culprit == gather_culprit::owner;
+            if (shard.culprit == gather_culprit::unknown || (by_owner ? shard.owner : shard.receiver) != rank) continue;
+            (by_owner ? owners : receivers) = true;
+            found.rank = rank;
+            found.other_rank = shard.owner;
+            step.suspects.push_back(found);
+            break;
+        }
     }
+    if (out.culprits.empty()) step.suspects.push_back(found);
+    out.where = owners == receivers ? damage::unknown : owners ? damage::input : damage::broadcast;
 }
 
 /// Tells from all ranks' words on one collective what was damaged. Every rank runs it on the same words.
@@ -53,7 +64,7 @@ inline void judge_gather_audit(const gather_verdict& verdict, int bucket, bucket
 /// received something that is not finite, of inputs that are.
 class audit_judge {
 public:
-    explicit audit_judge(int ranks) : ranks_(ranks), holders_(ranks) {}
+    explicit audit_judge(int ranks) : ranks_(ranks), holders_(ranks), has_the_sum_(static_cast<std::size_t>(ranks)) {}
 
     /// `entries`: one per rank, of the bucket with index `bucket`; all ranks should hold the same.
     void judge(view<const audit_entry> entries, int bucket, bucket_audit& out, step_audit& step)
@@ -119,10 +130,16 @@ private:
         bool most_have_the_sum = false;
         std::uint64_t sum = 0;
         std::uint64_t largest = 0;
+        // A group has the sum if one of it says so: of equal bits a rank that was told damaged checksums says no.
+        for (bool& has : has_the_sum_) has = false;
+        for (const audit_entry& entry : entries) {
+            if (!entry.sum.checked || !entry.sum.conserved) continue;
+            has_the_sum_[static_cast<std::size_t>(holders_.find(entry.digest).first_rank)] = true;
+        }
         for (std::size_t r = 0; r < entries.size(); ++r) {
             const digest_index::group& group = holders_.find(entries[r].digest);
             if (group.first_rank != static_cast<int>(r)) continue;
-            const bool has_the_sum = entries[r].sum.checked && entries[r].sum.conserved;
+            const bool has_the_sum = has_the_sum_[r];
             if (has_the_sum) {
                 ++groups_with_the_sum;
                 sum = group.digest;
@@ -139,6 +156,7 @@ private:
 
     int ranks_;
     digest_index holders_;
+    fixed_array<bool> has_the_sum_; ///< by the first rank of a group
 };
 
 } // namespace collprobe::detail

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <collprobe/config.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/detail/last_use.hpp>
 #include <collprobe/element.hpp>
@@ -21,7 +22,9 @@ namespace collprobe::detail {
 
 struct audit_header {
     std::uint64_t step;
-    std::uint64_t buckets;
+    std::uint64_t buckets_and_one; ///< never 0, so that a message can be told from none
+
+    friend bool operator==(const audit_header&, const audit_header&) = default;
 };
 static_assert(std::is_trivially_copyable_v<audit_entry> && sizeof(audit_entry) % 8 == 0);
 
@@ -60,10 +63,12 @@ struct pack_audit {
         }
         const std::uint64_t b = index - 1;
         const audit_entry& entry = reinterpret_cast<const audit_entry*>(message + sizeof(audit_header))[b];
-        const bool told = entry.sum.checked && entry.sum.limit > 0;
-        const double ratio = told ? entry.sum.residual / entry.sum.limit : 0;
+        // Of integers any distance is too large.
+        const double exact = entry.sum.residual > 0 ? power_of_two(1000) : 0;
+        const double ratio = entry.sum.limit > 0 ? entry.sum.residual / entry.sum.limit : exact;
+        const std::uint64_t checked = entry.sum.checked ? 1 : 0;
         *reinterpret_cast<audit_keys*>(keys + audit_key_count(b))
-            = {entry.digest, ~entry.digest, to_bits(ratio), entry.sum.checked ? std::uint64_t{1} : 0};
+            = {entry.digest, ~entry.digest, checked * to_bits(ratio), checked};
     }
 };
 
@@ -126,6 +131,22 @@ struct audit_slot {
     {
         return reinterpret_cast<audit_entry*>(message.data() + sizeof(audit_header))[bucket];
     }
+    /// Makes what the host has no report of this step, until one arrives: the work that brings it may fail.
+    void expect_report(std::size_t rank, report_mode mode) const noexcept
+    {
+        const std::uint64_t first = mode == report_mode::gather ? rank * audit_bytes(buckets) : 0;
+        for (std::uint64_t i = 0; i < sizeof(audit_header); ++i) host[first + i] = 0;
+    }
+    /// Rank r's message in the report.
+    const audit_header& header(std::size_t rank) const noexcept
+    {
+        return *reinterpret_cast<const audit_header*>(host.data() + rank * audit_bytes(buckets));
+    }
+    const audit_entry& reported(std::size_t rank, std::uint64_t bucket) const noexcept
+    {
+        return reinterpret_cast<const audit_entry*>(&header(rank) + 1)[bucket];
+    }
+    const std::uint64_t* keys() const noexcept { return reinterpret_cast<const std::uint64_t*>(host.data()); }
 
     std::vector<audited_call> calls;
     std::uint64_t buckets = 0;
