@@ -446,7 +446,7 @@ TEST_CASE("a wrong sum of integers is certain, in both modes, one of floats by h
             CHECK_FALSE(comm.wait(audit)); // none is pending
         });
     }
-    for (const auto& [by, certain] : {std::pair{0.002f, true}, std::pair{2e-6f, false}}) {
+    for (const auto& [by, certain] : {std::pair{0.002f, true}, std::pair{5e-7f, false}}) {
         const auto all = reduce_audits(4, {}, [by = by](int, view<float> result) { result[3] += by; });
         REQUIRE(all.at(0).suspects.size() == 1);
         CHECK(all[0].suspects[0].exact == certain);
