@@ -105,6 +105,8 @@ struct watch {
           trusting(ranks, {.suspects_per_step = p, .learn = false})
     {
         record.ranks = ranks;
+        record.loss.finite = record.gradient_norm.finite = ranks; // all can be compared
+        record.cosine.leave_one_out.assign(static_cast<std::size_t>(ranks), 0);
     }
     void judge(const healthy_run& run)
     {

@@ -23,7 +23,15 @@ step_record record_of(std::uint64_t step, int ranks, found suspects = {})
     step_record record;
     record.step = step;
     record.ranks = ranks;
+    record.loss.finite = ranks;
+    record.gradient_norm.finite = ranks;
+    record.cosine.leave_one_out.assign(static_cast<std::size_t>(ranks), 0.5);
     record.suspects = std::move(suspects);
+    return record;
+}
+step_record with(step_record record, std::vector<bucket_record> buckets)
+{
+    record.buckets = std::move(buckets);
     return record;
 }
 step_audit audit_of(std::uint64_t step, int ranks, std::vector<bucket_audit> buckets, found suspects)
@@ -116,7 +124,7 @@ TEST_CASE("the audit's attribution is the alarm's damage")
         CHECK(sum[0].where == where);
         CHECK(sum[0].action == advice::skip);
         // A bucket that the record speaks of, too: the same attribution, one alarm.
-        const std::vector<raised_alarm> both = copy(watch.judge(record_of(2, 4, {exact(check::result_differs, 2, 1)}),
+        const std::vector<raised_alarm> both = copy(watch.judge(with(record_of(2, 4, {exact(check::result_differs, 2, 1)}), {{}, {}}),
             audit_of(2, 4, {{}, bad}, {exact(check::result_differs, 2, 1)})));
         REQUIRE(both.size() == 1);
         CHECK(both[0].where == where);
@@ -132,20 +140,206 @@ TEST_CASE("the audit's attribution is the alarm's damage")
     CHECK(raised[0].where == damage::input);
 }
 
-TEST_CASE("the check of sums states the rate of its threshold")
+TEST_CASE("the check of sums has the rate that it states, and only what is certain drops the step")
 {
     alarms watch(4);
-    const suspect residual{.rank = -1, .bucket = 0, .what = check::sum_differs, .statistic = 40, .threshold = 8};
+    suspect residual{.rank = -1, .bucket = 0, .what = check::sum_differs, .statistic = 40, .threshold = 8};
+    residual.exact = false;
+    residual.false_alarms_per_step = 3e-12;
     const std::vector<raised_alarm> raised = copy(watch.judge(audit_of(0, 4, {{}}, {residual})));
     REQUIRE(raised.size() == 1);
     CHECK(raised[0].statistic == 40);
     CHECK(raised[0].threshold == 8);
-    CHECK(raised[0].false_alarms_per_step == doctest::Approx(4096 * 1.2441921148543568e-15)); // 2 Q(8)
-    // A summary has it in units of the limit; the sum of integers is exact.
-    const suspect relative{.rank = -1, .bucket = 0, .what = check::sum_differs, .statistic = 5, .threshold = 1};
-    CHECK(watch.judge(audit_of(1, 4, {{}}, {relative}))[0].false_alarms_per_step == doctest::Approx(4096 * 1.2441921148543568e-15));
+    CHECK(raised[0].false_alarms_per_step == 3e-12);
+    CHECK(raised[0].action == advice::recheck);
     const suspect integers{.rank = -1, .bucket = 0, .what = check::sum_differs, .statistic = 5, .threshold = 0};
-    CHECK(watch.judge(audit_of(2, 4, {{}}, {integers}))[0].false_alarms_per_step == 0);
+    const std::vector<raised_alarm> certain = copy(watch.judge(audit_of(2, 4, {{}}, {integers})));
+    REQUIRE(certain.size() == 1);
+    CHECK(certain[0].false_alarms_per_step == 0);
+    CHECK(certain[0].action == advice::skip);
+}
+
+bucket_record recorded(collective call, std::uint64_t count)
+{
+    bucket_record each;
+    each.call = call;
+    each.count = count;
+    return each;
+}
+
+/// A reduction, or a gather, that the audit found fault with.
+bucket_audit damaged(collective call, damage where, std::vector<int> culprits)
+{
+    bucket_audit bad;
+    bad.call = call;
+    bad.where = where;
+    bad.agree = where == damage::reduce;
+    bad.conserved = where != damage::reduce;
+    bad.culprits = std::move(culprits);
+    return bad;
+}
+
+TEST_CASE("of a shard that its owner sent wrong nobody holds the right bits")
+{
+    suspect owner = exact(check::shard_differs, 2);
+    owner.other_rank = 2;
+    suspect receiver = exact(check::shard_differs, 3);
+    receiver.other_rank = 1;
+    {
+        alarms watch(8);
+        const std::vector<raised_alarm> raised = copy(watch.judge(audit_of(1, 8, {{}}, {owner, receiver})));
+        REQUIRE(raised.size() == 2);
+        CHECK(raised[0].ranks == std::vector<int>{2});
+        CHECK(raised[0].action == advice::skip);
+        CHECK(raised[0].source == -1);
+        CHECK(raised[1].ranks == std::vector<int>{3}); // the control: this one can be restored
+        CHECK(raised[1].action == advice::resync);
+        CHECK(raised[1].source == 0);
+    }
+    {
+        // Too many to be taken out: still nobody to restore them from.
+        alarms watch(4, {.quarantine = 1});
+        suspect other = owner;
+        other.rank = other.other_rank = 3;
+        const std::vector<raised_alarm> raised = copy(watch.judge(audit_of(1, 4, {{}}, {owner, other})));
+        REQUIRE(raised.size() == 1);
+        CHECK(raised[0].ranks == std::vector<int>{2, 3});
+        CHECK(raised[0].action == advice::skip);
+    }
+    {
+        // Its own copy was right, so that a majority speaks against it and would restore it from wrong bits.
+        alarms watch(8);
+        const std::vector<raised_alarm> raised = copy(watch.judge(with(record_of(1, 8, {exact(check::result_differs, 2)}),
+            {recorded(collective::all_gather, 0)}), audit_of(1, 8, {damaged(collective::all_gather, damage::broadcast, {2})}, {owner})));
+        REQUIRE(raised.size() == 1);
+        CHECK(raised[0].what == check::shard_differs);
+        CHECK(raised[0].action == advice::skip);
+    }
+}
+
+TEST_CASE("buckets of a record and an audit are matched by their calls, whatever each has passed over")
+{
+    const auto audited = [](element_type type, std::uint64_t count) {
+        bucket_audit each;
+        each.type = type;
+        each.count = count;
+        return each;
+    };
+    // The probe passed over the integers, the audit over the exchange. The wanted call is the second of its kind.
+    const std::vector<bucket_record> seen{recorded(collective::all_reduce, 100), recorded(collective::all_to_all, 100),
+        recorded(collective::all_reduce, 7), recorded(collective::all_reduce, 100)};
+    std::vector<bucket_audit> checked{audited(element_type::int32, 100), audited(element_type::float32, 100),
+        audited(element_type::float32, 7), audited(element_type::int32, 100), audited(element_type::float32, 100)};
+    checked[4].where = damage::broadcast;
+    checked[4].agree = false;
+    {
+        alarms watch(8);
+        const std::vector<raised_alarm> raised
+            = copy(watch.judge(with(record_of(1, 8, {exact(check::result_differs, 5, 3)}), seen),
+                audit_of(1, 8, checked, {exact(check::result_differs, 5, 4)})));
+        REQUIRE(raised.size() == 1);
+        CHECK(raised[0].bucket == 3);
+        CHECK(raised[0].ranks == std::vector<int>{5});
+        CHECK(raised[0].where == damage::broadcast);
+    }
+    {
+        // What only the audit has comes behind all that the record has; what the audit has not is the record's.
+        alarms watch(8);
+        checked[3].where = damage::reduce;
+        const std::vector<raised_alarm> raised
+            = copy(watch.judge(with(record_of(1, 8, {exact(check::result_differs, 5, 1)}), seen),
+                audit_of(1, 8, checked, {exact(check::sum_differs, -1, 3), exact(check::replica_differs, 1, -1)})));
+        REQUIRE(raised.size() == 3);
+        CHECK(raised[0].bucket == 1);
+        CHECK(raised[0].where == damage::broadcast);
+        CHECK(raised[1].bucket == 4 + 3);
+        CHECK(raised[1].where == damage::reduce);
+        CHECK(raised[2].bucket == -1);
+    }
+    {
+        alarms watch(8); // alone each has its own indices
+        CHECK(watch.judge(audit_of(1, 8, checked, {exact(check::result_differs, 5, 4)}))[0].bucket == 4);
+        CHECK(watch.judge(with(record_of(1, 8, {exact(check::result_differs, 5, 3)}), seen))[0].bucket == 3);
+    }
+}
+
+TEST_CASE("where the audit names ranks the majority of the record has nothing to say")
+{
+    const step_audit named = audit_of(1, 2, {damaged(collective::all_reduce, damage::broadcast, {1})},
+        {exact(check::result_differs, 1)});
+    {
+        alarms watch(2); // of two ranks only the sum tells which one is right
+        const std::vector<raised_alarm> raised
+            = copy(watch.judge(with(record_of(1, 2, {exact(check::result_differs, -1)}), {{}}), named));
+        REQUIRE(raised.size() == 1);
+        CHECK(raised[0].ranks == std::vector<int>{1});
+        CHECK(raised[0].action == advice::resync);
+        CHECK(raised[0].source == 0);
+    }
+    {
+        alarms watch(4); // the majority is wrong
+        const std::vector<raised_alarm> raised
+            = copy(watch.judge(with(record_of(1, 4, {exact(check::result_differs, 2)}), {{}}),
+                audit_of(1, 4, {damaged(collective::all_reduce, damage::broadcast, {0, 1, 3})},
+                    {exact(check::result_differs, 0), exact(check::result_differs, 1), exact(check::result_differs, 3)})));
+        REQUIRE(raised.size() == 1);
+        CHECK(raised[0].ranks == std::vector<int>{0, 1, 3});
+        CHECK(raised[0].source == 2);
+    }
+    {
+        alarms watch(2); // the control: another bucket, and no audit
+        const std::vector<raised_alarm> raised
+            = copy(watch.judge(with(record_of(1, 2, {exact(check::result_differs, -1, 1)}), {{}, {}}), named));
+        REQUIRE(raised.size() == 2);
+        CHECK(raised[0].action == advice::skip);
+        CHECK(watch.judge(record_of(2, 2, {exact(check::result_differs, -1)})).size() == 1);
+    }
+}
+
+TEST_CASE("no direction is judged where the audit finds a reduction wrong")
+{
+    const bucket_audit whole;
+    const struct {
+        bucket_audit bucket;
+        bool judged;
+    } cases[] = {{whole, true}, {damaged(collective::all_reduce, damage::reduce, {}), false},
+        {damaged(collective::all_reduce, damage::broadcast, {1}), false},
+        {damaged(collective::reduce_scatter, damage::reduce, {}), false},
+        {damaged(collective::all_gather, damage::broadcast, {1}), true}};
+    for (const auto& each : cases) {
+        alarms watch(8);
+        for (std::uint64_t step = 0; step < 2; ++step) {
+            const std::vector<raised_alarm> raised = copy(watch.judge(
+                record_of(step, 8, {score(check::cosine, 5), score(check::loss, 5)}), audit_of(step, 8, {whole, each.bucket}, {})));
+            REQUIRE(raised.size() == (step == 0 ? 0u : each.judged ? 2u : 1u));
+            if (step == 1) CHECK((raised[0].what == check::cosine) == each.judged);
+        }
+        // Nor did it count as a strike.
+        CHECK(watch.judge(record_of(2, 8, {score(check::cosine, 5)})).empty() == !each.judged);
+    }
+}
+
+TEST_CASE("a strong excess counts only where all ranks were compared")
+{
+    for (const check what : {check::loss, check::gradient_norm, check::cosine}) {
+        CAPTURE(name(what));
+        step_record record = with(record_of(1, 8, {score(what, 5, 1e6)}), {{}});
+        record.buckets[0].gradient_norm.finite = 8;
+        CHECK(alarms(8).judge(record).size() == 1);
+        step_record fewer = record;
+        if (what == check::loss) fewer.loss.finite = 7;
+        else if (what == check::gradient_norm) fewer.buckets[0].gradient_norm.finite = 7;
+        else fewer.cosine.leave_one_out[3] = detail::not_a_number(); // of no length, or with another result
+        CHECK(alarms(8).judge(fewer).empty());
+    }
+}
+
+TEST_CASE("of two ranks whose scores share their past the rate is stated twice as high")
+{
+    const double of_many = alarms(3, {.suspects_per_step = 1e-3, .strong_alone = false}).false_alarms_per_step();
+    CHECK(of_many == doctest::Approx(19e-6));
+    CHECK(alarms(2, {.suspects_per_step = 1e-3, .strong_alone = false}).false_alarms_per_step() == 2 * of_many);
+    CHECK(alarms(2, {.suspects_per_step = 1e-3, .strikes = 1}).false_alarms_per_step() == 1e-3); // whatever the steps share
 }
 
 TEST_CASE("a statistical check alarms at the second strike of twenty steps and not after more steps")
@@ -486,8 +680,6 @@ TEST_CASE("what cannot be is refused")
     CHECK(refused(4, {.window = 65}));
     CHECK(refused(4, {.quarantine = 0}));
     CHECK(refused(4, {.quarantine = 21}));
-    CHECK(refused(4, {.sketch_bins = 0}));
-    CHECK(refused(4, {.sum_sigmas = 0}));
     CHECK(!refused(4, {.strikes = 64, .window = 64, .quarantine = 64}));
 
     alarms watch(4);

@@ -18,12 +18,17 @@ public:
     void clear() noexcept { used_ = 0; }
 
     /// Adds `next`, which has no ranks yet, for one rank or, with -1, for none that is known. Statistical findings of one
-    /// check are one alarm for all buckets, with the bucket of the strongest evidence.
-    void add(const alarm_record& next, int rank)
+    /// check are one alarm for all buckets, with the bucket of the strongest evidence. `first`: what to do if too many
+    /// are named to take them out.
+    void add(const alarm_record& next, int rank, advice first)
     {
-        alarm_record* into = find(next, rank >= 0);
+        alarm_record* into = find(next, rank >= 0, first);
         if (into == nullptr) {
-            if (used_ == raised_.size()) raised_.emplace_back();
+            if (used_ == raised_.size()) {
+                raised_.emplace_back();
+                first_.emplace_back();
+            }
+            first_[used_] = first;
             into = &raised_[used_++];
             into->ranks.clear();
             take_evidence(*into, next);
@@ -49,7 +54,7 @@ public:
         for (std::size_t i = 0; i < used_; ++i) {
             alarm_record& each = raised_[i];
             const bool many = static_cast<int>(each.ranks.size()) > blame_limit(ranks);
-            if (many && each.action == advice::quarantine) each.action = first_advice(each.what, true);
+            if (many && each.action == advice::quarantine) each.action = first_[i];
             if (is_statistical(each.what) && (many || ranks == 2)) {
                 each.ranks.clear();
                 each.where = damage::unknown;
@@ -66,11 +71,11 @@ public:
     }
 
 private:
-    alarm_record* find(const alarm_record& next, bool named) noexcept
+    alarm_record* find(const alarm_record& next, bool named, advice first) noexcept
     {
         for (std::size_t i = 0; i < used_; ++i) {
             alarm_record& each = raised_[i];
-            if (each.what == next.what && each.where == next.where && each.action == next.action
+            if (each.what == next.what && each.where == next.where && each.action == next.action && first_[i] == first
                 && each.ranks.empty() != named && (is_statistical(next.what) || each.bucket == next.bucket)) {
                 return &each;
             }
@@ -120,6 +125,7 @@ private:
     }
 
     std::vector<alarm_record> raised_; // the first `used_` are this step's
+    std::vector<advice> first_; // of each of them, whatever it advises by now
     std::size_t used_ = 0;
 };
 

@@ -44,15 +44,17 @@ constexpr damage place_of(const suspect& found, damage audited) noexcept
 }
 
 /// What to do the first time.
-constexpr advice first_advice(check what, bool named) noexcept
+constexpr advice first_advice(const suspect& found) noexcept
 {
-    switch (what) {
+    switch (found.what) {
     case check::non_finite:
-    case check::stale:
-    case check::sum_differs: return advice::skip;
+    case check::stale: return advice::skip;
+    case check::sum_differs: return found.exact ? advice::skip : advice::recheck;
     case check::duplicate: return advice::recheck;
     case check::result_differs: // with no majority nobody knows the right one: all drop it
-    case check::shard_differs: return named ? advice::resync : advice::skip;
+        return found.rank >= 0 ? advice::resync : advice::skip;
+    case check::shard_differs: // what an owner sent wrong is wrong at all: nobody holds the right one
+        return found.rank >= 0 && found.rank != found.other_rank ? advice::resync : advice::skip;
     case check::replica_differs: return advice::resync;
     case check::loss:
     case check::gradient_norm:
@@ -76,11 +78,5 @@ inline double strong_excess(int ranks, double p) noexcept
 }
 /// How much stronger where suspects are more frequent than was assumed: again 100 times rarer with such tails.
 inline constexpr double strong_heavy = 2.5;
-
-/// How many of the `bins` of a healthy sketch exceed `sigmas`, were its residuals Gaussian.
-inline double sketch_rate(double sigmas, int bins) noexcept
-{
-    return bins * error_function_complement(sigmas * 0.70710678118654752440);
-}
 
 } // namespace collprobe::detail

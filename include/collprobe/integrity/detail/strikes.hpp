@@ -10,12 +10,13 @@
 namespace collprobe::detail {
 
 /// P(a key is struck in this step, and in at least strikes - 1 of the window - 1 steps before it) is at most this,
-/// where a step strikes it with probability `per_step`, steps being independent: C(window - 1, strikes - 1) p^strikes.
+/// where a step strikes it with probability `per_step`, whatever happened in other steps: C(window - 1, strikes - 1)
+/// p^strikes. It is the verdicts that must be independent; that the steps' data are is not enough.
 constexpr double strike_rate(double per_step, int strikes, int window) noexcept
 {
     double rate = per_step;
     for (int i = 1; i < strikes; ++i) rate *= per_step * (window - i) / i;
-    // Whatever the steps have to do with each other, it takes a strike in this one.
+    // Whatever the verdicts have to do with each other, it takes a strike in this one.
     return rate < per_step ? rate : per_step;
 }
 
