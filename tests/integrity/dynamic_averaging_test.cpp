@@ -304,6 +304,14 @@ TEST_CASE("an average runs beside the work of the step")
     });
 }
 
+TEST_CASE("lists are taken from what holds replicas, and not from a buffer")
+{
+    using dynamic = dynamic_averaging<local::communicator>;
+    static_assert(std::is_constructible_v<dynamic, local::communicator&, std::vector<replica>&>);
+    static_assert(!std::is_constructible_v<dynamic, local::communicator&, std::vector<float>&>);
+    static_assert(!std::is_constructible_v<dynamic, local::communicator&, std::vector<float>&, view<replica>>);
+}
+
 TEST_CASE("bad arguments are refused by name")
 {
     local::group group(1);

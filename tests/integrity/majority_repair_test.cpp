@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
@@ -193,6 +196,45 @@ TEST_CASE("a rank with another count is an error that names it, on every rank")
         const host::stream stream;
         CHECK_THROWS_AS(majority_repair(check, view<const replica>(), stream, {.max_rounds = 0}), error);
     });
+}
+
+TEST_CASE("ranks that ask for the answer of some steps ago repair in the same step, however late one of them is")
+{
+    const testing::watchdog guard("late repairs", 60);
+    constexpr int ranks = 3, steps = 12, hit = 4;
+    for (const int behind : {1, 3}) {
+        std::vector<std::string> when(ranks);
+        std::vector<char> right(ranks);
+        local::run(ranks, settings, [&](local::communicator& comm) {
+            const auto at = static_cast<std::size_t>(comm.rank());
+            model mine;
+            agreement check(comm, {.max_buffers = 4});
+            const host::stream stream;
+            for (int step = 0; step < steps; ++step) {
+                if (comm.rank() == step % ranks) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+                if (step == hit && comm.rank() == 1) {
+                    stream.enqueue([&mine] { mine.weights[7] = -1; });
+                }
+                check.check(mine.replicas(), stream);
+                bool repaired = false;
+                if (step >= behind && !check.wait()) {
+                    const repair_result result = majority_repair(check, mine.replicas(), stream);
+                    CHECK(result.repaired);
+                    repaired = result.rounds == 1;
+                    CHECK(result.found.agree == !repaired); // an answer from before the repair
+                }
+                when[at] += repaired ? '1' : '0';
+            }
+            stream.synchronize(20'000);
+            right[at] = mine.same_bits(model()) ? 1 : 0;
+        });
+        std::string expected(steps, '0');
+        expected[static_cast<std::size_t>(hit + behind)] = '1';
+        for (int r = 0; r < ranks; ++r) {
+            CHECK(when[static_cast<std::size_t>(r)] == expected);
+            CHECK(right[static_cast<std::size_t>(r)] == 1);
+        }
+    }
 }
 
 TEST_CASE("damage all over large buffers is repaired through little scratch memory")

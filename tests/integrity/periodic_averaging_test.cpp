@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
@@ -47,6 +49,13 @@ public:
         const int rank = this->rank();
         stream.enqueue([receive, rank] { receive[0] = static_cast<T>(static_cast<float>(rank)); });
     }
+};
+
+/// Can be neither copied nor moved.
+struct pinned : adaptor<local::communicator> {
+    using adaptor::adaptor;
+    pinned(const pinned&) = delete;
+    pinned& operator=(const pinned&) = delete;
 };
 
 template <class T>
@@ -189,6 +198,30 @@ TEST_CASE("what cannot be averaged is refused by name")
     CHECK(refusal({view(weights)}, {.interval = 0}).find("interval must not be 0") != std::string::npos);
     CHECK(refusal({view(weights)}, {.scratch_elements = 0}).find("scratch_elements") != std::string::npos);
     CHECK(refusal({view(weights)}, {}).empty());
+}
+
+TEST_CASE("a list of replicas is taken from what holds replicas, and not from a buffer")
+{
+    using periodic = periodic_averaging<local::communicator>;
+    static_assert(std::is_constructible_v<periodic, local::communicator&, std::vector<replica>&>);
+    static_assert(std::is_constructible_v<periodic, local::communicator&, std::array<replica, 2>>);
+    static_assert(std::is_constructible_v<periodic, local::communicator&, view<replica>, periodic_options>);
+    static_assert(!std::is_constructible_v<periodic, local::communicator&, std::vector<float>&>);
+    static_assert(!std::is_constructible_v<periodic, local::communicator&, view<float>, periodic_options>);
+    static_assert(!std::is_constructible_v<periodic, local::communicator&, replica>);
+}
+
+TEST_CASE("a communicator that cannot be copied is borrowed")
+{
+    local::run(2, [](local::communicator& comm) {
+        std::vector<float> weights(4, static_cast<float>(comm.rank()));
+        pinned fixed(comm);
+        const host::stream stream;
+        periodic_averaging repair{borrowed(fixed), std::vector<replica>{view(weights)}, {.interval = 1}};
+        repair.step(stream);
+        stream.synchronize();
+        CHECK(weights[0] == 0.5F);
+    });
 }
 
 TEST_CASE("lists that differ between ranks are a mismatch, not a hang")

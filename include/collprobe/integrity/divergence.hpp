@@ -67,6 +67,10 @@ constexpr double divergence_bound(
 
 /// The unbiased estimate of sigma^2 from the mean over all ranks of ||thetabar - theta^m||^2 on `dimension`
 /// coordinates. 0 if nothing can be said: one rank, no coordinate or no step.
+///
+/// Unbiased for float and double weights. The rounding of bfloat16 weights is no such noise: updates below half an ulp
+/// are lost, and others rounded up. Measured there, estimate over truth: 0.31 to 0.36 where a step's noise moves a
+/// weight by 0.1 half-ulps, 1.11 to 1.13 at one half-ulp, at most 1.025 from 3 on.
 constexpr double noise_variance(double mean_squared_distance, double dimension, int ranks, double gain) noexcept
 {
     const double expected = ranks > 1 ? expected_divergence(1, dimension, ranks, gain) : 0;

@@ -30,8 +30,8 @@ enum class interval_rule : std::uint8_t {
     /// its All-Reduce is). The divisor is called an estimate of sigma, but grows with the root of the dimension and of
     /// the learning rates' squares since the last average, the interval itself among them.
     literal,
-    /// H = gain * rms(thetabar) / (sigma * eta / (1 - momentum)), with the unbiased estimate of sigma
-    /// (`noise_variance`).
+    /// H = gain * rms(thetabar) / (sigma * eta / (1 - momentum)), with the estimate of sigma that is unbiased for float
+    /// and double weights, and low for bfloat16 ones where noise is below their spacing (`noise_variance`).
     corrected,
 };
 
@@ -86,6 +86,10 @@ struct averaging_measure {
 /// gradient, as in the paper: g~ is full of the noise, so that ||g~|| / sigma no longer falls once noise drowns the
 /// gradient, and it does not know the learning rate.
 ///
+/// The message of 8 bytes by which the ranks agree on the interval is trusted, as averages are; it passes by the
+/// adaptors. Where it is hit on its way to some ranks, they start averages in different steps: `mismatch`, or a
+/// `timeout`. (The sums may be hit: the largest interval that any rank makes of them holds for all.)
+///
 /// Buffers: `weights` as for `periodic_averaging`; `state` is what of the optimiser is averaged too, in the same
 /// breath. Both are borrowed and outlive this object.
 /// Preconditions: the weights and state do not change between `begin_step` and `before_update`.
@@ -107,6 +111,8 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
+    /// Takes the communicator over: a handle; or, of one that cannot be copied such as `audited`, a borrowed reference:
+    /// `dynamic_averaging repair{borrowed(comm), weights};`.
     dynamic_averaging(Comm comm, view<const replica> weights, view<const replica> state = {},
         const dynamic_options& options = {}, call_site where = call_site::current())
         : comm_(std::move(comm)), options_(options), buffers_(weights.begin(), weights.end()), weights_(weights.size()),
@@ -132,6 +138,9 @@ public:
         memory_ = new memory(buffers_, weights_, options);
         device::load_kernels();
     }
+    /// A buffer by itself is no list: `std::vector<replica> list{view(weights)}`.
+    template <detail::buffer_and_no_list_of_replicas Buffer>
+    dynamic_averaging(const Comm&, const Buffer&, view<const replica> = {}, const dynamic_options& = {}) = delete;
     dynamic_averaging(const dynamic_averaging&) = delete;
     dynamic_averaging& operator=(const dynamic_averaging&) = delete;
     /// Waits until no work uses its memory, at most the communicator's time-out; then it is leaked.

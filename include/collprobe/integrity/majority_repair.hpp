@@ -37,8 +37,17 @@ struct repair_result {
 /// changed (average them, as the other repairs do). Only blocks that differ are sent, from a rank of the majority, by
 /// the communicator as it is given, adaptors included; only ranks outside the majority are written to. Then all is
 /// checked again: a repair that was hit is repeated, from another rank of the majority if there is one.
-/// Shapes, preconditions: those of `agreement`. Blocks the host; collective. Where a step must not wait, call
-/// `agreement::check`, and this once its answer says that ranks disagree.
+/// Shapes, preconditions: those of `agreement`. Blocks the host; collective: all ranks call it in the same step.
+///
+/// Where a step must not wait, decide by a check made k steps ago, whose answer is there by now and the same on all
+/// ranks (k below `checks_in_flight`):
+///
+///     check.check(list, stream); // each step
+///     if (step >= k && !check.wait()) majority_repair(check, list, stream);
+///
+/// Not by `agreement::poll`: an answer comes to each rank at its own time, so that one would repair while others
+/// train on, which is a `mismatch` or a `timeout`. Answers to the checks that were under way when a repair ran say no
+/// once more; then nothing is found, for the price of a check.
 /// Errors: `mismatch`, on all ranks, if one of them has another count or type, by name; those of `agreement`.
 /// Cost: while all agree, that of a check: 16 bytes a buffer and one read. Else that of `agreement::locate` and of
 /// the check behind it, and a broadcast of what differs (with up to some 64 bytes around each place).

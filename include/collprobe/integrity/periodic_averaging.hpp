@@ -54,6 +54,8 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
+    /// Takes the communicator over: a handle; or, of one that cannot be copied such as `audited`, a borrowed reference:
+    /// `periodic_averaging repair{borrowed(comm), list};`.
     periodic_averaging(Comm comm, view<const replica> buffers, const periodic_options& options = {},
         call_site where = call_site::current())
         : comm_(std::move(comm)), buffers_(buffers.begin(), buffers.end()), options_(options)
@@ -71,6 +73,9 @@ public:
             {}, nullptr};
         device::load_kernels();
     }
+    /// A buffer by itself is no list: `std::vector<replica> list{view(weights)}`.
+    template <detail::buffer_and_no_list_of_replicas Buffer>
+    periodic_averaging(const Comm&, const Buffer&, const periodic_options& = {}) = delete;
     periodic_averaging(const periodic_averaging&) = delete;
     periodic_averaging& operator=(const periodic_averaging&) = delete;
     /// Waits until no work uses the scratch memory, at most the communicator's time-out; then it is leaked.

@@ -34,6 +34,10 @@ struct convert_element {
     }
 };
 
+/// What somebody gives who has one buffer to average: it takes a list, `std::vector<replica> list{view(weights)}`.
+template <class T>
+concept buffer_and_no_list_of_replicas = !std::is_convertible_v<const T&, view<const replica>>;
+
 /// Elements of scratch memory that averaging a list takes: none without 16-bit elements.
 inline std::uint64_t scratch_for(const std::vector<replica>& buffers, std::uint64_t most) noexcept
 {
