@@ -23,7 +23,7 @@
 #include <collprobe/integrity/baseline_rules.hpp>
 #include <collprobe/probe/detail/step_judge.hpp>
 
-#include "bench/random.hpp"
+#include "random.hpp"
 
 namespace {
 

@@ -27,7 +27,7 @@
 #include <collprobe/probe/detail/step_judge.hpp>
 #include <collprobe/probe/outlier.hpp>
 
-#include "bench/random.hpp"
+#include "random.hpp"
 
 namespace {
 

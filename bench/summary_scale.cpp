@@ -21,7 +21,7 @@
 #include <collprobe/integrity/alarm.hpp>
 #include <collprobe/probe/detail/step_judge.hpp>
 
-#include "bench/summary_simulation.hpp"
+#include "summary_simulation.hpp"
 
 namespace {
 
