@@ -14,6 +14,8 @@
 #include <vector>
 
 #include <collprobe/comm/local.hpp>
+#include <collprobe/integrity/alarm.hpp>
+#include <collprobe/integrity/audited.hpp>
 #include <collprobe/probe/probed.hpp>
 
 #include "support/count_allocations.hpp"
@@ -642,6 +644,70 @@ TEST_CASE_TEMPLATE("a sum that is wrong on all ranks blames no rank for its dire
             CHECK_FALSE(records[41].suspects[0].exact);
         }
     }
+}
+
+namespace {
+
+/// The alarms of the last of `steps` steps of a probe on an audit on what `wrap` makes of a communicator. Each step has a sum of
+/// integers, which the probe passes over, and one of floats.
+template <class Wrap>
+std::vector<alarm_record> alarms_of_audited_steps(int ranks, std::uint64_t steps, const Wrap& wrap)
+{
+    std::vector<alarm_record> last;
+    local::run(ranks, [&](local::communicator& world) {
+        probed comm(audited(wrap(world)));
+        host::stream stream;
+        alarms watch(ranks);
+        std::vector<std::int32_t> numbers(4096, 1), counts(4096);
+        std::vector<float> gradient(4096), sum(4096);
+        step_record record;
+        step_audit audit;
+        for (std::uint64_t step = 0; step < steps; ++step) {
+            std::mt19937_64 random(step * 64 + static_cast<std::uint64_t>(world.rank()));
+            std::normal_distribution<float> normal(1);
+            for (float& x : gradient) x = normal(random);
+            comm.all_reduce(numbers, view(counts), reduction::sum, stream);
+            comm.all_reduce(gradient, view(sum), reduction::sum, stream);
+            comm.base().end_step(step, stream);
+            comm.end_step(step, {.loss = 1}, stream);
+            stream.synchronize(10'000);
+            REQUIRE(comm.poll(record));
+            REQUIRE(comm.base().poll(audit));
+            const view<const alarm_record> raised = watch.judge(record, audit);
+            if (step + 1 < steps) CHECK(raised.empty());
+            else if (world.rank() == 0) last.assign(raised.begin(), raised.end());
+        }
+    });
+    return last;
+}
+
+} // namespace
+
+TEST_CASE("what a probe and an audit find of one fault is one alarm")
+{
+    // Of two ranks: the probe alone cannot name the one that received other bits.
+    const auto hit = alarms_of_audited_steps(2, 21, [](auto& world) { return damaging(world, 41, 1); });
+    REQUIRE(hit.size() == 1);
+    CHECK(hit[0].what == check::result_differs);
+    CHECK(hit[0].bucket == 0); // of the record, which has no integers
+    CHECK(hit[0].ranks == std::vector<int>{1});
+    CHECK(hit[0].action == advice::resync);
+    CHECK(hit[0].source == 0);
+
+    const auto wrong = alarms_of_audited_steps(8, 41, [](auto& world) { return damaged_reduction(world, 81, 5, 100); });
+    REQUIRE(wrong.size() == 1);
+    CHECK(wrong[0].what == check::sum_differs);
+    CHECK(wrong[0].bucket == 0);
+    CHECK(wrong[0].where == damage::reduce);
+    CHECK(wrong[0].action == advice::skip); // so far off that no rounding explains it
+    CHECK(wrong[0].ranks.empty());
+
+    const auto integers = alarms_of_audited_steps(8, 2, [](auto& world) { return damaged_reduction(world, 2, 5, 100); });
+    REQUIRE(integers.size() == 1);
+    CHECK(integers[0].what == check::sum_differs);
+    CHECK(integers[0].bucket == 1); // the record has one bucket, the audit's first is behind it
+    CHECK(integers[0].action == advice::skip);
+    CHECK(integers[0].false_alarms_per_step == 0);
 }
 
 TEST_CASE_TEMPLATE("rounding, cancellation and underflow do not hide the direction", T, float, half, bfloat16)

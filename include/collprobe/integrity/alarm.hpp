@@ -55,10 +55,10 @@ struct alarm_options {
 ///
 /// Advice: `skip` where this step's gradient is wrong; `resync` where ranks hold other bits than most do, from the
 /// lowest rank that no exact check names (`source` -1: no rank is known to hold what is right, so restore from
-/// elsewhere, or average); `recheck` where the evidence is statistical, as for sums of floating-point numbers, or is equal
-/// data; `quarantine` for a rank that the same check has named in `quarantine` of the last `window` steps, if those are
-/// few enough to be named. (A rank that was not restored is named again: follow the advice first.) Of a shard that its
-/// owner sent wrong nobody holds the right bits: `skip`.
+/// elsewhere, or average); `recheck` where the evidence is statistical, as for sums that rounding might explain, or is
+/// equal data; `quarantine` for a rank that the same check has named in `quarantine` of the last `window` steps, if those
+/// are few enough to be named. (A rank that was not restored is named again: follow the advice first.) Of a shard that
+/// its owner sent wrong nobody holds the right bits: `skip`.
 ///
 /// Buckets: a record and an audit number the calls that each has seen. Alarms of either alone have its index; alarms of
 /// both the record's, also for what the audit found in a call that is in both (the k-th of the same call, type and
