@@ -14,12 +14,12 @@
 /// Reductions without communicators: what ranks send, what they get, and the judgement of it.
 namespace collprobe::testing {
 
-enum class gradients { gaussian, layered, aligned, one_large, cancelling, sparse, tiny, constant, count };
+enum class gradients { gaussian, layered, aligned, one_large, cancelling, sparse, tiny, identical, halves, constant, count };
 
 constexpr const char* name(gradients kind)
 {
     constexpr const char* names[]
-        = {"gaussian", "layered", "aligned", "one large", "cancelling", "sparse", "tiny", "constant"};
+        = {"gaussian", "layered", "aligned", "one large", "cancelling", "sparse", "tiny", "identical", "halves", "constant"};
     return names[static_cast<int>(kind)];
 }
 
@@ -92,6 +92,17 @@ public:
             case gradients::tiny: {
                 const double least = std::ldexp(1.0, element_traits<T>::min_exponent - element_traits<T>::digits + 3);
                 for (std::size_t i = 0; i < count; ++i) mine[i] = T(static_cast<double>(own[i]) * least);
+                break;
+            }
+            // The same on all ranks, to the last digit; and with the opposite sign on the second half of them.
+            case gradients::identical:
+            case gradients::halves: {
+                const bool negates = kind == gradients::halves && rank >= ranks / 2;
+                for (std::size_t i = 0; i < count; ++i) {
+                    const std::size_t at = common + i;
+                    const double x = static_cast<double>(unit) * normal_[at] * (1 + 1e-7 * normal_[at ^ 1]);
+                    mine[i] = T(negates ? -x : x);
+                }
                 break;
             }
             case gradients::constant:

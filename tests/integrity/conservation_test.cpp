@@ -296,9 +296,9 @@ TEST_CASE("doubles near the limits of their squares, and subnormal gradients, ra
 TEST_CASE_TEMPLATE("clean reductions of all kinds raise no alarm, of all orders", T, half, bfloat16, float, double)
 {
     testing::gradient_pool<T> pool(5);
-    for (int kind = 0; kind < static_cast<int>(testing::gradients::constant); ++kind) {
+    for (int kind = 0; kind < static_cast<int>(testing::gradients::count); ++kind) {
         for (int order = 0; order < static_cast<int>(testing::simulated_order::count); ++order) {
-            for (const int n : {2, 3, 16}) {
+            for (const int n : {2, 3, 16, 32}) {
                 const auto how = static_cast<testing::simulated_order>(order);
                 CAPTURE(std::string(name(how)));
                 CAPTURE(std::string(name(static_cast<testing::gradients>(kind))));
@@ -369,7 +369,8 @@ TEST_CASE("calls that do not fit are refused by name")
         check.after<float>(data, sum, out.data(), stream);
         CHECK(message([&] { check.before<float>(view<const float>(nullptr, 4), stream); }).find("send is null") != std::string::npos);
         CHECK(message([&] { checks(comm, {.sketch = {.bins = 100}}); }).find("bins is 100") != std::string::npos);
-        CHECK(message([&] { checks(comm, {.sketch = {}, .sigmas = 0}); }).find("sigmas") != std::string::npos);
+        for (const double sigmas : {0.0, -1.0, detail::infinity(), detail::not_a_number()})
+            CHECK(message([&] { checks(comm, {.sketch = {}, .sigmas = sigmas}); }).find("sigmas") != std::string::npos);
         stream.synchronize(20'000);
     });
 }

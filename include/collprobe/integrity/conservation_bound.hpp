@@ -59,6 +59,8 @@ struct rounded_terms {
         terms += m;
         pairs += m * (m - 1);
     }
+    /// The sum over all pairs of different roundings of m m'. `all`: `terms`, and one for each product that is rounded.
+    double cross_terms(double all) const noexcept { return all * all - (all + pairs); }
 };
 
 inline rounded_terms terms_of_linear(int n) noexcept
@@ -96,34 +98,49 @@ inline rounded_terms terms_of(rounding_order order, int n)
 ///
 /// Let E be the energy (sum of squares) of all ranks' elements of a bin, scaled as the average scales them, and E_S
 /// that of the result. If no rank is special, a sum of m of the n terms has the energy P(m) = m a + m (m - 1) c with
-/// a = E / n and c = (E_S - E) / (n (n - 1)); c is kept within [0, a]: below, since of terms that cancel at the end the
-/// sums on the way do not, and above, since E_S may be that of a damaged result. Rounding to T, of unit roundoff u,
-/// numbers with the energy P adds the variance f u^2 / 3 * P: f is the mean of 1 / m^2 over significands 1 <= m < 2,
-/// 0.541 if their logarithms are uniform, and 0.6 here: sums and averages of normal numbers have up to that. Then
+/// a = E / n and c_0 = (E_S - E) / (n (n - 1)) for c, kept within [0, a]: E_S may be that of a damaged result. Of terms
+/// that cancel at the end the sums on the way do not: for these c is at least a - 2 E_S / n, which counts where E_S is
+/// below E / 2. The last sum, m = n, has c_0 always. Rounding to T, of unit roundoff u, numbers with the energy P adds
+/// the variance f u^2 / 3 * P: f is the mean of 1 / m^2 over significands 1 <= m < 2, 0.541 if their logarithms are
+/// uniform, and 0.6 here: sums and averages of normal numbers have up to that. Then
 ///
-///     v = f u^2 / 3 * [sum of P(m) over the order's roundings + (E if an average's 1/n is no power of two)]
-///       + f d^2 / 3 * [(R / 2 + 2) (E + E_S + D^2 + D_S^2) + sum of P(m) over n - 1 roundings + E]
+///     v = f u^2 / 3 * [sum of P(m) over the order's roundings + (E if an average's 1/n is no power of two)
+///                      + (sum of m m' over all pairs of different roundings) / 2 * rho^2 c_0]
+///       + f d^2 / 3 * [(R / 2 + 2) (E + E_S + D^2 + D_S^2) + sum of P(m) over n - 1 roundings + E + (the same pairs)]
 ///
-/// is the variance in the bin. The second line, d = 2^-53, is of the sketch itself: the sums of R elements, D of the
-/// inputs and D_S of the result, whose way to a large end is long; the sum over ranks; the product with 1/n. It counts
-/// for doubles only. (An average's 1/n, rounded to T, is taken as the communicator takes it.) To sqrt(v) is added what
-/// underflow does: half of the smallest subnormal of T for each of R n roundings of an average (R for `single`), and
-/// what squares below 2^-1022 lose of an energy of doubles.
+/// is the variance in the bin. The pairs are the covariance of roundings: with c_0 = a all ranks have the same x, and
+/// the errors of 2 x, 3 x, ... are not independent. rho = c_0 / a is how far the ranks agree, and independent gradients
+/// (rho near 0) are judged as sharply as without. A half is what the worst x need. The last line, d = 2^-53, is of the
+/// sketch itself: the sums of R elements, D of the inputs and D_S of the result, whose way to a large end is long; the
+/// sum over ranks; the product with 1/n. It counts for doubles only. (An average's 1/n, rounded to T, is taken as the
+/// communicator takes it.) To sqrt(v) is added what underflow does: half of the smallest subnormal of T for each of R n
+/// roundings of an average (R for `single`), and what squares below 2^-1022 lose of an energy of doubles.
 ///
-/// Measured on clean reductions of normal, heavy-tailed, aligned, cancelling and sparse gradients, one rank's a
-/// hundred times the others', 2 to 16 ranks, 1 to 256 elements a bin: residuals have a root mean square of 0.77 to 1.06
-/// (doubles and cancelling terms less), and of 100,000 of each type and order none had one above 6.8.
+/// Measured on 144,000 clean reductions, of all types and orders, 2 to 64 ranks, 1 to 256 elements a bin (largest of the
+/// root mean squares over a type, order and operation; largest residual; none is an alarm at 8):
 ///
-/// Limits of the model. Roundings are taken as independent, which they are for gradients; the signs of the sketch are
-/// random whatever the data. But where all elements are alike (constant gradients), all have the same error in each
-/// rounding: a residual can have up to sqrt(3 (n - 1) / f) = 2.2 sqrt(n - 1) times the deviation above. Measured: up to
-/// 13 with 16 ranks; of constant buffers on 2 to 16 ranks 1 percent are above 8 (trees 0.02, `single` none). If the terms of one rank,
-/// the first in a linear order, are far larger than all others, it is up to sqrt(2) times.
+///     normal 0.88, 5.9    heavy-tailed 0.89, 6.5    sparse 0.88, 4.4      one rank 100 times the others 0.95, 6.9
+///     aligned 1.0, 5.2    identical 0.63, 6.4       constant 0.65, 7.4    cancelling 0.33, 4.3, by halves 0.43, 3.3
+///
+/// The price: where ranks agree, only larger damage is seen, with n = 8 in a linear order 1.03, 1.24 and 1.9 times as
+/// large for rho = 0.2, 0.5 and 1 as without the covariance, with n = 16 1.08, 1.5 and 2.6 times; and in bins whose E_S
+/// is below E / 2.
+///
+/// Limits of the model. Energies do not tell whether one rank's elements are far larger than the others'. If so, and the
+/// small ones are the same on all other ranks, each addition to the large one makes the same error: a residual can have
+/// up to 2.2 sqrt(n - 1) times the deviation above. Measured, for one rank 10 to 1000 times the others: root mean
+/// squares up to 3.1 and residuals up to 11 with n = 8, 4.8 and 17 with n = 16. Then a wrong input of one rank shows as
+/// damage of the reduction. Of constant buffers all elements have the same error, up to sqrt(3 / f) = 2.2 deviations of
+/// each if they are rounded once: `single` had residuals up to 7.7 in 300 of them on 3, 5 and 7 ranks, other orders up to
+/// 6.5 in 3,600 on 3 to 64, with 2^16 elements; unlucky constants can be above 8. So can buffers that are constant, and
+/// the same on all ranks, in a part of each bin, and terms that cancel to a sum of more than E / 2.
 struct conservation_bound {
     double scale = 1; ///< of the inputs, into the scale of the result
     double unit_roundoff = 0; ///< of the element type
-    double of_term = 0; ///< v / u^2 = of_term * a + of_pair * c
+    double of_term = 0; ///< v / u^2 = of_term * a + of_pair * c + (of_end + of_aligned * rho^2) c_0
     double of_pair = 0;
+    double of_end = 0;
+    double of_aligned = 0;
     double of_sum = 0; ///< the same of a sketch's sum, squared
     double floor = 0; ///< what underflow adds to a standard deviation
     double ranks = 1;
@@ -157,10 +174,13 @@ struct conservation_bound {
         const detail::rounded_terms in_double = detail::terms_of_linear(ranks);
         const double own = variance * (d / u) * (d / u);
         const bool inexact_scale = scales_terms && (ranks & (ranks - 1)) != 0;
-        bound.of_term = variance * (in_type.terms + (inexact_scale ? n : 0))
-            + own * ((r / 2 + 2) * 2 * n + in_double.terms + n);
+        const double terms = in_type.terms + (inexact_scale ? n : 0);
+        bound.of_term = variance * terms + own * ((r / 2 + 2) * 2 * n + in_double.terms + n);
         bound.of_sum = own * (r / 2 + 2);
-        bound.of_pair = variance * in_type.pairs + own * ((r / 2 + 2) * n * (n - 1) + in_double.pairs);
+        bound.of_end = variance * n * (n - 1);
+        bound.of_pair = variance * in_type.pairs - bound.of_end
+            + own * ((r / 2 + 2) * n * (n - 1) + in_double.pairs);
+        bound.of_aligned = (variance * in_type.cross_terms(terms) + own * in_double.cross_terms(in_double.terms)) / 2;
         if (averages) {
             const double roundings = r * (scales_terms ? n : 1);
             // In two factors: the smallest subnormal double would be flushed to zero under -ffast-math.
@@ -170,7 +190,8 @@ struct conservation_bound {
                         : -1022);
         }
         if constexpr (traits::digits == 53)
-            bound.floor += u * detail::square_root(bound.of_term * r) * detail::power_of_two(-511);
+            bound.floor += u * detail::power_of_two(-511)
+                * detail::square_root((bound.of_term + bound.of_pair + bound.of_end + bound.of_aligned) * r);
         // A sum's square is at most the ranks times their energy, a bin's energy rows times that.
         bound.no_overflow = traits::digits == 53 ? detail::power_of_two(1000) / r
                                                  : 0.9 * detail::power_of_two(2 * (traits::max_exponent + 1));
@@ -182,13 +203,17 @@ struct conservation_bound {
     COLLPROBE_HD double deviation(double input, double result, double input_sum, double result_sum) const noexcept
     {
         const double a = input * scale * scale / ranks;
-        double c = 0;
+        double aligned = 0, c = 0;
         if (ranks > 1) {
-            c = (result / ranks - a) / (ranks - 1);
-            c = c < 0 ? 0 : c > a ? a : c;
+            const double share = result / ranks;
+            aligned = (share - a) / (ranks - 1);
+            aligned = aligned < 0 ? 0 : aligned > a ? a : aligned;
+            c = aligned > a - 2 * share ? aligned : a - 2 * share;
         }
+        const double rho = a > 0 ? aligned / a : 0;
         const double scaled_sum = input_sum * scale;
-        const double v = of_term * a + of_pair * c + of_sum * (scaled_sum * scaled_sum + result_sum * result_sum);
+        const double v = of_term * a + of_pair * c + (of_end + of_aligned * rho * rho) * aligned
+            + of_sum * (scaled_sum * scaled_sum + result_sum * result_sum);
         return unit_roundoff * detail::square_root(v) + floor;
     }
 };
@@ -275,7 +300,9 @@ struct conservation_judge {
 ///
 /// `input`: the sum over the ranks of the sketches of their inputs; `result`: that of a result; both on device or both
 /// on the host. Integer sums must be equal modulo 2^bits of T; of an integer average, each element may lose a
-/// remainder below n. \pre `sketch.bins` is right and rows is the number of elements of the fullest bin.
+/// remainder below n, so that the limit is n - 1 for each element of the fullest bin: nothing is checked where that is
+/// half of the range of T, with n = 8 and int8 from 19 elements a bin on, and little is seen where it is near.
+/// \pre `sketch.bins` is right and rows is the number of elements of the fullest bin.
 template <element T>
 detail::conservation_judge<T> judge_conservation(const sketch_sum<T>* input, const sketch_sum<T>* result,
     std::uint32_t bins, std::uint64_t rows, reduction operation, rounding_order order, int ranks, double sigmas,
