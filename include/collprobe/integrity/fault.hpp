@@ -382,13 +382,11 @@ private:
     }
 
     template <element T>
-    void note(const injection& one, const running<T>& now, T* at, const T* by)
+    void note(const injection& one, [[maybe_unused]] const running<T>& now, T* at, const T* by)
     {
-        if constexpr (order_hooks::active) {
-            const std::uint64_t span = (one.elements - 1) * one.stride + 1;
-            order_hooks::access(now.stream, "fault", by == nullptr ? view<const T>(at, span) : view<const T>(by, span),
-                view<T>(at, span), now.where);
-        }
+        const view<T> hit(at, (one.elements - 1) * one.stride + 1);
+        const view<const T> read(by == nullptr ? at : by, hit.count());
+        if constexpr (order_hooks::active) order_hooks::access(now.stream, "fault", read, hit, now.where);
         ++injections_;
         if (log_.size() < max_injections_) log_.push_back(one);
     }
