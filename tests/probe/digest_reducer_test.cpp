@@ -44,7 +44,7 @@ TEST_CASE("a GPU's threads, slot by slot, come to the digest of the host, whatev
         constexpr std::uint64_t round = detail::round_bytes / sizeof(T);
         for (const std::uint64_t count : {std::uint64_t{1}, round - 1, round, 2 * round + 3, 7 * round, 300 * round + 5}) {
             const auto data = adversarial::random_elements<T>(static_cast<std::size_t>(count) + 16, 0.5, 3.0, 8);
-            for (const std::uint64_t shift : {0, 1}) {
+            for (const std::uint64_t shift : {std::uint64_t{0}, std::uint64_t{1}}) {
                 const view<const T> part(data.data() + shift, count);
                 const detail::scan_input<T> input{
                     {reinterpret_cast<const unsigned char*>(part.data()), part.size_bytes()}, {}, nullptr};
