@@ -37,11 +37,7 @@ public:
     int rank() const noexcept { return comm_.rank(); }
     int size() const noexcept { return comm_.size(); }
     /// How long the wrapped communicator waits for a peer; 30 s where it does not say.
-    std::int64_t timeout_ms() const noexcept
-    {
-        if constexpr (requires { comm_.timeout_ms(); }) return comm_.timeout_ms();
-        else return 30'000;
-    }
+    std::int64_t timeout_ms() const noexcept { return detail::timeout_of(comm_); }
     decltype(auto) name() const
         requires requires(const Comm& comm) { comm.name(); }
     {

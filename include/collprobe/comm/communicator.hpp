@@ -66,6 +66,14 @@ template <communicator C>
     }
 }
 
+/// How long the communicator waits for a peer; 30 s where it does not say.
+template <communicator Comm>
+std::int64_t timeout_of(const Comm& comm) noexcept
+{
+    if constexpr (requires { comm.timeout_ms(); }) return comm.timeout_ms();
+    else return 30'000;
+}
+
 } // namespace detail
 
 /// `all_reduce(send, receive, operation, stream)`: element i of `receive` becomes the reduction of

@@ -68,9 +68,7 @@ public:
     /// Waits until the streams are done with this object's buffers, at most the communicator's time-out; leaks them then.
     ~agreement()
     {
-        std::int64_t timeout_ms = 30'000;
-        if constexpr (requires { comm_->timeout_ms(); }) timeout_ms = comm_->timeout_ms();
-        if (memory_->settle(detail::deadline::in_ms(timeout_ms))) delete memory_;
+        if (memory_->settle(detail::deadline::in_ms(detail::timeout_of(*comm_)))) delete memory_;
         else detail::give_up(memory_);
     }
 

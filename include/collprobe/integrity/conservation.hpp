@@ -116,7 +116,7 @@ public:
     ~conservation_check()
     {
         if (memory_ == nullptr) return;
-        if (detail::settle(memory_->done, detail::deadline::in_ms(timeout_ms()))) delete memory_;
+        if (detail::settle(memory_->done, detail::deadline::in_ms(detail::timeout_of(*comm_)))) delete memory_;
         else detail::give_up(memory_);
     }
 
@@ -247,11 +247,6 @@ private:
         status code = status::invalid_argument) const
     {
         throw error(code, message, {call, comm_->rank(), comm_->size(), {}, where});
-    }
-    std::int64_t timeout_ms() const noexcept
-    {
-        if constexpr (requires { comm_->timeout_ms(); }) return comm_->timeout_ms();
-        else return 30'000;
     }
 
     Comm* comm_;

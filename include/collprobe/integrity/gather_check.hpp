@@ -87,7 +87,7 @@ public:
     ~gather_check()
     {
         if (memory_ == nullptr) return;
-        if (detail::settle(memory_->use.done, detail::deadline::in_ms(timeout_ms()))) delete memory_;
+        if (detail::settle(memory_->use.done, detail::deadline::in_ms(detail::timeout_of(*comm_)))) delete memory_;
         else detail::give_up(memory_);
     }
 
@@ -144,11 +144,6 @@ private:
     };
 
     std::uint64_t ranks() const noexcept { return static_cast<std::uint64_t>(comm_->size()); }
-    std::int64_t timeout_ms() const noexcept
-    {
-        if constexpr (requires { comm_->timeout_ms(); }) return comm_->timeout_ms();
-        else return 30'000;
-    }
     template <class T>
     void take_digest(view<const T> of, std::uint64_t* to, stream_ref stream)
     {

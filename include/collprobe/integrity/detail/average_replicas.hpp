@@ -107,14 +107,6 @@ void average_replica(Comm& comm, const replica& from, const replica& to, view<fl
     });
 }
 
-/// How long the communicator waits for a peer; 30 s where it does not say.
-template <communicator Comm>
-std::int64_t timeout_of(const Comm& comm) noexcept
-{
-    if constexpr (requires { comm.timeout_ms(); }) return comm.timeout_ms();
-    else return 30'000;
-}
-
 /// Calls `use` with the communicator that averages travel by: the innermost, or the given one with its adaptors.
 template <communicator Comm, class Use>
 void with_route(Comm& comm, bool through_adaptors, const Use& use)

@@ -29,9 +29,7 @@ public:
     /// Where a call has failed, its work may still use the memory: if that does not end, the memory is leaked.
     ~blocking_calls()
     {
-        std::int64_t timeout_ms = 30'000;
-        if constexpr (requires { comm_.timeout_ms(); }) timeout_ms = comm_.timeout_ms();
-        if (settle(memory_->done, deadline::in_ms(timeout_ms))) delete memory_;
+        if (settle(memory_->done, deadline::in_ms(timeout_of(comm_)))) delete memory_;
         else give_up(memory_);
     }
 
