@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/integrity/alarm.hpp>
-#include <collprobe/integrity/baseline_rules.hpp>
-#include <collprobe/probe/detail/step_judge.hpp>
+#include <collprobe/alarm/alarms.hpp>
+#include <collprobe/alarm/baseline_rules.hpp>
+#include <collprobe/step/detail/judge.hpp>
 
 #include "random.hpp"
 

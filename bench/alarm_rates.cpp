@@ -23,9 +23,9 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/integrity/alarm.hpp>
-#include <collprobe/probe/detail/step_judge.hpp>
-#include <collprobe/probe/outlier.hpp>
+#include <collprobe/alarm/alarms.hpp>
+#include <collprobe/metrics/outlier.hpp>
+#include <collprobe/step/detail/judge.hpp>
 
 #include "random.hpp"
 

@@ -19,10 +19,10 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/element.hpp>
 #include <collprobe/reduce/reproducible.hpp>
-#include <collprobe/view.hpp>
 
 namespace collprobe::bench {
 

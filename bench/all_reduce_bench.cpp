@@ -13,7 +13,7 @@
 #include <exception>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/sum/sum_rows.hpp>
 
 #include "bare_read.hpp"

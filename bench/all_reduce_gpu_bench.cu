@@ -23,8 +23,9 @@
 #include <benchmark/benchmark.h>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/local_device.hpp>
-#include <collprobe/comm/nccl.hpp>
+#include <collprobe/sum.hpp>
+#include <collprobe/comm/local/device.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/sum/sum_rows.hpp>
 
 using namespace collprobe;

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <exception>
 
-#include <collprobe/comm/mpi.hpp>
+#include <collprobe/comm/mpi/communicator.hpp>
 
 using namespace collprobe;
 

@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/audit/audited.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/integrity/audited.hpp>
 
 using namespace collprobe;
 

@@ -13,9 +13,11 @@
 
 #include <benchmark/benchmark.h>
 
+#include <collprobe/audit/audited.hpp>
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/nccl.hpp>
-#include <collprobe/integrity/audited.hpp>
+#include <collprobe/replica.hpp>
+#include <collprobe/audit.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUB has a namespace cuda, too

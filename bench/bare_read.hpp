@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include <collprobe/detail/simd.hpp>
+#include <collprobe/simd/vector.hpp>
 
 namespace collprobe::bench {
 

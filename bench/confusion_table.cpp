@@ -22,11 +22,14 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/alarm/alarms.hpp>
+#include <collprobe/alarm/baseline_rules.hpp>
+#include <collprobe/audit/audited.hpp>
 #include <collprobe/collprobe.hpp>
-#include <collprobe/integrity/alarm.hpp>
-#include <collprobe/integrity/audited.hpp>
-#include <collprobe/integrity/baseline_rules.hpp>
-#include <collprobe/integrity/fault.hpp>
+#include <collprobe/audit.hpp>
+#include <collprobe/fault.hpp>
+#include <collprobe/alarm.hpp>
+#include <collprobe/fault/faulty.hpp>
 
 using namespace collprobe;
 

@@ -145,7 +145,7 @@ build_with_nvcc() {
     fi
     while read -r program file rest; do
         libraries=""
-        if grep -q '#include .*\(collprobe/comm/nccl\|support/nccl\)' "$file"; then
+        if grep -q '#include .*\(collprobe/.*nccl\|support/nccl\)' "$file"; then
             [ -n "$nccl_flags" ] || {
                 note "left out, for NCCL was not found: $file"
                 continue

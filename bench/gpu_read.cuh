@@ -5,7 +5,7 @@
 // The ceiling of what reads device memory once: a plain read, in several shapes, of which the fastest counts.
 #include <cstdint>
 
-#include <collprobe/device/cuda.hpp>
+#include <collprobe/device/cuda/device.hpp>
 
 namespace collprobe::bench {
 

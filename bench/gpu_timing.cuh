@@ -13,8 +13,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include <collprobe/device/cuda.hpp>
-#include <collprobe/device/cuda_kernels.cuh>
+#include <collprobe/device/cuda/device.hpp>
+#include <collprobe/device/cuda/kernels.cuh>
 
 namespace collprobe::bench {
 

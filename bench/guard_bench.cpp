@@ -11,7 +11,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 
 using namespace collprobe;
 

@@ -15,7 +15,7 @@
 #include <benchmark/benchmark.h>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/nccl.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUB has a namespace cuda, too

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/guard/all_gather.hpp>
+#include <collprobe/guard/copy_then_all_gather.hpp>
 
 namespace collprobe::bench {
 

@@ -9,7 +9,7 @@
 //   ratio_to_read   median time of the read / median time of the sketch
 //
 // Times are processor time of the thread, medians over the iterations.
-#include <collprobe/integrity/sketch.hpp>
+#include <collprobe/scan/sketch.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
-#include <collprobe/probe/probed.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/step/probed.hpp>
 
 using namespace collprobe;
 

@@ -19,7 +19,8 @@
 #include <benchmark/benchmark.h>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/nccl.hpp>
+#include <collprobe/comm/local/device.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 
 using namespace collprobe;
 using bench::host_time;

@@ -12,7 +12,7 @@
 //
 // Times are processor time of the thread, medians over the iterations: others' work on the machine
 // costs cache and bandwidth, but not time slices.
-#include <collprobe/probe/statistics.hpp>
+#include <collprobe/scan/statistics.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -23,9 +23,9 @@
 #include <benchmark/benchmark.h>
 
 #include <collprobe/detail/math.hpp>
-#include <collprobe/device/cuda.hpp>
-#include <collprobe/probe/copy_statistics.hpp>
-#include <collprobe/probe/statistics.cuh>
+#include <collprobe/device/cuda/device.hpp>
+#include <collprobe/scan/copy_statistics.hpp>
+#include <collprobe/scan/cuda/statistics.cuh>
 
 using namespace collprobe;
 using bench::reader;

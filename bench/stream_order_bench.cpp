@@ -11,7 +11,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <collprobe/guard/stream_order.hpp>
+#include <collprobe/order/stream_order.hpp>
 
 using namespace collprobe;
 

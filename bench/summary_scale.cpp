@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/integrity/alarm.hpp>
-#include <collprobe/probe/detail/step_judge.hpp>
+#include <collprobe/alarm/alarms.hpp>
+#include <collprobe/step/detail/judge.hpp>
 
 #include "summary_simulation.hpp"
 

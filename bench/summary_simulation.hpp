@@ -7,10 +7,10 @@
 #include <cstring>
 #include <vector>
 
+#include <collprobe/core/record.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/probe/detail/step_report.hpp>
-#include <collprobe/probe/detail/step_summary.hpp>
-#include <collprobe/record.hpp>
+#include <collprobe/step/detail/summary.hpp>
+#include <collprobe/step/detail/wire_layout.hpp>
 
 /// The records of many ranks without the ranks: messages are made up, packed by the library's own functor, combined as an
 /// all-reduce would, and judged.

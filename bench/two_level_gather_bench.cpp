@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/guard/shard.hpp>
 
 using namespace collprobe;

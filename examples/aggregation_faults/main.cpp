@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 
 #include "../digits/dataset.hpp"
 #include "../digits/output_file.hpp"

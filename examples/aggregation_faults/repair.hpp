@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
-#include <collprobe/integrity/agreement.hpp>
-#include <collprobe/integrity/majority_repair.hpp>
-#include <collprobe/integrity/periodic_averaging.hpp>
-#include <collprobe/integrity/replica.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/replica/agreement.hpp>
+#include <collprobe/replica/majority_repair.hpp>
+#include <collprobe/replica/periodic_averaging.hpp>
+#include <collprobe/replica/replica.hpp>
 
 namespace aggregation_faults {
 

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
-#include <collprobe/integrity/dynamic_averaging.hpp>
-#include <collprobe/integrity/fault.hpp>
-#include <collprobe/integrity/periodic_averaging.hpp>
-#include <collprobe/integrity/replica.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/fault/faulty.hpp>
+#include <collprobe/replica/dynamic_averaging.hpp>
+#include <collprobe/replica/periodic_averaging.hpp>
+#include <collprobe/replica/replica.hpp>
 
 #include "../digits/dataset.hpp"
 #include "../digits/model.hpp"

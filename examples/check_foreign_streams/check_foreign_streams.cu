@@ -10,8 +10,9 @@
 #include <exception>
 
 #include <collprobe/collprobe.cuh>
+#include <collprobe/guard.hpp>
 #include <collprobe/comm/bootstrap.hpp>
-#include <collprobe/guard/stream_order.hpp>
+#include <collprobe/order/stream_order.hpp>
 
 #include "zero_step.hpp"
 

@@ -10,9 +10,9 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <collprobe/comm/nccl.hpp>
-#include <collprobe/guard/all_gather.hpp>
-#include <collprobe/guard/nccl_stream_order.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
+#include <collprobe/guard/copy_then_all_gather.hpp>
+#include <collprobe/order/nccl/ordered.hpp>
 
 /// One step of ZeRO stage 1 as llm.c has it, by reading: each rank's optimiser updates its slot of every layer's
 /// parameters on one stream; all-gathers of a group bring the slots to all ranks on another.

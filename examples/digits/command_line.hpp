@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <collprobe/element.hpp>
+#include <collprobe/core/element.hpp>
 
 /// What the examples share to read their command lines.
 namespace trainer {

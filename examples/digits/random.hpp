@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/config.hpp>
+#include <collprobe/core/config.hpp>
 
 /// Random numbers that are a function of their seed alone, on every machine and standard library.
 namespace trainer {

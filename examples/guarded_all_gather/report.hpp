@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/element.hpp>
+#include <collprobe/core/element.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/table.hpp>
 

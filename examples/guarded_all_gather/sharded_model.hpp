@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include <collprobe/device/host.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/device/host/device.hpp>
 
 #include "../digits/dataset.hpp"
 #include "../digits/model.hpp"

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
-#include <collprobe/device/host.hpp>
-#include <collprobe/guard/all_gather.hpp>
-#include <collprobe/guard/stream_order.hpp>
-#include <collprobe/probe/digest.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/device/host/device.hpp>
+#include <collprobe/guard/copy_then_all_gather.hpp>
+#include <collprobe/order/stream_order.hpp>
+#include <collprobe/scan/digest.hpp>
 
 #include "../digits/dataset.hpp"
 #include "options.hpp"

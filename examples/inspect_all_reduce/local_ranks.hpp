@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 
 #include "options.hpp"
 

@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/reduce/inspect.hpp>
+#include <collprobe/core/version.hpp>
+#include <collprobe/inspect/inspect.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 #include <collprobe/report/inspection.hpp>
-#include <collprobe/version.hpp>
 
 #include "../digits/output_file.hpp"
 #include "local_ranks.hpp"

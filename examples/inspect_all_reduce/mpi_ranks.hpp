@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include <collprobe/comm/mpi.hpp>
+#include <collprobe/comm/mpi/communicator.hpp>
 
 namespace inspect_all_reduce {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include <collprobe/comm/bootstrap.hpp>
-#include <collprobe/comm/nccl.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 
 namespace inspect_all_reduce {
 

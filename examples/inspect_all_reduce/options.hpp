@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include <collprobe/comm/local_order.hpp>
-#include <collprobe/element.hpp>
+#include <collprobe/comm/local/order.hpp>
+#include <collprobe/core/element.hpp>
 #include <collprobe/sum/accumulation.hpp>
 
 #include "../digits/command_line.hpp"

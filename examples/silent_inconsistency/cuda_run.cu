@@ -6,8 +6,8 @@
 #include <cuda_runtime.h>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/local_device.hpp>
-#include <collprobe/device/cuda_peers.hpp>
+#include <collprobe/comm/local/device.hpp>
+#include <collprobe/device/cuda/peers.hpp>
 
 #include "cuda_run.hpp"
 #include "device_trainer.hpp"

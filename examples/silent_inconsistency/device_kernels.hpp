@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <collprobe/config.hpp>
-#include <collprobe/element.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
 
 #include "../digits/random.hpp"
 

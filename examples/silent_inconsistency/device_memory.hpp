@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include <collprobe/view.hpp>
+#include <collprobe/core/view.hpp>
 
 namespace trainer {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include <collprobe/view.hpp>
+#include <collprobe/core/view.hpp>
 
 #include "../digits/model.hpp"
 #include "device_kernels.hpp"

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/probe/captured_step.hpp>
-#include <collprobe/probe/digest.hpp>
-#include <collprobe/probe/probed.hpp>
-#include <collprobe/record.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/scan/digest.hpp>
+#include <collprobe/step/captured_step.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "device_kernels.hpp"
 #include "device_memory.hpp"

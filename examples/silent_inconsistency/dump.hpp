@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/element.hpp>
-#include <collprobe/record.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/record.hpp>
 
 #include "../digits/file_error.hpp"
 

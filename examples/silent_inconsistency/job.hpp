@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <vector>
 
-#include <collprobe/probe/digest.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/scan/digest.hpp>
 
 #include "../digits/dataset.hpp"
 #include "../digits/random.hpp"

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/report/summary.hpp>
 #include <collprobe/report/table.hpp>
 

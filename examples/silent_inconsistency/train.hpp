@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/record.hpp>
+#include <collprobe/core/record.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/summary.hpp>
 

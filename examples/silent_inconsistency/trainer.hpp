@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/device/host.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/probe/digest.hpp>
-#include <collprobe/probe/probed.hpp>
-#include <collprobe/record.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/device/host/device.hpp>
+#include <collprobe/scan/digest.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "../digits/model.hpp"
 #include "dump.hpp"

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <collprobe/comm/mpi.hpp>
+#include <collprobe/comm/mpi/communicator.hpp>
 
 namespace world_size {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include <collprobe/comm/local_order.hpp>
+#include <collprobe/comm/local/order.hpp>
 
 #include "../digits/command_line.hpp"
 #include "../digits/dataset.hpp"

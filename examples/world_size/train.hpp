@@ -9,11 +9,11 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/device/host.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/probe/digest.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/device/host/device.hpp>
 #include <collprobe/reduce/reproducible.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/scan/digest.hpp>
 
 #include "../digits/dataset.hpp"
 #include "../digits/model.hpp"

@@ -9,17 +9,15 @@
 /// `using namespace collprobe`.
 
 #include <collprobe/collprobe.hpp>
-#include <collprobe/comm/local_device.hpp>
-#include <collprobe/device/cuda.hpp>
-#include <collprobe/device/cuda_kernels.cuh>
-#include <collprobe/device/cuda_peers.hpp>
-#include <collprobe/probe/digest_reducer.cuh>
-#include <collprobe/probe/probed.cuh>
-#include <collprobe/probe/statistics.cuh>
+#include <collprobe/device/cuda/device.hpp>
+#include <collprobe/device/cuda/kernels.cuh>
+#include <collprobe/scan/cuda/digest_reducer.cuh>
+#include <collprobe/scan/cuda/statistics.cuh>
+#include <collprobe/step/cuda/probed.cuh>
 
 #if __has_include(<nccl.h>)
 #include <nccl.h>
 #if NCCL_VERSION_CODE >= 21900 // an older one is no error of who does not ask for it
-#include <collprobe/comm/nccl.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 #endif
 #endif

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/rank_memory.hpp"

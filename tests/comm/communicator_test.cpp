@@ -8,7 +8,7 @@
 #include <optional>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/device/host.hpp>
+#include <collprobe/device/host/device.hpp>
 
 using namespace collprobe;
 

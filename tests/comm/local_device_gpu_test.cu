@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
-#include <collprobe/comm/local_device.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/comm/local/device.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/device/cuda.hpp>
-#include <collprobe/device/cuda_kernels.cuh>
-#include <collprobe/device/cuda_peers.hpp>
+#include <collprobe/device/cuda/device.hpp>
+#include <collprobe/device/cuda/kernels.cuh>
+#include <collprobe/device/cuda/peers.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/device_bits.hpp"

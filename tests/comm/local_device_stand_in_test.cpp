@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/local_device.hpp>
-#include <collprobe/device/cuda.hpp>
-#include <collprobe/device/cuda_peers.hpp>
-#include <collprobe/probe/probed.hpp>
+#include <collprobe/comm/local/device.hpp>
+#include <collprobe/device/cuda/device.hpp>
+#include <collprobe/device/cuda/peers.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/device_bits.hpp"

@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
-#include <collprobe/comm/local_device.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/comm/local/device.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/probe/probed.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/device_bits.hpp"

@@ -14,8 +14,8 @@
 #include <type_traits>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
-#include <collprobe/comm/local_device.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/comm/local/device.hpp>
 
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 
 #include "support/count_allocations.hpp"
 #include "support/run_ranks.hpp"

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/run_ranks.hpp"

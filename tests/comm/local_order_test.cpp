@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/detail/math.hpp>
 
 #include "support/run_ranks.hpp"

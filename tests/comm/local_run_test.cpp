@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/local_run.hpp>
+#include <collprobe/comm/local/run.hpp>
 
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"

@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/run_ranks.hpp"

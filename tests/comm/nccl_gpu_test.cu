@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/nccl.hpp>
-#include <collprobe/device/cuda_kernels.cuh>
+#include <collprobe/comm/nccl/communicator.hpp>
+#include <collprobe/device/cuda/kernels.cuh>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/needs_gpu.hpp"

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/nccl.hpp>
-#include <collprobe/probe/probed.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/nccl.hpp>
-#include <collprobe/probe/probed.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/count_allocations.hpp"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/nccl.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
 #include "tests/support/stand_in/nccl_ranks.hpp"

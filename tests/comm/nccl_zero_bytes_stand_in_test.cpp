@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/nccl_zero_bytes.hpp>
+#include <collprobe/comm/nccl/detail/zero_bytes.hpp>
 
 #include "tests/support/count_allocations.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"

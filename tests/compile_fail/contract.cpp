@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
-#include <collprobe/probe/probed.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/step/probed.hpp>
 
 // compile_fail rounds_but_shall_not_depend_on_order: contract_holds_for<.*evaluated to
 // compile_fail narrower_than_the_terms: contract_holds_for<.*evaluated to

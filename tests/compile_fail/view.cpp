@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
-#include <collprobe/view.hpp>
+#include <collprobe/core/view.hpp>
 
 // compile_fail other_element: conversion
 // compile_fail drops_const: conversion

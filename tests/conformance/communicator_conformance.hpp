@@ -14,9 +14,9 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/view.hpp>
 
 #include "support/element_types.hpp"
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include <collprobe/element.hpp>
+#include <collprobe/core/element.hpp>
 
 using namespace collprobe;
 

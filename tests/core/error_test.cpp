@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/error.hpp>
+#include <collprobe/core/error.hpp>
 
 using namespace collprobe;
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include <collprobe/record.hpp>
-#include <collprobe/version.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/version.hpp>
 
 using namespace collprobe;
 

@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <collprobe/view.hpp>
+#include <collprobe/core/view.hpp>
 
 using collprobe::view;
 

@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include <collprobe/device/cuda_stream.hpp>
+#include <collprobe/device/cuda/stream.hpp>
 
 using namespace collprobe;
 

@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include <collprobe/comm/local_device.hpp>
-#include <collprobe/device/cuda_kernel_loading.hpp>
-#include <collprobe/device/cuda_peers.hpp>
-#include <collprobe/probe/probed.hpp>
+#include <collprobe/comm/local/device.hpp>
+#include <collprobe/device/cuda/kernel_loading.hpp>
+#include <collprobe/device/cuda/peers.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/device/cuda.hpp>
-#include <collprobe/device/cuda_kernels.cuh>
-#include <collprobe/probe/gram.hpp>
+#include <collprobe/comm/gram.hpp>
+#include <collprobe/device/cuda/device.hpp>
+#include <collprobe/device/cuda/kernels.cuh>
 
 #include "support/needs_gpu.hpp"
 

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/device/cuda_peers.hpp>
+#include <collprobe/device/cuda/peers.hpp>
 
 #include "tests/support/count_allocations.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"

@@ -21,7 +21,7 @@
 
 #include <sys/resource.h>
 
-#include <collprobe/device/host_stream.hpp>
+#include <collprobe/device/host/stream.hpp>
 
 #include "support/count_allocations.hpp"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/device/host.hpp>
+#include <collprobe/device/host/device.hpp>
 
 using namespace collprobe;
 using host::device;

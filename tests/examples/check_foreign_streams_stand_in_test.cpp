@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include <collprobe/comm/nccl.hpp>
-#include <collprobe/device/cuda.hpp>
-#include <collprobe/guard/stream_order.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
+#include <collprobe/device/cuda/device.hpp>
+#include <collprobe/order/stream_order.hpp>
 
 #include "../../examples/check_foreign_streams/zero_step.hpp"
 #include "tests/support/stand_in/kernels.hpp"

@@ -9,7 +9,7 @@
 
 #include <doctest/doctest.h>
 
-#include <collprobe/device/host.hpp>
+#include <collprobe/device/host/device.hpp>
 
 #include "../../examples/silent_inconsistency/device_model.hpp"
 #include "random_batch.hpp"

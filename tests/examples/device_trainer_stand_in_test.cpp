@@ -4,8 +4,8 @@
 // What `silent_inconsistency --device cuda` asks of CUDA, on the stand-in for its runtime.
 #include <doctest/doctest.h>
 
-#include <collprobe/device/cuda.hpp>
-#include <collprobe/device/cuda_peers.hpp>
+#include <collprobe/device/cuda/device.hpp>
+#include <collprobe/device/cuda/peers.hpp>
 
 #include "support/stand_in/kernels.hpp"
 #include "trainer_runs.hpp"

@@ -9,8 +9,8 @@
 
 #include <doctest/doctest.h>
 
-#include <collprobe/device/host.hpp>
-#include <collprobe/element.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/device/host/device.hpp>
 
 #include "trainer_runs.hpp"
 

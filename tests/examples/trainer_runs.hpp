@@ -13,9 +13,9 @@
 
 #include <doctest/doctest.h>
 
-#include <collprobe/comm/local.hpp>
-#include <collprobe/comm/local_device.hpp>
-#include <collprobe/record.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/comm/local/device.hpp>
+#include <collprobe/core/record.hpp>
 
 #include "../../examples/silent_inconsistency/device_trainer.hpp"
 #include "../../examples/silent_inconsistency/trainer.hpp"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/device/host.hpp>
+#include <collprobe/device/host/device.hpp>
 #include <collprobe/guard/guarded.hpp>
 
 #include "support/host_gate.hpp"

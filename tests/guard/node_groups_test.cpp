@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/guard/node_groups.hpp>
 
 #include "support/run_ranks.hpp"

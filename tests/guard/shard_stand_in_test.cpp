@@ -9,11 +9,11 @@
 #include <stdexcept>
 #include <vector>
 
-#include <collprobe/comm/nccl.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/guard/node_groups.hpp>
 #include <collprobe/guard/shard.hpp>
 
-#include "probe/nccl_steps.hpp"
+#include "step/nccl_steps.hpp"
 #include "tests/support/stand_in/stand_in_nccl.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/guard/node_groups.hpp>
 #include <collprobe/guard/shard.hpp>
 

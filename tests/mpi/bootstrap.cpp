@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include <collprobe/comm/mpi_bootstrap.hpp>
+#include <collprobe/comm/mpi/bootstrap.hpp>
 
 #include "mpi/mpi_checks.hpp"
 

@@ -11,7 +11,7 @@
 #include <new>
 #include <vector>
 
-#include <collprobe/comm/mpi.hpp>
+#include <collprobe/comm/mpi/communicator.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "mpi/mpi_checks.hpp"

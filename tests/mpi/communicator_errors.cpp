@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/mpi.hpp>
+#include <collprobe/comm/mpi/communicator.hpp>
 
 #include "mpi/mpi_checks.hpp"
 

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/mpi.hpp>
-#include <collprobe/integrity/fault.hpp>
-#include <collprobe/integrity/gather_check.hpp>
+#include <collprobe/audit/gather_check.hpp>
+#include <collprobe/comm/mpi/communicator.hpp>
+#include <collprobe/fault/faulty.hpp>
 
-#include "integrity/fault_cases.hpp"
+#include "fault/fault_cases.hpp"
 #include "mpi/mpi_checks.hpp"
 
 using namespace collprobe;

@@ -9,8 +9,8 @@
 
 #include <unistd.h>
 
-#include <collprobe/comm/mpi_library.hpp>
-#include <collprobe/error.hpp>
+#include <collprobe/comm/mpi/detail/library.hpp>
+#include <collprobe/core/error.hpp>
 
 /// For programs that mpirun starts with several ranks. Plain checks, since each rank is a process: the
 /// first that fails ends the job, with its line.

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/comm/mpi.hpp>
-#include <collprobe/probe/probed.hpp>
+#include <collprobe/comm/mpi/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "mpi/mpi_checks.hpp"
 

@@ -12,7 +12,7 @@
 #include <ctime>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 
 namespace {
 

@@ -9,9 +9,9 @@
 
 #include <doctest/doctest.h>
 
-#include <collprobe/error.hpp>
-#include <collprobe/guard/all_gather.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/guard/copy_then_all_gather.hpp>
 
 #include "tests/race_lab/watch.hpp"
 

@@ -7,11 +7,11 @@
 #include <cstdlib>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/comm/local.hpp>
-#include <collprobe/comm/local_device.hpp>
-#include <collprobe/comm/nccl.hpp>
-#include <collprobe/device/cuda.hpp>
-#include <collprobe/device/cuda_peers.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/comm/local/device.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
+#include <collprobe/device/cuda/device.hpp>
+#include <collprobe/device/cuda/peers.hpp>
 
 #include "tests/race_lab/watch.hpp"
 #include "tests/support/nccl_ranks.hpp"

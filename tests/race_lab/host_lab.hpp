@@ -6,9 +6,9 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include <collprobe/comm/local.hpp>
-#include <collprobe/comm/local_device.hpp>
-#include <collprobe/device/host.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/comm/local/device.hpp>
+#include <collprobe/device/host/device.hpp>
 
 #include "tests/support/host_gate.hpp"
 #include "tests/support/run_ranks.hpp"

@@ -5,7 +5,7 @@
 // enough. Does nothing where there is no GPU.
 #include <doctest/doctest.h>
 
-#include <collprobe/comm/nccl.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 
 #include "tests/race_lab/gpu_lab.cuh"
 #include "tests/race_lab/memory_modes.hpp"

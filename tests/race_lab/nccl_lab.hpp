@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include <collprobe/comm/local_device.hpp>
-#include <collprobe/comm/nccl.hpp>
-#include <collprobe/device/cuda_peers.hpp>
-#include <collprobe/guard/nccl_all_gather.hpp>
+#include <collprobe/comm/local/device.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
+#include <collprobe/device/cuda/peers.hpp>
+#include <collprobe/guard/nccl/copy_then_all_gather.hpp>
 
 #include "tests/race_lab/watch.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"

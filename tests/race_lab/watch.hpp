@@ -9,9 +9,9 @@
 
 #include <doctest/doctest.h>
 
-#include <collprobe/error.hpp>
-#include <collprobe/guard/stream_order.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/order/stream_order.hpp>
 
 /// The checker of stream order in the laboratory. Targets of it are compiled with COLLPROBE_STREAM_ORDER=1.
 namespace collprobe::race_lab {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/detail/widen.hpp>
+#include <collprobe/core/widen.hpp>
 #include <collprobe/reduce/detail/fixed_point.hpp>
 
 #include "sum/exact_oracle.hpp"

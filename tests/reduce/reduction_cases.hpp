@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
 #include "sum/exact_oracle.hpp"

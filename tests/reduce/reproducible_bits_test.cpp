@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/detail/gradual_underflow.hpp>
+#include <collprobe/simd/gradual_underflow.hpp>
 
 #include "reduce/reduction_cases.hpp"
 

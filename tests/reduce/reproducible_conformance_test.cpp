@@ -9,9 +9,9 @@
 #include <type_traits>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
-#include <collprobe/probe/probed.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/run_ranks.hpp"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <collprobe/collprobe.cuh>
+#include <collprobe/reduce.hpp>
 
 #include "support/device_bits.hpp"
 #include "support/needs_gpu.hpp"

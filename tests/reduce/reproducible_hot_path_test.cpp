@@ -7,7 +7,7 @@
 #include <latch>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
+#include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
 #include "support/count_allocations.hpp"

@@ -8,11 +8,11 @@
 #include <stdexcept>
 #include <vector>
 
-#include <collprobe/comm/local_device.hpp>
-#include <collprobe/device/cuda_peers.hpp>
+#include <collprobe/comm/local/device.hpp>
+#include <collprobe/device/cuda/peers.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
-#include "probe/nccl_steps.hpp"
+#include "step/nccl_steps.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <collprobe/record.hpp>
+#include <collprobe/core/record.hpp>
 
 /// A made-up step that has every kind of value a report must show.
 inline collprobe::step_record sample_step(std::uint64_t step, double shift = 0)

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include <collprobe/element.hpp>
+#include <collprobe/core/element.hpp>
 
 namespace testing {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <collprobe/core/element.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/element.hpp>
 
 namespace testing {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/view.hpp>
 
 #include "run_ranks.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include <collprobe/element.hpp>
+#include <collprobe/core/element.hpp>
 
 /// The element types for TEST_CASE_TEMPLATE: all of them, or one of each kind in builds that take long enough with
 /// those (COLLPROBE_TEST_BRIEF).

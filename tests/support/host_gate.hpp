@@ -9,7 +9,7 @@
 #include <memory>
 #include <mutex>
 
-#include <collprobe/device/host_stream.hpp>
+#include <collprobe/device/host/stream.hpp>
 
 namespace collprobe::testing {
 

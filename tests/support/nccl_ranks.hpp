@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include <collprobe/comm/nccl.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 
 #include "tests/support/run_ranks.hpp"
 

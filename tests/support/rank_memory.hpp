@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include <collprobe/view.hpp>
+#include <collprobe/core/view.hpp>
 
 namespace collprobe::testing {
 

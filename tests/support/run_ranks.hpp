@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/local.hpp>
-#include <collprobe/comm/local_device.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/comm/local/device.hpp>
 
 namespace collprobe::testing {
 

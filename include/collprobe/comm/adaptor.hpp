@@ -8,12 +8,12 @@
 #include <utility>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/error.hpp>
-#include <collprobe/record.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
 
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// A communicator that forwards every call to the one it wraps. Derive from it, and replace the calls that
 /// shall do more: the result satisfies the communicator concept again, so adaptors stack.

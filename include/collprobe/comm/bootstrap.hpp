@@ -9,7 +9,7 @@
 #include <collprobe/comm/detail/bootstrap_file.hpp>
 #include <collprobe/comm/detail/bootstrap_tcp.hpp>
 #include <collprobe/comm/detail/bootstrap_value.hpp>
-#include <collprobe/error.hpp>
+#include <collprobe/core/error.hpp>
 
 /// How ranks that are processes of their own agree on a small value that rank 0 makes, before they have
 /// a communicator; in practice on the `ncclUniqueId` by which they get one:
@@ -21,7 +21,7 @@
 ///
 /// Needs Linux or another system with its socket calls. Not in an umbrella header: only the file that
 /// starts a rank needs it.
-namespace collprobe::bootstrap {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap {
 
 struct options {
     /// How long a rank waits for all others; negative: for ever. The shortest wait of any rank ends the

@@ -5,9 +5,9 @@
 #include <string>
 
 #include <collprobe/comm/detail/bootstrap_environment.hpp>
-#include <collprobe/error.hpp>
+#include <collprobe/core/error.hpp>
 
-namespace collprobe::bootstrap {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap {
 
 /// What a process knows of the job that it is a rank of, before the ranks can talk to each other.
 struct job {

@@ -6,30 +6,12 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <collprobe/element.hpp>
-#include <collprobe/error.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
 
-namespace collprobe {
-
-/// What a reduction computes of the n values of an element. `average` is the sum over n: NCCL's
-/// (integers: sum, then truncating division; floating point: each value times 1/n, then the sum).
-enum class reduction : std::uint8_t { sum, average, min, max, product };
-
-constexpr const char* name(reduction operation) noexcept
-{
-    switch (operation) {
-    case reduction::sum: return "sum";
-    case reduction::average: return "average";
-    case reduction::min: return "min";
-    case reduction::max: return "max";
-    case reduction::product: return "product";
-    }
-    return "unknown";
-}
-
-/// The color of a rank that joins no part of a `split`.
-inline constexpr int no_color = -1;
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// n ranks that compute together. A communicator is a handle: cheap to move, used by one host thread
 /// at a time, and all ranks make the same calls in the same order.

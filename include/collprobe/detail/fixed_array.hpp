@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <utility>
 
-#include <collprobe/config.hpp>
+#include <collprobe/core/config.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// An array whose length is chosen once: value-initialised elements, which need be neither copyable
 /// nor movable. Compiles in a fraction of the time that the same use of `std::vector` takes.

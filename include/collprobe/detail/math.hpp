@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
-#include <collprobe/element.hpp>
+#include <collprobe/core/element.hpp>
 
 /// The few functions of <cmath> that the library needs: that header alone would cost an including
 /// file a tenth of a second.
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 COLLPROBE_HD inline double square_root(double value) noexcept { return __builtin_sqrt(value); }
 COLLPROBE_HD inline double cube_root(double value) noexcept { return __builtin_cbrt(value); }
@@ -44,5 +44,7 @@ COLLPROBE_HD constexpr std::uint64_t mix64(std::uint64_t value) noexcept
     value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
     return value ^ (value >> 31);
 }
+
+COLLPROBE_HD constexpr std::uint64_t lesser(std::uint64_t a, std::uint64_t b) noexcept { return a < b ? a : b; }
 
 } // namespace collprobe::detail

@@ -4,11 +4,11 @@
 
 #include <cstddef>
 
-#include <collprobe/config.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/view.hpp>
 
 /// Medians without `<algorithm>`.
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The values around the middle of a sorted sequence of n: those at n/2 - 1, n/2 and n/2 + 1.
 template <class T>

@@ -4,9 +4,9 @@
 
 #include <pthread.h>
 
-#include <collprobe/config.hpp>
+#include <collprobe/core/config.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// A mutex that is held from `lock_guard`'s construction to its end. (`<mutex>` costs an including
 /// file more than all of the library's communicators.)

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Whether two runs of bytes share one.
 inline bool overlap(const void* a, std::uint64_t a_bytes, const void* b, std::uint64_t b_bytes) noexcept

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include <collprobe/config.hpp>
+#include <collprobe/core/config.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 constexpr std::uint64_t blocks_of(std::uint64_t count, std::uint64_t block) noexcept
 {

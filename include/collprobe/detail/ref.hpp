@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <utility>
 
-#include <collprobe/config.hpp>
+#include <collprobe/core/config.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Base of an object that is shared by `ref`s and deleted with the last of them.
 class ref_counted {

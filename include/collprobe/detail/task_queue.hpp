@@ -13,7 +13,7 @@
 #include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/wait.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// One queued callable in place. A task runs, or is cancelled because earlier work failed; either way
 /// it is destroyed right after. A callable with `cancel(const std::exception_ptr&) noexcept` is told.

@@ -7,9 +7,9 @@
 #include <exception>
 #include <utility>
 
-#include <collprobe/error.hpp>
+#include <collprobe/core/error.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// A thread that is joined on destruction, as `std::jthread`, whose header costs more to include than
 /// the rest of this library together. `body` must not throw.

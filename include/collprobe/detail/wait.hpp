@@ -13,9 +13,9 @@
 #include <unistd.h>
 #endif
 
-#include <collprobe/config.hpp>
+#include <collprobe/core/config.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// A point on the monotonic clock after which a wait gives up.
 class deadline {

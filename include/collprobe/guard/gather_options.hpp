@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <collprobe/element.hpp>
-#include <collprobe/error.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
 #include <collprobe/guard/guarded.hpp>
-#include <collprobe/probe/statistics.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/scan/statistics.hpp>
 
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// How a shard gets into the all-gather, from the cheapest to the dearest.
 enum class gather_rung : std::uint8_t {

@@ -7,14 +7,14 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/detail/last_use.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/error.hpp>
+#include <collprobe/device/last_use.hpp>
 #include <collprobe/guard/detail/access_history.hpp>
-#include <collprobe/view.hpp>
 
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// A buffer that knows what streams still do with it: each access waits, by events alone, for the earlier ones
 /// that it must not meet, on whatever streams they are. So it closes the edges that are easily forgotten: the next

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/error.hpp>
+#include <collprobe/core/error.hpp>
 
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// The ranks of a world as nodes of `ranks_per_node` neighbours each: rank r is local rank r % ranks_per_node of node
 /// r / ranks_per_node. Each has two communicators: across the nodes, with the ranks of the same local rank (there its

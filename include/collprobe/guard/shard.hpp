@@ -8,18 +8,18 @@
 #include <utility>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/error.hpp>
-#include <collprobe/guard/all_gather.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/guard/copy_then_all_gather.hpp>
 #include <collprobe/guard/gather_options.hpp>
 #include <collprobe/guard/guarded.hpp>
 #include <collprobe/guard/node_groups.hpp>
 #include <collprobe/guard/shard_layout.hpp>
 #include <collprobe/guard/stream_list.hpp>
-#include <collprobe/record.hpp>
-#include <collprobe/view.hpp>
 
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// A parameter in three forms (hpZ of ZeRO++): each rank owns a *primary* slice, each node keeps the whole as the
 /// *secondary* shards of its ranks, and each rank gathers the whole where it needs it, from its own node. So the slow

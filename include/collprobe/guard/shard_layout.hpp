@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// Some of the elements of a parameter.
 struct element_range {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <initializer_list>
 
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// Some streams, borrowed for the time of a call: `{}`, `{compute}`, `{compute, copies}`, or a vector of references. A
 /// stream may be in it more than once.

@@ -9,17 +9,17 @@
 
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
 #include <collprobe/detail/overlap.hpp>
-#include <collprobe/detail/stream_order_hooks.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/detail/last_use.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/error.hpp>
+#include <collprobe/device/last_use.hpp>
+#include <collprobe/order/hooks.hpp>
 #include <collprobe/reduce/contract.hpp>
 #include <collprobe/reduce/detail/exchange.hpp>
-#include <collprobe/view.hpp>
 
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 struct reproducible_options {
     /// Memory on the device for terms on their way. A larger buffer is reduced in pieces that fit half of it, of

@@ -6,12 +6,12 @@
 #include <string>
 #include <string_view>
 
-#include <collprobe/record.hpp>
+#include <collprobe/core/record.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/table.hpp>
 
 /// Alarms as text for people and as JSON lines.
-namespace collprobe::report {
+namespace collprobe::inline COLLPROBE_ABI::report {
 
 /// "rank 3", "ranks 1, 2 and 5", "nobody is named"; of more than ten ranks the first ten and how many there are, as
 /// NCCL's RAS prints its outliers.

@@ -8,12 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include <collprobe/reduce/inspection.hpp>
+#include <collprobe/core/record/inspection.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/table.hpp>
 
 /// Inspections of all-reduces as a table and as JSON lines.
-namespace collprobe::report {
+namespace collprobe::inline COLLPROBE_ABI::report {
 
 /// "24 (float)", ">=121", "-"
 inline std::string partial_sum_precision(const inspection& found)

@@ -8,14 +8,14 @@
 #include <string_view>
 #include <vector>
 
-#include <collprobe/element.hpp>
-#include <collprobe/record.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/record.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/summary.hpp>
 
 /// Records as JSON lines: one object per line, ended by a newline, so that a file can be cut anywhere
 /// and two files joined. `schema` changes when the meaning of a name does.
-namespace collprobe::report {
+namespace collprobe::inline COLLPROBE_ABI::report {
 
 inline constexpr int json_schema = 1;
 

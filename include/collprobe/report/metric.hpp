@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <collprobe/record.hpp>
+#include <collprobe/core/record.hpp>
 
 /// The numbers of a step that every report shows. Table, JSON and summary all take them from here, so
 /// they cannot disagree.
-namespace collprobe::report {
+namespace collprobe::inline COLLPROBE_ABI::report {
 
 /// One number of a step. The order is that of a report.
 enum class metric {

@@ -8,13 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
 #include <collprobe/detail/middle.hpp>
-#include <collprobe/record.hpp>
 #include <collprobe/report/metric.hpp>
-#include <collprobe/view.hpp>
 
 /// From the records of a run's steps to one number per metric.
-namespace collprobe::report {
+namespace collprobe::inline COLLPROBE_ABI::report {
 
 /// The median of those `values` that are defined (infinity is, NaN is not), NaN by its bits if none is:
 /// the middle one, or the mean of the two in the middle. Cost: linear in the number of values on

@@ -8,12 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include <collprobe/record.hpp>
+#include <collprobe/core/record.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/summary.hpp>
 
 /// Records as text for people.
-namespace collprobe::report {
+namespace collprobe::inline COLLPROBE_ABI::report {
 
 /// A number with four significant digits; "-" where it is undefined.
 inline std::string short_number(double value)

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include <collprobe/config.hpp>
-#include <collprobe/element.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
 
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// In what the terms of a sum are added. All but `native` round once to the element type, at the end.
 ///

@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <collprobe/config.hpp>
-#include <collprobe/sum/detail/rounding.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/sum/rounding.hpp>
 
 /// Error-free transforms: a floating-point sum together with what its rounding lost. They hold under
 /// `-ffast-math` and `--use_fast_math`; on the CPU subnormal numbers must not be flushed to zero
 /// (`detail::gradual_underflow` sees to that where the library calls them).
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// A number as the unevaluated sum of two: `high` is the rounded value, `low` the error of it.
 template <class Float>

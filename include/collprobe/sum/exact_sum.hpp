@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <collprobe/config.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/sum/detail/round_scaled.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/sum/round_scaled.hpp>
 
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// The exact sum of any number of elements, in any order, as one long integer: every element is a
 /// multiple of the smallest subnormal number.

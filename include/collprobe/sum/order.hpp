@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/config.hpp>
-#include <collprobe/element.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
 #include <collprobe/sum/accumulation.hpp>
-#include <collprobe/sum/detail/partial_sum.hpp>
+#include <collprobe/sum/partial_sum.hpp>
 
 /// In which order n values are added: what rings, trees and the algorithms of MPI libraries do, as data.
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// How many elements one chunk of a ring all-reduce has: an n-th of all, rounded up to 16 bytes; the
 /// last chunks are shorter or empty. Chunk c starts at rank c + 1, visits c + 2, ... and ends at rank c,

@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <collprobe/config.hpp>
-#include <collprobe/detail/simd.hpp>
-#include <collprobe/element.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/simd/vector.hpp>
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/detail/column_sum.hpp>
 
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// Where the terms of a sum lie: `outer` times `inner` rows of elements, each row contiguous. Term k is row
 /// (k / inner, k % inner). (After an exchange each leaf of each rank is a row; the rank is the outer index.)

@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
-#include <collprobe/config.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/element.hpp>
 
-namespace collprobe {
+namespace collprobe::inline COLLPROBE_ABI {
 
 /// How many steps from a number to the next lead from a to b: 0 for equal numbers (-0 and +0 are), 1 for
 /// neighbours; infinity is the neighbour of the largest number. ~0 if exactly one of them is NaN, 0 if both are.

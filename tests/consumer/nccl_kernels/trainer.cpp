@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include <collprobe/collprobe.hpp>
-#include <collprobe/comm/nccl.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 
 using namespace collprobe;
 

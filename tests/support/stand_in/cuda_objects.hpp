@@ -15,7 +15,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <collprobe/device/host_stream.hpp>
+#include <collprobe/device/host/stream.hpp>
 
 /// What the handles of the stand-in runtime point at. CUDA's headers only declare these structures.
 ///

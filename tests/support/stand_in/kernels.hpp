@@ -6,13 +6,13 @@
 #include <utility>
 
 #include <collprobe/detail/reduce_blocks.hpp>
-#include <collprobe/device/cuda.hpp>
-#include <collprobe/device/cuda_kernel_loading.hpp>
+#include <collprobe/device/cuda/device.hpp>
+#include <collprobe/device/cuda/kernel_loading.hpp>
 
 #include "tests/support/stand_in/stand_in.hpp"
 
 /// The kernels of `cuda::device` as host loops on the stand-in's streams: what
-/// `device/cuda_kernels.cuh` defines under nvcc. Include one of the two, never both.
+/// `device/cuda/kernels.cuh` defines under nvcc. Include one of the two, never both.
 namespace collprobe::cuda {
 
 namespace detail {

@@ -24,7 +24,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <collprobe/element.hpp>
+#include <collprobe/core/element.hpp>
 
 #include "tests/support/stand_in/stand_in.hpp"
 #include "tests/support/stand_in/stand_in_nccl.hpp"

@@ -8,7 +8,7 @@
 
 #include <doctest/doctest.h>
 
-#include <collprobe/comm/nccl.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 
 #include "tests/support/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in.hpp"

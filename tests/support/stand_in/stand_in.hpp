@@ -13,7 +13,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <collprobe/device/host_stream.hpp>
+#include <collprobe/device/host/stream.hpp>
 
 /// A CUDA runtime without a GPU, for tests: the functions of `cuda_runtime_api.h` that the library
 /// calls, with their documented meaning, linked in place of libcudart (`cuda_runtime.cpp`). Streams

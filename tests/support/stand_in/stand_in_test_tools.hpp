@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include <collprobe/device/cuda.hpp>
+#include <collprobe/device/cuda/device.hpp>
 
 #include "tests/support/stand_in/kernels.hpp"
 #include "tests/support/stand_in/stand_in.hpp"

@@ -6,11 +6,11 @@
 #include <string>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/view.hpp>
 #include <collprobe/detail/overlap.hpp>
-#include <collprobe/record.hpp>
-#include <collprobe/view.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// What the arguments of a collective must be, the same for every communicator. `Check` derives from this and has
 /// `fail(message)`, which throws and says so to whom it concerns, `call()` and `size()`.

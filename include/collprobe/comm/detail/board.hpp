@@ -11,13 +11,13 @@
 #include <vector>
 
 #include <collprobe/comm/detail/call.hpp>
+#include <collprobe/core/error.hpp>
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/error.hpp>
 
 /// Where the ranks of one process meet: who called what, who is missing, who failed. Nothing here
 /// touches the data of a collective.
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Why a communicator can no longer be used.
 struct board_failure {

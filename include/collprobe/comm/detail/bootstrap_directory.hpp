@@ -16,7 +16,7 @@
 #include <collprobe/comm/detail/bootstrap_message.hpp>
 #include <collprobe/comm/detail/bootstrap_socket.hpp>
 
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 /// A directory in which ranks leave files for each other. Nothing here waits.
 class shared_directory {

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <string>
 
-#include <collprobe/error.hpp>
+#include <collprobe/core/error.hpp>
 
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 /// More ranks than any job has: a larger number is a mistake.
 inline constexpr int max_size = 1 << 20;

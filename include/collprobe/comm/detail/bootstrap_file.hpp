@@ -8,7 +8,7 @@
 #include <collprobe/comm/detail/bootstrap_file_peer.hpp>
 #include <collprobe/comm/detail/bootstrap_file_root.hpp>
 
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 inline void exchange_file(const exchange_call& call, const std::string& path, std::int64_t timeout_ms)
 {

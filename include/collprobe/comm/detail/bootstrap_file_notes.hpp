@@ -19,7 +19,7 @@
 /// Rank 0 first removes what it finds; ranks that wait write theirs again. When it has a file of every
 /// rank, it answers with the value; each rank repeats the answer's nonce in its file; then rank 0 answers
 /// `go`, and each rank takes leave by removing its file.
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 inline const std::string root_file = "collprobe-root";
 inline std::string rank_file(int rank) { return "collprobe-rank-" + std::to_string(rank); }

@@ -10,7 +10,7 @@
 
 #include <collprobe/comm/detail/bootstrap_file_notes.hpp>
 
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 /// The side of any other rank of an exchange by files.
 class file_peer {

@@ -13,7 +13,7 @@
 
 #include <collprobe/comm/detail/bootstrap_file_notes.hpp>
 
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 /// Rank 0's side of an exchange by files.
 class file_root {

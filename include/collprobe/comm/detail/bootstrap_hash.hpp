@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <string_view>
 
-#include <collprobe/config.hpp>
+#include <collprobe/core/config.hpp>
 
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 using hash = std::array<std::uint8_t, 32>;
 

@@ -14,10 +14,10 @@
 
 #include <collprobe/comm/bootstrap_job.hpp>
 #include <collprobe/comm/detail/bootstrap_hash.hpp>
-#include <collprobe/error.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
 
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 /// The largest value that an exchange carries.
 inline constexpr std::uint64_t max_value_bytes = std::uint64_t{64} * 1024;

@@ -22,7 +22,7 @@
 
 #include <collprobe/detail/wait.hpp>
 
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 using collprobe::detail::deadline;
 

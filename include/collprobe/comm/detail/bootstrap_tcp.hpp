@@ -8,7 +8,7 @@
 #include <collprobe/comm/detail/bootstrap_tcp_peer.hpp>
 #include <collprobe/comm/detail/bootstrap_tcp_root.hpp>
 
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 inline void exchange_tcp(const exchange_call& call, std::int64_t timeout_ms, std::int64_t handshake_ms)
 {

@@ -10,7 +10,7 @@
 
 #include <collprobe/comm/detail/bootstrap_wire.hpp>
 
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 /// The side of any other rank of an exchange over TCP: it tries until rank 0 is there and has proved
 /// that it is, then waits for the end.

@@ -11,7 +11,7 @@
 
 #include <collprobe/comm/detail/bootstrap_wire.hpp>
 
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 /// Rank 0's side of an exchange over TCP: one thread, one `poll` over all connections, so that no
 /// connection waits for another.

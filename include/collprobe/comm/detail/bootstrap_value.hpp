@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <collprobe/view.hpp>
+#include <collprobe/core/view.hpp>
 
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 template <class T>
 inline constexpr bool is_plain

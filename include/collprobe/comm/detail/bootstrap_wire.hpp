@@ -21,7 +21,7 @@
 ///     rank 0   reply      magic, kind = go, 0, proof       once all ranks consented
 ///
 /// `failure` takes the place of any reply, and `denied`, the one without a proof, that of the first.
-namespace collprobe::bootstrap::detail {
+namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
 inline constexpr std::size_t magic_bytes = 8;
 inline constexpr std::uint8_t magic[magic_bytes + 1] = "cprobe01";

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/element.hpp>
 #include <collprobe/detail/fixed_array.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/record.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// What must be equal on all ranks of one collective. A member that a call does not use keeps its
 /// default, so that whole descriptions compare.

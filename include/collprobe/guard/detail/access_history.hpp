@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/core/error.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/detail/last_use.hpp>
-#include <collprobe/error.hpp>
+#include <collprobe/device/last_use.hpp>
 
 /// What work on streams still does with a buffer.
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// A run of bytes of a buffer, from its begin.
 struct byte_range {

@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
-#include <collprobe/config.hpp>
-#include <collprobe/detail/widen.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/core/widen.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// For `for_each` over the elements of `destination`: rounds those that `source` has once, to nearest, ties to even,
 /// and zeroes the rest.

@@ -7,16 +7,16 @@
 #include <type_traits>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
 #include <collprobe/detail/overlap.hpp>
-#include <collprobe/detail/stream_order_hooks.hpp>
-#include <collprobe/error.hpp>
 #include <collprobe/guard/detail/convert.hpp>
 #include <collprobe/guard/gather_options.hpp>
 #include <collprobe/guard/guarded.hpp>
-#include <collprobe/probe/copy_statistics.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/order/hooks.hpp>
+#include <collprobe/scan/copy_statistics.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// What an all-gather of one tensor does, for its arguments: it holds no resources, and may be made again from the
 /// same ones.

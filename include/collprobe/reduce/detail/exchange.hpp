@@ -6,16 +6,16 @@
 #include <string>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/error.hpp>
-#include <collprobe/probe/gram.hpp>
+#include <collprobe/comm/gram.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
 #include <collprobe/reduce/contract.hpp>
 #include <collprobe/reduce/detail/exchange_plan.hpp>
 #include <collprobe/reduce/detail/fixed_point.hpp>
 #include <collprobe/sum/sum_rows.hpp>
-#include <collprobe/view.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// What a reduction works with: the memory of two pieces, so that one is summed while the other is on its
 /// way, and the stream that the sums are on.

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include <collprobe/config.hpp>
+#include <collprobe/core/config.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// How a buffer is cut into pieces that are exchanged one after the other. All ranks get the same cuts from
 /// the same counts. The bits of an element do not depend on them.

@@ -5,14 +5,14 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <collprobe/config.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/sum/detail/round_scaled.hpp>
-#include <collprobe/view.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/sum/round_scaled.hpp>
 
 /// Sums as integers: the ranks agree, per element, on the unit of a fixed-point number, add multiples of it,
 /// which is associative, and round the sum once.
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Exponents travel as one byte where the type's fit. The code of an element is 0 for zero, else how far its
 /// exponent lies above the lowest, from 1 on; the top code says that it is not finite.

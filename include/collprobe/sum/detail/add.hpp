@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <collprobe/config.hpp>
-#include <collprobe/element.hpp>
-#include <collprobe/sum/detail/rounding.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/sum/rounding.hpp>
 
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The correctly rounded sum. Integers wrap. 16-bit floating point is added in float and rounded again:
 /// that is the correctly rounded sum too, because float has at least 2p + 2 significand bits for

@@ -6,20 +6,20 @@
 #include <cstring>
 #include <type_traits>
 
-#include <collprobe/config.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/widen.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/detail/widen.hpp>
-#include <collprobe/element.hpp>
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/detail/add.hpp>
-#include <collprobe/sum/detail/round_scaled.hpp>
-#include <collprobe/sum/detail/rounding.hpp>
 #include <collprobe/sum/error_free.hpp>
 #include <collprobe/sum/exact_sum.hpp>
+#include <collprobe/sum/round_scaled.hpp>
+#include <collprobe/sum/rounding.hpp>
 
 /// Sums over the rows of a block of columns: per column, the terms of one element. The loops over columns
 /// have a constant length, so that the host's are vectorised and a GPU's are unrolled into registers.
-namespace collprobe::detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The 16-byte words of a row where it is aligned; else one element after the other.
 template <int width, floating_element T>

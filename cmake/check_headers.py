@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+"""check_headers.py <include/collprobe> [layers.txt]
+
+Names every line of a header that includes what it may not: a folder above its own (layers.txt), another
+folder's detail/, a vendor's header outside the folders cuda, nccl and mpi, what only nvcc compiles from a
+.hpp, or a standard header that costs an including file more than the library. Also names what the umbrella
+of a folder lacks. Exit status 1 if there is any.
+"""
+import pathlib
+import re
+import sys
+
+root = pathlib.Path(sys.argv[1])
+table = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else pathlib.Path(__file__).with_name("layers.txt")
+
+HEAVY = set("cmath memory thread functional immintrin.h iostream sstream chrono regex map unordered_map".split())
+VENDOR = re.compile(r"^(cuda[^/]*|cuda/.*|nvtx3/.*|nccl[^/]*|mpi\.h)$")
+VENDOR_FOLDERS = {"cuda", "nccl", "mpi"}
+KERNELS = re.compile(r"^(cub/.*|thrust/.*|cooperative_groups.*|device_launch_parameters\.h|.*\.cuh)$")
+
+allowed = {}
+groups = {}
+for line in table.read_text().splitlines():
+    line = line.split("#")[0].strip()
+    if not line:
+        continue
+    places, may = line.split(":")
+    for place in places.split():
+        allowed[place] = set(may.split()) | set(places.split())
+        groups[place] = places.split()[0]
+
+
+def place_of(path):
+    """The longest entry of the table that the path begins with; None for the umbrellas."""
+    parts = path.split("/")
+    for length in range(len(parts), 0, -1):
+        if "/".join(parts[:length]) in allowed:
+            return "/".join(parts[:length])
+    return None
+
+
+findings = []
+includes = {}
+for file in sorted(root.rglob("*")):
+    if file.suffix not in (".hpp", ".cuh"):
+        continue
+    path = file.relative_to(root).as_posix()
+    own = place_of(path)
+    includes[path] = set()
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        match = re.match(r'\s*#\s*include\s*([<"])([^>"]*)[>"]', line)
+        if not match:
+            continue
+
+        def finding(text):
+            findings.append(f"{path}:{number}: {match.group(1)}{match.group(2)}> {text}")
+
+        name = match.group(2)
+        if name in HEAVY:
+            finding("is too costly to include")
+        if VENDOR.match(name) and not VENDOR_FOLDERS & set(path.split("/")[:-1]) and file.suffix == ".hpp":
+            finding("may be included only in the folders " + ", ".join(sorted(VENDOR_FOLDERS)))
+        if KERNELS.match(name) and file.suffix == ".hpp":
+            finding("may be included only by a .cuh")
+        if not name.startswith("collprobe/"):
+            continue
+        target = name.removeprefix("collprobe/")
+        includes[path].add(target)
+        folder, detail, _ = target.rpartition("/detail/")
+        if detail and not path.startswith(folder + "/"):
+            finding("is private to " + folder)
+        if own is None:
+            continue
+        there = place_of(target)
+        if there is None:
+            finding("is an umbrella: headers include what they use")
+        elif there != own and not ({there, groups[there]} & allowed[own]):
+            finding(f"is not below {own}: see layers.txt")
+    if own is None and "/" in path:
+        findings.append(f"{path}: its folder is not in layers.txt")
+
+# Every public header of a folder with an umbrella is in it; vendors' folders have umbrellas of their own.
+for umbrella in sorted(root.glob("*.hpp")):
+    folder = umbrella.stem
+    for path in includes:
+        if path.startswith(folder + "/") and path.endswith(".hpp") and "/detail/" not in path:
+            if not VENDOR_FOLDERS & set(path.split("/")[:-1]) and path not in includes[umbrella.name]:
+                findings.append(f"{path} is missing from {umbrella.name}")
+
+print("\n".join(findings), end="\n" if findings else "")
+sys.exit(1 if findings else 0)

@@ -1,0 +1,261 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <collprobe/alarm/detail/buckets.hpp>
+#include <collprobe/alarm/detail/list.hpp>
+#include <collprobe/alarm/detail/rules.hpp>
+#include <collprobe/alarm/detail/strikes.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+struct alarm_options {
+    /// Probability that a healthy step has any statistical suspect: what the probe was told
+    /// (`probe_options::false_alarms_per_step`).
+    double suspects_per_step = 1e-4;
+    /// A statistical check alarms when it names the same rank in `strikes` of the last `window` steps (up to 64) that
+    /// were judged. 1: each time.
+    int strikes = 2;
+    int window = 20;
+    /// Alarm at the first strike where it is 1000 times rarer than the threshold asks for.
+    bool strong_alone = true;
+    /// Where the other ranks are struck more often than `suspects_per_step` has it (a metric with heavy tails), ask for
+    /// as many strikes as the stated rate takes then, and a strong excess to be 2.5 times as strong.
+    bool learn = true;
+    int quarantine = 4; ///< strikes in the window after which the advice is to take a rank out
+};
+
+/// Turns what the checks of a step found into alarms: who, where, on what evidence, and what to do.
+///
+/// Exact checks alarm at once. So does the check of sums, at the rate that it states. The loss, the norm and the
+/// direction of a rank's gradient alarm by strikes: with p = suspects_per_step, a healthy step alarms with probability at
+/// most
+///
+///     C(window - 1, strikes - 1) p^strikes + p / 1000          (the second for `strong_alone`)
+///
+/// (2.9e-7 by default), since for a key (check, rank) of probability p_j it is at most C p_j^strikes and the p_j add up
+/// to at most p. That takes verdicts of different steps that are independent, not only steps that are: scores of a rank
+/// against its own past share that past. Of two ranks there is no other score, so there the first term counts twice
+/// (measured with p = 1e-3, one check: 90 alarms in 3e6 steps, where the formula has 60). Whatever the verdicts have to
+/// do with each other, p bounds it. `false_alarms_per_step` is that figure. Where p does not hold, since a metric is not
+/// near Gaussian, `learn` raises the strikes of that check to what the rate takes, judging each rank by how often the
+/// *other* ones were struck (a run's first hundred steps or so can exceed the rate). A strong excess counts only where
+/// all ranks could be compared.
+///
+/// Naming: statistics name at most a quarter of the ranks, and at most ten, but always may name one; of two ranks none.
+/// Beyond that the alarm names nobody, its damage is unknown. Exact evidence names all whom it shows.
+///
+/// Advice: `skip` where this step's gradient is wrong; `resync` where ranks hold other bits than most do, from the
+/// lowest rank that no exact check names (`source` -1: no rank is known to hold what is right, so restore from
+/// elsewhere, or average); `recheck` where the evidence is statistical, as for sums that rounding might explain, or is
+/// equal data; `quarantine` for a rank that the same check has named in `quarantine` of the last `window` steps, if those
+/// are few enough to be named. (A rank that was not restored is named again: follow the advice first.) Of a shard that
+/// its owner sent wrong nobody holds the right bits: `skip`.
+///
+/// Buckets: a record and an audit number the calls that each has seen. Alarms of either alone have its index; alarms of
+/// both the record's, also for what the audit found in a call that is in both (the k-th of the same call, type and
+/// count), and for one that only the audit has the number of the record's buckets plus its index in the audit. Where the
+/// audit names ranks in a bucket, it knows more than a majority does: results that differ there are alarmed as it
+/// has them, and those of the record are not counted. A direction is not judged in a step in which the audit finds the
+/// result of a reduction wrong.
+///
+/// Records, and audits, each have a window of their own, in the steps of theirs that were judged: neither need be there
+/// for every step, and one may lag behind the other. The same step judged again counts once.
+///
+/// Deterministic: the same records in the same order give the same alarms, so every rank raises the same ones in the same
+/// step. Memory: 480 bytes a rank; a step costs O(suspects), with an audit O(buckets) more for each bucket that has
+/// any, and allocates only where it has more alarms, or alarms with more ranks, than any before. Not safe for
+/// concurrent use.
+class alarms {
+public:
+    /// Errors: `status::invalid_argument` for fewer than 1 rank, or options out of range.
+    explicit alarms(int ranks, const alarm_options& options = {}, const call_site& where = call_site::current())
+        : ranks_(ranks),
+          options_(checked(ranks, options, where)),
+          records_(ranks, detail::check_count, options.window),
+          audits_(ranks, detail::check_count, options.window),
+          strong_(detail::strong_excess(ranks, options.suspects_per_step)),
+          stated_(strike_rate(ranks, options))
+    {
+    }
+
+    int ranks() const noexcept { return ranks_; }
+    const alarm_options& options() const noexcept { return options_; }
+    /// At most so many steps of a healthy run have a statistical alarm; the check of sums not counted.
+    double false_alarms_per_step() const noexcept
+    {
+        const bool strong = options_.strong_alone && options_.strikes > 1;
+        const double rate = stated_ + (strong ? strong_rate() : 0);
+        return rate < options_.suspects_per_step ? rate : options_.suspects_per_step;
+    }
+
+    /// The alarms of a step, in the order of the suspects; valid until the next call. Give either, or both.
+    /// Errors: `status::invalid_argument` for a record of another number of ranks; then nothing changes.
+    view<const alarm_record> judge(const step_record& record, const call_site& where = call_site::current())
+    {
+        require(record.ranks, record.suspects, where);
+        raised_.clear();
+        take(record, step_audit());
+        return raised_.settle(ranks_);
+    }
+    view<const alarm_record> judge(const step_audit& audit, const call_site& where = call_site::current())
+    {
+        require(audit.ranks, audit.suspects, where);
+        raised_.clear();
+        take(audit, std::vector<bucket_record>());
+        return raised_.settle(ranks_);
+    }
+    /// Both of one step: where they speak of the same bucket, they make one alarm.
+    view<const alarm_record> judge(
+        const step_record& record, const step_audit& audit, const call_site& where = call_site::current())
+    {
+        require(record.ranks, record.suspects, where);
+        require(audit.ranks, audit.suspects, where);
+        raised_.clear();
+        take(record, audit);
+        take(audit, record.buckets);
+        return raised_.settle(ranks_);
+    }
+
+    /// Forgets all strikes, as after a restart from a checkpoint.
+    void reset() noexcept
+    {
+        records_.clear();
+        audits_.clear();
+        raised_.clear();
+    }
+
+private:
+    static alarm_options checked(int ranks, const alarm_options& options, const call_site& where)
+    {
+        const auto check = [&where](bool condition, const std::string& what) {
+            if (!condition) throw error(status::invalid_argument, what, error_origin{"alarms", -1, 0, {}, where});
+        };
+        check(ranks >= 1, "cannot watch " + std::to_string(ranks) + " ranks");
+        check(is_finite(options.suspects_per_step) && options.suspects_per_step > 0 && options.suspects_per_step < 1,
+            "suspects_per_step must lie between 0 and 1");
+        check(options.window >= 1 && options.window <= 64, "window must be 1 to 64");
+        check(options.strikes >= 1 && options.strikes <= options.window, "strikes must be 1 to window");
+        check(options.quarantine >= 1 && options.quarantine <= options.window, "quarantine must be 1 to window");
+        return options;
+    }
+    void require(int ranks, const std::vector<suspect>& suspects, const call_site& where) const
+    {
+        const auto refuse = [&where](const std::string& what) {
+            throw error(status::invalid_argument, what, error_origin{"alarms::judge", -1, 0, {}, where});
+        };
+        if (ranks != ranks_) {
+            refuse("a record of " + std::to_string(ranks) + " ranks, where " + std::to_string(ranks_) + " are watched");
+        }
+        for (const suspect& found : suspects) {
+            if (found.rank < -1 || found.rank >= ranks_) refuse("there is no rank " + std::to_string(found.rank));
+        }
+    }
+
+    double strong_rate() const noexcept { return options_.suspects_per_step * 1e-3; }
+
+    static double strike_rate(int ranks, const alarm_options& options) noexcept
+    {
+        const double p = options.suspects_per_step;
+        const double rate = (ranks == 2 ? 2 : 1) * detail::strike_rate(p, options.strikes, options.window);
+        return rate < p ? rate : p;
+    }
+
+    void take(const step_record& record, const step_audit& audit)
+    {
+        records_.begin(record.step);
+        // A rank left out for its NaN leaves fewer to compare with, for which the excess was not made.
+        bool all_finite = true;
+        for (const suspect& found : record.suspects) all_finite = all_finite && found.what != check::non_finite;
+        const bool wrong_sum = detail::has_wrong_sum(audit);
+        detail::compared_ranks compared(record);
+        detail::bucket_matcher audited(record.buckets, audit.buckets);
+        for (const suspect& found : record.suspects) {
+            if (detail::is_statistical(found.what)) {
+                if (found.what == check::cosine && wrong_sum) continue;
+                judge_statistical(record.step, found, all_finite && compared.of(found) == ranks_);
+                continue;
+            }
+            const int match = audited(found.bucket);
+            const bucket_audit* const same = match < 0 ? nullptr : &audit.buckets[static_cast<std::size_t>(match)];
+            if (found.what == check::result_differs && same != nullptr && !same->culprits.empty()) continue;
+            judge_exact(record.step, records_, found, found.bucket, same == nullptr ? damage::none : same->where);
+        }
+    }
+    void take(const step_audit& audit, const std::vector<bucket_record>& recorded)
+    {
+        audits_.begin(audit.step);
+        detail::bucket_matcher record_of(audit.buckets, recorded);
+        for (const suspect& found : audit.suspects) {
+            const std::size_t own = static_cast<std::size_t>(found.bucket);
+            const bool known = found.bucket >= 0 && own < audit.buckets.size();
+            int bucket = found.bucket < 0 ? -1 : record_of(found.bucket);
+            if (bucket < 0 && found.bucket >= 0) bucket = static_cast<int>(recorded.size()) + found.bucket;
+            judge_exact(audit.step, audits_, found, bucket, known ? audit.buckets[own].where : damage::none);
+        }
+    }
+
+    void judge_exact(std::uint64_t step, detail::strike_book& book, const suspect& found, int bucket, damage audited)
+    {
+        const int strikes = book.strike(static_cast<int>(found.what), found.rank);
+        raise(step, found, bucket, detail::place_of(found, audited), strikes, found.false_alarms_per_step);
+    }
+    void judge_statistical(std::uint64_t step, const suspect& found, bool all_compared)
+    {
+        const int what = static_cast<int>(found.what);
+        const int strikes = records_.strike(what, found.rank);
+        const int needed = strikes_needed(what, found.rank);
+        double excess = found.by_history ? detail::strong_history : strong_;
+        if (needed > options_.strikes) excess *= detail::strong_heavy;
+        const bool strong = options_.strong_alone && all_compared
+            && detail::absolute(found.statistic) >= excess * found.threshold;
+        if (strikes < needed && !strong) return;
+        raise(step, found, found.bucket, detail::place_of(found, damage::none), strikes,
+            strikes < needed ? strong_rate() : stated_);
+    }
+    void raise(std::uint64_t step, const suspect& found, int bucket, damage where, int strikes, double rate)
+    {
+        const bool out = found.rank >= 0 && detail::is_blame(found.what) && strikes >= options_.quarantine;
+        alarm_record next;
+        next.step = step;
+        next.bucket = bucket;
+        next.what = found.what;
+        next.where = where;
+        next.statistic = found.statistic;
+        next.threshold = found.threshold;
+        next.false_alarms_per_step = rate;
+        next.strikes = strikes;
+        const advice first = detail::first_advice(found);
+        next.action = out ? advice::quarantine : first;
+        raised_.add(next, found.rank, first);
+    }
+    /// So that the rate that was stated holds, over three checks, at the rate of strikes that is seen.
+    int strikes_needed(int what, int rank) const noexcept
+    {
+        int needed = options_.strikes;
+        if (!options_.learn || needed == 1) return needed;
+        const double expected = options_.suspects_per_step / ranks_;
+        const double seen = records_.rate_of_others(what, rank, expected);
+        if (!(seen > expected)) return needed;
+        while (needed < options_.window && 3 * ranks_ * detail::strike_rate(seen, needed, options_.window) > stated_) ++needed;
+        return needed;
+    }
+
+    int ranks_;
+    alarm_options options_;
+    detail::strike_book records_;
+    detail::strike_book audits_;
+    double strong_;
+    double stated_; // rate of the strikes
+    detail::alarm_list raised_;
+};
+
+} // namespace collprobe

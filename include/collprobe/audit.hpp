@@ -1,0 +1,11 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// Checks of what collectives did: sums conserved, results alike, shards undamaged.
+
+#include <collprobe/audit/audited.hpp>
+#include <collprobe/audit/conservation.hpp>
+#include <collprobe/audit/conservation_bound.hpp>
+#include <collprobe/audit/gather_check.hpp>
+#include <collprobe/audit/gather_verdict.hpp>

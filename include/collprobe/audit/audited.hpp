@@ -1,0 +1,520 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <collprobe/audit/conservation.hpp>
+#include <collprobe/audit/detail/judge.hpp>
+#include <collprobe/audit/detail/message.hpp>
+#include <collprobe/audit/gather_check.hpp>
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/detail/record_queue.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/scan/digest_reducer.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+struct audit_options {
+    report_mode mode = report_mode::gather; ///< `summary`: O(1) bytes a bucket for any n, and nobody is named
+    bool sums = true; ///< check that sums and averages are what they should be: a read of the input and of the result
+    conservation_options conservation = {};
+    int max_buckets = 64; ///< audited calls a step; further ones are forwarded and counted
+    int steps_in_flight = 4; ///< steps whose reports may be under way
+    int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped
+};
+
+/// A communicator that checks what it delivers: do all ranks hold the same bits, and is the sum the sum? Once a step
+/// the ranks exchange what they found, and all reach the same verdict: what was damaged, where, and who holds it.
+///
+///     audited comm{world};
+///     comm.all_reduce(gradient, view(average), reduction::average, stream); // as before
+///     comm.end_step(step, stream);
+///     for (step_audit audit; comm.poll(audit);) alarms.judge(audit);
+///
+/// It satisfies the communicator concept. What is checked: all-reduce (agreement; `conservation_check` of sums and
+/// averages), reduce-scatter (the sum, over all parts), all-gather (`gather_check`; agreement in a `summary`) and
+/// broadcast (agreement). Other calls are forwarded. Its own messages go through the innermost communicator. Beneath `probed`,
+/// which looks at inputs, the two together tell damage of an input from that of the reduction and of its way back:
+///
+///     probed comm{audited{world}};
+///     comm.end_step(step, {.loss = loss}, stream);
+///     comm.base().end_step(step, stream); // each has steps of its own
+///     if (comm.poll(record) && comm.base().poll(audit)) alarms.judge(record, audit);
+///
+/// Shapes: one audited call is one bucket; all ranks make the same calls in the same order, with the same options.
+/// Stream behaviour: everything is enqueued on the stream of the call, behind the audited call before it, on whatever
+/// stream that was; the host neither waits nor allocates once a step has been as large as it gets. (If the host runs
+/// more than `steps_in_flight - 1` steps ahead, the next call waits for the oldest.) Captures are refused.
+/// Threads: one at a time. Errors: those of the wrapped communicator; `invalid_argument` for an option out of range or
+/// a buffer that is null with a count above 0 or not aligned; `unsupported` on a capturing stream and in an NCCL group.
+/// Cost per call: a read of the result for its digest; of sums a read of the input and one of the result more, and
+/// an all-reduce of `16 * bins` bytes; of an all-gather what `gather_check` costs. Per step: `16 + 40 * buckets` bytes
+/// to every rank (`gather`), or `16 + 32 * buckets` reduced (`summary`), and a copy or two to the host.
+template <communicator Comm>
+class audited : public adaptor<Comm> {
+    using base_type = adaptor<Comm>;
+    using base_type::comm_;
+
+public:
+    using typename base_type::device;
+    using typename base_type::stream_ref;
+    using base_type::rank;
+    using base_type::size;
+    using base_type::timeout_ms;
+
+    /// Takes the communicator over (a handle or a borrowed reference of it) and allocates all buffers on its device.
+    /// \throws error `invalid_argument` for an option out of range.
+    explicit audited(Comm comm, audit_options options = {}, call_site where = call_site::current())
+        : base_type(std::move(comm)),
+          options_(checked(options, where)),
+          sums_(comm_, options.conservation, where),
+          shards_(comm_),
+          judge_(comm_.size()),
+          words_(static_cast<std::size_t>(comm_.size())),
+          unread_(static_cast<std::size_t>(options.unread_steps))
+    {
+        const auto scope = detail::enter_device(comm_);
+        memory_ = new detail::audit_memory<device>(options.steps_in_flight,
+            static_cast<std::uint64_t>(options.max_buckets), static_cast<std::uint64_t>(comm_.size()), options.mode);
+    }
+    /// Adaptors stack: `probed{audited{world}}` takes it over. `other` can only be destroyed.
+    audited(audited&& other) noexcept
+        : base_type(static_cast<base_type&&>(other)),
+          options_(other.options_),
+          sums_(std::move(other.sums_)),
+          shards_(std::move(other.shards_)),
+          judge_(std::move(other.judge_)),
+          words_(std::move(other.words_)),
+          unread_(std::move(other.unread_)),
+          failure_(std::move(other.failure_)),
+          memory_(std::exchange(other.memory_, nullptr)),
+          open_(other.open_),
+          ended_(other.ended_),
+          judged_(other.judged_)
+    {
+        sums_.rebind(comm_);
+        shards_.rebind(comm_);
+    }
+    audited& operator=(const audited&) = delete;
+    /// Waits until the streams are done with this object's buffers, at most the communicator's time-out; then they
+    /// are leaked. Drops steps that were not read.
+    ~audited()
+    {
+        if (memory_ == nullptr) return;
+        if (memory_->settle(detail::deadline::in_ms(timeout_ms()))) delete memory_;
+        else detail::give_up(memory_);
+    }
+
+    template <element T>
+        requires has_all_reduce<Comm, T>
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, call_site where = call_site::current())
+    {
+        around<T>({.call = collective::all_reduce, .type = element_traits<T>::type, .count = send.count()}, send,
+            receive, operation, stream, where, [&] { comm_.all_reduce(send, receive, operation, stream, where); });
+    }
+
+    template <element T>
+        requires has_reduce_scatter<Comm, T>
+    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, call_site where = call_site::current())
+    {
+        around<T>({.call = collective::reduce_scatter, .type = element_traits<T>::type, .count = send.count()}, send,
+            receive, operation, stream, where,
+            [&] { comm_.reduce_scatter(send, receive, operation, stream, where); });
+    }
+
+    template <element T>
+        requires has_all_gather<Comm, T>
+    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        around<T>({.call = collective::all_gather, .type = element_traits<T>::type, .count = send.count(),
+                      .by_shards = options_.mode == report_mode::gather},
+            send, receive, no_sum, stream, where, [&] { comm_.all_gather(send, receive, stream, where); });
+    }
+
+    template <element T>
+        requires has_broadcast<Comm, T>
+    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        around<T>({.call = collective::broadcast, .type = element_traits<T>::type, .count = receive.count()},
+            view<const T>(), receive, no_sum, stream, where,
+            [&] { comm_.broadcast(send, receive, root, stream, where); });
+    }
+
+    /// Ends a step: what was audited since the last call becomes its buckets. Collective; enqueued on `stream`, behind
+    /// the audited work of every stream. `step` is the caller's number, equal on all ranks.
+    /// \throws error `unsupported` on a capturing stream.
+    void end_step(std::uint64_t step, stream_ref stream, call_site where = call_site::current())
+    {
+        require_immediate("end_step", stream, where);
+        const auto scope = detail::enter_device(comm_);
+        slot& open = open_step(stream, where);
+        auto& ranks = detail::innermost(comm_);
+        detail::enqueue_marked(memory_->last, stream, [&] {
+            follow(stream, where);
+            const std::uint64_t bytes = detail::audit_bytes(open.buckets);
+            open.expect_report(static_cast<std::size_t>(rank()), options_.mode);
+            device::for_each(stream, 1, detail::write_audit_header{open.message.data(), {step, open.buckets + 1}});
+            if (options_.mode == report_mode::gather) {
+                const view<unsigned char> all(open.report.data(), bytes * static_cast<std::uint64_t>(size()));
+                ranks.all_gather(view<const unsigned char>(open.message.data(), bytes), all, stream, where);
+                if (open.gathered != 0) {
+                    device::copy(stream, view<const gather_verdict>(open.gathers.data(), open.buckets),
+                        view(open.host_gathers.data(), open.buckets), where);
+                }
+                device::copy(stream, view<const unsigned char>(all), view(open.host.data(), all.count()), where);
+            } else {
+                const view<std::uint64_t> keys(
+                    reinterpret_cast<std::uint64_t*>(open.report.data()), detail::audit_key_count(open.buckets));
+                device::for_each(stream, open.buckets + 1, detail::pack_audit{open.message.data(), keys.data()});
+                ranks.all_reduce(view<const std::uint64_t>(keys), keys, reduction::max, stream, where);
+                device::copy(stream, view<const std::uint64_t>(keys),
+                    view(reinterpret_cast<std::uint64_t*>(open.host.data()), keys.count()), where);
+            }
+        });
+        open.done = memory_->last;
+        open.step = step;
+        open.where = where;
+        open_ = nullptr;
+        ++ended_;
+    }
+
+    /// Fills `out` with the next finished step and returns true, or returns false at once if none has finished.
+    /// Never blocks; steps come in the order in which they were ended. `out` may be the same object each time.
+    /// \throws error of the stream or communicator if the step's work failed, `mismatch` if the ranks ended
+    ///   different steps, when that step's turn comes; it is lost then.
+    bool poll(step_audit& out)
+    {
+        judge_finished();
+        if (unread_.pop(out)) return true;
+        throw_failure();
+        return false;
+    }
+
+    /// The same, but waits for it; false if no step is pending. All ranks get the same audits from the same calls, so
+    /// what is collective, a repair say, can follow: `poll` answers earlier on one rank than on another.
+    bool wait(step_audit& out, call_site where = call_site::current())
+    {
+        while (!poll(out)) {
+            if (pending_steps() == 0) return false;
+            wait_for_oldest(where);
+        }
+        return true;
+    }
+
+    /// Steps ended but not yet returned by `poll` or dropped.
+    std::uint64_t pending_steps() const noexcept { return ended_ - judged_ + unread_.size(); }
+    /// Finished steps that were dropped because nobody polled for `unread_steps` steps.
+    std::uint64_t dropped_steps() const noexcept { return unread_.dropped(); }
+
+private:
+    using slot = detail::audit_slot<device>;
+    /// Of a call that adds nothing up.
+    static constexpr reduction no_sum = reduction::max;
+
+    const audit_options& checked(const audit_options& options, call_site where) const
+    {
+        const auto check = [&](bool condition, const char* message) {
+            if (!condition) fail(status::invalid_argument, "audited", message, where);
+        };
+        check(options.max_buckets >= 1, "max_buckets must be at least 1");
+        check(options.steps_in_flight >= 2, "steps_in_flight must be at least 2");
+        check(options.unread_steps >= 1, "unread_steps must be at least 1");
+        return options;
+    }
+
+    [[noreturn]] void fail(status code, const char* call, const std::string& message, call_site where) const
+    {
+        throw error(code, message,
+            {.call = call, .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
+    }
+
+    /// What is enqueued behind a call must run behind it, once.
+    void require_immediate(const char* call, [[maybe_unused]] stream_ref stream, call_site where) const
+    {
+        if constexpr (detail::can_capture<stream_ref>) {
+            if (stream.capturing(where)) fail(status::unsupported, call, "audited calls cannot be captured", where);
+        }
+        if constexpr (requires { comm_.collectives_enqueue_at_once(); }) {
+            if (comm_.collectives_enqueue_at_once()) return;
+            fail(status::unsupported, call,
+                "the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not enqueued "
+                "until it ends: end the group first, or make the calls on base()", where);
+        }
+    }
+
+    template <class T>
+    void require_readable(view<T> data, const char* argument, collective call, call_site where) const
+    {
+        if (data.data() == nullptr && !data.empty()) {
+            fail(status::invalid_argument, name(call),
+                std::string(argument) + " is null with count " + std::to_string(data.count()), where);
+        }
+        if (!data.aligned()) {
+            fail(status::invalid_argument, name(call),
+                std::string(argument) + " is not aligned to " + std::to_string(alignof(T)) + " bytes", where);
+        }
+    }
+    template <class T>
+    static bool readable(view<T> data) noexcept
+    {
+        return (data.empty() || data.data() != nullptr) && data.aligned();
+    }
+
+    /// Looks at the input, makes the call, looks at the result.
+    template <element T, class Call>
+    void around(detail::audited_call call, view<const T> input, view<T> result, reduction operation,
+        stream_ref stream, call_site where, Call&& make_call)
+    {
+        if (!readable(input) || !readable(result)) {
+            make_call(); // refuses it, and so that its peers hear of it; if not, this object does
+            require_readable(input, "send", call.call, where);
+            require_readable(result, "receive", call.call, where);
+        }
+        require_immediate(name(call.call), stream, where);
+        if constexpr (requires { comm_.check_buffer(input, "send", call.call, stream, where); }) {
+            comm_.check_buffer(input, "send", call.call, stream, where);
+            comm_.check_buffer(result, "receive", call.call, stream, where);
+        }
+        const auto scope = detail::enter_device(comm_);
+        slot& open = open_step(stream, where);
+        if (open.buckets == open.calls.size()) {
+            ++open.unaudited;
+            make_call();
+            return;
+        }
+        const bool sum = options_.sums && (operation == reduction::sum || operation == reduction::average);
+        detail::audit_entry& entry = open.entry(open.buckets);
+        gather_verdict* const gathered = open.gathers.data() + open.buckets;
+        detail::enqueue_marked(memory_->last, stream, [&] {
+            follow(stream, where);
+            if (sum) sums_.template before<T>(input, stream, where);
+            if (call.by_shards) shards_.template before<T>(input, stream, where);
+            make_call();
+            open.calls[open.buckets] = call;
+            ++open.buckets;
+            if (call.by_shards) {
+                ++open.gathered;
+                shards_.template after<T>(view<const T>(result), gathered, stream, where);
+                return;
+            }
+            if (!call.is_replicated()) {
+                if (sum) sums_.template after_reduce_scatter<T>(result, operation, &entry.sum, stream, where);
+                return;
+            }
+            device::reduce(
+                stream, digest_reducer<T>{view<const T>(result)}, result.count(), &entry.digest, memory_->workspace);
+            if (sum) sums_.template after<T>(result, operation, &entry.sum, stream, where);
+        });
+    }
+
+    /// Puts `stream` behind the audited work so far: it uses the same memory.
+    void follow(stream_ref stream, call_site where) const
+    {
+        if (memory_->last.recorded()) stream.wait(memory_->last, where);
+    }
+
+    slot& open_step(stream_ref stream, call_site where)
+    {
+        if (open_ != nullptr) return *open_;
+        if (ended_ - judged_ == memory_->slots.size()) judge_finished();
+        while (ended_ - judged_ == memory_->slots.size()) wait_for_oldest(where);
+        slot& next = memory_->slots[static_cast<std::size_t>(ended_ % memory_->slots.size())];
+        next.buckets = 0;
+        next.gathered = 0;
+        next.unaudited = 0;
+        follow(stream, where);
+        device::zero(stream, view<unsigned char>(next.message), where); // an entry without a sum is not checked
+        open_ = &next;
+        return next;
+    }
+
+    void wait_for_oldest(call_site where)
+    {
+        throw_failure();
+        const typename device::event& done = oldest().done;
+        if constexpr (requires { comm_.check(where); }) {
+            while (!detail::settle(done, detail::deadline::in_ms(100))) comm_.check(where);
+        } else {
+            (void)detail::settle(done, detail::deadline::never());
+        }
+        judge_finished();
+    }
+
+    slot& oldest() noexcept { return memory_->slots[static_cast<std::size_t>(judged_ % memory_->slots.size())]; }
+
+    /// Judges the steps whose messages have arrived, in order, up to the first that failed.
+    void judge_finished()
+    {
+        while (judged_ < ended_ && !failure_) {
+            slot& next = oldest();
+            try {
+                if (!next.done.query()) return;
+                judge(next);
+            } catch (...) {
+                failure_ = std::current_exception(); // there will never be an audit of this step
+            }
+            ++judged_;
+        }
+    }
+
+    /// Throws what the oldest step that was not told of has failed with, once.
+    void throw_failure()
+    {
+        if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+    }
+
+    void judge(const slot& finished)
+    {
+        step_audit& out = unread_.next();
+        out.step = finished.step;
+        out.ranks = size();
+        out.suspects.clear();
+        out.unaudited_calls = finished.unaudited;
+        out.buckets.resize(static_cast<std::size_t>(finished.buckets));
+        if (options_.mode == report_mode::gather) judge_all_ranks(finished, out);
+        else judge_summary(finished, out);
+        state_certainty(out);
+        unread_.push();
+    }
+
+    /// How sure the suspects of sums are. A distance that is more than chance is still rounding where data conspire;
+    /// beyond 4 n times the limit it is not: u sqrt((n - 1) sum of m E) bounds it without any model of the data.
+    void state_certainty(step_audit& out) const
+    {
+        double sums = 0;
+        for (const bucket_audit& bucket : out.buckets) sums += bucket.sum_checked && is_floating(bucket.type) ? 1 : 0;
+        const conservation_options& check_of_sums = options_.conservation;
+        const double of_a_bin = detail::error_function_complement(check_of_sums.sigmas * 0.70710678118654752440);
+        for (suspect& found : out.suspects) {
+            if (found.what != check::sum_differs) continue;
+            if (!is_floating(out.buckets[static_cast<std::size_t>(found.bucket)].type)) continue;
+            found.exact = found.statistic > 4.0 * size() * found.threshold;
+            found.false_alarms_per_step = sums * check_of_sums.sketch.bins * of_a_bin;
+        }
+    }
+    static bool is_floating(element_type type) noexcept
+    {
+        bool floating = false;
+        with_floating_type(type, [&](auto) { floating = true; });
+        return floating;
+    }
+
+    [[noreturn]] void fail_never_arrived(const slot& finished) const
+    {
+        fail(status::device_failure, "poll",
+            "the audit of step " + std::to_string(finished.step) + " never arrived: work on its stream failed",
+            finished.where);
+    }
+
+    /// Throws unless all ranks ended the same step, of as many calls.
+    void require_same_step(const slot& finished) const
+    {
+        const std::size_t n = words_.size();
+        const auto like = [&](std::size_t r) {
+            std::size_t ranks = 0;
+            for (std::size_t other = 0; other < n; ++other) {
+                if (finished.header(other) == finished.header(r)) ++ranks;
+            }
+            return ranks;
+        };
+        const detail::audit_header own{finished.step, finished.buckets + 1};
+        if (finished.header(static_cast<std::size_t>(rank())) != own) fail_never_arrived(finished);
+        if (like(0) == n) return;
+        std::vector<int> culprits;
+        std::string message = "the ranks ended different steps:";
+        for (std::size_t r = 0; r < n; ++r) {
+            if (2 * like(r) > n) continue;
+            culprits.push_back(static_cast<int>(r));
+            message += " rank " + std::to_string(r) + " step " + std::to_string(finished.header(r).step) + " of "
+                + std::to_string(finished.header(r).buckets_and_one - 1) + " audited calls,";
+        }
+        message += culprits.size() == n ? " with no majority" : " unlike the others";
+        throw error(status::mismatch, message,
+            {.call = "end_step", .rank = rank(), .size = size(), .communicator = {}, .where = finished.where},
+            std::move(culprits));
+    }
+
+    bucket_audit& describe(const slot& finished, std::uint64_t b, step_audit& out) const
+    {
+        bucket_audit& bucket = out.buckets[static_cast<std::size_t>(b)];
+        const detail::audited_call& call = finished.calls[static_cast<std::size_t>(b)];
+        bucket.call = call.call;
+        bucket.type = call.type;
+        bucket.count = call.count;
+        return bucket;
+    }
+
+    /// Of parts that each rank has for itself it cannot be told whether the sum was wrong or what became of it.
+    static void leave_open(bucket_audit& bucket) noexcept
+    {
+        if (bucket.call == collective::reduce_scatter && bucket.where == damage::reduce) bucket.where = damage::unknown;
+    }
+
+    void judge_all_ranks(const slot& finished, step_audit& out)
+    {
+        require_same_step(finished);
+        for (std::uint64_t b = 0; b < finished.buckets; ++b) {
+            if (finished.calls[static_cast<std::size_t>(b)].by_shards) {
+                detail::judge_gather_audit(
+                    finished.host_gathers[b], static_cast<int>(b), describe(finished, b, out), out);
+                continue;
+            }
+            for (std::size_t r = 0; r < words_.size(); ++r) words_[r] = finished.reported(r, b);
+            bucket_audit& bucket = describe(finished, b, out);
+            judge_.judge(view<const detail::audit_entry>(words_), static_cast<int>(b), bucket, out);
+            leave_open(bucket);
+        }
+    }
+
+    void judge_summary(const slot& finished, step_audit& out)
+    {
+        const std::uint64_t* const keys = finished.keys();
+        const auto& step = *reinterpret_cast<const detail::audit_step_keys*>(keys);
+        if (step.step == 0 && step.step_complement == 0) fail_never_arrived(finished);
+        if (step.step != finished.step || step.step_complement != ~finished.step) {
+            throw error(status::mismatch, "the ranks ended different steps, this rank "
+                    + std::to_string(finished.step),
+                {.call = "end_step", .rank = rank(), .size = size(), .communicator = {}, .where = finished.where});
+        }
+        for (std::uint64_t b = 0; b < finished.buckets; ++b) {
+            const auto& of = *reinterpret_cast<const detail::audit_keys*>(keys + detail::audit_key_count(b));
+            bucket_audit& bucket = describe(finished, b, out);
+            detail::judge_audit_keys(of, static_cast<int>(b), bucket, out);
+            leave_open(bucket);
+        }
+    }
+
+    audit_options options_;
+    conservation_check<Comm> sums_;
+    gather_check<Comm> shards_;
+    detail::audit_judge judge_;
+    detail::fixed_array<detail::audit_entry> words_; ///< of all ranks on one bucket
+    detail::record_queue<step_audit> unread_;
+    std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged yet
+    detail::audit_memory<device>* memory_ = nullptr; ///< owned, until it must be given up
+    slot* open_ = nullptr; ///< what the calls since the last step write; null if there was none
+    std::uint64_t ended_ = 0;
+    std::uint64_t judged_ = 0;
+};
+
+template <class Comm>
+audited(Comm, audit_options = {}, call_site = {}) -> audited<Comm>;
+
+} // namespace collprobe

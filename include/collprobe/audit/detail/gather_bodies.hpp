@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/audit/gather_verdict.hpp>
+#include <collprobe/core/config.hpp>
+
+/// Bodies for `sum_each`, of one item: the sum is how much is wrong, which is seldom anything but 0.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// What a receiver tells of the shards that it holds, as words: how many are wrong, and the first of them.
+struct receiver_report {
+    static constexpr std::uint64_t most = 8; ///< listed
+    static constexpr std::uint64_t words = 1 + 2 * most;
+    const std::uint64_t* word;
+
+    COLLPROBE_HD std::uint64_t wrong() const noexcept { return word[0]; }
+    COLLPROBE_HD std::uint64_t listed() const noexcept { return wrong() < most ? wrong() : most; }
+    COLLPROBE_HD std::uint64_t owner(std::uint64_t i) const noexcept { return word[1 + 2 * i]; }
+    COLLPROBE_HD std::uint64_t digest(std::uint64_t i) const noexcept { return word[2 + 2 * i]; }
+    COLLPROBE_HD bool has(std::uint64_t owner_, std::uint64_t digest_) const noexcept
+    {
+        for (std::uint64_t i = 0; i < listed(); ++i) {
+            if (owner(i) == owner_ && digest(i) == digest_) return true;
+        }
+        return false;
+    }
+};
+
+/// Compares the digests of the shards that a rank received with those of their owners.
+struct compare_shards {
+    const std::uint64_t* owners; ///< digests, a rank each
+    const std::uint64_t* received;
+    std::uint64_t ranks;
+    std::uint64_t* report;
+
+    COLLPROBE_HD double part(std::uint64_t, unsigned lane, unsigned lanes) const noexcept
+    {
+        double wrong = 0;
+        for (std::uint64_t rank = lane; rank < ranks; rank += lanes) wrong += owners[rank] != received[rank] ? 1 : 0;
+        return wrong;
+    }
+    COLLPROBE_HD void store(std::uint64_t, double wrong) const noexcept
+    {
+        for (std::uint64_t i = 1; i < receiver_report::words; ++i) report[i] = 0;
+        report[0] = static_cast<std::uint64_t>(wrong);
+        if (report[0] == 0) return;
+        std::uint64_t listed = 0;
+        for (std::uint64_t rank = 0; rank < ranks && listed < receiver_report::most; ++rank) {
+            if (owners[rank] == received[rank]) continue;
+            report[1 + 2 * listed] = rank;
+            report[2 + 2 * listed] = received[rank];
+            ++listed;
+        }
+    }
+};
+
+/// Makes the verdict of all receivers' reports.
+struct judge_gather {
+    const std::uint64_t* reports;
+    std::uint64_t ranks;
+    gather_verdict* verdict;
+
+    COLLPROBE_HD double part(std::uint64_t, unsigned lane, unsigned lanes) const noexcept
+    {
+        double wrong = 0;
+        for (std::uint64_t rank = lane; rank < ranks; rank += lanes) wrong += static_cast<double>(of(rank).wrong());
+        return wrong;
+    }
+    COLLPROBE_HD void store(std::uint64_t, double wrong) const noexcept
+    {
+        // Field by field where it shall be: a copy on a GPU thread's stack would cost every launch.
+        verdict->damaged = static_cast<std::uint64_t>(wrong);
+        std::uint32_t receivers = 0;
+        std::uint32_t listed = 0;
+        for (std::uint64_t rank = 0; rank < ranks && verdict->damaged != 0; ++rank) {
+            const receiver_report report = of(rank);
+            receivers += report.wrong() != 0 ? 1 : 0;
+            for (std::uint64_t i = 0; i < report.listed() && listed < gather_verdict::most_listed; ++i) {
+                damaged_shard& next = verdict->shard[listed++];
+                next.owner = static_cast<std::int32_t>(report.owner(i));
+                next.receiver = static_cast<std::int32_t>(rank);
+                next.culprit = culprit_of(rank, report.owner(i), report.digest(i));
+            }
+        }
+        verdict->receivers = receivers;
+        verdict->listed = listed;
+        for (; listed < gather_verdict::most_listed; ++listed) verdict->shard[listed] = {};
+    }
+
+private:
+    COLLPROBE_HD receiver_report of(std::uint64_t rank) const noexcept
+    {
+        return {reports + rank * receiver_report::words};
+    }
+    COLLPROBE_HD gather_culprit culprit_of(
+        std::uint64_t receiver, std::uint64_t owner, std::uint64_t digest) const noexcept
+    {
+        std::uint64_t others = 0; // receivers but the owner with the same wrong bits
+        for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+            if (rank != owner && of(rank).has(owner, digest)) ++others;
+        }
+        const bool owner_has_it = of(owner).has(owner, digest);
+        if (receiver == owner) return others != 0 ? gather_culprit::owner : gather_culprit::receiver;
+        if (owner_has_it) return gather_culprit::owner;
+        if (ranks == 2) return gather_culprit::unknown;
+        return others >= 2 && 2 * others > ranks - 1 ? gather_culprit::owner : gather_culprit::receiver;
+    }
+};
+
+} // namespace collprobe::detail

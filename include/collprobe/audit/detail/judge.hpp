@@ -1,0 +1,162 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <collprobe/audit/conservation.hpp>
+#include <collprobe/audit/gather_verdict.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/digest_index.hpp>
+#include <collprobe/detail/fixed_array.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// What a rank says of one audited collective. Travels as bytes.
+struct audit_entry {
+    std::uint64_t digest; ///< of what it received
+    conservation_result sum; ///< not `checked` where the call was no sum, or a value not finite
+};
+
+/// What the digests of an all-gather's shards told: equal on all ranks already.
+inline void judge_gather_audit(const gather_verdict& verdict, int bucket, bucket_audit& out, step_audit& step)
+{
+    out.agree = out.majority = verdict.intact();
+    out.sum_checked = false;
+    out.conserved = true;
+    out.residual = 0;
+    out.residual_limit = 0;
+    out.where = damage::none;
+    out.culprits.clear();
+    if (verdict.intact()) return;
+    out.culprits = verdict.culprits();
+    bool owners = false;
+    bool receivers = false;
+    suspect found{.bucket = bucket, .what = check::shard_differs, .statistic = static_cast<double>(verdict.damaged)};
+    for (const int rank : out.culprits) {
+        for (std::uint32_t i = 0; i < verdict.listed; ++i) {
+            const damaged_shard& shard = verdict.shard[i];
+            const bool by_owner = shard.culprit == gather_culprit::owner;
+            if (shard.culprit == gather_culprit::unknown || (by_owner ? shard.owner : shard.receiver) != rank) continue;
+            (by_owner ? owners : receivers) = true;
+            found.rank = rank;
+            found.other_rank = shard.owner;
+            step.suspects.push_back(found);
+            break;
+        }
+    }
+    if (out.culprits.empty()) step.suspects.push_back(found);
+    out.where = owners == receivers ? damage::unknown : owners ? damage::input : damage::broadcast;
+}
+
+/// Tells from all ranks' words on one collective what was damaged. Every rank runs it on the same words.
+///
+///     all hold the same bits, which are the sum        nothing
+///     all hold the same bits, which are not the sum    the reduction: nobody can be named
+///     some hold other bits, and one group of ranks     the way of the result to the others, who are named: also of
+///       holds the sum, or most hold the same             two ranks, if the sum tells which of them is right
+///     anything else                                    unknown
+///
+/// The sum speaks before the majority. Damage smaller than what rounding does is not seen in the sum; such groups
+/// count as right, and the majority decides between them. A rank that could not check its sum while others could
+/// received something that is not finite, of inputs that are.
+class audit_judge {
+public:
+    explicit audit_judge(int ranks) : ranks_(ranks), holders_(ranks), has_the_sum_(static_cast<std::size_t>(ranks)) {}
+
+    /// `entries`: one per rank, of the bucket with index `bucket`; all ranks should hold the same.
+    void judge(view<const audit_entry> entries, int bucket, bucket_audit& out, step_audit& step)
+    {
+        const std::size_t n = entries.size();
+        out.agree = true;
+        out.majority = true;
+        out.sum_checked = false;
+        out.residual = 0;
+        out.residual_limit = 0;
+        out.where = damage::none;
+        out.culprits.clear();
+        std::size_t conserved = 0;
+        for (const audit_entry& entry : entries) {
+            if (!entry.sum.checked) continue;
+            out.sum_checked = true;
+            if (entry.sum.conserved) ++conserved;
+            if (entry.sum.residual > out.residual) out.residual = entry.sum.residual;
+            if (entry.sum.limit > out.residual_limit) out.residual_limit = entry.sum.limit;
+        }
+        out.conserved = !out.sum_checked || conserved == n;
+
+        std::uint64_t right = 0;
+        if (!group_of_right_ranks(entries, out, right)) {
+            out.where = damage::unknown;
+            step.suspects.push_back({.bucket = bucket,
+                .what = check::result_differs,
+                .statistic = static_cast<double>(holders_.distinct())});
+        } else if (!out.agree) {
+            out.where = damage::broadcast;
+            for (std::size_t r = 0; r < n; ++r) {
+                if (entries[r].digest == right) continue;
+                out.culprits.push_back(static_cast<int>(r));
+                step.suspects.push_back({.rank = static_cast<int>(r),
+                    .bucket = bucket,
+                    .what = check::result_differs,
+                    .statistic = 1});
+            }
+        }
+        // Those who hold the sum show that it was right once: who does not was named above.
+        if (out.agree && !out.conserved) {
+            // All hold the same: who finds it wrong and who does not were told different sums of checksums.
+            out.where = conserved == 0 ? damage::reduce : damage::unknown;
+            step.suspects.push_back({.bucket = bucket,
+                .what = check::sum_differs,
+                .statistic = out.residual,
+                .threshold = out.residual_limit});
+        }
+        if (!out.agree && out.where == damage::broadcast) out.conserved = true;
+    }
+
+private:
+    /// Whether it can be told which digest is right. Sets `agree` and `majority`.
+    bool group_of_right_ranks(view<const audit_entry> entries, bucket_audit& out, std::uint64_t& right)
+    {
+        holders_.clear();
+        for (std::size_t r = 0; r < entries.size(); ++r) holders_.add(entries[r].digest, static_cast<int>(r));
+        const int most = holders_.largest();
+        out.agree = holders_.distinct() == 1;
+        out.majority = 2 * most > ranks_;
+        if (out.agree) return true;
+        int groups_with_the_sum = 0;
+        bool most_have_the_sum = false;
+        std::uint64_t sum = 0;
+        std::uint64_t largest = 0;
+        // A group has the sum if one of it says so: of equal bits a rank that was told damaged checksums says no.
+        for (bool& has : has_the_sum_) has = false;
+        for (const audit_entry& entry : entries) {
+            if (!entry.sum.checked || !entry.sum.conserved) continue;
+            has_the_sum_[static_cast<std::size_t>(holders_.find(entry.digest).first_rank)] = true;
+        }
+        for (std::size_t r = 0; r < entries.size(); ++r) {
+            const digest_index::group& group = holders_.find(entries[r].digest);
+            if (group.first_rank != static_cast<int>(r)) continue;
+            const bool has_the_sum = has_the_sum_[r];
+            if (has_the_sum) {
+                ++groups_with_the_sum;
+                sum = group.digest;
+            }
+            if (group.ranks == most) {
+                largest = group.digest;
+                most_have_the_sum = has_the_sum;
+            }
+        }
+        right = groups_with_the_sum == 1 ? sum : largest;
+        if (groups_with_the_sum == 1) return true;
+        return out.majority && (!out.sum_checked || most_have_the_sum);
+    }
+
+    int ranks_;
+    digest_index holders_;
+    fixed_array<bool> has_the_sum_; ///< by the first rank of a group
+};
+
+} // namespace collprobe::detail

@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <collprobe/audit/detail/gather_bodies.hpp>
+#include <collprobe/audit/gather_verdict.hpp>
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/ordered_use.hpp>
+#include <collprobe/scan/digest_reducer.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+namespace detail {
+
+template <class Device>
+struct gather_memory {
+    explicit gather_memory(std::uint64_t ranks)
+        : own(1), owners(ranks), received(ranks), report(receiver_report::words),
+          reports(ranks * receiver_report::words)
+    {
+        Device::load_kernels();
+    }
+
+    typename Device::template buffer<std::uint64_t> own; ///< the digest of what this rank sends
+    typename Device::template buffer<std::uint64_t> owners;
+    typename Device::template buffer<std::uint64_t> received;
+    typename Device::template buffer<std::uint64_t> report;
+    typename Device::template buffer<std::uint64_t> reports;
+    typename Device::workspace reduces;
+    ordered_use<Device> use;
+    gather_memory* given_up_before = nullptr;
+};
+
+} // namespace detail
+
+/// Whether every rank has received of an all-gather what the owners of the shards had: by digests, exact.
+///
+///     gather_check check(comm);
+///     check.before<float>(shard, stream);
+///     comm.all_gather(shard, whole, stream);
+///     check.after<float>(whole, verdict.data(), stream);
+///
+/// `before` takes the digest of this rank's shard, `after` those of all shards that it received, and the owners' digests
+/// travel. No tolerance and no false alarm; damage is missed with probability 2^-62 or less (`digest_state`). In place
+/// and out of place. Not seen: what was wrong before `before`. The digests travel by the same communicator, past its
+/// adaptors: damage to one of them shows as damage of the shard.
+///
+/// Who is to blame: a receiver whose copy differs while most have what the owner had; the owner, where most receivers,
+/// or one and the owner itself, hold the same wrong bits. Of two ranks neither can be told from the other.
+///
+/// Stream behaviour: everything is enqueued, the host does not wait, nothing is allocated; calls of one object may be on
+/// different streams, and captured. One pair of calls at a time. Not inside an NCCL group.
+/// Collective: all ranks call `before` and `after` around the same all-gather.
+/// Cost: one read of the shard and one of the result (a launch for each shard), and all-gathers of 8 and of 136 bytes
+/// a rank.
+template <communicator Comm>
+class gather_check {
+public:
+    using device = typename Comm::device;
+    using stream_ref = stream_ref_of<Comm>;
+
+    /// Allocates. `comm` is referred to, and must outlive the object.
+    explicit gather_check(Comm& comm) : comm_(&comm)
+    {
+        const auto scope = detail::enter_device(comm);
+        memory_ = new detail::gather_memory<device>(ranks());
+    }
+    gather_check(gather_check&& other) noexcept
+        : comm_(other.comm_), pending_(other.pending_), memory_(std::exchange(other.memory_, nullptr))
+    {
+    }
+    gather_check& operator=(const gather_check&) = delete;
+    /// Refers to another object from now on: where the communicator was moved to.
+    void rebind(Comm& comm) noexcept { comm_ = &comm; }
+    /// Waits for the work that uses the memory, at most the communicator's time-out; then it is leaked.
+    ~gather_check()
+    {
+        if (memory_ == nullptr) return;
+        if (detail::settle(memory_->use.done, detail::deadline::in_ms(detail::timeout_of(*comm_)))) delete memory_;
+        else detail::give_up(memory_);
+    }
+
+    /// Before the all-gather: the digest of what this rank sends.
+    /// \throws error `invalid_argument` for a null view with a count above 0; `unsupported` inside an NCCL group.
+    template <element T>
+    void before(std::type_identity_t<view<const T>> send, stream_ref stream, call_site where = call_site::current())
+    {
+        constexpr const char* call = "gather_check::before";
+        require(send.data() != nullptr || send.empty(), "send is null with a count above 0", call, where);
+        require_no_group(call, where);
+        const auto scope = detail::enter_device(*comm_);
+        pending_ = {send.size_bytes(), true};
+        detail::enqueue_marked(memory_->use.wait_for_last(stream, where), stream, [&] {
+            take_digest(send, memory_->own.data(), stream);
+        });
+    }
+
+    /// Behind the all-gather: compares, and leaves the verdict in `*out`, memory that the device can write.
+    /// `receive`: all shards, `size()` times as many elements as `send` had.
+    /// \throws error `invalid_argument` if it does not match the last `before`; those of the communicator.
+    template <element T>
+    void after(std::type_identity_t<view<const T>> receive, gather_verdict* out, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        constexpr const char* call = "gather_check::after";
+        require(receive.data() != nullptr || receive.empty(), "receive is null with a count above 0", call, where);
+        require(out != nullptr, "out is null", call, where);
+        require(pending_.is_valid, "there was no call of before", call, where);
+        require(receive.size_bytes() == ranks() * pending_.bytes,
+            "receive does not have size() times as many bytes as send had", call, where);
+        require_no_group(call, where);
+        const auto scope = detail::enter_device(*comm_);
+        pending_.is_valid = false;
+        const std::uint64_t count = receive.count() / ranks();
+        detail::gather_memory<device>& memory = *memory_;
+        detail::enqueue_marked(memory.use.wait_for_last(stream, where), stream, [&] {
+            auto& world = detail::innermost(*comm_);
+            for (std::uint64_t rank = 0; rank < ranks(); ++rank) {
+                take_digest(receive.part(rank * count, count), memory.received.data() + rank, stream);
+            }
+            world.all_gather(view<const std::uint64_t>(memory.own), view<std::uint64_t>(memory.owners), stream, where);
+            device::sum_each(stream, 1,
+                detail::compare_shards{memory.owners.data(), memory.received.data(), ranks(), memory.report.data()});
+            world.all_gather(view<const std::uint64_t>(memory.report), view<std::uint64_t>(memory.reports), stream, where);
+            device::sum_each(stream, 1, detail::judge_gather{memory.reports.data(), ranks(), out});
+        });
+    }
+
+private:
+    struct pair_of_calls {
+        std::uint64_t bytes = 0;
+        bool is_valid = false; ///< `before` was called
+    };
+
+    std::uint64_t ranks() const noexcept { return static_cast<std::uint64_t>(comm_->size()); }
+    template <class T>
+    void take_digest(view<const T> of, std::uint64_t* to, stream_ref stream)
+    {
+        device::reduce(stream, digest_reducer<T>{of}, of.count(), to, memory_->reduces);
+    }
+    void require_no_group(const char* call, call_site where) const
+    {
+        if constexpr (requires { comm_->collectives_enqueue_at_once(); }) {
+            if (!comm_->collectives_enqueue_at_once()) {
+                fail(status::unsupported, "inside a group, where calls are not enqueued until it ends", call, where);
+            }
+        }
+    }
+    void require(bool condition, const char* message, const char* call, call_site where) const
+    {
+        if (!condition) fail(status::invalid_argument, message, call, where);
+    }
+    [[noreturn]] void fail(status code, const char* message, const char* call, call_site where) const
+    {
+        throw error(code, message,
+            {.call = call, .rank = comm_->rank(), .size = comm_->size(), .communicator = {}, .where = where});
+    }
+
+    Comm* comm_;
+    pair_of_calls pending_;
+    detail::gather_memory<device>* memory_ = nullptr;
+};
+
+} // namespace collprobe

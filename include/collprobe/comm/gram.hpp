@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/sum/dot.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+namespace detail {
+
+/// Row and column of the `index`-th pair i <= j of n, row by row.
+struct pair_of_ranks {
+    std::uint64_t row;
+    std::uint64_t column;
+
+    COLLPROBE_HD static pair_of_ranks at(std::uint64_t index, std::uint64_t n) noexcept
+    {
+        std::uint64_t row = 0;
+        while (index >= n - row) {
+            index -= n - row;
+            ++row;
+        }
+        return {row, row + index};
+    }
+};
+
+/// The dots of all pairs i <= j of contributions, each in `parts` parts of about equal length, added to
+/// `sums`: item `pair * parts + part`. A body for `sum_each`.
+template <element T>
+struct pair_dots {
+    const T* contributions; // n runs of `length` elements
+    std::uint64_t length;
+    std::uint64_t n;
+    std::uint64_t parts;
+    double* sums;
+
+    COLLPROBE_HD double part(std::uint64_t item, unsigned lane, unsigned lanes) const noexcept
+    {
+        const pair_of_ranks pair = pair_of_ranks::at(item / parts, n);
+        const std::uint64_t step = length / parts + (length % parts != 0 ? 1 : 0);
+        const std::uint64_t first = lesser(item % parts * step, length);
+        const std::uint64_t count = lesser(step, length - first);
+        return dot(contributions + pair.row * length + first, contributions + pair.column * length + first, count,
+            lane, lanes);
+    }
+    COLLPROBE_HD void store(std::uint64_t item, double sum) const noexcept { sums[place(item)] += sum; }
+
+private:
+    /// Without parts the sums are the matrix itself.
+    COLLPROBE_HD std::uint64_t place(std::uint64_t item) const noexcept
+    {
+        if (parts != 1) return item;
+        const pair_of_ranks pair = pair_of_ranks::at(item, n);
+        return pair.row * n + pair.column;
+    }
+};
+
+/// Adds the parts of each pair's sum to the matrix.
+struct add_parts {
+    const double* sums;
+    std::uint64_t n;
+    std::uint64_t parts;
+    double* gram;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        const pair_of_ranks pair = pair_of_ranks::at(index, n);
+        double sum = 0;
+        for (std::uint64_t part = 0; part < parts; ++part) sum += sums[index * parts + part];
+        gram[pair.row * n + pair.column] += sum;
+    }
+};
+
+/// Copies `source` behind which zeros fill up to a whole number of slices.
+template <element T>
+struct copy_padded {
+    view<const T> source;
+    T* destination;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        destination[index] = index < source.count() ? source[index] : T{};
+    }
+};
+
+} // namespace detail
+
+/// Adds this rank's part of the Gram matrix G_ij = g_i . g_j of the ranks' buffers to `partial`, an
+/// n x n row-major matrix in device memory of which the upper triangle is used. The sum of `partial`
+/// over the ranks is the matrix of the whole buffers; the caller zeroes it before and sums it after.
+///
+/// An all-to-all hands each rank its 1/n of every rank's elements, in chunks that fit `scratch`
+/// (bytes in device memory, at least `2 * n * sizeof(T)`, not used by others until the work is done).
+/// Stream behaviour: everything is enqueued on `stream`; `buffer` is only read.
+/// Collective: all ranks call it with the same counts and scratch sizes.
+/// Cost: (n-1)/n of the buffer sent, two passes over it, n/2 multiply-adds per element. On a GPU a block
+/// of threads takes a pair of ranks; few pairs are cut into parts, for which a little of `scratch` is used
+/// where it is large.
+template <element T, has_all_to_all<T> Comm>
+void accumulate_gram(Comm& comm, view<const T> buffer, view<double> partial, view<unsigned char> scratch,
+    stream_ref_of<Comm> stream, call_site where = call_site::current())
+{
+    using device = typename Comm::device;
+    const auto n = static_cast<std::uint64_t>(comm.size());
+    const std::uint64_t pairs = n * (n + 1) / 2;
+    std::uint64_t parts = pairs < device::parallel_sums ? device::parallel_sums / pairs : 1;
+    std::uint64_t parts_bytes = parts * pairs * sizeof(double);
+    if (parts == 1 || parts_bytes > scratch.count() / 16) {
+        parts = 1;
+        parts_bytes = 0;
+    }
+    const std::uint64_t room = (scratch.count() - parts_bytes) / (2 * sizeof(T) * n) * n; // elements of one chunk
+    if (partial.count() != n * n || room == 0) {
+        throw error(status::invalid_argument,
+            partial.count() != n * n ? "partial must hold size x size numbers" : "scratch is too small",
+            {.call = "accumulate_gram", .rank = comm.rank(), .size = comm.size(), .communicator = {}, .where = where});
+    }
+    double* const sums = parts == 1 ? partial.data() : reinterpret_cast<double*>(scratch.data());
+    if (parts != 1) device::fill(stream, view<double>(sums, parts * pairs), 0.0, where);
+    T* const received = reinterpret_cast<T*>(scratch.data() + parts_bytes);
+    T* const padded = received + room;
+    for (std::uint64_t first = 0; first < buffer.count(); first += room) {
+        const std::uint64_t left = buffer.count() - first;
+        view<const T> chunk = buffer.part(first, left < room ? left : room);
+        if (chunk.count() % n != 0) {
+            const std::uint64_t whole = (chunk.count() + n - 1) / n * n;
+            device::for_each(stream, whole, detail::copy_padded<T>{chunk, padded});
+            chunk = view<const T>(padded, whole);
+        }
+        comm.all_to_all(chunk, view<T>(received, chunk.count()), stream, where);
+        device::sum_each(
+            stream, pairs * parts, detail::pair_dots<T>{received, chunk.count() / n, n, parts, sums});
+    }
+    if (parts != 1) device::for_each(stream, pairs, detail::add_parts{sums, n, parts, partial.data()});
+}
+
+} // namespace collprobe

@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/detail/argument_rules.hpp>
+#include <collprobe/comm/detail/board.hpp>
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/error.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Refuses bad arguments of one rank's call: throws on this rank and fails the communicator, for the
+/// peers that have called or will call cannot be served any more.
+class argument_check : public argument_rules<argument_check> {
+public:
+    /// \throws error the communicator's failure, if it has one.
+    argument_check(board& meet, int rank, collective call, call_site where)
+        : meet_(meet), rank_(rank), call_(call), where_(where)
+    {
+        meet.require_usable(rank, call, where);
+    }
+
+    [[noreturn]] void fail(const std::string& message, status code = status::invalid_argument) const
+    {
+        const error bad(code, message, meet_.origin(rank_, call_, where_), {rank_});
+        meet_.fail(
+            {status::peer_failure, list_ranks({rank_}) + " gave a bad argument: " + bad.what(), {rank_}});
+        throw bad;
+    }
+    collective call() const noexcept { return call_; }
+    int size() const noexcept { return meet_.size(); }
+
+private:
+    board& meet_;
+    int rank_;
+    collective call_;
+    call_site where_;
+};
+
+} // namespace collprobe::detail

@@ -1,0 +1,229 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/local/detail/group.hpp>
+#include <collprobe/comm/local/detail/moves.hpp>
+#include <collprobe/comm/local/order.hpp>
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/simd/gradual_underflow.hpp>
+#include <collprobe/sum/combine.hpp>
+
+/// One rank's share of the data movement of a collective as work of a device, enqueued between `enter`
+/// and `leave` of the board. The shares are those of local_moves.hpp, and so are the bits.
+namespace collprobe::inline COLLPROBE_ABI::local::detail {
+
+/// How many ranks a kernel knows: their addresses travel with its launch, and all arguments of a
+/// launch together may take 4 KiB.
+inline constexpr int max_device_ranks = 64;
+
+/// A tree of up to 2^6 ranks has a root and 6 levels below it.
+inline constexpr int max_device_tree_levels = 7;
+
+/// One rank of a tree, in an order in which a rank comes behind its children.
+struct tree_visit {
+    std::int8_t rank;
+    std::int8_t children;
+};
+
+/// Appends `rank` and all below it to `visits`, from `at` on; returns the end.
+inline int list_visits(tree_visit* visits, int at, int tree, int rank, int ranks) noexcept
+{
+    const tree_links links = double_tree(tree, rank, ranks);
+    std::int8_t children = 0;
+    for (const int child : links.child) {
+        if (child < 0) continue;
+        at = list_visits(visits, at, tree, child, ranks);
+        ++children;
+    }
+    visits[at] = {static_cast<std::int8_t>(rank), children};
+    return at + 1;
+}
+
+/// Combines element `first + index` of all ranks' `send` in the order of an algorithm, and writes it
+/// to all `receive`. Nothing else touches these elements, and all are read before one is written: so
+/// any of the buffers may be the same as another.
+template <element T>
+struct element_reduction {
+    const T* send[max_device_ranks];
+    T* receive[max_device_ranks];
+    std::uint64_t first;
+    std::uint64_t boundary; ///< ring: the end of the chunk of `first`; tree: how many go over tree 0
+    std::uint64_t chunk_length; ///< ring
+    int chunk; ///< ring: that of `first`
+    int ranks;
+    int receivers;
+    int start; ///< linear: the rank that comes first; others follow around the ring
+    reduction operation;
+    reduction_order order;
+    T scale; ///< what a floating-point average multiplies each value with
+    tree_visit visits[2][max_device_ranks]; ///< tree: of tree 0 and of tree 1
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const
+    {
+#if !defined(__CUDA_ARCH__)
+        // Each hop stands between two `settle`s, which the compiler keeps behind this.
+        const collprobe::detail::gradual_underflow as_ieee_has_it;
+#endif
+        const std::uint64_t at = first + index;
+        const T result = completed(order == reduction_order::tree
+                ? up_tree(visits[at < boundary ? 0 : 1], at)
+                : around(order == reduction_order::ring ? ring_start(chunk_of(at), ranks) : start, at));
+        for (int to = 0; to < receivers; ++to) receive[to][at] = result;
+    }
+
+private:
+    /// What a rank owns reaches over few chunks, so that a division would cost more.
+    COLLPROBE_HD int chunk_of(std::uint64_t at) const
+    {
+        int found = chunk;
+        for (std::uint64_t end = boundary; at >= end; end += chunk_length) ++found;
+        return found;
+    }
+    COLLPROBE_HD T prepared(int rank, std::uint64_t at) const
+    {
+        T value = send[rank][at];
+        collprobe::detail::settle(&value);
+        if constexpr (floating_element<T>) {
+            if (operation == reduction::average) {
+                value = collprobe::detail::multiply(value, scale);
+                collprobe::detail::settle(&value);
+            }
+        }
+        return value;
+    }
+    COLLPROBE_HD void hop(T& partial, T value) const
+    {
+        partial = collprobe::detail::combine(operation, partial, value);
+        collprobe::detail::settle(&partial);
+    }
+    COLLPROBE_HD T completed(T value) const
+    {
+        if constexpr (!floating_element<T>) {
+            if (operation == reduction::average) return collprobe::detail::divide(value, ranks);
+        }
+        return value;
+    }
+    COLLPROBE_HD T around(int first_rank, std::uint64_t at) const
+    {
+        T partial = prepared(first_rank, at);
+        for (int distance = 1; distance < ranks; ++distance) {
+            const int rank = first_rank + distance;
+            hop(partial, prepared(rank < ranks ? rank : rank - ranks, at));
+        }
+        return partial;
+    }
+    COLLPROBE_HD T up_tree(const tree_visit* visits_of_tree, std::uint64_t at) const
+    {
+        T partials[max_device_tree_levels]; // of ranks whose parent has not come yet
+        int held = 0;
+        for (int step = 0; step < ranks; ++step) {
+            const tree_visit now = visits_of_tree[step];
+            T partial = prepared(now.rank, at);
+            held -= now.children;
+            for (int child = 0; child < now.children; ++child) hop(partial, partials[held + child]);
+            partials[held++] = partial;
+        }
+        return partials[0];
+    }
+};
+
+/// The reduction of all ranks' postings, without what differs between collectives.
+template <element T>
+element_reduction<T> posted_reduction(const group_state& state, const collprobe::detail::call_description& what)
+{
+    element_reduction<T> body{};
+    body.ranks = state.meet.size();
+    body.operation = what.operation;
+    body.order = state.order;
+    if constexpr (floating_element<T>) body.scale = collprobe::detail::average_scale<T>(body.ranks);
+    return body;
+}
+
+template <class Device, class T>
+void enqueue_all_reduce(const group_state& state, int rank, typename Device::stream_ref on)
+{
+    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
+    element_reduction<T> body = posted_reduction<T>(state, what);
+    for (int each = 0; each < body.ranks; ++each) {
+        body.send[each] = sent<T>(state, each);
+        body.receive[each] = received<T>(state, each);
+    }
+    body.receivers = body.ranks;
+    const element_run own = own_run(what.count, body.ranks, rank);
+    if (own.count == 0) return;
+    body.first = own.first;
+    if (body.order == reduction_order::tree) {
+        body.boundary = tree_0_count(what.count);
+        for (const int tree : {0, 1}) {
+            list_visits(body.visits[tree], 0, tree, tree_root(tree, body.ranks), body.ranks);
+        }
+    } else {
+        body.chunk_length = ring_chunk(what.count, body.ranks, sizeof(T));
+        body.chunk = static_cast<int>(own.first / body.chunk_length);
+        body.boundary = (static_cast<std::uint64_t>(body.chunk) + 1) * body.chunk_length;
+    }
+    Device::for_each(on, own.count, body);
+}
+
+template <class Device, class T>
+void enqueue_reduce_scatter(const group_state& state, int rank, typename Device::stream_ref on)
+{
+    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
+    if (what.count == 0) return;
+    element_reduction<T> body = posted_reduction<T>(state, what);
+    for (int each = 0; each < body.ranks; ++each) {
+        body.send[each] = sent<T>(state, each) + static_cast<std::uint64_t>(rank) * what.count;
+    }
+    body.receive[0] = received<T>(state, rank);
+    body.receivers = 1;
+    body.start = part_start(body.order, body.ranks, rank);
+    body.order = reduction_order::linear;
+    Device::for_each(on, what.count, body);
+}
+
+/// Copies `count` elements unless they are there already, in place.
+template <class Device, class T>
+void enqueue_copy(typename Device::stream_ref on, const T* source, T* destination, std::uint64_t count,
+    call_site where)
+{
+    if (count == 0 || source == destination) return;
+    Device::template copy<T>(on, view<const T>(source, count), view<T>(destination, count), where);
+}
+
+/// Puts rank `rank`'s share of `Call` on its stream. Nothing to do for a barrier.
+template <class Device, collective Call, class T>
+void enqueue_move(
+    const group_state& state, int rank, typename Device::stream_ref on, [[maybe_unused]] call_site where)
+{
+    [[maybe_unused]] const int n = state.meet.size();
+    [[maybe_unused]] const std::uint64_t count = state.meet.posted(rank).what.count;
+    if constexpr (Call == collective::all_reduce) {
+        enqueue_all_reduce<Device, T>(state, rank, on);
+    } else if constexpr (Call == collective::reduce_scatter) {
+        enqueue_reduce_scatter<Device, T>(state, rank, on);
+    } else if constexpr (Call == collective::broadcast) {
+        const T* const source = sent<T>(state, state.meet.posted(rank).what.root);
+        enqueue_copy<Device, T>(on, source, received<T>(state, rank), count, where);
+    } else if constexpr (Call == collective::all_gather || Call == collective::all_to_all) {
+        if (count == 0) return;
+        // An all-to-all takes part `rank` of each send, a gather the whole.
+        const std::uint64_t part = Call == collective::all_to_all ? static_cast<std::uint64_t>(rank) : 0;
+        for (int from = 0; from < n; ++from) {
+            enqueue_copy<Device, T>(on, sent<T>(state, from) + part * count,
+                received<T>(state, rank) + static_cast<std::uint64_t>(from) * count, count, where);
+        }
+    } else {
+        static_assert(Call == collective::barrier);
+    }
+}
+
+} // namespace collprobe::local::detail

@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include <collprobe/comm/local/detail/group.hpp>
+#include <collprobe/comm/local/detail/reduce_in_order.hpp>
+
+/// One rank's share of the data movement of a collective, between `enter` and `leave` of the board.
+namespace collprobe::inline COLLPROBE_ABI::local::detail {
+
+template <class T>
+const T* sent(const group_state& state, int rank) noexcept
+{
+    return static_cast<const T*>(state.meet.posted(rank).send);
+}
+template <class T>
+T* received(const group_state& state, int rank) noexcept
+{
+    return static_cast<T*>(state.meet.posted(rank).receive);
+}
+template <class T>
+void copy(const T* source, T* destination, std::uint64_t count) noexcept
+{
+    if (count == 0 || source == destination) return;
+    std::memcpy(destination, source, static_cast<std::size_t>(count * sizeof(T)));
+}
+
+/// A run of the elements of a collective.
+struct element_run {
+    std::uint64_t first;
+    std::uint64_t count;
+};
+/// What rank `rank` owns of `count` elements: the runs of all ranks differ by one element at most.
+constexpr element_run own_run(std::uint64_t count, int ranks, int rank) noexcept
+{
+    const auto n = static_cast<std::uint64_t>(ranks);
+    const auto own = static_cast<std::uint64_t>(rank);
+    const std::uint64_t share = count / n;
+    const std::uint64_t extra = count % n;
+    return {own * share + (own < extra ? own : extra), share + (own < extra ? 1 : 0)};
+}
+
+// A rank owns a run of elements and alone touches it, in the inputs and outputs of all ranks: so
+// the work is shared, needs no scratch memory and may be in place.
+template <class T>
+void move_all_reduce(const group_state& state, int rank)
+{
+    const int n = state.meet.size();
+    const std::uint64_t count = state.meet.posted(rank).what.count;
+    const element_run own = own_run(count, n, rank);
+    reduce_in_order<T>(state.order, state.meet.posted(rank).what.operation, n, count, own.first,
+        own.first + own.count, [&](int source) { return sent<T>(state, source); },
+        [&](const T* values, std::uint64_t at, int length) {
+            for (int to = 0; to < n; ++to) {
+                copy(values, received<T>(state, to) + at, static_cast<std::uint64_t>(length));
+            }
+        });
+}
+template <class T>
+void move_reduce_scatter(const group_state& state, int rank)
+{
+    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
+    const std::uint64_t offset = static_cast<std::uint64_t>(rank) * what.count;
+    T* const receive = received<T>(state, rank);
+    reduce_part_in_order<T>(state.order, what.operation, state.meet.size(), rank, what.count,
+        [&](int source) { return sent<T>(state, source) + offset; },
+        [&](const T* values, std::uint64_t at, int length) {
+            copy(values, receive + at, static_cast<std::uint64_t>(length));
+        });
+}
+template <class T>
+void move_all_gather(const group_state& state, int rank)
+{
+    const std::uint64_t count = state.meet.posted(rank).what.count;
+    if (count == 0) return;
+    for (int from = 0; from < state.meet.size(); ++from) {
+        copy(sent<T>(state, from),
+            received<T>(state, rank) + static_cast<std::uint64_t>(from) * count, count);
+    }
+}
+template <class T>
+void move_all_to_all(const group_state& state, int rank)
+{
+    const std::uint64_t count = state.meet.posted(rank).what.count;
+    if (count == 0) return;
+    for (int from = 0; from < state.meet.size(); ++from) {
+        copy(sent<T>(state, from) + static_cast<std::uint64_t>(rank) * count,
+            received<T>(state, rank) + static_cast<std::uint64_t>(from) * count, count);
+    }
+}
+template <class T>
+void move_broadcast(const group_state& state, int rank)
+{
+    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
+    copy(sent<T>(state, what.root), received<T>(state, rank), what.count);
+}
+
+/// The one of these that does `Call`; null where there is nothing to move.
+template <collective Call, class T>
+constexpr auto mover_of() noexcept -> void (*)(const group_state&, int)
+{
+    if constexpr (Call == collective::all_reduce) return &move_all_reduce<T>;
+    else if constexpr (Call == collective::reduce_scatter) return &move_reduce_scatter<T>;
+    else if constexpr (Call == collective::all_gather) return &move_all_gather<T>;
+    else if constexpr (Call == collective::all_to_all) return &move_all_to_all<T>;
+    else if constexpr (Call == collective::broadcast) return &move_broadcast<T>;
+    else return nullptr;
+}
+
+} // namespace collprobe::local::detail

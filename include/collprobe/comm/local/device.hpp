@@ -1,0 +1,312 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/local/calls.hpp>
+#include <collprobe/comm/local/detail/check.hpp>
+#include <collprobe/comm/local/detail/device_moves.hpp>
+#include <collprobe/comm/local/detail/group.hpp>
+#include <collprobe/comm/local/run.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/device/host/device.hpp>
+
+/// Ranks as threads of one process whose collectives run on a device: several ranks may share one GPU
+/// or have one each. Made for tests and small experiments, not for speed: what n ranks do can be seen
+/// on one GPU, which NCCL refuses. The bits are those of `local` on the CPU, except that a result which
+/// is NaN need not have the same sign and payload.
+///
+/// Calls. Every rank needs a host thread of its own (NCCL asks the same of ranks that are threads): a
+/// call blocks it until the peers have called. It never waits for the device. Streams are ordered by
+/// events: a collective reads no buffer before the work in front of it on the peers' streams is done,
+/// and work behind it on any rank's stream finds everybody through with that rank's buffers.
+///
+/// Errors are those of `local` (local.hpp), with these differences:
+/// - `mismatch`, `timeout` and `peer_failure` are thrown by the call itself, on all ranks, and nothing
+///   is enqueued then. The time of `options::timeout_ms` runs from a rank's call. How long the device
+///   takes has no limit here.
+/// - If the device refuses work on one rank, its call throws that error, those of the others
+///   `peer_failure`, and what the buffers hold is undefined.
+/// - Work that fails on a rank's stream fails the streams of all ranks. On a CUDA device it fails
+///   whatever the process does there; on the CPU the peers' streams get the exception of that work, or
+///   `peer_failure` if the rank has been told of it already, and nothing is written.
+/// - A stream of which a graph is being captured is refused as `unsupported`: the ranks' captures
+///   belong to different threads, and CUDA cannot join them.
+namespace collprobe::inline COLLPROBE_ABI::local {
+
+namespace detail {
+
+/// A kind of device of which a machine may have several. Functions that take the device type as a tag
+/// and are found beside it; device/cuda/peers.hpp has them for CUDA.
+template <class Device>
+concept has_ordinals = requires(Device tag, int ordinal, call_site where) {
+    { ordinal_count(tag, where) } -> std::same_as<int>;
+    { current_ordinal(tag, where) } -> std::same_as<int>;
+    make_current(tag, ordinal, where);
+    scope_of(tag, ordinal, where); ///< a guard: makes `ordinal` current while it lives
+    enable_peer_access(tag, ordinal, ordinal, where); ///< may be repeated
+};
+
+/// Streams that run callables of the host, so that a failure on one can be seen from there.
+template <class Stream>
+concept runs_callables = requires(const Stream& on) { on.enqueue([] {}); };
+
+/// What the ranks of a device communicator share beyond the board.
+template <class Device>
+class device_group_state : public group_state {
+public:
+    /// One rank's side of the events. Written by its thread alone; whoever reads has met it since.
+    struct alignas(64) rank_state {
+        typename Device::event ready; ///< behind what the stream held before the collective
+        typename Device::event done; ///< behind the rank's share of it
+        bool enqueued = true; ///< whether the share of the last collective is on the stream
+        int ordinal = 0; ///< the rank's device
+        std::uint64_t reachable = 0; ///< a bit for each device that it was given access to
+    };
+
+    template <class... Arguments>
+    explicit device_group_state(Arguments&&... arguments)
+        : group_state(std::forward<Arguments>(arguments)...), ranks_(static_cast<std::size_t>(meet.size()))
+    {
+    }
+    rank_state& at(int rank) noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
+
+    /// Says that work on the stream of `rank` failed in front of collective `call`.
+    void lose(int rank, std::uint64_t call, collective what, const std::exception_ptr& cause) noexcept
+    {
+        could_not_take_part(rank, what, cause);
+        std::uint64_t first = lost_from_.load(std::memory_order_relaxed);
+        while (call < first && !lost_from_.compare_exchange_weak(first, call, std::memory_order_release)) {
+        }
+    }
+    /// Whether a rank was lost in `call` or before. Whoever has waited for all ranks to be ready in
+    /// `call` gets the same answer: a rank that is lost says so in front of its `ready`.
+    bool lost(std::uint64_t call) const noexcept
+    {
+        return lost_from_.load(std::memory_order_acquire) <= call;
+    }
+
+private:
+    collprobe::detail::fixed_array<rank_state> ranks_;
+    std::atomic<std::uint64_t> lost_from_{UINT64_MAX};
+};
+
+} // namespace detail
+
+/// One rank's handle of a group on `Device`, a full communicator: cheap to copy and to move. Copies are
+/// the same rank. Used by one host thread at a time.
+///
+/// The device is the one that was current when the group gave out the handle; streams and buffers
+/// belong to it. Ranks on different devices get access to each other's memory in their first call
+/// (`unsupported` if the machine cannot). Arithmetic and call order over streams are as in
+/// `local::communicator`.
+///
+/// Cost of a call, besides the move: two meetings of the host threads, two records and 2n - 1 waits.
+/// An all-reduce or reduce-scatter is one kernel a rank, an all-gather or all-to-all n copies a rank.
+template <class Device>
+class device_communicator
+    : public basic_communicator<device_communicator<Device>, Device, detail::device_group_state<Device>> {
+    using base = basic_communicator<device_communicator, Device, detail::device_group_state<Device>>;
+
+public:
+    using typename base::stream_ref;
+    static constexpr int max_ranks = detail::max_device_ranks;
+
+    /// Makes the rank's device current for the calling thread while the result lives.
+    [[nodiscard]] auto device_scope(call_site where = call_site::current()) const
+        requires detail::has_ordinals<Device>
+    {
+        return scope_of(Device{}, ordinal_, where);
+    }
+
+private:
+    template <class>
+    friend class basic_group;
+    friend base;
+    using state_type = detail::device_group_state<Device>;
+    using rank_state = typename state_type::rank_state;
+    using typename base::argument_check;
+    using typename base::posting;
+    using typename base::state_ref;
+    using base::rank_;
+    using base::state_;
+
+    // A stream that knows its device, and nobody who knows how devices reach each other.
+    static_assert(detail::has_ordinals<Device> || !requires(stream_ref on) { on.device(); },
+        "for CUDA include <collprobe/device/cuda/peers.hpp> before this communicator is used");
+
+    device_communicator(state_ref state, int rank) : base(std::move(state), rank)
+    {
+        if constexpr (detail::has_ordinals<Device>) ordinal_ = current_ordinal(Device{}, call_site::current());
+    }
+
+    /// Stands on the stream in front of `ready`, where streams run callables.
+    struct presence {
+        state_ref state;
+        int rank;
+        std::uint64_t call;
+        collective what;
+
+        void operator()() const noexcept {}
+        void cancel(const std::exception_ptr& cause) const noexcept { state->lose(rank, call, what, cause); }
+    };
+    /// Stands behind all ranks' `ready`: the move is done by all ranks or by none.
+    struct gate {
+        state_ref state;
+        int rank;
+        std::uint64_t call;
+        collective what;
+        call_site where;
+
+        void operator()() const
+        {
+            if (state->lost(call)) state->meet.require_usable(rank, what, where);
+        }
+    };
+
+    // Every rank has two events, which it records in each collective. A wait binds to the latest record
+    // at the time of the host's call, so no rank may record again before its peers have called `wait`:
+    // - they wait for `ready` between `enter` and `leave`; the rank records it next in its next call,
+    //   behind its `leave`, which all ranks have reached by then;
+    // - they wait for `done` behind `leave`; the rank records it next behind the `enter` of its next
+    //   call, where all ranks have come, and so have called their waits.
+    template <collective Call, class T>
+    void enqueue(stream_ref on, const posting& own, call_site where) const
+    {
+        // A rank that fails before the meeting must say so, or its peers wait for it.
+        const auto or_tell = [&](auto&& work) {
+            try {
+                return work();
+            } catch (const std::exception& cause) {
+                state_->could_not_enqueue(rank_, cause.what());
+                throw;
+            }
+        };
+        or_tell([&] { refuse_unfit(on, Call, where); });
+        [[maybe_unused]] const auto scope = or_tell([&] { return collprobe::detail::enter_device(*this); });
+        collprobe::detail::board& meet = state_->meet;
+        rank_state& mine = state_->at(rank_);
+        const std::uint64_t call = meet.next_call(rank_);
+        or_tell([&] {
+            // Collectives run in call order, whatever their streams: this rank is ready for this one when
+            // its share of the last one is done, and nobody moves anything before all are ready. On the
+            // same stream that is so anyway, but a stream cannot be told from an earlier one in its place.
+            if (mine.done.recorded()) on.wait(mine.done, where);
+            if constexpr (detail::runs_callables<stream_ref>) on.enqueue(presence{state_, rank_, call, Call});
+            record(mine.ready, on, where);
+            mine.ordinal = ordinal_;
+        });
+        meet.enter(rank_, call, own, where);
+
+        // From here to `leave` nothing may throw past: the peers count on this rank to leave.
+        std::exception_ptr failure;
+        const auto attempt = [&](auto&& work) noexcept {
+            try {
+                work();
+            } catch (...) {
+                if (!failure) failure = std::current_exception();
+            }
+        };
+        attempt([&] {
+            reach_peers(mine, where);
+            for_peers([&](rank_state& peer) { on.wait(peer.ready, where); });
+            if constexpr (detail::runs_callables<stream_ref>) {
+                on.enqueue(gate{state_, rank_, call, Call, where});
+            }
+            detail::enqueue_move<Device, Call, T>(*state_, rank_, on, where);
+        });
+        attempt([&] { record(mine.done, on, where); });
+        mine.enqueued = !failure;
+        if (failure) state_->could_not_enqueue(rank_, collprobe::detail::message_of(failure));
+        meet.leave(rank_, call);
+
+        bool all_enqueued = true;
+        attempt([&] {
+            for_peers([&](rank_state& peer) {
+                all_enqueued = all_enqueued && peer.enqueued;
+                if (Call != collective::barrier && peer.done.recorded()) on.wait(peer.done, where);
+            });
+        });
+        if (failure) {
+            if (mine.enqueued) state_->could_not_enqueue(rank_, collprobe::detail::message_of(failure));
+            std::rethrow_exception(failure);
+        }
+        if (!all_enqueued) meet.require_usable(rank_, Call, where);
+    }
+
+    void refuse_unfit(stream_ref on, collective call, call_site where) const
+    {
+        if constexpr (detail::has_ordinals<Device>) {
+            if (const int ordinal = on.device(where); ordinal != ordinal_) {
+                argument_check(state_->meet, rank_, call, where)
+                    .fail("the stream is of device " + std::to_string(ordinal) + ", the rank is on device "
+                        + std::to_string(ordinal_));
+            }
+        }
+        if constexpr (requires { on.capturing(where); }) {
+            if (on.capturing(where)) {
+                argument_check(state_->meet, rank_, call, where)
+                    .fail("the stream is being captured: the ranks' captures cannot be joined, because each"
+                          " belongs to a thread of its own",
+                        status::unsupported);
+            }
+        }
+    }
+    /// Gives this rank's device access to those of all ranks, once.
+    void reach_peers([[maybe_unused]] rank_state& mine, [[maybe_unused]] call_site where) const
+    {
+        if constexpr (detail::has_ordinals<Device>) {
+            for_peers([&](rank_state& peer) {
+                const std::uint64_t bit = std::uint64_t{1} << (static_cast<unsigned>(peer.ordinal) % 64);
+                if (peer.ordinal == ordinal_ || (mine.reachable & bit) != 0) return;
+                enable_peer_access(Device{}, ordinal_, peer.ordinal, where);
+                mine.reachable |= bit;
+            });
+        }
+    }
+    template <class Body>
+    void for_peers(Body body) const
+    {
+        for (int peer = 0; peer < this->size(); ++peer) {
+            if (peer != rank_) body(state_->at(peer));
+        }
+    }
+    static void record(typename Device::event& event, stream_ref on, [[maybe_unused]] call_site where)
+    {
+        if constexpr (requires { event.record(on, where); }) event.record(on, where);
+        else event.record(on);
+    }
+
+    int ordinal_ = 0;
+};
+
+/// n ranks of one process that share a communicator on `Device`, at most 64: `basic_group` has the rest.
+template <class Device>
+using device_group = basic_group<device_communicator<Device>>;
+
+/// `run` (local_run.hpp) for ranks on `Device`: `fn(device_communicator<Device>&)` once for each rank,
+/// each on a thread of its own. Where there are several devices rank r gets the r-th, around the ring.
+/// \throws error as `device_group` does; what `fn` throws.
+template <class Device, class Fn>
+void run_on(int ranks, const options& settings, Fn&& fn, call_site where = call_site::current())
+{
+    const auto place = [&]([[maybe_unused]] int rank) {
+        if constexpr (detail::has_ordinals<Device>) {
+            make_current(Device{}, rank % ordinal_count(Device{}, where), where);
+        }
+    };
+    detail::run_ranks(device_group<Device>(ranks, settings, where), place, fn);
+}
+
+static_assert(full_communicator<device_communicator<host::device>, float>);
+
+} // namespace collprobe::local

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/sum/order.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::local {
+
+/// In which order `local` combines the n values of an element. Every combination rounds to the
+/// element type, as it does on the wire of the algorithm that has this order.
+enum class reduction_order : std::uint8_t {
+    linear, ///< ((x0 + x1) + x2) + ...: by rank
+    ring, ///< NCCL's ring: the starting rank rotates from chunk to chunk, see `ring_chunk`
+    tree, ///< NCCL's double binary tree: each half of the elements has a tree, see `tree_links`
+};
+
+constexpr const char* name(reduction_order order) noexcept
+{
+    switch (order) {
+    case reduction_order::linear: return "linear";
+    case reduction_order::ring: return "ring";
+    case reduction_order::tree: return "tree";
+    }
+    return "unknown";
+}
+
+using collprobe::double_tree;
+using collprobe::ring_chunk;
+using collprobe::ring_start;
+using collprobe::tree_0_count;
+using collprobe::tree_links;
+using collprobe::tree_root;
+
+} // namespace collprobe::local

@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+
+#include <collprobe/comm/detail/argument_rules.hpp>
+#include <collprobe/comm/mpi/detail/handle.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/detail/ref.hpp>
+#include <collprobe/device/host/device.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
+
+/// Refuses bad arguments of one rank's call before MPI sees them. Nothing is enqueued then, and the
+/// communicator stays usable: the peers wait until the rank makes the call right. With `verify_calls`
+/// they are told instead, when the stream comes to it, and the communicator fails on all ranks.
+class argument_check : public collprobe::detail::argument_rules<argument_check> {
+public:
+    /// `on` is null for a call that has no stream.
+    /// \throws error the communicator's failure.
+    argument_check(
+        const collprobe::detail::ref<handle>& comm, collective call, const host::stream_ref* on, call_site where)
+        : comm_(comm), call_(call), on_(on), where_(where)
+    {
+        comm_->require_usable(collprobe::name(call), where);
+    }
+
+    [[noreturn]] void fail(const std::string& message, status code = status::invalid_argument) const
+    {
+        const error bad(code, message, comm_->origin(collprobe::name(call_), where_), {comm_->rank()});
+        tell(comm_, call_, on_, bad);
+        throw bad;
+    }
+    /// Fails the communicator on all ranks, if calls are verified, when it comes to the bad call.
+    static void tell(const collprobe::detail::ref<handle>& comm, collective call, const host::stream_ref* on,
+        const error& bad)
+    {
+        if (!comm->verifies()) return;
+        const notice told{comm, comm->next_call(), call,
+            list_ranks({comm->rank()}) + " gave a bad argument: " + bad.what(), bad.where()};
+        if (on == nullptr) told();
+        else on->enqueue(told);
+    }
+    collective call() const noexcept { return call_; }
+    int size() const noexcept { return comm_->size(); }
+
+private:
+    /// What the peers are told, in the order of calls.
+    struct notice {
+        collprobe::detail::ref<handle> comm;
+        std::uint64_t number;
+        collective call;
+        std::string message;
+        call_site where;
+
+        void operator()() const { comm->miss(number, {.call = call}, absence::bad_argument, message, where); }
+        void cancel(const std::exception_ptr&) const noexcept { (*this)(); }
+    };
+
+    const collprobe::detail::ref<handle>& comm_;
+    collective call_;
+    const host::stream_ref* on_;
+    call_site where_;
+};
+
+} // namespace collprobe::mpi::detail

@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+// The C++ binding that MPI dropped in 2012 is not needed, and needs a library of its own.
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1
+#endif
+#ifndef MPICH_SKIP_MPICXX
+#define MPICH_SKIP_MPICXX 1
+#endif
+#include <mpi.h>
+
+#include <collprobe/core/error.hpp>
+
+/// MPI's own header, the same way everywhere, and what its answers mean.
+namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
+
+/// What a call of MPI said that is not MPI_SUCCESS. Never leaves this library: it becomes an `error`.
+struct refusal {
+    int code;
+    const char* function;
+};
+
+/// \throws refusal
+inline void require(int code, const char* function)
+{
+    if (code != MPI_SUCCESS) throw refusal{code, function};
+}
+
+/// "MPI_Allreduce failed: MPI_ERR_TRUNCATE: message truncated"
+inline std::string describe(const refusal& said)
+{
+    char text[MPI_MAX_ERROR_STRING] = {};
+    int length = 0;
+    MPI_Error_string(said.code, text, &length);
+    return std::string(said.function) + " failed: " + text;
+}
+
+inline status status_of(int code) noexcept
+{
+    int kind = MPI_ERR_OTHER;
+    MPI_Error_class(code, &kind);
+    if (kind == MPI_ERR_TRUNCATE) return status::mismatch; // a peer sent more than this rank expects
+    if (kind == MPI_ERR_NO_MEM) return status::device_failure;
+    return status::peer_failure;
+}
+
+inline const char* name_of_thread_level(int level) noexcept
+{
+    if (level == MPI_THREAD_SINGLE) return "MPI_THREAD_SINGLE";
+    if (level == MPI_THREAD_FUNNELED) return "MPI_THREAD_FUNNELED";
+    if (level == MPI_THREAD_SERIALIZED) return "MPI_THREAD_SERIALIZED";
+    return level == MPI_THREAD_MULTIPLE ? "MPI_THREAD_MULTIPLE" : "an unknown thread level";
+}
+
+/// Whether MPI can be called: initialised, and not finalised.
+inline bool usable() noexcept
+{
+    int initialized = 0;
+    int finalized = 0;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    return initialized != 0 && finalized == 0;
+}
+
+/// \throws error `invalid_argument` unless MPI can be called; `unsupported` if not from any thread:
+///   a stream calls it from its own.
+inline void require_threads(const error_origin& origin)
+{
+    if (!usable()) {
+        int finalized = 0;
+        MPI_Finalized(&finalized);
+        throw error(status::invalid_argument,
+            finalized != 0 ? "MPI is finalized already"
+                           : "MPI is not initialized: call MPI_Init_thread, or make an mpi::environment first",
+            origin);
+    }
+    int level = MPI_THREAD_SINGLE;
+    MPI_Query_thread(&level);
+    if (level >= MPI_THREAD_MULTIPLE) return;
+    throw error(status::unsupported,
+        std::string("MPI was initialized with ") + name_of_thread_level(level)
+            + ", but each stream calls it from a thread of its own: ask MPI_Init_thread for MPI_THREAD_MULTIPLE, or "
+              "make an mpi::environment instead of calling MPI_Init",
+        origin);
+}
+
+} // namespace collprobe::mpi::detail

@@ -1,0 +1,465 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <nccl.h>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/nccl/detail/check.hpp>
+#include <collprobe/comm/nccl/detail/handle.hpp>
+#include <collprobe/comm/nccl/group.hpp>
+#include <collprobe/comm/nccl/options.hpp>
+#include <collprobe/comm/nccl/types.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/ref.hpp>
+#include <collprobe/device/cuda/device.hpp>
+#include <collprobe/order/hooks.hpp>
+
+/// NCCL's communicators, as a trainer has them or created here, for any C++ compiler: NCCL 2.19 or
+/// newer, no nvcc.
+///
+/// Errors. Every one is a `collprobe::error`.
+/// - A bad argument throws `invalid_argument` (`unsupported` for a stream that would silently give wrong
+///   data) at the call. Nothing is enqueued, and the communicator stays usable; but the peers wait until
+///   this rank calls right, or somebody aborts. NCCL's own checks are far fewer; what they refuse can be
+///   corrected too, but on a non-blocking communicator, which NCCL keeps failed after that: so it is here.
+/// - NCCL does not compare what the ranks call. Different counts, types, operations or roots hang, or
+///   move wrong data, unless `options::verify_calls` is on: then all ranks throw `mismatch`, which
+///   names the culprits as `local` does, or `timeout` if one does not call.
+/// - Asynchronous errors (a peer is gone, a network or a kernel failed) are looked for at the start of
+///   each call, in `check` and in `synchronize`: `peer_failure` for ncclRemoteError, else
+///   `device_failure`, with NCCL's last error text.
+/// - `timeout`: a call on a non-blocking communicator is not enqueued, or `synchronize` has work left.
+///   NCCL cannot say who is missing. `options::abort_on_failure` says whether that ends the communicator.
+/// Asynchronous errors, an abort and `mismatch` are final: each later call throws the same.
+///
+/// Deadlines. With a *non-blocking* communicator every call here ends in time, but for the destructor of a
+/// healthy owner, which waits for its work. The price is a thread that NCCL starts at each call.
+/// A *blocking* one waits inside NCCL, where no time-out reaches: `create` and `split` for all ranks; a
+/// collective, or the end of a group, for the peers to which it makes the first connection (which is one
+/// for each algorithm, so not only in the first call). A missing peer blocks the caller for ever. `abort`
+/// from another thread ends that in practice, but NCCL vouches for it with non-blocking ones only (user
+/// guide, fault tolerance). So `create` makes non-blocking ones unless told otherwise.
+namespace collprobe::inline COLLPROBE_ABI::nccl {
+
+class communicator;
+
+/// A borrowed `ncclComm_t`: it must outlive this object and its copies, which are the same rank.
+/// Cheap to copy and to move. Used by one host thread at a time, as NCCL demands; `abort` may come
+/// from any. Two that are made of the same `ncclComm_t` separately, instead of copied, know nothing of
+/// each other's groups and failures; nor does any of a group that was opened by `ncclGroupStart` itself.
+/// Do not abort one while the other's group, or such a group, has calls of it: NCCL would crash.
+///
+/// Collectives are enqueued on the stream they are given when they return, also on a non-blocking
+/// communicator (which NCCL leaves to the caller), so that an event recorded behind them captures them;
+/// in a `group` they are enqueued at its end. They never wait for the work, allocate nothing and may be
+/// captured, from the first call on; then all ranks must capture, and launch the graph together (NCCL
+/// user guide, CUDA graphs). Those of one communicator run one after the other even on different
+/// streams, because NCCL orders them internally; do not rely on that order for your own data
+/// (NVIDIA/nccl issue 574). Calls on several communicators must come in the same order on all ranks.
+///
+/// Buffers are device memory, or pinned or managed memory; aligned to their elements, need not be
+/// registered. A count of 0 calls nothing. Arithmetic and the order of additions are NCCL's.
+///
+/// Host cost of a call beyond NCCL's own: about a microsecond, most of it `options::check_buffers`.
+class communicator_ref {
+public:
+    using device = cuda::device;
+    using stream_ref = cuda::stream_ref;
+
+    /// Waits until the `ncclComm_t` is initialised (if that is under way), reads its rank, size and
+    /// device, and takes the memory that barriers need. Make it once, not for each call.
+    /// \throws error `invalid_argument` for a null handle or a time-out of 0, what NCCL says, or `timeout`.
+    explicit communicator_ref(ncclComm_t borrowed, options settings = {}, call_site where = call_site::current())
+        : communicator_ref(
+            collprobe::detail::make_ref<detail::handle>(borrowed, std::move(settings), false), where)
+    {
+    }
+    communicator_ref(std::nullptr_t, options = {}, call_site = call_site::current()) = delete;
+    // Moving copies: what is moved from may be the owner.
+    communicator_ref(const communicator_ref&) = default;
+    communicator_ref& operator=(const communicator_ref&) = default;
+
+    int rank() const noexcept { return handle_->rank(); }
+    int size() const noexcept { return handle_->size(); }
+    const std::string& name() const noexcept { return handle_->settings().name; }
+    /// `options::timeout_ms`.
+    std::int64_t timeout_ms() const noexcept { return handle_->settings().timeout_ms; }
+    /// The ordinal of the rank's GPU.
+    int device_ordinal() const noexcept { return handle_->device(); }
+    /// The `ncclComm_t`, for calls that are not made here. Dangling after an abort.
+    ncclComm_t native_handle() const noexcept { return handle_->comm(); }
+    /// Makes the rank's GPU current while the result lives. The collectives here need no such thing.
+    [[nodiscard]] cuda::device_guard device_scope(call_site where = call_site::current()) const
+    {
+        return cuda::device_guard(handle_->device(), where);
+    }
+    /// Whether a collective called now is enqueued when it returns: not in a group. Who puts work
+    /// behind a collective must ask first. One that `ncclGroupStart` has opened is seen as
+    /// `options::watch_groups` says.
+    bool collectives_enqueue_at_once() const noexcept { return !in_group() && !handle_->sees_raw_group(); }
+    /// Several collectives as one, until its `end`: for algorithms that know what they put into it.
+    [[nodiscard]] group group_scope(call_site where = call_site::current()) const { return group(where); }
+    /// Throws what `call` would throw of this stream and buffer: for who reads the buffer first.
+    template <class T>
+    void check_buffer(view<T> buffer, const char* argument, collective call, stream_ref on,
+        call_site where = call_site::current()) const
+    {
+        detail::argument_check(*handle_, call, on, where).buffer(buffer, argument);
+    }
+
+    /// Element i of every rank's `receive` becomes the reduction of element i of all ranks' `send`.
+    /// Shapes: `send.count() == receive.count()`, equal on all ranks; `receive` is `send` or disjoint.
+    /// \throws error see the top of this file.
+    /// Cost: with the ring, each rank sends 2 (n - 1) / n of the buffer.
+    template <element T>
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
+        call_site where = call_site::current()) const
+    {
+        const detail::argument_check check(*handle_, collective::all_reduce, on, where);
+        check.operation(operation);
+        check.buffer(send, "send");
+        check.buffer(receive, "receive");
+        check.shape(send, 1, receive, 1, "equal counts");
+        check.placement(send, receive, send.data() == receive.data());
+        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_reduce", send, receive, where);
+        launch({collective::all_reduce, type_of<T>, operation, -1, send.count()}, "ncclAllReduce", on, where,
+            [&](ncclComm_t comm) {
+                return ncclAllReduce(send.data(), receive.data(), send.size(), detail::data_type_of<T>,
+                    detail::operation(operation), comm, on.get());
+            });
+    }
+
+    /// Rank r's `receive` becomes part r of the reduction of all ranks' `send`.
+    /// Shapes: `send.count() == size() * receive.count()`, equal on all ranks; `receive` is part r of
+    /// `send` or disjoint.
+    /// \throws error see the top of this file. Cost: each rank sends (n - 1) / n of `send`.
+    template <element T>
+    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
+        call_site where = call_site::current()) const
+    {
+        const detail::argument_check check(*handle_, collective::reduce_scatter, on, where);
+        check.operation(operation);
+        check.buffer(send, "send");
+        check.buffer(receive, "receive");
+        check.shape(send, parts(), receive, 1, "size() times as many to send as to receive");
+        check.placement(send, receive, receive.data() == own_part(send));
+        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "reduce_scatter", send, receive, where);
+        launch({collective::reduce_scatter, type_of<T>, operation, -1, receive.count()}, "ncclReduceScatter", on,
+            where, [&](ncclComm_t comm) {
+                return ncclReduceScatter(send.data(), receive.data(), receive.size(), detail::data_type_of<T>,
+                    detail::operation(operation), comm, on.get());
+            });
+    }
+
+    /// Part r of every rank's `receive` becomes rank r's `send`.
+    /// Shapes: `receive.count() == size() * send.count()`, equal on all ranks; `send` is part r of
+    /// `receive` or disjoint.
+    /// \throws error see the top of this file. Cost: each rank sends (n - 1) / n of `receive`.
+    template <element T>
+    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
+        call_site where = call_site::current()) const
+    {
+        const detail::argument_check check(*handle_, collective::all_gather, on, where);
+        check.buffer(send, "send");
+        check.buffer(receive, "receive");
+        check.shape(send, 1, receive, parts(), "size() times as many to receive as to send");
+        check.placement(send, receive, send.data() == own_part(receive));
+        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_gather", send, receive, where);
+        launch({collective::all_gather, type_of<T>, reduction::sum, -1, send.count()}, "ncclAllGather", on, where,
+            [&](ncclComm_t comm) {
+                return ncclAllGather(
+                    send.data(), receive.data(), send.size(), detail::data_type_of<T>, comm, on.get());
+            });
+    }
+
+    /// Part s of rank r's `receive` becomes part r of rank s's `send`.
+    /// Shapes: `send.count() == receive.count()`, a multiple of `size()`, equal on all ranks; disjoint.
+    /// `ncclAlltoAll` where NCCL has it (2.28), else sends and receives in a group.
+    /// \throws error see the top of this file. Cost: each rank sends (n - 1) / n of `send`.
+    template <element T>
+    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
+        call_site where = call_site::current()) const
+    {
+        const detail::argument_check check(*handle_, collective::all_to_all, on, where);
+        check.buffer(send, "send");
+        check.buffer(receive, "receive");
+        check.shape(send, parts(), receive, parts(), "equal counts that are a multiple of size()");
+        check.placement(send, receive, false);
+        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_to_all", send, receive, where);
+        launch({collective::all_to_all, type_of<T>, reduction::sum, -1, send.count() / parts()}, "ncclAlltoAll", on,
+            where, [&](ncclComm_t comm) {
+                const std::size_t part = send.size() / static_cast<std::size_t>(parts());
+#if NCCL_VERSION_CODE >= 22800
+                return ncclAlltoAll(send.data(), receive.data(), part, detail::data_type_of<T>, comm, on.get());
+#else
+                return detail::exchange_parts(
+                    send.data(), receive.data(), part, sizeof(T), detail::data_type_of<T>, size(), comm, on.get());
+#endif
+            });
+    }
+
+    /// Every rank's `receive` becomes the `send` of rank `root`; the other ranks' `send` is ignored.
+    /// Shapes: `receive.count()` is equal on all ranks and the root's `send.count()`; on the root
+    /// `receive` is `send` or disjoint.
+    /// \throws error see the top of this file. Cost: the root sends the buffer once, with the ring.
+    template <element T>
+    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref on,
+        call_site where = call_site::current()) const
+    {
+        const detail::argument_check check(*handle_, collective::broadcast, on, where);
+        check.root(root);
+        check.buffer(receive, "receive");
+        if (rank() == root) {
+            check.buffer(send, "send");
+            check.shape(send, 1, receive, 1, "equal counts");
+            check.placement(send, receive, send.data() == receive.data());
+        }
+        const T* const from = rank() == root ? send.data() : receive.data();
+        if constexpr (order_hooks::active) order_hooks::broadcast(on, handle_, *this, root, send, receive, where);
+        launch({collective::broadcast, type_of<T>, reduction::sum, root, receive.count()}, "ncclBroadcast", on, where,
+            [&](ncclComm_t comm) {
+                return ncclBroadcast(
+                    from, receive.data(), receive.size(), detail::data_type_of<T>, root, comm, on.get());
+            });
+    }
+
+    /// Work behind it on any rank's stream runs after the work before it on every rank's.
+    /// \throws error see the top of this file. Cost: an all-reduce of one byte; nothing for one rank.
+    void barrier(stream_ref on, call_site where = call_site::current()) const
+    {
+        const detail::argument_check check(*handle_, collective::barrier, on, where);
+        if constexpr (order_hooks::active) order_hooks::barrier(on, handle_, *this, where);
+        launch({collective::barrier, element_type::uint8, reduction::sum, -1, size() > 1 ? 1u : 0u},
+            "ncclAllReduce (of a barrier)", on, where, [&](ncclComm_t comm) {
+                return ncclAllReduce(handle_->zero(), handle_->zero(), 1, ncclUint8, ncclMax, comm, on.get());
+            });
+    }
+
+    /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty
+    /// for `no_color`. It has the parent's options and a name like "nccl/split3.color1" for the fourth
+    /// split of "nccl". It is owned, and must be destroyed before its parent's `ncclComm_t`.
+    /// Blocks the calling thread until all ranks call. No stream takes part.
+    /// \throws error `invalid_argument` for a color below -1 or within a group; `timeout` (non-blocking
+    ///   communicators); what NCCL says.
+    std::optional<communicator> split(int color, int key, call_site where = call_site::current()) const;
+
+    /// Throws what has failed, if anything has: an asynchronous error, an abort, a mismatch.
+    /// Never blocks. Cost: some atomic loads; call it as often as you like, from the thread of the calls.
+    void check(call_site where = call_site::current()) const { handle_->check("check", where); }
+
+    /// Blocks the caller until the work on `on` is done, as `cudaStreamSynchronize`, but watches the
+    /// communicator meanwhile and gives up after `options::timeout_ms`. Polls; invalidates no capture.
+    /// \throws error `timeout` if work is left then; the communicator's failure; `device_failure` if
+    ///   the stream failed; `invalid_argument` if the stream is being captured.
+    void synchronize(stream_ref on, call_site where = call_site::current()) const
+    {
+        synchronize(on, handle_->settings().timeout_ms, where);
+    }
+    /// The same with another time-out; a negative number of milliseconds means none.
+    void synchronize(stream_ref on, std::int64_t timeout_ms, call_site where = call_site::current()) const
+    {
+        handle_->wait(on, timeout_ms, "synchronize", false, where, [timeout_ms] {
+            return "work on the stream did not finish within " + std::to_string(timeout_ms)
+                + " ms: a peer is late, dead or made another call (verify_calls tells which)";
+        });
+    }
+
+    /// Ends this rank's part, by `ncclCommAbort`: what it has on the device stops, with whatever was
+    /// moved by then, and each later call throws `peer_failure` with the reason. The peers are not told
+    /// by NCCL, unless they notice; each needs a time-out or its own abort. The `ncclComm_t` is gone: a
+    /// lender must neither use nor destroy it. May be called from any thread, also while another is
+    /// blocked in NCCL; not while one is in `ncclCommDestroy` of it. While a `group` has calls of it, all
+    /// that happens at the group's end, which throws the reason. No effect on a failed communicator but
+    /// to end it.
+    void abort(const std::string& reason) const
+    {
+        handle_->fail({status::peer_failure,
+            collprobe::detail::list_ranks({rank()}) + " aborted: " + reason, {rank()}});
+        handle_->abort(0);
+    }
+
+    /// The calls of this copy from now on are parts of one of `count` elements, 0 for none: with `verify_calls`,
+    /// ranks that disagree on it get `mismatch`, as on counts. For adaptors that make several calls of one.
+    void part_of(std::uint64_t count) noexcept { whole_ = count; }
+    /// What a bad argument of this rank in a `call` on the stream `on` does: with `verify_calls` the peers, which
+    /// are in the call or come to it, get `peer_failure` that names this rank. For adaptors with rules of their
+    /// own, before they throw `why`.
+    void refuse(const error& why, collective call, stream_ref on) const
+    {
+        handle_->tell_refusal(call, on, why.where());
+    }
+
+protected:
+    using handle_ref = collprobe::detail::ref<detail::handle>;
+
+    communicator_ref(handle_ref handle, call_site where) : handle_(std::move(handle)) { handle_->open(where); }
+
+    handle_ref handle_;
+    std::uint64_t whole_ = 0;
+
+private:
+    using call_description = collprobe::detail::call_description;
+    template <class T>
+    static constexpr element_type type_of = element_traits<T>::type;
+
+    std::uint64_t parts() const noexcept { return static_cast<std::uint64_t>(size()); }
+    template <class T>
+    const T* own_part(view<T> whole) const noexcept
+    {
+        return whole.part(static_cast<std::uint64_t>(rank()) * (whole.count() / parts()), whole.count()).data();
+    }
+
+    template <class Call>
+    void launch(call_description what, const char* function, stream_ref on, call_site where, Call call) const
+    {
+        what.whole = whole_;
+        if (handle_->verifies()) handle_->verify(what, false, on, where);
+        if (what.count == 0) handle_->check(collprobe::name(what.call), where);
+        else handle_->enqueue(function, collprobe::name(what.call), where, call);
+    }
+};
+
+/// A new id, for `communicator::create`: made by one rank, given to all by other means (a file, a
+/// socket, MPI), used for one communicator. That rank's process must live until all have used it.
+inline ncclUniqueId unique_id(call_site where = call_site::current())
+{
+    ncclUniqueId id{};
+    const ncclResult_t result = ncclGetUniqueId(&id);
+    if (result == ncclSuccess) return id;
+    throw error(detail::status_of(result),
+        std::string("ncclGetUniqueId failed: ") + detail::name(result) + ", " + ncclGetErrorString(result)
+            + detail::last_error(nullptr),
+        {.call = "nccl::unique_id", .communicator = {}, .where = where});
+}
+
+/// An owned `ncclComm_t`. It is a `communicator_ref` too: copy it as one to lend it, for as long as
+/// this object lives.
+///
+/// The destructor ends the `ncclComm_t` and throws nothing. It is the collective that NCCL makes of it:
+/// it waits until this rank's work is done and its peers on the same machine end theirs, and graphs
+/// that captured its collectives must be destroyed before. Where that cannot come (the communicator has
+/// failed, or an exception passes) it aborts instead, which does not wait for peers.
+class communicator : public communicator_ref {
+public:
+    /// Joins the `size` ranks that have the same `id`, on the GPU `device_ordinal`. Blocks the caller
+    /// until all have come, at most `options::timeout_ms`, or for ever if `options::mode` is blocking.
+    /// \throws error `invalid_argument`, what NCCL says, or `timeout`.
+    static communicator create(const ncclUniqueId& id, int rank, int size, int device_ordinal, options settings = {},
+        call_site where = call_site::current())
+    {
+        if (settings.mode == blocking_mode::unknown) {
+            settings.mode = settings.timeout_ms < 0 ? blocking_mode::blocking : blocking_mode::non_blocking;
+        }
+        const error_origin origin{.call = "nccl::communicator", .communicator = settings.name, .where = where};
+        if (size < 1 || rank < 0 || rank >= size) {
+            throw error(status::invalid_argument,
+                "rank " + std::to_string(rank) + " of " + std::to_string(size) + " ranks cannot be", origin);
+        }
+        // Before the peers are kept waiting.
+        if (settings.timeout_ms == 0) {
+            throw error(status::invalid_argument, "timeout_ms is 0: nothing could be waited for", origin);
+        }
+        if (in_group()) {
+            throw error(status::unsupported, "NCCL initialises it when the group ends: end the group first", origin);
+        }
+        const cuda::device_guard current(device_ordinal, where);
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = settings.mode == blocking_mode::blocking ? 1 : 0;
+        ncclComm_t created = nullptr;
+        const ncclResult_t result = ncclCommInitRankConfig(&created, size, id, rank, &config);
+        if (result != ncclSuccess && result != ncclInProgress) {
+            std::string message = std::string("ncclCommInitRankConfig failed: ") + detail::name(result) + ", "
+                + ncclGetErrorString(result) + detail::last_error(created);
+            if (created != nullptr) (void)ncclCommAbort(created);
+            throw error(detail::status_of(result), message, origin);
+        }
+        return adopt(created, std::move(settings), where);
+    }
+
+    /// Takes over an `ncclComm_t` that the caller has created.
+    /// \throws error as `communicator_ref`'s constructor; the `ncclComm_t` is aborted then.
+    static communicator adopt(ncclComm_t owned, options settings = {}, call_site where = call_site::current())
+    {
+        handle_ref handle;
+        try {
+            handle = collprobe::detail::make_ref<detail::handle>(owned, std::move(settings), true);
+            return communicator(handle, where);
+        } catch (...) { // a lack of memory too
+            if (handle && owned != nullptr) handle->abort(0);
+            else if (owned != nullptr) (void)ncclCommAbort(owned);
+            throw;
+        }
+    }
+
+    communicator(communicator&& other) noexcept
+        : communicator_ref(other), exceptions_(other.exceptions_)
+    {
+        other.handle_ = {};
+    }
+    communicator& operator=(communicator&& other) noexcept
+    {
+        std::swap(handle_, other.handle_);
+        std::swap(exceptions_, other.exceptions_);
+        return *this;
+    }
+    ~communicator()
+    {
+        if (!handle_) return;
+        handle_->end(std::uncaught_exceptions() > exceptions_);
+    }
+
+    /// Gives the `ncclComm_t` back to the caller, who must end it. Nothing may be called here any more.
+    /// \throws error the communicator's failure: then there is nothing to give; `invalid_argument` while
+    ///   a group has calls of it.
+    [[nodiscard]] ncclComm_t release(call_site where = call_site::current())
+    {
+        handle_->require_usable("release", where);
+        if (handle_->in_open_group()) {
+            throw error(status::invalid_argument, "a group has calls of the communicator: end the group first",
+                handle_->origin("release", where), {rank()});
+        }
+        const ncclComm_t released = handle_->comm();
+        (void)handle_->give_up("the ncclComm_t was released");
+        return released;
+    }
+
+private:
+    friend class communicator_ref;
+    communicator(const handle_ref& handle, call_site where) : communicator_ref(handle, where) {}
+
+    int exceptions_ = std::uncaught_exceptions();
+};
+
+inline std::optional<communicator> communicator_ref::split(int color, int key, call_site where) const
+{
+    if (color < no_color) {
+        const error bad(status::invalid_argument, "color " + std::to_string(color) + " is below no_color",
+            handle_->origin("split", where), {rank()});
+        handle_->tell_refusal(collective::split, where);
+        throw bad;
+    }
+    if (in_group()) {
+        throw error(status::invalid_argument, "a split cannot be part of a group: its result is not there before the end",
+            handle_->origin("split", where), {rank()});
+    }
+    const cuda::device_guard current(handle_->device(), where);
+    auto [part, settings] = handle_->split(color, key, where);
+    if (part == nullptr) return std::nullopt;
+    return communicator::adopt(part, std::move(settings), where);
+}
+
+static_assert(full_communicator<communicator_ref, float> && full_communicator<communicator_ref, half>);
+static_assert(full_communicator<communicator, float> && full_communicator<communicator, bfloat16>);
+
+} // namespace collprobe::nccl

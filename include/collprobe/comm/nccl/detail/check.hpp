@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <cuda_runtime_api.h>
+
+#include <collprobe/comm/detail/argument_rules.hpp>
+#include <collprobe/comm/nccl/detail/handle.hpp>
+#include <collprobe/comm/nccl/detail/verify.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/device/cuda/device.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
+
+/// Refuses bad arguments of one rank's call before NCCL sees them. Nothing is enqueued then, and the
+/// communicator stays usable: the peers wait until the rank makes the call right, or somebody aborts.
+/// (With `verify_calls` they are told instead.) Makes the communicator's device current meanwhile.
+class argument_check : public collprobe::detail::argument_rules<argument_check> {
+public:
+    /// \throws error the communicator's failure; or for a stream that cannot be used.
+    argument_check(handle& comm, collective call, cuda::stream_ref on, call_site where)
+        : comm_(comm), call_(call), on_(on), where_(where), current_(usable(comm, call, where), where)
+    {
+        stream();
+    }
+
+    [[noreturn]] void fail(const std::string& message, status code = status::invalid_argument) const
+    {
+        const error bad(code, message, comm_.origin(collprobe::name(call_), where_), {comm_.rank()});
+        comm_.tell_refusal(call_, on_, where_);
+        throw bad;
+    }
+    /// What NCCL demands is more than what the CPU does.
+    template <class T>
+    void buffer(view<T> buffer, const char* argument) const
+    {
+        if (buffer.empty()) return;
+        if (buffer.data() == nullptr) {
+            fail(std::string(argument) + " is null with count " + std::to_string(buffer.count()));
+        }
+        if (buffer.count() > static_cast<std::uint64_t>(INT64_MAX) / sizeof(T)) {
+            fail(std::string(argument) + " has the impossible count " + std::to_string(buffer.count()));
+        }
+        if (reinterpret_cast<std::uintptr_t>(buffer.data()) % sizeof(T) != 0) {
+            fail(std::string(argument) + " is not aligned to its elements of " + std::to_string(sizeof(T)) + " bytes");
+        }
+        if (comm_.settings().check_buffers) place(buffer.data(), argument);
+    }
+    collective call() const noexcept { return call_; }
+    int size() const noexcept { return comm_.size(); }
+
+private:
+    static int usable(const handle& comm, collective call, call_site where)
+    {
+        comm.require_usable(collprobe::name(call), where);
+        return comm.device();
+    }
+
+    /// The streams that mean different things to different threads or libraries, and other devices'.
+    void stream() const
+    {
+        const blocking_mode mode = comm_.settings().mode;
+        if (on_.is_per_thread()) {
+            if (mode == blocking_mode::blocking) return;
+            // NVIDIA/nccl issue 1976.
+            fail("stream is cudaStreamPerThread, and the communicator is non-blocking or not known to be blocking: "
+                 "NCCL may enqueue from another thread, on that thread's stream, and the data are silently wrong",
+                status::unsupported);
+        }
+        if (on_.is_default()) {
+            if (mode != blocking_mode::non_blocking) return;
+            // It orders itself by when work is enqueued, which another thread decides here; and NCCL's
+            // copy-engine collectives do not work on it (NVIDIA/nccl issue 2003).
+            fail("stream is the legacy default stream, which a non-blocking communicator cannot use",
+                status::unsupported);
+        }
+        if (const int device = on_.device(where_); device != comm_.device()) {
+            fail("stream is on device " + std::to_string(device) + ", the communicator on device "
+                + std::to_string(comm_.device()));
+        }
+    }
+
+    void place(const void* data, const char* argument) const
+    {
+        cudaPointerAttributes found{};
+        cuda::check(cudaPointerGetAttributes(&found, data), "cudaPointerGetAttributes", comm_.device(), on_.get(),
+            where_);
+        if (found.type == cudaMemoryTypeUnregistered) {
+            fail(std::string(argument) + " is host memory that the device cannot read (neither pinned nor managed)");
+        }
+        if (found.type == cudaMemoryTypeDevice && found.device != comm_.device()) {
+            fail(std::string(argument) + " is on device " + std::to_string(found.device)
+                + ", the communicator on device " + std::to_string(comm_.device()));
+        }
+    }
+
+    handle& comm_;
+    collective call_;
+    cuda::stream_ref on_;
+    call_site where_;
+    cuda::device_guard current_;
+};
+
+} // namespace collprobe::nccl::detail

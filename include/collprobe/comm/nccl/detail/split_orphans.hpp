@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+
+#include <nccl.h>
+
+#include <collprobe/device/last_use.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
+
+/// Where NCCL writes what a split makes, at once or later.
+struct split_result {
+    ncclComm_t comm = nullptr;
+    split_result* given_up_before = nullptr; // or the one kept before
+};
+
+/// Splits that have failed while NCCL may still be making their communicator: on a thread of its own, or at the end
+/// of a group. Any thread may keep one or end them.
+class split_orphans {
+public:
+    split_orphans() = default;
+    split_orphans(const split_orphans&) = delete;
+    /// The memory outlives them: NCCL may write there for as long as a group is open.
+    ~split_orphans() { take_each([](split_result* each) { collprobe::detail::give_up(each); }); }
+
+    void keep(split_result* part) noexcept
+    {
+        part->given_up_before = last_.load();
+        while (!last_.compare_exchange_weak(part->given_up_before, part)) {
+        }
+    }
+    /// Aborts what has been made by now, and gives up the rest.
+    void abort() noexcept
+    {
+        take_each([](split_result* each) {
+            if (each->comm == nullptr) return collprobe::detail::give_up(each);
+            (void)ncclCommAbort(each->comm);
+            delete each;
+        });
+    }
+
+private:
+    template <class End>
+    void take_each(End end) noexcept
+    {
+        for (split_result* each = last_.exchange(nullptr); each != nullptr;) {
+            split_result* const before = each->given_up_before;
+            end(each);
+            each = before;
+        }
+    }
+    std::atomic<split_result*> last_{nullptr};
+};
+
+} // namespace collprobe::nccl::detail

@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include <nccl.h>
+
+#include <collprobe/comm/nccl/detail/handle.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/order/hooks.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::nccl {
+
+/// Whether the calling thread has an `nccl::group` open. For groups that a program opens by
+/// `ncclGroupStart` itself see `options::watch_groups`.
+inline bool in_group() noexcept { return detail::open_group::here().depth > 0; }
+
+/// Several collectives as one, of one or more communicators: `ncclGroupStart` and, at the end,
+/// `ncclGroupEnd`. Groups nest; the outermost one counts.
+///
+/// Within a group a collective checks its arguments and returns *without having been enqueued*: that
+/// happens at the end. So work that must come behind it (an event record, a copy of the result) must
+/// be enqueued after the end, and a send buffer must not change before; no check of stream order can
+/// see that. Collectives of a group must not need each other's results: they may run at the same time, or
+/// in another order. (A communicator of one rank enqueues at once, also in a group.) If the collectives of a
+/// group are on several streams, all of them start after the work before on every one of these
+/// streams, and work behind on every one waits for all (NCCL user guide, streams and groups).
+/// Blocking and non-blocking communicators must not share a group.
+///
+/// A communicator that fails or is aborted while a group has calls of it spoils the group: the end
+/// enqueues none of its calls, of any communicator, ends the failed one and throws its failure. Until
+/// then it is not ended, because NCCL would crash, so what hangs on the device goes on hanging. The other
+/// communicators stay usable if they are blocking; NCCL ends non-blocking ones with the group.
+///
+/// A group belongs to the thread that opened it and must be closed on it. The host cost is NCCL's:
+/// one launch for all its collectives.
+class [[nodiscard]] group {
+public:
+    /// \throws error what `ncclGroupStart` says.
+    explicit group(call_site where = call_site::current()) : open_(&detail::open_group::here())
+    {
+        require(ncclGroupStart(), "ncclGroupStart", where);
+        depth_ = ++open_->depth;
+        if constexpr (order_hooks::active) order_hooks::group_begin();
+    }
+    group(const group&) = delete;
+    group& operator=(const group&) = delete;
+    /// Ends the group if `end` was not called: also when an exception passes, for NCCL would collect
+    /// calls for ever. An error becomes the failure of the communicators in the group, whose next call
+    /// throws it.
+    ~group()
+    {
+        if (depth_ == 0) return;
+        try {
+            [[maybe_unused]] order_hooks::group_end closing;
+            finish(call_site{}, true);
+        } catch (...) { // the communicators have it
+        }
+    }
+
+    /// Enqueues what the group collected, if it is the outermost, and waits until that has happened (for
+    /// non-blocking communicators; never for the work itself).
+    /// \throws error `invalid_argument` if it was ended before, another thread opened it or a group
+    ///   within it is still open; otherwise what NCCL says, or a communicator's failure or time-out.
+    void end(call_site where = call_site::current())
+    {
+        if (depth_ == 0) misused("the group was ended before", where);
+        if (open_ != &detail::open_group::here()) misused("another thread opened the group", where);
+        if (depth_ != open_->depth) misused("a group within it is still open", where);
+        [[maybe_unused]] order_hooks::group_end closing;
+        finish(where, false);
+    }
+
+private:
+    static constexpr const char* call = "nccl::group";
+
+    [[noreturn]] static void misused(const char* message, call_site where)
+    {
+        throw error(status::invalid_argument, message, {.call = call, .communicator = {}, .where = where});
+    }
+    static void require(ncclResult_t result, const char* function, call_site where)
+    {
+        if (result == ncclSuccess) return;
+        throw error(detail::status_of(result),
+            std::string(function) + " failed: " + detail::name(result) + ", " + ncclGetErrorString(result)
+                + detail::last_error(nullptr),
+            {.call = call, .communicator = {}, .where = where});
+    }
+
+    void finish(call_site where, bool final)
+    {
+        depth_ = 0;
+        // Taken out, and put back for its memory: whoever reports an error may open another group.
+        auto members = std::move(open_->members);
+        open_->members.clear();
+        if (--open_->depth > 0) {
+            open_->members = std::move(members);
+            require(ncclGroupEnd(), "ncclGroupEnd", where);
+            return;
+        }
+        struct put_back {
+            detail::open_group& open;
+            std::vector<detail::ref<detail::handle>>& members;
+            ~put_back()
+            {
+                members.clear();
+                open.members = std::move(members);
+            }
+        } const at_exit{*open_, members};
+        // Calls of these communicators are under way in `ncclGroupEnd`, for `handle::abort`.
+        const detail::handle* failed = nullptr;
+        for (const auto& member : members) {
+            if (member->enter_group_end() && failed == nullptr) failed = member.get();
+        }
+        struct leave {
+            const std::vector<detail::ref<detail::handle>>& members;
+            ~leave()
+            {
+                for (const auto& member : members) member->leave_group_end();
+            }
+        } const leave_at_exit{members};
+
+        if (failed != nullptr) spoil();
+        const detail::device_keeper current;
+        const ncclResult_t result = ncclGroupEnd();
+        if (result == ncclInProgress) {
+            for (const auto& member : members) member->await("the group", call, where);
+            return;
+        }
+        if (result == ncclSuccess) return;
+        // A wrong argument can be corrected by who calls `end`, but by nobody after the destructor.
+        if (final || detail::status_of(result) != status::invalid_argument) {
+            const std::string why = failed != nullptr
+                ? "communicator '" + failed->settings().name + "' in it has failed"
+                : std::string("ncclGroupEnd gave ") + detail::name(result) + ", " + ncclGetErrorString(result);
+            for (const auto& member : members) {
+                member->fail(
+                    {detail::status_of(result), "a group with calls of the communicator failed: " + why, {}});
+            }
+        }
+        else {
+            for (const auto& member : members) {
+                if (member.get() != failed) (void)member->stays_failed("a group with calls of the communicator failed");
+            }
+        }
+        if (failed != nullptr) failed->require_usable(call, where);
+        require(result, "ncclGroupEnd", where);
+    }
+
+    /// The open group fails at its end, and enqueues nothing: it remembers the error of this call.
+    static void spoil() noexcept
+    {
+        const ncclComm_t none = nullptr;
+        (void)ncclAllReduce(nullptr, nullptr, 0, ncclUint8, ncclSum, none, nullptr);
+    }
+
+    detail::open_group* open_;
+    int depth_ = 0;
+};
+
+} // namespace collprobe::nccl

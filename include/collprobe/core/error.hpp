@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <collprobe/core/config.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// What went wrong, for code that must branch on it.
+enum class status : std::uint8_t {
+    invalid_argument, ///< a bad argument of this call on this rank
+    mismatch, ///< ranks called with different counts, types, operations or roots
+    timeout, ///< a rank did not arrive, or work did not finish, before its deadline
+    peer_failure, ///< another rank threw or aborted
+    device_failure, ///< work on a stream failed, or a device call did
+    unsupported, ///< the communicator, device or build cannot do this
+};
+
+constexpr const char* name(status code) noexcept
+{
+    switch (code) {
+    case status::invalid_argument: return "invalid argument";
+    case status::mismatch: return "mismatch";
+    case status::timeout: return "timeout";
+    case status::peer_failure: return "peer failure";
+    case status::device_failure: return "device failure";
+    case status::unsupported: return "unsupported";
+    }
+    return "unknown";
+}
+
+/// A line of the caller's source. Public functions take one as their last argument, by default the
+/// line of the call. (`std::source_location` is not usable with every compiler supported here.)
+struct call_site {
+    const char* file = "";
+    const char* function = "";
+    unsigned line = 0;
+
+    COLLPROBE_HD static constexpr call_site current(const char* file = __builtin_FILE(),
+        const char* function = __builtin_FUNCTION(), unsigned line = __builtin_LINE()) noexcept
+    {
+        return {file, function, line};
+    }
+};
+
+/// Where an error happened, as far as the thrower knows.
+struct error_origin {
+    const char* call = ""; ///< the public function, "all_reduce"
+    int rank = -1; ///< the rank that reports, -1 if none
+    int size = 0; ///< ranks in the communicator, 0 if none
+    std::string communicator; ///< its name, empty if none
+    call_site where = call_site::current(); ///< the caller's line
+};
+
+/// The one exception of this library. Every error is one of these: catch it by reference, branch on
+/// `code()`. `what()` names call, rank, communicator and the caller's line.
+class error : public std::runtime_error {
+public:
+    error(status code, const std::string& message, error_origin origin, std::vector<int> culprits = {})
+        : std::runtime_error(describe(code, message, origin)),
+          code_(code),
+          origin_(std::move(origin)),
+          culprits_(std::move(culprits))
+    {
+    }
+
+    status code() const noexcept { return code_; }
+    /// The rank that reports; -1 where no communicator is involved.
+    int rank() const noexcept { return origin_.rank; }
+    const std::string& communicator() const noexcept { return origin_.communicator; }
+    const char* call() const noexcept { return origin_.call; }
+    const call_site& where() const noexcept { return origin_.where; }
+    /// The ranks that caused it, ascending; empty where no rank can be named.
+    const std::vector<int>& culprits() const noexcept { return culprits_; }
+
+private:
+    static std::string describe(status code, const std::string& message, const error_origin& origin)
+    {
+        std::string text = "collprobe: ";
+        if (origin.call[0] != '\0') text += std::string(origin.call) + ": ";
+        text += std::string(name(code)) + ": " + message;
+        if (origin.rank >= 0) {
+            text += " (reported by rank " + std::to_string(origin.rank);
+            if (origin.size > 0) text += " of " + std::to_string(origin.size);
+            if (!origin.communicator.empty()) text += " of communicator '" + origin.communicator + "'";
+            text += ")";
+        }
+        text += std::string(" [") + origin.where.file + ":" + std::to_string(origin.where.line) + "]";
+        return text;
+    }
+
+    status code_;
+    error_origin origin_;
+    std::vector<int> culprits_;
+};
+
+} // namespace collprobe

@@ -1,0 +1,12 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// The plain data that probes write and reports read. Nothing here computes more than a root.
+
+#include <collprobe/core/record/alarm.hpp>
+#include <collprobe/core/record/audit.hpp>
+#include <collprobe/core/record/order_sensitivity.hpp>
+#include <collprobe/core/record/statistics.hpp>
+#include <collprobe/core/record/step.hpp>
+#include <collprobe/core/record/verdict.hpp>

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/core/record/verdict.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// What an alarm advises to do.
+enum class advice : std::uint8_t {
+    none, ///< note it
+    recheck, ///< repeat the step, or look closer: the evidence is statistical
+    skip, ///< drop the step's update
+    resync, ///< restore the ranks from another one
+    quarantine, ///< take the rank out: it was named again and again
+};
+
+constexpr const char* name(advice what) noexcept
+{
+    switch (what) {
+    case advice::none: return "none";
+    case advice::recheck: return "recheck";
+    case advice::skip: return "skip";
+    case advice::resync: return "resync";
+    case advice::quarantine: return "quarantine";
+    }
+    return "unknown";
+}
+
+/// Something that somebody should know of, with the evidence. Equal on every rank.
+struct alarm_record {
+    std::uint64_t step = 0;
+    int bucket = -1; ///< index of the bucket in the step, -1 for the whole step
+    check what = check::non_finite;
+    damage where = damage::unknown;
+    std::vector<int> ranks; ///< that are named, ascending; empty where none can be
+    double statistic = 0; ///< the largest of its evidence, and what that was compared with
+    double threshold = 0; ///< 0 for exact checks
+    double false_alarms_per_step = 0; ///< at most this many on a healthy run; 0 for exact checks
+    int strikes = 1; ///< how often the same was seen in the window of steps that counts
+    advice action = advice::none;
+    int source = -1; ///< of `resync`: a rank that holds what is right
+};
+
+} // namespace collprobe

@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/record/verdict.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// What was found in one audited collective of a step. Equal on every rank.
+struct bucket_audit {
+    collective call = collective::all_reduce;
+    element_type type = element_type::float32;
+    std::uint64_t count = 0; ///< elements that each rank sent
+    bool agree = true; ///< every rank holds the bits that it should: of the result, or of every shard
+    bool majority = true; ///< more than half of the ranks hold the same result
+    bool sum_checked = false; ///< the sum could be checked, and was
+    bool conserved = true; ///< the sum came out right: all ranks hold it, or some do, and who does not is named
+    /// Largest distance of a checksum of the result from that of the inputs, in standard deviations of what
+    /// rounding does to it, over the ranks; and what it must not exceed. 0 where the sum was not checked. Of integers
+    /// the distance itself; in a `summary` all in units of the limit.
+    double residual = 0;
+    double residual_limit = 0;
+    damage where = damage::none;
+    std::vector<int> culprits; ///< ranks that hold, or sent, what is damaged; empty where none can be named
+};
+
+/// What the audit of a step found.
+struct step_audit {
+    std::uint64_t step = 0;
+    int ranks = 0;
+    std::vector<bucket_audit> buckets;
+    std::vector<suspect> suspects; ///< bucket by bucket; empty on a healthy step
+    std::uint64_t unaudited_calls = 0; ///< calls beyond the bucket limit: forwarded, not checked
+};
+
+} // namespace collprobe

@@ -1,0 +1,122 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/detail/math.hpp>
+
+/// What `inspect` is asked, and what it finds out about an all-reduce: plain data.
+namespace collprobe::inline COLLPROBE_ABI {
+
+struct inspect_options {
+    int repeats = 5; ///< equal calls whose bits are compared
+    int permutations = 4; ///< ways to deal the values to the ranks
+    std::uint64_t samples = 4096; ///< elements whose sums are compared with the exact one
+    int warm_ups = 2; ///< calls before those that are timed
+    int timed = 10;
+    std::uint64_t seed = 1;
+};
+
+/// In which order an all-reduce adds the ranks' values, by name. (Orders as such are in sum/order.hpp.)
+enum class order_class : std::uint8_t {
+    single, ///< one addition or none: up to 2 ranks there is only one order
+    linear, ///< ((x0 + x1) + x2) + ... by rank, at every position
+    ring, ///< one after the other around one ring of the ranks, from a start that depends on the position
+    rotated, ///< by rank around the ring, from one start other than 0
+    chain, ///< one after the other in another order
+    tree, ///< the double binary tree, one tree or both
+    recursive_halving, ///< the farthest first
+    pairwise, ///< neighbours first, balanced
+    /// As MPI libraries do: with p the largest power of two that n reaches, the first 2 (n - p) ranks are added in
+    /// pairs, then the p sums as `pairwise`. Where that is the same order as `pairwise`, it has that name.
+    recursive_doubling,
+    exact, ///< nothing is lost wherever the large values are: an exact or a compensated sum, which has no order
+    fused, ///< all terms at once, aligned to the largest one, as in a fixed-point sum: it has no order
+    other, ///< none of these; or it changed between calls, or the ranks saw different ones
+};
+
+constexpr const char* name(order_class order) noexcept
+{
+    switch (order) {
+    case order_class::single: return "single";
+    case order_class::linear: return "linear";
+    case order_class::ring: return "ring";
+    case order_class::rotated: return "rotated";
+    case order_class::chain: return "chain";
+    case order_class::tree: return "tree";
+    case order_class::recursive_halving: return "recursive_halving";
+    case order_class::pairwise: return "pairwise";
+    case order_class::recursive_doubling: return "recursive_doubling";
+    case order_class::exact: return "exact";
+    case order_class::fused: return "fused";
+    case order_class::other: return "other";
+    }
+    return "unknown";
+}
+
+/// One of the orders that an all-reduce has, and where.
+struct position_order {
+    std::string brackets; ///< "((0+1)+2)+3"; empty where no binary tree explains the probes
+    std::uint64_t first = 0; ///< the first element that has it
+    std::uint64_t elements = 0; ///< how many have it
+};
+
+/// The arithmetic and the speed of sums over one communicator, for one type and size. Every rank has the same.
+/// "Stable" means that no difference was seen, among as many elements as the message has (but at least 64).
+struct inspection {
+    std::string communicator;
+    element_type element = element_type::float32;
+    std::uint64_t count = 0; ///< elements of the message
+    int ranks = 0;
+
+    order_class order = order_class::other;
+    std::vector<position_order> orders; ///< by their first position, at most 64 of them
+    /// How many significant bits a partial sum keeps: the type's own, or more. The least that was found; 0 where
+    /// it is not defined: with fewer than 3 ranks, or where the order is unknown.
+    int partial_sum_bits = 0;
+    bool partial_sum_bits_or_more = false; ///< the type cannot show whether there are more
+    /// How often a value is rounded to the element type (or less) on its way: n - 1 if each addition does;
+    /// -1 where it is unknown.
+    int roundings_per_element = -1;
+
+    bool run_stable = true; ///< the same call gives the same bits
+    bool size_stable = true; ///< so do the same values elsewhere in a message, and in messages of other sizes
+    bool permutation_stable = true; ///< so does dealing the values to the ranks in other ways
+    bool ranks_agree = true; ///< all ranks got the same bits
+
+    /// Error against the exact sum, in units in the last place of the exact sum, or of the largest term where
+    /// that is larger (terms that cancel leave a sum whose own unit says nothing about the arithmetic).
+    /// A correctly rounded sum is within 0.5.
+    double max_ulp = 0;
+    double rms_ulp = 0;
+    /// The share of random sums that order and accumulator, as found, reproduce bit for bit. Less than 1: the
+    /// order is not (only) what the probes showed. NaN where there is nothing to reproduce them with.
+    double reproduced = detail::not_a_number();
+
+    /// Median over the timed calls, of the slowest rank. algbw is bytes over time, busbw that times 2 (n - 1) / n,
+    /// as nccl-tests defines them; in 1e9 bytes a second.
+    double time_us = 0;
+    double algbw_gbs = 0;
+    double busbw_gbs = 0;
+
+    std::uint64_t bytes() const noexcept { return count * static_cast<std::uint64_t>(bytes_of(element)); }
+};
+
+/// The type whose sums keep that many significant bits; empty where it is none of them.
+constexpr const char* accumulator_of(int significant_bits) noexcept
+{
+    switch (significant_bits) {
+    case element_traits<bfloat16>::digits: return element_traits<bfloat16>::name;
+    case element_traits<half>::digits: return element_traits<half>::name;
+    case element_traits<float>::digits: return element_traits<float>::name;
+    case element_traits<double>::digits: return element_traits<double>::name;
+    default: return "";
+    }
+}
+
+} // namespace collprobe

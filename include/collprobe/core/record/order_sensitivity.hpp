@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/detail/math.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// How much a reduction depends on the order of its terms, measured on a sample of its elements: see
+/// `order_meter`.
+struct order_sensitivity {
+    std::uint64_t elements = 0; ///< in the sample; 0 if nothing was measured
+    std::uint64_t nonfinite = 0; ///< sampled, but left out: exact sum, result or the sum of an order is not finite
+    std::uint64_t orders = 0; ///< how many orders were compared
+    std::uint64_t changed = 0; ///< elements whose bits are not the same in all orders
+    std::uint64_t max_ulp_spread = 0; ///< largest distance of the sums of one element in two orders
+    /// Of the communicator's own result, in units in the last place from the correctly rounded one.
+    double rms_ulp_error = 0;
+    double max_ulp_error = 0;
+};
+
+/// Both samples as one.
+inline order_sensitivity merged(const order_sensitivity& a, const order_sensitivity& b) noexcept
+{
+    const auto larger = [](auto x, auto y) { return x > y ? x : y; };
+    order_sensitivity all{a.elements + b.elements, a.nonfinite + b.nonfinite, larger(a.orders, b.orders),
+        a.changed + b.changed, larger(a.max_ulp_spread, b.max_ulp_spread), 0,
+        larger(a.max_ulp_error, b.max_ulp_error)};
+    if (all.elements != 0) {
+        all.rms_ulp_error = detail::square_root(
+            (static_cast<double>(a.elements) * a.rms_ulp_error * a.rms_ulp_error
+                + static_cast<double>(b.elements) * b.rms_ulp_error * b.rms_ulp_error)
+            / static_cast<double>(all.elements));
+    }
+    return all;
+}
+
+} // namespace collprobe

@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/record/order_sensitivity.hpp>
+#include <collprobe/core/record/statistics.hpp>
+#include <collprobe/core/record/verdict.hpp>
+#include <collprobe/detail/math.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// How one number per rank is spread over the ranks. A field that is undefined is NaN by its bits
+/// (`is_nan` tells, also under `-ffast-math`): the sample deviation of one rank, say.
+struct spread {
+    double mean = detail::not_a_number();
+    double std = detail::not_a_number(); ///< population form, divides by n: the published definition
+    double std_sample = detail::not_a_number(); ///< divides by n - 1
+    double range = detail::not_a_number(); ///< largest minus smallest
+    double cv = detail::not_a_number(); ///< std / |mean|
+    double minimum = detail::not_a_number();
+    double maximum = detail::not_a_number();
+    int minimum_rank = -1; ///< lowest rank that holds it
+    int maximum_rank = -1;
+    int finite = 0; ///< ranks whose number is finite: the only ones counted above
+};
+
+/// How the gradients of the ranks point. Undefined values are NaN by their bits.
+struct alignment {
+    double mean_pairwise = detail::not_a_number(); ///< mean of cos(g_i, g_j) over all pairs i < j
+    double pooled = detail::not_a_number(); ///< the same, each pair weighted by its norms
+    /// Gradient noise scale in units of one rank's batch: multiply by samples per rank for B_simple.
+    double noise_scale = detail::not_a_number();
+    double predicted_cosine = detail::not_a_number(); ///< 1 / (1 + noise_scale), smoothed over steps
+    std::vector<double> leave_one_out; ///< per rank: cosine with the sum of all other ranks
+};
+
+/// How the records of a step reached the ranks.
+enum class report_mode : std::uint8_t {
+    gather, ///< every rank has every rank's records: exact tables, up to about a thousand ranks
+    /// Sums, extrema with their rank and digest agreement only: same size for any n. Checks: non-finite
+    /// values (the worst rank is named) and differing results (no rank is); no others.
+    summary,
+};
+
+constexpr const char* name(report_mode mode) noexcept
+{
+    return mode == report_mode::gather ? "gather" : "summary";
+}
+
+/// One probed collective of a step, over all ranks.
+struct bucket_record {
+    collective call = collective::all_reduce;
+    element_type type = element_type::float32;
+    std::uint64_t count = 0; ///< elements that each rank sent
+    spread gradient_norm; ///< of the L2 norms of what the ranks sent
+    double pooled_cosine = detail::not_a_number(); ///< of sums and averages, else undefined
+    std::uint64_t nonfinite = 0; ///< summed over ranks
+    /// Whether every rank's result has the same bits; true where the collective promises no such thing.
+    bool results_agree = true;
+    order_sensitivity order; ///< of sums and averages, where asked for
+    std::vector<statistics> inputs; ///< per rank; empty in `summary` mode
+};
+
+/// All that the ranks agreed on about one step. Equal on every rank.
+struct step_record {
+    std::uint64_t step = 0;
+    int ranks = 0;
+    report_mode mode = report_mode::gather;
+    spread loss;
+    spread loss_weighted; ///< each rank weighted by its tokens; as `loss` where the weights are equal
+    spread gradient_norm; ///< of the whole gradient, all buckets together
+    alignment cosine; ///< of the whole gradient
+    std::vector<double> losses; ///< per rank; empty in `summary` mode
+    std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode
+    std::vector<bucket_record> buckets;
+    std::vector<suspect> suspects; ///< loss first, then bucket by bucket, then direction; empty on a healthy step
+    std::uint64_t unprobed_calls = 0; ///< calls beyond the bucket limit: forwarded, not measured
+
+    /// Of all buckets together.
+    order_sensitivity order() const noexcept
+    {
+        order_sensitivity all;
+        for (const bucket_record& bucket : buckets) all = merged(all, bucket.order);
+        return all;
+    }
+};
+
+} // namespace collprobe

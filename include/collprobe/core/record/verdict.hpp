@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/core/record/statistics.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// The question a verdict answers.
+enum class check : std::uint8_t {
+    non_finite, ///< NaN or infinity in the rank's buffer: exact
+    /// The rank holds the same bits as another, in a bucket or as sample ids: exact. All ranks that hold
+    /// them are named, since equal bits do not tell whose they are.
+    duplicate,
+    stale, ///< the rank's buffer is bit for bit what it was in the step before: exact
+    result_differs, ///< ranks received different bits from a collective that gives all the same: exact
+    shard_differs, ///< a rank received other bits of a shard than its owner sent: exact
+    replica_differs, ///< a rank holds other weights, or optimizer state, than the others: exact
+    /// The result is not the sum of the inputs: exact for integers, else statistical.
+    sum_differs,
+    loss, ///< statistical, with a stated false-alarm rate
+    gradient_norm, ///< statistical
+    cosine, ///< statistical: leave-one-out cosine
+};
+
+constexpr const char* name(check what) noexcept
+{
+    switch (what) {
+    case check::non_finite: return "non_finite";
+    case check::duplicate: return "duplicate";
+    case check::stale: return "stale";
+    case check::result_differs: return "result_differs";
+    case check::shard_differs: return "shard_differs";
+    case check::replica_differs: return "replica_differs";
+    case check::sum_differs: return "sum_differs";
+    case check::loss: return "loss";
+    case check::gradient_norm: return "gradient_norm";
+    case check::cosine: return "cosine";
+    }
+    return "unknown";
+}
+
+/// One rank that a check names, with the evidence.
+struct suspect {
+    int rank = -1; ///< -1: the check found that something is wrong, but not whose it is
+    /// `duplicate`: the lowest other rank that holds the same; `shard_differs`: the owner of the shard; else -1.
+    int other_rank = -1;
+    int bucket = -1; ///< index of the bucket in the step, -1 for the whole step
+    check what = check::non_finite;
+    double statistic = 0; ///< what was measured: a score, or a count for exact checks
+    double threshold = 0; ///< what it was compared with; 0 for exact checks
+    std::uint64_t index = no_index; ///< first bad element where one is known
+    bool by_history = false; ///< statistical: the score is that of the rank against its own past, not the other ranks
+    bool exact = true; ///< no chance, and no rounding, explains it
+    /// At most so often a healthy step has such a suspect, where the check states it by itself; else 0.
+    double false_alarms_per_step = 0;
+};
+
+/// Where on the way from inputs to results the damage was done, as far as the checks tell.
+enum class damage : std::uint8_t {
+    none, ///< no check has fired
+    input, ///< a rank's own data, before the collective
+    reduce, ///< the sum, alike for all ranks
+    broadcast, ///< on the way of the result to some ranks, or in their memory
+    duplicated_data, ///< ranks that should have their own data have the same
+    unknown, ///< something is wrong, and the evidence does not tell what
+};
+
+constexpr const char* name(damage where) noexcept
+{
+    switch (where) {
+    case damage::none: return "none";
+    case damage::input: return "input";
+    case damage::reduce: return "reduce";
+    case damage::broadcast: return "broadcast";
+    case damage::duplicated_data: return "duplicated_data";
+    case damage::unknown: return "unknown";
+    }
+    return "unknown";
+}
+
+} // namespace collprobe

@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/detail/fixed_array.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Which ranks hold which digest: a hash table for n ranks that is made once and cleared per use.
+class digest_index {
+public:
+    struct group {
+        std::uint64_t digest = 0;
+        int first_rank = -1; ///< -1 marks a free place
+        int second_rank = -1; ///< -1 if there is one only
+        int ranks = 0;
+
+        /// The first of the ranks other than `rank`, a member of the group; -1 if it is alone.
+        int other_than(int rank) const noexcept { return first_rank == rank ? second_rank : first_rank; }
+    };
+
+    explicit digest_index(int ranks)
+    {
+        std::uint64_t places = 4;
+        while (places < 2 * static_cast<std::uint64_t>(ranks)) places *= 2;
+        groups_ = fixed_array<group>(static_cast<std::size_t>(places));
+    }
+
+    void clear() noexcept
+    {
+        for (group& place : groups_) place = {};
+        distinct_ = 0;
+    }
+    /// Adds `rank`, which holds `digest`. Ranks are added in ascending order.
+    void add(std::uint64_t digest, int rank) noexcept
+    {
+        group& found = groups_[place_of(digest)];
+        if (found.first_rank < 0) {
+            found = {digest, rank};
+            ++distinct_;
+        } else if (found.second_rank < 0) {
+            found.second_rank = rank;
+        }
+        ++found.ranks;
+    }
+    const group& find(std::uint64_t digest) const noexcept { return groups_[place_of(digest)]; }
+    int distinct() const noexcept { return distinct_; }
+    /// The largest number of ranks that hold the same digest.
+    int largest() const noexcept
+    {
+        int most = 0;
+        for (const group& place : groups_) most = place.ranks > most ? place.ranks : most;
+        return most;
+    }
+
+private:
+    // Digests are uniform already: their low bits are a hash.
+    std::size_t place_of(std::uint64_t digest) const noexcept
+    {
+        std::size_t place = static_cast<std::size_t>(digest) & (groups_.size() - 1);
+        while (groups_[place].first_rank >= 0 && groups_[place].digest != digest) {
+            place = (place + 1) & (groups_.size() - 1);
+        }
+        return place;
+    }
+
+    fixed_array<group> groups_;
+    int distinct_ = 0;
+};
+
+} // namespace collprobe::detail

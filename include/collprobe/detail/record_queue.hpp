@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <collprobe/detail/fixed_array.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Records that nobody has read yet. When one is added to a full queue the oldest goes. Records are
+/// swapped in and out, so that their memory is used again.
+template <class Record>
+class record_queue {
+public:
+    explicit record_queue(std::size_t room) : records_(room + 1) {}
+
+    /// The record to fill next, which is in nobody's way if that fails; `push` then adds it.
+    Record& next() noexcept { return records_[(first_ + size_) % records_.size()]; }
+    void push() noexcept
+    {
+        if (++size_ < records_.size()) return;
+        remove_first();
+        ++dropped_;
+    }
+
+    bool pop(Record& out)
+    {
+        if (size_ == 0) return false;
+        std::swap(out, records_[first_]);
+        remove_first();
+        return true;
+    }
+
+    std::size_t size() const noexcept { return size_; }
+    std::uint64_t dropped() const noexcept { return dropped_; }
+
+private:
+    void remove_first() noexcept
+    {
+        first_ = (first_ + 1) % records_.size();
+        --size_;
+    }
+
+    fixed_array<Record> records_; ///< one more than are kept: the next
+    std::size_t first_ = 0;
+    std::size_t size_ = 0;
+    std::uint64_t dropped_ = 0;
+};
+
+} // namespace collprobe::detail

@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/device/cuda/error.hpp>
+#include <collprobe/device/cuda/memory.hpp>
+#include <collprobe/device/cuda/stream.hpp>
+#include <collprobe/device/host/device.hpp>
+#include <collprobe/order/hooks.hpp>
+
+/// CUDA as a device, for any C++ compiler: only CUDA's runtime header is needed, and no nvcc.
+namespace collprobe::inline COLLPROBE_ABI::cuda {
+
+namespace detail {
+
+template <class T>
+struct fill_body {
+    T* data;
+    T value;
+    COLLPROBE_HD void operator()(std::uint64_t index) const { data[index] = value; }
+};
+
+} // namespace detail
+
+/// A CUDA GPU as a device: what an algorithm needs, under the names that every device of the library
+/// has. All operations are enqueued on a stream and return at once; none synchronises the host, and
+/// all may be captured into a graph (but for copies of pageable memory, which also wait). Which GPU is
+/// a matter of the stream: its device must be the current one (`device_guard`).
+///
+/// `for_each`, `sum_each` and `reduce` launch kernels. They are declared here and defined in
+/// `device/cuda/kernels.cuh`: a program of plain C++ files links once one `.cu` file instantiates
+/// what it uses.
+struct device {
+    using stream = cuda::stream;
+    using stream_ref = cuda::stream_ref;
+    using event = cuda::event;
+    /// Memory that the device computes on.
+    template <class T>
+    using buffer = cuda::buffer<T>;
+    /// Memory that the device can write and the host can read, once an event says so.
+    template <class T>
+    using host_buffer = cuda::pinned_buffer<T>;
+    using workspace = cuda::workspace;
+
+    static constexpr const char* name = "cuda";
+    /// How many bytes of each buffer one index of a body for `for_each` takes best: one word of a thread.
+    static constexpr std::uint64_t body_bytes = 16;
+
+    /// Loads the kernels of the program, before work waits for other ranks: see `cuda::load_kernels`.
+    static void load_kernels() noexcept { cuda::load_kernels(); }
+
+    /// Copies `source` to `destination`, each on any device or the host: equal counts, ranges that do
+    /// not overlap. \throws error `invalid_argument` otherwise, or if either is null with a count
+    /// above 0; `device_failure`.
+    /// Cost: one read and one write; the host waits only if either is ordinary host memory.
+    template <class T>
+    static void copy(
+        stream_ref on, view<const T> source, view<T> destination, call_site where = call_site::current())
+    {
+        static_assert(std::is_trivially_copyable_v<T>);
+        require(
+            source.count() == destination.count(), "copy", "source and destination differ in count", where);
+        require(source.empty() || (source.data() != nullptr && destination.data() != nullptr), "copy",
+            "source or destination is null with a count above 0", where);
+        require(!collprobe::detail::overlap(
+                    source.data(), source.size_bytes(), destination.data(), destination.size_bytes()),
+            "copy", "source and destination overlap", where);
+        if (source.empty()) return;
+        if constexpr (order_hooks::active) order_hooks::access(on, "copy", source, destination, where);
+        check(cudaMemcpyAsync(destination.data(), source.data(),
+                  static_cast<std::size_t>(source.size_bytes()), cudaMemcpyDefault, on.get()),
+            "cudaMemcpyAsync", -1, on.get(), where);
+    }
+
+    /// Sets every element of `destination` to `value`. Cost: one write.
+    /// \throws error `invalid_argument` if it is null with a count above 0 or not aligned for its elements;
+    /// `device_failure`.
+    template <class T>
+    static void fill(stream_ref on, view<T> destination, std::type_identity_t<T> value,
+        call_site where = call_site::current())
+    {
+        require(destination.empty() || destination.data() != nullptr, "fill",
+            "destination is null with a count above 0", where);
+        require(destination.aligned(), "fill", "destination is not aligned for its elements", where);
+        if (destination.empty()) return;
+        if constexpr (order_hooks::active) order_hooks::access(on, "fill", order_hooks::none{}, destination, where);
+        for_each(on, destination.count(), detail::fill_body<T>{destination.data(), value});
+    }
+
+    /// Sets every byte of `destination` to 0. Cost: one write.
+    /// \throws error `invalid_argument` if it is null with a count above 0; `device_failure`.
+    template <class T>
+    static void zero(stream_ref on, view<T> destination, call_site where = call_site::current())
+    {
+        static_assert(std::is_trivially_copyable_v<T>);
+        require(destination.empty() || destination.data() != nullptr, "zero",
+            "destination is null with a count above 0", where);
+        if (destination.empty()) return;
+        if constexpr (order_hooks::active) order_hooks::access(on, "zero", order_hooks::none{}, destination, where);
+        check(cudaMemsetAsync(destination.data(), 0, static_cast<std::size_t>(destination.size_bytes()), on.get()),
+            "cudaMemsetAsync", -1, on.get(), where);
+    }
+
+    /// Calls `body(index)` for every index below `count`, in no promised order. Under nvcc `body` is
+    /// a functor whose call operator is `COLLPROBE_HD`.
+    template <class Body>
+    static void for_each(stream_ref on, std::uint64_t count, Body body);
+
+    /// How many sums `sum_each` should be given at least, if the caller can choose: two blocks for each
+    /// multiprocessor of a large GPU. A constant, so that results do not depend on the GPU.
+    static constexpr std::uint64_t parallel_sums = 264;
+
+    /// For every item below `items`: adds up `body.part(item, lane, lanes)` over 256 lanes, in a fixed
+    /// order, and calls `body.store(item, sum)` once. One launch; a block of threads takes an item.
+    template <class Body>
+    static void sum_each(stream_ref on, std::uint64_t items, Body body);
+
+    /// Reduces `count` elements to `*result`, in device or pinned memory, in one pass over what
+    /// `reducer` reads. Partial results cover fixed blocks and are merged in a fixed order: the same
+    /// input gives the same bits. `scratch` belongs to this stream until the reduction is done.
+    /// \throws error `invalid_argument` from about 2^44 elements on; `device_failure`.
+    template <class Reducer, class Result>
+    static void reduce(
+        stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch);
+
+private:
+    static void require(bool condition, const char* call, const char* message, call_site where)
+    {
+        if (condition) return;
+        throw error(status::invalid_argument, message, {.call = call, .communicator = {}, .where = where});
+    }
+};
+
+} // namespace collprobe::cuda

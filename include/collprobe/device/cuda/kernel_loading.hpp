@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include <collprobe/detail/mutex.hpp>
+#include <collprobe/device/cuda/error.hpp>
+
+/// Loading of kernels before they are needed.
+namespace collprobe::inline COLLPROBE_ABI::cuda {
+
+namespace detail {
+
+class kernel_entry;
+
+/// The kernels of the program: of all its libraries that share this list, as the linker has it.
+struct kernel_list {
+    static constexpr int devices = 64;
+
+    /// Made before the first entry, so gone after the last.
+    static kernel_list& instance() noexcept
+    {
+        static kernel_list list;
+        return list;
+    }
+
+    collprobe::detail::mutex mutex; ///< of `newest`: libraries come and go while other threads load
+    kernel_entry* newest = nullptr;
+    std::atomic<std::uint64_t> entered{0}; ///< the number of the newest entry there ever was
+    std::atomic<std::uint64_t> loaded[devices] = {}; ///< the number up to which entries were loaded, by device
+};
+
+/// A kernel that the program contains. It is on the list from when the program starts, or the library that it
+/// is in is opened, until that is closed.
+class kernel_entry {
+public:
+    explicit kernel_entry(const void* kernel) noexcept : kernel_(kernel)
+    {
+        kernel_list& list = kernel_list::instance();
+        const collprobe::detail::lock_guard held(list.mutex);
+        next_ = list.newest;
+        list.newest = this;
+        number_ = list.entered.load(std::memory_order_relaxed) + 1;
+        list.entered.store(number_, std::memory_order_release);
+    }
+    kernel_entry(const kernel_entry&) = delete;
+    kernel_entry& operator=(const kernel_entry&) = delete;
+    ~kernel_entry()
+    {
+        kernel_list& list = kernel_list::instance();
+        const collprobe::detail::lock_guard held(list.mutex);
+        kernel_entry** link = &list.newest;
+        while (*link != this) link = &(*link)->next_;
+        *link = next_;
+    }
+
+    /// What launches name it by.
+    const void* kernel() const noexcept { return kernel_; }
+
+    /// The oldest kernel whose number is above `number`, which becomes its number; null if there is none.
+    static const void* next_after(std::uint64_t& number) noexcept
+    {
+        kernel_list& list = kernel_list::instance();
+        const collprobe::detail::lock_guard held(list.mutex);
+        const kernel_entry* oldest = nullptr;
+        for (const kernel_entry* each = list.newest; each != nullptr && each->number_ > number; each = each->next_) {
+            oldest = each;
+        }
+        if (oldest == nullptr) return nullptr;
+        number = oldest->number_;
+        return oldest->kernel_;
+    }
+
+private:
+    const void* kernel_;
+    kernel_entry* next_ = nullptr; ///< an older one
+    std::uint64_t number_ = 0;
+};
+
+/// The entry of a kernel. Any use of it, executed or not, puts the kernel on the list.
+template <auto kernel>
+inline kernel_entry entry_of{reinterpret_cast<const void*>(kernel)};
+
+} // namespace detail
+
+/// Loads all kernels of this library that the program contains onto the current device, once. Those of a shared
+/// library that is opened later are loaded by the next call; those of one that is closed are forgotten.
+///
+/// CUDA loads a kernel when it is first used, unless CUDA_MODULE_LOADING=EAGER, and may wait for all work
+/// of the device before it does. Behind a collective that waits for another rank, whose thread needs CUDA
+/// to come that far, this is a deadlock: so kernels are loaded before the first collective. `workspace`
+/// calls this, and with it `probed`. Who launches `for_each`, `sum_each` or captures them before there is a
+/// `workspace` on the device calls it himself.
+///
+/// Stream behaviour: may wait for the device the first time; invalidates no capture.
+/// Errors: none. A kernel that cannot be loaded is an error of its launch.
+/// Cost: set-up only; the first time on a device some 100 us per kernel, later two loads from memory.
+/// Source: CUDA C++ Programming Guide, Lazy Loading, "Concurrent Execution".
+inline void load_kernels() noexcept
+{
+    detail::kernel_list& list = detail::kernel_list::instance();
+    const std::uint64_t entered = list.entered.load(std::memory_order_acquire);
+    const int device = detail::current_device();
+    const bool is_known = device >= 0 && device < detail::kernel_list::devices;
+    std::uint64_t number = is_known ? list.loaded[device].load(std::memory_order_acquire) : 0;
+    if (number >= entered) return;
+    const detail::relaxed_capture_mode relaxed;
+    // Not under the lock, since CUDA may wait for work of other threads, and for whoever opens a library. If one is
+    // closed meanwhile, its kernel is a name that CUDA does not know any more: an error like any other.
+    while (const void* const kernel = detail::kernel_entry::next_after(number)) {
+        // What has to load the kernel to answer.
+        cudaFuncAttributes ignored{};
+        if (const cudaError_t code = cudaFuncGetAttributes(&ignored, kernel); code != cudaSuccess) {
+            detail::forget(code);
+        }
+    }
+    if (is_known) list.loaded[device].store(number > entered ? number : entered, std::memory_order_release);
+}
+
+} // namespace collprobe::cuda

@@ -1,0 +1,246 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <cub/block/block_reduce.cuh>
+
+#include <collprobe/detail/math.hpp>
+#include <collprobe/device/cuda/device.hpp>
+#include <collprobe/device/cuda/kernel_loading.hpp>
+#include <collprobe/device/slots.hpp>
+
+/// The kernels behind `cuda::device`. A plain C++ file that uses it links if one `.cu` file includes this and
+/// instantiates what that file calls (for probes, include `collprobe.cuh` and instantiate the `probed`: README):
+///
+///     template void collprobe::cuda::device::reduce(collprobe::cuda::stream_ref, Reducer,
+///         std::uint64_t, Result*, collprobe::cuda::workspace&);
+namespace collprobe::inline COLLPROBE_ABI::cuda {
+namespace detail {
+
+inline constexpr unsigned block_threads = collprobe::detail::block_threads;
+
+/// Blocks of a kernel that the current device runs at once. Asked for once a kernel and device; legal
+/// in a capture.
+template <auto kernel>
+unsigned resident_blocks(cudaStream_t stream)
+{
+    constexpr int remembered = 64;
+    static std::atomic<unsigned> known[remembered];
+    int device = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    if (device < remembered) {
+        if (const unsigned blocks = known[device].load(std::memory_order_relaxed); blocks != 0) return blocks;
+    }
+    int multiprocessors = 0;
+    int per_multiprocessor = 0;
+    check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+        "cudaDeviceGetAttribute", device, stream);
+    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+              &per_multiprocessor, kernel, static_cast<int>(block_threads), 0),
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor", device, stream);
+    const auto blocks = static_cast<unsigned>(multiprocessors * (per_multiprocessor > 0 ? per_multiprocessor : 1));
+    if (device < remembered) known[device].store(blocks, std::memory_order_relaxed);
+    return blocks;
+}
+
+/// Launches a kernel by its own return code: an older error of the program's is not taken for its own.
+template <auto kernel, class... Arguments>
+void launch(const char* what, cudaStream_t stream, std::uint64_t blocks_wanted, Arguments... arguments)
+{
+    const unsigned most = resident_blocks<kernel>(stream);
+    const unsigned blocks = blocks_wanted < most ? static_cast<unsigned>(blocks_wanted) : most;
+    void* values[] = {&arguments...};
+    check(cudaLaunchKernel(entry_of<kernel>.kernel(), dim3(blocks), dim3(block_threads), values, 0, stream),
+        what, -1, stream);
+}
+
+template <class Body>
+__global__ void __launch_bounds__(block_threads) for_each_kernel(
+    std::uint64_t count, const __grid_constant__ Body body)
+{
+    const std::uint64_t stride = std::uint64_t{gridDim.x} * block_threads;
+    for (std::uint64_t index = std::uint64_t{blockIdx.x} * block_threads + threadIdx.x; index < count; index += stride)
+        body(index);
+}
+
+template <class T>
+struct merge_parts {
+    __device__ T operator()(T into, const T& next) const
+    {
+        into.merge(next);
+        return into;
+    }
+};
+
+/// Merges one value a thread in a fixed tree; thread 0 gets the result. Ends behind a barrier, so that
+/// `storage` can be used again at once.
+template <class T, class Merge = merge_parts<T>>
+struct block_merge {
+    using reduction = cub::BlockReduce<T, block_threads, cub::BLOCK_REDUCE_WARP_REDUCTIONS>;
+    using storage = typename reduction::TempStorage;
+
+    __device__ static T run(storage& memory, const T& mine, Merge merge = {})
+    {
+        const T result = reduction(memory).Reduce(mine, merge);
+        __syncthreads();
+        return result;
+    }
+};
+
+/// The slots' partial results in a workspace: the first word of each slot, then the second of each and so
+/// on, so that threads which read neighbouring slots read neighbouring words.
+struct partial_results {
+    unsigned long long* words;
+
+    /// The first word; the others are at constant distances from it.
+    __device__ unsigned long long* at(unsigned slot) const { return words + slot; }
+
+    template <class Partial>
+    struct words_of {
+        static_assert(std::is_trivially_copyable_v<Partial> && sizeof(Partial) % 8 == 0);
+        static_assert(sizeof(Partial) <= workspace::max_partial_bytes);
+        static constexpr unsigned count = sizeof(Partial) / 8;
+        std::uint64_t word[count];
+    };
+
+    template <class Partial>
+    __device__ void write(unsigned slot, const Partial& partial) const
+    {
+        const auto raw = collprobe::detail::bit_cast<words_of<Partial>>(partial);
+#pragma unroll
+        for (std::size_t i = 0; i < words_of<Partial>::count; ++i) at(slot)[i * workspace::slots] = raw.word[i];
+    }
+    /// Past the first-level cache, which does not see what other multiprocessors write. Word w is read if bit
+    /// w of `wanted` is set, and 0 else: the compiler drops no such read by itself.
+    template <class Partial, std::uint32_t wanted = ~std::uint32_t{0}>
+    __device__ Partial read(unsigned slot) const
+    {
+        words_of<Partial> raw;
+#pragma unroll
+        for (std::size_t i = 0; i < words_of<Partial>::count; ++i)
+            raw.word[i] = (wanted >> i) % 2 != 0 ? __ldcg(at(slot) + i * workspace::slots) : 0;
+        return collprobe::detail::bit_cast<Partial>(raw);
+    }
+};
+
+/// How the 256 threads of a block reduce a slot, and the slots of a buffer. Specialised where a reducer
+/// deserves better than the general form, which calls `reducer.add(partial, index)` for each element
+/// (usable in device code, like `identity`, `merge` and `finish`).
+template <class Reducer>
+struct block_reduction {
+    static_assert(!requires { typename Reducer::has_own_kernel; },
+        "this reducer's kernel is in a header of its own: include collprobe/collprobe.cuh");
+    using partial = typename Reducer::partial;
+
+    struct merge_partials {
+        __device__ partial operator()(partial into, const partial& next) const
+        {
+            Reducer::merge(into, next);
+            return into;
+        }
+    };
+    using merge = block_merge<partial, merge_partials>;
+    using shared = typename merge::storage;
+
+    static constexpr unsigned element_bytes = 4; // for the slots' length only
+    static constexpr unsigned blocks_per_multiprocessor = 1;
+
+    const Reducer& reducer;
+    shared& memory;
+
+    __device__ void reduce_slot(std::uint64_t first, std::uint32_t count, partial_results to, unsigned slot)
+    {
+        partial mine = Reducer::identity();
+        for (std::uint64_t index = first + threadIdx.x; index < first + count; index += block_threads)
+            reducer.add(mine, index);
+        const partial all = merge::run(memory, mine);
+        if (threadIdx.x == 0) to.write(slot, all);
+    }
+
+    template <class Result>
+    __device__ void combine(partial_results from, unsigned slots, Result* result)
+    {
+        partial mine = Reducer::identity();
+        for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
+            Reducer::merge(mine, from.template read<partial>(slot));
+        const partial all = merge::run(memory, mine);
+        if (threadIdx.x == 0) *result = reducer.finish(all);
+    }
+};
+
+/// One launch: blocks take the slots in turn, and the last block to finish combines what all have left.
+/// Which block reduced a slot, and which was the last, has no influence on the result.
+template <class Reducer, class Result>
+__global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::blocks_per_multiprocessor)
+    reduce_kernel(Reducer reducer, std::uint64_t count, collprobe::detail::slot_plan plan, Result* result,
+        partial_results partials, std::uint32_t* ticket)
+{
+    using reduction = block_reduction<Reducer>;
+    // As bytes: a shared variable cannot have a constructor.
+    __shared__ alignas(16) unsigned char memory[sizeof(typename reduction::shared)];
+    __shared__ bool is_last;
+    reduction block{reducer, *reinterpret_cast<typename reduction::shared*>(memory)};
+    for (unsigned slot = blockIdx.x; slot < static_cast<unsigned>(plan.slots); slot += gridDim.x) {
+        const std::uint64_t first = slot * plan.length;
+        const std::uint64_t left = count - first;
+        block.reduce_slot(first, static_cast<std::uint32_t>(left < plan.length ? left : plan.length), partials, slot);
+    }
+    // Thread 0 wrote the partials of this block: its fence makes them visible before its ticket is.
+    if (threadIdx.x == 0) {
+        __threadfence();
+        is_last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1; // back to 0 with the last block
+        __threadfence();
+    }
+    __syncthreads();
+    if (is_last) block.combine(partials, static_cast<unsigned>(plan.slots), result);
+}
+
+/// Thread 0 hands the sum of what a block's threads return to the body.
+template <class Body>
+__global__ void __launch_bounds__(block_threads) sum_each_kernel(
+    std::uint64_t items, const __grid_constant__ Body body)
+{
+    using merge = cub::BlockReduce<double, block_threads, cub::BLOCK_REDUCE_WARP_REDUCTIONS>;
+    __shared__ typename merge::TempStorage memory;
+    for (std::uint64_t item = blockIdx.x; item < items; item += gridDim.x) {
+        const double sum = merge(memory).Sum(body.part(item, threadIdx.x, block_threads));
+        if (threadIdx.x == 0) body.store(item, sum);
+        __syncthreads();
+    }
+}
+
+} // namespace detail
+
+// Used, as the compiler has it: other files may call what this one only inlines.
+template <class Body>
+[[gnu::used]] void device::for_each(stream_ref on, std::uint64_t count, Body body)
+{
+    if (count == 0) return;
+    detail::launch<&detail::for_each_kernel<Body>>(
+        "for_each", on.get(), (count - 1) / detail::block_threads + 1, count, body);
+}
+
+template <class Body>
+[[gnu::used]] void device::sum_each(stream_ref on, std::uint64_t items, Body body)
+{
+    if (items == 0) return;
+    detail::launch<&detail::sum_each_kernel<Body>>("sum_each", on.get(), items, items, body);
+}
+
+template <class Reducer, class Result>
+[[gnu::used]] void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch)
+{
+    const collprobe::detail::slot_plan plan
+        = collprobe::detail::plan_slots(count, detail::block_reduction<Reducer>::element_bytes);
+    require(collprobe::detail::has_countable_slots(plan), "reduce", "more elements than any GPU has room for",
+        call_site::current());
+    detail::launch<&detail::reduce_kernel<Reducer, Result>>("reduce", on.get(), plan.slots == 0 ? 1 : plan.slots,
+        reducer, count, plan, result, detail::partial_results{static_cast<unsigned long long*>(scratch.partials())}, scratch.ticket());
+}
+
+} // namespace collprobe::cuda

@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include <collprobe/device/cuda/error.hpp>
+#include <collprobe/device/cuda/kernel_loading.hpp>
+#include <collprobe/device/cuda/stream.hpp>
+#include <collprobe/order/hooks.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::cuda {
+
+namespace detail {
+
+/// The bytes of `count` elements, or more than any device has where the product would wrap around.
+constexpr std::size_t bytes_of(std::uint64_t count, std::size_t element_bytes) noexcept
+{
+    return count > SIZE_MAX / element_bytes ? SIZE_MAX : static_cast<std::size_t>(count) * element_bytes;
+}
+
+/// Memory of the device that is current at construction.
+struct device_memory {
+    static void* allocate(std::size_t bytes, int device, call_site where)
+    {
+        const relaxed_capture_mode relaxed;
+        void* memory = nullptr;
+        check(cudaMalloc(&memory, bytes), "cudaMalloc", device, where);
+        return memory;
+    }
+    static cudaError_t free(void* memory) noexcept { return cudaFree(memory); }
+};
+
+/// Page-locked host memory that every device can reach under the same address.
+struct pinned_memory {
+    static void* allocate(std::size_t bytes, int device, call_site where)
+    {
+        const relaxed_capture_mode relaxed;
+        void* memory = nullptr;
+        check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc",
+            device, where);
+        return memory;
+    }
+    static cudaError_t free(void* memory) noexcept { return cudaFreeHost(memory); }
+};
+
+/// What both kinds of buffer share: an owned run of `size()` elements, not initialised.
+template <class T, class Memory>
+class owned_memory {
+    static_assert(std::is_trivially_copyable_v<T>);
+
+public:
+    owned_memory() noexcept = default;
+    owned_memory(std::uint64_t count, call_site where)
+    {
+        if (count == 0) return;
+        check(cudaGetDevice(&device_), "cudaGetDevice", -1, where);
+        data_ = static_cast<T*>(Memory::allocate(bytes_of(count, sizeof(T)), device_, where));
+        count_ = count;
+        if constexpr (order_hooks::active) order_hooks::allocated(data_, count_ * sizeof(T));
+    }
+    owned_memory(owned_memory&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)),
+          count_(std::exchange(other.count_, 0)),
+          device_(std::exchange(other.device_, -1))
+    {
+    }
+    owned_memory& operator=(owned_memory&& other) noexcept
+    {
+        std::swap(data_, other.data_);
+        std::swap(count_, other.count_);
+        std::swap(device_, other.device_);
+        return *this;
+    }
+    ~owned_memory()
+    {
+        if (data_ == nullptr) return;
+        const device_guard current(device_, std::nothrow);
+        const relaxed_capture_mode relaxed;
+        if constexpr (order_hooks::active) order_hooks::released(data_, count_ * sizeof(T), true);
+        if (const cudaError_t code = Memory::free(data_); code != cudaSuccess) forget(code);
+    }
+
+    T* data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return static_cast<std::size_t>(count_); }
+    /// The device that was current at construction; -1 without memory.
+    int device() const noexcept { return device_; }
+
+protected:
+    T* data_ = nullptr;
+    std::uint64_t count_ = 0;
+    int device_ = -1;
+};
+
+} // namespace detail
+
+/// Owned memory of the device that was current at construction, for `size()` trivially copyable
+/// elements, not initialised. The host must not read it, so it has no iterators. Freeing it while
+/// queued work still uses it is an error, as on any device: synchronise first.
+/// \throws error `device_failure` if there is not enough memory.
+/// Cost: `cudaMalloc` and `cudaFree`, which may wait for the device: set-up only.
+template <class T>
+class buffer : public detail::owned_memory<T, detail::device_memory> {
+public:
+    buffer() noexcept = default;
+    explicit buffer(std::uint64_t count, call_site where = call_site::current())
+        : detail::owned_memory<T, detail::device_memory>(count, where)
+    {
+    }
+};
+
+/// Owned page-locked host memory that all devices read and write under the same address. The host
+/// may look at what a device wrote once an event says so. Freeing and cost as `buffer`.
+template <class T>
+class pinned_buffer : public detail::owned_memory<T, detail::pinned_memory> {
+public:
+    pinned_buffer() noexcept = default;
+    explicit pinned_buffer(std::uint64_t count, call_site where = call_site::current())
+        : detail::owned_memory<T, detail::pinned_memory>(count, where)
+    {
+    }
+    T* begin() const noexcept { return this->data_; }
+    T* end() const noexcept { return this->data_ + this->count_; }
+    T& operator[](std::uint64_t index) const noexcept { return this->data_[index]; }
+};
+
+/// Device memory that `device::reduce` needs between its blocks: partial results, and a ticket that
+/// tells the last block from the others. One stream at a time may use one. 1 MiB and 256 bytes of
+/// the device that is current at construction, which waits until the ticket is zero and loads the
+/// library's kernels there (`load_kernels`): set-up only.
+struct workspace {
+    /// At most so many blocks leave a partial result each.
+    static constexpr unsigned slots = 4096;
+    /// What a partial result may take.
+    static constexpr std::size_t max_partial_bytes = 256;
+
+    workspace(call_site where = call_site::current()) : memory_(bytes, where)
+    {
+        load_kernels();
+        // On a stream of its own: cudaMemset would run in the default stream, which is neither
+        // ordered before the stream that uses this first nor legal during a capture.
+        const stream zeroing(where);
+        check(cudaMemsetAsync(ticket(), 0, ticket_bytes, zeroing.get().get()), "cudaMemsetAsync",
+            memory_.device(), zeroing.get().get(), where);
+        zeroing.synchronize(where);
+    }
+
+    /// Room for `max_partial_bytes` of each of `slots`, aligned to 256 bytes.
+    void* partials() const noexcept { return memory_.data(); }
+    /// Zero whenever no reduction runs: the last block sets it back.
+    std::uint32_t* ticket() const noexcept
+    {
+        return static_cast<std::uint32_t*>(static_cast<void*>(memory_.data() + slots * max_partial_bytes));
+    }
+    int device() const noexcept { return memory_.device(); }
+
+private:
+    static constexpr std::size_t ticket_bytes = 256;
+    static constexpr std::size_t bytes = slots * max_partial_bytes + ticket_bytes;
+    buffer<std::byte> memory_;
+};
+
+} // namespace collprobe::cuda

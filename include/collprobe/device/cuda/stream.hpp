@@ -1,0 +1,412 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <new>
+#include <string>
+#include <utility>
+
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/cuda/error.hpp>
+#include <collprobe/device/cuda/event_pool.hpp>
+#include <collprobe/order/hooks.hpp>
+
+/// Streams and events of CUDA, with the names and errors of the host's (host_stream.hpp). Nothing
+/// here blocks the host but `synchronize`, and after its first use nothing creates or allocates.
+namespace collprobe::inline COLLPROBE_ABI::cuda {
+
+class event;
+
+/// Which stream a handle means on the calling thread: equal only for the same stream. A handle may be
+/// that of a stream destroyed before, and `cudaStreamPerThread` is another stream on every thread.
+struct stream_id {
+    unsigned long long number = 0; ///< CUDA's; before CUDA 12, which has none, the handle
+    std::uint64_t thread = 0; ///< of streams that belong to a thread
+    friend bool operator==(stream_id, stream_id) = default;
+};
+
+namespace detail {
+
+/// A number of the calling thread that no other thread of the process ever has.
+inline std::uint64_t this_thread_number() noexcept
+{
+    static std::atomic<std::uint64_t> last{0};
+    static thread_local const std::uint64_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
+    return own;
+}
+
+/// Whether this translation unit means cudaStreamPerThread by a null handle, and not cudaStreamLegacy.
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+constexpr bool null_is_per_thread = true;
+#else
+constexpr bool null_is_per_thread = false;
+#endif
+
+} // namespace detail
+
+/// A borrowed `cudaStream_t`, which converts to it: the trainer's stream as it is. Copy it freely; it
+/// must not outlive the stream. Any thread may use it.
+///
+/// It may be a default stream (`cudaStream_t{}`, `cudaStreamLegacy`, `cudaStreamPerThread`); the
+/// literals `nullptr` and `0` are refused, since they are mistakes more often than not. `cudaStream_t{}`
+/// becomes the one of the other two that it means where it is converted, in a translation unit compiled
+/// for legacy or for per-thread default streams: the library's code is shared by units of both kinds, and
+/// there a null handle would mean what the linker chose.
+class stream_ref {
+public:
+    // The parameter makes functions of their own of what differs between translation units.
+    template <bool per_thread = detail::null_is_per_thread>
+    stream_ref(cudaStream_t handle) noexcept
+        : handle_(handle != nullptr ? handle : per_thread ? cudaStreamPerThread : cudaStreamLegacy)
+    {
+    }
+    stream_ref(std::nullptr_t) = delete;
+    stream_ref(int) = delete;
+
+    /// Never null.
+    cudaStream_t get() const noexcept { return handle_; }
+
+    /// Whether it is the legacy default stream.
+    bool is_default() const noexcept { return handle_ == cudaStreamLegacy; }
+    /// Whether it is the per-thread default stream, another one on every thread.
+    bool is_per_thread() const noexcept { return handle_ == cudaStreamPerThread; }
+
+    /// Whether it is ordered against the legacy default stream, as streams are that do not say otherwise.
+    bool blocking(call_site where = call_site::current()) const
+    {
+        unsigned int flags = 0;
+        check(cudaStreamGetFlags(handle_, &flags), "cudaStreamGetFlags", device_, handle_, where);
+        return (flags & cudaStreamNonBlocking) == 0;
+    }
+
+    stream_id id(call_site where = call_site::current()) const
+    {
+        stream_id own;
+#if CUDART_VERSION >= 12000
+        check(cudaStreamGetId(handle_, &own.number), "cudaStreamGetId", device_, handle_, where);
+#else
+        own.number = reinterpret_cast<std::uintptr_t>(handle_);
+        (void)where;
+#endif
+        if (is_per_thread()) own.thread = detail::this_thread_number();
+        return own;
+    }
+
+    /// The ordinal of its device. CUDA before 12.8 cannot tell that of a borrowed handle: there it is
+    /// the current device, so a trainer's stream must be one of the current device.
+    int device(call_site where = call_site::current()) const
+    {
+        if (device_ >= 0) return device_;
+        int ordinal = -1;
+        check(detail::device_of(handle_, ordinal), "cudaStreamGetDevice", detail::current_device(), handle_,
+            where);
+        return ordinal;
+    }
+
+    /// Whether a capture is under way on it, valid or not.
+    bool capturing(call_site where = call_site::current()) const
+    {
+        const device_guard current(device_, where);
+        cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+        check(cudaStreamIsCapturing(handle_, &state), "cudaStreamIsCapturing", device_, handle_, where);
+        return state != cudaStreamCaptureStatusNone;
+    }
+    /// The number of the capture under way on it, which no other capture ever has; 0 if there is none, or
+    /// if it is not valid any more.
+    unsigned long long capture_number(call_site where = call_site::current()) const;
+
+    /// Work enqueued from now on runs after what `awaited` captured, on whatever device that was. No
+    /// host synchronisation. Waiting for an event of a capture makes this stream part of it.
+    /// \throws error `invalid_argument` if the event was never recorded (CUDA would silently not wait),
+    /// in a capture that has ended or is not this stream's, or outside the capture that this stream is
+    /// in (CUDA gives that capture up then); `device_failure`.
+    void wait(const event& awaited, call_site where = call_site::current()) const;
+
+    /// Blocks the caller until all work enqueued before the call is done.
+    /// \throws error `invalid_argument` while the stream is capturing (the capture stays valid);
+    /// `device_failure` if the device failed.
+    void synchronize(call_site where = call_site::current()) const
+    {
+        refuse_capture(where);
+        const device_guard current(device_, where);
+        const detail::relaxed_capture_mode relaxed;
+        order_hooks::point here = order_hooks::now(*this);
+        check(cudaStreamSynchronize(handle_), "cudaStreamSynchronize", device_, handle_, where);
+        if constexpr (order_hooks::active) order_hooks::reached(here);
+    }
+    /// The same with a deadline, by polling; a negative number of milliseconds means none. Takes an
+    /// event from the pool. \throws error `timeout` if work is left then.
+    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const;
+
+    /// Whether all work enqueued so far is done. Never blocks, never throws and says nothing of
+    /// errors: true as well if the device has failed. False while the stream is capturing.
+    bool query() const noexcept
+    {
+        const device_guard current(device_, std::nothrow);
+        const detail::relaxed_capture_mode relaxed;
+        cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+        if (const cudaError_t code = cudaStreamIsCapturing(handle_, &state); code != cudaSuccess) {
+            detail::forget(code);
+            return code != cudaErrorStreamCaptureImplicit;
+        }
+        if (state != cudaStreamCaptureStatusNone) return false;
+        order_hooks::point here = order_hooks::now(*this);
+        const cudaError_t code = cudaStreamQuery(handle_);
+        if constexpr (order_hooks::active) order_hooks::reached(here, code == cudaSuccess);
+        if (code != cudaSuccess) detail::forget(code);
+        return code != cudaErrorNotReady;
+    }
+
+    friend bool operator==(stream_ref a, stream_ref b) noexcept { return a.handle_ == b.handle_; }
+
+private:
+    friend class stream;
+    stream_ref(cudaStream_t handle, int device) noexcept : handle_(handle), device_(device) {}
+    void refuse_capture(call_site where) const
+    {
+        if (!capturing(where)) return;
+        throw error(status::invalid_argument,
+            "the stream is capturing: what it records runs when the graph is launched, so there is "
+            "nothing to wait for",
+            {.call = "synchronize", .communicator = {}, .where = where});
+    }
+    cudaStream_t handle_;
+    int device_ = -1; // known of a `stream`
+};
+
+/// An owned stream of the current device, which is not ordered against the default stream. The
+/// destructor does not wait: as with `cudaStreamDestroy`, work enqueued before it still runs, so
+/// synchronise before freeing what it uses.
+///
+/// One that was moved from is no stream: all that is asked of it but `query` (true) and `device` (-1) throws
+/// `invalid_argument`, since CUDA would take its null handle for a default stream.
+class stream {
+public:
+    stream(call_site where = call_site::current())
+    {
+        check(cudaGetDevice(&device_), "cudaGetDevice", -1, where);
+        const detail::relaxed_capture_mode relaxed;
+        check(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags",
+            device_, where);
+    }
+    stream(stream&& other) noexcept
+        : handle_(std::exchange(other.handle_, nullptr)), device_(std::exchange(other.device_, -1))
+    {
+    }
+    stream& operator=(stream&& other) noexcept
+    {
+        std::swap(handle_, other.handle_);
+        std::swap(device_, other.device_);
+        return *this;
+    }
+    ~stream()
+    {
+        if (handle_ == nullptr) return;
+        const device_guard current(device_, std::nothrow);
+        if constexpr (order_hooks::active) order_hooks::stream_ended(stream_ref(handle_, device_));
+        if (const cudaError_t code = cudaStreamDestroy(handle_); code != cudaSuccess) detail::forget(code);
+    }
+
+    operator stream_ref() const { return get(); }
+    stream_ref get(call_site where = call_site::current()) const
+    {
+        if (handle_ != nullptr) return stream_ref(handle_, device_);
+        throw error(status::invalid_argument,
+            "the stream was moved from: CUDA would take its null handle for a default stream",
+            {.call = "stream", .communicator = {}, .where = where});
+    }
+    int device() const noexcept { return device_; }
+    bool capturing(call_site where = call_site::current()) const { return get(where).capturing(where); }
+    void wait(const event& awaited, call_site where = call_site::current()) const
+    {
+        get(where).wait(awaited, where);
+    }
+    void synchronize(call_site where = call_site::current()) const { get(where).synchronize(where); }
+    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
+    {
+        get(where).synchronize(timeout_ms, where);
+    }
+    bool query() const noexcept { return handle_ == nullptr || stream_ref(handle_, device_).query(); }
+
+private:
+    cudaStream_t handle_ = nullptr;
+    int device_ = -1;
+};
+
+namespace detail {
+
+/// The number of the capture that a stream is part of, 0 if none.
+inline unsigned long long capture_of(cudaStream_t stream, int device, call_site where)
+{
+    cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+    unsigned long long number = 0;
+    check(
+        cudaStreamGetCaptureInfo(stream, &state, &number), "cudaStreamGetCaptureInfo", device, stream, where);
+    return state == cudaStreamCaptureStatusNone ? 0 : number;
+}
+
+} // namespace detail
+
+inline unsigned long long stream_ref::capture_number(call_site where) const
+{
+    return detail::capture_of(handle_, device_, where);
+}
+
+/// A point in a stream. Recording captures the work enqueued so far and forgets an earlier record;
+/// whoever already waits is not affected by a later one. A copy stands for the same point and keeps
+/// it: recording the original anew leaves its copies alone.
+///
+/// The CUDA event comes from a pool (event_pool) at the first record and goes back at the end; a
+/// record on a stream of another device, or while copies exist, takes another one. One thread at a
+/// time may use an `event`; copies are independent.
+class event {
+public:
+    event() noexcept = default;
+
+    /// Captures the work enqueued on `on` before this call. During a capture it marks a point of the
+    /// graph, which streams can wait for and the host cannot. On failure the earlier record stays.
+    void record(stream_ref on, call_site where = call_site::current())
+    {
+        const int device = on.device(where);
+        const device_guard current(device, where);
+        const unsigned long long capture = detail::capture_of(on.get(), device, where);
+        if (point_.is_sole() && point_.device() == device) {
+            record(point_, on, where);
+        } else {
+            detail::pooled_event fresh(device, where);
+            record(fresh, on, where);
+            point_ = std::move(fresh);
+        }
+        stream_ = on.get();
+        capture_ = capture;
+        if constexpr (order_hooks::active) order_hooks::record(capture_, on);
+    }
+    bool recorded() const noexcept { return static_cast<bool>(point_); }
+    /// The CUDA event of the last record, for calls outside this library; null if there is none.
+    cudaEvent_t get() const noexcept { return point_.handle(); }
+
+    /// Whether the captured work is done; never blocks, and invalidates nobody's capture.
+    /// \throws error `invalid_argument` if the event was never recorded, or last in a capture;
+    /// `device_failure`.
+    bool query(call_site where = call_site::current()) const
+    {
+        require_host_visible("query", where);
+        return poll(where);
+    }
+    /// Blocks the caller until the captured work is done. Errors as `query`.
+    void synchronize(call_site where = call_site::current()) const
+    {
+        require_host_visible("synchronize", where);
+        const device_guard current(point_.device(), where);
+        const detail::relaxed_capture_mode relaxed;
+        check(cudaEventSynchronize(get()), "cudaEventSynchronize", point_.device(), stream_, where);
+        if constexpr (order_hooks::active) order_hooks::reached(capture_);
+    }
+    /// The same with a deadline, by polling; a negative number of milliseconds means none.
+    /// \throws error `timeout` if work is left then.
+    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
+    {
+        if (timeout_ms < 0) return synchronize(where);
+        require_host_visible("synchronize", where);
+        wait_until_done(timeout_ms, "the work captured by the event", where);
+    }
+
+private:
+    friend class stream_ref;
+
+    static void record(const detail::pooled_event& point, stream_ref on, call_site where)
+    {
+        check(cudaEventRecord(point.handle(), on.get()), "cudaEventRecord", point.device(), on.get(), where);
+    }
+
+    bool poll(call_site where) const
+    {
+        // Whoever polls may be a thread that has set no device.
+        const device_guard current(point_.device(), where);
+        const detail::relaxed_capture_mode relaxed;
+        const cudaError_t code = cudaEventQuery(get());
+        if (code == cudaErrorNotReady) {
+            detail::forget(code);
+            return false;
+        }
+        check(code, "cudaEventQuery", point_.device(), stream_, where);
+        if constexpr (order_hooks::active) order_hooks::reached(capture_);
+        return true;
+    }
+
+    void wait_until_done(std::int64_t timeout_ms, const char* what, call_site where) const
+    {
+        const auto until = collprobe::detail::deadline::in_ms(timeout_ms);
+        for (std::int64_t nap_ns = 5'000; !poll(where);) {
+            const std::int64_t left_ns = until.remaining_ns();
+            if (left_ns == 0) {
+                throw error(status::timeout,
+                    std::string(what) + " did not finish within " + std::to_string(timeout_ms) + " ms on "
+                        + detail::describe(point_.device(), stream_),
+                    {.call = "synchronize", .communicator = {}, .where = where});
+            }
+            const timespec nap{0, static_cast<long>(nap_ns < left_ns ? nap_ns : left_ns)};
+            nanosleep(&nap, nullptr);
+            nap_ns = nap_ns < 100'000 ? 2 * nap_ns : 200'000;
+        }
+    }
+
+    void require_recorded(const char* call, call_site where) const
+    {
+        if (!recorded()) {
+            refuse(call, "the event was never recorded, so there is nothing to wait for", where);
+        }
+    }
+    void require_host_visible(const char* call, call_site where) const
+    {
+        require_recorded(call, where);
+        if (capture_ == 0) return;
+        refuse(call,
+            "the event was recorded in a capture: it is a point of a graph, which only streams can wait for",
+            where);
+    }
+    [[noreturn]] static void refuse(const char* call, const std::string& message, call_site where)
+    {
+        throw error(status::invalid_argument, message, {.call = call, .communicator = {}, .where = where});
+    }
+
+    detail::pooled_event point_;
+    cudaStream_t stream_ = nullptr; // for messages only: it may be gone
+    order_hooks::with_point<unsigned long long> capture_ = 0;
+};
+
+inline void stream_ref::wait(const event& awaited, call_site where) const
+{
+    awaited.require_recorded("wait", where);
+    const device_guard current(device_, where);
+    const cudaError_t code = cudaStreamWaitEvent(handle_, awaited.get(), 0);
+    if (code == cudaSuccess) {
+        if constexpr (order_hooks::active) order_hooks::wait(*this, awaited.capture_, where);
+        return;
+    }
+    if (code == cudaErrorCapturedEvent || code == cudaErrorStreamCaptureIsolation
+        || code == cudaErrorStreamCaptureMerge) {
+        detail::forget(code);
+        const char* const misuse = awaited.capture_ == 0
+            ? "the stream is capturing, and the event was recorded outside the capture"
+            : "the event was recorded in a capture that has ended or is not the stream's";
+        event::refuse(
+            "wait", std::string(misuse) + ": cudaStreamWaitEvent says " + detail::describe(code), where);
+    }
+    check(code, "cudaStreamWaitEvent", device_, handle_, where);
+}
+
+inline void stream_ref::synchronize(std::int64_t timeout_ms, call_site where) const
+{
+    if (timeout_ms < 0) return synchronize(where);
+    refuse_capture(where);
+    event last;
+    last.record(*this, where);
+    last.wait_until_done(timeout_ms, "work on the stream", where);
+}
+
+} // namespace collprobe::cuda

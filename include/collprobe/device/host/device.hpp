@@ -1,0 +1,186 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/overlap.hpp>
+#include <collprobe/detail/reduce_blocks.hpp>
+#include <collprobe/device/host/stream.hpp>
+#include <collprobe/order/hooks.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+namespace host {
+
+/// Owned memory for `size()` trivially copyable elements, 64-byte aligned, not initialised. Freeing
+/// it while queued work still uses it is an error, as on any device: synchronise first.
+template <class T>
+class buffer {
+    static_assert(std::is_trivially_copyable_v<T>);
+
+public:
+    buffer() = default;
+    explicit buffer(std::uint64_t count)
+        : data_(count == 0 ? nullptr
+                           : static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{alignment}))),
+          count_(count)
+    {
+        if constexpr (order_hooks::active) order_hooks::allocated(data_, count_ * sizeof(T));
+    }
+    buffer(buffer&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0))
+    {
+    }
+    buffer& operator=(buffer&& other) noexcept
+    {
+        std::swap(data_, other.data_);
+        std::swap(count_, other.count_);
+        return *this;
+    }
+    ~buffer()
+    {
+        if constexpr (order_hooks::active) order_hooks::released(data_, count_ * sizeof(T), false);
+        ::operator delete(data_, std::align_val_t{alignment});
+    }
+
+    T* data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return static_cast<std::size_t>(count_); }
+    T* begin() const noexcept { return data_; }
+    T* end() const noexcept { return data_ + count_; }
+    T& operator[](std::uint64_t index) const noexcept { return data_[index]; }
+
+private:
+    static constexpr std::size_t alignment = alignof(T) > 64 ? alignof(T) : 64;
+    T* data_ = nullptr;
+    std::uint64_t count_ = 0;
+};
+
+/// The CPU as a device: what an algorithm needs, under the names that every device of the library
+/// has. All operations are enqueued on a stream and return at once; none synchronises the host.
+struct device {
+    using stream = host::stream;
+    using stream_ref = host::stream_ref;
+    using event = host::event;
+    /// Memory that the device computes on.
+    template <class T>
+    using buffer = host::buffer<T>;
+    /// Memory that the device can write and the host can read, once an event says so.
+    template <class T>
+    using host_buffer = host::buffer<T>;
+
+    /// Memory for the partial results of `reduce`: the CPU needs none. Make one per stream that reduces,
+    /// on any device: one workspace serves one stream at a time.
+    struct workspace {};
+
+    static constexpr const char* name = "host";
+    /// How many bytes of each buffer one index of a body for `for_each` takes best: here enough to amortise a
+    /// call and few enough for the first-level cache.
+    static constexpr std::uint64_t body_bytes = 1024;
+
+    /// What a GPU has to do before work waits for other ranks: nothing here.
+    static void load_kernels() noexcept {}
+
+    /// Copies `source` to `destination`: equal counts, ranges that do not overlap.
+    /// \throws error `invalid_argument` otherwise, or if either is null with a count above 0.
+    /// Cost: one read and one write.
+    template <class T>
+    static void copy(stream_ref on, view<const T> source, view<T> destination, call_site where = call_site::current())
+    {
+        static_assert(std::is_trivially_copyable_v<T>);
+        require(source.count() == destination.count(), "copy", "source and destination differ in count", where);
+        require(source.empty() || (source.data() != nullptr && destination.data() != nullptr), "copy",
+            "source or destination is null with a count above 0", where);
+        require(!collprobe::detail::overlap(
+                    source.data(), source.size_bytes(), destination.data(), destination.size_bytes()),
+            "copy", "source and destination overlap", where);
+        if (source.empty()) return;
+        if constexpr (order_hooks::active) order_hooks::access(on, "copy", source, destination, where);
+        on.enqueue([source, destination] {
+            std::memcpy(destination.data(), source.data(), static_cast<std::size_t>(source.size_bytes()));
+        });
+    }
+
+    /// Sets every element of `destination` to `value`. Cost: one write.
+    /// \throws error `invalid_argument` if it is null with a count above 0, or not aligned.
+    template <class T>
+    static void fill(stream_ref on, view<T> destination, std::type_identity_t<T> value,
+        call_site where = call_site::current())
+    {
+        require(destination.empty() || destination.data() != nullptr, "fill",
+            "destination is null with a count above 0", where);
+        require(destination.aligned(), "fill", "destination is not aligned for its elements", where);
+        if (destination.empty()) return;
+        if constexpr (order_hooks::active) order_hooks::access(on, "fill", order_hooks::none{}, destination, where);
+        on.enqueue([destination, value] {
+            for (T& element : destination) element = value;
+        });
+    }
+
+    /// Sets every byte of `destination` to 0. Cost: one write.
+    /// \throws error `invalid_argument` if it is null with a count above 0.
+    template <class T>
+    static void zero(stream_ref on, view<T> destination, call_site where = call_site::current())
+    {
+        static_assert(std::is_trivially_copyable_v<T>);
+        require(destination.empty() || destination.data() != nullptr, "zero",
+            "destination is null with a count above 0", where);
+        if (destination.empty()) return;
+        if constexpr (order_hooks::active) order_hooks::access(on, "zero", order_hooks::none{}, destination, where);
+        on.enqueue([destination] {
+            std::memset(static_cast<void*>(destination.data()), 0, static_cast<std::size_t>(destination.size_bytes()));
+        });
+    }
+
+    /// Calls `body(index)` for every index below `count`, in no promised order.
+    template <class Body>
+    static void for_each(stream_ref on, std::uint64_t count, Body body)
+    {
+        if (count == 0) return;
+        on.enqueue([count, body = std::move(body)] {
+            for (std::uint64_t index = 0; index < count; ++index) body(index);
+        });
+    }
+
+    /// How many sums `sum_each` should be given at least, if the caller can choose.
+    static constexpr std::uint64_t parallel_sums = 1;
+
+    /// For every item below `items`: adds up `body.part(item, lane, lanes)` over all lanes, in a fixed
+    /// order, and calls `body.store(item, sum)` once. There is one lane here, 256 on a GPU.
+    template <class Body>
+    static void sum_each(stream_ref on, std::uint64_t items, Body body)
+    {
+        if (items == 0) return;
+        on.enqueue([items, body = std::move(body)] {
+            for (std::uint64_t item = 0; item < items; ++item) body.store(item, body.part(item, 0, 1));
+        });
+    }
+
+    /// Reduces `count` elements to `*result` in one pass over what `reducer` reads. Partial results
+    /// cover fixed blocks and are merged in a fixed order: the same input gives the same bits.
+    /// Shape: see `detail::reduce_blocks` for what a reducer is. `workspace` must outlive the work.
+    template <class Reducer, class Result>
+    static void reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace&)
+    {
+        on.enqueue([reducer = std::move(reducer), count, result] {
+            *result = reducer.finish(collprobe::detail::reduce_blocks(reducer, count));
+        });
+    }
+
+private:
+    static void require(bool condition, const char* call, const char* message, call_site where)
+    {
+        if (condition) return;
+        throw error(status::invalid_argument, message, {.call = call, .communicator = {}, .where = where});
+    }
+};
+
+} // namespace host
+} // namespace collprobe

@@ -1,0 +1,169 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/fault/types.hpp>
+
+/// The draws of faults: when, whom and where. Pure functions.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// The `number`-th draw of a key.
+COLLPROBE_HD constexpr std::uint64_t fault_draw(std::uint64_t key, std::uint64_t number) noexcept
+{
+    return mix64(key + (number + 1) * 0x9e3779b97f4a7c15u);
+}
+
+/// In [0, 1).
+constexpr double as_fraction(std::uint64_t draw) noexcept { return static_cast<double>(draw >> 11) * 0x1p-53; }
+
+constexpr bool is_scheduled(const fault& what, std::uint64_t call) noexcept
+{
+    if (what.call == every_call) return what.period == 0 || call % what.period == 0;
+    if (call == what.call) return true;
+    return what.period != 0 && call > what.call && (call - what.call) % what.period == 0;
+}
+
+/// Whether a fault strikes a rank in a call; `key` becomes what its further draws come from.
+constexpr bool strikes(const fault& what, std::uint32_t which, std::uint64_t call, int rank, int size,
+    std::uint64_t& key) noexcept
+{
+    if (!is_scheduled(what, call)) return false;
+    // One draw for all ranks where one of them is to be hit; otherwise each has its own.
+    const std::uint64_t of_call = fault_draw(fault_draw(mix64(what.seed), which), call);
+    const std::uint64_t of_rank = fault_draw(of_call, static_cast<std::uint64_t>(rank) + 2);
+    if (what.rank == random_rank) {
+        if (static_cast<int>(fault_draw(of_call, 0) % static_cast<std::uint64_t>(size)) != rank) return false;
+    } else if (what.rank != every_rank && what.rank != rank) {
+        return false;
+    }
+    const std::uint64_t chance = what.rank == random_rank ? fault_draw(of_call, 1) : fault_draw(of_rank, 0);
+    if (as_fraction(chance) >= what.probability) return false;
+    key = fault_draw(of_rank, 1);
+    return true;
+}
+
+/// Elements that a kind hits where the fault does not say: all is the largest number.
+constexpr std::uint64_t usual_elements(fault_kind kind) noexcept
+{
+    switch (kind) {
+    case fault_kind::bit_flips:
+    case fault_kind::nan:
+    case fault_kind::infinity: return 1;
+    case fault_kind::swap: return 2;
+    case fault_kind::zero_slice: return 64;
+    case fault_kind::untouched_tail: return 8;
+    case fault_kind::gaussian:
+    case fault_kind::scale:
+    case fault_kind::stale:
+    case fault_kind::duplicate_shard: break;
+    }
+    return ~std::uint64_t{0};
+}
+
+/// Chooses `first` and `elements` within `count` elements. False if there is no room.
+constexpr bool place(const fault& what, std::uint64_t key, std::uint64_t count, injection& into) noexcept
+{
+    const std::uint64_t wanted = what.elements != 0 ? what.elements : usual_elements(what.kind);
+    if (count == 0) return false;
+    const bool is_tail = what.kind == fault_kind::untouched_tail;
+    const std::uint64_t stride = is_tail ? 1 : what.stride;
+    const auto fit = [&](std::uint64_t from) {
+        const std::uint64_t room = (count - 1 - from) / stride + 1;
+        return wanted < room ? wanted : room;
+    };
+    into.stride = stride;
+    into.elements = fit(0);
+    into.first = count - into.elements; // of a tail
+    if (!is_tail && what.first != random_place) {
+        if (what.first >= count) return false;
+        into.first = what.first;
+        into.elements = fit(what.first);
+    } else if (!is_tail) {
+        const std::uint64_t last_first = count - 1 - (into.elements - 1) * stride;
+        into.first = fault_draw(key, 0) % (last_first / what.alignment + 1) * what.alignment;
+    }
+    if (what.kind == fault_kind::swap) into.elements -= into.elements % 2;
+    return into.elements != 0;
+}
+
+/// The bits to flip of an element of `width` bits; 0 if a given mask has none of them.
+constexpr std::uint64_t choose_bits(const fault& what, std::uint64_t key, int width) noexcept
+{
+    if (what.mask != 0) return width == 64 ? what.mask : what.mask & ((std::uint64_t{1} << width) - 1);
+    std::uint64_t mask = 0;
+    std::uint64_t number = 1;
+    for (int bits = what.bits < width ? what.bits : width; bits > 0;) {
+        const std::uint64_t bit = std::uint64_t{1} << (fault_draw(key, number++) % static_cast<std::uint64_t>(width));
+        if ((mask & bit) != 0) continue;
+        mask |= bit;
+        --bits;
+    }
+    return mask;
+}
+
+/// What fault number `which` does to a rank in a call; false: nothing.
+constexpr bool plan_fault(const fault& what, std::uint32_t which, std::uint64_t call, int rank,
+    const fault_target& target, injection& into) noexcept
+{
+    into = {};
+    if (!strikes(what, which, call, rank, target.size, into.key)) return false;
+    const bool is_integer = [&] {
+        bool floating = false;
+        with_floating_type(target.type, [&](auto) { floating = true; });
+        return !floating;
+    }();
+    std::uint64_t count = what.phase == fault_phase::after ? target.receive : target.send;
+    switch (what.kind) {
+    case fault_kind::gaussian:
+    case fault_kind::nan:
+    case fault_kind::infinity:
+        if (is_integer) return false;
+        break;
+    case fault_kind::stale:
+        if (call < what.lag) return false;
+        break;
+    case fault_kind::duplicate_shard:
+        if (target.size == 1) return false;
+        if (what.phase == fault_phase::after) {
+            if (target.where != collective::all_gather && target.where != collective::all_to_all) return false;
+            count /= static_cast<std::uint64_t>(target.size);
+        } else if (target.where == collective::broadcast) {
+            return false; // there is one sender
+        }
+        break;
+    default: break;
+    }
+    into.call = call;
+    into.rank = rank;
+    into.kind = what.kind;
+    into.phase = what.phase;
+    into.where = target.where;
+    into.fault = which;
+    if (what.kind == fault_kind::duplicate_shard && what.phase == fault_phase::after) {
+        // The place is that of a part, which is overwritten as a whole.
+        const auto size = static_cast<std::uint64_t>(target.size);
+        const std::uint64_t part = what.first != random_place ? what.first : fault_draw(into.key, 0) % size;
+        into.source = what.source >= 0 ? what.source : static_cast<int>((part + 1) % size);
+        if (part >= size || into.source == static_cast<int>(part) || count == 0) return false;
+        into.first = part * count;
+        into.elements = count;
+        return true;
+    }
+    if (!place(what, into.key, count, into)) return false;
+    if (what.kind == fault_kind::duplicate_shard) {
+        into.source = what.source >= 0 ? what.source : (rank + 1) % target.size;
+        return into.source != rank;
+    }
+    if (what.kind == fault_kind::bit_flips) {
+        into.mask = choose_bits(what, into.key, 8 * bytes_of(target.type));
+        return into.mask != 0;
+    }
+    return true;
+}
+
+} // namespace collprobe::detail

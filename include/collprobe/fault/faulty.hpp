@@ -1,0 +1,430 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/overlap.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/last_use.hpp>
+#include <collprobe/fault/detail/body.hpp>
+#include <collprobe/fault/detail/check_faults.hpp>
+#include <collprobe/fault/detail/memory.hpp>
+#include <collprobe/fault/detail/plan_fault.hpp>
+#include <collprobe/fault/plan.hpp>
+#include <collprobe/order/hooks.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+struct faulty_options {
+    /// The largest buffer that a fault may need a copy of (`during`, `stale`, `duplicate_shard`). Only lists with
+    /// such faults allocate: so many bytes for copies, for another rank's data, and for each call that is kept.
+    std::uint64_t max_bytes = 16 << 20;
+    std::uint64_t max_injections = 4096; ///< that the log holds, at most 2^24; later ones are counted
+    /// The collectives that count as calls and may be hit; empty: all with data. Others are forwarded.
+    std::vector<collective> calls = {};
+};
+
+/// A communicator with faults: what the faults of a list do to the buffers of its collectives. It satisfies the
+/// communicator concept. All ranks make it with the same list.
+///
+///     faulty comm{world, {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 2, .call = 7}}};
+///
+/// Where to stack it: `probed{faulty{world}}` has a fault in the transport, which the probe's inputs do not show;
+/// `faulty{borrowed(probe)}` one in what the probe reads, as of a rank that computed wrong. `reproducible{faulty{world}}`
+/// hits the messages of which the reduction is made; the calls are then those.
+///
+/// Calls are counted from 0, equally on all ranks, and `planned` tells what happens in each. Faults of a call happen
+/// in the order before, during, the collective, after; within that in the order of the list. A call that the wrapped
+/// communicator will refuse is passed on as it is, and its errors are unchanged. The send buffer of a fault `before`
+/// must be memory that can be written; `during`, an own result in place is damaged too, since it travels as well.
+///
+/// Stream behaviour: all is enqueued on the stream of the call; the host neither waits nor allocates. Captured calls
+/// have the faults that were planned when they were captured, each time the graph runs.
+/// Errors: those of the wrapped communicator; `invalid_argument` for a buffer above `max_bytes` where a copy is needed;
+/// `unsupported` for `duplicate_shard` without a broadcast, or for a fault inside an NCCL group.
+/// Cost: nothing in calls without a fault (but a copy of what a later `stale` needs); else one pass over what is hit,
+/// a copy for `during`, and for `duplicate_shard` a broadcast.
+template <communicator Comm>
+class faulty : public adaptor<Comm> {
+    using base_type = adaptor<Comm>;
+    using base_type::comm_;
+
+public:
+    using typename base_type::device;
+    using typename base_type::stream_ref;
+    using base_type::rank;
+    using base_type::size;
+
+    /// Takes the communicator over (a handle or a borrowed reference of it) and allocates what the faults need.
+    /// \throws error `invalid_argument` for a fault that cannot be, by its index in the list; for options that no memory
+    /// is large enough for.
+    faulty(Comm comm, std::vector<fault> faults, const faulty_options& options = {},
+        call_site where = call_site::current())
+        : base_type(std::move(comm)),
+          faults_(std::move(faults)),
+          max_bytes_(options.max_bytes / 64 * 64),
+          max_injections_(options.max_injections)
+    {
+        detail::check_faults(faults_, rank(), size(), where);
+        for (const collective each : options.calls) counted_ |= bit(each);
+        if (options.calls.empty()) counted_ = ~0u;
+        const detail::fault_needs needs(faults_);
+        detail::check_sizes(needs, max_bytes_, max_injections_,
+            {.call = "faulty", .rank = rank(), .size = size(), .communicator = {}, .where = where});
+        log_.reserve(static_cast<std::size_t>(max_injections_));
+        const auto scope = detail::enter_device(comm_);
+        if (needs.any()) memory_ = new detail::fault_memory<device>(needs, max_bytes_);
+        else device::load_kernels();
+    }
+    /// Adaptors stack. `other` can only be destroyed.
+    faulty(faulty&& other) noexcept
+        : base_type(static_cast<base_type&&>(other)),
+          faults_(std::move(other.faults_)),
+          max_bytes_(other.max_bytes_),
+          max_injections_(other.max_injections_),
+          counted_(other.counted_),
+          calls_(other.calls_),
+          injections_(other.injections_),
+          log_(std::move(other.log_)),
+          memory_(std::exchange(other.memory_, nullptr))
+    {
+    }
+    faulty& operator=(const faulty&) = delete;
+    /// Waits until no work uses the object's memory, at most the communicator's time-out; then it is leaked.
+    ~faulty()
+    {
+        if (memory_ == nullptr) return;
+        if (detail::settle(memory_->use.done, detail::deadline::in_ms(base_type::timeout_ms()))) delete memory_;
+        else detail::give_up(memory_);
+    }
+
+    /// What was enqueued on this rank, in order: the first `max_injections`. Equal in every run.
+    view<const injection> injected() const noexcept { return view<const injection>(log_); }
+    std::uint64_t injected_total() const noexcept { return injections_; }
+    /// Calls counted so far.
+    std::uint64_t calls() const noexcept { return calls_; }
+    const std::vector<fault>& faults() const noexcept { return faults_; }
+
+    template <element T>
+        requires has_all_reduce<Comm, T>
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        const bool is_sound = send.count() == receive.count() && are_apart(send, receive, send.data());
+        run<T>({collective::all_reduce, is_sound, true}, send, receive, stream, where,
+            [&](view<const T> sent) { comm_.all_reduce(sent, receive, operation, stream, where); });
+    }
+    template <element T>
+        requires has_reduce_scatter<Comm, T>
+    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, call_site where = call_site::current())
+    {
+        const bool is_sound = send.count() == ranks() * receive.count()
+            && are_apart(send, receive, own_part(send, receive.count()));
+        run<T>({collective::reduce_scatter, is_sound, true}, send, receive, stream, where,
+            [&](view<const T> sent) { comm_.reduce_scatter(sent, receive, operation, stream, where); });
+    }
+    template <element T>
+        requires has_all_gather<Comm, T>
+    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        const bool is_sound = receive.count() == ranks() * send.count()
+            && are_apart(receive, send, own_part(receive, send.count()));
+        run<T>({collective::all_gather, is_sound, true}, send, receive, stream, where,
+            [&](view<const T> sent) { comm_.all_gather(sent, receive, stream, where); });
+    }
+    template <element T>
+        requires has_all_to_all<Comm, T>
+    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        const bool is_sound = send.count() == receive.count() && send.count() % ranks() == 0
+            && are_apart(send, receive, static_cast<const T*>(nullptr));
+        run<T>({collective::all_to_all, is_sound, true}, send, receive, stream, where,
+            [&](view<const T> sent) { comm_.all_to_all(sent, receive, stream, where); });
+    }
+    template <element T>
+        requires has_broadcast<Comm, T>
+    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        const bool sends = rank() == root;
+        const bool is_sound = root >= 0 && root < size()
+            && (!sends || (send.count() == receive.count() && are_apart(send, receive, send.data())));
+        run<T>({collective::broadcast, is_sound, sends}, send, receive, stream, where,
+            [&](view<const T> sent) { comm_.broadcast(sent, receive, root, stream, where); });
+    }
+
+private:
+    struct call_kind {
+        collective where;
+        bool is_sound; ///< as far as counts and places go; otherwise the wrapped communicator says what is wrong
+        bool sends;
+    };
+    /// One call on its way through the phases.
+    template <element T>
+    struct running {
+        std::uint64_t call;
+        fault_target target;
+        view<const T> sent;
+        view<T> receive;
+        bool is_copy;
+        stream_ref stream;
+        call_site where;
+    };
+
+    std::uint64_t ranks() const noexcept { return static_cast<std::uint64_t>(size()); }
+    std::uint64_t own_rank() const noexcept { return static_cast<std::uint64_t>(rank()); }
+    static unsigned bit(collective of) noexcept { return 1u << static_cast<unsigned>(of); }
+
+    template <class T>
+    const T* own_part(view<T> whole, std::uint64_t count) const noexcept
+    {
+        return whole.empty() ? nullptr : whole.data() + own_rank() * count;
+    }
+    /// Whether `part` is where it is in place, or disjoint from `whole`.
+    template <class T, class U>
+    static bool are_apart(view<T> whole, view<U> part, const std::remove_const_t<T>* in_place) noexcept
+    {
+        return part.data() == in_place
+            || !detail::overlap(whole.data(), whole.size_bytes(), part.data(), part.size_bytes());
+    }
+    template <class T>
+    static bool can_be_touched(view<T> buffer) noexcept
+    {
+        return buffer.empty() || (buffer.data() != nullptr && buffer.aligned());
+    }
+
+    /// Whether anything is to be done in a call: for a `duplicate_shard` anywhere, all ranks take part.
+    bool concerns(std::uint64_t call) const noexcept
+    {
+        std::uint64_t key = 0;
+        for (std::uint32_t which = 0; which < faults_.size(); ++which) {
+            const fault& each = faults_[which];
+            if (detail::strikes(each, which, call, rank(), size(), key)) return true;
+            if (each.kind == fault_kind::stale && detail::strikes(each, which, call + each.lag, rank(), size(), key)) {
+                return true;
+            }
+            if (each.kind != fault_kind::duplicate_shard || each.phase == fault_phase::after) continue;
+            for (int other = 0; other < size(); ++other) {
+                if (detail::strikes(each, which, call, other, size(), key)) return true;
+            }
+        }
+        return false;
+    }
+
+    template <element T, class Forward>
+    void run(const call_kind& kind, view<const T> send, view<T> receive, stream_ref stream, call_site where,
+        const Forward& forward)
+    {
+        if ((counted_ & bit(kind.where)) == 0) return forward(send);
+        const std::uint64_t call = calls_++;
+        const bool is_sound = kind.is_sound && can_be_touched(receive) && (!kind.sends || can_be_touched(send));
+        if (!is_sound || !concerns(call)) return forward(send);
+        if constexpr (requires { comm_.collectives_enqueue_at_once(); }) {
+            if (!comm_.collectives_enqueue_at_once()) {
+                fail(status::unsupported, kind.where,
+                    "a fault is planned inside a group, where calls are not enqueued until it ends", stream, where);
+            }
+        }
+        const auto scope = detail::enter_device(comm_);
+        running<T> now{call,
+            {kind.where, element_traits<T>::type, kind.sends ? send.count() : 0, receive.count(), size()}, send,
+            receive, false, stream, where};
+        const auto all = [&] {
+            if (kind.sends) keep(fault_phase::before, now, send);
+            damage(fault_phase::before, now);
+            damage(fault_phase::during, now);
+            save_tails(now);
+            forward(now.sent);
+            keep(fault_phase::after, now, view<const T>(receive));
+            damage(fault_phase::after, now);
+        };
+        if (memory_ != nullptr) detail::enqueue_marked(memory_->use.wait_for_last(stream, where), stream, all);
+        else all();
+    }
+
+    template <element T>
+    void damage(fault_phase phase, running<T>& now)
+    {
+        std::uint64_t tail = 0;
+        for (std::uint32_t which = 0; which < faults_.size(); ++which) {
+            const fault& each = faults_[which];
+            if (each.phase != phase) continue;
+            if (each.kind == fault_kind::duplicate_shard && phase != fault_phase::after) {
+                send_anothers(which, now);
+                continue;
+            }
+            injection one;
+            if (detail::plan_fault(each, which, now.call, rank(), now.target, one)) {
+                hit(one, now, now.receive.data() + one.first, tail);
+            }
+            if (each.kind == fault_kind::untouched_tail) tail += detail::fault_needs::tail_room(each);
+        }
+    }
+
+    /// One fault but for those that send. `tail`: where its saved elements are, if it is an untouched tail.
+    template <element T>
+    void hit(injection& one, running<T>& now, T* at, std::uint64_t tail)
+    {
+        if (one.phase != fault_phase::after) at = writable_send(one.phase, now) + one.first;
+        switch (one.kind) {
+        case fault_kind::untouched_tail:
+            return replace(one, now, at, reinterpret_cast<const T*>(memory_->tails.data() + tail));
+        case fault_kind::stale: {
+            auto& kept = one.phase == fault_phase::after ? memory_->received : memory_->sent;
+            const std::uint64_t from = one.call - faults_[one.fault].lag;
+            const auto& entry = kept.of(from);
+            const std::uint64_t count = entry.call == from ? entry.bytes / sizeof(T) : 0;
+            if (one.first >= count) return; // nothing was kept, or it was shorter
+            const std::uint64_t room = (count - 1 - one.first) / one.stride + 1;
+            if (room < one.elements) one.elements = room;
+            return replace(one, now, at, reinterpret_cast<const T*>(kept.data(from)) + one.first);
+        }
+        case fault_kind::duplicate_shard:
+            return replace(one, now, at,
+                now.receive.data() + static_cast<std::uint64_t>(one.source) * one.elements);
+        default: break;
+        }
+        const double magnitude = faults_[one.fault].magnitude;
+        const detail::damage_elements<T> body{at, one.stride, one.kind, one.mask,
+            one.kind == fault_kind::gaussian ? detail::square_root(magnitude) : magnitude, one.key};
+        note(one, now, at, static_cast<const T*>(nullptr));
+        device::for_each(now.stream, one.kind == fault_kind::swap ? one.elements / 2 : one.elements, body);
+    }
+
+    /// What the fault of a phase writes to on the sending side.
+    template <element T>
+    T* writable_send(fault_phase phase, running<T>& now)
+    {
+        if (phase == fault_phase::during && !now.is_copy) {
+            const view<T> copy(reinterpret_cast<T*>(room(memory_->copy, now)), now.sent.count());
+            device::template copy<T>(now.stream, now.sent, copy, now.where);
+            now.sent = copy;
+            now.is_copy = true;
+        }
+        return const_cast<T*>(now.sent.data());
+    }
+
+    /// Of every rank that sends another's data: that is broadcast to it. Collective.
+    template <element T>
+    void send_anothers(std::uint32_t which, running<T>& now)
+    {
+        for (int victim = 0; victim < size(); ++victim) {
+            injection one;
+            if (!detail::plan_fault(faults_[which], which, now.call, victim, now.target, one)) continue;
+            auto& world = detail::innermost(comm_);
+            if constexpr (has_broadcast<std::remove_reference_t<decltype(world)>, T>) {
+                const view<T> guest(reinterpret_cast<T*>(room(memory_->guest, now)), now.sent.count());
+                world.broadcast(now.sent, guest, one.source, now.stream, now.where);
+                if (victim != rank()) continue;
+                T* const at = writable_send(one.phase, now) + one.first;
+                replace(one, now, at, guest.data() + one.first);
+            } else {
+                fail(status::unsupported, now.target.where, "duplicate_shard needs a broadcast", now.stream, now.where);
+            }
+        }
+    }
+
+    template <element T>
+    void save_tails(running<T>& now)
+    {
+        std::uint64_t tail = 0;
+        for (std::uint32_t which = 0; which < faults_.size(); ++which) {
+            const fault& each = faults_[which];
+            if (each.kind != fault_kind::untouched_tail) continue;
+            injection one;
+            if (detail::plan_fault(each, which, now.call, rank(), now.target, one)) {
+                const view<T> saved(reinterpret_cast<T*>(memory_->tails.data() + tail), one.elements);
+                device::template copy<T>(
+                    now.stream, view<const T>(now.receive).part(one.first, one.elements), saved, now.where);
+            }
+            tail += detail::fault_needs::tail_room(each);
+        }
+    }
+
+    /// Keeps the data of this call where a later one will be made stale by it.
+    template <element T>
+    void keep(fault_phase side, running<T>& now, view<const T> data)
+    {
+        bool is_needed = false;
+        std::uint64_t key = 0;
+        for (std::uint32_t which = 0; which < faults_.size() && !is_needed; ++which) {
+            const fault& each = faults_[which];
+            is_needed = each.kind == fault_kind::stale
+                && (each.phase == fault_phase::after) == (side == fault_phase::after)
+                && detail::strikes(each, which, now.call + each.lag, rank(), size(), key);
+        }
+        if (!is_needed || data.empty()) return;
+        auto& kept = side == fault_phase::after ? memory_->received : memory_->sent;
+        require_room(data.size_bytes(), now);
+        device::template copy<T>(
+            now.stream, data, view<T>(reinterpret_cast<T*>(kept.data(now.call)), data.count()), now.where);
+        kept.of(now.call) = {now.call, data.size_bytes()};
+    }
+
+    template <element T>
+    void replace(const injection& one, running<T>& now, T* at, const T* by)
+    {
+        note(one, now, at, by);
+        device::for_each(now.stream, one.elements, detail::replace_elements<T>{at, by, one.stride});
+    }
+
+    template <element T>
+    void note(const injection& one, [[maybe_unused]] const running<T>& now, T* at, const T* by)
+    {
+        const view<T> hit(at, (one.elements - 1) * one.stride + 1);
+        const view<const T> read(by == nullptr ? at : by, hit.count());
+        if constexpr (order_hooks::active) order_hooks::access(now.stream, "fault", read, hit, now.where);
+        ++injections_;
+        if (log_.size() < max_injections_) log_.push_back(one);
+    }
+
+    template <element T, class Buffer>
+    unsigned char* room(const Buffer& in, const running<T>& now) const
+    {
+        require_room(now.sent.size_bytes(), now);
+        return in.data();
+    }
+    template <element T>
+    void require_room(std::uint64_t bytes, const running<T>& now) const
+    {
+        if (bytes <= max_bytes_) return;
+        fail(status::invalid_argument, now.target.where,
+            "a fault needs a copy of " + std::to_string(bytes) + " bytes, above max_bytes, "
+                + std::to_string(max_bytes_),
+            now.stream, now.where);
+    }
+    [[noreturn]] void fail(
+        status code, collective call, const std::string& message, stream_ref stream, call_site where) const
+    {
+        const error why(code, message,
+            {.call = name_of(call), .rank = rank(), .size = size(), .communicator = {}, .where = where});
+        // Peers may wait.
+        if constexpr (requires { comm_.refuse(why, call, stream); }) comm_.refuse(why, call, stream);
+        throw why;
+    }
+    static const char* name_of(collective call) noexcept { return collprobe::name(call); }
+
+    std::vector<fault> faults_;
+    std::uint64_t max_bytes_;
+    std::uint64_t max_injections_;
+    unsigned counted_ = 0;
+    std::uint64_t calls_ = 0;
+    std::uint64_t injections_ = 0;
+    std::vector<injection> log_;
+    detail::fault_memory<device>* memory_ = nullptr;
+};
+
+} // namespace collprobe

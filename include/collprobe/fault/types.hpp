@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/record.hpp>
+
+/// Faults as data: what shall go wrong, when and where. `faulty` (fault/faulty.hpp) makes them happen.
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// What a fault does to the elements that it hits. In brackets how many it hits if `fault::elements` does not say.
+enum class fault_kind : std::uint8_t {
+    bit_flips, ///< inverts bits, the same ones in each element [1]
+    gaussian, ///< adds to each element a draw from N(0, magnitude), rounded once to the type [all]
+    scale, ///< multiplies by `magnitude`, rounded once; integers truncate and saturate [all]
+    zero_slice, ///< sets to zero [64]
+    untouched_tail, ///< the last elements of the result stay what was in `receive` before the call [8]
+    stale, ///< has the data of `lag` calls before [all]
+    swap, ///< exchanges neighbours: an even number of elements, the first with the second and so on [2]
+    duplicate_shard, ///< sends another rank's data; of a result, has one rank's part twice [all]
+    nan, ///< sets to a quiet NaN [1]
+    infinity, ///< sets to infinity, of a random sign [1]
+};
+
+constexpr const char* name(fault_kind kind) noexcept
+{
+    switch (kind) {
+    case fault_kind::bit_flips: return "bit_flips";
+    case fault_kind::gaussian: return "gaussian";
+    case fault_kind::scale: return "scale";
+    case fault_kind::zero_slice: return "zero_slice";
+    case fault_kind::untouched_tail: return "untouched_tail";
+    case fault_kind::stale: return "stale";
+    case fault_kind::swap: return "swap";
+    case fault_kind::duplicate_shard: return "duplicate_shard";
+    case fault_kind::nan: return "nan";
+    case fault_kind::infinity: return "infinity";
+    }
+    return "unknown";
+}
+
+/// Which data a fault hits.
+enum class fault_phase : std::uint8_t {
+    before, ///< the rank's send buffer itself, as memory that goes bad
+    during, ///< what travels: a copy. The send buffer stays, unless the result is put there
+    after, ///< what the rank received
+};
+
+constexpr const char* name(fault_phase phase) noexcept
+{
+    switch (phase) {
+    case fault_phase::before: return "before";
+    case fault_phase::during: return "during";
+    case fault_phase::after: return "after";
+    }
+    return "unknown";
+}
+
+inline constexpr int every_rank = -1; ///< each rank by itself, with draws of its own
+inline constexpr int random_rank = -2; ///< one rank, drawn anew for each call
+inline constexpr std::uint64_t every_call = ~std::uint64_t{0};
+inline constexpr std::uint64_t random_place = ~std::uint64_t{0};
+
+/// One fault. It strikes in the calls that `call` and `period` choose, in each with `probability`, and hits the
+/// elements first, first + stride, ... of what `phase` says. All draws are functions of `seed`, the fault's place in
+/// the list, the call, the rank and the element: nothing is remembered.
+///
+///     {.kind = fault_kind::bit_flips, .rank = 2, .call = 7}                    // one bit, once
+///     {.kind = fault_kind::bit_flips, .elements = 32, .stride = 8, .alignment = 32, .bits = 3}   // a warp's stores
+///     {.kind = fault_kind::gaussian, .magnitude = 1e-2}                        // see paft_noise
+///
+/// Elements that do not fit behind `first` are left out; where none is left, the fault does not happen. So it is
+/// with `nan`, `infinity` and `gaussian` in integers, `stale` before call `lag`, and where there is no other rank to
+/// duplicate. Elements swapped, made stale, zeroed ... may be equal bits to begin with: then nothing differs. Where
+/// several ranks send another's data, they do so in ascending order, each what its source would then send.
+struct fault {
+    fault_kind kind = fault_kind::bit_flips;
+    fault_phase phase = fault_phase::after;
+    int rank = every_rank;
+    std::uint64_t call = every_call; ///< the first that it may strike, counted from 0; `every_call`: all
+    std::uint64_t period = 0; ///< and then every `period` calls; 0: no other
+    double probability = 1; ///< of striking in such a call
+    std::uint64_t first = random_place;
+    std::uint64_t elements = 0; ///< 0: as many as the kind says
+    std::uint64_t stride = 1; ///< from one element hit to the next
+    std::uint64_t alignment = 1; ///< a random place is a multiple of it
+    int bits = 1; ///< of `bit_flips`: how many, if `mask` does not say which
+    std::uint64_t mask = 0; ///< of `bit_flips`: which; 0: drawn
+    double magnitude = 0; ///< `gaussian`: the variance sigma^2; `scale`: the factor
+    int source = -1; ///< `duplicate_shard`: the rank (after: the part) whose data is doubled; -1: the next one
+    std::uint64_t lag = 1; ///< `stale`: how many calls ago; with b calls a step, b is the step before
+    std::uint64_t seed = 1;
+};
+
+/// A collective as one rank sees it, which decides with the draws where a fault lands.
+struct fault_target {
+    collective where = collective::all_reduce;
+    element_type type = element_type::float32;
+    std::uint64_t send = 0; ///< elements that this rank sends; 0 on a rank that is not the root of a broadcast
+    std::uint64_t receive = 0;
+    int size = 1; ///< ranks
+};
+
+/// A fault that happened: it hit `elements` elements at `first`, `first + stride`, ...
+struct injection {
+    std::uint64_t call = 0;
+    int rank = 0;
+    fault_kind kind = fault_kind::bit_flips;
+    std::uint64_t first = 0;
+    std::uint64_t elements = 0;
+    std::uint64_t stride = 1;
+    std::uint64_t mask = 0; ///< of `bit_flips`
+    fault_phase phase = fault_phase::after;
+    collective where = collective::all_reduce;
+    int source = -1; ///< of `duplicate_shard`
+    std::uint32_t fault = 0; ///< index in the list of faults
+    std::uint64_t key = 0; ///< of the draws for the elements
+
+    friend bool operator==(const injection&, const injection&) = default;
+};
+
+} // namespace collprobe

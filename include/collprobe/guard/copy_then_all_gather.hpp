@@ -1,0 +1,228 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/device/last_use.hpp>
+#include <collprobe/guard/detail/access_history.hpp>
+#include <collprobe/guard/detail/gather_plan.hpp>
+#include <collprobe/guard/gather_options.hpp>
+#include <collprobe/guard/guarded.hpp>
+#include <collprobe/guard/stream_list.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+namespace detail {
+
+template <class StreamRef>
+bool is_new_stream(const stream_list<StreamRef>& list, const StreamRef* which, StreamRef on)
+{
+    if (*which == on) return false;
+    for (const StreamRef* earlier = list.begin(); earlier != which; ++earlier) {
+        if (*earlier == *which) return false;
+    }
+    return true;
+}
+
+template <class Event, class StreamRef>
+void record_at(Event& event, StreamRef on, call_site where)
+{
+    if constexpr (requires { event.record(on, where); }) event.record(on, where);
+    else event.record(on);
+}
+
+/// Puts `on` behind the work that the producers have now: one record and one wait for each other stream.
+/// In a capture all of them must be in the same one; `on` joins it.
+template <communicator Comm>
+void await_producers(
+    const Comm& comm, stream_ref_of<Comm> on, const stream_list<stream_ref_of<Comm>>& producers, call_site where)
+{
+    using stream_ref = stream_ref_of<Comm>;
+    if constexpr (can_capture<stream_ref>) {
+        unsigned long long capture = on.capture_number(where);
+        bool outside = false;
+        for (const stream_ref& producer : producers) {
+            const unsigned long long own = producer == on ? capture : producer.capture_number(where);
+            if (capture == 0) capture = own;
+            outside = outside || (own != capture);
+        }
+        // A producer before the first that captures was compared with 0.
+        if (capture != 0) {
+            for (const stream_ref& producer : producers) {
+                outside = outside || (!(producer == on) && producer.capture_number(where) != capture);
+            }
+        }
+        if (outside) {
+            throw error(status::invalid_argument,
+                "half of it would be captured: the stream of the all-gather or a producer is capturing, and another "
+                "producer is not in that capture",
+                {.call = "copy_then_all_gather", .rank = comm.rank(), .size = comm.size(), .communicator = {},
+                    .where = where});
+        }
+    }
+    for (const stream_ref* producer = producers.begin(); producer != producers.end(); ++producer) {
+        if (!is_new_stream(producers, producer, on)) continue;
+        typename Comm::device::event ready;
+        record_at(ready, *producer, where);
+        on.wait(ready, where);
+    }
+}
+
+/// `plan_of(i)` is the plan of tensor i below `count`.
+template <communicator Comm, class PlanOf>
+gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, const PlanOf& plan_of,
+    stream_ref_of<Comm> on, const stream_list<stream_ref_of<Comm>>& producers,
+    const stream_list<stream_ref_of<Comm>>& consumers, call_site where)
+{
+    using stream_ref = stream_ref_of<Comm>;
+    if constexpr (requires { comm.collectives_enqueue_at_once(); }) {
+        if (!comm.collectives_enqueue_at_once()) {
+            throw error(status::unsupported,
+                "the communicator is inside a group (nccl::group or ncclGroupStart), where an all-gather is not enqueued "
+                "until it ends: end the group first, or give all tensors to one call",
+                {.call = "copy_then_all_gather", .rank = comm.rank(), .size = comm.size(), .communicator = {},
+                    .where = where});
+        }
+    }
+    bool marks = consumers.empty();
+    gather_rung rung = gather_rung::automatic;
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto plan = plan_of(i);
+        marks = marks || plan.has_history();
+        rung = plan.rung();
+    }
+    for (const stream_ref& consumer : consumers) marks = marks || !(consumer == on);
+
+    const auto scope = enter_device(comm);
+    try {
+        await_producers(comm, on, producers, where);
+        for (std::size_t i = 0; i < count; ++i) plan_of(i).order(on);
+    } catch (const error& why) {
+        if constexpr (requires { comm.refuse(why, collective::all_gather, on); }) {
+            comm.refuse(why, collective::all_gather, on);
+        }
+        throw;
+    }
+
+    typename Comm::device::event done;
+    const auto enqueue = [&] {
+        for (std::size_t i = 0; i < count; ++i) plan_of(i).prepare(on);
+        if constexpr (requires { comm.group_scope(where); }) {
+            if (count > 1) {
+                auto group = comm.group_scope(where);
+                for (std::size_t i = 0; i < count; ++i) plan_of(i).gather(comm, on);
+                group.end(where);
+                return;
+            }
+        }
+        for (std::size_t i = 0; i < count; ++i) plan_of(i).gather(comm, on);
+    };
+    const auto note = [&] {
+        for (std::size_t i = 0; i < count; ++i) plan_of(i).note(on, done);
+    };
+    if (!marks) {
+        enqueue();
+        return {on, std::move(done), rung};
+    }
+    try {
+        enqueue_marked(done, on, enqueue);
+    } catch (...) {
+        if (done.recorded()) note();
+        for (std::size_t i = 0; i < count; ++i) plan_of(i).invalidate();
+        throw;
+    }
+    note();
+    for (std::size_t i = 0; i < count; ++i) plan_of(i).pass_generation();
+    for (const stream_ref* consumer = consumers.begin(); consumer != consumers.end(); ++consumer) {
+        if (is_new_stream(consumers, consumer, on)) consumer->wait(done, where);
+    }
+    return {on, std::move(done), rung};
+}
+
+} // namespace detail
+
+/// Brings this rank's shard into an all-gather and runs it, ordered by events alone: it reads what the producers
+/// have enqueued before the call, and what the consumers enqueue after it reads the result.
+///
+///     copy_then_all_gather(shard, parameters, comm, communication, {compute}, {compute});
+///
+/// `source` and `destination` are views, containers or `guarded` buffers; slot r of every rank's destination
+/// becomes rank r's source. Work that is on streams not named here is waited for if the buffers are `guarded`: so
+/// is a gather that still reads the shard, and a reader of the last result.
+///
+/// Shapes: `destination.count()` is a multiple of `size()`, equal on all ranks; a slot has `destination.count() /
+/// size()` elements. `source.count()` may be less, down to 0, and need not be equal: the rest of the slot becomes
+/// zero (short last shards). The source begins at its slot, or shares no byte with the destination.
+/// The way it takes: `gather_rung`. Elements of another floating-point type are rounded once, to nearest even.
+///
+/// Streams: copy and all-gather are enqueued on `on`. One record and one wait for each distinct producer and one
+/// record for all consumers, nothing for a stream that is `on`; the host never waits. `{}` for producers or
+/// consumers: the caller has ordered them, or will use the handle. A consumer that reads the *source's* memory for its
+/// next write (a producer that goes on) belongs to the consumers too, unless the source is `guarded`.
+/// In a capture everything becomes part of it; a producer outside it is refused, and the capture stays valid.
+/// Threads: one at a time for a communicator and for a `guarded` buffer.
+///
+/// \throws error `invalid_argument` naming the argument: shapes, overlaps (with both ranges), a stale generation, a
+///   rung that the arguments do not allow; `unsupported` inside a group; the communicator's errors. Nothing is
+///   enqueued then but waits, and peers hear of it where the communicator can tell them.
+/// Cost: beside the all-gather: 2 events for a producer and a consumer; `copy` and `convert` read and write the shard
+/// once more (2 S bytes of memory against (n - 1) S on the wire).
+template <class Source, class Destination, communicator Comm>
+    requires has_all_gather<Comm, element_of<Destination>>
+gather_handle<typename Comm::device> copy_then_all_gather(Source&& source, Destination&& destination, Comm& comm,
+    stream_ref_of<Comm> on, stream_list<stream_ref_of<Comm>> producers, stream_list<stream_ref_of<Comm>> consumers,
+    const gather_options<typename Comm::device, element_of<Destination>>& options = {},
+    call_site where = call_site::current())
+{
+    using device = typename Comm::device;
+    using from = element_of<Source>;
+    using to = element_of<Destination>;
+    const gather_item<device, to, from> what{
+        gather_buffer<device, const from>(source), gather_buffer<device, to>(destination), options};
+    const detail::gather_plan<Comm, to, from> plan(comm, what, on, where);
+    return detail::run_gathers(comm, 1, [at = &plan](std::size_t) -> const auto& { return *at; }, on, producers, consumers, where);
+}
+
+/// The same for many tensors at once: all copies first, then all all-gathers, in one group where the communicator
+/// has groups (NCCL: one launch). What one of them writes no other may touch: refused, for in a group a shard that is
+/// used twice would be overwritten before it is sent, in order on the same stream.
+/// `items`: an array or a container of `gather_item`. Host cost beside the collectives': a comparison for each two.
+template <class Items, communicator Comm>
+    requires requires(const Items& items) { typename std::remove_cvref_t<decltype(*std::data(items))>::is_gather_item; }
+gather_handle<typename Comm::device> copy_then_all_gather(const Items& items, Comm& comm, stream_ref_of<Comm> on,
+    stream_list<stream_ref_of<Comm>> producers, stream_list<stream_ref_of<Comm>> consumers,
+    call_site where = call_site::current())
+{
+    using item = std::remove_cvref_t<decltype(*std::data(items))>;
+    using plan = detail::gather_plan<Comm, typename item::element_type, typename item::source_type>;
+    const item* const first = std::data(items);
+    const std::size_t count = std::size(items);
+    const auto plan_of = [&](std::size_t i) { return plan(comm, first[i], on, where); };
+    for (std::size_t i = 0; i < count; ++i) {
+        const plan one = plan_of(i);
+        for (std::size_t j = 0; j < i; ++j) {
+            if (one.independent_of(plan_of(j))) continue;
+            const error why(status::invalid_argument,
+                "tensors " + std::to_string(j) + " and " + std::to_string(i)
+                    + " use the same memory, and one of them writes it",
+                {.call = "copy_then_all_gather", .rank = comm.rank(), .size = comm.size(), .communicator = {},
+                    .where = where});
+            if constexpr (requires { comm.refuse(why, collective::all_gather, on); }) {
+                comm.refuse(why, collective::all_gather, on);
+            }
+            throw why;
+        }
+    }
+    return detail::run_gathers(comm, count, plan_of, on, producers, consumers, where);
+}
+
+} // namespace collprobe

@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <collprobe/comm/nccl/communicator.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/device/cuda/device.hpp>
+#include <collprobe/guard/copy_then_all_gather.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// `copy_then_all_gather` for a trainer's own handles: `count` elements from `source` become this rank's slot of
+/// `destination`, which has `slot_count` elements for each rank; `slot_count` is equal on all ranks, `count` at most as
+/// large.
+///
+///     copy_then_all_gather(shard, count, parameters, slot_count, comm, comm_stream, {compute}, {compute});
+///
+/// Everything else as for views. It makes an `nccl::communicator_ref` for the call; who has one gives that, and saves
+/// about a microsecond on the host. Element types that are no `collprobe::element` (`__half`) are cast: `half` has
+/// the layout of `__half`, `bfloat16` that of `__nv_bfloat16`.
+template <element Source, element T>
+gather_handle<cuda::device> copy_then_all_gather(const Source* source, std::uint64_t count, T* destination,
+    std::uint64_t slot_count, ncclComm_t comm, cudaStream_t on, stream_list<cuda::stream_ref> producers,
+    stream_list<cuda::stream_ref> consumers, const gather_options<cuda::device, T>& options = {},
+    call_site where = call_site::current())
+{
+    nccl::communicator_ref ranks(comm, {}, where);
+    const auto size = static_cast<std::uint64_t>(ranks.size());
+    if (slot_count > UINT64_MAX / sizeof(T) / size) {
+        throw error(status::invalid_argument, "slot_count is impossibly large",
+            {.call = "copy_then_all_gather", .rank = ranks.rank(), .size = ranks.size(), .communicator = {},
+                .where = where});
+    }
+    return copy_then_all_gather(view<const Source>(source, count), view<T>(destination, slot_count * size), ranks,
+        cuda::stream_ref(on), producers, consumers, options, where);
+}
+
+} // namespace collprobe

@@ -1,0 +1,107 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/last_use.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// One collective call after another, from host memory to host memory on any device; the host waits for each.
+template <element T, communicator Comm>
+class blocking_calls {
+    using device = typename Comm::device;
+    using stream_ref = stream_ref_of<Comm>;
+
+public:
+    blocking_calls(Comm& comm, stream_ref on, std::uint64_t send, std::uint64_t receive, call_site where)
+        : comm_(comm), on_(on), where_(where), memory_(new memory(send, receive))
+    {
+    }
+    blocking_calls(const blocking_calls&) = delete;
+    blocking_calls& operator=(const blocking_calls&) = delete;
+    /// Where a call has failed, its work may still use the memory: if that does not end, the memory is leaked.
+    ~blocking_calls()
+    {
+        if (settle(memory_->done, deadline::in_ms(timeout_of(comm_)))) delete memory_;
+        else give_up(memory_);
+    }
+
+    /// What goes out with the next call, and what came back with the last one: host memory.
+    T* send() const noexcept { return memory_->host_send.data(); }
+    const T* received() const noexcept { return memory_->host_received.data(); }
+
+    /// The sum of the first `count` elements of every rank's `send()`.
+    void all_reduce(std::uint64_t count)
+    {
+        copied(count, count, [&] { enqueue_all_reduce(count); });
+    }
+    /// The same on whatever is on the device; the host's memory stays. Returns the nanoseconds that it took.
+    std::int64_t timed_all_reduce(std::uint64_t count)
+    {
+        const std::int64_t begin = deadline::now_ns();
+        enqueue_marked(memory_->done, on_, [&] { enqueue_all_reduce(count); });
+        wait();
+        return deadline::now_ns() - begin;
+    }
+    /// The first `count` elements of every rank's `send()`, one rank after the other.
+    void all_gather(std::uint64_t count)
+    {
+        const std::uint64_t all = count * static_cast<std::uint64_t>(comm_.size());
+        copied(count, all, [&] {
+            comm_.all_gather(
+                view<const T>(memory_->send.data(), count), view<T>(memory_->received.data(), all), on_, where_);
+        });
+    }
+
+private:
+    struct memory {
+        memory(std::uint64_t to_send, std::uint64_t to_receive)
+            : host_send(to_send), host_received(to_receive), send(to_send), received(to_receive)
+        {
+        }
+        typename device::template host_buffer<T> host_send;
+        typename device::template host_buffer<T> host_received;
+        typename device::template buffer<T> send;
+        typename device::template buffer<T> received;
+        typename device::event done;
+        memory* given_up_before = nullptr;
+    };
+
+    template <class Call>
+    void copied(std::uint64_t out, std::uint64_t back, Call call)
+    {
+        enqueue_marked(memory_->done, on_, [&] {
+            device::copy(
+                on_, view<const T>(memory_->host_send.data(), out), view<T>(memory_->send.data(), out), where_);
+            call();
+            device::copy(on_, view<const T>(memory_->received.data(), back),
+                view<T>(memory_->host_received.data(), back), where_);
+        });
+        wait();
+    }
+    void enqueue_all_reduce(std::uint64_t count)
+    {
+        comm_.all_reduce(view<const T>(memory_->send.data(), count), view<T>(memory_->received.data(), count),
+            reduction::sum, on_, where_);
+    }
+    /// With the communicator's deadline, if it has one.
+    void wait()
+    {
+        if constexpr (requires { comm_.synchronize(on_, where_); }) comm_.synchronize(on_, where_);
+        else on_.synchronize(where_);
+    }
+
+    Comm& comm_;
+    stream_ref on_;
+    call_site where_;
+    memory* memory_;
+};
+
+} // namespace collprobe::detail

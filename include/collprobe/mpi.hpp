@@ -1,0 +1,10 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// MPI's communicators: ranks as CPU processes.
+
+#include <collprobe/comm/mpi/bootstrap.hpp>
+#include <collprobe/comm/mpi/communicator.hpp>
+#include <collprobe/comm/mpi/environment.hpp>
+#include <collprobe/comm/mpi/options.hpp>

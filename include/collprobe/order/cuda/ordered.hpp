@@ -1,0 +1,202 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+#include <cuda_runtime_api.h>
+
+#include <collprobe/device/cuda/stream.hpp>
+#include <collprobe/order/stream_order.hpp>
+
+/// CUDA's own calls on raw handles, for programs that let the checker of stream order see them: each makes the call
+/// of its name, with the same arguments, and tells the checker that is installed. With COLLPROBE_STREAM_ORDER=0 it is
+/// that call and nothing else.
+///
+///     ordered::memcpy_async(shard, master, bytes, cudaMemcpyDeviceToDevice, copies);
+///     adam<<<grid, block, 0, compute>>>(weights, gradient);
+///     ordered::touch(compute, {{gradient, bytes}}, {{weights, bytes}}, "adam");
+///
+/// Returns what CUDA returns; throws what `stream_order::options::on_hazard` throws, and `error` where a stream
+/// handle is none. Thread-safe as CUDA's call. Cost where it is on: some hundred nanoseconds, mostly for asking CUDA
+/// which stream the handle is.
+namespace collprobe::inline COLLPROBE_ABI::ordered {
+
+using ranges = std::initializer_list<memory_range>;
+
+namespace detail {
+
+template <class Tell>
+void tell(const Tell& tell_it)
+{
+    stream_order::tell_installed(tell_it);
+}
+inline order_stream stream_of([[maybe_unused]] cudaStream_t handle)
+{
+#if COLLPROBE_STREAM_ORDER
+    return order_hooks::stream_of(cuda::stream_ref(handle));
+#else
+    return {};
+#endif
+}
+/// After a call that worked.
+template <class Tell>
+cudaError_t told(cudaError_t code, const Tell& tell_it)
+{
+    if (code == cudaSuccess) tell(tell_it);
+    return code;
+}
+
+} // namespace detail
+
+/// A kernel, or whatever else runs on the stream and is no call of this file: say it before the launch.
+inline void touch(cudaStream_t stream, ranges reads, ranges writes, const char* what = "kernel",
+    call_site where = call_site::current())
+{
+    detail::tell([&](stream_order& to) { to.launch(detail::stream_of(stream), reads, writes, what, where); });
+}
+/// An access by the calling thread.
+inline void touch_host(memory_range bytes, memory_access mode, call_site where = call_site::current())
+{
+    detail::tell([&](stream_order& to) { to.touch_host(bytes, mode, "host access", where); });
+}
+
+// --- Copies ---
+
+inline cudaError_t memcpy_async(void* to_memory, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+    cudaStream_t stream, call_site where = call_site::current())
+{
+    detail::tell([&](stream_order& to) {
+        to.launch(detail::stream_of(stream), {{from, bytes}}, {{to_memory, bytes}}, "memcpy", where);
+    });
+    return cudaMemcpyAsync(to_memory, from, bytes, kind, stream);
+}
+inline cudaError_t memset_async(void* memory, int value, std::size_t bytes, cudaStream_t stream,
+    call_site where = call_site::current())
+{
+    detail::tell([&](stream_order& to) {
+        to.launch(detail::stream_of(stream), {}, {{memory, bytes}}, "memset", where);
+    });
+    return cudaMemsetAsync(memory, value, bytes, stream);
+}
+
+// --- Events and synchronisation ---
+
+inline cudaError_t event_record(cudaEvent_t event, cudaStream_t stream)
+{
+    return detail::told(cudaEventRecord(event, stream),
+        [&](stream_order& to) { to.record(order_object(event), detail::stream_of(stream)); });
+}
+inline cudaError_t stream_wait_event(
+    cudaStream_t stream, cudaEvent_t event, unsigned int flags = 0, call_site where = call_site::current())
+{
+    return detail::told(cudaStreamWaitEvent(stream, event, flags),
+        [&](stream_order& to) { to.wait(detail::stream_of(stream), order_object(event), where); });
+}
+inline cudaError_t event_query(cudaEvent_t event)
+{
+    return detail::told(cudaEventQuery(event), [&](stream_order& to) { to.reached(order_object(event)); });
+}
+inline cudaError_t event_synchronize(cudaEvent_t event)
+{
+    return detail::told(cudaEventSynchronize(event), [&](stream_order& to) { to.reached(order_object(event)); });
+}
+inline cudaError_t event_destroy(cudaEvent_t event)
+{
+    return detail::told(cudaEventDestroy(event), [&](stream_order& to) { to.event_ended(order_object(event)); });
+}
+inline cudaError_t stream_query(cudaStream_t stream)
+{
+    order_point before;
+    detail::tell([&](stream_order& to) { to.record(before, detail::stream_of(stream)); });
+    return detail::told(cudaStreamQuery(stream), [&](stream_order& to) { to.reached(before); });
+}
+inline cudaError_t stream_synchronize(cudaStream_t stream)
+{
+    order_point before;
+    detail::tell([&](stream_order& to) { to.record(before, detail::stream_of(stream)); });
+    return detail::told(cudaStreamSynchronize(stream), [&](stream_order& to) { to.reached(before); });
+}
+inline cudaError_t stream_destroy(cudaStream_t stream)
+{
+    order_stream ended;
+    detail::tell([&](stream_order&) { ended = detail::stream_of(stream); });
+    return detail::told(cudaStreamDestroy(stream), [&](stream_order& to) { to.stream_ended(ended); });
+}
+/// The current device.
+inline cudaError_t device_synchronize()
+{
+    order_point before; // what other threads enqueue meanwhile may be waited for, or not
+    detail::tell([&](stream_order& to) {
+        to.record_space(before, 2 + static_cast<std::uint32_t>(cuda::detail::current_device()));
+    });
+    return detail::told(cudaDeviceSynchronize(), [&](stream_order& to) { to.reached(before); });
+}
+
+// --- Memory ---
+
+inline cudaError_t malloc(void** memory, std::size_t bytes)
+{
+    return detail::told(cudaMalloc(memory, bytes), [&](stream_order& to) { to.allocate({*memory, bytes}); });
+}
+/// The calling thread must know that all work with the bytes is done: that cudaFree may wait is not promised.
+inline cudaError_t free(void* memory, call_site where = call_site::current())
+{
+    detail::tell([&](stream_order& to) {
+        to.release({memory, to.allocated_bytes(memory)}, true, where);
+    });
+    return cudaFree(memory);
+}
+#if CUDART_VERSION >= 11020
+inline cudaError_t malloc_async(
+    void** memory, std::size_t bytes, cudaStream_t stream, call_site where = call_site::current())
+{
+    return detail::told(cudaMallocAsync(memory, bytes, stream),
+        [&](stream_order& to) { to.allocate({*memory, bytes}, detail::stream_of(stream), where); });
+}
+inline cudaError_t free_async(void* memory, cudaStream_t stream, call_site where = call_site::current())
+{
+    detail::tell([&](stream_order& to) {
+        to.release({memory, to.allocated_bytes(memory)}, detail::stream_of(stream), where);
+    });
+    return cudaFreeAsync(memory, stream);
+}
+#endif
+
+// --- Captures and graphs ---
+
+inline cudaError_t stream_begin_capture(cudaStream_t stream, cudaStreamCaptureMode mode)
+{
+    return detail::told(cudaStreamBeginCapture(stream, mode),
+        [&](stream_order& to) { to.capture_begin(detail::stream_of(stream).capture); });
+}
+inline cudaError_t stream_end_capture(cudaStream_t stream, cudaGraph_t* graph)
+{
+    std::uint64_t capture = 0;
+    detail::tell([&](stream_order&) { capture = detail::stream_of(stream).capture; });
+    const cudaError_t code = cudaStreamEndCapture(stream, graph);
+    detail::tell([&](stream_order& to) {
+        to.capture_end(capture);
+        if (code == cudaSuccess) to.set_capture_of(order_object(*graph), capture);
+    });
+    return code;
+}
+inline cudaError_t graph_instantiate(cudaGraphExec_t* runnable, cudaGraph_t graph, unsigned long long flags = 0)
+{
+    return detail::told(cudaGraphInstantiateWithFlags(runnable, graph, flags), [&](stream_order& to) {
+        to.set_capture_of(order_object(*runnable), to.capture_of(order_object(graph)));
+        to.event_ended(order_object(*runnable)); // of a graph that had the handle before
+    });
+}
+inline cudaError_t graph_launch(
+    cudaGraphExec_t runnable, cudaStream_t stream, call_site where = call_site::current())
+{
+    detail::tell([&](stream_order& to) {
+        to.launch_graph(order_object(runnable), detail::stream_of(stream), where);
+    });
+    return cudaGraphLaunch(runnable, stream);
+}
+
+} // namespace collprobe::ordered

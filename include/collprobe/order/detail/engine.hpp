@@ -1,0 +1,528 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <collprobe/order/detail/domain.hpp>
+#include <collprobe/order/detail/explain.hpp>
+#include <collprobe/order/detail/reports.hpp>
+#include <collprobe/order/detail/table.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// A list of byte ranges that is borrowed for a call.
+struct memory_ranges {
+    const memory_range* first = nullptr;
+    std::size_t count = 0;
+    const memory_range* begin() const noexcept { return first; }
+    const memory_range* end() const noexcept { return first + count; }
+};
+
+/// The rules of `stream_order`, for one thread at a time: see there for what each call means.
+class order_engine {
+public:
+    order_engine(std::uint64_t serial, std::size_t most_reports, std::size_t most_released, bool redundant_waits)
+        : serial_(serial), most_released_(most_released), redundant_waits_(redundant_waits), reports_(most_reports)
+    {
+    }
+    order_engine(const order_engine&) = delete;
+    order_engine& operator=(const order_engine&) = delete;
+    ~order_engine()
+    {
+        for (capture* const each : captures_) delete each;
+    }
+
+    order_reports& reports() noexcept { return reports_; }
+    const order_reports& reports() const noexcept { return reports_; }
+    /// Called with each new report.
+    std::vector<stream_hazard>* news = nullptr;
+
+    void name(const order_stream& stream, std::string text)
+    {
+        order_domain& in = domain_of(stream);
+        in.line(in.line_of(stream, {}, now_)).identities.back().name = std::move(text);
+    }
+
+    void launch(const order_stream& on, memory_ranges reads, memory_ranges writes, order_site what, std::uint64_t thread)
+    {
+        operate(on, nullptr, reads, writes, site(what), thread);
+    }
+    void touch_host(memory_range range, memory_access mode, order_site what, std::uint64_t thread)
+    {
+        const std::uint32_t own = host_line(thread);
+        const order_access access = step_host(own, what);
+        check(main_, access, main_.line(own).clock, range, mode, nullptr);
+    }
+    void collective(const order_stream& on, order_key communicator, memory_ranges reads, memory_ranges writes,
+        order_site what, std::uint64_t thread, bool deferrable)
+    {
+        group* const open = deferrable ? groups_.find({thread}) : nullptr;
+        if (open == nullptr || open->depth == 0) {
+            operate(on, &communicator, reads, writes, site(what), thread);
+            return;
+        }
+        if (open->used == open->members.size()) open->members.emplace_back();
+        member& added = open->members[open->used++];
+        added.on = on;
+        added.communicator = communicator;
+        added.site = site(what);
+        added.reads.assign(reads.begin(), reads.end());
+        added.writes.assign(writes.begin(), writes.end());
+        added.versions.clear();
+        for (const memory_range range : reads) remember(domain_of(on), range, added.versions);
+    }
+    void group_begin(std::uint64_t thread) { ++groups_[{thread}].depth; }
+    void group_end(bool enqueued, std::uint64_t thread)
+    {
+        group* const open = groups_.find({thread});
+        if (open == nullptr || open->depth == 0 || --open->depth > 0) return;
+        const std::size_t used = std::exchange(open->used, 0);
+        if (!enqueued) return;
+        for (std::size_t at = 0; at < used; ++at) compare_versions(open->members[at]);
+        for (std::size_t at = 0; at < used; ++at) {
+            // Those of one capture, or of none, are one operation.
+            bool first = true;
+            for (std::size_t before = 0; before < at; ++before) {
+                first = first && open->members[before].on.capture != open->members[at].on.capture;
+            }
+            if (first) operate_together(*open, used, open->members[at].on.capture, thread);
+        }
+    }
+
+    /// What is known in the stream at this moment, and to the host thread that enqueues the record.
+    void record(order_point& point, const order_stream& on, std::uint64_t thread)
+    {
+        enter(domain_of(on), on, thread);
+        record(point, on);
+    }
+    void record(order_point& point, const order_stream& on)
+    {
+        order_domain& in = domain_of(on);
+        const std::uint32_t own = enter(in, on);
+        point.record(serial_, on.capture, in.line(own).clock);
+    }
+    void record_host(order_point& point, std::uint64_t thread)
+    {
+        point.record(serial_, 0, main_.line(host_line(thread)).clock);
+    }
+    void wait(const order_stream& on, const order_point& point, order_site what, std::uint64_t thread)
+    {
+        if (!point.is_of(serial_) || point.capture() != on.capture) return;
+        order_domain& in = domain_of(on);
+        const std::uint32_t own = enter(in, on, thread);
+        order_clock& clock = in.line(own).clock;
+        if (redundant_waits_ && clock.covers(point.clock())) {
+            const order_access access{++now_, own, site(what)};
+            add(hazard_kind::redundant_wait, {}, access, {&in, {}, memory_access::read, {}});
+        }
+        clock.join(point.clock());
+    }
+    /// The same, where nobody has asked for it.
+    void follow(const order_stream& on, const order_point& point)
+    {
+        if (!point.is_of(serial_) || point.capture() != on.capture) return;
+        order_domain& in = domain_of(on);
+        in.line(enter(in, on)).clock.join(point.clock());
+    }
+    void wait_unrecorded(const order_stream& on, order_site what)
+    {
+        order_domain& in = domain_of(on);
+        const order_access access{++now_, enter(in, on), site(what)};
+        add(hazard_kind::unrecorded_event, {}, access, {&in, {}, memory_access::read, {}});
+    }
+    /// The host thread has seen that a point is reached.
+    void reached(const order_point& point, std::uint64_t thread)
+    {
+        if (point.is_of(serial_) && point.capture() == 0) learn(thread, point.clock());
+    }
+    /// What is known in all streams of a space.
+    void record_space(order_point& point, std::uint32_t space)
+    {
+        order_clock all;
+        for (std::uint32_t at = 0; at < main_.lines(); ++at) {
+            const order_line::identity& who = main_.line(at).identities.back();
+            if (!who.host && who.stream.space == space) all.join(main_.line(at).clock);
+        }
+        point.record(serial_, 0, all);
+    }
+    void stream_ended(const order_stream& stream) { main_.end(stream); }
+
+    order_point& event(order_key key) { return events_[key]; }
+    const order_point* find_event(order_key key) { return events_.find(key); }
+    void forget_event(order_key key) { events_.erase(key); }
+
+    void handoff_release(order_key tag, std::uint64_t thread)
+    {
+        handoffs_[tag].join(main_.line(host_line(thread)).clock);
+    }
+    void handoff_acquire(order_key tag, std::uint64_t thread)
+    {
+        if (const order_clock* const found = handoffs_.find(tag)) learn(thread, *found);
+    }
+    /// A thread that begins behind `parent`; one that ends says what it knew.
+    void thread_began(const order_point& parent, std::uint64_t thread)
+    {
+        if (!parent.is_of(serial_)) return;
+        (void)main_.host_line(thread, parent.clock(), now_);
+        learn(thread, parent.clock());
+    }
+    void thread_ended(order_point& last, std::uint64_t thread)
+    {
+        record_host(last, thread);
+        main_.end_host(thread);
+    }
+
+    void allocate(memory_range range)
+    {
+        main_.shadow.forget(range);
+        if (range.bytes != 0) sizes_[{range.first}] = range.bytes;
+    }
+    std::uint64_t allocated_bytes(const void* memory) const
+    {
+        const std::uint64_t* const found = sizes_.find(key_of(memory));
+        return found == nullptr ? 0 : *found;
+    }
+    void allocate_on(const order_stream& on, memory_range range, order_site what, std::uint64_t thread)
+    {
+        domain_of(on).shadow.forget(range);
+        if (range.bytes != 0) sizes_[{range.first}] = range.bytes;
+        operate(on, nullptr, {}, {&range, 1}, site(what), thread);
+    }
+    void release(memory_range range, bool stays_unused, order_site what, std::uint64_t thread)
+    {
+        sizes_.erase({range.first});
+        const std::uint32_t own = host_line(thread);
+        const order_access access = step_host(own, what);
+        const hazard_kind kind = hazard_kind::released_in_use;
+        check(main_, access, main_.line(own).clock, range, memory_access::write, &kind);
+        if (stays_unused) mark_released(main_, range);
+        else main_.shadow.forget(range);
+    }
+    void release_on(const order_stream& on, memory_range range, order_site what, std::uint64_t thread)
+    {
+        sizes_.erase({range.first});
+        const hazard_kind kind = hazard_kind::released_in_use;
+        operate(on, nullptr, {}, {&range, 1}, site(what), thread, &kind);
+        mark_released(domain_of(on), range);
+    }
+
+    void tag(memory_range range, std::uint64_t generation)
+    {
+        main_.shadow.visit(range,
+            [&](std::uintptr_t, std::uintptr_t, order_segment& state) { state.generation = generation; });
+    }
+    void require_generation(memory_range range, std::uint64_t at_least, order_site what, std::uint64_t thread)
+    {
+        const order_access access{++now_, host_line(thread), site(what)};
+        main_.shadow.visit(range, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
+            if (state.generation >= at_least) return;
+            add(hazard_kind::stale_generation, state.write, access,
+                {&main_, &main_, memory_access::write, {reinterpret_cast<const void*>(first), end - first}});
+        });
+    }
+
+    void capture_begin(std::uint64_t number) { (void)domain_of({.capture = number}); }
+    void capture_end(std::uint64_t number)
+    {
+        capture* const ended = find_capture(number);
+        if (ended == nullptr || !ended->open) return;
+        ended->open = false;
+        --open_captures_;
+    }
+    void capture_forget(std::uint64_t number)
+    {
+        for (capture*& each : captures_) {
+            if (each->number != number) continue;
+            capture_end(number);
+            delete std::exchange(each, captures_.back());
+            captures_.pop_back();
+            return;
+        }
+    }
+    std::uint64_t& capture_of(order_key graph) { return graphs_[graph]; }
+    void launch_graph(std::uint64_t number, const order_stream& on, order_site what, std::uint64_t thread)
+    {
+        capture_end(number);
+        capture* const graph = find_capture(number);
+        if (graph == nullptr) return;
+        reads_.clear();
+        writes_.clear();
+        graph->domain.shadow.look({nullptr, UINTPTR_MAX},
+            [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
+                std::vector<memory_range>& list = state.write.epoch != 0 ? writes_ : reads_;
+                const memory_range run{reinterpret_cast<const void*>(first), end - first};
+                if (!list.empty() && list.back().end() == first) list.back().bytes += run.bytes;
+                else list.push_back(run);
+            });
+        operate(on, nullptr, {reads_.data(), reads_.size()}, {writes_.data(), writes_.size()}, site(what), thread);
+    }
+
+private:
+    struct capture {
+        std::uint64_t number;
+        std::uint64_t begun; ///< epoch
+        bool open;
+        order_domain domain;
+    };
+    struct version {
+        memory_range bytes;
+        std::uint64_t epoch;
+    };
+    struct member {
+        order_stream on;
+        order_key communicator;
+        std::uint32_t site = 0;
+        std::vector<memory_range> reads;
+        std::vector<memory_range> writes;
+        std::vector<version> versions;
+        order_access access;
+    };
+    struct group {
+        int depth = 0;
+        std::size_t used = 0;
+        std::vector<member> members; ///< kept for their memory
+    };
+    /// The earlier side of a report.
+    struct other_side {
+        order_domain* later_in;
+        order_domain* in;
+        memory_access mode;
+        memory_range bytes;
+        memory_access later_mode = memory_access::read;
+    };
+
+    std::uint32_t site(order_site what) { return reports_.site_number(what.operation, what.where); }
+    std::uint32_t host_line(std::uint64_t thread) { return main_.host_line(thread, {}, now_); }
+    order_access step_host(std::uint32_t own, order_site what)
+    {
+        order_line& line = main_.line(own);
+        const order_access access{++now_, own, site(what)};
+        line.clock.advance(own, access.epoch);
+        line.last = access.epoch;
+        ++line.version;
+        return access;
+    }
+    void learn(std::uint64_t thread, const order_clock& news_of)
+    {
+        order_line& line = main_.line(host_line(thread));
+        line.clock.join(news_of);
+        ++line.version;
+    }
+
+    capture* find_capture(std::uint64_t number) noexcept
+    {
+        for (capture* const each : captures_) {
+            if (each->number == number) return each;
+        }
+        return nullptr;
+    }
+    order_domain& domain_of(const order_stream& stream)
+    {
+        if (stream.capture == 0) return main_;
+        if (capture* const known = find_capture(stream.capture)) return known->domain;
+        captures_.push_back(new capture{stream.capture, now_, true, {}});
+        ++open_captures_;
+        return captures_.back()->domain;
+    }
+
+    std::uint32_t enter(order_domain& in, const order_stream& on)
+    {
+        const std::uint32_t own = in.line_of(on, {}, now_);
+        in.join_default_streams(own);
+        return own;
+    }
+    /// And behind what the host thread that enqueues knows: a capture runs later than all that.
+    std::uint32_t enter(order_domain& in, const order_stream& on, std::uint64_t thread)
+    {
+        if (&in != &main_) return enter(in, on);
+        const std::uint32_t host = host_line(thread);
+        const std::uint32_t own = in.line_of(on, in.line(host).clock, now_);
+        const order_line& from = in.line(host);
+        order_line& line = in.line(own);
+        if (line.joined_host != host || line.joined_version != from.version) {
+            line.clock.join(from.clock);
+            line.joined_host = host;
+            line.joined_version = from.version;
+        }
+        in.join_default_streams(own);
+        return own;
+    }
+
+    void operate(const order_stream& on, const order_key* communicator, memory_ranges reads, memory_ranges writes,
+        std::uint32_t what, std::uint64_t thread, const hazard_kind* kind = nullptr)
+    {
+        order_domain& in = domain_of(on);
+        const std::uint32_t own = enter(in, on, thread);
+        order_line& line = in.line(own);
+        order_serial* const serial = communicator == nullptr ? nullptr : &in.serials[*communicator];
+        if (serial != nullptr && serial->last_line != own && serial->last_line != UINT32_MAX) {
+            line.clock.join_weakly(serial->clock);
+        }
+        const order_access access{++now_, own, what};
+        line.clock.advance(own, access.epoch);
+        line.last = access.epoch;
+        for (const memory_range range : reads) check(in, access, line.clock, range, memory_access::read, kind);
+        for (const memory_range range : writes) check(in, access, line.clock, range, memory_access::write, kind);
+        if (serial != nullptr) {
+            serial->clock = line.clock;
+            serial->last_line = own;
+        }
+    }
+
+    /// All start when all their streams are there, and what is behind on each waits for all; but nothing
+    /// orders them among themselves.
+    void operate_together(group& open, std::size_t used, std::uint64_t of_capture, std::uint64_t thread)
+    {
+        order_domain& in = domain_of({.capture = of_capture});
+        order_clock& all = together_;
+        all.clear();
+        const auto each_member = [&](auto body) {
+            for (std::size_t at = 0; at < used; ++at) {
+                if (open.members[at].on.capture == of_capture) body(open.members[at]);
+            }
+        };
+        each_member([&](member& one) {
+            one.access = {++now_, enter(in, one.on, thread), one.site};
+            all.join(in.line(one.access.line).clock);
+        });
+        each_member([&](member& one) {
+            const order_serial& serial = in.serials[one.communicator];
+            if (serial.last_line != UINT32_MAX && serial.last_line != one.access.line) all.join_weakly(serial.clock);
+        });
+        each_member([&](member& one) {
+            for (const memory_range range : one.reads) check(in, one.access, all, range, memory_access::read, nullptr);
+            for (const memory_range range : one.writes) check(in, one.access, all, range, memory_access::write, nullptr);
+        });
+        each_member([&](member& one) { all.advance(one.access.line, one.access.epoch); });
+        each_member([&](member& one) {
+            order_line& line = in.line(one.access.line);
+            line.clock = all;
+            line.last = one.access.epoch;
+            order_serial& serial = in.serials[one.communicator];
+            serial.clock = all;
+            serial.last_line = one.access.line;
+        });
+    }
+
+    static void remember(order_domain& in, memory_range range, std::vector<version>& versions)
+    {
+        std::uintptr_t known_to = range.first;
+        const auto add_run = [&](std::uintptr_t first, std::uintptr_t end, std::uint64_t epoch) {
+            if (first < end) versions.push_back({{reinterpret_cast<const void*>(first), end - first}, epoch});
+        };
+        in.shadow.look(range, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
+            add_run(known_to, first, 0);
+            add_run(first, end, state.write.epoch);
+            known_to = end;
+        });
+        add_run(known_to, range.end(), 0);
+    }
+    void compare_versions(const member& one)
+    {
+        order_domain& in = domain_of(one.on);
+        const std::uint32_t own = enter(in, one.on);
+        for (const version& then : one.versions) {
+            in.shadow.look(then.bytes, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
+                if (state.write.epoch == then.epoch || state.write.epoch == 0) return;
+                const memory_range bytes{reinterpret_cast<const void*>(first), end - first};
+                add(hazard_kind::overwritten_in_group, {now_, own, one.site}, state.write,
+                    {&in, &in, memory_access::read, bytes, memory_access::write});
+            });
+        }
+    }
+
+    void check(order_domain& in, const order_access& own, const order_clock& seen, memory_range range, memory_access mode,
+        const hazard_kind* always)
+    {
+        in.access(own, seen, range, mode,
+            [&](hazard_kind kind, const order_access& earlier, memory_access earlier_mode, std::uintptr_t first,
+                std::uintptr_t end) {
+                const bool keeps = always == nullptr || kind == hazard_kind::use_after_release;
+                add(keeps ? kind : *always, earlier, own,
+                    {&in, &in, earlier_mode, {reinterpret_cast<const void*>(first), end - first}, mode});
+            });
+        if (open_captures_ == 0) return;
+        const auto half = [&](order_domain& of, std::uint64_t since) {
+            of.conflicts(range, mode,
+                [&](const order_access& earlier, memory_access earlier_mode, std::uintptr_t first, std::uintptr_t end) {
+                    if (earlier.epoch <= since) return;
+                    add(hazard_kind::half_captured, earlier, own,
+                        {&in, &of, earlier_mode, {reinterpret_cast<const void*>(first), end - first}, mode});
+                });
+        };
+        for (capture* const each : captures_) {
+            if (!each->open) continue;
+            if (&in == &main_) half(each->domain, 0);
+            else if (&in == &each->domain) half(main_, each->begun);
+        }
+    }
+
+    void mark_released(order_domain& in, memory_range range)
+    {
+        if (range.bytes == 0) return;
+        in.shadow.visit(range, [](std::uintptr_t, std::uintptr_t, order_segment& state) { state.released = true; });
+        if (&in != &main_ || most_released_ == 0) return;
+        // The oldest is forgotten, unless the bytes have been put to use.
+        if (released_.size() < most_released_) {
+            released_.push_back(range);
+            return;
+        }
+        memory_range& oldest = released_[next_released_];
+        next_released_ = (next_released_ + 1) % released_.size();
+        bool unused = true;
+        const auto look = [&](std::uintptr_t, std::uintptr_t, const order_segment& state) {
+            unused = unused && state.released;
+        };
+        main_.shadow.look(oldest, look);
+        if (unused && !(oldest.first < range.end() && range.first < oldest.end())) main_.shadow.forget(oldest);
+        oldest = range;
+    }
+
+    void add(hazard_kind kind, const order_access& earlier, const order_access& later, const other_side& other)
+    {
+        const stream_hazard* const made = reports_.add(
+            kind, earlier.what, later.what, later.epoch, other.bytes, [&] {
+                stream_hazard report;
+                report.kind = kind;
+                if (earlier.epoch != 0) {
+                    report.earlier = side(*other.in, earlier, other.mode, other.bytes);
+                }
+                report.later = side(*other.later_in, later, other.later_mode, other.bytes);
+                explain(report);
+                return report;
+            });
+        if (made != nullptr && news != nullptr && kind != hazard_kind::redundant_wait) news->push_back(*made);
+    }
+    stream_access side(order_domain& in, const order_access& access, memory_access mode, memory_range bytes)
+    {
+        const order_line::identity& who = in.line(access.line).who(access.epoch);
+        const order_site& at = reports_.site(access.what);
+        return {at.operation, mode, who.host, who.stream.number, who.name, bytes, at.where};
+    }
+
+    std::uint64_t serial_;
+    std::size_t most_released_;
+    bool redundant_waits_;
+    std::uint64_t now_ = 0; ///< the epoch of the last operation
+    order_domain main_;
+    std::vector<capture*> captures_;
+    std::size_t open_captures_ = 0;
+    order_table<order_point> events_;
+    order_table<order_clock> handoffs_;
+    order_table<std::uint64_t> sizes_; ///< of allocations, by address
+    order_table<std::uint64_t> graphs_; ///< numbers of captures
+    order_table<group> groups_; ///< by thread
+    std::vector<memory_range> released_;
+    std::size_t next_released_ = 0;
+    order_clock together_;
+    std::vector<memory_range> reads_;
+    std::vector<memory_range> writes_;
+    order_reports reports_;
+};
+
+} // namespace collprobe::detail

@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <collprobe/core/config.hpp>
+
+#if COLLPROBE_STREAM_ORDER
+
+#include <ctime>
+
+#include <collprobe/order/sink.hpp>
+#include <collprobe/order/stream_order.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+namespace detail {
+
+/// Lets the hooks tell a checker.
+class order_bridge final : public order_hooks::sink {
+public:
+    std::atomic<stream_order*> checker{nullptr};
+
+    static order_bridge& instance() noexcept
+    {
+        static order_bridge one;
+        return one;
+    }
+
+    void record(order_point& point, const order_stream& on) override { to().record(point, on); }
+    void wait(const order_stream& on, const order_point& point, call_site where) override
+    {
+        to().wait(on, point, where);
+    }
+    void reached(const order_point& point) override { to().reached(point); }
+    void access(
+        const order_stream& on, memory_range read, memory_range write, const char* what, call_site where) override
+    {
+        to().launch(on, {read}, {write}, what, where);
+    }
+    void collective(const order_stream& on, std::uint64_t communicator, memory_range read, memory_range write,
+        const char* what, bool deferrable, call_site where) override
+    {
+        to().collective(on, order_object(communicator), {read}, {write}, what, deferrable, where);
+    }
+    void group_begin() override { to().group_begin(); }
+    void group_end(bool enqueued) override { to().group_end(enqueued); }
+    void allocated(memory_range bytes) override { to().allocate(bytes); }
+    void released(memory_range bytes, bool watch) override { to().release(bytes, watch, call_site{}); }
+    void stream_ended(const order_stream& stream) override { to().stream_ended(stream); }
+    void record_thread(order_point& point) override { to().record_thread(point); }
+    void thread_began(const order_point& parent) override { to().thread_began(parent); }
+    void thread_ended(order_point& last) override { to().thread_ended(last); }
+
+    stream_order& to() const noexcept { return *checker.load(std::memory_order_acquire); }
+};
+
+} // namespace detail
+
+inline void stream_order::install(call_site where)
+{
+    stream_order* nobody = nullptr;
+    detail::order_bridge& bridge = detail::order_bridge::instance();
+    if (!bridge.checker.compare_exchange_strong(nobody, this)) {
+        throw error(status::invalid_argument, "another checker is installed",
+            {.call = "stream_order::install", .communicator = {}, .where = where});
+    }
+    order_hooks::installed().store(&bridge);
+}
+inline void stream_order::uninstall() noexcept
+{
+    if (!installed()) return;
+    order_hooks::installed().store(nullptr);
+    while (order_hooks::in_call::count().load() != 0) {
+        const timespec nap{0, 20'000};
+        nanosleep(&nap, nullptr);
+    }
+    detail::order_bridge::instance().checker.store(nullptr);
+}
+template <class Tell>
+void stream_order::tell_installed(const Tell& tell_it)
+{
+    order_hooks::detail::tell([&](order_hooks::sink& to) { tell_it(static_cast<detail::order_bridge&>(to).to()); });
+}
+inline bool stream_order::installed() const noexcept
+{
+    return detail::order_bridge::instance().checker.load() == this;
+}
+
+} // namespace collprobe
+
+#endif

@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include <collprobe/order/stream_hazard.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Writes into a report which edge is missing and what cures it.
+inline void explain(stream_hazard& report)
+{
+    const stream_access& earlier = report.earlier;
+    const stream_access& later = report.later;
+    const auto edge = [&] {
+        report.missing = "nothing orders " + later.place() + " on " + later.actor() + " behind " + earlier.place()
+            + " on " + earlier.actor();
+        if (earlier.on_host && later.on_host) {
+            report.cure = "hand the bytes over from " + earlier.actor() + " to " + later.actor() + " after "
+                + earlier.place() + " (join, or handoff_release and handoff_acquire where they lock)";
+        } else if (earlier.on_host) {
+            report.cure = "let the thread that enqueues " + later.place() + " learn of " + earlier.place() + " on "
+                + earlier.actor() + " (join, or handoff_release and handoff_acquire where they lock)";
+        } else if (later.on_host) {
+            report.cure = "record an event on " + earlier.actor() + " after " + earlier.place() + " and synchronise "
+                + later.actor() + " with it before " + later.place();
+        } else {
+            report.cure = "record an event on " + earlier.actor() + " after " + earlier.place() + " and let "
+                + later.actor() + " wait for it before " + later.place();
+        }
+    };
+    switch (report.kind) {
+    case hazard_kind::read_after_write:
+    case hazard_kind::write_after_read:
+    case hazard_kind::write_after_write:
+    case hazard_kind::released_in_use:
+        edge();
+        return;
+    case hazard_kind::weakly_ordered:
+        edge();
+        report.missing += " but the communicator, which promises no such order";
+        return;
+    case hazard_kind::unrecorded_event:
+        report.missing = "the event that " + later.actor() + " waits for at " + later.place() + " was never recorded";
+        report.cure = "record the event before " + later.place();
+        return;
+    case hazard_kind::use_after_release:
+        report.missing = "the bytes have no owner since " + earlier.place() + " on " + earlier.actor();
+        report.cure = "release them after " + later.place() + ", on a stream that waits for it or behind a synchronisation";
+        return;
+    case hazard_kind::overwritten_in_group:
+        report.missing = earlier.place() + " reads when its group ends, and " + later.place() + " on "
+            + later.actor() + " overwrites the bytes before that";
+        report.cure = "end the group before " + later.place() + ", or give it another buffer";
+        return;
+    case hazard_kind::stale_generation:
+        report.missing = earlier.operation[0] == '\0'
+            ? std::string("the bytes were never written")
+            : "nothing newer has been written since " + earlier.place() + " on " + earlier.actor();
+        report.cure = "refresh the bytes, and tag them with their generation, before " + later.place();
+        return;
+    case hazard_kind::half_captured:
+        report.missing = "of " + earlier.place() + " on " + earlier.actor() + " and " + later.place() + " on "
+            + later.actor() + " only one is captured, so no event can order them";
+        report.cure = "capture both, or neither";
+        return;
+    case hazard_kind::redundant_wait:
+        report.missing = "nothing: " + later.actor() + " is behind what it waits for at " + later.place();
+        report.cure = "leave the wait out";
+        return;
+    }
+}
+
+} // namespace collprobe::detail

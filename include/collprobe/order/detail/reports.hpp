@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <collprobe/order/detail/table.hpp>
+#include <collprobe/order/stream_hazard.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// What an operation is called and where it was called.
+struct order_site {
+    const char* operation = "";
+    call_site where{};
+};
+
+/// The hazards found, each pair of call sites once, and the redundant waits.
+class order_reports {
+public:
+    explicit order_reports(std::size_t most) : most_(most), sites_(1) {}
+
+    std::uint32_t site_number(const char* operation, call_site where)
+    {
+        // Pointers have 48 bits, so that all three fit.
+        const std::uint64_t line = where.line;
+        std::uint32_t& number = numbers_[{reinterpret_cast<std::uintptr_t>(operation) ^ (line & 0xffff) << 48,
+            reinterpret_cast<std::uintptr_t>(where.file) ^ (line >> 16) << 48}];
+        if (number == 0) {
+            number = static_cast<std::uint32_t>(sites_.size());
+            sites_.push_back({operation, where});
+        }
+        return number;
+    }
+    const order_site& site(std::uint32_t number) const noexcept { return sites_[number]; }
+
+    /// Counts what two sites did; with `epoch`, that of the later operation, once for each operation. `write`
+    /// makes the report, where there is none yet and room is left. Null unless the pair is new.
+    template <class Write>
+    const stream_hazard* add(hazard_kind kind, std::uint32_t earlier, std::uint32_t later, std::uint64_t epoch,
+        memory_range bytes, Write write)
+    {
+        const bool hazard = kind != hazard_kind::redundant_wait;
+        known& pair = pairs_[{std::uint64_t{earlier} << 8 | static_cast<std::uint64_t>(kind), later}];
+        std::vector<stream_hazard>& list = hazard ? hazards_ : redundant_;
+        if (pair.last_epoch != epoch) {
+            ++(hazard ? hazard_count_ : redundant_count_);
+            if (pair.report != 0) ++list[pair.report - 1].count;
+        } else if (pair.report != 0) {
+            extend(list[pair.report - 1], bytes);
+        }
+        pair.last_epoch = epoch;
+        if (pair.seen) return nullptr;
+        pair.seen = true;
+        if (list.size() >= most_) return nullptr;
+        list.push_back(write());
+        list.back().kind = kind;
+        pair.report = list.size();
+        return &list.back();
+    }
+
+    const std::vector<stream_hazard>& hazards() const noexcept { return hazards_; }
+    const std::vector<stream_hazard>& redundant_waits() const noexcept { return redundant_; }
+    std::uint64_t hazard_count() const noexcept { return hazard_count_; }
+    std::uint64_t redundant_count() const noexcept { return redundant_count_; }
+    void clear()
+    {
+        pairs_.clear();
+        hazards_.clear();
+        redundant_.clear();
+        hazard_count_ = 0;
+        redundant_count_ = 0;
+    }
+
+private:
+    struct known {
+        bool seen = false;
+        std::size_t report = 0; ///< 1 + its place in the list; 0 if there was no room
+        std::uint64_t last_epoch = 0;
+    };
+
+    /// An operation meets the runs of bytes of an earlier one in ascending order.
+    static void extend(stream_hazard& report, memory_range bytes) noexcept
+    {
+        for (memory_range* const each : {&report.earlier.bytes, &report.later.bytes}) {
+            if (each->bytes != 0 && each->end() == bytes.first) each->bytes += bytes.bytes;
+        }
+    }
+
+    std::size_t most_;
+    std::vector<order_site> sites_;
+    order_table<std::uint32_t> numbers_;
+    order_table<known> pairs_;
+    std::vector<stream_hazard> hazards_;
+    std::vector<stream_hazard> redundant_;
+    std::uint64_t hazard_count_ = 0;
+    std::uint64_t redundant_count_ = 0;
+};
+
+} // namespace collprobe::detail

@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <collprobe/order/cuda/ordered.hpp>
+
+/// NCCL's own calls on raw handles, as cuda_stream_order.hpp has CUDA's: same arguments, and the checker is told. A
+/// program that wraps its groups must wrap all of them.
+namespace collprobe::inline COLLPROBE_ABI::ordered {
+
+namespace detail {
+
+constexpr std::size_t bytes_of(ncclDataType_t type) noexcept
+{
+    switch (type) {
+    case ncclFloat16:
+    case ncclBfloat16: return 2;
+    case ncclInt32:
+    case ncclUint32:
+    case ncclFloat32: return 4;
+    case ncclInt64:
+    case ncclUint64:
+    case ncclFloat64: return 8;
+    default: return 1; // 8-bit integers and floats
+    }
+}
+
+/// `of_rank(ranks, rank)` gives what the call reads and writes, before it is made.
+struct nccl_access {
+    memory_range reads;
+    memory_range writes;
+};
+template <class OfRank>
+void tell_collective(ncclComm_t comm, cudaStream_t stream, const char* what, call_site where, const OfRank& of_rank)
+{
+    tell([&](stream_order& to) {
+        int ranks = 1;
+        int rank = 0;
+        if (ncclCommCount(comm, &ranks) != ncclSuccess || ncclCommUserRank(comm, &rank) != ncclSuccess) return;
+        const nccl_access access = of_rank(static_cast<std::size_t>(ranks), rank);
+        // One rank enqueues at once, also in a group.
+        to.collective(
+            stream_of(stream), order_object(comm), {access.reads}, {access.writes}, what, ranks > 1, where);
+    });
+}
+
+} // namespace detail
+
+inline ncclResult_t group_start()
+{
+    const ncclResult_t result = ncclGroupStart();
+    if (result == ncclSuccess) detail::tell([](stream_order& to) { to.group_begin(); });
+    return result;
+}
+inline ncclResult_t group_end()
+{
+    const ncclResult_t result = ncclGroupEnd();
+    detail::tell([&](stream_order& to) { to.group_end(result == ncclSuccess || result == ncclInProgress); });
+    return result;
+}
+
+inline ncclResult_t all_gather(const void* send, void* receive, std::size_t send_count, ncclDataType_t type,
+    ncclComm_t comm, cudaStream_t stream, call_site where = call_site::current())
+{
+    const std::size_t bytes = send_count * detail::bytes_of(type);
+    detail::tell_collective(comm, stream, "ncclAllGather", where, [&](std::size_t ranks, int) {
+        return detail::nccl_access{{send, bytes}, {receive, ranks * bytes}};
+    });
+    return ncclAllGather(send, receive, send_count, type, comm, stream);
+}
+inline ncclResult_t all_reduce(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+    ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream, call_site where = call_site::current())
+{
+    const std::size_t bytes = count * detail::bytes_of(type);
+    detail::tell_collective(comm, stream, "ncclAllReduce", where, [&](std::size_t, int) {
+        return detail::nccl_access{{send, bytes}, {receive, bytes}};
+    });
+    return ncclAllReduce(send, receive, count, type, operation, comm, stream);
+}
+inline ncclResult_t reduce_scatter(const void* send, void* receive, std::size_t receive_count, ncclDataType_t type,
+    ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream, call_site where = call_site::current())
+{
+    const std::size_t bytes = receive_count * detail::bytes_of(type);
+    detail::tell_collective(comm, stream, "ncclReduceScatter", where, [&](std::size_t ranks, int) {
+        return detail::nccl_access{{send, ranks * bytes}, {receive, bytes}};
+    });
+    return ncclReduceScatter(send, receive, receive_count, type, operation, comm, stream);
+}
+inline ncclResult_t broadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
+    ncclComm_t comm, cudaStream_t stream, call_site where = call_site::current())
+{
+    const std::size_t bytes = count * detail::bytes_of(type);
+    detail::tell_collective(comm, stream, "ncclBroadcast", where, [&](std::size_t, int rank) {
+        return detail::nccl_access{{send, rank == root ? bytes : 0}, {receive, bytes}};
+    });
+    return ncclBroadcast(send, receive, count, type, root, comm, stream);
+}
+inline ncclResult_t send(const void* memory, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+    cudaStream_t stream, call_site where = call_site::current())
+{
+    detail::tell_collective(comm, stream, "ncclSend", where, [&](std::size_t, int) {
+        return detail::nccl_access{{memory, count * detail::bytes_of(type)}, {}};
+    });
+    return ncclSend(memory, count, type, peer, comm, stream);
+}
+inline ncclResult_t recv(void* memory, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+    cudaStream_t stream, call_site where = call_site::current())
+{
+    detail::tell_collective(comm, stream, "ncclRecv", where, [&](std::size_t, int) {
+        return detail::nccl_access{{}, {memory, count * detail::bytes_of(type)}};
+    });
+    return ncclRecv(memory, count, type, peer, comm, stream);
+}
+
+} // namespace collprobe::ordered

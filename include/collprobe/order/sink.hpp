@@ -1,0 +1,298 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <collprobe/core/config.hpp>
+
+#if COLLPROBE_STREAM_ORDER
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include <collprobe/core/error.hpp>
+#include <collprobe/detail/mutex.hpp>
+#include <collprobe/order/stream.hpp>
+
+/// The hooks of order/hooks.hpp where they do something (COLLPROBE_STREAM_ORDER=1): they tell the
+/// checker that is installed, if one is. Those that run in destructors and in queries throw nothing.
+namespace collprobe::inline COLLPROBE_ABI::order_hooks {
+
+constexpr bool active = true;
+
+using point = order_point;
+
+/// A T that carries a point: what is copied or moved with it.
+template <class T>
+struct with_point {
+    T value;
+    point own{};
+
+    with_point(T initial) noexcept : value(initial) {}
+    with_point& operator=(T other) noexcept
+    {
+        value = other;
+        return *this;
+    }
+    operator T() const noexcept { return value; }
+    operator point&() noexcept { return own; }
+    operator const point&() const noexcept { return own; }
+};
+
+/// No bytes.
+struct none {
+    operator memory_range() const noexcept { return {}; }
+};
+
+/// Who is told.
+class sink {
+public:
+    virtual void record(order_point& point, const order_stream& on) = 0;
+    virtual void wait(const order_stream& on, const order_point& point, call_site where) = 0;
+    virtual void reached(const order_point& point) = 0;
+    virtual void access(
+        const order_stream& on, memory_range read, memory_range write, const char* what, call_site where) = 0;
+    virtual void collective(const order_stream& on, std::uint64_t communicator, memory_range read, memory_range write,
+        const char* what, bool deferrable, call_site where) = 0;
+    virtual void group_begin() = 0;
+    virtual void group_end(bool enqueued) = 0;
+    virtual void allocated(memory_range bytes) = 0;
+    virtual void released(memory_range bytes, bool watch) = 0;
+    virtual void stream_ended(const order_stream& stream) = 0;
+    virtual void record_thread(order_point& point) = 0;
+    virtual void thread_began(const order_point& parent) = 0;
+    virtual void thread_ended(order_point& last) = 0;
+
+protected:
+    ~sink() = default;
+};
+
+/// The one of this process; null if there is none.
+inline std::atomic<sink*>& installed() noexcept
+{
+    static std::atomic<sink*> one{nullptr};
+    return one;
+}
+
+/// Lives while a thread uses what is installed: who takes that away waits until none does.
+class in_call {
+public:
+    in_call() noexcept { count().fetch_add(1); }
+    in_call(const in_call&) = delete;
+    in_call& operator=(const in_call&) = delete;
+    ~in_call() { count().fetch_sub(1); }
+
+    static std::atomic<std::uint64_t>& count() noexcept
+    {
+        static std::atomic<std::uint64_t> calls{0};
+        return calls;
+    }
+};
+
+/// A stream of any device in the checker's words.
+template <class Stream>
+order_stream stream_of(const Stream& on)
+{
+    order_stream stream;
+    if constexpr (requires { on.id().thread; }) {
+        const auto id = on.id();
+        stream.number = id.number;
+        stream.thread = id.thread;
+        stream.space = 2 + static_cast<std::uint32_t>(on.device());
+        stream.capture = on.capture_number();
+        stream.kind = on.is_default() ? stream_kind::legacy
+            : on.blocking()           ? stream_kind::blocking
+                                      : stream_kind::independent;
+    } else {
+        stream.number = on.id();
+        stream.space = 1;
+    }
+    return stream;
+}
+
+namespace detail {
+
+template <class Tell>
+void tell(Tell&& tell_it)
+{
+    if (installed().load(std::memory_order_relaxed) == nullptr) return;
+    const in_call here;
+    if (sink* const to = installed().load()) tell_it(*to);
+}
+template <class Tell>
+void tell_quietly(Tell&& tell_it) noexcept
+{
+    try {
+        tell(tell_it);
+    } catch (...) { // whoever listens has it in its list
+    }
+}
+
+} // namespace detail
+
+/// What is on the stream now, for who waits for it next.
+template <class Stream>
+point now(const Stream& on) noexcept
+{
+    point here;
+    detail::tell_quietly([&](sink& to) { to.record(here, stream_of(on)); });
+    return here;
+}
+template <class Stream>
+void record(point& event, const Stream& on)
+{
+    event = {}; // nobody's, if nobody listens
+    detail::tell([&](sink& to) { to.record(event, stream_of(on)); });
+}
+template <class Stream>
+void wait(const Stream& on, const point& event, call_site where)
+{
+    if (!event.recorded()) return; // nobody listened then
+    detail::tell([&](sink& to) { to.wait(stream_of(on), event, where); });
+}
+/// The calling thread knows that `point` was reached, if `done`.
+inline void reached(const point& event, bool done = true) noexcept
+{
+    if (!done || !event.recorded()) return;
+    detail::tell_quietly([&](sink& to) { to.reached(event); });
+}
+template <class Stream>
+void access(const Stream& on, const char* what, memory_range read, memory_range write, call_site where)
+{
+    detail::tell([&](sink& to) { to.access(stream_of(on), read, write, what, where); });
+}
+/// `state` owns what stands for the communicator in this process, where it may have several ranks.
+template <class Stream, class State, class Comm>
+void call(const Stream& on, const State& state, const Comm& comm, const char* what, memory_range read,
+    memory_range write, call_site where)
+{
+    // Addresses have 48 bits.
+    const std::uint64_t handle
+        = reinterpret_cast<std::uintptr_t>(state.get()) ^ static_cast<std::uint64_t>(comm.rank()) << 48;
+    // With one rank NCCL enqueues at once, also in a group.
+    const bool deferrable = requires { comm.group_scope(); } && comm.size() > 1;
+    detail::tell([&](sink& to) { to.collective(stream_of(on), handle, read, write, what, deferrable, where); });
+}
+template <class Stream, class State, class Comm>
+void broadcast(const Stream& on, const State& state, const Comm& comm, int root, memory_range send,
+    memory_range receive, call_site where)
+{
+    call(on, state, comm, "broadcast", comm.rank() == root ? send : memory_range(), receive, where);
+}
+template <class Stream, class State, class Comm>
+void barrier(const Stream& on, const State& state, const Comm& comm, call_site where)
+{
+    call(on, state, comm, "barrier", {}, {}, where);
+}
+inline void group_begin() noexcept
+{
+    detail::tell_quietly([](sink& to) { to.group_begin(); });
+}
+/// Lives while a group is closed: its collectives are enqueued, unless that throws.
+class group_end {
+public:
+    group_end() = default;
+    group_end(const group_end&) = delete;
+    group_end& operator=(const group_end&) = delete;
+    ~group_end() noexcept(false)
+    {
+        const bool enqueued = std::uncaught_exceptions() == exceptions_;
+        if (enqueued) detail::tell([](sink& to) { to.group_end(true); });
+        else detail::tell_quietly([](sink& to) { to.group_end(false); });
+    }
+
+private:
+    int exceptions_ = std::uncaught_exceptions();
+};
+inline void allocated(const void* memory, std::uint64_t bytes) noexcept
+{
+    detail::tell_quietly([&](sink& to) { to.allocated({memory, bytes}); });
+}
+/// `watch`: whether the bytes have no other use until `allocated`.
+inline void released(const void* memory, std::uint64_t bytes, bool watch) noexcept
+{
+    detail::tell_quietly([&](sink& to) { to.released({memory, bytes}, watch); });
+}
+template <class Stream>
+void stream_ended(const Stream& stream) noexcept
+{
+    detail::tell_quietly([&](sink& to) { to.stream_ended(stream_of(stream)); });
+}
+
+/// Threads that begin behind its beginning, and are over when it ends. They find it by an address that they have
+/// in common: to hand it to them would change the code of who does where the hooks are off.
+class fork_join {
+public:
+    explicit fork_join(const void* address) noexcept : address_(address)
+    {
+        detail::tell_quietly([&](sink& to) { to.record_thread(begin_); });
+        const collprobe::detail::lock_guard lock(guard());
+        next_ = std::exchange(newest(), this);
+    }
+    fork_join(const fork_join&) = delete;
+    fork_join& operator=(const fork_join&) = delete;
+    ~fork_join()
+    {
+        {
+            const collprobe::detail::lock_guard lock(guard());
+            fork_join** link = &newest();
+            while (*link != this) link = &(*link)->next_;
+            *link = next_;
+        }
+        for (const point& each : ends_) reached(each);
+    }
+
+private:
+    friend class forked;
+    static collprobe::detail::mutex& guard() noexcept
+    {
+        static collprobe::detail::mutex one;
+        return one;
+    }
+    static fork_join*& newest() noexcept
+    {
+        static fork_join* one = nullptr;
+        return one;
+    }
+    static fork_join& of(const void* address) noexcept
+    {
+        const collprobe::detail::lock_guard lock(guard());
+        fork_join* found = newest();
+        while (found->address_ != address) found = found->next_;
+        return *found;
+    }
+
+    const void* address_;
+    fork_join* next_ = nullptr;
+    point begin_;
+    std::vector<point> ends_;
+};
+
+/// Lives as long as such a thread makes calls.
+class forked {
+public:
+    explicit forked(const void* address) noexcept : from_(fork_join::of(address))
+    {
+        detail::tell_quietly([&](sink& to) { to.thread_began(from_.begin_); });
+    }
+    forked(const forked&) = delete;
+    forked& operator=(const forked&) = delete;
+    ~forked()
+    {
+        detail::tell_quietly([&](sink& to) {
+            point last;
+            to.thread_ended(last);
+            const collprobe::detail::lock_guard lock(fork_join::guard());
+            from_.ends_.push_back(last);
+        });
+    }
+
+private:
+    fork_join& from_;
+};
+
+} // namespace collprobe::order_hooks
+
+#endif

@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/view.hpp>
+
+/// The words in which the device and communicator layers speak to the checker of stream order
+/// (order/stream_order.hpp), and what an event carries for it.
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// How a stream is ordered against others without events.
+enum class stream_kind : std::uint8_t {
+    independent, ///< not at all
+    blocking, ///< with CUDA's legacy default stream
+    legacy, ///< that stream itself: with all blocking streams of its `space`
+};
+
+/// A stream as the checker knows it. `number`, `space` and `thread` together are one stream for ever:
+/// handles are used again, so they are no numbers.
+struct order_stream {
+    std::uint64_t number = 0;
+    std::uint32_t space = 0; ///< who numbers: 0 the caller, 1 host streams, 2 + d CUDA's of device d
+    std::uint64_t thread = 0; ///< of streams that belong to a thread
+    std::uint64_t capture = 0; ///< the number of the capture under way on it, 0 if none
+    stream_kind kind = stream_kind::independent;
+};
+
+/// A run of bytes.
+struct memory_range {
+    std::uintptr_t first = 0;
+    std::uint64_t bytes = 0;
+
+    memory_range() = default;
+    memory_range(const void* data, std::uint64_t size) noexcept
+        : first(reinterpret_cast<std::uintptr_t>(data)), bytes(size)
+    {
+    }
+    template <class T>
+    memory_range(view<T> elements) noexcept : memory_range(elements.data(), elements.size_bytes())
+    {
+    }
+    std::uintptr_t end() const noexcept { return first + bytes; }
+};
+
+namespace detail {
+
+/// What a stream or a host thread knows to be done: of each line (stream or host thread) the last
+/// operation. Behind `strong` stands documented order. `weak` has in addition what only the order within
+/// communicators gives; it is empty where that is nothing.
+struct order_clock {
+    using epochs = std::vector<std::uint64_t>;
+    epochs strong;
+    epochs weak;
+
+    bool knows(std::size_t line, std::uint64_t epoch) const noexcept { return at(strong, line) >= epoch; }
+    bool knows_weakly(std::size_t line, std::uint64_t epoch) const noexcept
+    {
+        return at(weak.empty() ? strong : weak, line) >= epoch;
+    }
+    /// Whether all documented order of `other` is known here.
+    bool covers(const order_clock& other) const noexcept
+    {
+        for (std::size_t line = 0; line < other.strong.size(); ++line) {
+            if (at(strong, line) < other.strong[line]) return false;
+        }
+        return true;
+    }
+    void join(const order_clock& other)
+    {
+        if (!weak.empty() || !other.weak.empty()) join_weakly(other);
+        raise(strong, other.strong);
+    }
+    /// Takes all of `other` as order within a communicator.
+    void join_weakly(const order_clock& other)
+    {
+        if (weak.empty()) weak = strong;
+        raise(weak, other.weak.empty() ? other.strong : other.weak);
+    }
+    void advance(std::size_t line, std::uint64_t epoch)
+    {
+        put(strong, line, epoch);
+        if (!weak.empty()) put(weak, line, epoch);
+    }
+    void clear() noexcept
+    {
+        strong.clear();
+        weak.clear();
+    }
+
+private:
+    static std::uint64_t at(const epochs& of, std::size_t line) noexcept { return line < of.size() ? of[line] : 0; }
+    static void put(epochs& of, std::size_t line, std::uint64_t epoch)
+    {
+        if (of.size() <= line) of.resize(line + 1);
+        of[line] = epoch;
+    }
+    static void raise(epochs& own, const epochs& other)
+    {
+        if (own.size() < other.size()) own.resize(other.size());
+        std::uint64_t* const to = own.data();
+        for (std::size_t line = 0; line < other.size(); ++line) to[line] = to[line] < other[line] ? other[line] : to[line];
+    }
+};
+
+} // namespace detail
+
+/// A point in a stream or a host thread, as an event stands for one: what was known to be done there.
+/// A copy is the same point and keeps it; recording the original anew leaves its copies alone. One thread
+/// at a time may use a point; copies are independent.
+class order_point {
+public:
+    order_point() noexcept = default;
+    order_point(const order_point& other) noexcept : node_(other.node_)
+    {
+        if (node_ != nullptr) node_->references.fetch_add(1, std::memory_order_relaxed);
+    }
+    order_point(order_point&& other) noexcept : node_(std::exchange(other.node_, nullptr)) {}
+    // Not one that takes its argument by value: in templates clang++ 14 forgets to destroy it in `x = {}`.
+    order_point& operator=(const order_point& other) noexcept
+    {
+        order_point copy(other);
+        std::swap(node_, copy.node_);
+        return *this;
+    }
+    order_point& operator=(order_point&& other) noexcept
+    {
+        order_point taken(std::move(other));
+        std::swap(node_, taken.node_);
+        return *this;
+    }
+    ~order_point() { drop(); }
+
+    bool recorded() const noexcept { return node_ != nullptr; }
+    std::uint64_t capture() const noexcept { return node_->capture; }
+    const detail::order_clock& clock() const noexcept { return node_->clock; }
+    /// Whether the checker of that number recorded it: numbers of lines mean nothing to another one.
+    bool is_of(std::uint64_t checker) const noexcept { return node_ != nullptr && node_->checker == checker; }
+
+    /// Forgets the earlier point. Allocates only at the first record and while there are copies.
+    void record(std::uint64_t checker, std::uint64_t capture, const detail::order_clock& now)
+    {
+        if (node_ == nullptr || node_->references.load(std::memory_order_acquire) != 1) {
+            order_point fresh;
+            fresh.node_ = new node;
+            std::swap(node_, fresh.node_);
+        }
+        node_->checker = checker;
+        node_->capture = capture;
+        node_->clock = now;
+    }
+
+private:
+    struct node {
+        std::atomic<std::uint32_t> references{1};
+        std::uint64_t checker = 0;
+        std::uint64_t capture = 0;
+        detail::order_clock clock;
+    };
+    void drop() noexcept
+    {
+        if (node_ == nullptr || node_->references.fetch_sub(1, std::memory_order_release) != 1) return;
+        (void)node_->references.load(std::memory_order_acquire);
+        delete node_;
+    }
+    node* node_ = nullptr;
+};
+
+} // namespace collprobe

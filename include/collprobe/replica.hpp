@@ -1,0 +1,14 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// Whether replicas agree, and what to do if not: locate, repair, average.
+
+#include <collprobe/replica/agreement.hpp>
+#include <collprobe/replica/disagreement.hpp>
+#include <collprobe/replica/divergence.hpp>
+#include <collprobe/replica/dynamic_averaging.hpp>
+#include <collprobe/replica/majority_repair.hpp>
+#include <collprobe/replica/periodic_averaging.hpp>
+#include <collprobe/replica/replica.hpp>
+#include <collprobe/replica/verified_average.hpp>

@@ -1,0 +1,306 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/replica/detail/agreement_slots.hpp>
+#include <collprobe/replica/detail/difference_exchange.hpp>
+#include <collprobe/replica/detail/difference_search.hpp>
+#include <collprobe/replica/disagreement.hpp>
+#include <collprobe/replica/replica.hpp>
+#include <collprobe/scan/digest_reducer.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// Equal on all ranks.
+struct agreement_options {
+    int max_buffers = 64; ///< in a list
+    int checks_in_flight = 4; ///< answers that wait to be read
+    std::uint64_t scratch_bytes = 1 << 20; ///< what a search, or a repair, sends at a time; at least 4096
+};
+
+/// Whether all ranks hold the same bits: of a result, of weights, of optimizer state.
+///
+/// Shapes: a list of buffers of any element types and counts, 0 too. Every rank gives its own list; they should be
+/// alike, and where they are not (a count, a type, a buffer more) the ranks disagree on that buffer.
+/// Equal buffers always agree. Buffers that differ agree only if their 64-bit digests are equal: one chance in about
+/// 2^64, or 2^62 at worst (`digest_state` has the details).
+/// Stream behaviour: `check` is enqueued, its answer comes from `poll`; no host synchronisation, no allocation.
+/// The other functions block the host, with the deadline of the communicator's `synchronize` if it has one.
+/// What is sent goes past the communicator's adaptors. Collective: all ranks make the same calls, but for `poll`
+/// and `wait`. One thread at a time.
+/// Errors: `invalid_argument` for a null or misaligned buffer (of count above 0) and for too long a list; `mismatch` if
+/// ranks are not at the same check; `unsupported` inside an NCCL group; those of the communicator. Captures are refused.
+/// Cost of a check: one read of the buffers, and one all-reduce (max) of `16 * max_buffers + 16` bytes.
+template <communicator Comm>
+    requires has_all_reduce<Comm, std::uint64_t> && has_all_gather<Comm, std::uint64_t>
+    && has_broadcast<Comm, std::uint8_t>
+class agreement {
+public:
+    using device = typename Comm::device;
+    using stream_ref = stream_ref_of<Comm>;
+
+    /// Allocates all memory, on the communicator's device: 136 KiB, `scratch_bytes`, 80 bytes a rank, 41 a buffer and
+    /// check in flight; on a GPU 2 MiB more. `comm` must outlive this.
+    explicit agreement(Comm& comm, agreement_options options = {}, call_site where = call_site::current())
+        : comm_(&comm), options_(options)
+    {
+        require(options.max_buffers >= 1 && options.checks_in_flight >= 1 && options.scratch_bytes >= 4096,
+            "agreement", "max_buffers and checks_in_flight must be at least 1, scratch_bytes at least 4096", where);
+        differs_ = detail::fixed_array<std::uint8_t>(room());
+        unread_ = detail::fixed_array<std::uint8_t>(room());
+        const auto scope = detail::enter_device(comm);
+        memory_ = new detail::agreement_memory<device>(
+            comm.size(), room(), options.checks_in_flight, options.scratch_bytes);
+    }
+    agreement(const agreement&) = delete;
+    agreement& operator=(const agreement&) = delete;
+    /// Waits until the streams are done with this object's buffers, at most the communicator's time-out; leaks them then.
+    ~agreement()
+    {
+        if (memory_->settle(detail::deadline::in_ms(detail::timeout_of(*comm_)))) delete memory_;
+        else detail::give_up(memory_);
+    }
+
+    Comm& communicator() const noexcept { return *comm_; }
+
+    /// Enqueues a check. The buffers must stay as they are until the stream has got so far.
+    /// If `checks_in_flight` answers are unread it waits for the oldest, and what that found counts for the next
+    /// answer: no disagreement is lost, but which check it was is.
+    void check(view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
+    {
+        const auto scope = detail::enter_device(*comm_);
+        require_buffers(buffers, "check", stream, where);
+        if (started_ - read_ == in_flight()) {
+            (void)wait(where);
+            for (std::size_t b = 0; b < room(); ++b) unread_[b] = differs_[b];
+        }
+        enqueue(slot_of(started_), buffers, stream, where);
+        ++started_;
+    }
+
+    /// Reads the answer of the oldest unread check, if it is there: false if not. Never blocks. `agree` is equal on
+    /// all ranks.
+    bool poll(bool& agree, call_site where = call_site::current())
+    {
+        if (read_ == started_) return false;
+        const slot& oldest = slot_of(read_);
+        try {
+            if (!oldest.done.query()) return false;
+        } catch (...) {
+            ++read_; // it failed: there will never be an answer
+            throw;
+        }
+        ++read_;
+        agree = read(oldest, "poll", where);
+        return true;
+    }
+
+    /// The same, but waits for it. True, too, if no check is unread.
+    bool wait(call_site where = call_site::current())
+    {
+        if (read_ == started_) return true;
+        if constexpr (requires { comm_->check(where); }) {
+            while (!detail::settle(slot_of(read_).done, detail::deadline::in_ms(100))) comm_->check(where);
+        } else {
+            (void)detail::settle(slot_of(read_).done, detail::deadline::never());
+        }
+        bool agree = true;
+        (void)poll(agree, where);
+        return agree;
+    }
+
+    /// Which buffers of the list differed in the last answer: 1 for those, else 0; `max_buffers` of them.
+    view<const std::uint8_t> differing() const noexcept { return {differs_.data(), differs_.size()}; }
+
+    /// Checks and waits for the answer. Answers that are unread stay so.
+    bool agreed(view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
+    {
+        const auto scope = detail::enter_device(*comm_);
+        require_buffers(buffers, "agreed", stream, where);
+        return agreed_now(buffers, stream, "agreed", where);
+    }
+
+    /// Finds who differs, where, and by which bits. For when a check has said that the ranks disagree; if they agree
+    /// by now, that is all it finds.
+    ///
+    /// The same verdict on all ranks. With several ranks damaged each has its own `difference`.
+    /// Cost: a check; and for each buffer that differs two all-gathers of 40 bytes, some rounds (two for one damaged
+    /// place in 1 GiB) of one read of what is left, a broadcast of at most 32 KiB and an all-reduce of 4 KiB; a
+    /// broadcast of the blocks that differ. A differing element is missed only if the digests of its block are equal.
+    agreement_verdict locate(view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
+    {
+        agreement_verdict verdict;
+        for (detail::located_difference& found : find(buffers, stream, "locate", where))
+            verdict.buffers.push_back(std::move(found.report));
+        verdict.agree = verdict.buffers.empty();
+        return verdict;
+    }
+
+    /// For repairs: what `locate` finds, with the blocks to restore.
+    std::vector<detail::located_difference> find(
+        view<const replica> buffers, stream_ref stream, const char* call, call_site where)
+    {
+        const auto scope = detail::enter_device(*comm_);
+        require_buffers(buffers, call, stream, where);
+        std::vector<detail::located_difference> all;
+        if (agreed_now(buffers, stream, call, where)) return all;
+        const slot& seen = memory_->slots.back();
+        for (std::uint64_t b = 0; b < room(); ++b) {
+            if (seen.agrees(b)) continue;
+            detail::difference_exchange<Comm> ranks = about(b, buffers, stream, where);
+            const detail::fixed_array<detail::held_buffer> held = ranks.hold(seen.digests.data() + b);
+            detail::located_difference found = detail::locate_difference({held.data(), held.size()}, ranks);
+            found.report.buffer = static_cast<int>(b);
+            if (!found.report.others.empty()) all.push_back(std::move(found));
+        }
+        return all;
+    }
+    /// For repairs: gives what was found from one of its holders, their `turn`-th in a circle, to the others.
+    /// Returns how many bytes were sent.
+    std::uint64_t restore(const detail::located_difference& found, int turn, view<const replica> buffers,
+        stream_ref stream, call_site where)
+    {
+        const auto scope = detail::enter_device(*comm_);
+        const std::vector<int>& holders = found.report.holders;
+        bool take = false;
+        for (const int rank : found.report.others) take = take || rank == comm_->rank();
+        detail::difference_exchange<Comm> ranks
+            = about(static_cast<std::uint64_t>(found.report.buffer), buffers, stream, where);
+        ranks.compare_with(found.wanted);
+        return ranks.restore(found.search, holders[static_cast<std::size_t>(turn) % holders.size()], take);
+    }
+
+private:
+    using slot = detail::agreement_slot<device>;
+
+    std::uint64_t room() const noexcept { return static_cast<std::uint64_t>(options_.max_buffers); }
+    std::uint64_t in_flight() const noexcept { return static_cast<std::uint64_t>(options_.checks_in_flight); }
+    slot& slot_of(std::uint64_t check) const noexcept
+    {
+        return memory_->slots[static_cast<std::size_t>(check % in_flight())];
+    }
+
+    detail::difference_exchange<Comm> about(
+        std::uint64_t buffer, view<const replica> buffers, stream_ref stream, call_site where)
+    {
+        const replica* const mine = buffer < buffers.count() ? &buffers[buffer] : nullptr;
+        return {*comm_, memory_->search, mine, stream, where};
+    }
+
+    void enqueue(slot& to, view<const replica> buffers, stream_ref stream, call_site where)
+    {
+        to.number = ++number_;
+        to.host[2 * room()] = 0; // what arrives is more
+        for (std::uint64_t b = 0; b < buffers.count(); ++b) to.types[b] = static_cast<std::uint8_t>(buffers[b].type);
+        detail::enqueue_marked(to.done, stream, [&] {
+            if (memory_->reduced.recorded()) stream.wait(memory_->reduced, where);
+            detail::enqueue_marked(memory_->reduced, stream, [&] {
+                for (std::uint64_t b = 0; b < buffers.count(); ++b) {
+                    const view<const std::uint8_t> bytes = buffers[b].bytes();
+                    device::reduce(stream, digest_reducer<std::uint8_t>{bytes}, bytes.count(), to.digests.data() + b,
+                        memory_->workspace);
+                }
+            });
+            device::for_each(stream, room() + 1, detail::write_keys{to.digests.data(), to.types.data(), buffers.count(),
+                room(), to.number, to.message.data()});
+            const view<std::uint64_t> message(to.message.data(), to.message.size());
+            detail::innermost(*comm_).all_reduce(
+                view<const std::uint64_t>(message), message, reduction::max, stream, where);
+            device::copy(stream, view<const std::uint64_t>(message),
+                view<std::uint64_t>(to.host.data(), to.host.size()), where);
+        });
+    }
+
+    bool agreed_now(view<const replica> buffers, stream_ref stream, const char* call, call_site where)
+    {
+        slot& to = memory_->slots.back();
+        enqueue(to, buffers, stream, where);
+        if constexpr (requires { comm_->synchronize(stream, where); }) comm_->synchronize(stream, where);
+        else stream.synchronize(where);
+        require_same_check(to, call, where);
+        for (std::uint64_t b = 0; b < room(); ++b) {
+            if (!to.agrees(b)) return false;
+        }
+        return true;
+    }
+
+    bool read(const slot& from, const char* call, call_site where)
+    {
+        require_same_check(from, call, where);
+        bool agree = true;
+        for (std::size_t b = 0; b < room(); ++b) {
+            differs_[b] = unread_[b] != 0 || !from.agrees(b) ? 1 : 0;
+            unread_[b] = 0;
+            agree = agree && differs_[b] == 0;
+        }
+        return agree;
+    }
+
+    void require_same_check(const slot& seen, const char* call, call_site where) const
+    {
+        if (seen.host[2 * room()] == 0)
+            fail(status::device_failure, call, "the answer never arrived: work on the check's stream failed", where);
+        if (!seen.agrees(room())) fail(status::mismatch, call, "the ranks are not at the same check", where);
+    }
+
+    void require_buffers(view<const replica> buffers, const char* call, stream_ref stream, call_site where) const
+    {
+        if constexpr (requires { comm_->collectives_enqueue_at_once(); }) {
+            if (!comm_->collectives_enqueue_at_once())
+                fail(status::unsupported, call, "the communicator is inside a group, where calls are not enqueued until "
+                    "it ends: end the group first", where);
+        }
+        try {
+            require(buffers.count() <= room(), call, "more buffers than agreement_options::max_buffers", where);
+            for (std::uint64_t b = 0; b < buffers.count(); ++b) {
+                const auto bytes = static_cast<std::uint64_t>(bytes_of(buffers[b].type));
+                const auto refuse = [&](const char* what) {
+                    fail(status::invalid_argument, call, "buffer " + std::to_string(b) + what, where);
+                };
+                if (bytes == 0) refuse(" is of no element type");
+                if (buffers[b].count != 0 && buffers[b].data == nullptr) refuse(" is null with a count above 0");
+                if (buffers[b].count != 0 && reinterpret_cast<std::uintptr_t>(buffers[b].data) % bytes != 0)
+                    refuse(" is not aligned for its elements");
+            }
+            if constexpr (detail::can_capture<stream_ref>)
+                require(!stream.capturing(where), call, "the stream is capturing", where);
+        } catch (const error& why) { // peers may wait
+            const auto& ranks = detail::innermost(*comm_);
+            if constexpr (requires { ranks.refuse(why, collective::all_reduce, stream); })
+                ranks.refuse(why, collective::all_reduce, stream);
+            throw;
+        }
+    }
+
+    void require(bool condition, const char* call, const char* message, call_site where) const
+    {
+        if (!condition) fail(status::invalid_argument, call, message, where);
+    }
+    [[noreturn]] void fail(status code, const char* call, const std::string& message, call_site where) const
+    {
+        throw error(code, message,
+            {.call = call, .rank = comm_->rank(), .size = comm_->size(), .communicator = {}, .where = where});
+    }
+
+    Comm* comm_;
+    agreement_options options_;
+    detail::agreement_memory<device>* memory_ = nullptr; ///< owned, until it must be given up
+    detail::fixed_array<std::uint8_t> differs_; ///< of the last answer
+    detail::fixed_array<std::uint8_t> unread_; ///< of answers that nobody read
+    std::uint64_t started_ = 0;
+    std::uint64_t read_ = 0;
+    std::uint64_t number_ = 0; ///< of checks, those that blocked included
+};
+
+} // namespace collprobe

@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/detail/math.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/last_use.hpp>
+#include <collprobe/replica/detail/difference_exchange.hpp>
+#include <collprobe/replica/detail/difference_search.hpp>
+
+/// The memory of checks on their way, and what they send.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Turns digests into the pairs {key, ~key} whose maxima over the ranks tell whether all have the same key: the
+/// largest key and the complement of the smallest. The last pair is of the check's number.
+struct write_keys {
+    const std::uint64_t* digests;
+    const std::uint8_t* types; ///< of the buffers
+    std::uint64_t buffers;
+    std::uint64_t room; ///< of so many the message has pairs
+    std::uint64_t number;
+    std::uint64_t* message;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        std::uint64_t key = number;
+        if (index < buffers) key = digests[index] ^ mix64(types[index]);
+        else if (index < room) key = mix64(held_buffer::no_type);
+        message[2 * index] = key;
+        message[2 * index + 1] = ~key;
+    }
+};
+
+/// One check.
+template <class Device>
+struct agreement_slot {
+    explicit agreement_slot(std::uint64_t room) : types(room), digests(room), message(2 * room + 2), host(2 * room + 2)
+    {
+    }
+
+    /// Whether the ranks hold the same in a buffer, or are at the same check. Once `done` is.
+    bool agrees(std::uint64_t index) const noexcept { return host[2 * index] == ~host[2 * index + 1]; }
+
+    typename Device::template host_buffer<std::uint8_t> types;
+    typename Device::template buffer<std::uint64_t> digests;
+    typename Device::template buffer<std::uint64_t> message;
+    typename Device::template host_buffer<std::uint64_t> host;
+    std::uint64_t number = 0;
+    typename Device::event done;
+};
+
+/// All memory that enqueued work uses.
+template <class Device>
+struct agreement_memory {
+    agreement_memory(int ranks, std::uint64_t room, int in_flight, std::uint64_t scratch_bytes)
+        : search(ranks, scratch_bytes)
+    {
+        slots.reserve(static_cast<std::size_t>(in_flight) + 1);
+        for (int i = 0; i <= in_flight; ++i) slots.emplace_back(room);
+    }
+    bool settle(deadline until) const noexcept
+    {
+        bool settled = detail::settle(search.done, until);
+        for (const agreement_slot<Device>& slot : slots) settled = detail::settle(slot.done, until) && settled;
+        return settled;
+    }
+
+    std::vector<agreement_slot<Device>> slots; ///< a ring, and behind it the one that the host waits for
+    typename Device::workspace workspace;
+    typename Device::event reduced; ///< the last use of the workspace
+    difference_memory<Device> search;
+    agreement_memory* given_up_before = nullptr;
+};
+
+} // namespace collprobe::detail

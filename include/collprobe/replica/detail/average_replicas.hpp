@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/replica/replica.hpp>
+
+/// What averaging repairs have in common: replicas of floating-point elements become their average over the ranks.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Element types that are averaged as they are; the others travel as float, and are rounded once to come back.
+template <class T>
+concept averaged_natively = std::is_same_v<T, float> || std::is_same_v<T, double>;
+
+/// to[i] = from[i] in another floating-point type. A body for `for_each`.
+template <floating_element From, floating_element To>
+struct convert_element {
+    const From* from;
+    To* to;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        to[index] = static_cast<To>(static_cast<float>(from[index]));
+    }
+};
+
+/// What somebody gives who has one buffer to average: it takes a list, `std::vector<replica> list{view(weights)}`.
+template <class T>
+concept buffer_and_no_list_of_replicas = !std::is_convertible_v<const T&, view<const replica>>;
+
+/// Elements of scratch memory that averaging a list takes: none without 16-bit elements.
+inline std::uint64_t scratch_for(const std::vector<replica>& buffers, std::uint64_t most) noexcept
+{
+    std::uint64_t needed = 0;
+    for (const replica& each : buffers) {
+        if (bytes_of(each.type) == 2 && each.count > needed) needed = each.count;
+    }
+    return needed < most ? needed : most;
+}
+
+/// Bytes that a rank hands to the communicator to average a list.
+inline std::uint64_t averaged_bytes(const std::vector<replica>& buffers) noexcept
+{
+    std::uint64_t bytes = 0;
+    for (const replica& each : buffers) bytes += each.count * (each.type == element_type::float64 ? 8 : 4);
+    return bytes;
+}
+
+/// What keeps a buffer from being read as floating-point elements, to stand behind its name; empty: nothing.
+inline std::string unfit_for_averages(const replica& buffer)
+{
+    bool floating = false;
+    std::string wrong;
+    with_floating_type(buffer.type, [&]<class T>(T) {
+        floating = true;
+        const view<T> elements = buffer.as<T>();
+        if (!elements.empty() && elements.data() == nullptr) wrong = " is null with a count above 0";
+        else if (!elements.aligned()) wrong = " is not aligned to " + std::to_string(alignof(T)) + " bytes";
+    });
+    if (!floating) wrong = std::string(" holds ") + collprobe::name(buffer.type) + ", which is not floating-point";
+    return wrong;
+}
+
+/// \throws error `invalid_argument` naming the first buffer that has no average.
+template <communicator Comm>
+void require_averages(
+    const Comm& comm, const std::vector<replica>& buffers, const char* list, const char* call, call_site where)
+{
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+        const std::string wrong = unfit_for_averages(buffers[i]);
+        if (wrong.empty()) continue;
+        throw error(status::invalid_argument,
+            std::string(list) + "[" + std::to_string(i) + "]" + wrong,
+            {.call = call, .rank = comm.rank(), .size = comm.size(), .communicator = {}, .where = where});
+    }
+}
+
+/// Enqueues the average of `from` over the ranks into `to` (of the same type and count; the same memory, or
+/// disjoint) on `stream`. `scratch`: at least one element if the elements have 16 bits.
+template <class Comm>
+void average_replica(Comm& comm, const replica& from, const replica& to, view<float> scratch,
+    stream_ref_of<Comm> stream, call_site where)
+{
+    using device = typename Comm::device;
+    with_floating_type(from.type, [&]<class T>(T) {
+        if constexpr (averaged_natively<T>) {
+            comm.all_reduce(view<const T>(from.as<T>()), to.as<T>(), reduction::average, stream, where);
+        } else {
+            for (std::uint64_t first = 0; first < from.count; first += scratch.count()) {
+                const std::uint64_t left = from.count - first;
+                const view<float> piece = scratch.part(0, left < scratch.count() ? left : scratch.count());
+                device::for_each(stream, piece.count(), convert_element<T, float>{from.as<T>().data() + first, piece.data()});
+                comm.all_reduce(view<const float>(piece), piece, reduction::average, stream, where);
+                device::for_each(stream, piece.count(), convert_element<float, T>{piece.data(), to.as<T>().data() + first});
+            }
+        }
+    });
+}
+
+/// Calls `use` with the communicator that averages travel by: the innermost, or the given one with its adaptors.
+template <communicator Comm, class Use>
+void with_route(Comm& comm, bool through_adaptors, const Use& use)
+{
+    if (through_adaptors) use(comm);
+    else use(innermost(comm));
+}
+
+} // namespace collprobe::detail

@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/device/last_use.hpp>
+#include <collprobe/replica/detail/difference_search.hpp>
+#include <collprobe/replica/replica.hpp>
+
+/// The ranks' part in a search for differences and in their repair. All of it blocks the host.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// The words that a rank tells of itself: a `held_buffer`, or a `found_difference`.
+inline constexpr std::uint64_t words_of_rank = sizeof(found_difference) / 8;
+static_assert(sizeof(found_difference) == 40 && sizeof(held_buffer) == 24);
+
+template <class Device>
+struct difference_memory {
+    difference_memory(int ranks, std::uint64_t scratch_bytes)
+        : host_firsts(block_search::most_blocks),
+          firsts(block_search::most_blocks),
+          digests(block_search::most_blocks),
+          expected(block_search::most_blocks),
+          marks(block_search::most_blocks),
+          host_marks(block_search::most_blocks),
+          scratch(scratch_bytes),
+          found(1),
+          told(words_of_rank),
+          gathered(words_of_rank * static_cast<std::uint64_t>(ranks)),
+          host_gathered(words_of_rank * static_cast<std::uint64_t>(ranks))
+    {
+    }
+
+    typename Device::template host_buffer<std::uint64_t> host_firsts; ///< where the blocks begin
+    typename Device::template buffer<std::uint64_t> firsts;
+    typename Device::template buffer<std::uint64_t> digests;
+    typename Device::template buffer<std::uint64_t> expected;
+    typename Device::template buffer<std::uint8_t> marks;
+    typename Device::template host_buffer<std::uint8_t> host_marks;
+    typename Device::template buffer<unsigned char> scratch;
+    typename Device::template host_buffer<found_difference> found; ///< of one chunk
+    typename Device::template buffer<std::uint64_t> told;
+    typename Device::template buffer<std::uint64_t> gathered;
+    typename Device::template host_buffer<std::uint64_t> host_gathered;
+    typename Device::workspace workspace;
+    typename Device::event done; ///< the last use of all this
+};
+
+/// Writes what a rank says of its buffer.
+struct tell_held {
+    const std::uint64_t* digest; ///< null: it has none
+    std::uint64_t count;
+    std::uint64_t type;
+    std::uint64_t* words;
+
+    COLLPROBE_HD void operator()(std::uint64_t) const noexcept
+    {
+        words[0] = digest == nullptr ? 0 : *digest;
+        words[1] = count;
+        words[2] = type;
+        words[3] = words[4] = 0;
+    }
+};
+struct tell_found {
+    found_difference value;
+    std::uint64_t* words;
+
+    COLLPROBE_HD void operator()(std::uint64_t) const noexcept
+    {
+        words[0] = value.first;
+        words[1] = value.last;
+        words[2] = value.elements;
+        words[3] = value.expected_bits;
+        words[4] = value.actual_bits;
+    }
+};
+
+/// What `locate_difference` asks of the ranks, about one buffer. `Comm`: the communicator as the caller has it; what
+/// the search says goes past its adaptors, what a repair sends does not.
+template <communicator Comm>
+class difference_exchange {
+public:
+    using device = typename Comm::device;
+    using stream_ref = stream_ref_of<Comm>;
+
+    /// `mine`: this rank's buffer, null if it has none.
+    difference_exchange(
+        Comm& comm, difference_memory<device>& memory, const replica* mine, stream_ref on, call_site where)
+        : comm_(comm), memory_(memory), mine_(mine), on_(on), where_(where),
+          each_(static_cast<std::size_t>(comm.size()))
+    {
+    }
+
+    /// What every rank holds. `digest`: of this rank's buffer, in device memory.
+    fixed_array<held_buffer> hold(const std::uint64_t* digest)
+    {
+        fixed_array<held_buffer> held(each_.size());
+        ask(tell_held{mine_ == nullptr ? nullptr : digest, mine_ == nullptr ? 0 : mine_->count, type_of(mine_),
+            memory_.told.data()});
+        for (std::size_t r = 0; r < held.size(); ++r) {
+            const std::uint64_t* const words = memory_.host_gathered.data() + r * words_of_rank;
+            held[r] = {words[0], words[1], words[2]};
+        }
+        return held;
+    }
+    /// Whether this rank's buffer can be compared with the reference.
+    void compare_with(const held_buffer& wanted) noexcept { type_ = wanted.type, count_ = wanted.count; }
+
+    view<const std::uint8_t> mark(const block_search& search, int reference)
+    {
+        const std::uint64_t blocks = search.firsts().count();
+        enqueue([&] {
+            load(search);
+            if (is_comparable()) {
+                with_word(mine_->type, [&]<class Word>(Word) {
+                    device::for_each(on_, blocks, digest_blocks<Word>{mine_->data, mine_->count, list(search),
+                        memory_.digests.data()});
+                });
+            }
+            const view<std::uint64_t> expected(memory_.expected.data(), blocks);
+            innermost(comm_).broadcast(
+                view<const std::uint64_t>(memory_.digests.data(), blocks), expected, reference, on_, where_);
+            const view<std::uint8_t> marks(memory_.marks.data(), blocks);
+            if (is_comparable())
+                device::for_each(on_, blocks, mark_differences{memory_.digests.data(), expected.data(), marks.data()});
+            else device::zero(on_, marks, where_);
+            innermost(comm_).all_reduce(view<const std::uint8_t>(marks), marks, reduction::max, on_, where_);
+            device::copy(
+                on_, view<const std::uint8_t>(marks), view<std::uint8_t>(memory_.host_marks.data(), blocks), where_);
+        });
+        return {memory_.host_marks.data(), blocks};
+    }
+
+    view<const found_difference> compare(const block_search& search, int reference)
+    {
+        found_difference all;
+        in_chunks(search, [&]<class Word>(Word, std::uint64_t from, std::uint64_t count) {
+            enqueue([&] {
+                send(innermost(comm_), Word{}, search, from, count, reference);
+                if (is_comparable())
+                    device::reduce(on_, compare_blocks<Word>{mine_->data, list(search), from, memory_.scratch.data()},
+                        count, memory_.found.data(), memory_.workspace);
+            });
+            if (is_comparable()) all.merge(memory_.found[0]);
+        });
+        ask(tell_found{all, memory_.told.data()});
+        for (std::size_t r = 0; r < each_.size(); ++r) {
+            const std::uint64_t* const words = memory_.host_gathered.data() + r * words_of_rank;
+            each_[r] = {words[0], words[1], words[2], words[3], words[4]};
+        }
+        return {each_.data(), each_.size()};
+    }
+
+    /// Overwrites blocks by those of rank `source`, where `take`: not on ranks that hold what is right, whose buffers
+    /// a fault on the way must not touch. Returns how many bytes were sent.
+    std::uint64_t restore(const block_search& search, int source, bool take)
+    {
+        std::uint64_t bytes = 0;
+        in_chunks(search, [&]<class Word>(Word, std::uint64_t from, std::uint64_t count) {
+            enqueue([&] {
+                send(comm_, Word{}, search, from, count, source);
+                if (take && is_comparable())
+                    device::for_each(on_, count,
+                        scatter_blocks<Word>{memory_.scratch.data(), list(search), from, mine_->data});
+            });
+            bytes += count * sizeof(Word);
+        });
+        return bytes;
+    }
+
+private:
+    static std::uint64_t type_of(const replica* mine) noexcept
+    {
+        return mine == nullptr ? held_buffer::no_type : static_cast<std::uint64_t>(mine->type);
+    }
+    bool is_comparable() const noexcept
+    {
+        return mine_ != nullptr && type_of(mine_) == type_ && mine_->count == count_;
+    }
+    block_list list(const block_search& search) const noexcept { return {memory_.firsts.data(), search.length()}; }
+
+    /// The elements of the blocks, as many at a time as there is room for.
+    template <class Use>
+    void in_chunks(const block_search& search, const Use& use)
+    {
+        if (search.elements() == 0) return;
+        enqueue([&] { load(search); });
+        with_word(static_cast<element_type>(type_), [&]<class Word>(Word) {
+            const std::uint64_t room = memory_.scratch.size() / sizeof(Word);
+            for (std::uint64_t from = 0; from < search.elements(); from += room) {
+                const std::uint64_t left = search.elements() - from;
+                use(Word{}, from, left < room ? left : room);
+            }
+        });
+    }
+
+    void load(const block_search& search)
+    {
+        const view<const std::uint64_t> firsts = search.firsts();
+        for (std::uint64_t i = 0; i < firsts.count(); ++i) memory_.host_firsts[i] = firsts[i];
+        device::copy(on_, view<const std::uint64_t>(memory_.host_firsts.data(), firsts.count()),
+            view<std::uint64_t>(memory_.firsts.data(), firsts.count()), where_);
+    }
+
+    /// Elements of the blocks of rank `source` to every rank's scratch memory.
+    template <class Sender, class Word>
+    void send(Sender& by, Word, const block_search& search, std::uint64_t from, std::uint64_t count, int source)
+    {
+        unsigned char* const packed = memory_.scratch.data();
+        if (comm_.rank() == source)
+            device::for_each(on_, count, gather_blocks<Word>{mine_->data, list(search), from, packed});
+        const view<std::uint8_t> bytes(packed, count * sizeof(Word));
+        by.broadcast(view<const std::uint8_t>(bytes), bytes, source, on_, where_);
+    }
+
+    /// Tells the ranks, and reads what they tell.
+    template <class Tell>
+    void ask(const Tell& tell)
+    {
+        enqueue([&] {
+            device::for_each(on_, 1, tell);
+            const view<std::uint64_t> all(memory_.gathered.data(), memory_.gathered.size());
+            innermost(comm_).all_gather(
+                view<const std::uint64_t>(memory_.told.data(), words_of_rank), all, on_, where_);
+            device::copy(on_, view<const std::uint64_t>(all),
+                view<std::uint64_t>(memory_.host_gathered.data(), memory_.host_gathered.size()), where_);
+        });
+    }
+
+    /// And waits, with the communicator's deadline if it has one.
+    template <class Work>
+    void enqueue(const Work& work)
+    {
+        enqueue_marked(memory_.done, on_, work);
+        if constexpr (requires { comm_.synchronize(on_, where_); }) comm_.synchronize(on_, where_);
+        else on_.synchronize(where_);
+    }
+
+    Comm& comm_;
+    difference_memory<device>& memory_;
+    const replica* mine_;
+    stream_ref on_;
+    call_site where_;
+    std::uint64_t type_ = held_buffer::no_type;
+    std::uint64_t count_ = 0;
+    fixed_array<found_difference> each_;
+};
+
+} // namespace collprobe::detail

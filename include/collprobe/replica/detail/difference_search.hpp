@@ -1,0 +1,162 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/digest_index.hpp>
+#include <collprobe/replica/detail/difference_kernels.hpp>
+#include <collprobe/replica/disagreement.hpp>
+
+/// Who differs, and where: what every rank works out alike from what all were told.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// What a rank says of its buffer.
+struct held_buffer {
+    std::uint64_t digest = 0;
+    std::uint64_t count = 0;
+    std::uint64_t type = no_type; ///< an element_type
+
+    static constexpr std::uint64_t no_type = 0xff; ///< the rank has no such buffer
+};
+
+/// Narrows a buffer down to the blocks that hold differences, a message of at most `most_blocks` digests a round.
+///
+/// A block is split for as long as a round has room for twice as many of them, down to 64 bytes: one damaged element
+/// of 1 GiB takes two rounds. Where damage is all over, blocks stay long; no more than about half of `most_blocks`
+/// are wanted then, and they can be sent whole.
+class block_search {
+public:
+    static constexpr std::uint64_t most_blocks = 4096;
+    static constexpr std::uint64_t shortest_bytes = 64;
+
+    block_search(std::uint64_t count, std::uint64_t element_bytes)
+        : count_(count), shortest_(shortest_bytes / element_bytes), length_(shortest_)
+    {
+        while ((count_ + length_ - 1) / length_ > most_blocks) length_ *= 2;
+        for (std::uint64_t first = 0; first < count_; first += length_) firsts_.push_back(first);
+    }
+
+    view<const std::uint64_t> firsts() const noexcept { return firsts_; }
+    std::uint64_t length() const noexcept { return length_; }
+    /// Elements of all blocks.
+    std::uint64_t elements() const noexcept
+    {
+        if (firsts_.empty()) return 0;
+        const std::uint64_t left = count_ - firsts_.back();
+        return (firsts_.size() - 1) * length_ + (left < length_ ? left : length_);
+    }
+
+    /// Keeps the blocks that differ, and splits them. False once they are as short as they get.
+    bool narrow(view<const std::uint8_t> differs)
+    {
+        std::size_t kept = 0;
+        for (std::size_t i = 0; i < firsts_.size(); ++i) {
+            if (differs[i] != 0) firsts_[kept++] = firsts_[i];
+        }
+        firsts_.resize(kept);
+        std::uint64_t parts = 1;
+        while (length_ / parts > shortest_ && kept * parts * 2 <= most_blocks) parts *= 2;
+        if (kept == 0 || parts == 1) return false;
+        length_ /= parts;
+        std::vector<std::uint64_t> split;
+        split.reserve(kept * parts);
+        for (const std::uint64_t first : firsts_) {
+            for (std::uint64_t part = 0; part < parts && first + part * length_ < count_; ++part)
+                split.push_back(first + part * length_);
+        }
+        firsts_.swap(split);
+        return true;
+    }
+
+    /// The blocks, neighbours as one.
+    std::vector<differing_range> ranges() const
+    {
+        std::vector<differing_range> joined;
+        for (const std::uint64_t first : firsts_) {
+            const std::uint64_t left = count_ - first;
+            const std::uint64_t count = left < length_ ? left : length_;
+            if (!joined.empty() && joined.back().first + joined.back().count == first) joined.back().count += count;
+            else joined.push_back({first, count});
+        }
+        return joined;
+    }
+
+private:
+    std::uint64_t count_;
+    std::uint64_t shortest_;
+    std::uint64_t length_;
+    std::vector<std::uint64_t> firsts_;
+};
+
+/// A disagreement, and the blocks to restore.
+struct located_difference {
+    collprobe::disagreement report;
+    block_search search{0, 1};
+    held_buffer wanted; ///< the reference's
+};
+
+/// Sorts the ranks by what they hold. The reference is the group of more than half of them, or else that of the lowest
+/// rank. False if all hold the same.
+inline bool group_ranks(view<const held_buffer> held, collprobe::disagreement& out)
+{
+    const int ranks = static_cast<int>(held.size());
+    // The type is part of what is held: equal bits of another type are another value. The count is in the digest.
+    const auto key = [&](int rank) {
+        const held_buffer& mine = held[static_cast<std::uint64_t>(rank)];
+        return mine.digest ^ mix64(mine.type);
+    };
+    digest_index groups(ranks);
+    for (int r = 0; r < ranks; ++r) groups.add(key(r), r);
+    out.groups = groups.distinct();
+    out.majority = 2 * groups.largest() > ranks;
+    std::uint64_t chosen = key(0);
+    for (int r = 0; r < ranks && out.majority; ++r) {
+        chosen = key(r);
+        if (2 * groups.find(chosen).ranks > ranks) break;
+    }
+    for (int r = 0; r < ranks; ++r) (key(r) == chosen ? out.holders : out.others).push_back(r);
+    return !out.others.empty();
+}
+
+/// Finds who differs in a buffer, and where. `ranks` asks all ranks, the same questions on each:
+/// - `compare_with(held)`: what the reference holds;
+/// - `mark(blocks, reference)`: for each block whether it differs on any rank from that of rank `reference`, as bytes;
+/// - `compare(blocks, reference)`: how each rank's elements in these blocks differ, a `found_difference` a rank.
+/// Ranks whose count or type is not that of the reference find no difference.
+template <class Ranks>
+located_difference locate_difference(view<const held_buffer> held, Ranks& ranks)
+{
+    located_difference found;
+    collprobe::disagreement& report = found.report;
+    if (!group_ranks(held, report)) return found;
+    const int reference = report.holders.front();
+    const held_buffer& wanted = held[static_cast<std::uint64_t>(reference)];
+    report.count = wanted.count;
+    found.wanted = wanted;
+    if (wanted.type == held_buffer::no_type) {
+        for (const int r : report.others) report.differences.push_back({.rank = r, .same_shape = false});
+        return found;
+    }
+    const auto element_bytes = static_cast<std::uint64_t>(bytes_of(static_cast<element_type>(wanted.type)));
+    found.search = block_search(wanted.count, element_bytes);
+    ranks.compare_with(wanted);
+    if (wanted.count != 0) {
+        while (found.search.narrow(ranks.mark(found.search, reference))) {}
+    }
+    report.ranges = found.search.ranges();
+    const view<const found_difference> each = ranks.compare(found.search, reference);
+    for (const int r : report.others) {
+        const held_buffer& has = held[static_cast<std::uint64_t>(r)];
+        const found_difference& what = each[static_cast<std::uint64_t>(r)];
+        report.differences.push_back({.rank = r, .same_shape = has.count == wanted.count && has.type == wanted.type,
+            .first = what.first, .last = what.elements == 0 ? no_index : what.last, .elements = what.elements,
+            .expected_bits = what.expected_bits, .actual_bits = what.actual_bits});
+    }
+    return found;
+}
+
+} // namespace collprobe::detail

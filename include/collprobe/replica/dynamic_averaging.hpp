@@ -1,0 +1,368 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/last_use.hpp>
+#include <collprobe/replica/detail/average_replicas.hpp>
+#include <collprobe/replica/detail/averaging_decision.hpp>
+#include <collprobe/replica/divergence.hpp>
+#include <collprobe/replica/replica.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// How the next interval follows from what was measured.
+enum class interval_rule : std::uint8_t {
+    /// H = mean over the ranks of ||g~|| / ||thetabar - theta^m||, as PAFT prints it (it does not say which reduction
+    /// its All-Reduce is). The divisor is called an estimate of sigma, but grows with the root of the dimension and of
+    /// the learning rates' squares since the last average, the interval itself among them.
+    literal,
+    /// H = gain * rms(thetabar) / (sigma * eta / (1 - momentum)), with the estimate of sigma that is unbiased for float
+    /// and double weights, and low for bfloat16 ones where noise is below their spacing (`noise_variance`).
+    corrected,
+};
+
+constexpr const char* name(interval_rule rule) noexcept
+{
+    return rule == interval_rule::literal ? "literal" : "corrected";
+}
+
+struct dynamic_options {
+    interval_rule rule = interval_rule::corrected;
+    /// Of the corrected rule: more is fewer averages. Found by training (examples/aggregation_faults): 1 to 2 do as
+    /// well as an average every 5 steps, with a third of the bytes or less; from 3 on strong noise costs accuracy.
+    double gain = 1.5;
+    double momentum = 0; ///< of the optimiser, for the estimate of sigma (`noise_gain`); the corrected rule needs it
+    std::uint64_t first_interval = 10; ///< steps before the first average: nothing is known then
+    std::uint64_t least_interval = 2; ///< also how many steps after an average the host asks for the decision
+    std::uint64_t most_interval = 100; ///< also on clean ranks, where noise may begin any time
+    std::uint64_t sample_elements = 65536; ///< how many coordinates are measured at least, if there are so many
+    std::uint64_t scratch_elements = std::uint64_t{1} << 20; ///< as in `periodic_options`
+    bool through_adaptors = false; ///< as in `periodic_options`
+};
+
+/// What the last average has shown; equal on all ranks.
+struct averaging_measure {
+    std::uint64_t step = 0; ///< in which it ran, from 0
+    double variance = 0; ///< the estimate of sigma^2
+    double ratio = 0; ///< that the rule multiplies
+    std::uint64_t interval = 0; ///< until the next
+};
+
+/// Replicas that drift apart become their average when noise makes it worth while, behind the computation of a
+/// step (PAFT-Dyn, algorithm 2).
+///
+///     dynamic_averaging repair(comm.split(0, comm.rank()).value(), weights, {}, {.momentum = 0.9});
+///     for (...) {
+///         repair.begin_step(stream);
+///         ... // forward, backward, all-reduce of the gradients: the average runs beside it
+///         repair.before_update(gradients, learning_rate, stream);
+///         ... // the optimiser
+///     }
+///     repair.finish(stream);
+///
+/// An average that `begin_step` starts reads the parameters where they are and writes a copy; `before_update` puts
+/// that in their place, so that theta_(t+1) = thetabar_t - eta_t g~_t with any optimiser. It also measures, on a
+/// sample of coordinates, how far the ranks were apart and how large weights and gradient are; from the sums over the ranks
+/// follows the next interval, the same on all.
+///
+/// Why the corrected rule. An average costs the same whenever it comes: a / H a step. Drift hurts by how large it is
+/// beside the weights: in an interval its mean square is about H/2 (sigma s)^2 a coordinate, where s = eta / (1 -
+/// momentum) is how far a step's noise moves a weight in the end, so it costs b H (sigma s)^2 / rms(thetabar)^2. The
+/// sum of both is least at H proportional to rms(thetabar) / (sigma s): signal to noise of the weights. Not of the
+/// gradient, as in the paper: g~ is full of the noise, so that ||g~|| / sigma no longer falls once noise drowns the
+/// gradient, and it does not know the learning rate.
+///
+/// The message of 8 bytes by which the ranks agree on the interval is trusted, as averages are; it passes by the
+/// adaptors. Where it is hit on its way to some ranks, they start averages in different steps: `mismatch`, or a
+/// `timeout`. (The sums may be hit: the largest interval that any rank makes of them holds for all.)
+///
+/// Buffers: `weights` as for `periodic_averaging`; `state` is what of the optimiser is averaged too, in the same
+/// breath. Both are borrowed and outlive this object.
+/// Preconditions: the weights and state do not change between `begin_step` and `before_update`.
+///
+/// Stream behaviour: averages run on a stream of this object, ordered by events; `before_update` makes `stream` wait
+/// for the average. The host waits in one place: `begin_step`, `least_interval` steps behind an average, for a
+/// decision that was enqueued then and is long there unless the host runs that far ahead. For a true overlap
+/// give it a communicator of its own, for collectives of one run one after the other. Not for graphs.
+/// Threads: one at a time.
+/// Errors: as `periodic_averaging`; `invalid_argument` for intervals that are 0 or out of order; for gradients that do
+/// not match the weights and a rate that is negative or not finite, which peers hear of where the communicator can
+/// tell them; `timeout` if a decision does not come.
+/// Cost: an average as in `periodic_averaging`, and messages of 32 and 8 bytes; memory for one more copy of
+/// `weights` and `state`; a copy of both into place.
+template <communicator Comm>
+    requires has_all_reduce<Comm, float>
+class dynamic_averaging {
+public:
+    using device = typename Comm::device;
+    using stream_ref = stream_ref_of<Comm>;
+
+    /// Takes the communicator over: a handle; or, of one that cannot be copied such as `audited`, a borrowed reference:
+    /// `dynamic_averaging repair{borrowed(comm), weights};`.
+    dynamic_averaging(Comm comm, view<const replica> weights, view<const replica> state = {},
+        const dynamic_options& options = {}, call_site where = call_site::current())
+        : comm_(std::move(comm)), options_(options), buffers_(weights.begin(), weights.end()), weights_(weights.size()),
+          gain_(options.momentum)
+    {
+        detail::require_averages(comm_, buffers_, "weights", "dynamic_averaging", where);
+        const std::vector<replica> of_state(state.begin(), state.end());
+        detail::require_averages(comm_, of_state, "state", "dynamic_averaging", where);
+        buffers_.insert(buffers_.end(), of_state.begin(), of_state.end());
+        const bool ordered = options.least_interval > 0 && options.least_interval <= options.most_interval
+            && options.first_interval > 0;
+        require(ordered, "intervals must not be 0, and least_interval not above most_interval", where);
+        require(options.gain > 0 && options.momentum >= 0 && options.momentum < 1,
+            "gain must be above 0, momentum from 0 to below 1", where);
+        require(options.sample_elements > 0 && options.scratch_elements > 0,
+            "sample_elements and scratch_elements must not be 0", where);
+        std::uint64_t count = 0;
+        for (std::size_t i = 0; i < weights_; ++i) count += buffers_[i].count;
+        stride_ = count / options.sample_elements > 0 ? count / options.sample_elements : 1;
+        for (std::size_t i = 0; i < weights_; ++i) samples_ += samples_of(buffers_[i]);
+        next_ = options.first_interval;
+        const auto scope = detail::enter_device(comm_);
+        memory_ = new memory(buffers_, weights_, options);
+        device::load_kernels();
+    }
+    /// A buffer by itself is no list: `std::vector<replica> list{view(weights)}`.
+    template <detail::buffer_and_no_list_of_replicas Buffer>
+    dynamic_averaging(const Comm&, const Buffer&, view<const replica> = {}, const dynamic_options& = {}) = delete;
+    dynamic_averaging(const dynamic_averaging&) = delete;
+    dynamic_averaging& operator=(const dynamic_averaging&) = delete;
+    /// Waits until no work uses its memory, at most the communicator's time-out; then it is leaked.
+    ~dynamic_averaging()
+    {
+        const detail::deadline until = detail::deadline::in_ms(detail::timeout_of(comm_));
+        const bool settled = detail::settle(memory_->placed, until);
+        if (detail::settle(memory_->done, until) && settled) delete memory_;
+        else detail::give_up(memory_);
+    }
+
+    /// A step begins: starts an average if one is due. Returns whether it did. Collective.
+    bool begin_step(stream_ref stream, call_site where = call_site::current())
+    {
+        if (undecided_ && steps_ >= measure_.step + options_.least_interval) read_decision(where);
+        if (in_flight_ || undecided_ || steps_ < next_) return false;
+        start(stream, where);
+        return true;
+    }
+
+    /// The gradients are there, the optimiser is next: an average that was started takes the place of weights and
+    /// state. `gradients`: what the weights are updated with, buffer by buffer of the same count, of any
+    /// floating-point type. `rate`: the learning rate of the coming update. Collective.
+    void before_update(view<const replica> gradients, double rate, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        require_update(gradients, rate, where);
+        if (in_flight_) {
+            const auto scope = detail::enter_device(comm_);
+            place(stream, where);
+            decide(gradients, rate, stream, where);
+            gain_.synchronised(buffers_.size() > weights_);
+        }
+        gain_.step(rate);
+        ++steps_;
+    }
+
+    /// Training ends: averages once more, if steps were made since the last average. Afterwards all ranks
+    /// hold the same bits. Enqueued on `stream`. Collective.
+    void finish(stream_ref stream, call_site where = call_site::current())
+    {
+        if (!in_flight_ && averaged_ == steps_) return;
+        const auto scope = detail::enter_device(comm_);
+        if (!in_flight_) start(stream, where);
+        place(stream, where);
+        gain_.synchronised(buffers_.size() > weights_);
+    }
+
+    /// Of the last average whose decision the host has read.
+    const averaging_measure& last() const noexcept { return shown_; }
+    std::uint64_t rounds() const noexcept { return rounds_; } ///< averages started so far
+    /// Bytes that this rank handed to all-reduces; a ring sends 2 (n-1)/n of that.
+    std::uint64_t bytes() const noexcept
+    {
+        return rounds_ * detail::averaged_bytes(buffers_)
+            + decisions_ * (sizeof(detail::averaging_sums) + sizeof(std::uint64_t));
+    }
+
+private:
+    struct memory {
+        memory(const std::vector<replica>& buffers, std::size_t weights, const dynamic_options& options)
+            : scratch(detail::scratch_for(buffers, options.scratch_elements)), copies(buffers.size()),
+              distances(3 * weights * detail::distance_parts), sums(1), decision(1), seen(1)
+        {
+            for (std::size_t i = 0; i < buffers.size(); ++i) {
+                copies[i] = typename device::template buffer<std::uint8_t>(buffers[i].size_bytes());
+            }
+        }
+
+        typename device::template buffer<float> scratch;
+        detail::fixed_array<typename device::template buffer<std::uint8_t>> copies;
+        typename device::template buffer<double> distances; ///< of the weights, then norms of the gradients
+        typename device::template buffer<detail::averaging_sums> sums;
+        typename device::template buffer<detail::averaging_decision> decision;
+        typename device::template host_buffer<detail::averaging_decision> seen;
+        typename device::event done; ///< the last work on `communication`
+        typename device::event placed; ///< the last work on the caller's stream
+        memory* given_up_before = nullptr;
+        typename device::stream communication; // goes first, and with it the work that uses the rest
+    };
+
+    void require(bool condition, const char* message, call_site where) const
+    {
+        if (condition) return;
+        throw error(status::invalid_argument, message,
+            {.call = "dynamic_averaging", .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
+    }
+    void require_update(view<const replica> gradients, double rate, call_site where)
+    {
+        std::string wrong;
+        // By bits first: comparisons with NaN mean nothing under -ffast-math.
+        if (!is_finite(rate) || rate < 0) wrong = "rate must be finite and not negative";
+        if (gradients.count() != weights_) wrong = "gradients must be as many buffers as the weights";
+        for (std::size_t i = 0; wrong.empty() && i < weights_; ++i) {
+            if (gradients[i].count != buffers_[i].count) wrong = " differs from the weights in its count";
+            else wrong = detail::unfit_for_averages(gradients[i]);
+            if (!wrong.empty()) wrong = "gradients[" + std::to_string(i) + "]" + wrong;
+        }
+        if (wrong.empty()) return;
+        const error why(status::invalid_argument, wrong,
+            {.call = "before_update", .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
+        auto& ranks = detail::innermost(comm_);
+        const stream_ref own = memory_->communication;
+        if constexpr (requires { ranks.refuse(why, collective::all_reduce, own); })
+            ranks.refuse(why, collective::all_reduce, own); // peers may wait
+        throw why;
+    }
+
+    std::uint64_t samples_of(const replica& buffer) const noexcept { return (buffer.count + stride_ - 1) / stride_; }
+    replica copy_of(std::size_t i) const noexcept
+    {
+        replica copy = buffers_[i];
+        copy.data = memory_->copies[i].data();
+        return copy;
+    }
+
+    /// The average into the copies, and how far this rank was from it.
+    void start(stream_ref stream, call_site where)
+    {
+        const auto scope = detail::enter_device(comm_);
+        const stream_ref own = memory_->communication;
+        typename device::event ready;
+        ready.record(stream);
+        own.wait(ready, where);
+        if (memory_->placed.recorded()) own.wait(memory_->placed, where); // where callers change streams
+        detail::enqueue_marked(memory_->done, own, [&] {
+            detail::with_route(comm_, options_.through_adaptors, [&](auto& route) {
+                for (std::size_t i = 0; i < buffers_.size(); ++i) {
+                    detail::average_replica(route, buffers_[i], copy_of(i), view<float>(memory_->scratch), own, where);
+                }
+            });
+            for (std::size_t i = 0; i < weights_; ++i) {
+                measure(buffers_[i], copy_of(i).data, i, own);
+                measure(copy_of(i), nullptr, 2 * weights_ + i, own);
+            }
+        });
+        in_flight_ = true;
+        averaged_ = steps_;
+        ++rounds_;
+    }
+
+    /// Squared distances from `other` (null: squares) of the sample of a buffer, to place `slot`.
+    void measure(const replica& buffer, const void* other, std::size_t slot, stream_ref on)
+    {
+        with_floating_type(buffer.type, [&]<class T>(T) {
+            device::sum_each(on, detail::distance_parts,
+                detail::sampled_distance<T>{buffer.as<T>().data(), static_cast<const T*>(other), samples_of(buffer),
+                    stride_, memory_->distances.data() + slot * detail::distance_parts});
+        });
+    }
+
+    /// The copies become the weights and the state.
+    void place(stream_ref stream, call_site where)
+    {
+        stream.wait(memory_->done, where);
+        detail::enqueue_marked(memory_->placed, stream, [&] {
+            for (std::size_t i = 0; i < buffers_.size(); ++i) {
+                device::copy(stream, view<const std::uint8_t>(copy_of(i).bytes()), buffers_[i].bytes(), where);
+            }
+        });
+        in_flight_ = false;
+    }
+
+    void decide(view<const replica> gradients, double rate, stream_ref stream, call_site where)
+    {
+        using namespace detail;
+        memory& at = *memory_;
+        enqueue_marked(at.placed, stream, [&] {
+            for (std::size_t i = 0; i < weights_; ++i) measure(gradients[i], nullptr, weights_ + i, stream);
+        });
+        const stream_ref own = at.communication;
+        own.wait(at.placed, where);
+        enqueue_marked(at.done, own, [&] {
+            const double* const distances = at.distances.data();
+            const std::uint64_t parts = weights_ * distance_parts;
+            device::for_each(own, 1, add_up_distances{distances, parts, static_cast<double>(options_.most_interval), at.sums.data()});
+            auto& route = innermost(comm_);
+            const view<double> sums(&at.sums.data()->squared_distance, 4);
+            route.all_reduce(view<const double>(sums), sums, reduction::sum, own, where);
+            const double ranks = comm_.size();
+            const auto sampled = static_cast<double>(samples_);
+            device::for_each(own, 1, decide_interval{at.sums.data(), options_.rule == interval_rule::literal, ranks,
+                ranks > 1 ? ranks * expected_divergence(1, sampled, comm_.size(), gain_.value()) : 0, ranks * sampled,
+                rate / (1 - options_.momentum),
+                options_.gain, options_.least_interval, options_.most_interval, at.decision.data()});
+            // Sums are equal on all ranks, and so would be what follows from them; unless processors differ.
+            const view<std::uint64_t> interval(&at.decision.data()->interval, 1);
+            route.all_reduce(view<const std::uint64_t>(interval), interval, reduction::max, own, where);
+            device::copy(own, view<const averaging_decision>(at.decision), view<averaging_decision>(at.seen), where);
+        });
+        ++decisions_;
+        undecided_ = true;
+        measure_.step = steps_;
+    }
+
+    void read_decision(call_site where)
+    {
+        const auto scope = detail::enter_device(comm_);
+        memory_->done.synchronize(detail::timeout_of(comm_), where);
+        const detail::averaging_decision& seen = memory_->seen[0];
+        shown_ = {measure_.step, seen.variance, seen.ratio, seen.interval};
+        next_ = measure_.step + seen.interval;
+        undecided_ = false;
+    }
+
+    Comm comm_;
+    dynamic_options options_;
+    std::vector<replica> buffers_; ///< the weights, then the state
+    std::size_t weights_;
+    noise_gain gain_;
+    memory* memory_ = nullptr;
+    std::uint64_t stride_ = 1;
+    std::uint64_t samples_ = 0;
+    std::uint64_t steps_ = 0; ///< updates so far
+    std::uint64_t averaged_ = 0; ///< of those, before the last average
+    std::uint64_t next_ = 0; ///< the step that starts the next average
+    std::uint64_t rounds_ = 0;
+    std::uint64_t decisions_ = 0;
+    averaging_measure measure_; ///< of the last decision that was enqueued
+    averaging_measure shown_;
+    bool in_flight_ = false;
+    bool undecided_ = false;
+};
+
+} // namespace collprobe

@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/replica/agreement.hpp>
+#include <collprobe/replica/disagreement.hpp>
+#include <collprobe/replica/replica.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// Equal on all ranks.
+struct repair_options {
+    int max_rounds = 4; ///< a repair that was hit itself is repeated until so many were made
+};
+
+/// What a repair came to. Equal on every rank.
+struct repair_result {
+    bool repaired = false; ///< all ranks hold the same bits now, as was verified
+    bool majority = true; ///< false: more than half of the ranks did not hold the same, so nothing was changed
+    int rounds = 0; ///< 0 if there was nothing to repair
+    std::uint64_t bytes = 0; ///< of elements, sent to every rank
+    agreement_verdict found; ///< before the first round
+};
+
+/// Gives all ranks what most of them hold, bit for bit: weights, optimizer state, whatever should be alike.
+///
+/// Each buffer is judged for itself: other ranks may be damaged in another one. If any has no majority, none is
+/// changed (average them, as the other repairs do). Only blocks that differ are sent, from a rank of the majority, by
+/// the communicator as it is given, adaptors included; only ranks outside the majority are written to. Then all is
+/// checked again: a repair that was hit is repeated, from another rank of the majority if there is one.
+/// Shapes, preconditions: those of `agreement`. Blocks the host; collective: all ranks call it in the same step.
+///
+/// Where a step must not wait, decide by a check made k steps ago, whose answer is there by now and the same on all
+/// ranks (k below `checks_in_flight`):
+///
+///     check.check(list, stream); // each step
+///     if (step >= k && !check.wait()) majority_repair(check, list, stream);
+///
+/// Not by `agreement::poll`: an answer comes to each rank at its own time, so that one would repair while others
+/// train on, which is a `mismatch` or a `timeout`. Answers to the checks that were under way when a repair ran say no
+/// once more; then nothing is found, for the price of a check.
+/// Errors: `mismatch`, on all ranks, if one of them has another count or type, by name; those of `agreement`.
+/// Cost: while all agree, that of a check: 16 bytes a buffer and one read. Else that of `agreement::locate` and of
+/// the check behind it, and a broadcast of what differs (with up to some 64 bytes around each place).
+template <communicator Comm>
+repair_result majority_repair(agreement<Comm>& check, view<const replica> buffers, stream_ref_of<Comm> stream,
+    repair_options options = {}, call_site where = call_site::current())
+{
+    const Comm& comm = check.communicator();
+    const auto fail = [&](status code, const std::string& message, std::vector<int> culprits = {}) {
+        throw error(code, message,
+            {.call = "majority_repair", .rank = comm.rank(), .size = comm.size(), .communicator = {}, .where = where},
+            std::move(culprits));
+    };
+    if (options.max_rounds < 1) fail(status::invalid_argument, "max_rounds must be at least 1");
+    repair_result result;
+    for (;;) {
+        std::vector<detail::located_difference> found = check.find(buffers, stream, "majority_repair", where);
+        if (result.rounds == 0) {
+            result.found.agree = found.empty();
+            for (const detail::located_difference& each : found) result.found.buffers.push_back(each.report);
+        }
+        result.repaired = found.empty();
+        if (result.repaired) return result;
+        for (const detail::located_difference& each : found) result.majority = result.majority && each.report.majority;
+        if (!result.majority || result.rounds == options.max_rounds) return result;
+        for (const detail::located_difference& each : found) {
+            for (const difference& other : each.report.differences) {
+                if (!other.same_shape)
+                    fail(status::mismatch,
+                        "buffer " + std::to_string(each.report.buffer) + " of rank " + std::to_string(other.rank)
+                            + " has another count or type than that of most ranks",
+                        {other.rank});
+            }
+        }
+        for (const detail::located_difference& each : found)
+            result.bytes += check.restore(each, result.rounds, buffers, stream, where);
+        ++result.rounds;
+    }
+}
+
+} // namespace collprobe

@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/last_use.hpp>
+#include <collprobe/replica/detail/average_replicas.hpp>
+#include <collprobe/replica/replica.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+struct periodic_options {
+    std::uint64_t interval = 10; ///< H: average every so many steps
+    /// Elements of float scratch memory on the device, if there are 16-bit buffers: larger ones go in pieces.
+    std::uint64_t scratch_elements = std::uint64_t{1} << 20;
+    /// PAFT assumes that the average itself is never hit. So it travels by the innermost communicator; true sends
+    /// it through the adaptors around that one, a fault injector among them.
+    bool through_adaptors = false;
+};
+
+/// Replicas that drift apart become their average every H steps (PAFT-Sync, algorithm 1).
+///
+///     periodic_averaging repair(comm, weights, {.interval = 10});
+///     ... // each step, behind the optimiser
+///     repair.step(stream);
+///
+/// It bounds the drift and needs no detection, and it mixes what is wrong into all ranks: sigma^2 / M of the noise
+/// stays. `majority_repair` is exact where most ranks are right.
+///
+/// Buffers: floating-point, several, of any of the types; the same list with the same counts on all ranks. They are
+/// borrowed, and outlive this object. Optimizer state that shall be averaged too stands in the same list. 16-bit
+/// elements travel and are added as float and are rounded once. Equal replicas keep their bits if the number of
+/// ranks is a power of two; otherwise the communicator's average may round, on all ranks alike.
+/// Afterwards all ranks hold the same bits, for the communicator gives all the same result; if something behind it
+/// changes what a rank receives (`through_adaptors`), they differ by that: see `verified_average`.
+///
+/// Stream behaviour: enqueued on `stream`; the host neither waits nor allocates. Without 16-bit buffers `average`
+/// may be captured.
+/// Threads: one at a time.
+/// Errors: `invalid_argument` for integers (an average of which is none of them: repair those by majority), null or
+/// misaligned buffers, interval 0; the communicator's.
+/// Cost: an all-reduce of the buffers every H steps; 16-bit elements as 4 bytes, with two more passes.
+template <communicator Comm>
+    requires has_all_reduce<Comm, float>
+class periodic_averaging {
+public:
+    using device = typename Comm::device;
+    using stream_ref = stream_ref_of<Comm>;
+
+    /// Takes the communicator over: a handle; or, of one that cannot be copied such as `audited`, a borrowed reference:
+    /// `periodic_averaging repair{borrowed(comm), list};`.
+    periodic_averaging(Comm comm, view<const replica> buffers, const periodic_options& options = {},
+        call_site where = call_site::current())
+        : comm_(std::move(comm)), buffers_(buffers.begin(), buffers.end()), options_(options)
+    {
+        detail::require_averages(comm_, buffers_, "buffers", "periodic_averaging", where);
+        if (options.interval == 0 || options.scratch_elements == 0) {
+            throw error(status::invalid_argument,
+                options.interval == 0 ? "interval must not be 0" : "scratch_elements must not be 0",
+                {.call = "periodic_averaging", .rank = comm_.rank(), .size = comm_.size(), .communicator = {},
+                    .where = where});
+        }
+        const auto scope = detail::enter_device(comm_);
+        memory_ = new memory{typename device::template buffer<float>(
+                                 detail::scratch_for(buffers_, options.scratch_elements)),
+            {}, nullptr};
+        device::load_kernels();
+    }
+    /// A buffer by itself is no list: `std::vector<replica> list{view(weights)}`.
+    template <detail::buffer_and_no_list_of_replicas Buffer>
+    periodic_averaging(const Comm&, const Buffer&, const periodic_options& = {}) = delete;
+    periodic_averaging(const periodic_averaging&) = delete;
+    periodic_averaging& operator=(const periodic_averaging&) = delete;
+    /// Waits until no work uses the scratch memory, at most the communicator's time-out; then it is leaked.
+    ~periodic_averaging()
+    {
+        if (detail::settle(memory_->done, detail::deadline::in_ms(detail::timeout_of(comm_)))) delete memory_;
+        else detail::give_up(memory_);
+    }
+
+    /// One step is done: enqueues the average behind every H-th. Returns whether it did.
+    /// Collective at every H-th call.
+    bool step(stream_ref stream, call_site where = call_site::current())
+    {
+        if (++steps_ % options_.interval != 0) return false;
+        average(stream, where);
+        return true;
+    }
+
+    /// Enqueues an average now, whatever the step. Collective.
+    void average(stream_ref stream, call_site where = call_site::current())
+    {
+        const auto scope = detail::enter_device(comm_);
+        if (memory_->scratch.size() != 0 && memory_->done.recorded()) stream.wait(memory_->done, where);
+        detail::enqueue_marked(memory_->done, stream, [&] {
+            detail::with_route(comm_, options_.through_adaptors, [&](auto& route) {
+                for (const replica& each : buffers_) {
+                    detail::average_replica(route, each, each, view<float>(memory_->scratch), stream, where);
+                }
+            });
+        });
+        ++rounds_;
+    }
+
+    view<const replica> buffers() const noexcept { return buffers_; }
+    std::uint64_t rounds() const noexcept { return rounds_; } ///< averages enqueued so far
+    /// Bytes that this rank handed to all-reduces; a ring sends 2 (n-1)/n of that.
+    std::uint64_t bytes() const noexcept { return rounds_ * detail::averaged_bytes(buffers_); }
+
+private:
+    struct memory {
+        typename device::template buffer<float> scratch;
+        typename device::event done;
+        memory* given_up_before;
+    };
+
+    Comm comm_;
+    std::vector<replica> buffers_;
+    periodic_options options_;
+    memory* memory_ = nullptr;
+    std::uint64_t steps_ = 0;
+    std::uint64_t rounds_ = 0;
+};
+
+} // namespace collprobe

@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/view.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// A borrowed buffer that every rank should hold alike, of any element type: weights, optimizer state, a result.
+/// Several of them, of different types, make a list: `std::vector<replica> all{view(weights), view(momentum)}`.
+struct replica {
+    void* data = nullptr;
+    std::uint64_t count = 0; ///< elements
+    element_type type = element_type::float32;
+
+    constexpr replica() = default;
+    template <element T>
+        requires(!std::is_const_v<T>)
+    constexpr replica(view<T> buffer) noexcept
+        : data(buffer.data()), count(buffer.count()), type(element_traits<T>::type)
+    {
+    }
+
+    std::uint64_t size_bytes() const noexcept { return count * static_cast<std::uint64_t>(bytes_of(type)); }
+    view<std::uint8_t> bytes() const noexcept { return {static_cast<std::uint8_t*>(data), size_bytes()}; }
+    /// Its elements. Precondition: `type` is that of T.
+    template <element T>
+    view<T> as() const noexcept
+    {
+        return {static_cast<T*>(data), count};
+    }
+};
+
+/// Calls `use` with the view that a replica was made of.
+template <class Use>
+void with_elements(const replica& of, Use&& use)
+{
+    switch (of.type) {
+    case element_type::int8: return use(of.as<std::int8_t>());
+    case element_type::uint8: return use(of.as<std::uint8_t>());
+    case element_type::int32: return use(of.as<std::int32_t>());
+    case element_type::uint32: return use(of.as<std::uint32_t>());
+    case element_type::int64: return use(of.as<std::int64_t>());
+    case element_type::uint64: return use(of.as<std::uint64_t>());
+    case element_type::half: return use(of.as<half>());
+    case element_type::bfloat16: return use(of.as<bfloat16>());
+    case element_type::float32: return use(of.as<float>());
+    case element_type::float64: return use(of.as<double>());
+    }
+}
+
+} // namespace collprobe

@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// No include guard: for_each_isa.hpp includes this once per instruction set.
+#if defined(COLLPROBE_ISA_NAMESPACE)
+namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
+
+inline constexpr int width = COLLPROBE_ISA_WIDTH; // bytes of a vector
+using words64 = vector<std::uint64_t, width>;
+
+template <class V>
+[[gnu::always_inline]] inline V load(const void* from) noexcept
+{
+    typedef V unaligned __attribute__((aligned(1), may_alias));
+    return *static_cast<const unaligned*>(from);
+}
+
+/// The product of the low halves of each 64-bit lane.
+[[gnu::always_inline]] inline words64 multiply_low_halves(words64 a, words64 b) noexcept
+{
+#if COLLPROBE_ISA_WIDTH == 32
+    using v8si = vector<int, 32>;
+    return reinterpret_cast<words64>(
+        __builtin_ia32_pmuludq256(reinterpret_cast<v8si>(a), reinterpret_cast<v8si>(b)));
+#elif defined(COLLPROBE_ISA_AVX512) && !defined(__clang__)
+    using v16si = vector<int, 64>;
+    using v8di = vector<long long, 64>;
+    constexpr unsigned char all_lanes = 0xff;
+    return reinterpret_cast<words64>(__builtin_ia32_pmuludq512_mask(
+        reinterpret_cast<v16si>(a), reinterpret_cast<v16si>(b), v8di{}, all_lanes));
+#else
+    return (a & 0xffffffffu) * (b & 0xffffffffu); // clang sees the instruction in this
+#endif
+}
+
+/// The sums of a digest over consecutive lines of 64 bytes. `weighted` adds up the running sums, so that
+/// a product counts once for each line from its own to the end: a weight by position, without a product.
+/// It does so once a line, after the even words: those count once more than the odd ones.
+/// Multiplication takes the low halves of 64-bit lanes, where a load has its words of even index; keys
+/// loaded one further on have those of odd index there. (For the words a shift is faster.)
+struct digest_lanes {
+    words64 plain = {};
+    words64 weighted = {};
+
+    // Written out, here and below: GCC compiles an implicit constructor for the baseline.
+    [[gnu::always_inline]] digest_lanes() noexcept {}
+
+    [[gnu::always_inline]] void add_line(const void* line, const std::uint32_t* keys) noexcept
+    {
+        const auto* const low = static_cast<const unsigned char*>(line);
+        const auto* const high = low + 32; // narrow vectors: the second half
+        plain += multiply_low_halves(load<words64>(low), load<words64>(keys));
+        if constexpr (width == 32) plain += multiply_low_halves(load<words64>(high), load<words64>(keys + 8));
+        weighted += plain;
+        plain += multiply_low_halves(load<words64>(low) >> 32, load<words64>(keys + 1));
+        if constexpr (width == 32) plain += multiply_low_halves(load<words64>(high) >> 32, load<words64>(keys + 9));
+    }
+
+    /// `word`: index in the period of the first word, a multiple of 16; `lines` added.
+    [[gnu::always_inline]] digest_sums sums(std::uint64_t word, std::uint64_t lines) const noexcept
+    {
+        const std::uint64_t rest = digest_weight_of_group(word / 16 + lines);
+        digest_sums result;
+        for (unsigned lane = 0; lane < width / 8; ++lane) {
+            result.first += plain[lane];
+            result.second += digest_lane_key(lane % 4) * (2 * weighted[lane] + rest * plain[lane]);
+        }
+        return result;
+    }
+};
+
+/// Adds the leading words that fill whole lines to `sums`; returns how many those are. The first is
+/// word `word` of its period, a multiple of 16.
+inline std::uint64_t sum_words(
+    const unsigned char* data, std::uint64_t words, std::uint64_t word, digest_sums& sums) noexcept
+{
+    const std::uint32_t* const keys = digest_keys.key + word;
+    digest_lanes lanes;
+    std::uint64_t i = 0;
+    for (; i + 16 <= words; i += 16) lanes.add_line(data + 4 * i, keys + i);
+    sums.merge(lanes.sums(word, i / 16));
+    return i;
+}
+
+} // namespace collprobe::detail::COLLPROBE_ISA_NAMESPACE
+#endif

@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// No include guard: for_each_isa.hpp includes this once per instruction set, after statistics_kernel.hpp.
+#if defined(COLLPROBE_ISA_NAMESPACE)
+namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
+
+/// For vector `k` of sixteen elements: how far right to shift a word of signs, so that each lane's comes to the bottom.
+template <int k>
+[[gnu::always_inline]] inline words64 sign_places() noexcept
+{
+    words64 result;
+    for (int lane = 0; lane < width / 8; ++lane) result[lane] = static_cast<std::uint64_t>(k * (width / 8) + lane);
+    return result;
+}
+
+/// Vector `k` of sixteen elements, in their order (`load_doubles` has another one for bfloat16).
+template <int k, class T>
+[[gnu::always_inline]] inline doubles doubles_in_order(const T* from) noexcept
+{
+    if constexpr (std::is_same_v<T, bfloat16>) {
+        constexpr int group = k * width / 64; // of eight elements
+#if defined(__clang__)
+        const auto wide = __builtin_convertvector(
+            load<vector<std::uint16_t, 16>>(from + 8 * group), vector<std::uint32_t, 32>);
+#else
+        const auto wide = reinterpret_cast<vector<std::uint32_t, 32>>(
+            __builtin_ia32_pmovzxwd256(load<vector<short, 16>>(from + 8 * group)));
+#endif
+        const auto eight = reinterpret_cast<vector<float, 32>>(wide << 16);
+#if COLLPROBE_ISA_WIDTH == 32
+        if constexpr (k % 2 == 0) return convert(__builtin_shufflevector(eight, eight, 0, 1, 2, 3));
+        else return convert(upper_half(eight));
+#else
+        return convert(eight);
+#endif
+    } else {
+        return load_doubles<k>(from);
+    }
+}
+
+/// Adds vector `k` of sixteen elements, signed, and its squares.
+template <int k, class T>
+[[gnu::always_inline]] inline void add_vector(const T* from, words64 signs, doubles* sums, doubles* energies) noexcept
+{
+    const doubles x = doubles_in_order<k>(from);
+    // Of the other types a square is exact, fused or not.
+    if constexpr (std::is_same_v<T, double>) energies[k] = hidden(energies[k] + hidden(x * x));
+    else energies[k] = hidden(energies[k] + x * x);
+    const words64 sign = (signs >> sign_places<k>()) << 63;
+    sums[k] = hidden(sums[k] + reinterpret_cast<doubles>(reinterpret_cast<words64>(x) ^ sign));
+}
+template <int k, class T>
+[[gnu::always_inline]] inline void add_vector(const T* from, words64 signs, words64* sums) noexcept
+{
+    constexpr int lanes = width / 8;
+    using wide = vector<std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>, width>;
+    const auto x = reinterpret_cast<words64>(
+        __builtin_convertvector(load<vector<T, lanes * int{sizeof(T)}>>(from + k * lanes), wide));
+    const words64 minus = words64{} - ((signs >> sign_places<k>()) & 1);
+    sums[k] += (x ^ minus) - minus;
+}
+
+/// Sixteen bins to and from registers, in which they stay while rows are added to them.
+template <class V, int n>
+[[gnu::always_inline]] inline void load_bins(V (&bins)[n], const void* from) noexcept
+{
+    for (int k = 0; k < n; ++k) {
+        V next = load<V>(static_cast<const unsigned char*>(from) + k * width);
+        asm("" : "+" COLLPROBE_ISA_REGISTER(next)); // else g++ copies the array by halves of a vector, through memory
+        bins[k] = next;
+    }
+}
+template <class V, int n>
+[[gnu::always_inline]] inline void store_bins(const V (&bins)[n], void* to) noexcept
+{
+    typedef V unaligned __attribute__((aligned(8), may_alias));
+    for (int k = 0; k < n; ++k) static_cast<unaligned*>(to)[k] = bins[k];
+}
+
+/// Adds sixteen columns of some rows.
+template <class T, class... Bins>
+[[gnu::always_inline]] inline void add_columns(const T* from, std::uint64_t stride, int rows,
+    const std::uint64_t* words, unsigned shift, Bins&... bins) noexcept
+{
+    for (int row = 0; row < rows; ++row, from += stride) {
+        const words64 signs = words64{} + (words[row] >> shift);
+        add_vector<0>(from, signs, bins...);
+        add_vector<1>(from, signs, bins...);
+        if constexpr (width == 32) {
+            add_vector<2>(from, signs, bins...);
+            add_vector<3>(from, signs, bins...);
+        }
+    }
+}
+
+/// Adds 64 columns of some rows to their sums and, of floating point, their energies.
+template <class T>
+inline void add_word_of_columns(const T* from, std::uint64_t stride, int rows, const std::uint64_t* words,
+    double* sums, double* energies) noexcept
+{
+    for (unsigned c = 0; c < 64; c += 16) {
+        doubles s[128 / width];
+        doubles e[128 / width];
+        load_bins(s, sums + c);
+        load_bins(e, energies + c);
+        add_columns(from + c, stride, rows, words, c, s, e);
+        store_bins(s, sums + c);
+        store_bins(e, energies + c);
+    }
+}
+template <class T>
+inline void add_word_of_columns(
+    const T* from, std::uint64_t stride, int rows, const std::uint64_t* words, std::uint64_t* sums) noexcept
+{
+    for (unsigned c = 0; c < 64; c += 16) {
+        words64 s[128 / width];
+        load_bins(s, sums + c);
+        add_columns(from + c, stride, rows, words, c, s);
+        store_bins(s, sums + c);
+    }
+}
+
+} // namespace collprobe::detail::COLLPROBE_ISA_NAMESPACE
+#endif

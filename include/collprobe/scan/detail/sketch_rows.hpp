@@ -1,0 +1,190 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/core/widen.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/scan/statistics.hpp> // the vector code that the kernel builds on
+#include <collprobe/simd/gradual_underflow.hpp>
+#include <collprobe/simd/vector.hpp>
+#include <collprobe/sum/rounding.hpp>
+
+#define COLLPROBE_KERNEL <collprobe/scan/detail/sketch_kernel.hpp>
+#include <collprobe/simd/for_each_isa.hpp>
+
+/// A buffer as rows of as many elements as a sketch has bins: how it is cut, and the sums on the CPU.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Rows that are added to a bin while that is in a register; as many streams as processors prefetch.
+inline constexpr int sketch_tile = 8;
+/// Parts of a buffer that are summed by themselves.
+inline constexpr std::uint64_t most_sketch_parts = 128;
+
+/// The signs of elements 64 `word` to 64 `word` + 63; a set bit is a minus.
+COLLPROBE_HD constexpr std::uint64_t sketch_signs(std::uint64_t seed, std::uint64_t word) noexcept
+{
+    return mix64(seed + (word + 1) * 0x9e3779b97f4a7c15u);
+}
+
+/// What a bin holds: a double or, modulo 2^64, an integer.
+template <element T>
+using sketch_sum = std::conditional_t<floating_element<T>, double, std::uint64_t>;
+
+/// Numbers of a sketch: the sums, and behind them the energies, which integers do not have.
+template <element T>
+COLLPROBE_HD constexpr std::uint64_t sketch_numbers(std::uint64_t bins) noexcept
+{
+    return floating_element<T> ? 2 * bins : bins;
+}
+
+/// The logarithm of a power of two.
+COLLPROBE_HD inline unsigned log2_of_power(std::uint64_t power) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    return static_cast<unsigned>(__ffsll(static_cast<long long>(power)) - 1);
+#else
+    return static_cast<unsigned>(__builtin_ctzll(power));
+#endif
+}
+
+/// A run of elements that begins with element `first` of its buffer. Row r holds the elements whose index is
+/// r * bins to r * bins + bins - 1; the first and the last row may be incomplete. Rows are summed by parts, each from
+/// above to below, and the parts in their order: a function of count and bins, so every device gives the same bits.
+template <element T>
+struct sketch_source {
+    view<const T> data;
+    std::uint64_t first = 0;
+    std::uint64_t bins = 0;
+    std::uint64_t seed = 0;
+
+    /// The column of the first element. (Bins are a power of two: GPUs divide 64 bits by a hundred instructions.)
+    COLLPROBE_HD std::uint64_t first_column() const noexcept { return first & (bins - 1); }
+    COLLPROBE_HD std::uint64_t rows() const noexcept
+    {
+        return data.empty() ? 0 : ((first_column() + data.count() - 1) >> log2_of_power(bins)) + 1;
+    }
+    /// A part's sums are written and read once again: it must be long against them.
+    COLLPROBE_HD std::uint64_t rows_per_part() const noexcept
+    {
+        const std::uint64_t shared_out = (rows() + most_sketch_parts - 1) / most_sketch_parts;
+        const std::uint64_t least = 128 / sizeof(T);
+        return shared_out < least ? least : shared_out;
+    }
+    COLLPROBE_HD std::uint64_t parts() const noexcept { return (rows() + rows_per_part() - 1) / rows_per_part(); }
+
+    /// The columns [begin, end) that row `row` (counted from that of the first element) has.
+    COLLPROBE_HD std::uint64_t begin_of(std::uint64_t row) const noexcept { return row == 0 ? first_column() : 0; }
+    COLLPROBE_HD std::uint64_t end_of(std::uint64_t row) const noexcept
+    {
+        const std::uint64_t left = first_column() + data.count() - row * bins;
+        return left < bins ? left : bins;
+    }
+    COLLPROBE_HD bool is_whole(std::uint64_t row) const noexcept { return begin_of(row) == 0 && end_of(row) == bins; }
+    /// Index in `data` of a column of a row that has it.
+    COLLPROBE_HD std::uint64_t index(std::uint64_t row, std::uint64_t column) const noexcept
+    {
+        return row * bins + column - first_column();
+    }
+    COLLPROBE_HD std::uint64_t signs(std::uint64_t row, std::uint64_t column) const noexcept
+    {
+        return sketch_signs(seed, (first - first_column() + row * bins + column) / 64);
+    }
+};
+
+/// Adds one element, whose sign is a minus if `minus` is 1, and its square.
+template <floating_element T>
+COLLPROBE_HD inline void add_to_bin(T value, std::uint64_t minus, double& sum, double& energy) noexcept
+{
+    const double x = widen(value);
+    energy = rounded_sum(energy, rounded_product(x, x));
+    sum = rounded_sum(sum, bit_cast<double>(bit_cast<std::uint64_t>(x) ^ minus << 63));
+}
+template <element T>
+COLLPROBE_HD inline void add_to_bin(T value, std::uint64_t minus, std::uint64_t& sum) noexcept
+{
+    sum += (static_cast<std::uint64_t>(value) ^ (0 - minus)) - (0 - minus);
+}
+
+/// Sums of the rows [row, row + rows) of 64 columns from `column` on, all of which they have.
+template <element T, class... Sums>
+void add_word_of_columns([[maybe_unused]] isa path, const sketch_source<T>& from, std::uint64_t row, int rows,
+    std::uint64_t column, Sums*... sums) noexcept
+{
+    std::uint64_t words[sketch_tile];
+    for (int r = 0; r < rows; ++r) words[r] = from.signs(row + static_cast<std::uint64_t>(r), column);
+    const T* data = from.data.data() + from.index(row, column);
+#if COLLPROBE_X86_SIMD
+    if (path == isa::avx512) return avx512::add_word_of_columns(data, from.bins, rows, words, sums...);
+    if (path == isa::avx2) return avx2::add_word_of_columns(data, from.bins, rows, words, sums...);
+#endif
+    for (int r = 0; r < rows; ++r, data += from.bins) {
+        for (unsigned c = 0; c < 64; ++c) add_to_bin(data[c], words[r] >> c & 1, sums[c]...);
+    }
+}
+
+/// A row that is not whole.
+template <element T, class... Sums>
+void add_piece_of_row(isa path, const sketch_source<T>& from, std::uint64_t row, Sums*... sums) noexcept
+{
+    const std::uint64_t end = from.end_of(row);
+    std::uint64_t column = from.begin_of(row);
+    while (column < end) {
+        if (column % 64 == 0 && end - column >= 64) {
+            add_word_of_columns(path, from, row, 1, column, (sums + column)...);
+            column += 64;
+        } else {
+            const std::uint64_t minus = from.signs(row, column) >> column % 64 & 1;
+            add_to_bin(from.data[from.index(row, column)], minus, sums[column]...);
+            ++column;
+        }
+    }
+}
+
+/// Adds the rows [row, last) to bins.
+template <element T, class... Sums>
+void add_rows(isa path, const sketch_source<T>& from, std::uint64_t row, std::uint64_t last, Sums*... sums) noexcept
+{
+    while (row < last) {
+        if (!from.is_whole(row)) {
+            add_piece_of_row(path, from, row++, sums...);
+            continue;
+        }
+        int rows = 1;
+        while (rows < sketch_tile && row + static_cast<std::uint64_t>(rows) < last
+            && from.is_whole(row + static_cast<std::uint64_t>(rows))) {
+            ++rows;
+        }
+        for (std::uint64_t column = 0; column < from.bins; column += 64)
+            add_word_of_columns(path, from, row, rows, column, (sums + column)...);
+        row += static_cast<std::uint64_t>(rows);
+    }
+}
+
+/// The sketch of a run of elements, in `sketch_numbers` of memory; `scratch` is as large.
+template <element T>
+[[gnu::noinline]] void sketch_run(isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
+{
+    const std::uint64_t numbers = sketch_numbers<T>(from.bins);
+    const std::uint64_t rows = from.rows();
+    const std::uint64_t step = from.rows_per_part();
+    for (std::uint64_t i = 0; i < numbers; ++i) sketch[i] = 0;
+    for (std::uint64_t row = 0; row < rows; row += step) {
+        const std::uint64_t last = rows - row < step ? rows : row + step;
+        sketch_sum<T>* const part = row == 0 ? sketch : scratch;
+        if (row != 0)
+            for (std::uint64_t i = 0; i < numbers; ++i) scratch[i] = 0;
+        if constexpr (floating_element<T>) add_rows(path, from, row, last, part, part + from.bins);
+        else add_rows(path, from, row, last, part);
+        settle(part);
+        if (row != 0)
+            for (std::uint64_t i = 0; i < numbers; ++i) sketch[i] += scratch[i];
+    }
+}
+
+} // namespace collprobe::detail

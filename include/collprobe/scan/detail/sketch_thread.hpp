@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/scan/detail/sketch_rows.hpp>
+#include <collprobe/scan/detail/words.hpp>
+
+/// The sketch as the threads of a GPU compute it: each owns as many neighbouring bins as sixteen bytes hold, of one
+/// part of the rows. Neighbouring threads read neighbouring words, nothing is atomic, and the bits are those of the CPU.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Sums of each part. A body for `for_each`, for `indices()` of them.
+template <element T>
+struct sketch_parts {
+    sketch_source<T> from;
+    sketch_sum<T>* parts; ///< a sketch for each part
+
+    static constexpr unsigned bins_each = per_words16<T>;
+
+    COLLPROBE_HD std::uint64_t indices() const noexcept { return from.parts() * (from.bins / bins_each); }
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        const std::uint64_t threads_of_row = from.bins / bins_each;
+        const std::uint64_t part = index >> log2_of_power(threads_of_row);
+        const std::uint64_t column = (index & (threads_of_row - 1)) * bins_each;
+        const std::uint64_t rows = from.rows();
+        const std::uint64_t step = from.rows_per_part();
+        const std::uint64_t last = rows - part * step < step ? rows : (part + 1) * step;
+        registers mine;
+        std::uint64_t row = part * step;
+        // Rows are multiples of sixteen bytes, so all are aligned as the first one is, which may begin before the data.
+        const bool aligned
+            = (reinterpret_cast<std::uintptr_t>(from.data.data()) - from.first_column() * sizeof(T)) % 16 == 0;
+        if (row < last && !from.is_whole(row)) add_checked(mine, row++, column);
+        if (aligned) {
+            constexpr unsigned in_flight = 4;
+            for (; row + in_flight <= last && from.is_whole(row + in_flight - 1); row += in_flight) {
+                words16 words[in_flight];
+                COLLPROBE_UNROLL
+                for (unsigned i = 0; i < in_flight; ++i) words[i] = load(row + i, column);
+                COLLPROBE_UNROLL
+                for (unsigned i = 0; i < in_flight; ++i) add_words(mine, words[i], row + i, column);
+            }
+        }
+        COLLPROBE_NO_UNROLL
+        for (; row < last; ++row) add_checked(mine, row, column);
+        store(mine, part, column);
+    }
+
+private:
+    struct registers {
+        sketch_sum<T> sums[bins_each] = {};
+        double energies[floating_element<T> ? bins_each : 1] = {};
+    };
+
+    COLLPROBE_HD words16 load(std::uint64_t row, std::uint64_t column) const noexcept
+    {
+        return load_aligned(reinterpret_cast<const unsigned char*>(from.data.data() + from.index(row, column)));
+    }
+    COLLPROBE_HD static void add_element(registers& mine, T value, unsigned e, std::uint64_t minus) noexcept
+    {
+        if constexpr (floating_element<T>) add_to_bin(value, minus, mine.sums[e], mine.energies[e]);
+        else add_to_bin(value, minus, mine.sums[e]);
+    }
+    COLLPROBE_HD void add_words(registers& mine, const words16& words, std::uint64_t row, std::uint64_t column) const noexcept
+    {
+        const std::uint64_t signs = from.signs(row, column) >> column % 64;
+        COLLPROBE_UNROLL
+        for (unsigned e = 0; e < bins_each; ++e) add_element(mine, element_of<T>(words, e), e, signs >> e & 1);
+    }
+    /// One by one: of rows that are not whole, and of any alignment.
+    COLLPROBE_HD void add_checked(registers& mine, std::uint64_t row, std::uint64_t column) const noexcept
+    {
+        const std::uint64_t begin = from.begin_of(row);
+        const std::uint64_t end = from.end_of(row);
+        const std::uint64_t signs = from.signs(row, column) >> column % 64;
+        COLLPROBE_UNROLL
+        for (unsigned e = 0; e < bins_each; ++e) {
+            if (column + e < begin || column + e >= end) continue;
+            add_element(mine, from.data[from.index(row, column + e)], e, signs >> e & 1);
+        }
+    }
+    COLLPROBE_HD void store(const registers& mine, std::uint64_t part, std::uint64_t column) const noexcept
+    {
+        sketch_sum<T>* const to = parts + part * sketch_numbers<T>(from.bins) + column;
+        COLLPROBE_UNROLL
+        for (unsigned e = 0; e < bins_each; ++e) {
+            to[e] = mine.sums[e];
+            if constexpr (floating_element<T>) to[from.bins + e] = mine.energies[e];
+        }
+    }
+};
+
+/// Adds the parts up, in their order. A body for `for_each`, called for each number of a sketch.
+template <element T>
+struct join_sketch_parts {
+    const sketch_sum<T>* parts;
+    std::uint64_t count; ///< of parts; without any the sketch is zero
+    std::uint64_t numbers; ///< of a sketch
+    sketch_sum<T>* sketch;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        sketch_sum<T> sum = 0;
+        for (std::uint64_t part = 0; part < count; ++part) {
+            const sketch_sum<T> next = parts[part * numbers + index];
+            if constexpr (floating_element<T>) sum = rounded_sum(sum, next);
+            else sum += next;
+        }
+        sketch[index] = sum;
+    }
+};
+
+} // namespace collprobe::detail

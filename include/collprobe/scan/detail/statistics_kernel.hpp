@@ -1,0 +1,388 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// No include guard: for_each_isa.hpp includes this once per instruction set, after digest_kernel.hpp.
+#if defined(COLLPROBE_ISA_NAMESPACE)
+namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
+
+using doubles = vector<double, width>;
+
+/// Vectors that eight doubles, the lanes of a sum, fill (see `lane_position`).
+inline constexpr int vectors_of_8 = 64 / width;
+
+/// Keeps a product apart from the sum it enters: see `opaque`.
+[[gnu::always_inline]] inline doubles hidden(doubles value) noexcept
+{
+    asm("" : "+" COLLPROBE_ISA_REGISTER(value));
+    return value;
+}
+
+/// As many doubles as fill a vector, from floats or integers. GCC's `__builtin_convertvector` would go
+/// by way of narrower vectors.
+template <class Narrow>
+[[gnu::always_inline]] inline doubles convert(Narrow x) noexcept
+{
+#if !defined(__clang__) && COLLPROBE_ISA_WIDTH == 32
+    using from = std::remove_cvref_t<decltype(x[0])>;
+    if constexpr (std::is_same_v<from, float>) return __builtin_ia32_cvtps2pd256(x);
+    else if constexpr (std::is_same_v<from, int>) return __builtin_ia32_cvtdq2pd256(x);
+#elif !defined(__clang__) && defined(COLLPROBE_ISA_AVX512)
+    using from = std::remove_cvref_t<decltype(x[0])>;
+    constexpr int current_direction = 4;
+    constexpr char all_lanes = -1;
+    if constexpr (std::is_same_v<from, float>)
+        return __builtin_ia32_cvtps2pd512_mask(x, doubles{}, all_lanes, current_direction);
+    else if constexpr (std::is_same_v<from, int>)
+        return __builtin_ia32_cvtdq2pd512_mask(x, doubles{}, static_cast<unsigned char>(all_lanes));
+#endif
+    return __builtin_convertvector(x, doubles);
+}
+
+/// Eight elements of a narrow type as floats or ints: of sixteen, those at positions 8 * `group` on.
+template <int group, class T>
+[[gnu::always_inline]] inline auto widen_8(const T* from) noexcept
+{
+    using words = vector<std::uint32_t, 32>;
+    using floats = vector<float, 32>;
+    using ints = vector<int, 32>;
+    if constexpr (std::is_same_v<T, bfloat16>) {
+        const auto pairs = load<words>(from);
+        return reinterpret_cast<floats>(group == 0 ? pairs << 16 : pairs & 0xffff0000u);
+    } else if constexpr (std::is_same_v<T, half>) {
+        return reinterpret_cast<floats>(__builtin_ia32_vcvtph2ps256(load<vector<short, 16>>(from + 8 * group)));
+    } else {
+#if defined(__clang__)
+        return __builtin_convertvector(load<vector<T, 8>>(from + 8 * group), ints);
+#else
+        using v16qi = vector<char, 16>;
+        const auto bytes = reinterpret_cast<v16qi>(vector<long long, 16>{load<long long>(from + 8 * group), 0});
+        if constexpr (std::is_same_v<T, std::int8_t>) return reinterpret_cast<ints>(__builtin_ia32_pmovsxbd256(bytes));
+        else return reinterpret_cast<ints>(__builtin_ia32_pmovzxbd256(bytes));
+#endif
+    }
+}
+
+/// The upper four of eight 32-bit lanes. GCC takes a slower instruction for the generic shuffle.
+template <class V>
+[[gnu::always_inline]] inline auto upper_half(V x) noexcept
+{
+#if defined(__clang__)
+    return __builtin_shufflevector(x, x, 4, 5, 6, 7);
+#else
+    using lane = std::remove_cvref_t<decltype(x[0])>;
+    return reinterpret_cast<vector<lane, 16>>(
+        __builtin_ia32_extract128i256(reinterpret_cast<vector<long long, 32>>(x), 1));
+#endif
+}
+
+/// Vector `k` of the doubles that the sixteen elements at `from` give. Exact, except for 64-bit
+/// integers, which round.
+template <int k, class T>
+[[gnu::always_inline]] inline doubles load_doubles(const T* from) noexcept
+{
+    constexpr int lanes = width / 8;
+    if constexpr (std::is_same_v<T, double>) {
+        return load<doubles>(from + k * lanes);
+    } else if constexpr (sizeof(T) <= 2) {
+#if COLLPROBE_ISA_WIDTH == 32
+        const auto eight = widen_8<k / 2>(from);
+        if constexpr (k % 2 == 0) return convert(__builtin_shufflevector(eight, eight, 0, 1, 2, 3));
+        else return convert(upper_half(eight));
+#else
+        return convert(widen_8<k>(from));
+#endif
+    } else if constexpr (std::is_same_v<T, std::uint32_t>) {
+        // AVX2 converts signed integers only: shift the range, exactly, before and after.
+        using narrow = vector<std::uint32_t, width / 2>;
+        using signed_narrow = vector<int, width / 2>;
+        return hidden(convert(reinterpret_cast<signed_narrow>(load<narrow>(from + k * lanes) ^ 0x80000000u)) + 0x1p31);
+    } else {
+#if defined(__clang__) && defined(COLLPROBE_ISA_AVX512)
+        asm("" : "+r"(from)); // else clang 14 cuts the load up, seeing that a wider one covers it
+#endif
+        return convert(load<vector<T, lanes * int{sizeof(T)}>>(from + k * lanes));
+    }
+}
+
+template <class V>
+[[gnu::always_inline]] inline V lanewise_minimum(V a, V b) noexcept
+{
+    return a < b ? a : b;
+}
+
+template <class V>
+[[gnu::always_inline]] inline V lanewise_maximum(V a, V b) noexcept
+{
+    return a > b ? a : b;
+}
+
+template <class V>
+[[gnu::always_inline]] inline auto lowest_lane(V v) noexcept
+{
+    auto result = v[0];
+    for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane)
+        if (v[lane] < result) result = v[lane];
+    return result;
+}
+
+template <class V>
+[[gnu::always_inline]] inline auto highest_lane(V v) noexcept
+{
+    auto result = v[0];
+    for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane)
+        if (v[lane] > result) result = v[lane];
+    return result;
+}
+
+/// Extrema of full-width vectors of elements, taken on their bits where an instruction for that
+/// exists, and whether there are zeros, subnormals, non-finite numbers.
+template <class T>
+struct range_lanes {
+    using traits = element_traits<T>;
+    using bits_type = typename traits::bits_type;
+    using signed_type = std::make_signed_t<bits_type>;
+    using unsigned_vector = vector<bits_type, width>;
+    using signed_vector = vector<signed_type, width>;
+    static constexpr bool is_float = traits::is_floating_point;
+    static constexpr bool is_double = is_float && sizeof(T) == 8;
+    using native = std::conditional_t<is_double, double,
+        std::conditional_t<traits::is_signed_type, signed_type, bits_type>>;
+    using native_vector = vector<native, width>;
+    using dwords = vector<std::uint32_t, width>;
+
+    // 16- and 32-bit floats: the largest signed pattern is the largest number not below zero and the
+    // largest unsigned one the most negative number; where all numbers have the same sign, the least
+    // magnitude is the other end. Others: plain extrema.
+    signed_vector signed_maximum = signed_vector{} + signed_type(bits_type{1} << (sizeof(T) * 8 - 1));
+    unsigned_vector unsigned_maximum = {};
+    unsigned_vector least_magnitude = ~unsigned_vector{}; // doubled: that drops the sign without a mask
+    native_vector minimum = {};
+    native_vector maximum = {};
+    native_vector least = {}; // doubles: of |x|
+    dwords top = {}; // doubles: odd lanes hold the largest upper half of |x|
+    unsigned_vector zeros = {}; // integers
+
+    [[gnu::always_inline]] explicit range_lanes(const T* from) noexcept
+    {
+        if constexpr (!is_float || is_double) minimum = maximum = load<native_vector>(from);
+        if constexpr (is_double) least = reinterpret_cast<native_vector>(reinterpret_cast<unsigned_vector>(minimum) & size_mask);
+    }
+
+    [[gnu::always_inline]] void add(unsigned_vector bits) noexcept
+    {
+        if constexpr (!is_float) {
+            minimum = lanewise_minimum(reinterpret_cast<native_vector>(bits), minimum);
+            maximum = lanewise_maximum(reinterpret_cast<native_vector>(bits), maximum);
+            zeros -= reinterpret_cast<unsigned_vector>(bits == 0);
+        } else if constexpr (is_double) {
+            const unsigned_vector size = bits & size_mask;
+            minimum = lanewise_minimum(reinterpret_cast<native_vector>(bits), minimum);
+            maximum = lanewise_maximum(reinterpret_cast<native_vector>(bits), maximum);
+            least = lanewise_minimum(reinterpret_cast<native_vector>(size), least);
+            top = lanewise_maximum(reinterpret_cast<dwords>(size), top);
+        } else {
+            signed_maximum = lanewise_maximum(reinterpret_cast<signed_vector>(bits), signed_maximum);
+            unsigned_maximum = lanewise_maximum(bits, unsigned_maximum);
+            least_magnitude = lanewise_minimum(bits + bits, least_magnitude);
+        }
+    }
+
+    /// False, and nothing else done, if a NaN or an infinity was among the elements. `any_tiny`: there
+    /// are zeros or subnormals to count.
+    [[gnu::always_inline]] bool finish(block_sums& out, bool& any_tiny) const noexcept
+    {
+        if constexpr (is_float && !is_double) {
+            const auto high = static_cast<bits_type>(highest_lane(signed_maximum));
+            const bits_type low = highest_lane(unsigned_maximum);
+            const auto nearest = static_cast<bits_type>(lowest_lane(least_magnitude) / 2);
+            const bool any_positive = (high & traits::sign_mask) == 0;
+            const bool any_negative = (low & traits::sign_mask) != 0;
+            if (any_positive && high >= traits::exponent_mask) return false;
+            if (any_negative && bits_type(low & size_mask) >= traits::exponent_mask) return false;
+            out.minimum = to_double(bit_cast<T>(any_negative ? low : nearest));
+            out.maximum = to_double(bit_cast<T>(any_positive ? high : bits_type(nearest | traits::sign_mask)));
+            any_tiny = nearest <= traits::fraction_mask;
+        } else {
+            if constexpr (is_double) {
+                for (unsigned lane = 1; lane < width / 4; lane += 2)
+                    if (top[lane] >= 0x7ff00000u) return false;
+                any_tiny = bit_cast<std::uint64_t>(lowest_lane(least)) <= traits::fraction_mask;
+            }
+            out.minimum = static_cast<double>(lowest_lane(minimum));
+            out.maximum = static_cast<double>(highest_lane(maximum));
+            for (unsigned lane = 0; lane < width / sizeof(T); ++lane) out.zero += zeros[lane];
+        }
+        return true;
+    }
+
+private:
+    static constexpr auto size_mask = static_cast<bits_type>(~traits::sign_mask);
+};
+
+/// Counts zeros and subnormals of a floating-point block, whole steps of it. Apart from the main loop:
+/// most blocks have none, and it saves that loop five instructions in twenty.
+template <class T>
+[[gnu::noinline]] void count_tiny(const T* data, std::uint64_t whole, block_sums& out) noexcept
+{
+    using traits = element_traits<T>;
+    using bits_type = typename traits::bits_type;
+    using signed_vector = vector<std::make_signed_t<bits_type>, width>;
+    using unsigned_vector = vector<bits_type, width>;
+    constexpr auto largest_tiny = static_cast<std::make_signed_t<bits_type>>(traits::fraction_mask);
+    constexpr std::uint64_t per_vector = width / sizeof(T);
+
+    unsigned_vector nonzero = {};
+    unsigned_vector normal = {};
+    for (std::uint64_t i = 0; i < whole; i += per_vector) {
+        const auto size = reinterpret_cast<signed_vector>(
+            load<unsigned_vector>(data + i) & static_cast<bits_type>(~traits::sign_mask));
+        nonzero -= reinterpret_cast<unsigned_vector>(size > 0);
+        normal -= reinterpret_cast<unsigned_vector>(size > largest_tiny);
+    }
+    out.zero = whole;
+    for (unsigned lane = 0; lane < per_vector; ++lane) {
+        out.zero -= nonzero[lane];
+        out.subnormal += static_cast<bits_type>(nonzero[lane] - normal[lane]);
+    }
+}
+
+#if defined(__clang__)
+#define COLLPROBE_ISA_UNROLL _Pragma("unroll")
+#else
+#define COLLPROBE_ISA_UNROLL _Pragma("GCC unroll 8")
+#endif
+
+/// All accumulators of a block.
+template <class T>
+struct scan_lanes {
+    static constexpr std::uint64_t per_vector = width / sizeof(T);
+    static constexpr std::uint64_t step = sizeof(T) < 4 ? 64 / sizeof(T) : 16; // at least a cache line
+
+    range_lanes<T> range;
+    digest_lanes digest;
+    doubles sum[vectors_of_8] = {};
+    doubles magnitudes[vectors_of_8] = {};
+    doubles squares[vectors_of_8] = {};
+
+    [[gnu::always_inline]] explicit scan_lanes(const T* from) noexcept : range(from) {}
+
+    template <bool with_digest>
+    [[gnu::always_inline]] void add(const T* data, [[maybe_unused]] const std::uint32_t* keys) noexcept
+    {
+        constexpr int ahead = 4096; // bytes, found by measurement
+        const auto* const bytes = reinterpret_cast<const unsigned char*>(data);
+        COLLPROBE_ISA_UNROLL
+        for (std::uint64_t line = 0; line < step * sizeof(T); line += 64) __builtin_prefetch(bytes + ahead + line);
+        COLLPROBE_ISA_UNROLL
+        for (std::uint64_t i = 0; i < step; i += per_vector) {
+            const auto bits = load<typename range_lanes<T>::unsigned_vector>(data + i);
+            range.add(bits);
+        }
+        if constexpr (with_digest) {
+            COLLPROBE_ISA_UNROLL
+            for (std::uint64_t line = 0; line < step * sizeof(T); line += 64)
+                digest.add_line(bytes + line, keys + line / 4);
+        }
+        COLLPROBE_ISA_UNROLL
+        for (std::uint64_t i = 0; i < step; i += 16) add_pair<0>(data + i);
+    }
+
+private:
+    /// Vector `k` of the first and of the second eight of sixteen elements.
+    template <int k>
+    [[gnu::always_inline]] void add_pair(const T* data) noexcept
+    {
+        const doubles x = load_doubles<k>(data);
+        const doubles y = load_doubles<k + vectors_of_8>(data);
+        sum[k] += x;
+        sum[k] += y;
+        if constexpr (squares_are_exact<T>) {
+            squares[k] += x * x; // exact products: the same bits with an FMA or without
+            squares[k] += y * y;
+        } else {
+            squares[k] += hidden(x * x);
+            squares[k] += hidden(y * y);
+        }
+        magnitudes[k] += magnitude(x);
+        magnitudes[k] += magnitude(y);
+        if constexpr (k + 1 < vectors_of_8) add_pair<k + 1>(data);
+    }
+    [[gnu::always_inline]] static doubles magnitude(doubles x) noexcept
+    {
+        return reinterpret_cast<doubles>(reinterpret_cast<words64>(x) & 0x7fffffffffffffffu);
+    }
+};
+
+/// Scans the leading elements that fill whole steps; returns how many. `first_byte`, a multiple of 128,
+/// is the offset of `data` in its buffer: the digest needs it. `finite`: false if a NaN or an infinity
+/// is among them, and then only the digest is of use.
+template <class T, bool with_digest>
+[[gnu::noinline]] std::uint64_t scan(const T* data, std::uint64_t count, block_sums& out,
+    [[maybe_unused]] digest_state& digest, [[maybe_unused]] std::uint64_t first_byte, bool& finite) noexcept
+{
+    constexpr std::uint64_t step = scan_lanes<T>::step;
+
+    const std::uint64_t whole = count - count % step;
+    if (whole == 0) return 0;
+    scan_lanes<T> lanes(data);
+    if constexpr (with_digest) {
+        for (std::uint64_t first = 0; first < whole;) {
+            const std::uint64_t word = first_byte / 4 + first * sizeof(T) / 4;
+            const std::uint64_t in_period = word % digest_period;
+            const std::uint64_t room = (digest_period - in_period) * 4 / sizeof(T);
+            const std::uint64_t end = whole - first < room ? whole : first + room;
+            const std::uint32_t* keys = digest_keys.key + in_period;
+            lanes.digest = digest_lanes{};
+            for (std::uint64_t i = first; i < end; i += step, keys += step * sizeof(T) / 4)
+                lanes.template add<true>(data + i, keys);
+            digest.add_sums(word / digest_period, lanes.digest.sums(in_period, (end - first) * sizeof(T) / 64));
+            first = end;
+        }
+        digest.bytes += whole * sizeof(T);
+    } else {
+        for (std::uint64_t i = 0; i < whole; i += step) lanes.template add<false>(data + i, nullptr);
+    }
+    bool any_tiny = false;
+    finite = lanes.range.finish(out, any_tiny);
+    if constexpr (element_traits<T>::is_floating_point)
+        if (any_tiny) count_tiny(data, whole, out);
+    __builtin_memcpy(out.sum, lanes.sum, sizeof out.sum);
+    __builtin_memcpy(out.magnitudes, lanes.magnitudes, sizeof out.magnitudes);
+    __builtin_memcpy(out.squares, lanes.squares, sizeof out.squares);
+    return whole;
+}
+
+#undef COLLPROBE_ISA_UNROLL
+
+/// Sums of distances from a number and of their squares.
+struct distance_lanes {
+    doubles sum[vectors_of_8] = {};
+    doubles squares[vectors_of_8] = {};
+
+    [[gnu::always_inline]] distance_lanes() noexcept {}
+
+    template <int k, class T>
+    [[gnu::always_inline]] void add(const T* data, doubles pivot) noexcept
+    {
+        const doubles d = hidden(load_doubles<k>(data) - pivot);
+        sum[k % vectors_of_8] += d;
+        squares[k % vectors_of_8] += hidden(d * d);
+        if constexpr (k + 1 < 2 * vectors_of_8) add<k + 1>(data, pivot);
+    }
+};
+
+/// Takes the leading elements that fill sixteens, all finite; returns how many.
+template <class T>
+[[gnu::noinline]] std::uint64_t scan_distances(
+    const T* data, std::uint64_t count, double pivot, distance_sums& out) noexcept
+{
+    const std::uint64_t whole = count - count % 16;
+    distance_lanes lanes;
+    for (std::uint64_t i = 0; i < whole; i += 16) lanes.add<0>(data + i, doubles{} + pivot);
+    __builtin_memcpy(out.sum, lanes.sum, sizeof out.sum);
+    __builtin_memcpy(out.squares, lanes.squares, sizeof out.squares);
+    return whole;
+}
+
+} // namespace collprobe::detail::COLLPROBE_ISA_NAMESPACE
+#endif

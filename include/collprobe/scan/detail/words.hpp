@@ -1,0 +1,169 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/widen.hpp>
+
+#if defined(__CUDACC__)
+#define COLLPROBE_UNROLL _Pragma("unroll")
+#define COLLPROBE_NO_UNROLL _Pragma("unroll 1")
+#else
+#define COLLPROBE_UNROLL
+#define COLLPROBE_NO_UNROLL
+#endif
+
+/// Sixteen bytes of a buffer at a time, as a thread of a GPU takes them in. On the host the same code
+/// reads ordinary memory: a test runs the schedule of a kernel there.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+struct words16 {
+    std::uint32_t w[4];
+};
+
+template <class T>
+inline constexpr unsigned per_words16 = 16 / sizeof(T);
+
+/// Element `e` of sixteen bytes.
+template <element T>
+COLLPROBE_HD constexpr T element_of(const words16& words, unsigned e) noexcept
+{
+    using bits = typename element_traits<T>::bits_type;
+    if constexpr (sizeof(T) == 8)
+        return bit_cast<T>(std::uint64_t{words.w[2 * e]} | std::uint64_t{words.w[2 * e + 1]} << 32);
+    else if constexpr (sizeof(T) == 4) return bit_cast<T>(words.w[e]);
+    else if constexpr (sizeof(T) == 2) return bit_cast<T>(static_cast<bits>(words.w[e / 2] >> (16 * (e % 2))));
+    else return bit_cast<T>(static_cast<bits>(words.w[e / 4] >> (8 * (e % 4))));
+}
+
+/// Sets element `e` to zero.
+template <element T>
+COLLPROBE_HD constexpr void clear_element(words16& words, unsigned e) noexcept
+{
+    if constexpr (sizeof(T) == 8) words.w[2 * e] = words.w[2 * e + 1] = 0;
+    else if constexpr (sizeof(T) == 4) words.w[e] = 0;
+    else if constexpr (sizeof(T) == 2) words.w[e / 2] &= e % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
+    else words.w[e / 4] &= ~(0xffu << (8 * (e % 4)));
+}
+
+/// `from`: aligned to 16 bytes, written by nobody while the kernel runs.
+COLLPROBE_HD inline words16 load_aligned(const unsigned char* from) noexcept
+{
+    words16 words;
+#if defined(__CUDA_ARCH__)
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(words.w[0]), "=r"(words.w[1]), "=r"(words.w[2]), "=r"(words.w[3])
+        : "l"(__cvta_generic_to_global(from)));
+#else
+    std::memcpy(words.w, from, 16);
+#endif
+    return words;
+}
+
+/// One byte at a time: rare, so in little code and few registers.
+COLLPROBE_HD inline words16 load_bytes(const unsigned char* from) noexcept
+{
+    std::uint64_t low = 0;
+    std::uint64_t high = 0;
+    COLLPROBE_NO_UNROLL
+    for (unsigned i = 16; i > 0; --i) {
+        high = high << 8 | low >> 56;
+        low = low << 8 | from[i - 1];
+    }
+    return {{static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32), static_cast<std::uint32_t>(high),
+        static_cast<std::uint32_t>(high >> 32)}};
+}
+
+/// A buffer as bytes.
+struct byte_source {
+    const unsigned char* data = nullptr;
+    std::uint64_t bytes = 0;
+
+    COLLPROBE_HD unsigned misalignment() const noexcept
+    {
+        return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(data) % 16);
+    }
+
+    /// The sixteen bytes at `offset`, a multiple of 16; all are in the buffer. `aligned`: that
+    /// `misalignment()` is 0. Otherwise they are shifted together from the two aligned runs that hold
+    /// them, or, where one of these reaches beyond the buffer, read one by one.
+    template <bool aligned>
+    COLLPROBE_HD words16 load(std::uint64_t offset) const noexcept
+    {
+        if constexpr (aligned) {
+            return load_aligned(data + offset);
+        } else {
+            const unsigned shift = misalignment();
+            if (offset == 0 || offset + 32 - shift > bytes) return load_bytes(data + offset);
+            const words16 low = load_aligned(data + offset - shift);
+            const words16 high = load_aligned(data + offset - shift + 16);
+            std::uint32_t run[8];
+            for (unsigned i = 0; i < 4; ++i) run[i] = low.w[i];
+            for (unsigned i = 0; i < 4; ++i) run[4 + i] = high.w[i];
+            if ((shift & 8) != 0)
+                for (unsigned i = 0; i < 6; ++i) run[i] = run[i + 2];
+            if ((shift & 4) != 0)
+                for (unsigned i = 0; i < 5; ++i) run[i] = run[i + 1];
+            const unsigned bits = shift % 4 * 8;
+            words16 words;
+            for (unsigned i = 0; i < 4; ++i)
+                words.w[i] = static_cast<std::uint32_t>((std::uint64_t{run[i + 1]} << 32 | run[i]) >> bits);
+            return words;
+        }
+    }
+
+    /// Element `index`, of any alignment.
+    template <element T>
+    COLLPROBE_HD T at(std::uint64_t index) const noexcept
+    {
+        using bits_type = typename element_traits<T>::bits_type;
+        bits_type bits = 0;
+        for (unsigned i = 0; i < sizeof(T); ++i)
+            bits = static_cast<bits_type>(bits | bits_type{data[index * sizeof(T) + i]} << (8 * i));
+        return bit_cast<T>(bits);
+    }
+};
+
+/// Writes `n` times sixteen bytes, `stride` bytes apart (a multiple of 16), to memory of any alignment, by
+/// the widest stores that it allows.
+template <unsigned n>
+COLLPROBE_HD inline void store_words(unsigned char* to, const words16 (&words)[n], unsigned stride) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    const auto address = reinterpret_cast<std::uintptr_t>(to);
+    if (address % 16 == 0) {
+        COLLPROBE_UNROLL
+        for (unsigned k = 0; k < n; ++k) {
+            asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                :
+                : "l"(__cvta_generic_to_global(to + k * stride)), "r"(words[k].w[0]), "r"(words[k].w[1]),
+                "r"(words[k].w[2]), "r"(words[k].w[3])
+                : "memory");
+        }
+    } else if (address % 4 == 0) {
+        COLLPROBE_UNROLL
+        for (unsigned k = 0; k < n; ++k)
+            for (unsigned i = 0; i < 4; ++i) reinterpret_cast<std::uint32_t*>(to + k * stride)[i] = words[k].w[i];
+    } else {
+        COLLPROBE_UNROLL
+        for (unsigned k = 0; k < n; ++k) {
+            std::uint64_t low = std::uint64_t{words[k].w[1]} << 32 | words[k].w[0];
+            std::uint64_t high = std::uint64_t{words[k].w[3]} << 32 | words[k].w[2];
+            COLLPROBE_NO_UNROLL
+            for (unsigned i = 0; i < 16; ++i) {
+                to[k * stride + i] = static_cast<unsigned char>(low);
+                low = low >> 8 | high << 56;
+                high >>= 8;
+            }
+        }
+    }
+#else
+    for (unsigned k = 0; k < n; ++k) std::memcpy(to + k * stride, words[k].w, 16);
+#endif
+}
+
+} // namespace collprobe::detail

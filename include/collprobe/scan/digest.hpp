@@ -1,0 +1,274 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/simd/vector.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+namespace detail {
+
+/// Words of 32 bits after which the keys repeat.
+inline constexpr std::uint32_t digest_period = 2048;
+inline constexpr std::uint32_t digest_period_bytes = 4 * digest_period;
+
+/// The key of the words whose index is `word` modulo the period: odd, pseudo-random (SplitMix64).
+/// No two are equal (a test checks it). A device thread that strides by the period keeps its keys.
+COLLPROBE_HD constexpr std::uint32_t digest_key(std::uint32_t word) noexcept
+{
+    return static_cast<std::uint32_t>(mix64((std::uint64_t{word} + 1) * 0x9e3779b97f4a7c15u) >> 32) | 1;
+}
+
+/// The second sum weighs each product of a word and its key by its place in the period: by its lane,
+/// one of four (the pair of words that it belongs to, of the four pairs in 32 bytes), and by its group.
+/// Both factors are odd. The words of even index in a line of 64 bytes share a group with those of odd
+/// index in the line before: vector code adds up its running sums once a line, between even and odd
+/// words, and the two words of an 8-byte element are in different groups.
+COLLPROBE_HD constexpr std::uint64_t digest_lane_key(std::uint32_t lane) noexcept
+{
+    return mix64(0x13198a2e03707344u + lane * 0x9e3779b97f4a7c15u) | 1;
+}
+COLLPROBE_HD constexpr std::uint64_t digest_weight_of_group(std::uint64_t group) noexcept { return 257 - 2 * group; }
+COLLPROBE_HD constexpr std::uint32_t digest_group(std::uint32_t word) noexcept { return word / 16 + word % 2; }
+COLLPROBE_HD constexpr std::uint64_t digest_weight(std::uint32_t word) noexcept
+{
+    return digest_lane_key(word / 2 % 4) * digest_weight_of_group(digest_group(word));
+}
+
+/// Sums over the words of one period, or over part of it, modulo 2^64.
+struct digest_sums {
+    std::uint64_t first = 0;
+    std::uint64_t second = 0;
+
+    /// `word`: index in the period.
+    COLLPROBE_HD constexpr void add(std::uint32_t word, std::uint32_t value, std::uint32_t key) noexcept
+    {
+        const std::uint64_t product = std::uint64_t{value} * key;
+        first += product;
+        second += product * digest_weight(word);
+    }
+    COLLPROBE_HD constexpr void merge(const digest_sums& other) noexcept
+    {
+        first += other.first;
+        second += other.second;
+    }
+};
+
+} // namespace detail
+
+/// What is known of a digest before its end: two sums over the words read so far, and their bytes.
+///
+/// The digest of a buffer is a function of its bytes, their positions and their number alone. The
+/// bytes are read as little-endian 32-bit words W_i, i counted from the start of the buffer, a tail
+/// shorter than a word padded with zeros. With u = i / 2048, j = i mod 2048, group g = j / 16 + j mod 2
+/// and lane l = (j / 2) mod 4, all modulo 2^64:
+///
+///     s1 = sum of K_u a_j W_i,    s2 = sum of L_u m_l (257 - 2 g) a_j W_i,
+///     digest = mix64(s1 + mix64(s2 + (bytes + 1) * odd constant)),
+///
+/// where a_j are 2048 distinct odd 32-bit keys and K_u, L_u, m_l odd 64-bit keys, all from SplitMix64.
+/// Both sums are linear in the bytes, so parts of a buffer, cut at any byte and read in any order,
+/// have states that simply add. The cost is one 32 x 32 -> 64 bit product and one addition a word, and
+/// one addition for each lane of a line of 64 bytes: the weight by group comes from adding up running
+/// sums.
+///
+/// What is certain, by arithmetic modulo 2^64, where factors that are odd lose nothing:
+/// - a change within one word, of any bits, changes s1 and s2;
+/// - any change of two words of one period that do not share both lane and group changes s1 or s2: if
+///   s1 stays, s2 changes by a product of a word's change (not a multiple of 2^32), odd keys, and a
+///   difference of weights (not a multiple of 2^33: a test checks all). So any change of one element
+///   shows, of eight bytes too. Four words share lane and group, odd ones of a line with even ones of
+///   the next; of the 2^64 values that two of them can take, all but a few change s1;
+/// - the same change d in any two words of a period, or d and -d, changes s1: the sum or difference of
+///   two distinct keys is neither 0 nor a multiple of 2^33. So do two equal bit flips, whether up or
+///   down, and a swap of two words. Among the four words that share lane and group this holds for any
+///   number of equal flips (a test checks all);
+/// - of two buffers that differ in one of s1, s2 and length alone, the digests differ, since mix64 is
+///   a bijection: zeros appended to a buffer always show.
+/// Where both sums change, the digests are equal by chance with probability about 2^-64; any other
+/// change leaves both sums alone with about 2^-62 (each keeps 32 random bits even if only sign bits
+/// differ; for changes confined to words that share lane and group s2 says no more than s1, and the
+/// chance is that of one sum, 2^-64 for random values). It finds errors; it does not resist someone who
+/// builds a collision.
+struct digest_state {
+    std::uint64_t first = 0;
+    std::uint64_t second = 0;
+    std::uint64_t bytes = 0;
+
+    /// Takes in one element. `first_byte`: its offset in the buffer, a multiple of its size.
+    template <element T>
+    COLLPROBE_HD constexpr void add(std::uint64_t first_byte, T value) noexcept
+    {
+        const auto bits = std::uint64_t{to_bits(value)};
+        if constexpr (sizeof(T) == 8) {
+            add_word(first_byte / 4, static_cast<std::uint32_t>(bits));
+            add_word(first_byte / 4 + 1, static_cast<std::uint32_t>(bits >> 32));
+        } else {
+            add_word(first_byte / 4, static_cast<std::uint32_t>(bits << (8 * (first_byte % 4))));
+        }
+        bytes += sizeof(T);
+    }
+
+    /// Adds `word` to the word of that index. Leaves `bytes` to the caller.
+    COLLPROBE_HD constexpr void add_word(std::uint64_t index, std::uint32_t word) noexcept
+    {
+        const auto j = static_cast<std::uint32_t>(index % detail::digest_period);
+        detail::digest_sums sums;
+        sums.add(j, word, detail::digest_key(j));
+        add_sums(index / detail::digest_period, sums);
+    }
+
+    /// Adds sums over words of the period `period` (word index / 2048). Leaves `bytes` to the caller.
+    COLLPROBE_HD constexpr void add_sums(std::uint64_t period, const detail::digest_sums& sums) noexcept
+    {
+        constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;
+        const std::uint64_t seed = 0x243f6a8885a308d3u + 2 * period * step;
+        first += (detail::mix64(seed) | 1) * sums.first;
+        second += (detail::mix64(seed + step) | 1) * sums.second;
+    }
+
+    /// Joins the state of another part of the same buffer, before or after this one.
+    COLLPROBE_HD constexpr void merge(const digest_state& other) noexcept
+    {
+        first += other.first;
+        second += other.second;
+        bytes += other.bytes;
+    }
+
+    /// The digest, once every byte was taken in exactly once.
+    COLLPROBE_HD constexpr std::uint64_t finish() const noexcept
+    {
+        return detail::mix64(first + detail::mix64(second + (bytes + 1) * 0xd1342543de82ef95u));
+    }
+};
+
+namespace detail {
+
+/// One key more than the period: vector code reads the odd keys by a load that is one key ahead. The
+/// slack fills the last such load.
+struct digest_key_table {
+    alignas(64) std::uint32_t key[digest_period + 16] = {};
+
+    constexpr digest_key_table() noexcept
+    {
+        for (std::uint32_t j = 0; j < digest_period + 16; ++j) key[j] = digest_key(j % digest_period);
+    }
+};
+inline constexpr digest_key_table digest_keys{};
+
+} // namespace detail
+} // namespace collprobe
+
+#define COLLPROBE_KERNEL <collprobe/scan/detail/digest_kernel.hpp>
+#include <collprobe/simd/for_each_isa.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+namespace detail {
+
+inline std::uint32_t load_word(const unsigned char* from) noexcept
+{
+    return std::uint32_t{from[0]} | std::uint32_t{from[1]} << 8 | std::uint32_t{from[2]} << 16
+        | std::uint32_t{from[3]} << 24;
+}
+
+/// Sums over `words` words, the first at `word` of a period, the last within the same period.
+inline digest_sums sum_words([[maybe_unused]] isa path, const unsigned char* data, std::uint64_t words,
+    std::uint64_t word) noexcept
+{
+    digest_sums sums;
+    std::uint64_t i = 0;
+    const auto scalar_until = [&](std::uint64_t end) {
+        for (; i < end; ++i)
+            sums.add(static_cast<std::uint32_t>(word + i), load_word(data + 4 * i), digest_keys.key[word + i]);
+    };
+#if COLLPROBE_X86_SIMD
+    if (path != isa::portable) {
+        const std::uint64_t head = (16 - word % 16) % 16;
+        scalar_until(head < words ? head : words);
+        if (path == isa::avx512) i += avx512::sum_words(data + 4 * i, words - i, word + i, sums);
+        else i += avx2::sum_words(data + 4 * i, words - i, word + i, sums);
+    }
+#endif
+    scalar_until(words);
+    return sums;
+}
+
+/// The state of `bytes` bytes that stand at `first_byte` of their buffer.
+inline digest_state digest_bytes(
+    isa path, const unsigned char* data, std::uint64_t bytes, std::uint64_t first_byte) noexcept
+{
+    digest_state state;
+    std::uint64_t done = 0;
+    const auto bytes_until = [&](std::uint64_t end) {
+        for (; done < end; ++done) state.add(first_byte + done, data[done]);
+    };
+    const std::uint64_t head = (4 - first_byte % 4) % 4;
+    bytes_until(head < bytes ? head : bytes);
+    while (bytes - done >= 4) {
+        const std::uint64_t word = (first_byte + done) / 4;
+        const std::uint64_t left = digest_period - word % digest_period;
+        const std::uint64_t whole = (bytes - done) / 4;
+        const std::uint64_t words = whole < left ? whole : left;
+        state.add_sums(word / digest_period, sum_words(path, data + done, words, word % digest_period));
+        state.bytes += 4 * words;
+        done += 4 * words;
+    }
+    bytes_until(bytes);
+    return state;
+}
+
+template <class T>
+void require_data(view<const T> input, const char* call, const call_site& where)
+{
+    if (input.data() != nullptr || input.empty()) return;
+    throw error(status::invalid_argument,
+        "null input with a count of " + std::to_string(input.count()), {call, -1, 0, {}, where});
+}
+
+/// For what reads elements; a digest reads bytes.
+template <class T>
+void require_aligned(view<const T> input, const char* call, const call_site& where)
+{
+    if (input.aligned()) return;
+    throw error(status::invalid_argument,
+        "input is not aligned to " + std::to_string(alignof(T)) + " bytes", {call, -1, 0, {}, where});
+}
+
+} // namespace detail
+
+/// The digest state of a part of a buffer; states of disjoint parts merge in any order.
+///
+/// `part`: elements in host memory, of any alignment. `first_byte`: offset of the part in its buffer
+/// in bytes, any number. Throws `error` (invalid_argument) on a null pointer with a count above 0.
+/// Reads the part once, about as fast as memory gives it; allocates nothing.
+template <element T>
+digest_state digest_part(
+    view<const T> part, std::uint64_t first_byte, call_site where = call_site::current())
+{
+    detail::require_data(part, "digest_part", where);
+    return detail::digest_bytes(detail::best_isa(), reinterpret_cast<const unsigned char*>(part.data()),
+        part.size_bytes(), first_byte);
+}
+
+/// The 64-bit digest of a buffer: equal for equal bytes, on every machine and device (see
+/// `digest_state` for the definition and for what it detects).
+///
+/// `input`: elements in host memory, of any alignment. Throws `error` (invalid_argument) on a null
+/// pointer with a count above 0. Reads the buffer once; allocates nothing.
+template <element T>
+std::uint64_t digest(view<const T> input, call_site where = call_site::current())
+{
+    detail::require_data(input, "digest", where);
+    return detail::digest_bytes(detail::best_isa(), reinterpret_cast<const unsigned char*>(input.data()),
+        input.size_bytes(), 0)
+        .finish();
+}
+
+} // namespace collprobe

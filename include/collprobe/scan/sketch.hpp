@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/scan/detail/sketch_rows.hpp>
+#include <collprobe/scan/detail/sketch_thread.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+struct sketch_options {
+    std::uint32_t bins = 4096; ///< a power of two, 64 to 2^20
+    std::uint64_t seed = 0x452821e638d01377u; ///< of the signs; the same on all ranks
+};
+
+/// What a bin of a sketch holds: a double; of integers a std::uint64_t, exact modulo 2^64.
+template <element T>
+using sketch_sum = detail::sketch_sum<T>;
+
+/// Numbers that the sketch of a buffer of T takes: a sum for each bin and, of floating point, behind them an energy
+/// for each bin.
+template <element T>
+constexpr std::uint64_t sketch_numbers(const sketch_options& options) noexcept
+{
+    return detail::sketch_numbers<T>(options.bins);
+}
+
+namespace detail {
+
+inline void require_sketch_options(const sketch_options& options, const char* call, call_site where)
+{
+    const bool power_of_two = (options.bins & (options.bins - 1)) == 0;
+    if (power_of_two && options.bins >= 64 && options.bins <= 1u << 20) return;
+    throw error(status::invalid_argument,
+        "bins is " + std::to_string(options.bins) + ", not a power of two from 64 to 2^20",
+        {.call = call, .communicator = {}, .where = where});
+}
+
+template <element T>
+[[gnu::noinline]] void sketch_on_host(isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
+{
+    const gradual_underflow as_ieee_has_it;
+    sketch_run(path, from, sketch, scratch);
+}
+
+/// The whole sketch by one thread. A body for `for_each` on the host, for one index.
+template <element T>
+struct sketch_at_once {
+    sketch_source<T> from;
+    sketch_sum<T>* sketch;
+    sketch_sum<T>* scratch;
+
+    void operator()(std::uint64_t) const noexcept { sketch_on_host(best_isa(), from, sketch, scratch); }
+};
+
+/// Whether an index of a body for `for_each` is a thread of its own.
+template <class Device>
+inline constexpr bool is_threaded = Device::body_bytes == 16;
+
+/// Numbers of memory that `enqueue_sketch` works with, for any count and type.
+template <class Device>
+constexpr std::uint64_t sketch_scratch_numbers(std::uint64_t bins) noexcept
+{
+    return (is_threaded<Device> ? most_sketch_parts : 1) * 2 * bins;
+}
+
+/// Enqueues the sketch of `from` into `sketch`; `scratch` belongs to the stream until that is done.
+template <class Device, element T>
+void enqueue_sketch(typename Device::stream_ref stream, const sketch_source<T>& from, sketch_sum<T>* sketch,
+    sketch_sum<T>* scratch)
+{
+    if constexpr (is_threaded<Device>) {
+        const sketch_parts<T> parts{from, scratch};
+        const std::uint64_t numbers = sketch_numbers<T>(from.bins);
+        if (parts.indices() != 0) Device::for_each(stream, parts.indices(), parts);
+        Device::for_each(stream, numbers, join_sketch_parts<T>{scratch, from.parts(), numbers, sketch});
+    } else {
+        Device::for_each(stream, 1, sketch_at_once<T>{from, sketch, scratch});
+    }
+}
+
+} // namespace detail
+
+/// The count-sketch of a buffer, a linear map to `bins` sums: element i, with a pseudo-random sign, is added to bin
+/// i mod bins. The sketch of a sum of buffers is the sum of their sketches, but for rounding; of integers exactly.
+///
+/// Signs: bit i mod 64 of mix64(seed + (i / 64 + 1) * 0x9e3779b97f4a7c15), SplitMix64; 1 is a minus. Sums are in
+/// double; behind them comes each bin's energy, the sum of squares. Integers have sums only, modulo 2^64.
+/// NaN and infinities make the energy of their bin NaN or infinite, as do doubles beyond 2^511.
+///
+/// The order of the additions is fixed: the bits depend on count, `first` and options alone, and are equal on all
+/// processors and devices.
+///
+/// `input`: elements in host memory, aligned. `first`: index of its first element in the whole buffer, for the sketch
+/// of a part; sketches of disjoint parts add up to that of the whole. `result`: `sketch_numbers<T>(options)` numbers.
+/// \throws error `invalid_argument` for null, misaligned or wrongly sized views, and for bins.
+/// Cost: one read at about the speed of memory; 16 bytes a bin are allocated.
+/// Source: M. Charikar, K. Chen, M. Farach-Colton, "Finding frequent items in data streams" (2002).
+template <element T>
+void sketch(view<const T> input, view<sketch_sum<T>> result, const sketch_options& options = {},
+    std::uint64_t first = 0, call_site where = call_site::current())
+{
+    detail::require_data(input, "sketch", where);
+    detail::require_aligned(input, "sketch", where);
+    detail::require_sketch_options(options, "sketch", where);
+    if (result.count() != sketch_numbers<T>(options) || result.data() == nullptr || !result.aligned()) {
+        throw error(status::invalid_argument,
+            "result must hold " + std::to_string(sketch_numbers<T>(options)) + " aligned numbers, and has "
+                + std::to_string(result.count()),
+            {.call = "sketch", .communicator = {}, .where = where});
+    }
+    const detail::fixed_array<sketch_sum<T>> scratch(static_cast<std::size_t>(result.count()));
+    detail::sketch_on_host(detail::best_isa(), detail::sketch_source<T>{input, first, options.bins, options.seed},
+        result.data(), scratch.data());
+}
+
+} // namespace collprobe

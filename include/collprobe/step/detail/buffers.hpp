@@ -1,0 +1,168 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/last_use.hpp>
+#include <collprobe/step/captured_step.hpp>
+#include <collprobe/step/detail/message.hpp>
+#include <collprobe/step/detail/stream_lanes.hpp>
+#include <collprobe/step/detail/wire_layout.hpp>
+#include <collprobe/step/probe_options.hpp>
+
+/// The memory of a step, on any device.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// What the calls of one step write.
+template <class Device>
+struct step_block {
+    step_block(const step_report::shape& form, std::uint64_t room)
+        : layout(form.layout),
+          calls(room),
+          gradients((room + 63) / 64),
+          message(form.layout.bytes(room)),
+          report(step_report::bytes(form, room))
+    {
+    }
+
+    void clear() noexcept
+    {
+        buckets = 0;
+        unprobed_calls = 0;
+        has_gram = false;
+    }
+    /// Counts a call whose entry is being written.
+    void add(const bucket_call& call) noexcept
+    {
+        std::uint64_t& word = gradients[buckets / 64];
+        if (buckets % 64 == 0) word = 0;
+        word |= static_cast<std::uint64_t>(call.is_gradient()) << (buckets % 64);
+        calls[buckets] = call;
+        ++buckets;
+    }
+    bucket_entry& entry(std::uint64_t bucket) const noexcept { return layout.entry(message.data(), bucket); }
+
+    message_layout layout;
+    std::uint64_t buckets = 0;
+    std::uint64_t unprobed_calls = 0;
+    bool has_gram = false;
+    std::vector<bucket_call> calls;
+    typename Device::template host_buffer<std::uint64_t> gradients; ///< a bit for each call; the device reads them
+    typename Device::template buffer<unsigned char> message; ///< a `step_header`, then entries
+    typename Device::template buffer<unsigned char> report; ///< a `step_report`
+};
+
+/// What the calls of a step compute with. Steps that run as they are called share one set of tools. Each
+/// captured step has its own: its graph keeps the addresses, and events inside a capture and outside
+/// must not wait for each other.
+template <class Device>
+struct step_tools {
+    step_tools(const step_report::shape& form, const probe_options& options)
+        : lanes(options.streams)
+    {
+        const auto room = static_cast<std::uint64_t>(options.max_buckets);
+        if (form.mode == report_mode::summary) {
+            references = typename Device::template buffer<std::uint64_t>(step_report::reference_bytes(room) / 8);
+        }
+        if (form.room_for_gram) {
+            const std::uint64_t least = 16 * form.ranks; // two elements of 8 bytes from each rank
+            gram_scratch = typename Device::template buffer<unsigned char>(
+                options.scratch_bytes > least ? options.scratch_bytes : least);
+        }
+    }
+
+    void initialise(typename Device::stream_ref stream, call_site where)
+    {
+        Device::fill(stream, view<std::uint64_t>(references), 0, where); // the bits of 0.0
+    }
+    step_reference* reference() const noexcept { return reinterpret_cast<step_reference*>(references.data()); }
+
+    stream_lanes<Device> lanes;
+    typename Device::template buffer<unsigned char> gram_scratch;
+    typename Device::event gram_done; ///< scratch and matrix are shared by buckets on all streams
+    typename Device::template buffer<std::uint64_t> references; ///< as in a `step_report`
+};
+
+/// A step whose work is in a graph.
+template <class Device>
+struct captured_work {
+    captured_work(const step_report::shape& form, const probe_options& options)
+        : block(form, static_cast<std::uint64_t>(options.max_buckets)), tools(form, options), tickets(1)
+    {
+    }
+
+    void initialise(typename Device::stream_ref stream, call_site where)
+    {
+        tools.initialise(stream, where);
+        Device::for_each(stream, 1, write_tickets{tickets.data(), {}});
+    }
+
+    step_block<Device> block;
+    step_tools<Device> tools;
+    typename Device::template buffer<replay_tickets> tickets;
+    typename Device::event replayed; ///< the last replay, outside the capture
+    std::uint64_t serial = 0; ///< which captured step this is, of all; 0 while nobody has it
+    unsigned long long capture = 0; ///< the one that it is recorded in
+    std::uint64_t unjudged = 0; ///< replays whose reports were not read yet
+};
+
+/// A step on its way to the host. Its calls write `own`, or those of a captured step `from->block`.
+template <class Device>
+struct step_slot {
+    step_slot(const step_report::shape& form, std::uint64_t room)
+        : own(form, room), host(step_report::bytes(form, room))
+    {
+    }
+    const step_block<Device>& seen() const noexcept { return from == nullptr ? own : from->block; }
+
+    step_block<Device> own;
+    typename Device::template host_buffer<unsigned char> host; ///< the report
+    captured_work<Device>* from = nullptr;
+    std::uint64_t step = 0;
+    call_site where;
+    typename Device::event done;
+    bool disturbed = false; ///< a launch that threw may have left work in front of `done` that writes `host`
+};
+
+/// All memory that enqueued work uses, in one place so that it can be given up as a whole.
+template <class Device>
+struct step_memory {
+    step_memory(const step_report::shape& form, const probe_options& options, call_site where) : tools(form, options)
+    {
+        const auto room = static_cast<std::uint64_t>(options.max_buckets);
+        for (int i = 0; i < options.steps_in_flight; ++i) slots.emplace_back(form, room);
+        if constexpr (can_capture<typename Device::stream_ref>) {
+            captured.reserve(static_cast<std::size_t>(options.captured_steps));
+            for (int i = 0; i < options.captured_steps; ++i) captured.emplace_back(form, options);
+        }
+        if (form.mode == report_mode::summary || !captured.empty()) {
+            const typename Device::stream stream;
+            tools.initialise(stream, where);
+            for (captured_work<Device>& work : captured) work.initialise(stream, where);
+            stream.synchronize(where);
+        }
+    }
+
+    /// Waits until no work uses the memory any more. False if some does at the deadline.
+    bool settle(deadline until) const noexcept
+    {
+        bool settled = tools.lanes.settle(until);
+        settled = detail::settle(reported, until) && settled;
+        for (const captured_work<Device>& work : captured) settled = detail::settle(work.replayed, until) && settled;
+        return settled;
+    }
+
+    std::vector<step_slot<Device>> slots; ///< a ring: step number k is in slot k
+    step_tools<Device> tools; ///< of all steps but the captured ones
+    std::vector<captured_work<Device>> captured;
+    typename Device::event reported; ///< the last `end_step`
+    step_memory* given_up_before = nullptr;
+};
+
+} // namespace collprobe::detail

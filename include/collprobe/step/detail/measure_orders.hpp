@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/metrics/order_sensitivity.hpp>
+#include <collprobe/step/detail/message.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// The terms of a sampled element by rank, and its results: they travelled with the messages.
+template <floating_element T>
+struct sampled_element {
+    const gathered_step& step;
+    std::uint64_t bucket;
+    std::uint64_t sample;
+
+    T operator[](int rank) const noexcept { return value(step.layout().input_sample(step.message(rank), bucket)); }
+    T result(int rank) const noexcept { return value(step.layout().result_sample(step.message(rank), bucket)); }
+
+private:
+    T value(const std::uint64_t* words) const noexcept
+    {
+        return bit_cast<T>(static_cast<typename element_traits<T>::bits_type>(words[sample]));
+    }
+};
+
+template <floating_element T>
+order_sensitivity measure_order(
+    order_meter& meter, const gathered_step& step, std::uint64_t bucket, const bucket_call& call) noexcept
+{
+    const std::uint64_t samples = step.layout().samples;
+    meter.start(call.operation);
+    for (std::uint64_t i = 0; i < samples; ++i) {
+        const std::uint64_t place = sample_place(i, samples, call.count);
+        if (place >= call.count) break;
+        const sampled_element<T> terms{step, bucket, i};
+        // A reduce-scatter leaves each rank a part.
+        const bool is_scattered = call.call == collective::reduce_scatter;
+        const std::uint64_t holder
+            = is_scattered ? place / (call.count / static_cast<std::uint64_t>(step.ranks())) : 0;
+        meter.add(terms, terms.result(static_cast<int>(holder)));
+    }
+    return meter.finish();
+}
+
+/// Completes the buckets of `out` by what a step's samples tell. All ranks compute the same.
+/// A template, so that who uses no `probed` compiles none of this.
+template <class Step>
+void measure_orders(order_meter& meter, const Step& step, view<const bucket_call> calls, step_record& out) noexcept
+{
+    if (step.layout().samples == 0) return;
+    for (std::size_t b = 0; b < calls.size(); ++b) {
+        if (!calls[b].is_gradient()) continue;
+        with_floating_type(
+            calls[b].type, [&]<class T>(T) { out.buckets[b].order = measure_order<T>(meter, step, b, calls[b]); });
+    }
+}
+
+} // namespace collprobe::detail

@@ -1,0 +1,185 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/scan/statistics.hpp>
+#include <collprobe/sum/dot.hpp>
+
+/// What a rank says of a step: one header, then one entry per bucket, with its samples where those are asked
+/// for. Travels as bytes.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+struct step_header {
+    std::uint64_t step;
+    double loss;
+    double weight;
+    std::uint64_t sample_digest;
+    std::uint64_t unprobed_calls;
+};
+
+/// What one read of a collective's result tells, together with the local input if it still exists.
+struct result_record {
+    std::uint64_t digest;
+    double sum_of_squares; ///< times 2^(-2 scale)
+    double dot; ///< of input and result, element by element; NaN by bits if no input was left
+    std::int32_t scale;
+    std::int32_t padding;
+};
+
+struct bucket_entry {
+    statistics input;
+    result_record result;
+};
+
+static_assert(std::is_trivially_copyable_v<step_header> && std::is_trivially_copyable_v<bucket_entry>);
+static_assert(sizeof(step_header) % 8 == 0 && sizeof(bucket_entry) % 8 == 0);
+
+/// Where the parts of a message are.
+struct message_layout {
+    std::uint64_t samples = 0; ///< elements of each bucket that travel with its entry: of the input and of the result
+
+    COLLPROBE_HD constexpr std::uint64_t bytes(std::uint64_t buckets) const noexcept
+    {
+        return sizeof(step_header) + buckets * stride();
+    }
+    template <class Bytes>
+    COLLPROBE_HD auto& entry(Bytes* message, std::uint64_t bucket) const noexcept
+    {
+        using entry_type = std::conditional_t<std::is_const_v<Bytes>, const bucket_entry, bucket_entry>;
+        return *reinterpret_cast<entry_type*>(message + sizeof(step_header) + bucket * stride());
+    }
+    /// A word for each sampled element of what the rank sent.
+    template <class Bytes>
+    COLLPROBE_HD auto* input_sample(Bytes* message, std::uint64_t bucket) const noexcept
+    {
+        using word = std::conditional_t<std::is_const_v<Bytes>, const std::uint64_t, std::uint64_t>;
+        return reinterpret_cast<word*>(&entry(message, bucket) + 1);
+    }
+    /// The same of what it received.
+    template <class Bytes>
+    COLLPROBE_HD auto* result_sample(Bytes* message, std::uint64_t bucket) const noexcept
+    {
+        return input_sample(message, bucket) + samples;
+    }
+
+private:
+    COLLPROBE_HD constexpr std::uint64_t stride() const noexcept
+    {
+        return sizeof(bucket_entry) + 2 * samples * sizeof(std::uint64_t);
+    }
+};
+
+/// Begins a message: index 0 writes the header, index b + 1 empties the result of bucket b.
+struct write_header {
+    unsigned char* message;
+    step_header value;
+    message_layout layout;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        if (index == 0) *reinterpret_cast<step_header*>(message) = value;
+        else layout.entry(message, index - 1).result = {};
+    }
+};
+
+/// What every rank knows of a bucket from its own call.
+struct bucket_call {
+    collective call = collective::all_reduce;
+    element_type type = element_type::float32;
+    reduction operation = reduction::sum;
+    std::uint64_t count = 0;
+    bool has_result = false; ///< the result was read
+    bool has_leaves = false; ///< of one result: several gradients of a rank, one after the other
+
+    /// A sum over ranks of one gradient each, as far as the library can tell.
+    bool is_gradient() const noexcept
+    {
+        return !has_leaves && (call == collective::all_reduce || call == collective::reduce_scatter)
+            && (operation == reduction::sum || operation == reduction::average);
+    }
+    /// Whether all ranks must receive the same bits.
+    bool is_replicated() const noexcept
+    {
+        return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
+    }
+};
+
+/// A step's messages of all ranks, one behind the other.
+class gathered_step {
+public:
+    gathered_step(
+        const unsigned char* bytes, int ranks, std::uint64_t buckets, const message_layout& layout = {}) noexcept
+        : bytes_(bytes), stride_(layout.bytes(buckets)), ranks_(ranks), layout_(layout)
+    {
+    }
+    int ranks() const noexcept { return ranks_; }
+    const message_layout& layout() const noexcept { return layout_; }
+    const unsigned char* message(int rank) const noexcept
+    {
+        return bytes_ + static_cast<std::uint64_t>(rank) * stride_;
+    }
+    const step_header& header(int rank) const noexcept
+    {
+        return *reinterpret_cast<const step_header*>(message(rank));
+    }
+    const bucket_entry& entry(int rank, std::uint64_t bucket) const noexcept
+    {
+        return layout_.entry(message(rank), bucket);
+    }
+
+private:
+    const unsigned char* bytes_;
+    std::uint64_t stride_;
+    int ranks_;
+    message_layout layout_;
+};
+
+/// Reads a result once: its digest, its norm and, where `input` is not null, its dot with the input.
+template <element T>
+struct result_reducer {
+    using inner = statistics_reducer<T, true>;
+    struct partial {
+        typename inner::partial result;
+        double dot;
+    };
+    static constexpr std::uint64_t block = inner::block;
+    using has_own_kernel = void; // on a GPU: step/cuda/probed.cuh
+
+    view<const T> result;
+    const T* input = nullptr;
+
+    COLLPROBE_HD static partial identity() noexcept { return {inner::identity(), 0}; }
+    void run(partial& into, std::uint64_t first, std::uint64_t count) const
+    {
+        inner{result}.run(into.result, first, count);
+        if (input == nullptr) {
+            into.dot = not_a_number();
+            return;
+        }
+        // Both runs are short enough to be in the nearest cache by now.
+        into.dot += dot(input + first, result.data() + first, count);
+    }
+    /// Takes in one element: what a device thread does.
+    COLLPROBE_HD void add(partial& into, std::uint64_t index) const noexcept
+    {
+        inner{result}.add(into.result, index);
+        into.dot += input == nullptr ? not_a_number() : dot(input + index, result.data() + index, 1);
+    }
+    COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept
+    {
+        inner::merge(into.result, next.result);
+        into.dot += next.dot;
+    }
+    COLLPROBE_HD static result_record finish(const partial& all) noexcept
+    {
+        const statistics summary = inner::finish(all.result);
+        return {summary.digest, summary.sum_of_squares, all.dot, summary.scale, 0};
+    }
+};
+
+} // namespace collprobe::detail

@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <collprobe/core/error.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/last_use.hpp>
+
+/// Which streams work is on, and how far they are with it.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// The streams that the calls of a step are on: how far each is, and memory for reductions on it.
+template <class Device>
+class stream_lanes {
+public:
+    using stream_ref = typename Device::stream_ref;
+    using stream_id = std::remove_cvref_t<decltype(std::declval<stream_ref>().id(call_site()))>;
+
+    struct lane {
+        stream_id stream = {};
+        bool in_step = false;
+        typename Device::event done;
+        typename Device::workspace workspace;
+    };
+
+    stream_lanes() = default;
+    explicit stream_lanes(int count) : lanes_(static_cast<std::size_t>(count)) {}
+
+    /// The lane of a stream, preferably the one that it had before. A lane's last work comes first,
+    /// wherever it was. Null if all lanes are taken and none may be added.
+    lane* enter(stream_ref stream, bool may_allocate, call_site where)
+    {
+        const stream_id id = stream.id(where);
+        lane* unused = nullptr;
+        for (lane& known : lanes_) {
+            const bool same = known.stream == id;
+            if (known.in_step && same) return &known;
+            if (!known.in_step && (same || unused == nullptr)) unused = &known;
+        }
+        if (unused == nullptr) {
+            if (!may_allocate) return nullptr;
+            unused = &lanes_.emplace_back();
+        }
+        if (unused->done.recorded()) stream.wait(unused->done, where);
+        unused->stream = id;
+        unused->in_step = true;
+        return unused;
+    }
+
+    /// Puts `stream` behind the step's work on all streams.
+    void join(stream_ref stream, call_site where) const
+    {
+        const stream_id id = stream.id(where);
+        for (const lane& used : lanes_) {
+            if (used.in_step && used.stream != id) stream.wait(used.done, where);
+        }
+    }
+
+    void end_step() noexcept
+    {
+        for (lane& used : lanes_) used.in_step = false;
+    }
+
+    /// Drops events too: those of one capture mean nothing to the next.
+    void forget()
+    {
+        end_step();
+        for (lane& used : lanes_) used.done = {};
+    }
+
+    bool settle(deadline until) const noexcept
+    {
+        bool settled = true;
+        for (const lane& used : lanes_) settled = detail::settle(used.done, until) && settled;
+        return settled;
+    }
+
+private:
+    std::vector<lane> lanes_;
+};
+
+} // namespace collprobe::detail

@@ -1,0 +1,326 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/metrics/direction.hpp>
+#include <collprobe/step/detail/judge.hpp>
+#include <collprobe/step/detail/message.hpp>
+
+/// The `summary` form of a step: numbers that an all-reduce can combine, O(buckets) whatever n is.
+///
+/// Sums (one all-reduce of doubles) are taken of distances from a reference, the mean of the step
+/// before, which every rank holds: so a small deviation of large numbers keeps its digits. Extrema
+/// (one all-reduce with max) carry a value's upper 44 bits and a rank in one integer.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// First and second moments of one number per rank, over the ranks where it is finite.
+struct moment_sums {
+    double count;
+    double distance; ///< sum of (value - reference)
+    double distance_squared;
+};
+
+struct step_sums {
+    moment_sums loss;
+    moment_sums gradient_norm;
+    double weight;
+    double weighted_distance;
+    double weighted_distance_squared;
+    double gradient_norm_squared;
+};
+
+struct bucket_sums {
+    moment_sums gradient_norm;
+    double gradient_norm_squared;
+    double nonfinite;
+    double result_norm_squared; ///< of all-reduce: n times the norm of the one result
+};
+
+/// Largest and smallest of one number per rank, in the integer form of `extremum_key`.
+struct extremum_keys {
+    std::uint64_t largest;
+    std::uint64_t smallest; ///< of the negated number, so that both are reduced with max
+};
+
+struct step_keys {
+    std::uint64_t step;
+    std::uint64_t step_complement;
+    extremum_keys loss;
+    extremum_keys gradient_norm;
+    std::uint64_t nonfinite_loss; ///< as `bucket_keys::nonfinite`, with a count of 1
+};
+
+struct bucket_keys {
+    extremum_keys gradient_norm;
+    std::uint64_t digest;
+    std::uint64_t digest_complement;
+    std::uint64_t nonfinite; ///< count (at most 2^44 - 1) and rank
+};
+
+static_assert(sizeof(step_sums) == 10 * sizeof(double) && sizeof(bucket_sums) == 6 * sizeof(double));
+static_assert(sizeof(step_keys) == 7 * sizeof(std::uint64_t) && sizeof(bucket_keys) == 5 * sizeof(std::uint64_t));
+
+/// The reference means of the step; those of the buckets are a run of doubles behind it.
+struct step_reference {
+    double loss;
+    double gradient_norm;
+};
+
+/// A step in its combined form: each part is that of the step, followed by those of its buckets.
+struct summary_parts {
+    step_reference* reference; ///< that the sums were taken with
+    step_sums* sums;
+    step_keys* keys;
+
+    COLLPROBE_HD double& bucket_reference(std::uint64_t b) const noexcept
+    {
+        return reinterpret_cast<double*>(reference + 1)[b];
+    }
+    COLLPROBE_HD bucket_sums& bucket(std::uint64_t b) const noexcept
+    {
+        return reinterpret_cast<bucket_sums*>(sums + 1)[b];
+    }
+    COLLPROBE_HD bucket_keys& bucket_extrema(std::uint64_t b) const noexcept
+    {
+        return reinterpret_cast<bucket_keys*>(keys + 1)[b];
+    }
+};
+
+/// The lowest bits of a key are the complement of a rank, so that the lowest rank wins among equals.
+inline constexpr int rank_bits = 20;
+inline constexpr std::uint64_t rank_mask = (std::uint64_t{1} << rank_bits) - 1;
+inline constexpr int most_summary_ranks = 1 << rank_bits;
+
+/// An integer that orders finite doubles as they are ordered, from 44 bits of the value (32 of the
+/// significand) and the rank. 0 for what is not finite.
+COLLPROBE_HD inline std::uint64_t extremum_key(double value, int rank) noexcept
+{
+    if (!is_finite(value)) return 0;
+    const std::uint64_t bits = to_bits(value);
+    const std::uint64_t ordered = (bits >> 63) != 0 ? ~bits : bits | (std::uint64_t{1} << 63);
+    return (ordered & ~rank_mask) | (rank_mask - static_cast<std::uint64_t>(rank));
+}
+inline double extremum_value(std::uint64_t key) noexcept
+{
+    const std::uint64_t ordered = key & ~rank_mask;
+    // Negative numbers were complemented: their cut-off bits come back as ones, nearer to zero.
+    return bit_cast<double>((ordered >> 63) != 0 ? ordered & ~(std::uint64_t{1} << 63) : ~ordered & ~rank_mask);
+}
+inline int extremum_rank(std::uint64_t key) noexcept { return static_cast<int>(rank_mask - (key & rank_mask)); }
+
+COLLPROBE_HD inline extremum_keys extrema_of(double value, int rank) noexcept
+{
+    return {extremum_key(value, rank), extremum_key(-value, rank)};
+}
+
+/// A count of bad elements with the rank that has it: the largest wins. 0 for none.
+COLLPROBE_HD inline std::uint64_t count_key(std::uint64_t count, int rank) noexcept
+{
+    constexpr std::uint64_t limit = (std::uint64_t{1} << (64 - rank_bits)) - 1;
+    if (count == 0) return 0;
+    return (count < limit ? count : limit) << rank_bits | (rank_mask - static_cast<std::uint64_t>(rank));
+}
+inline std::uint64_t key_count(std::uint64_t key) noexcept { return key >> rank_bits; }
+
+COLLPROBE_HD inline moment_sums moments_of(double value, double reference) noexcept
+{
+    if (!is_finite(value)) return {0, 0, 0};
+    const double distance = value - reference;
+    return {1, distance, distance * distance};
+}
+
+/// Writes one rank's contribution. Index 0 does the step, index b + 1 does bucket b.
+struct pack_summary {
+    const unsigned char* message; ///< this rank's header and entries
+    const std::uint64_t* gradients; ///< a bit for each bucket; in host memory, which is far: few words
+    std::uint64_t buckets;
+    int rank;
+    const step_reference* reference; ///< followed by those of the buckets
+    summary_parts to;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        const auto& header = *reinterpret_cast<const step_header*>(message);
+        const auto* const entries = reinterpret_cast<const bucket_entry*>(&header + 1);
+        if (index == 0) {
+            double norm_squared = 0;
+            std::uint64_t word = 0;
+            for (std::uint64_t b = 0; b < buckets; ++b, word >>= 1) {
+                if (b % 64 == 0) word = gradients[b / 64];
+                if ((word & 1) != 0) norm_squared += unscaled_square(entries[b].input);
+            }
+            const double norm = square_root(norm_squared);
+            const moment_sums loss = moments_of(header.loss, reference->loss);
+            *to.reference = *reference;
+            *to.sums = {loss, moments_of(norm, reference->gradient_norm), loss.count * header.weight,
+                header.weight * loss.distance, header.weight * loss.distance_squared, norm_squared};
+            *to.keys = {header.step, ~header.step, extrema_of(header.loss, rank), extrema_of(norm, rank),
+                count_key(is_finite(header.loss) ? 0 : 1, rank)};
+            return;
+        }
+        const std::uint64_t b = index - 1;
+        const bucket_entry& entry = entries[b];
+        const double norm_squared = unscaled_square(entry.input);
+        const double norm = square_root(norm_squared);
+        const double factor = power_of_two(entry.result.scale);
+        const std::uint64_t nonfinite = entry.input.nonfinite();
+        const double mean = reinterpret_cast<const double*>(reference + 1)[b];
+        to.bucket_reference(b) = mean;
+        to.bucket(b) = {moments_of(norm, mean), norm_squared, static_cast<double>(nonfinite),
+            entry.result.sum_of_squares * factor * factor};
+        to.bucket_extrema(b) = {extrema_of(norm, rank), entry.result.digest, ~entry.result.digest,
+            count_key(nonfinite, rank)};
+    }
+
+private:
+    COLLPROBE_HD static double unscaled_square(const statistics& input) noexcept
+    {
+        const double factor = power_of_two(input.scale);
+        return input.sum_of_squares * factor * factor;
+    }
+};
+
+/// Moves the references to the means of the step just summed. Indices as in `pack_summary`.
+struct advance_reference {
+    summary_parts from;
+    step_reference* reference; ///< followed by those of the buckets
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        if (index == 0) {
+            advance(reference->loss, from.sums->loss);
+            advance(reference->gradient_norm, from.sums->gradient_norm);
+            return;
+        }
+        advance(reinterpret_cast<double*>(reference + 1)[index - 1], from.bucket(index - 1).gradient_norm);
+    }
+
+private:
+    COLLPROBE_HD static void advance(double& value, const moment_sums& sums) noexcept
+    {
+        if (sums.count > 0) value += sums.distance / sums.count;
+    }
+};
+
+/// `sums.count` is the number of ranks, or the sum of their weights.
+inline spread summed_spread(const moment_sums& sums, int finite, double reference, const extremum_keys& extrema) noexcept
+{
+    spread result;
+    result.finite = finite;
+    if (finite == 0) return result;
+    const double offset = sums.distance / sums.count;
+    const double rest = sums.distance_squared - sums.distance * offset;
+    const double m2 = rest > 0 ? rest : 0;
+    result.mean = reference + offset;
+    result.std = square_root(m2 / sums.count);
+    if (sums.count > 1) result.std_sample = square_root(m2 / (sums.count - 1));
+    if (absolute(result.mean) > 0) result.cv = result.std / absolute(result.mean);
+    result.maximum = extremum_value(extrema.largest);
+    result.minimum = -extremum_value(extrema.smallest);
+    result.range = result.maximum - result.minimum;
+    result.maximum_rank = extremum_rank(extrema.largest);
+    result.minimum_rank = extremum_rank(extrema.smallest);
+    return result;
+}
+
+/// `align_from_sums` from totals over ranks: sum |g_r|, sum |g_r|^2 and |sum g_r|^2. The difference
+/// (sum |g_r|)^2 - sum |g_r|^2 loses log2(n / (n - 1)) bits or more where one rank outweighs the others.
+inline void align_from_totals(const moment_sums& norms, double reference, double squares, double sum_norm_squared,
+    int ranks, alignment& out) noexcept
+{
+    out.mean_pairwise = not_a_number();
+    out.pooled = not_a_number();
+    out.leave_one_out.clear();
+    const double sum_of_norms = norms.distance + norms.count * reference;
+    const double norm_products = sum_of_norms * sum_of_norms - squares;
+    if (norms.count > 1 && is_finite(sum_norm_squared) && norm_products > 0) {
+        const double cosine = (sum_norm_squared - squares) / norm_products;
+        out.pooled = cosine > 1 ? 1 : cosine < -1 ? -1 : cosine;
+    }
+    const noise_moments moments = estimate_noise(ranks, squares, sum_norm_squared);
+    set_noise(moments.signal, moments.noise, out);
+}
+
+/// The record of a step from its combined form. Exact checks only: naming a statistical outlier takes
+/// the table of all ranks, which this mode does not have.
+inline void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
+    view<const bucket_call> calls, std::uint64_t unprobed_calls, view<const double> gram,
+    step_record& out, call_site where)
+{
+    if (step.keys->step != ~step.keys->step_complement) {
+        throw error(status::mismatch,
+            "the ranks report different steps, from " + std::to_string(~step.keys->step_complement) + " to "
+                + std::to_string(step.keys->step),
+            {.call = "end_step", .communicator = {}, .where = where});
+    }
+    out.step = step.keys->step;
+    out.ranks = ranks;
+    out.mode = report_mode::summary;
+    out.unprobed_calls = unprobed_calls;
+    out.suspects.clear();
+    out.losses.clear();
+    out.gradient_norms.clear();
+    out.buckets.resize(calls.size());
+
+    const step_sums& sums = *step.sums;
+    const step_reference& reference = *step.reference;
+    const int finite = static_cast<int>(sums.loss.count);
+    out.loss = summed_spread(sums.loss, finite, reference.loss, step.keys->loss);
+    out.loss_weighted = summed_spread({sums.weight, sums.weighted_distance, sums.weighted_distance_squared}, finite,
+        reference.loss, step.keys->loss);
+    out.gradient_norm = summed_spread(sums.gradient_norm, static_cast<int>(sums.gradient_norm.count),
+        reference.gradient_norm, step.keys->gradient_norm);
+    if (step.keys->nonfinite_loss != 0) {
+        out.suspects.push_back(
+            {.rank = extremum_rank(step.keys->nonfinite_loss), .what = check::non_finite, .statistic = 1});
+    }
+
+    double sum_norm_squared = 0;
+    for (std::size_t b = 0; b < calls.size(); ++b) {
+        const bucket_call& call = calls[b];
+        const bucket_sums& bucket = step.bucket(b);
+        const bucket_keys& keys = step.bucket_extrema(b);
+        bucket_record& record = out.buckets[b];
+        record.call = call.call;
+        record.type = call.type;
+        record.count = call.count;
+        record.inputs.clear();
+        const int finite_norms = static_cast<int>(bucket.gradient_norm.count);
+        record.gradient_norm
+            = summed_spread(bucket.gradient_norm, finite_norms, step.bucket_reference(b), keys.gradient_norm);
+        record.nonfinite = static_cast<std::uint64_t>(bucket.nonfinite);
+        record.results_agree
+            = !call.is_replicated() || !call.has_result || keys.digest == ~keys.digest_complement;
+        record.pooled_cosine = not_a_number();
+        if (keys.nonfinite != 0) {
+            out.suspects.push_back({.rank = extremum_rank(keys.nonfinite),
+                .bucket = static_cast<int>(b),
+                .what = check::non_finite,
+                .statistic = static_cast<double>(key_count(keys.nonfinite))});
+        }
+        if (!record.results_agree) {
+            out.suspects.push_back(
+                {.bucket = static_cast<int>(b), .what = check::result_differs, .statistic = 2});
+        }
+        if (!call.is_gradient()) continue;
+        const double factor = call.operation == reduction::average ? ranks : 1;
+        const double copies = call.call == collective::all_reduce ? ranks : 1;
+        const double result
+            = call.has_result ? factor * factor * bucket.result_norm_squared / copies : not_a_number();
+        sum_norm_squared += result;
+        align_from_totals(bucket.gradient_norm, step.bucket_reference(b), bucket.gradient_norm_squared, result, ranks,
+            out.cosine);
+        record.pooled_cosine = out.cosine.pooled;
+    }
+    align_from_totals(sums.gradient_norm, reference.gradient_norm, sums.gradient_norm_squared, sum_norm_squared,
+        ranks, out.cosine);
+    judge.align_over_steps(gram, sums.gradient_norm_squared, sum_norm_squared, out.cosine);
+}
+
+} // namespace collprobe::detail

@@ -1,0 +1,718 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/gram.hpp>
+#include <collprobe/comm/reduction_extras.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/record_queue.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/metrics/order_sensitivity.hpp>
+#include <collprobe/scan/statistics.hpp>
+#include <collprobe/step/captured_step.hpp>
+#include <collprobe/step/detail/buffers.hpp>
+#include <collprobe/step/detail/judge.hpp>
+#include <collprobe/step/detail/measure_orders.hpp>
+#include <collprobe/step/detail/message.hpp>
+#include <collprobe/step/detail/summary.hpp>
+#include <collprobe/step/detail/wire_layout.hpp>
+#include <collprobe/step/probe_options.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// What a rank knows of its step beside the gradients.
+struct step_observation {
+    double loss = 0; ///< mean loss of the rank's batch
+    double weight = 1; ///< how many samples or tokens that mean is over
+    std::uint64_t sample_digest = 0; ///< digest of the rank's sample ids; 0 if not given
+};
+
+/// A communicator that looks at what it is handed. It satisfies the communicator concept, forwards
+/// every call to the communicator it wraps, reads floating-point inputs before the call and results
+/// after it, and once a step lets the ranks exchange what they saw: in one small message.
+///
+/// Shapes: one probed call is one bucket. Integer calls and calls beyond `max_buckets` are forwarded
+/// unseen. All ranks make the same calls in the same order and give the same options.
+/// Stream behaviour: everything is enqueued on the stream of the call; the host neither waits nor
+/// allocates once a step has been as large as it gets. (If the host runs more than
+/// `steps_in_flight - 1` steps ahead of its streams, `end_step` or the next call waits for the oldest.)
+/// Captures: a step may be captured in a graph, all of it: see `end_captured_step` and `replay`.
+/// Threads: one thread at a time, as any communicator. Errors: those of the wrapped communicator;
+/// `invalid_argument` for a floating-point buffer that is null with a count above 0 or not aligned,
+/// should the wrapped communicator take it; `unsupported` where it does not enqueue at once (inside an
+/// NCCL group), for the probe of a result would run before the call.
+/// Cost per call: two launches and an event record, and for a stream's first call in a step a wait for
+/// its last; one read of the input and one of the result. `exact` alignment adds, per
+/// `scratch_bytes / 2` of input, an all-to-all and two launches; `order_sample` two launches. Per step:
+/// `160 * buckets + 40` bytes sent to every rank (`gather`; `16 * order_sample * buckets` more), or `88 * buckets + 136` bytes reduced (`summary`), and one copy to the
+/// host.
+template <communicator Comm>
+class probed : public adaptor<Comm> {
+    using base_type = adaptor<Comm>;
+    using base_type::comm_;
+
+public:
+    using typename base_type::device;
+    using typename base_type::stream_ref;
+    using base_type::rank;
+    using base_type::size;
+    using base_type::timeout_ms;
+
+    /// Takes the communicator over (a handle or a borrowed reference of it) and allocates all buffers
+    /// on its device.
+    /// \throws error `invalid_argument` for an option out of range.
+    explicit probed(Comm comm, probe_options options = {}, call_site where = call_site::current())
+        : base_type(std::move(comm)),
+          options_(checked(options, where)),
+          form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.alignment == alignment_mode::exact,
+              {static_cast<std::uint64_t>(options.order_sample)}},
+          judge_(comm_.size(), options.false_alarms_per_step, options.mode),
+          meter_(comm_.size(), sample_orders(comm_.size(), options.order_sample > 0 ? options.orders : 0)),
+          unread_(static_cast<std::size_t>(options.unread_steps))
+    {
+        const auto scope = detail::enter_device(comm_);
+        memory_ = new detail::step_memory<device>(form_, options, where);
+    }
+    probed(const probed&) = delete;
+    probed& operator=(const probed&) = delete;
+    /// Waits until the streams are done with this object's buffers, at most the communicator's time-out:
+    /// if a peer never comes to a collective, the buffers in front of it are leaked. Drops steps that were
+    /// not read. Graphs with captured steps must not be launched any more.
+    ~probed()
+    {
+        if (memory_->settle(detail::deadline::in_ms(timeout_ms()))) delete memory_;
+        else detail::give_up(memory_);
+    }
+
+    template <element T>
+        requires has_all_reduce<Comm, T>
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, call_site where = call_site::current())
+    {
+        const bool survives = static_cast<const void*>(send.data()) != receive.data();
+        around<T>({.call = collective::all_reduce, .operation = operation, .count = send.count()}, send,
+            receive, survives, stream, where,
+            [&] { comm_.all_reduce(send, receive, operation, stream, where); });
+    }
+
+    template <element T>
+        requires has_reduce_scatter<Comm, T>
+    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, call_site where = call_site::current())
+    {
+        around<T>({.call = collective::reduce_scatter, .operation = operation, .count = send.count()}, send,
+            receive, false, stream, where,
+            [&] { comm_.reduce_scatter(send, receive, operation, stream, where); });
+    }
+
+    /// Reductions with leaves or a Gram matrix, where the wrapped communicator has them. Several leaves are
+    /// one bucket: it is looked at for what is not finite and for results that differ, but counts as no gradient,
+    /// for the rank's gradient is their sum, which nobody has.
+    template <element T>
+        requires has_all_reduce_with_extras<Comm, T>
+    reduction_outcome all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
+    {
+        const bool survives = static_cast<const void*>(send.data()) != receive.data();
+        reduction_outcome outcome;
+        around<T>({.call = collective::all_reduce, .operation = operation, .count = send.count(),
+                      .has_leaves = extras.leaves != 1},
+            send, receive, survives, stream, where,
+            [&] { outcome = comm_.all_reduce(send, receive, operation, stream, extras, where); });
+        return outcome;
+    }
+    template <element T>
+        requires has_reduce_scatter_with_extras<Comm, T>
+    reduction_outcome reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
+    {
+        reduction_outcome outcome;
+        around<T>({.call = collective::reduce_scatter, .operation = operation, .count = send.count(),
+                      .has_leaves = extras.leaves != 1},
+            send, receive, false, stream, where,
+            [&] { outcome = comm_.reduce_scatter(send, receive, operation, stream, extras, where); });
+        return outcome;
+    }
+
+    template <element T>
+        requires has_all_gather<Comm, T>
+    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        around<T>({.call = collective::all_gather, .count = send.count()}, send, receive, false, stream, where,
+            [&] { comm_.all_gather(send, receive, stream, where); });
+    }
+
+    template <element T>
+        requires has_all_to_all<Comm, T>
+    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        around<T>({.call = collective::all_to_all, .count = send.count()}, send, receive, false, stream, where,
+            [&] { comm_.all_to_all(send, receive, stream, where); });
+    }
+
+    /// Only the result is probed: the ranks other than the root send nothing.
+    template <element T>
+        requires has_broadcast<Comm, T>
+    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        around<T>({.call = collective::broadcast, .count = receive.count()}, view<const T>(), receive, false,
+            stream, where, [&] { comm_.broadcast(send, receive, root, stream, where); });
+    }
+
+    /// Ends a step: what was probed since the last call becomes its buckets. Collective; enqueued on
+    /// `stream`, behind the probed work of every stream used in the step.
+    /// `step` is the caller's number, equal on all ranks.
+    /// \throws error `invalid_argument` on a capturing stream.
+    void end_step(std::uint64_t step, const step_observation& seen, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        end_immediate(step, stream, where, [&](const block& open) {
+            return detail::write_header{open.message.data(),
+                {step, seen.loss, seen.weight, seen.sample_digest, open.unprobed_calls}, form_.layout};
+        });
+    }
+
+    /// The same with numbers in memory that the device reads, so that the host need not know them yet:
+    /// `end_step(step, {.loss = pointer}, stream)`. They are read on `stream`, which must be behind the
+    /// work that computes them, and must stay until it has got so far.
+    // A template, so that what is in braces is a step_observation wherever it can be.
+    template <std::same_as<device_observation> Seen = device_observation>
+    void end_step(std::uint64_t step, const Seen& seen, stream_ref stream, call_site where = call_site::current())
+    {
+        end_immediate(step, stream, where, [&](const block& open) {
+            return detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, step, nullptr,
+                form_.layout};
+        });
+    }
+
+    /// Ends a step whose calls were captured: the graph then holds its probes, its collectives and its
+    /// report. Collective; captured on `stream`, behind the probed work of every stream of the step.
+    /// Launch the graph by `replay` only: a launch without it makes no report of its own, may take that of
+    /// a replay under way, and nobody waits for it. A step is captured whole, in one capture, and a graph
+    /// holds one; the memory that `seen` points to is read on the device at the
+    /// end of each replay.
+    ///
+    /// The graph uses this object's buffers: it must not be launched once either is gone.
+    /// \throws error `invalid_argument` unless `stream` is capturing.
+    captured_step end_captured_step(
+        const device_observation& seen, stream_ref stream, call_site where = call_site::current())
+        requires detail::can_capture<stream_ref>
+    {
+        require_immediate("end_captured_step", where);
+        const auto scope = detail::enter_device(comm_);
+        require(is_capturing(stream, where), "end_captured_step",
+            "the stream is not capturing: a step outside a graph ends with end_step", where);
+        const block& open = open_step(stream, "end_captured_step", where);
+        captured_work& work = *capture_;
+        exchange(work.tools, detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, 0,
+            work.tickets.data(), form_.layout}, stream, where);
+        const view<unsigned char> used = report_of(open).used(open.has_gram);
+        device::for_each(stream, used.count() / sizeof(detail::publish_report::word),
+            detail::publish_report{work.tickets.data(), open.report.data(),
+                static_cast<std::uint64_t>(used.data() - open.report.data())});
+        close_step();
+        return {this, work.serial};
+    }
+
+    /// Launches a captured step once: `launch` is called without arguments and enqueues the graph on
+    /// `stream`. The record comes from `poll` as that of any step, in the order of `end_step` and
+    /// `replay` calls; several replays may be under way. Collective.
+    /// `step` is the caller's number, equal on all ranks.
+    /// Stream behaviour: `stream` first waits for the step's last replay, wherever it was. The host
+    /// waits for the oldest step if `steps_in_flight` are under way.
+    /// \throws error `invalid_argument` for a step that was released or is another communicator's, on
+    ///   a capturing stream, if probed calls wait for their `end_step`, or for a call of this object within
+    ///   `launch`; the communicator's failure; whatever `launch` throws. Nothing counts as launched then.
+    template <class Launch>
+        requires detail::can_capture<stream_ref>
+    void replay(const captured_step& captured, std::uint64_t step, stream_ref stream, Launch&& launch,
+        call_site where = call_site::current())
+    {
+        static_assert(std::is_void_v<decltype(launch())>, "check what the launch returns, inside the callable");
+        captured_work& work = find(captured, "replay", where);
+        require(open_ == nullptr, "replay", "the calls since the last step have not been ended", where);
+        const auto scope = detail::enter_device(comm_);
+        require(!is_capturing(stream, where), "replay", "the stream is capturing", where);
+        // A graph's collectives go past the communicator: only this call can refuse one that has failed.
+        if constexpr (requires { comm_.check(where); }) comm_.check(where);
+        slot& to = memory_->slots[next_slot(where)];
+        const auto write_tickets = [&](detail::replay_ticket next) {
+            device::for_each(
+                stream, 1, detail::write_tickets{work.tickets.data(), {.next = next, .current = {}}});
+        };
+        try {
+            detail::enqueue_marked(work.replayed, stream, [&] {
+                if (work.replayed.recorded()) stream.wait(work.replayed, where);
+                await_disturbance(to, stream, where);
+                write_tickets({step, to.host.data()});
+                launching_ = true;
+                try {
+                    launch();
+                } catch (...) {
+                    launching_ = false;
+                    try {
+                        write_tickets({}); // or a launch without a replay would take this one's
+                    } catch (...) { // the first error tells more
+                    }
+                    throw;
+                }
+                launching_ = false;
+            });
+        } catch (...) {
+            // What was launched before the throw may still write the report.
+            to.done = work.replayed;
+            to.disturbed = true;
+            throw;
+        }
+        to.done = work.replayed;
+        ++work.unjudged;
+        await_report(to, step, &work, where);
+    }
+
+    /// Gives the memory of a captured step back, for another capture. Its graph must not be launched any
+    /// more. Blocks the caller until its replays are done.
+    void release(const captured_step& captured, call_site where = call_site::current())
+        requires detail::can_capture<stream_ref>
+    {
+        captured_work& work = find(captured, "release", where);
+        while (work.unjudged != 0) wait_for_oldest(where);
+        await(work.replayed, where); // one whose launch threw has no report to wait for
+        work.serial = 0;
+    }
+
+    /// Forgets the calls of a capture that will not be ended, because it failed or was given up. The
+    /// next call may open a new step.
+    void abandon_capture() noexcept
+        requires detail::can_capture<stream_ref>
+    {
+        if (capture_ == nullptr) return;
+        capture_->serial = 0;
+        close_step();
+    }
+
+    /// Fills `out` with the next finished step and returns true, or returns false at once if none has
+    /// finished. Never blocks; steps come in the order in which they were ended. `out` may be the same
+    /// object each time: its memory is used again. Legal while a stream is capturing.
+    /// \throws error of the stream or communicator if the step's work failed, when that step's turn comes;
+    ///   it is lost then. (Who does not poll hears of it where a call waits for the oldest step.)
+    bool poll(step_record& out)
+    {
+        judge_finished();
+        if (unread_.pop(out)) return true;
+        throw_failure();
+        return false;
+    }
+
+    /// Steps ended or replayed but not yet returned by `poll` or dropped.
+    std::uint64_t pending_steps() const noexcept { return ended_ - judged_ + unread_.size(); }
+    /// Finished steps that were dropped because nobody polled for `unread_steps` steps.
+    std::uint64_t dropped_steps() const noexcept { return unread_.dropped(); }
+
+private:
+    using block = detail::step_block<device>;
+    using tools = detail::step_tools<device>;
+    using captured_work = detail::captured_work<device>;
+    using slot = detail::step_slot<device>;
+
+    const probe_options& checked(const probe_options& options, call_site where) const
+    {
+        const auto check = [&](bool condition, const char* message) { require(condition, "probed", message, where); };
+        check(options.max_buckets >= 1, "max_buckets must be at least 1");
+        check(options.steps_in_flight >= 2, "steps_in_flight must be at least 2");
+        check(options.unread_steps >= 1, "unread_steps must be at least 1");
+        check(options.exact_every >= 1, "exact_every must be at least 1");
+        check(options.streams >= 1, "streams must be at least 1");
+        check(options.captured_steps >= 0, "captured_steps must not be negative");
+        check(options.order_sample >= 0, "order_sample must not be negative");
+        check(options.orders >= 2, "orders must be at least 2");
+        check(options.order_sample == 0 || (options.mode == report_mode::gather && options.results),
+            "order_sample needs the mode gather, and results");
+        check(is_finite(options.false_alarms_per_step) && options.false_alarms_per_step > 0
+                && options.false_alarms_per_step < 1,
+            "false_alarms_per_step must lie between 0 and 1");
+        check(options.mode == report_mode::gather || comm_.size() <= detail::most_summary_ranks,
+            "summary mode is made for at most 1,048,576 ranks");
+        return options;
+    }
+
+    /// Puts `stream` behind what a launch that threw may have left in front of the slot.
+    void await_disturbance(slot& to, stream_ref stream, call_site where)
+    {
+        if (to.disturbed && to.done.recorded()) stream.wait(to.done, where);
+        to.disturbed = false;
+    }
+
+    void require(bool condition, const char* call, const char* message, call_site where) const
+    {
+        if (!condition) fail(status::invalid_argument, call, message, where);
+    }
+
+    void require_no_launch(const char* call, call_site where) const
+    {
+        require(!launching_, call, "the launch of a replay must not make calls of this communicator", where);
+    }
+
+    /// What is enqueued behind a call must run behind it.
+    void require_immediate(const char* call, call_site where) const
+    {
+        require_no_launch(call, where);
+        if constexpr (requires { comm_.collectives_enqueue_at_once(); }) {
+            if (comm_.collectives_enqueue_at_once()) return;
+            fail(status::unsupported, call,
+                "the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not enqueued "
+                "until it ends: end the group first, or make the calls on base()", where);
+        }
+    }
+
+    [[noreturn]] void fail(status code, const char* call, const std::string& message, call_site where) const
+    {
+        throw error(code, message,
+            {.call = call, .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
+    }
+
+    static bool is_capturing([[maybe_unused]] stream_ref stream, [[maybe_unused]] call_site where)
+    {
+        if constexpr (detail::can_capture<stream_ref>) return stream.capturing(where);
+        else return false;
+    }
+
+    template <class T>
+    static bool readable(view<T> data) noexcept
+    {
+        return (data.empty() || data.data() != nullptr) && data.aligned();
+    }
+    template <class T>
+    void require_readable(view<T> data, const char* argument, collective call, call_site where) const
+    {
+        if (readable(data)) return;
+        throw error(status::invalid_argument,
+            argument
+                + (data.data() == nullptr ? " is null with count " + std::to_string(data.count())
+                                          : " is not aligned to " + std::to_string(alignof(T)) + " bytes"),
+            {.call = name(call), .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
+    }
+
+    /// Probes the input, makes the call, probes the result.
+    template <element T, class Call>
+    void around(detail::bucket_call call, view<const T> input, view<T> result, bool input_survives,
+        stream_ref stream, call_site where, Call&& make_call)
+    {
+        if constexpr (!floating_element<T>) {
+            make_call();
+            return;
+        } else {
+            if (!readable(input) || !readable(result)) {
+                make_call(); // refuses it, and so that its peers hear of it; if not, this object does
+                require_readable(input, "send", call.call, where);
+                require_readable(result, "receive", call.call, where);
+            }
+            require_immediate(name(call.call), where);
+            if constexpr (requires { comm_.check_buffer(input, "send", call.call, stream, where); }) {
+                comm_.check_buffer(input, "send", call.call, stream, where);
+                comm_.check_buffer(result, "receive", call.call, stream, where);
+            }
+            const auto scope = detail::enter_device(comm_);
+            block& open = open_step(stream, name(call.call), where);
+            if (open.buckets == open.calls.size()) {
+                ++open.unprobed_calls;
+                make_call();
+                return;
+            }
+            lane& on = lane_of(stream, name(call.call), where);
+            call.type = element_traits<T>::type;
+            call.has_result = options_.results;
+            const T* const surviving = input_survives && call.is_gradient() ? input.data() : nullptr;
+            const std::uint64_t bucket = open.buckets;
+            detail::bucket_entry& entry = open.entry(bucket);
+            detail::enqueue_marked(on.done, stream, [&] {
+                device::reduce(
+                    stream, statistics_reducer<T, true>{input}, input.count(), &entry.input, on.workspace);
+                if (call.is_gradient()) add_to_gram(open, input, stream, where);
+                sample(call, input, 0, form_.layout.input_sample(open.message.data(), bucket), stream);
+                make_call();
+                open.add(call);
+                if (!call.has_result) return;
+                const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
+                sample(call, view<const T>(result), part * static_cast<std::uint64_t>(rank()),
+                    form_.layout.result_sample(open.message.data(), bucket), stream);
+                device::reduce(stream, detail::result_reducer<T>{view<const T>(result), surviving},
+                    result.count(), &entry.result, on.workspace);
+            });
+        }
+    }
+
+    /// Takes the sampled elements of a gradient of which `here` begins with element `first`.
+    template <floating_element T>
+    void sample(const detail::bucket_call& call, view<const T> here, std::uint64_t first, std::uint64_t* words,
+        stream_ref stream)
+    {
+        // Of other calls nothing is sampled, but what travels must be defined.
+        device::for_each(stream, form_.layout.samples,
+            detail::take_sample<T>{here, first, call.is_gradient() ? call.count : 0, form_.layout.samples, words});
+    }
+
+    template <element T>
+    void add_to_gram(block& open, view<const T> input, stream_ref stream, call_site where)
+    {
+        if (options_.alignment != alignment_mode::exact) return;
+        const auto every = static_cast<std::uint64_t>(options_.exact_every);
+        if (capture_ != nullptr ? every != 1 : ended_ % every != 0) return;
+        auto& ranks = detail::innermost(comm_);
+        if constexpr (has_all_to_all<std::remove_reference_t<decltype(ranks)>, T>) {
+            tools& with = open_tools();
+            const view<double> gram = report_of(open).gram();
+            if (with.gram_done.recorded()) stream.wait(with.gram_done, where);
+            if (!open.has_gram) {
+                device::fill(stream, gram, 0.0, where);
+                open.has_gram = true;
+            }
+            accumulate_gram<T>(ranks, input, gram, view<unsigned char>(with.gram_scratch), stream, where);
+            with.gram_done.record(stream);
+        }
+    }
+
+    /// Ends a step that is not captured; `header_of` makes what writes its header.
+    template <class HeaderOf>
+    void end_immediate(std::uint64_t step, stream_ref stream, call_site where, HeaderOf header_of)
+    {
+        require_immediate("end_step", where);
+        const auto scope = detail::enter_device(comm_);
+        require(!is_capturing(stream, where), "end_step",
+            "the stream is capturing: a step in a graph ends with end_captured_step", where);
+        const block& open = open_step(stream, "end_step", where);
+        slot& to = memory_->slots[next_slot(where)];
+        detail::enqueue_marked(memory_->reported, stream, [&] {
+            // Reports follow each other, wherever they are: the references are of the one before.
+            if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
+            await_disturbance(to, stream, where);
+            exchange(memory_->tools, header_of(open), stream, where);
+            device::copy(stream, view<const unsigned char>(report_of(open).used(open.has_gram)),
+                host_report(to, open).used(open.has_gram), where);
+        });
+        to.done = memory_->reported;
+        await_report(to, step, nullptr, where);
+        close_step();
+    }
+
+    /// Completes the message of the open step and lets the ranks exchange theirs.
+    template <class WriteHeader>
+    void exchange(tools& with, const WriteHeader& write_header, stream_ref stream, call_site where)
+    {
+        const block& open = *open_;
+        auto& ranks = detail::innermost(comm_);
+        with.lanes.join(stream, where);
+        device::for_each(stream, options_.results ? 1 : open.buckets + 1, write_header);
+        const detail::step_report report = report_of(open);
+        if (options_.mode == report_mode::gather) {
+            const view<const unsigned char> own(open.message.data(), form_.layout.bytes(open.buckets));
+            ranks.all_gather(own, report.messages(), stream, where);
+        } else {
+            device::for_each(stream, open.buckets + 1,
+                detail::pack_summary{open.message.data(), open.gradients.data(), open.buckets, comm_.rank(),
+                    with.reference(), report.summary()});
+            ranks.all_reduce(view<const double>(report.sums()), report.sums(), reduction::sum, stream, where);
+            ranks.all_reduce(view<const std::uint64_t>(report.keys()), report.keys(), reduction::max, stream, where);
+            device::for_each(stream, open.buckets + 1, detail::advance_reference{report.summary(), with.reference()});
+        }
+        if (open.has_gram) {
+            ranks.all_reduce(view<const double>(report.gram()), report.gram(), reduction::sum, stream, where);
+        }
+    }
+
+    detail::step_report report_of(const block& seen) const noexcept
+    {
+        return {seen.report.data(), form_, seen.buckets};
+    }
+    detail::step_report host_report(const slot& of, const block& seen) const noexcept
+    {
+        return {of.host.data(), form_, seen.buckets};
+    }
+
+    /// The step being recorded. Its first call decides whether it is one of a graph.
+    block& open_step(stream_ref stream, const char* call, call_site where)
+    {
+        const bool capturing = is_capturing(stream, where);
+        if (open_ != nullptr) {
+            require(capturing || capture_ == nullptr, call,
+                "the open step is being captured, this stream is not: end it with end_captured_step, or "
+                "forget it with abandon_capture", where);
+            require(!capturing || capture_ != nullptr, call,
+                "the open step has calls from outside this capture: end it before the capture", where);
+            if constexpr (detail::can_capture<stream_ref>) {
+                // A capture that is not valid any more has no number, and CUDA refuses all that follows.
+                const unsigned long long number = capturing ? stream.capture_number(where) : 0;
+                require(number == 0 || number == capture_->capture, call,
+                    "the open step is of another capture: end it there, or forget it with abandon_capture", where);
+            }
+            return *open_;
+        }
+        if (capturing) {
+            for (captured_work& work : memory_->captured) {
+                if (work.serial == 0) capture_ = &work;
+            }
+            require(capture_ != nullptr, call,
+                "all captured steps are in use: release one, or ask for more by probe_options::captured_steps", where);
+            capture_->serial = detail::next_capture_serial();
+            if constexpr (detail::can_capture<stream_ref>) capture_->capture = stream.capture_number(where);
+            capture_->tools.lanes.forget();
+            capture_->tools.gram_done = {};
+            open_ = &capture_->block;
+        } else {
+            open_ = &memory_->slots[next_slot(where)].own;
+        }
+        open_->clear();
+        return *open_;
+    }
+
+    void close_step() noexcept
+    {
+        open_tools().lanes.end_step();
+        open_ = nullptr;
+        capture_ = nullptr;
+    }
+
+    tools& open_tools() noexcept { return capture_ == nullptr ? memory_->tools : capture_->tools; }
+
+    using lane = typename detail::stream_lanes<device>::lane;
+    lane& lane_of(stream_ref stream, const char* call, call_site where)
+    {
+        lane* const found = open_tools().lanes.enter(stream, capture_ == nullptr, where);
+        require(found != nullptr, call,
+            "a captured step has calls on more streams than probe_options::streams, and memory cannot be "
+            "allocated in a capture", where);
+        return *found;
+    }
+
+    captured_work& find(const captured_step& captured, const char* call, call_site where)
+    {
+        require_no_launch(call, where);
+        for (captured_work& work : memory_->captured) {
+            if (captured.recorder_ == this && captured.serial_ == work.serial && &work != capture_) return work;
+        }
+        fail(status::invalid_argument, call, "no such captured step: it was released, or is not this communicator's",
+            where);
+    }
+
+    /// Where the next step goes; waits for the oldest if all slots are taken.
+    std::size_t next_slot(call_site where)
+    {
+        if (ended_ - judged_ == memory_->slots.size()) judge_finished();
+        while (ended_ - judged_ == memory_->slots.size()) wait_for_oldest(where);
+        return static_cast<std::size_t>(ended_ % memory_->slots.size());
+    }
+
+    void wait_for_oldest(call_site where)
+    {
+        throw_failure();
+        await(oldest().done, where);
+        judge_finished();
+    }
+
+    /// Blocks the caller until the work is done or has failed. A step may take long, so there is no
+    /// time-out; but a communicator that has failed may leave work on its streams for ever.
+    void await(const typename device::event& done, call_site where) const
+    {
+        if constexpr (requires { comm_.check(where); }) {
+            while (!detail::settle(done, detail::deadline::in_ms(100))) comm_.check(where);
+        } else {
+            (void)detail::settle(done, detail::deadline::never());
+        }
+    }
+
+    slot& oldest() noexcept { return memory_->slots[static_cast<std::size_t>(judged_ % memory_->slots.size())]; }
+
+    void await_report(slot& of, std::uint64_t step, captured_work* from, call_site where) noexcept
+    {
+        of.step = step;
+        of.from = from;
+        of.where = where;
+        ++ended_;
+    }
+
+    /// Judges the steps whose messages have arrived, in order, up to the first that failed.
+    void judge_finished()
+    {
+        while (judged_ < ended_ && !failure_) {
+            slot& next = oldest();
+            try {
+                if (!next.done.query()) return;
+                judge(next);
+            } catch (...) {
+                failure_ = std::current_exception(); // there will never be a record of this step
+            }
+            count_judged(next);
+        }
+    }
+
+    /// Throws what the oldest step that was not told of has failed with, once.
+    void throw_failure()
+    {
+        if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+    }
+
+    void count_judged(const slot& finished) noexcept
+    {
+        ++judged_;
+        if (finished.from != nullptr) --finished.from->unjudged;
+    }
+
+    void judge(const slot& finished)
+    {
+        step_record& out = unread_.next();
+        const block& seen = finished.seen();
+        const detail::step_report report = host_report(finished, seen);
+        const view<const detail::bucket_call> calls(seen.calls.data(), seen.buckets);
+        const view<const double> gram = seen.has_gram ? report.gram() : view<double>();
+        if (options_.mode == report_mode::gather) {
+            const detail::gathered_step step(
+                report.messages().data(), comm_.size(), seen.buckets, form_.layout);
+            require_arrived(step.header(comm_.rank()).step, finished);
+            judge_.judge(step, calls, gram, out, finished.where);
+            detail::measure_orders(meter_, step, calls, out);
+        } else {
+            const detail::summary_parts step = report.summary();
+            if (step.keys->step == ~step.keys->step_complement) require_arrived(step.keys->step, finished);
+            detail::judge_summary(
+                judge_, step, comm_.size(), calls, seen.unprobed_calls, gram, out, finished.where);
+        }
+        unread_.push();
+    }
+
+    void require_arrived(std::uint64_t step, const slot& finished) const
+    {
+        if (step == finished.step) return;
+        fail(status::device_failure, "poll",
+            "the records of step " + std::to_string(finished.step) + " never arrived: work on its stream failed",
+            finished.where);
+    }
+
+    probe_options options_;
+    detail::step_report::shape form_;
+    detail::step_judge judge_;
+    order_meter meter_; ///< of no orders where nothing is sampled
+    detail::record_queue<step_record> unread_;
+    std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged yet
+    detail::step_memory<device>* memory_ = nullptr; ///< owned, until it must be given up
+    block* open_ = nullptr; ///< what the calls since the last step write; null if there was none
+    captured_work* capture_ = nullptr; ///< whose block that is, if it is a captured step's
+    bool launching_ = false; ///< inside the launch of a replay
+    std::uint64_t ended_ = 0; ///< steps ended or replayed
+    std::uint64_t judged_ = 0;
+};
+
+} // namespace collprobe

@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/sum/detail/add.hpp>
+#include <collprobe/sum/rounding.hpp>
+
+/// The arithmetic of one hop of a reduction: two values of the element type give one, rounded to it.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// The correctly rounded product. Integers wrap. 16-bit floating point is multiplied in double, where
+/// the product is exact (in float a tiny bfloat16 product would be rounded twice).
+template <element T>
+COLLPROBE_HD T multiply(T a, T b) noexcept
+{
+    if constexpr (std::is_floating_point_v<T>) {
+        return rounded_product(a, b);
+    } else if constexpr (floating_element<T>) {
+        return T(rounded_product(widened(static_cast<float>(a)), widened(static_cast<float>(b))));
+    } else {
+        return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+    }
+}
+
+/// Whether a < b; -0 < +0, and NaN is not ordered. By bits, so right under `-ffast-math`.
+template <element T>
+COLLPROBE_HD constexpr bool less(T a, T b) noexcept
+{
+    if constexpr (floating_element<T>) {
+        using bits_type = typename element_traits<T>::bits_type;
+        constexpr bits_type sign = element_traits<T>::sign_mask;
+        const auto rank_of = [](bits_type bits) {
+            return static_cast<bits_type>((bits & sign) != 0 ? ~bits : (bits | sign));
+        };
+        return rank_of(to_bits(a)) < rank_of(to_bits(b));
+    } else {
+        return a < b;
+    }
+}
+
+/// The smaller value. A NaN loses against a number, as in C's fmin; of -0 and +0 it is -0.
+template <element T>
+COLLPROBE_HD constexpr T smaller(T a, T b) noexcept
+{
+    if (is_nan(a)) return b;
+    if (is_nan(b)) return a;
+    return less(b, a) ? b : a;
+}
+
+/// The larger value. A NaN loses against a number, as in C's fmax; of -0 and +0 it is +0.
+template <element T>
+COLLPROBE_HD constexpr T larger(T a, T b) noexcept
+{
+    if (is_nan(a)) return b;
+    if (is_nan(b)) return a;
+    return less(a, b) ? b : a;
+}
+
+/// What an integer average does to the (wrapped) sum: a division that truncates towards zero.
+template <element T>
+COLLPROBE_HD constexpr T divide(T sum, int ranks) noexcept
+{
+    // In 32 bits where that is enough: device code calls a function for a division of 64.
+    using wide = std::conditional_t<sizeof(T) == 8, T,
+        std::conditional_t<element_traits<T>::is_signed_type, std::int32_t, std::uint32_t>>;
+    return static_cast<T>(static_cast<wide>(sum) / static_cast<wide>(ranks));
+}
+
+/// a (operation) b, rounded to the type: one hop of one element. An average adds here: see `prepare`
+/// and `complete`.
+template <element T>
+COLLPROBE_HD T combine(reduction operation, T a, T b) noexcept
+{
+    switch (operation) {
+    case reduction::sum:
+    case reduction::average: return add(a, b);
+    case reduction::min: return smaller(a, b);
+    case reduction::max: return larger(a, b);
+    case reduction::product: return multiply(a, b);
+    }
+    return a;
+}
+
+/// result[i] = result[i] (operation) value[i].
+template <element T>
+void combine(reduction operation, T* result, const T* value, int count) noexcept
+{
+    const auto apply = [&](auto combined) {
+        for (int i = 0; i < count; ++i) result[i] = combined(result[i], value[i]);
+    };
+    switch (operation) {
+    case reduction::sum:
+    case reduction::average: apply([](T a, T b) { return add(a, b); }); break;
+    case reduction::min: apply([](T a, T b) { return smaller(a, b); }); break;
+    case reduction::max: apply([](T a, T b) { return larger(a, b); }); break;
+    case reduction::product: apply([](T a, T b) { return multiply(a, b); }); break;
+    }
+    settle(result);
+}
+
+/// 1/n, rounded to the element type.
+template <floating_element T>
+constexpr T average_scale(int ranks) noexcept
+{
+    return T(1.0 / ranks);
+}
+
+/// What a rank brings to the first hop: its own value; for a floating-point average that times 1/n,
+/// both rounded to the element type (NCCL's PreMulSum).
+template <element T>
+void prepare(reduction operation, T* prepared, const T* value, int count, int ranks) noexcept
+{
+    if constexpr (floating_element<T>) {
+        if (operation == reduction::average) {
+            const T scale = average_scale<T>(ranks);
+            for (int i = 0; i < count; ++i) prepared[i] = multiply(value[i], scale);
+            settle(prepared);
+            return;
+        }
+    }
+    for (int i = 0; i < count; ++i) prepared[i] = value[i];
+    settle(prepared);
+}
+
+/// What is left to do after the last hop: an integer average divides the (wrapped) sum, truncating
+/// towards zero.
+template <element T>
+void complete(reduction operation, T* result, int count, int ranks) noexcept
+{
+    if constexpr (!floating_element<T>) {
+        if (operation == reduction::average) {
+            for (int i = 0; i < count; ++i) result[i] = divide(result[i], ranks);
+        }
+    }
+}
+
+} // namespace collprobe::detail

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/simd/gradual_underflow.hpp> // goes with everything here
+
+/// Arithmetic that rounds once per operation, to the type of the operands, whatever the flags of the
+/// build. On the CPU that takes two things: each result is closed to reassociation and to fusing, which
+/// `-ffast-math` allows, and `gradual_underflow` lives around the work. In device code the instruction is
+/// named: `-fmad`, `-ftz` and `--use_fast_math` change what the compiler makes of `+` and `*` (and of
+/// CUDA's intrinsics), but not what is written in PTX.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Keeps the compiler from seeing through: what was computed before is in memory, rounded, and is read
+/// from there afterwards.
+COLLPROBE_HD inline void settle([[maybe_unused]] void* memory) noexcept
+{
+#if !defined(__CUDA_ARCH__)
+    asm volatile("" : : "r"(memory) : "memory");
+#endif
+}
+
+/// The same value, of which the compiler no longer knows how it came to be. Keeps loops scalar.
+template <class Float>
+inline Float opaque(Float value) noexcept
+{
+#if defined(__SSE2__)
+    asm volatile("" : "+x"(value));
+#elif defined(__aarch64__)
+    asm volatile("" : "+w"(value));
+#else
+    asm volatile("" : "+m"(value));
+#endif
+    return value;
+}
+
+/// As `opaque`, for loops that are to be vectorised: a value goes through integers, and the compiler does not know
+/// that what they are combined with is zero. Nothing at all but where g++ may reassociate (see below).
+template <class Float>
+class hidden {
+public:
+#if defined(__ASSOCIATIVE_MATH__) && !defined(__CUDACC__)
+    hidden() noexcept { asm("" : "+r"(zero_)); }
+    Float operator()(Float value) const noexcept
+    {
+        return __builtin_bit_cast(Float, __builtin_bit_cast(bits_type, value) ^ zero_);
+    }
+
+private:
+    using bits_type = std::conditional_t<sizeof(Float) == 8, std::uint64_t, std::uint32_t>;
+    bits_type zero_ = 0;
+#else
+    COLLPROBE_HD hidden() noexcept {}
+    COLLPROBE_HD Float operator()(Float value) const noexcept { return value; }
+#endif
+};
+
+// What follows must hold for a build that may reassociate. clang++ has a pragma; g++ has a barrier, which its
+// vectoriser drops: a loop that computes with what it has computed takes `hidden`, too. Of nvcc's front
+// end, which knows neither, the host code is opaque.
+#if defined(__CUDACC__) && !defined(__clang__)
+#define COLLPROBE_ROUNDED(expression) return opaque(expression)
+#elif defined(__clang__)
+#define COLLPROBE_ROUNDED(expression) \
+    _Pragma("clang fp reassociate(off) contract(off)") return (expression)
+#else
+#define COLLPROBE_ROUNDED(expression) return __builtin_assoc_barrier(expression)
+#endif
+
+COLLPROBE_HD inline float rounded_sum(float a, float b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    float sum;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
+    return sum;
+#else
+    COLLPROBE_ROUNDED(a + b);
+#endif
+}
+
+COLLPROBE_HD inline double rounded_sum(double a, double b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    double sum;
+    asm("add.rn.f64 %0, %1, %2;" : "=d"(sum) : "d"(a), "d"(b));
+    return sum;
+#else
+    COLLPROBE_ROUNDED(a + b);
+#endif
+}
+
+COLLPROBE_HD inline float rounded_difference(float a, float b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    float difference;
+    asm("sub.rn.f32 %0, %1, %2;" : "=f"(difference) : "f"(a), "f"(b));
+    return difference;
+#else
+    COLLPROBE_ROUNDED(a - b);
+#endif
+}
+
+COLLPROBE_HD inline double rounded_difference(double a, double b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    double difference;
+    asm("sub.rn.f64 %0, %1, %2;" : "=d"(difference) : "d"(a), "d"(b));
+    return difference;
+#else
+    COLLPROBE_ROUNDED(a - b);
+#endif
+}
+
+COLLPROBE_HD inline float rounded_product(float a, float b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    float product;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "f"(a), "f"(b));
+    return product;
+#else
+    COLLPROBE_ROUNDED(a * b);
+#endif
+}
+
+COLLPROBE_HD inline double rounded_product(double a, double b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    double product;
+    asm("mul.rn.f64 %0, %1, %2;" : "=d"(product) : "d"(a), "d"(b));
+    return product;
+#else
+    COLLPROBE_ROUNDED(a * b);
+#endif
+}
+
+/// The divisor is opaque, else `-freciprocal-math` would multiply by its reciprocal. In double, since g++ takes an
+/// estimate for several floats at a time; a second rounding does no harm to a quotient in more than twice the bits.
+COLLPROBE_HD inline float rounded_quotient(float a, float b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    float quotient;
+    asm("div.rn.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a), "f"(b));
+    return quotient;
+#else
+    return static_cast<float>(static_cast<double>(a) / opaque(static_cast<double>(b)));
+#endif
+}
+
+COLLPROBE_HD inline double rounded_quotient(double a, double b) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    double quotient;
+    asm("div.rn.f64 %0, %1, %2;" : "=d"(quotient) : "d"(a), "d"(b));
+    return quotient;
+#else
+    return a / opaque(b);
+#endif
+}
+
+#undef COLLPROBE_ROUNDED
+
+/// The same number in double, subnormal numbers included.
+COLLPROBE_HD inline double widened(float value) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    double wide;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(value));
+    return wide;
+#else
+    return value;
+#endif
+}
+
+} // namespace collprobe::detail

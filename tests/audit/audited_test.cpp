@@ -1,0 +1,556 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <collprobe/audit/audited.hpp>
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/fault/faulty.hpp>
+#include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/step/probed.hpp>
+
+#include "conformance/communicator_conformance.hpp"
+#include "support/rank_memory.hpp"
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+/// What happens to a result on its stream, by rank.
+using damage_of_floats = std::function<void(int rank, view<float>)>;
+
+/// Damages what comes out of float all-reduces, all-gathers and broadcasts.
+template <communicator Comm>
+class damaging : public adaptor<Comm> {
+    using base_type = adaptor<Comm>;
+
+public:
+    using typename base_type::stream_ref;
+    damaging(Comm comm, damage_of_floats what) : base_type(std::move(comm)), what_(std::move(what)) {}
+
+    template <element T>
+        requires has_all_reduce<Comm, T>
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
+        call_site where = call_site::current())
+    {
+        base_type::all_reduce(send, receive, operation, on, where);
+        apply(receive, on);
+    }
+    template <element T>
+        requires has_reduce_scatter<Comm, T>
+    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
+        call_site where = call_site::current())
+    {
+        base_type::reduce_scatter(send, receive, operation, on, where);
+        apply(receive, on);
+    }
+    template <element T>
+        requires has_all_gather<Comm, T>
+    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
+        call_site where = call_site::current())
+    {
+        base_type::all_gather(send, receive, on, where);
+        apply(receive, on);
+    }
+    template <element T>
+        requires has_broadcast<Comm, T>
+    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref on,
+        call_site where = call_site::current())
+    {
+        base_type::broadcast(send, receive, root, on, where);
+        apply(receive, on);
+    }
+
+private:
+    template <class T>
+    void apply(view<T> result, stream_ref on)
+    {
+        if constexpr (std::is_same_v<T, float>)
+            on.enqueue([what = what_, rank = this->rank(), result] { what(rank, result); });
+    }
+    damage_of_floats what_;
+};
+
+template <class T>
+std::vector<T> gradient(int rank, std::uint64_t count)
+{
+    std::vector<T> data;
+    std::uint64_t state = 0x9e3779b97f4a7c15u * (static_cast<std::uint64_t>(rank) + 1);
+    for (std::uint64_t i = 0; i < count; ++i) {
+        const std::uint64_t bits = detail::mix64(state += 0x9e3779b97f4a7c15u);
+        if constexpr (floating_element<T>) data.push_back(static_cast<T>(static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f));
+        else data.push_back(static_cast<T>(bits));
+    }
+    return data;
+}
+
+/// The audits that every rank polled after `steps` calls of `make(comm, stream, step)`, checked to be equal.
+template <class Make>
+std::vector<step_audit> audits(int ranks, std::uint64_t steps, const audit_options& options,
+    const damage_of_floats& what, const Make& make)
+{
+    std::vector<std::vector<step_audit>> seen(static_cast<std::size_t>(ranks));
+    testing::local_provider{ranks}.run([&](local::communicator& world) {
+        audited comm{damaging(world, what), options};
+        host::stream stream;
+        for (std::uint64_t step = 0; step < steps; ++step) {
+            make(comm, stream, step);
+            comm.end_step(step, stream);
+        }
+        stream.synchronize(30'000);
+        step_audit audit;
+        while (comm.poll(audit)) seen[static_cast<std::size_t>(world.rank())].push_back(audit);
+        CHECK(comm.pending_steps() == 0);
+    });
+    for (const std::vector<step_audit>& of_rank : seen) {
+        REQUIRE(of_rank.size() == seen[0].size());
+        for (std::size_t s = 0; s < of_rank.size(); ++s) {
+            CHECK(of_rank[s].step == seen[0][s].step);
+            REQUIRE(of_rank[s].suspects.size() == seen[0][s].suspects.size());
+            REQUIRE(of_rank[s].buckets.size() == seen[0][s].buckets.size());
+            for (std::size_t b = 0; b < of_rank[s].buckets.size(); ++b) {
+                CHECK(of_rank[s].buckets[b].where == seen[0][s].buckets[b].where);
+                CHECK(of_rank[s].buckets[b].culprits == seen[0][s].buckets[b].culprits);
+                CHECK(of_rank[s].buckets[b].residual == seen[0][s].buckets[b].residual);
+            }
+        }
+    }
+    return seen[0];
+}
+
+/// One all-reduce of floats a step.
+std::vector<step_audit> reduce_audits(int ranks, const audit_options& options, const damage_of_floats& what,
+    std::uint64_t steps = 1, std::uint64_t count = 10'000, reduction operation = reduction::average)
+{
+    return audits(ranks, steps, options, what, [&](auto& comm, host::stream& stream, std::uint64_t) {
+        const std::vector<float> own = gradient<float>(comm.rank(), count);
+        std::vector<float> all(count);
+        comm.all_reduce(own, view(all), operation, stream);
+        stream.synchronize(30'000);
+    });
+}
+
+const damage_of_floats none = [](int, view<float>) {};
+void flip(float& value, unsigned bit)
+{
+    value = detail::bit_cast<float>(to_bits(value) ^ (std::uint32_t{1} << bit));
+}
+
+} // namespace
+
+TEST_CASE("clean steps raise nothing, whatever the type, operation and count")
+{
+    for (const int ranks : {1, 2, 3, 4, 8}) {
+        const auto all = audits(ranks, 3, {}, none, [](auto& comm, host::stream& stream, std::uint64_t step) {
+            const std::uint64_t count = std::uint64_t{1} << (6 * step); // 1, 64, 4096
+            const auto reduce = [&]<class T>(T, reduction operation) {
+                const std::vector<T> own = gradient<T>(comm.rank(), count + step);
+                std::vector<T> sum(own.size());
+                comm.all_reduce(own, view(sum), operation, stream);
+                stream.synchronize(30'000);
+            };
+            reduce(float{}, reduction::sum);
+            reduce(float{}, reduction::average);
+            reduce(double{}, reduction::average);
+            reduce(bfloat16{}, reduction::average);
+            reduce(std::int32_t{}, reduction::sum);
+            reduce(std::uint8_t{}, reduction::sum);
+            reduce(float{}, reduction::max);
+            reduce(std::int64_t{}, reduction::average);
+            std::vector<float> in_place = gradient<float>(comm.rank(), count);
+            comm.all_reduce(in_place, view(in_place), reduction::sum, stream);
+            std::vector<float> gathered(count * static_cast<std::uint64_t>(comm.size()));
+            comm.all_gather(view<const float>(in_place), view(gathered), stream);
+            comm.broadcast(view<const float>(in_place), view(in_place), 0, stream);
+            comm.all_reduce(view<const float>(), view<float>(), reduction::sum, stream);
+            stream.synchronize(30'000);
+        });
+        REQUIRE(all.size() == 3);
+        for (const step_audit& audit : all) {
+            CHECK(audit.ranks == ranks);
+            CHECK(audit.suspects.empty());
+            REQUIRE(audit.buckets.size() == 12);
+            for (const bucket_audit& bucket : audit.buckets) {
+                CHECK(bucket.agree);
+                CHECK(bucket.conserved);
+                CHECK(bucket.where == damage::none);
+            }
+            CHECK(audit.buckets[0].sum_checked);
+            CHECK(audit.buckets[4].sum_checked);
+            CHECK_FALSE(audit.buckets[6].sum_checked);
+            CHECK_FALSE(audit.buckets[9].sum_checked);
+            CHECK(audit.buckets[2].type == element_type::float64);
+            CHECK(audit.buckets[9].call == collective::all_gather);
+        }
+    }
+}
+
+TEST_CASE("any flipped bit of one rank's result names the rank")
+{
+    for (const int ranks : {3, 4, 7}) {
+        for (const int bad : {0, ranks - 1}) {
+            for (const unsigned bit : {0u, 12u, 23u, 30u, 31u}) {
+                const auto all = reduce_audits(ranks, {}, [=](int rank, view<float> result) {
+                    if (rank == bad) flip(result[1234], bit);
+                });
+                REQUIRE(all.size() == 1);
+                const bucket_audit& found = all[0].buckets.at(0);
+                CHECK_FALSE(found.agree);
+                CHECK(found.where == damage::broadcast);
+                CHECK(found.culprits == std::vector<int>{bad});
+                REQUIRE(all[0].suspects.size() == 1);
+                CHECK(all[0].suspects[0].rank == bad);
+                CHECK(all[0].suspects[0].what == check::result_differs);
+            }
+        }
+    }
+}
+
+TEST_CASE("the sum tells which of two ranks received damage, and a damage below the rounding names nobody")
+{
+    for (const int bad : {0, 1}) {
+        const auto large = reduce_audits(2, {}, [=](int rank, view<float> result) {
+            if (rank == bad) result[77] += 0.25f;
+        });
+        CHECK(large.at(0).buckets.at(0).where == damage::broadcast);
+        CHECK(large[0].buckets[0].culprits == std::vector<int>{bad});
+        const auto small = reduce_audits(2, {}, [=](int rank, view<float> result) {
+            if (rank == bad) flip(result[77], 0);
+        });
+        CHECK(small.at(0).buckets.at(0).where == damage::unknown);
+        CHECK(small[0].buckets[0].culprits.empty());
+    }
+}
+
+TEST_CASE("a result that is wrong on all ranks alike was damaged in the reduction")
+{
+    for (const reduction operation : {reduction::sum, reduction::average}) {
+        const auto all = reduce_audits(
+            4, {}, [](int, view<float> result) { result[4321] += 1; }, 2, 10'000, operation);
+        REQUIRE(all.size() == 2);
+        for (const step_audit& audit : all) {
+            CHECK(audit.buckets.at(0).agree);
+            CHECK_FALSE(audit.buckets[0].conserved);
+            CHECK(audit.buckets[0].where == damage::reduce);
+            CHECK(audit.buckets[0].culprits.empty());
+            CHECK(audit.buckets[0].residual > audit.buckets[0].residual_limit);
+            REQUIRE(audit.suspects.size() == 1);
+            CHECK(audit.suspects[0].what == check::sum_differs);
+        }
+    }
+}
+
+TEST_CASE("all-gathers and broadcasts that deliver other bits to a rank name it")
+{
+    const auto all = audits(
+        3, 1, {}, [](int rank, view<float> result) { if (rank == 2) flip(result[0], 3); },
+        [](auto& comm, host::stream& stream, std::uint64_t) {
+            std::vector<float> own = gradient<float>(comm.rank(), 100);
+            std::vector<float> gathered(300);
+            comm.all_gather(view<const float>(own), view(gathered), stream);
+            comm.broadcast(view<const float>(own), view(own), 1, stream);
+            stream.synchronize(30'000);
+        });
+    for (const bucket_audit& bucket : all.at(0).buckets) {
+        CHECK(bucket.where == damage::broadcast);
+        CHECK(bucket.culprits == std::vector<int>{2});
+    }
+}
+
+TEST_CASE("a reduce-scatter is checked over all its parts, and nobody is named")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const float by : {0.0f, 0.5f}) {
+            const auto all = audits(
+                4, 1, {.mode = mode}, [=](int rank, view<float> part) { if (rank == 2) part[99] += by; },
+                [](auto& comm, host::stream& stream, std::uint64_t) {
+                    const std::vector<float> own = gradient<float>(comm.rank(), 4000);
+                    std::vector<float> part(1000);
+                    comm.reduce_scatter(view<const float>(own), view(part), reduction::average, stream);
+                    stream.synchronize(30'000);
+                });
+            const bucket_audit& found = all.at(0).buckets.at(0);
+            CHECK(found.call == collective::reduce_scatter);
+            CHECK(found.sum_checked);
+            CHECK(found.agree);
+            CHECK(found.conserved == (by == 0));
+            CHECK(found.where == (by == 0 ? damage::none : damage::unknown));
+            CHECK(all[0].suspects.size() == (by == 0 ? 0 : 1));
+        }
+    }
+}
+
+TEST_CASE("the summary tells the same without names, and is silent on clean steps")
+{
+    const audit_options summary{.mode = report_mode::summary};
+    CHECK(reduce_audits(4, summary, none, 3).at(2).suspects.empty());
+    const auto differs = reduce_audits(4, summary, [](int rank, view<float> result) {
+        if (rank == 3) flip(result[5], 1);
+    });
+    CHECK_FALSE(differs.at(0).buckets.at(0).agree);
+    CHECK(differs[0].buckets[0].where == damage::unknown);
+    const auto wrong = reduce_audits(4, summary, [](int, view<float> result) { result[5] += 1; });
+    CHECK(wrong.at(0).buckets.at(0).agree);
+    CHECK(wrong[0].buckets[0].where == damage::reduce);
+    CHECK(wrong[0].buckets[0].residual > 1);
+}
+
+TEST_CASE("without sums only agreement is checked")
+{
+    const auto all = reduce_audits(4, {.sums = false}, [](int, view<float> result) { result[5] += 1; });
+    CHECK_FALSE(all.at(0).buckets.at(0).sum_checked);
+    CHECK(all[0].suspects.empty());
+}
+
+TEST_CASE("a NaN of a rank's own gradient is not blamed on the reduction")
+{
+    const auto all = audits(3, 1, {}, none, [](auto& comm, host::stream& stream, std::uint64_t) {
+        std::vector<float> own = gradient<float>(comm.rank(), 100);
+        if (comm.rank() == 1) own[7] = detail::bit_cast<float>(0x7fc00000u);
+        comm.all_reduce(own, view(own), reduction::sum, stream);
+        stream.synchronize(30'000);
+    });
+    CHECK_FALSE(all.at(0).buckets.at(0).sum_checked);
+    CHECK(all[0].buckets[0].where == damage::none);
+}
+
+TEST_CASE("calls on several streams are one step, and many steps may be under way")
+{
+    testing::local_provider{4}.run([](local::communicator& world) {
+        audited comm{local::communicator(world), {.steps_in_flight = 2, .unread_steps = 3}};
+        std::vector<float> a = gradient<float>(world.rank(), 5000);
+        std::vector<float> b(5000), c(5000);
+        host::stream first, second;
+        host::event ready;
+        for (std::uint64_t step = 0; step < 20; ++step) {
+            comm.all_reduce(a, view(b), reduction::average, first);
+            ready.record(first);
+            second.wait(ready);
+            comm.all_reduce(b, view(c), reduction::average, second);
+            ready.record(second);
+            first.wait(ready);
+            comm.end_step(step, first);
+        }
+        first.synchronize(30'000);
+        step_audit audit;
+        std::uint64_t read = 0;
+        while (comm.poll(audit)) {
+            CHECK(audit.step == comm.dropped_steps() + read);
+            CHECK(audit.buckets.size() == 2);
+            CHECK(audit.suspects.empty());
+            ++read;
+        }
+        CHECK(read + comm.dropped_steps() == 20);
+    });
+}
+
+TEST_CASE("calls beyond the limit are forwarded and counted")
+{
+    testing::local_provider{2}.run([](local::communicator& world) {
+        audited comm{local::communicator(world), {.max_buckets = 1}};
+        host::stream stream;
+        std::vector<float> data(10, 1.0f);
+        comm.all_reduce(data, view(data), reduction::sum, stream);
+        comm.all_reduce(data, view(data), reduction::sum, stream);
+        comm.end_step(0, stream);
+        stream.synchronize(30'000);
+        CHECK(data[9] == 4.0f);
+        step_audit audit;
+        REQUIRE(comm.poll(audit));
+        CHECK(audit.buckets.size() == 1);
+        CHECK(audit.unaudited_calls == 1);
+    });
+}
+
+TEST_CASE("ranks that end different steps are told so, and name the same ranks")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const int ranks : {2, 4}) {
+            testing::local_provider{ranks}.run([&](local::communicator& world) {
+                audited comm{local::communicator(world), {.mode = mode}};
+                host::stream stream;
+                comm.end_step(world.rank() == 1 ? 7 : 3, stream);
+                stream.synchronize(30'000);
+                step_audit audit;
+                std::optional<error> thrown;
+                try {
+                    comm.poll(audit);
+                } catch (const error& e) {
+                    thrown = e;
+                }
+                REQUIRE(thrown);
+                CHECK(thrown->code() == status::mismatch);
+                CHECK(thrown->rank() == world.rank());
+                if (mode == report_mode::summary) return;
+                CHECK(thrown->culprits() == (ranks == 2 ? std::vector<int>{0, 1} : std::vector<int>{1}));
+            });
+        }
+    }
+}
+
+TEST_CASE("a step whose work failed is no healthy step, also if somebody else heard of the failure")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        testing::local_provider{1}.run([&](local::communicator& world) {
+            audited comm{local::communicator(world), {.mode = mode, .steps_in_flight = 2}};
+            host::stream stream;
+            step_audit audit;
+            for (int i = 0; i < 3; ++i) { // so that there are old reports
+                comm.end_step(0, stream);
+                stream.synchronize(30'000);
+                CHECK(comm.poll(audit));
+            }
+            stream.enqueue([] { throw std::runtime_error("broken"); });
+            comm.end_step(0, stream);
+            CHECK_THROWS_AS(stream.synchronize(30'000), std::runtime_error);
+            std::optional<error> thrown;
+            try {
+                comm.poll(audit);
+            } catch (const error& e) {
+                thrown = e;
+            }
+            REQUIRE(thrown);
+            CHECK(thrown->code() == status::device_failure);
+        });
+    }
+}
+
+TEST_CASE("a wrong sum of integers is certain, in both modes, one of floats by how far off it is")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        testing::local_provider{4}.run([&](local::communicator& world) {
+            audited comm{damaging(local::communicator(world), [](int, view<float> result) { result[3] += 0.002f; }),
+                {.mode = mode}};
+            host::stream stream;
+            // Beneath the audit: the same wrong element for all ranks.
+            std::vector<std::int32_t> whole(1000, 5);
+            std::vector<float> own = gradient<float>(world.rank(), 5000);
+            comm.all_reduce(own, view(own), reduction::sum, stream);
+            comm.all_reduce(whole, view(whole), reduction::sum, stream);
+            comm.end_step(0, stream);
+            step_audit audit;
+            REQUIRE(comm.wait(audit));
+            REQUIRE(audit.suspects.size() == 1);
+            CHECK(audit.suspects[0].exact);
+            CHECK(audit.suspects[0].false_alarms_per_step > 0);
+            CHECK(audit.suspects[0].false_alarms_per_step < 1e-10);
+            CHECK_FALSE(comm.wait(audit)); // none is pending
+        });
+    }
+    for (const auto& [by, certain] : {std::pair{0.002f, true}, std::pair{5e-7f, false}}) {
+        const auto all = reduce_audits(4, {}, [by = by](int, view<float> result) { result[3] += by; });
+        REQUIRE(all.at(0).suspects.size() == 1);
+        CHECK(all[0].suspects[0].exact == certain);
+    }
+}
+
+TEST_CASE("integers that are wrong for all are seen in a summary too")
+{
+    testing::local_provider{3}.run([](local::communicator& world) {
+        for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+            audited comm{faulty(local::communicator(world),
+                             {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 1, .call = 0}}),
+                {.mode = mode}};
+            host::stream stream;
+            std::vector<std::int32_t> data(1000, 5);
+            comm.all_reduce(data, view(data), reduction::sum, stream);
+            comm.end_step(0, stream);
+            step_audit audit;
+            REQUIRE(comm.wait(audit));
+            CHECK_FALSE(audit.buckets.at(0).conserved);
+            CHECK(audit.buckets[0].where == damage::reduce);
+            REQUIRE(audit.suspects.size() == 1);
+            CHECK(audit.suspects[0].exact);
+            CHECK(audit.suspects[0].false_alarms_per_step == 0);
+        }
+    });
+}
+
+TEST_CASE("a shard that was damaged on its way out names its owner, as input")
+{
+    testing::local_provider{4}.run([](local::communicator& world) {
+        audited comm{faulty(local::communicator(world),
+            {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 2, .call = 0}})};
+        host::stream stream;
+        const std::vector<float> own = gradient<float>(world.rank(), 100);
+        std::vector<float> all(400);
+        comm.all_gather(own, view(all), stream);
+        comm.end_step(0, stream);
+        step_audit audit;
+        REQUIRE(comm.wait(audit));
+        CHECK(audit.buckets.at(0).where == damage::input);
+        REQUIRE(audit.suspects.size() == 1);
+        CHECK(audit.suspects[0].what == check::shard_differs);
+        CHECK(audit.suspects[0].rank == 2);
+        CHECK(audit.suspects[0].other_rank == 2);
+    });
+}
+
+TEST_CASE("an audited communicator that is moved keeps its steps")
+{
+    testing::local_provider{2}.run([](local::communicator& world) {
+        audited first{local::communicator(world)};
+        host::stream stream;
+        std::vector<float> data(100, 1.0f);
+        first.all_reduce(data, view(data), reduction::sum, stream);
+        first.end_step(0, stream);
+        first.all_reduce(data, view(data), reduction::sum, stream);
+        audited comm{std::move(first)};
+        comm.all_reduce(data, view(data), reduction::sum, stream);
+        comm.end_step(1, stream);
+        step_audit audit;
+        REQUIRE(comm.wait(audit));
+        CHECK(audit.buckets.size() == 1);
+        REQUIRE(comm.wait(audit));
+        CHECK(audit.buckets.size() == 2);
+        CHECK(data[0] == 8.0f);
+    });
+}
+
+TEST_CASE("options out of range and null buffers are refused by name")
+{
+    testing::local_provider{1}.run([](local::communicator& world) {
+        CHECK_THROWS_WITH_AS(audited(local::communicator(world), {.max_buckets = 0}),
+            doctest::Contains("audited: invalid argument: max_buckets"), error);
+        CHECK_THROWS_WITH_AS(audited(local::communicator(world), {.steps_in_flight = 1}),
+            doctest::Contains("steps_in_flight"), error);
+        CHECK_THROWS_WITH_AS(
+            audited(local::communicator(world), {.unread_steps = 0}), doctest::Contains("unread_steps"), error);
+        audited comm{local::communicator(world)};
+        host::stream stream;
+        std::vector<float> data(3);
+        CHECK_THROWS_WITH_AS(comm.all_reduce(view<const float>(nullptr, 3), view(data), reduction::sum, stream),
+            doctest::Contains("send"), error);
+    });
+}
+
+TEST_CASE("it stacks: probes above, a contract beneath")
+{
+    testing::local_provider{4}.run([](local::communicator& world) {
+        probed comm{audited{reproducible{local::communicator(world), contract<reproducibility::correctly_rounded>{}},
+            {.conservation = {.order = rounding_order::single}}}};
+        host::stream stream;
+        std::vector<float> data = gradient<float>(world.rank(), 5000);
+        comm.all_reduce(data, view(data), reduction::average, stream);
+        comm.end_step(0, {.loss = 1}, stream);
+        comm.base().end_step(0, stream);
+        stream.synchronize(30'000);
+        step_record record;
+        step_audit audit;
+        REQUIRE(comm.poll(record));
+        CHECK(record.buckets.size() == 1);
+        REQUIRE(comm.base().poll(audit));
+        REQUIRE(audit.buckets.size() == 1);
+        CHECK(audit.buckets[0].sum_checked);
+        CHECK(audit.suspects.empty());
+    });
+}

@@ -1,0 +1,221 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <collprobe/audit/gather_check.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/fault/faulty.hpp>
+
+#include "fault/fault_cases.hpp"
+#include "support/element_types.hpp"
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+using namespace collprobe::testing;
+
+using std::uint64_t;
+
+namespace {
+
+/// Damage done by hand to what a rank received.
+template <element T>
+using harm = std::function<void(int receiver, std::vector<T>& whole)>;
+
+/// The verdict of an all-gather of `count` elements a rank with faults and harm; equal on all ranks, or this fails.
+template <element T>
+gather_verdict gathered(int ranks, uint64_t count, bool in_place, const std::vector<fault>& faults,
+    const harm<T>& hurt = [](int, std::vector<T>&) {})
+{
+    std::vector<gather_verdict> verdicts(static_cast<std::size_t>(ranks));
+    local::run(ranks, [&](local::communicator& world) {
+        const auto rank = static_cast<uint64_t>(world.rank());
+        faulty comm{world, faults, {.max_bytes = 1 << 20}};
+        std::vector<T> shard, whole(static_cast<uint64_t>(ranks) * count);
+        for (uint64_t i = 0; i < count; ++i) shard.push_back(some_element<T>((rank << 32) + i));
+        view<const T> send(shard);
+        if (in_place && count != 0) {
+            std::memcpy(static_cast<void*>(whole.data() + rank * count), shard.data(), count * sizeof(T));
+            send = view<const T>(whole).part(rank * count, count);
+        }
+        gather_verdict verdict;
+        gather_check check(comm);
+        {
+            host::stream stream;
+            check.template before<T>(send, stream);
+            comm.all_gather(send, view<T>(whole), stream);
+            stream.enqueue([&] { hurt(world.rank(), whole); });
+            check.template after<T>(view<const T>(whole), &verdict, stream);
+            stream.synchronize(soon_ms);
+        }
+        verdicts[rank] = verdict;
+    });
+    for (const gather_verdict& each : verdicts) {
+        CHECK(each.damaged == verdicts[0].damaged);
+        CHECK(each.receivers == verdicts[0].receivers);
+        REQUIRE(each.listed == verdicts[0].listed);
+        for (std::uint32_t i = 0; i < each.listed; ++i) CHECK(each.shard[i] == verdicts[0].shard[i]);
+    }
+    return verdicts[0];
+}
+
+template <element T>
+void flip(std::vector<T>& whole, uint64_t index, int bit = 0)
+{
+    unsigned char* const byte = reinterpret_cast<unsigned char*>(whole.data() + index) + bit / 8;
+    *byte = static_cast<unsigned char>(*byte ^ (1u << (bit % 8)));
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("a clean all-gather is intact", T, COLLPROBE_TEST_ELEMENT_TYPES)
+{
+    for (const int ranks : {1, 2, 3, 16}) {
+        for (const uint64_t count : {0u, 1u, 7u, 4097u}) {
+            for (const bool in_place : {false, true}) {
+                const gather_verdict verdict = gathered<T>(ranks, count, in_place, {});
+                CHECK(verdict.intact());
+                CHECK(verdict.listed == 0);
+                CHECK(verdict.culprits().empty());
+            }
+        }
+    }
+}
+
+TEST_CASE("a receiver that holds a damaged shard is named, with its owner")
+{
+    for (int ranks = 3; ranks <= 16; ++ranks) {
+        for (const bool in_place : {false, true}) {
+            CAPTURE(ranks);
+            const uint64_t count = 33;
+            const auto owner = static_cast<uint64_t>(ranks * 5 / 7), bit = static_cast<uint64_t>(ranks) % 32;
+            const int receiver = ranks * 2 / 3 - 1;
+            const gather_verdict verdict = gathered<float>(ranks, count, in_place, {}, [&](int rank, std::vector<float>& whole) {
+                if (rank == receiver) flip(whole, owner * count + 5, static_cast<int>(bit));
+            });
+            CHECK(verdict.damaged == 1);
+            CHECK(verdict.receivers == 1);
+            REQUIRE(verdict.listed == 1);
+            CHECK(verdict.shard[0] == damaged_shard{static_cast<int>(owner), receiver, gather_culprit::receiver});
+            CHECK(verdict.culprits() == std::vector<int>{receiver});
+        }
+    }
+}
+
+TEST_CASE("an owner that sent damage is named, in place and out of place")
+{
+    for (int ranks = 1; ranks <= 16; ++ranks) {
+        for (const fault_kind kind : {fault_kind::bit_flips, fault_kind::zero_slice, fault_kind::swap, fault_kind::scale}) {
+            for (const bool in_place : {false, true}) {
+                CAPTURE(ranks);
+                const int owner = ranks / 2;
+                const fault one{.kind = kind, .phase = fault_phase::during, .rank = owner, .magnitude = 3};
+                const gather_verdict verdict = gathered<bfloat16>(ranks, 50, in_place, {one});
+                CHECK(verdict.damaged == static_cast<uint64_t>(ranks));
+                CHECK(verdict.receivers == static_cast<unsigned>(ranks));
+                CHECK(verdict.culprits() == std::vector<int>{owner});
+                for (std::uint32_t i = 0; i < verdict.listed; ++i) CHECK(verdict.shard[i].owner == owner);
+            }
+        }
+    }
+}
+
+TEST_CASE("what all other ranks received alike was sent so, though the owner's own copy is right")
+{
+    for (const int ranks : {2, 3, 4, 9}) {
+        const gather_verdict verdict = gathered<double>(ranks, 10, true, {}, [&](int rank, std::vector<double>& whole) {
+            if (rank != 0) flip(whole, 3, 62);
+        });
+        CHECK(verdict.damaged == static_cast<uint64_t>(ranks - 1));
+        CHECK(verdict.shard[0].culprit == (ranks == 2 ? gather_culprit::unknown : gather_culprit::owner));
+        CHECK(verdict.culprits() == (ranks == 2 ? std::vector<int>{} : std::vector<int>{0}));
+    }
+}
+
+TEST_CASE("receivers with wrong bits of their own are each named")
+{
+    const gather_verdict verdict = gathered<float>(8, 100, false,
+        {{.kind = fault_kind::gaussian, .rank = 2, .magnitude = 1e-6}, {.kind = fault_kind::gaussian, .rank = 5, .magnitude = 1e-6}});
+    CHECK(verdict.damaged == 16);
+    CHECK(verdict.receivers == 2);
+    CHECK(verdict.listed == 16);
+    CHECK(verdict.culprits() == std::vector<int>{2, 5});
+}
+
+TEST_CASE("every kind of damage to a result is seen")
+{
+    for (int k = 0; k <= static_cast<int>(fault_kind::infinity); ++k) {
+        const auto kind = static_cast<fault_kind>(k);
+        if (kind == fault_kind::stale) continue; // the first call has none before it
+        CAPTURE(std::string(name(kind)));
+        for (uint64_t seed = 0; seed < 20; ++seed) {
+            fault one{.kind = kind, .rank = 1, .magnitude = 0.5, .seed = seed};
+            if (kind == fault_kind::untouched_tail) one.elements = 1;
+            const gather_verdict verdict = gathered<float>(4, 100, false, {one});
+            CHECK(!verdict.intact());
+            CHECK(verdict.receivers == 1);
+            CHECK(verdict.culprits() == std::vector<int>{1});
+        }
+    }
+}
+
+TEST_CASE("lists are bounded, counts are not")
+{
+    const gather_verdict verdict = gathered<float>(16, 4, false, {}, [](int rank, std::vector<float>& whole) {
+        for (uint64_t owner = 0; owner < 16; ++owner) flip(whole, 4 * owner, rank);
+    });
+    CHECK(verdict.damaged == 256);
+    CHECK(verdict.receivers == 16);
+    CHECK(verdict.listed == gather_verdict::most_listed);
+}
+
+TEST_CASE("random damage of realistic shape is always seen and its receiver named")
+{
+    const int rounds = std::getenv("COLLPROBE_ROUNDS") != nullptr ? std::atoi(std::getenv("COLLPROBE_ROUNDS")) : 100;
+    for (int round = 0; round < rounds; ++round) {
+        const auto seed = static_cast<uint64_t>(round);
+        CAPTURE(seed);
+        const int ranks = 3 + round % 14;
+        fault one = realistic_fault(seed);
+        one.rank = static_cast<int>(seed * 7 % static_cast<uint64_t>(ranks));
+        const gather_verdict verdict = gathered<bfloat16>(ranks, 1 + 37 * (seed % 50), round % 2 == 0, {one});
+        CHECK(!verdict.intact());
+        CHECK(verdict.culprits() == std::vector<int>{one.rank});
+    }
+}
+
+TEST_CASE("calls that do not fit are refused")
+{
+    const auto group = local::group(1);
+    local::communicator world = group.communicator(0);
+    gather_check check(world);
+    std::vector<float> data(4);
+    gather_verdict verdict;
+    const host::stream stream;
+    const auto message = [&](auto call) {
+        try {
+            call();
+        } catch (const error& why) {
+            CHECK(why.code() == status::invalid_argument);
+            CHECK(why.rank() == 0);
+            return std::string(why.what());
+        }
+        return std::string();
+    };
+    const auto says = [](const std::string& text, const char* what) { return text.find(what) != std::string::npos; };
+    CHECK(says(message([&] { check.after<float>(data, &verdict, stream); }), "no call of before"));
+    CHECK(says(message([&] { check.before<float>(view<const float>(nullptr, 2), stream); }), "send is null"));
+    check.before<float>(data, stream);
+    CHECK(says(message([&] { check.after<float>(view<const float>(data).part(0, 3), &verdict, stream); }), "as many bytes"));
+    CHECK(says(message([&] { check.after<float>(view<const float>(nullptr, 4), &verdict, stream); }), "receive is null"));
+    CHECK(says(message([&] { check.after<float>(data, nullptr, stream); }), "out is null"));
+    CHECK(message([&] { check.after<float>(data, &verdict, stream); }).empty());
+    stream.synchronize(soon_ms);
+    CHECK(verdict.intact());
+}

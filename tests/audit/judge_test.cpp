@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/audit/detail/judge.hpp>
+
+using namespace collprobe;
+
+namespace {
+
+using entry = detail::audit_entry;
+
+entry right(std::uint64_t digest) { return {digest, {.residual = 1, .limit = 8, .bin = 0, .checked = true, .conserved = true}}; }
+entry wrong(std::uint64_t digest)
+{
+    return {digest, {.residual = 99, .limit = 8, .bin = 3, .checked = true, .conserved = false}};
+}
+entry unchecked(std::uint64_t digest)
+{
+    return {digest, {.residual = 0, .limit = 0, .bin = 0, .checked = false, .conserved = true}};
+}
+
+struct judgement {
+    bucket_audit audit;
+    step_audit step;
+};
+
+judgement judge(const std::vector<entry>& entries)
+{
+    judgement result;
+    detail::audit_judge judge(static_cast<int>(entries.size()));
+    judge.judge(entries, 4, result.audit, result.step);
+    return result;
+}
+
+using ranks = std::vector<int>;
+
+} // namespace
+
+TEST_CASE("equal bits that are the sum are no damage")
+{
+    for (std::size_t n = 1; n <= 5; ++n) {
+        const judgement found = judge(std::vector<entry>(n, right(7)));
+        CHECK(found.audit.agree);
+        CHECK(found.audit.majority);
+        CHECK(found.audit.conserved);
+        CHECK(found.audit.where == damage::none);
+        CHECK(found.audit.residual == 1);
+        CHECK(found.audit.residual_limit == 8);
+        CHECK(found.step.suspects.empty());
+    }
+}
+
+TEST_CASE("equal bits that are not the sum were damaged in the reduction, and nobody is named")
+{
+    const judgement found = judge({wrong(7), wrong(7), wrong(7)});
+    CHECK(found.audit.agree);
+    CHECK_FALSE(found.audit.conserved);
+    CHECK(found.audit.where == damage::reduce);
+    CHECK(found.audit.culprits.empty());
+    REQUIRE(found.step.suspects.size() == 1);
+    CHECK(found.step.suspects[0].what == check::sum_differs);
+    CHECK(found.step.suspects[0].rank == -1);
+    CHECK(found.step.suspects[0].bucket == 4);
+    CHECK(found.step.suspects[0].statistic == 99);
+    CHECK(found.step.suspects[0].threshold == 8);
+}
+
+TEST_CASE("who holds other bits than the majority is named, with or without a sum")
+{
+    for (const entry good : {right(7), unchecked(7)}) {
+        for (const entry bad : {right(8), wrong(8), unchecked(8)}) {
+            if (!good.sum.checked && bad.sum.checked) continue; // then most received a NaN: see below
+            const judgement found = judge({good, bad, good, good});
+            CHECK_FALSE(found.audit.agree);
+            CHECK(found.audit.majority);
+            CHECK(found.audit.conserved);
+            CHECK(found.audit.where == damage::broadcast);
+            CHECK(found.audit.culprits == ranks{1});
+            REQUIRE(found.step.suspects.size() == 1);
+            CHECK(found.step.suspects[0].what == check::result_differs);
+            CHECK(found.step.suspects[0].rank == 1);
+        }
+    }
+}
+
+TEST_CASE("the sum tells which of two ranks is right")
+{
+    CHECK(judge({right(7), wrong(8)}).audit.culprits == ranks{1});
+    CHECK(judge({wrong(7), right(8)}).audit.culprits == ranks{0});
+    CHECK(judge({unchecked(7), right(8)}).audit.culprits == ranks{0}); // it received a NaN
+    CHECK(judge({wrong(7), right(8)}).audit.where == damage::broadcast);
+    CHECK_FALSE(judge({wrong(7), right(8)}).audit.majority);
+}
+
+TEST_CASE("the sum speaks before the majority")
+{
+    const judgement found = judge({wrong(7), wrong(7), wrong(7), right(8)});
+    CHECK(found.audit.where == damage::broadcast);
+    CHECK(found.audit.culprits == ranks{0, 1, 2});
+    CHECK(judge({wrong(7), right(7), wrong(8)}).audit.culprits == ranks{2}); // rank 0 was told damaged checksums
+    CHECK(judge({unchecked(7), unchecked(7), right(8)}).audit.culprits == ranks{0, 1}); // they received a NaN
+}
+
+TEST_CASE("without a right group it is unknown what happened, and nobody is named")
+{
+    for (const judgement& found : {judge({right(7), right(8)}), judge({wrong(7), wrong(8)}),
+             judge({unchecked(7), unchecked(8)}), judge({wrong(7), wrong(7), wrong(8)}),
+             judge({wrong(7), wrong(7), wrong(7), right(8), right(9)}), judge({right(1), right(2), right(3), right(4)})}) {
+        CHECK_FALSE(found.audit.agree);
+        CHECK(found.audit.where == damage::unknown);
+        CHECK(found.audit.culprits.empty());
+        REQUIRE(found.step.suspects.size() == 1);
+        CHECK(found.step.suspects[0].what == check::result_differs);
+        CHECK(found.step.suspects[0].rank == -1);
+        CHECK(found.step.suspects[0].statistic >= 2);
+    }
+}
+
+TEST_CASE("ranks that hold the same and judge it differently were told different checksums")
+{
+    const judgement found = judge({right(7), wrong(7), right(7)});
+    CHECK(found.audit.where == damage::unknown);
+    CHECK(found.audit.culprits.empty());
+}
+
+TEST_CASE("shards that arrived damaged name whom the digests speak against")
+{
+    gather_verdict verdict;
+    bucket_audit audit;
+    step_audit step;
+    detail::judge_gather_audit(verdict, 1, audit, step);
+    CHECK(audit.agree);
+    CHECK(audit.where == damage::none);
+    CHECK(step.suspects.empty());
+
+    verdict.damaged = 3;
+    verdict.listed = 2;
+    verdict.shard[0] = {.owner = 0, .receiver = 2, .culprit = gather_culprit::receiver};
+    verdict.shard[1] = {.owner = 1, .receiver = 2, .culprit = gather_culprit::receiver};
+    detail::judge_gather_audit(verdict, 1, audit, step);
+    CHECK_FALSE(audit.agree);
+    CHECK(audit.where == damage::broadcast);
+    CHECK(audit.culprits == ranks{2});
+    REQUIRE(step.suspects.size() == 1);
+    CHECK(step.suspects[0].rank == 2);
+    CHECK(step.suspects[0].what == check::shard_differs);
+    CHECK(step.suspects[0].bucket == 1);
+
+    CHECK(step.suspects[0].other_rank == 0);
+
+    verdict.shard[0] = {.owner = 3, .receiver = 0, .culprit = gather_culprit::owner};
+    verdict.shard[1] = {.owner = 3, .receiver = 1, .culprit = gather_culprit::owner};
+    step.suspects.clear();
+    detail::judge_gather_audit(verdict, 1, audit, step);
+    CHECK(audit.where == damage::input);
+    REQUIRE(step.suspects.size() == 1);
+    CHECK(step.suspects[0].rank == 3);
+    CHECK(step.suspects[0].other_rank == 3);
+
+    verdict.shard[0].culprit = verdict.shard[1].culprit = gather_culprit::unknown;
+    step.suspects.clear();
+    detail::judge_gather_audit(verdict, 1, audit, step);
+    CHECK(audit.where == damage::unknown);
+    CHECK(audit.culprits.empty());
+    REQUIRE(step.suspects.size() == 1);
+    CHECK(step.suspects[0].rank == -1);
+}

@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <latch>
+#include <vector>
+
+#include <collprobe/audit/gather_check.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/fault/faulty.hpp>
+
+#include "support/count_allocations.hpp"
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+
+TEST_CASE("calls with faults, and checks of what they gather, allocate nothing and never wait for the host")
+{
+    std::vector<fault> faults;
+    for (int k = 0; k <= static_cast<int>(fault_kind::infinity); ++k) {
+        for (const fault_phase phase : {fault_phase::before, fault_phase::during, fault_phase::after}) {
+            const auto kind = static_cast<fault_kind>(k);
+            if (kind == fault_kind::untouched_tail && phase != fault_phase::after) continue;
+            faults.push_back({.kind = kind, .phase = phase, .magnitude = 0.5});
+        }
+    }
+    std::latch warm(3), counted(3), worked(3);
+    std::atomic<long> before{0}, after{0};
+    std::atomic<std::uint64_t> waits{0}, damaged{0}, injections{0};
+    testing::local_provider{3}.run([&](local::communicator& world) {
+        std::vector<float> shard(503, 1.5f), whole(3 * 503);
+        std::vector<gather_verdict> verdict(1);
+        faulty comm(world, faults, {.max_bytes = 1 << 14, .max_injections = 10});
+        gather_check check(comm);
+        const host::stream stream;
+        const auto work = [&] {
+            for (int call = 0; call < 3; ++call) {
+                check.before<float>(shard, stream);
+                comm.all_gather(view<const float>(shard), view<float>(whole), stream);
+                check.after<float>(whole, verdict.data(), stream);
+                comm.all_reduce(view<const float>(shard), view<float>(shard), reduction::max, stream);
+            }
+        };
+        // The queues keep what they ever needed: let them be longer here than they can get below.
+        for (int round = 0; round < 2; ++round) {
+            std::latch go(1);
+            stream.enqueue([&go] { go.wait(); });
+            work();
+            work();
+            go.count_down();
+            stream.synchronize(20'000);
+        }
+        warm.arrive_and_wait();
+        if (world.rank() == 0) before = allocations.load();
+        counted.arrive_and_wait();
+        const std::uint64_t waited = stream.synchronizations();
+        work();
+        waits += stream.synchronizations() - waited;
+        stream.synchronize(20'000);
+        worked.arrive_and_wait();
+        if (world.rank() == 0) after = allocations.load();
+        damaged += verdict[0].damaged;
+        injections += comm.injected_total();
+    });
+    CHECK(after - before == 0);
+    CHECK(waits == 0);
+    CHECK(damaged > 0);
+    CHECK(injections > 1000);
+}

@@ -1,0 +1,210 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Faults over NCCL and on CUDA streams, and checks of all-gathers there: devices, groups, captures, kernel loading.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <collprobe/audit/gather_check.hpp>
+#include <collprobe/comm/local/device.hpp>
+#include <collprobe/device/cuda/peers.hpp>
+#include <collprobe/fault/faulty.hpp>
+
+#include "step/nccl_steps.hpp"
+#include "tests/support/stand_in/stand_in_test_tools.hpp"
+
+using namespace collprobe;
+using namespace collprobe::testing;
+
+namespace {
+
+constexpr std::size_t count = 1003;
+
+void require(bool condition, const std::string& what)
+{
+    if (!condition) throw std::runtime_error(what);
+}
+
+/// Rank r sends r + 1 everywhere.
+std::vector<float> sent_by(int rank) { return std::vector<float>(count, static_cast<float>(rank + 1)); }
+
+/// All elements are `value`, but for `others` that are not.
+void require_mostly(const device_vector<float>& found, float value, std::size_t others)
+{
+    std::size_t differing = 0;
+    for (std::size_t i = 0; i < count; ++i) differing += to_bits(found.data()[i]) != to_bits(value) ? 1 : 0;
+    require(differing == others, std::to_string(differing) + " elements differ, not " + std::to_string(others));
+}
+
+} // namespace
+
+TEST_CASE("faults over NCCL hit the elements that were planned, on devices that are not the current one")
+{
+    CHECK_NOTHROW(run_nccl(3, [](nccl::communicator& world) {
+        const bool is_hit = world.rank() == 1;
+        faulty comm{nccl::communicator_ref(world),
+            {{.phase = fault_phase::during, .rank = 1, .call = 0, .elements = 5},
+                {.phase = fault_phase::after, .rank = 1, .call = 1, .elements = 3},
+                {.kind = fault_kind::untouched_tail, .rank = 1, .call = 2},
+                {.kind = fault_kind::stale, .phase = fault_phase::during, .rank = 1, .call = 4},
+                {.kind = fault_kind::duplicate_shard, .phase = fault_phase::during, .rank = 1, .call = 5}},
+            {.max_bytes = 1 << 14}};
+        const cuda::device_guard here(world.device_ordinal());
+        device_vector<float> send(count), receive(count);
+        const cuda::stream stream, other;
+        const cuda::device_guard elsewhere((world.device_ordinal() + 1) % 8);
+        const auto call = [&](float factor, float all, std::size_t others) {
+            std::vector<float> values = sent_by(world.rank());
+            for (float& each : values) each *= factor;
+            {
+                const cuda::device_guard back(world.device_ordinal());
+                send.set(values, stream);
+                receive.set(std::vector<float>(count, -1.0f), stream);
+            }
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+            stream.synchronize(soon_ms);
+            require_mostly(receive, all, others);
+            require_mostly(send, values[0], 0);
+        };
+        call(1, 6, 5); // of what travels: at all ranks
+        call(1, 6, is_hit ? 3 : 0);
+        call(1, 6, is_hit ? 8 : 0);
+        call(1, 6, 0);
+        call(2, 10, 0); // 2 + 2 + 6
+        call(1, 7, 0); // 1 + 3 + 3
+        require(comm.injected().count() == (is_hit ? 5 : 0), "the log");
+    }));
+}
+
+TEST_CASE("a captured call has its fault at each replay, between calls that are not captured")
+{
+    CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
+        faulty comm{nccl::communicator_ref(world),
+            {{.phase = fault_phase::during, .rank = 1, .call = 1, .elements = 4}}, {.max_bytes = 1 << 14}};
+        const cuda::device_guard here(world.device_ordinal());
+        device_vector<float> send(count), receive(count);
+        const cuda::stream stream, other;
+        send.set(sent_by(world.rank()), stream);
+        const auto call = [&](cuda::stream_ref on) {
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, on);
+        };
+        call(stream);
+        stream.synchronize(soon_ms);
+        require_mostly(receive, 3, 0);
+        captured_graph graph(stream, cudaStreamCaptureModeThreadLocal);
+        call(stream);
+        cuda::check(graph.end(), "end");
+        for (int replay = 0; replay < 2; ++replay) {
+            graph.launch(stream);
+            stream.synchronize(soon_ms);
+            require_mostly(receive, 3, 4);
+            call(stream);
+            stream.synchronize(soon_ms);
+            require_mostly(receive, 3, 0);
+        }
+    }));
+}
+
+TEST_CASE("inside a group a fault is refused, and calls without one are not")
+{
+    CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
+        faulty comm{nccl::communicator_ref(world), {{.call = 1}}};
+        const cuda::device_guard here(world.device_ordinal());
+        device_vector<float> values(count);
+        const cuda::stream stream;
+        values.set(sent_by(world.rank()), stream);
+        nccl::group together;
+        const auto call = [&] {
+            comm.all_reduce(view<const float>(values), view<float>(values), reduction::sum, stream);
+        };
+        call();
+        bool refused = false;
+        try {
+            call();
+        } catch (const error& failure) {
+            refused = failure.code() == status::unsupported && contains(failure.what(), "inside a group");
+        }
+        require(refused, "a fault in a group was accepted");
+        together.end();
+        stream.synchronize(soon_ms);
+        require_mostly(values, 3, 0);
+    }));
+}
+
+TEST_CASE("an all-gather over NCCL is checked, on any device, captured or not, and not inside a group")
+{
+    for (const int ranks : {1, 2, 3, 8}) {
+        CAPTURE(ranks);
+        CHECK_NOTHROW(run_nccl(ranks, [&](nccl::communicator& world) {
+            faulty comm{nccl::communicator_ref(world), {{.phase = fault_phase::during, .rank = 0, .call = 1},
+                                                           {.phase = fault_phase::during, .rank = 0, .call = 3}},
+                {.max_bytes = 1 << 14}};
+            gather_check check(comm);
+            const cuda::device_guard here(world.device_ordinal());
+            const auto n = static_cast<std::size_t>(ranks);
+            device_vector<float> shard(count), whole(n * count);
+            cuda::pinned_buffer<gather_verdict> verdict(1);
+            const cuda::stream stream;
+            shard.set(sent_by(world.rank()), stream);
+            const cuda::device_guard elsewhere((world.device_ordinal() + 1) % 8);
+            const auto work = [&] {
+                check.before<float>(shard, stream);
+                comm.all_gather(view<const float>(shard), view<float>(whole), stream);
+                check.after<float>(whole, verdict.data(), stream);
+            };
+            const auto judge = [&](bool intact) {
+                stream.synchronize(soon_ms);
+                require(verdict[0].intact() == intact, "the verdict");
+                require(verdict[0].culprits() == (intact ? std::vector<int>{} : std::vector<int>{0}), "the culprit");
+                verdict[0] = {};
+            };
+            work();
+            judge(true);
+            work();
+            judge(false);
+            for (const bool intact : {true, false}) {
+                captured_graph graph(stream, cudaStreamCaptureModeThreadLocal);
+                work();
+                cuda::check(graph.end(), "end");
+                for (int replay = 0; replay < 2; ++replay) {
+                    graph.launch(stream);
+                    judge(intact);
+                }
+            }
+            nccl::group together;
+            bool refused = false;
+            try {
+                check.before<float>(shard, stream);
+            } catch (const error& failure) {
+                refused = failure.code() == status::unsupported;
+            }
+            require(refused, "a check in a group was accepted");
+            together.end();
+        }));
+    }
+}
+
+TEST_CASE("kernels are loaded at construction, so that none waits for a running collective")
+{
+    stand_in::reset();
+    const cuda::device_guard here(6);
+    const cuda::stream stream;
+    const cuda::buffer<float> values(count);
+    cuda::pinned_buffer<gather_verdict> verdict(1);
+    faulty comm{local::device_group<cuda::device>(1).communicator(0), {{.phase = fault_phase::during}}};
+    gather_check check(comm);
+    const std::uint64_t launches = stand_in::calls("cudaLaunchKernel");
+    gate running(stream); // as a collective that waits for another rank
+    check.before<float>(values, stream);
+    comm.all_gather(view<const float>(values), view<float>(values), stream);
+    check.after<float>(values, verdict.data(), stream);
+    CHECK(stand_in::calls("cudaLaunchKernel") > launches);
+    CHECK(stand_in::loads_behind_work() == 0);
+    running.open();
+    stream.synchronize(soon_ms);
+    CHECK(verdict[0].damaged == 1);
+}

@@ -1,0 +1,511 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/step/probed.hpp>
+
+#include "fault/fault_cases.hpp"
+
+using namespace collprobe;
+using namespace collprobe::testing;
+
+using std::uint64_t;
+
+static_assert(full_communicator<faulty<local::communicator>, float>);
+static_assert(full_communicator<faulty<faulty<local::communicator>>, collprobe::half>);
+static_assert(full_communicator<borrowed<probed<local::communicator>>, float>);
+static_assert(full_communicator<faulty<borrowed<probed<local::communicator>>>, float>);
+
+namespace {
+
+constexpr collective data_collectives[] = {collective::all_reduce, collective::reduce_scatter, collective::all_gather,
+    collective::all_to_all, collective::broadcast};
+constexpr fault_phase phases[] = {fault_phase::before, fault_phase::during, fault_phase::after};
+
+std::vector<fault_kind> all_kinds()
+{
+    std::vector<fault_kind> kinds;
+    for (int k = 0; k <= static_cast<int>(fault_kind::infinity); ++k) kinds.push_back(static_cast<fault_kind>(k));
+    return kinds;
+}
+
+fault of_kind(fault_kind kind, fault_phase phase)
+{
+    fault one{.kind = kind, .phase = phase, .rank = 1, .call = 1, .seed = 5};
+    if (kind == fault_kind::scale) one.magnitude = 1.5;
+    if (kind == fault_kind::gaussian) one.magnitude = 0.25;
+    return one;
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("every kind in every phase of every collective changes what it should and nothing else", T,
+    std::int8_t, std::int32_t, collprobe::half, bfloat16, float, double)
+{
+    for (const collective where : data_collectives) {
+        for (const bool in_place : {false, true}) {
+            if (in_place && where == collective::all_to_all) continue;
+            for (const fault_kind kind : all_kinds()) {
+                for (const fault_phase phase : phases) {
+                    if (kind == fault_kind::untouched_tail && phase != fault_phase::after) continue;
+                    CAPTURE(std::string(name(where)));
+                    CAPTURE(std::string(name(kind)));
+                    CAPTURE(std::string(name(phase)));
+                    CAPTURE(in_place);
+                    fault one = of_kind(kind, phase);
+                    if (where == collective::broadcast && phase != fault_phase::after) one.rank = 0;
+                    uint64_t hits = 0;
+                    CHECK(difference<T>({where, 3, 101, in_place, 2}, {one}, hits) == "");
+                    const bool is_of_integers = !floating_element<T>
+                        && (kind == fault_kind::gaussian || kind == fault_kind::nan || kind == fault_kind::infinity);
+                    const bool has_parts = where == collective::all_gather || where == collective::all_to_all;
+                    const bool doubles = kind != fault_kind::duplicate_shard
+                        || (phase == fault_phase::after ? has_parts : where != collective::broadcast);
+                    CHECK(hits == (is_of_integers || !doubles ? 0 : 1));
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("the comparison sees a fault that is not expected, and clean calls are clean")
+{
+    const fault_calls calls{.calls = 2};
+    uint64_t hits = 0;
+    CHECK(difference<float>(calls, {}, hits) == "");
+    CHECK(hits == 0);
+    for (const fault_phase phase : phases) {
+        const auto clean = expected<float>(calls, {});
+        const auto damaged = expected<float>(calls, {of_kind(fault_kind::bit_flips, phase)});
+        CHECK(same_bits(clean[0][1].receive, damaged[0][1].receive));
+        CHECK_FALSE(same_bits(clean[1][1].receive, damaged[1][1].receive));
+        CHECK(same_bits(clean[1][0].receive, damaged[1][0].receive) == (phase == fault_phase::after));
+        CHECK(same_bits(clean[1][1].send, damaged[1][1].send) == (phase != fault_phase::before));
+    }
+}
+
+TEST_CASE_TEMPLATE("several faults of a call, on every rank, in any counts", T, std::int8_t, bfloat16, double)
+{
+    for (const uint64_t count : {0u, 1u, 2u, 7u, 64u, 333u}) {
+        for (const int ranks : {1, 2, 5}) {
+            std::vector<fault> faults;
+            for (const fault_kind kind : all_kinds()) {
+                for (const fault_phase phase : phases) {
+                    if (kind == fault_kind::untouched_tail && phase != fault_phase::after) continue;
+                    fault one = of_kind(kind, phase);
+                    one.rank = every_rank;
+                    one.call = every_call;
+                    one.probability = 0.5;
+                    one.lag = 2;
+                    one.seed = 100 * count + static_cast<uint64_t>(ranks);
+                    if (kind == fault_kind::bit_flips) one.elements = 32, one.stride = 2, one.alignment = 32, one.bits = 3;
+                    if (kind == fault_kind::scale) one.elements = 5, one.stride = 3;
+                    faults.push_back(one);
+                }
+            }
+            for (const collective where : {collective::all_gather, collective::all_to_all, collective::broadcast}) {
+                CAPTURE(count);
+                CAPTURE(ranks);
+                CAPTURE(std::string(name(where)));
+                uint64_t hits = 0;
+                CHECK(difference<T>({where, ranks, count, false, 5}, faults, hits) == "");
+                if (count != 0) CHECK(hits > 20);
+                else CHECK(hits == 0);
+            }
+        }
+    }
+}
+
+TEST_CASE("which calls and which ranks")
+{
+    const auto calls_hit = [](fault one, int rank) {
+        std::string hit;
+        for (uint64_t call = 0; call < 12; ++call) {
+            hit += planned({one}, call, rank, {.send = 10, .receive = 10, .size = 4}).empty() ? '.' : 'x';
+        }
+        return hit;
+    };
+    CHECK(calls_hit({}, 0) == "xxxxxxxxxxxx");
+    CHECK(calls_hit({.rank = 2}, 0) == "............");
+    CHECK(calls_hit({.rank = 2}, 2) == "xxxxxxxxxxxx");
+    CHECK(calls_hit({.call = 3}, 0) == "...x........");
+    CHECK(calls_hit({.call = 3, .period = 4}, 0) == "...x...x...x");
+    CHECK(calls_hit({.period = 5}, 0) == "x....x....x.");
+    CHECK(calls_hit({.probability = 0}, 0) == "............");
+    // One rank of the four in each call, each in its turn.
+    std::vector<int> turns(4);
+    for (uint64_t call = 0; call < 400; ++call) {
+        int hit = 0;
+        for (int rank = 0; rank < 4; ++rank) {
+            if (planned({{.rank = random_rank}}, call, rank, {.send = 10, .receive = 10, .size = 4}).empty()) continue;
+            ++hit;
+            ++turns[static_cast<std::size_t>(rank)];
+        }
+        CHECK(hit == 1);
+    }
+    for (const int each : turns) CHECK(each > 60);
+}
+
+TEST_CASE("a fault with a probability strikes at that rate, on each rank by itself or on one")
+{
+    for (const int whom : {every_rank, random_rank}) {
+        const fault rare{.rank = whom, .probability = 0.02, .seed = 3};
+        const int calls = 50'000;
+        int hits = 0, both = 0;
+        for (int call = 0; call < calls; ++call) {
+            int here = 0;
+            for (int rank = 0; rank < 2; ++rank) {
+                here += static_cast<int>(
+                    planned({rare}, static_cast<uint64_t>(call), rank, {.send = 10, .receive = 10, .size = 2}).size());
+            }
+            hits += here;
+            both += here == 2 ? 1 : 0;
+        }
+        const double mean = 0.02 * calls * (whom == every_rank ? 2 : 1);
+        CHECK(std::abs(hits - mean) < 5 * std::sqrt(mean));
+        const double both_mean = whom == every_rank ? 0.02 * 0.02 * calls : 0;
+        CHECK(std::abs(both - both_mean) <= 5 * std::sqrt(both_mean));
+    }
+}
+
+TEST_CASE("random places are everywhere and fit, warp-aligned sets begin at multiples of 32")
+{
+    std::vector<int> seen(50);
+    for (uint64_t call = 0; call < 20'000; ++call) {
+        const auto plan = planned({{}}, call, 0, {.send = 50, .receive = 50, .size = 1});
+        REQUIRE(plan.size() == 1);
+        REQUIRE(plan[0].first < 50);
+        CHECK(plan[0].elements == 1);
+        CHECK(std::popcount(plan[0].mask) == 1);
+        ++seen[plan[0].first];
+    }
+    for (const int each : seen) CHECK(std::abs(each - 400) < 5 * 20);
+    const fault warp{.elements = 32, .stride = 4, .alignment = 32, .bits = 3};
+    for (uint64_t call = 0; call < 2000; ++call) {
+        const uint64_t count = 130 + call;
+        const injection one = planned({warp}, call, 0, {.send = count, .receive = count, .size = 1}).at(0);
+        REQUIRE(one.first % 32 == 0);
+        REQUIRE(one.elements == 32);
+        REQUIRE(one.first + 31 * 4 < count);
+        REQUIRE(std::popcount(one.mask) == 3);
+        REQUIRE((one.mask >> 32) == 0); // the bits of a float
+    }
+}
+
+TEST_CASE("PAFT's noise has its mean and variance and a draw of its own for each rank, call and element")
+{
+    const uint64_t count = 20'000;
+    const double sigma2 = 0.01;
+    const std::vector<fault> faults = paft_noise(sigma2, 7, 1.0, 3);
+    std::vector<std::vector<double>> noise; // by call and rank
+    for (uint64_t call = 0; call < 3; ++call) noise.insert(noise.end(), {{}, {}});
+    local::run(2, [&](local::communicator& world) {
+        faulty comm{world, faults};
+        for (uint64_t call = 0; call < 3; ++call) {
+            std::vector<double> send(count, 0.5), receive(count);
+            {
+                host::stream stream;
+                comm.all_reduce(view<const double>(send), view<double>(receive), reduction::sum, stream);
+                stream.synchronize(soon_ms);
+            }
+            for (double& each : receive) each -= 1;
+            noise[2 * call + static_cast<uint64_t>(world.rank())] = receive;
+        }
+    });
+    const auto n = static_cast<double>(count);
+    for (std::size_t a = 0; a < noise.size(); ++a) {
+        CAPTURE(a);
+        const double variance = a < 4 ? sigma2 : sigma2 + 1.0; // the third call has the burst
+        double sum = 0, squares = 0, fourth = 0, neighbours = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+            const double x = noise[a][i];
+            sum += x;
+            squares += x * x;
+            fourth += x * x * x * x;
+            neighbours += x * noise[a][(i + 1) % count];
+        }
+        CHECK(std::abs(sum / n) < 5 * std::sqrt(variance / n));
+        CHECK(std::abs(squares / n - variance) < 5 * variance * std::sqrt(2 / n));
+        CHECK(std::abs(fourth / n - 3 * variance * variance) < 5 * variance * variance * std::sqrt(96 / n));
+        CHECK(std::abs(neighbours / n) < 5 * variance / std::sqrt(n));
+        for (std::size_t b = a + 1; b < noise.size(); ++b) {
+            double product = 0, other = 0;
+            for (std::size_t i = 0; i < count; ++i) product += noise[a][i] * noise[b][i], other += noise[b][i] * noise[b][i];
+            CHECK(std::abs(product) < 5 * std::sqrt(squares * other / n));
+        }
+    }
+}
+
+TEST_CASE("quantiles of the normal distribution are right to the last digits")
+{
+    // Against erfc of the C library, from the tail that a 52-bit number can reach to the middle.
+    for (double z = -8; z <= 0.01; z += 0.01) {
+        const double p = std::erfc(-z / std::sqrt(2.0)) / 2;
+        CHECK(detail::normal_quantile(p) == doctest::Approx(z).epsilon(1e-12).scale(1));
+        if (z > -6) CHECK(detail::normal_quantile(1 - p) == doctest::Approx(-z).epsilon(1e-6).scale(1));
+    }
+    CHECK(std::abs(detail::standard_normal(0)) < 9);
+    CHECK(std::abs(detail::standard_normal(~uint64_t{0})) < 9);
+    CHECK(detail::standard_normal(~uint64_t{0}) == -detail::standard_normal(0));
+}
+
+TEST_CASE("equal seeds give equal logs and bits, other seeds others; the log is bounded")
+{
+    const auto run = [](uint64_t seed, std::vector<float>& result, uint64_t bound = 100) {
+        std::vector<injection> log;
+        local::run(2, [&](local::communicator& world) {
+            faulty comm{world, {{.rank = 1, .probability = 0.7, .seed = seed}}, {.max_injections = bound}};
+            std::vector<float> data(100, 1.0f);
+            {
+                host::stream stream;
+                for (int call = 0; call < 30; ++call) {
+                    comm.all_reduce(view<const float>(data), view<float>(data), reduction::max, stream);
+                }
+                stream.synchronize(soon_ms);
+            }
+            if (world.rank() == 0) CHECK(comm.injected().empty());
+            if (world.rank() != 1) return;
+            CHECK(comm.calls() == 30);
+            CHECK(comm.injected_total() > 10);
+            log.assign(comm.injected().begin(), comm.injected().end());
+            result = data;
+        });
+        return log;
+    };
+    std::vector<float> a, b, c;
+    CHECK(run(1, a) == run(1, b));
+    CHECK(same_bits(a, b));
+    CHECK(run(1, a) != run(2, c));
+    CHECK(!same_bits(a, c));
+    CHECK(run(1, a, 3).size() == 3);
+}
+
+TEST_CASE("only the collectives that count are hit")
+{
+    local::run(2, [&](local::communicator& world) {
+        faulty comm{world, {{.kind = fault_kind::zero_slice, .first = 0, .elements = 1}},
+            {.calls = {collective::all_gather}}};
+        std::vector<float> one(1, 1.0f), two(2);
+        float sum = 0;
+        {
+            host::stream stream;
+            comm.all_reduce(view<const float>(one), view<float>(&sum, 1), reduction::sum, stream);
+            comm.all_gather(view<const float>(one), view<float>(two), stream);
+            stream.synchronize(soon_ms);
+        }
+        CHECK(sum == 2);
+        CHECK(two == std::vector<float>{0, 1});
+        CHECK(comm.calls() == 1);
+    });
+}
+
+TEST_CASE("under a probe a fault is not in its inputs, and results that differ are seen")
+{
+    for (const fault_phase phase : phases) {
+        CAPTURE(std::string(name(phase)));
+        step_record record;
+        local::run(2, [&](local::communicator& world) {
+            host::stream stream;
+            const fault once{.kind = fault_kind::scale, .phase = phase, .rank = 1, .call = 0, .magnitude = 100};
+            probed comm{faulty{world, {once}}};
+            const std::vector<float> send(4000, world.rank() == 0 ? 3.0f : 4.0f);
+            std::vector<float> receive(4000);
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+            comm.end_step(0, {.loss = 1}, stream);
+            stream.synchronize(soon_ms);
+            step_record own;
+            CHECK(comm.poll(own));
+            if (world.rank() == 0) record = own;
+            const float all = phase == fault_phase::after ? (world.rank() == 0 ? 7.0f : 700.0f) : 403.0f;
+            CHECK(receive == std::vector<float>(4000, all));
+            CHECK(comm.base().injected().count() == (world.rank() == 1 ? 1 : 0));
+        });
+        REQUIRE(record.buckets.size() == 1);
+        CHECK(record.buckets[0].inputs[1].absolute_maximum == 4);
+        CHECK(record.buckets[0].results_agree == (phase != fault_phase::after));
+    }
+}
+
+TEST_CASE("over a probe a fault is in its inputs, and what it does to results stays unseen")
+{
+    for (const fault_phase phase : phases) {
+        CAPTURE(std::string(name(phase)));
+        step_record record;
+        local::run(2, [&](local::communicator& world) {
+            host::stream stream;
+            const fault once{.kind = fault_kind::scale, .phase = phase, .rank = 1, .call = 0, .magnitude = 100};
+            probed probe{world};
+            faulty comm{borrowed(probe), {once}};
+            std::vector<float> send(4000, world.rank() == 0 ? 3.0f : 4.0f);
+            std::vector<float> receive(4000);
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+            probe.end_step(0, {.loss = 1}, stream);
+            stream.synchronize(soon_ms);
+            step_record own;
+            CHECK(probe.poll(own));
+            if (world.rank() == 0) record = own;
+        });
+        REQUIRE(record.buckets.size() == 1);
+        CHECK(record.buckets[0].inputs[0].absolute_maximum == 3);
+        CHECK(record.buckets[0].inputs[1].absolute_maximum == (phase == fault_phase::after ? 4 : 400));
+        CHECK(record.buckets[0].results_agree);
+    }
+}
+
+TEST_CASE("over a contract a fault is in the data, under it in the messages that the reduction is made of")
+{
+    std::vector<float> over, under;
+    local::run(2, [&](local::communicator& world) {
+        const auto sum_of = [&](auto& comm) {
+            const std::vector<float> send(4000, world.rank() == 0 ? 1.0f : 1.5f);
+            std::vector<float> sum(4000);
+            host::stream stream;
+            comm.all_reduce(view<const float>(send), view<float>(sum), reduction::sum, stream);
+            stream.synchronize(soon_ms);
+            return sum;
+        };
+        const contract<reproducibility::correctly_rounded> exact;
+        faulty outer{reproducible{world, exact},
+            {{.kind = fault_kind::scale, .phase = fault_phase::during, .rank = 1, .call = 0, .magnitude = 100}}};
+        const std::vector<float> scaled = sum_of(outer);
+        reproducible inner{
+            faulty{world, {{.rank = 0, .call = 0, .first = 5, .mask = 1u << 22}}}, exact, {.one_shot_bytes = 0}};
+        const std::vector<float> flipped = sum_of(inner);
+        CHECK(inner.base().calls() == 2); // terms to where they are added, and sums back
+        CHECK(inner.base().injected().count() == (world.rank() == 0 ? 1 : 0));
+        if (world.rank() == 0) over = scaled, under = flipped;
+    });
+    CHECK(over == std::vector<float>(4000, 151.0f));
+    CHECK(std::count(under.begin(), under.end(), 2.5f) == 3999);
+}
+
+TEST_CASE("errors of the wrapped communicator are its own")
+{
+    const auto group = local::group(2, {.timeout_ms = 5000});
+    const auto outcomes = run_each(group, [](local::communicator& world) {
+        faulty comm{world, {{.kind = fault_kind::scale, .phase = fault_phase::before, .magnitude = 2}}};
+        std::vector<float> data(10, 1.0f);
+        host::stream stream;
+        comm.all_reduce(view<const float>(data), view<float>(data.data(), 9), reduction::sum, stream);
+    });
+    for (const auto& each : outcomes) {
+        REQUIRE(each.failure().has_value());
+        CHECK(std::string(each.failure()->call()) == "all_reduce");
+    }
+    // Null and misaligned buffers reach it as they are.
+    const auto again = run_each(local::group(1), [](local::communicator& world) {
+        faulty comm{world, {{.kind = fault_kind::scale, .phase = fault_phase::before, .magnitude = 2}}};
+        host::stream stream;
+        comm.all_reduce(view<const float>(nullptr, 3), view<float>(nullptr, 3), reduction::sum, stream);
+    });
+    CHECK(again[0].failure()->code() == status::invalid_argument);
+}
+
+TEST_CASE("a buffer above max_bytes that needs a copy is refused, and nobody waits")
+{
+    const auto outcomes = run_each(local::group(2, {.timeout_ms = 20'000}), [](local::communicator& world) {
+        faulty comm{world, {{.phase = fault_phase::during, .rank = 0}}, {.max_bytes = 64}};
+        std::vector<float> data(17, 1.0f);
+        host::stream stream;
+        comm.all_reduce(view<const float>(data), view<float>(data), reduction::sum, stream);
+        stream.synchronize(soon_ms);
+    });
+    REQUIRE(outcomes[0].failure().has_value());
+    CHECK(outcomes[0].failure()->code() == status::invalid_argument);
+    CHECK(std::string(outcomes[0].failure()->what()).find("max_bytes") != std::string::npos);
+    REQUIRE(outcomes[1].failure().has_value());
+    CHECK(outcomes[1].failure()->code() == status::peer_failure);
+}
+
+TEST_CASE("what cannot be is refused by its index")
+{
+    const fault wrong[] = {
+        {.rank = 2},
+        {.rank = -3},
+        {.probability = 1.5},
+        {.probability = detail::not_a_number()},
+        {.stride = 0},
+        {.alignment = 0},
+        {.bits = 0},
+        {.bits = 65},
+        {.kind = fault_kind::gaussian, .magnitude = -1},
+        {.kind = fault_kind::scale, .magnitude = detail::infinity()},
+        {.kind = fault_kind::untouched_tail, .phase = fault_phase::before},
+        {.kind = fault_kind::swap, .elements = 3},
+        {.kind = fault_kind::stale, .lag = 0},
+        {.kind = fault_kind::duplicate_shard, .source = 2},
+        {.kind = fault_kind::duplicate_shard, .phase = fault_phase::before, .rank = 1, .source = 1},
+        {.kind = static_cast<fault_kind>(99)},
+        {.phase = static_cast<fault_phase>(9)},
+    };
+    const auto group = local::group(2);
+    const local::communicator world = group.communicator(0);
+    for (const fault& each : wrong) {
+        CAPTURE(&each - wrong);
+        try {
+            faulty comm{world, {{}, each}};
+            FAIL_CHECK("not refused");
+        } catch (const error& why) {
+            CHECK(why.code() == status::invalid_argument);
+            CHECK(std::string(why.what()).find("fault 1: ") != std::string::npos);
+            CHECK(why.rank() == 0);
+        }
+    }
+    CHECK_NOTHROW((faulty{world, {{}, {}}}));
+}
+
+TEST_CASE("options that no memory is large enough for are refused by name")
+{
+    const auto group = local::group(2);
+    const local::communicator world = group.communicator(0);
+    const auto refusal = [&](const fault& what, const faulty_options& options) {
+        try {
+            faulty comm{world, {what}, options};
+        } catch (const error& why) {
+            CHECK(why.code() == status::invalid_argument);
+            CHECK(why.rank() == 0);
+            return std::string(why.what());
+        }
+        return std::string();
+    };
+    const std::uint64_t huge = std::uint64_t{1} << 62;
+    // Four slots of 2^62 bytes: 2^64, which is 0.
+    CHECK(refusal({.kind = fault_kind::stale, .lag = 3}, {.max_bytes = huge}).find("max_bytes is") != std::string::npos);
+    CHECK(refusal({.phase = fault_phase::during}, {.max_bytes = ~std::uint64_t{0}}).find("max_bytes is") != std::string::npos);
+    CHECK(refusal({}, {.max_bytes = huge}).empty()); // nothing is copied
+    CHECK(refusal({.kind = fault_kind::stale, .lag = 3}, {.max_bytes = 1 << 10}).empty());
+    CHECK(refusal({}, {.max_injections = ~std::uint64_t{0}}).find("max_injections is above") != std::string::npos);
+    CHECK(refusal({}, {.max_injections = 0}).empty());
+}
+
+TEST_CASE("realistic faults are mixed as published")
+{
+    const int draws = 20'000;
+    int not_finite = 0, single = 0, flips = 0, warps = 0;
+    for (int seed = 0; seed < draws; ++seed) {
+        const fault one = realistic_fault(static_cast<uint64_t>(seed));
+        CHECK(detail::what_is_wrong(one, 4) == nullptr);
+        if (one.kind == fault_kind::nan || one.kind == fault_kind::infinity) {
+            ++not_finite;
+            continue;
+        }
+        REQUIRE(one.kind == fault_kind::bit_flips);
+        ++flips;
+        if (one.elements == 32) ++warps;
+        else if (one.bits == 1) ++single;
+    }
+    CHECK(std::abs(not_finite - draws / 100) < 5 * 15);
+    CHECK(single < 0.40 * flips);
+    CHECK(single > 0.34 * flips);
+    CHECK(warps > 0.28 * flips);
+}

@@ -1,4 +1,0 @@
-// SPDX-FileCopyrightText: The collprobe authors
-// SPDX-License-Identifier: Apache-2.0
-#pragma once
-#include <collprobe/heavy.hpp>

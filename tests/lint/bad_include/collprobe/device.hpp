@@ -1,5 +1,0 @@
-// SPDX-FileCopyrightText: The collprobe authors
-// SPDX-License-Identifier: Apache-2.0
-#pragma once
-#include <cuda_runtime.h>
-#include <collprobe/comm/nccl.hpp>

@@ -1,0 +1,5 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cuda_runtime.h>
+#include <collprobe/device/cuda/device.hpp>

@@ -1,0 +1,374 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include <collprobe/metrics/direction.hpp>
+
+namespace {
+
+using collprobe::align_from_gram;
+using collprobe::align_from_sums;
+using collprobe::alignment;
+
+using gradients = std::vector<std::vector<double>>;
+
+bool undefined(double value) { return collprobe::is_nan(value); }
+
+bool near(double value, double expected, double tolerance)
+{
+    return collprobe::is_finite(value) && std::fabs(value - expected) <= tolerance;
+}
+
+long double dot(const std::vector<long double>& a, const std::vector<long double>& b)
+{
+    long double sum = 0;
+    for (std::size_t k = 0; k < a.size(); ++k) sum += a[k] * b[k];
+    return sum;
+}
+
+/// What the library is given, and what it should find, from the gradients themselves.
+struct truth {
+    std::vector<double> gram;
+    std::vector<double> norms_squared;
+    std::vector<double> dots;
+    double sum_norm_squared = 0;
+    double mean_pairwise = 0;
+    double pooled = 0;
+    double noise_scale = 0;
+    std::vector<double> leave_one_out;
+
+    explicit truth(const gradients& given)
+    {
+        const std::size_t n = given.size();
+        const std::size_t d = given[0].size();
+        std::vector<std::vector<long double>> g;
+        for (const auto& one : given) g.emplace_back(one.begin(), one.end());
+        std::vector<long double> sum(d);
+        for (const auto& one : g)
+            for (std::size_t k = 0; k < d; ++k) sum[k] += one[k];
+        std::vector<long double> wide(n * n);
+        for (std::size_t i = 0; i < n; ++i)
+            for (std::size_t j = i; j < n; ++j) wide[i * n + j] = wide[j * n + i] = dot(g[i], g[j]);
+        gram.assign(wide.begin(), wide.end());
+        long double cosines = 0;
+        long double products = 0;
+        long double norms = 0;
+        long double squares = 0;
+        for (std::size_t i = 0; i < n; ++i) {
+            squares += wide[i * n + i];
+            norms_squared.push_back(static_cast<double>(wide[i * n + i]));
+            dots.push_back(static_cast<double>(dot(g[i], sum)));
+            for (std::size_t j = i + 1; j < n; ++j) {
+                const long double length = sqrtl(wide[i * n + i] * wide[j * n + j]);
+                cosines += wide[i * n + j] / length;
+                products += wide[i * n + j];
+                norms += length;
+            }
+            std::vector<long double> rest(d);
+            for (std::size_t j = 0; j < n; ++j)
+                if (j != i)
+                    for (std::size_t k = 0; k < d; ++k) rest[k] += g[j][k];
+            leave_one_out.push_back(static_cast<double>(dot(g[i], rest) / sqrtl(wide[i * n + i] * dot(rest, rest))));
+        }
+        const long double ranks = static_cast<long double>(n);
+        const long double total = dot(sum, sum);
+        sum_norm_squared = static_cast<double>(total);
+        mean_pairwise = static_cast<double>(cosines / (ranks * (ranks - 1) / 2));
+        pooled = static_cast<double>(products / norms);
+        // k-diffusion's gns.py with b = 1 and B = n.
+        const long double small = squares / ranks;
+        const long double big = total / (ranks * ranks);
+        const long double signal = (ranks * big - small) / (ranks - 1);
+        noise_scale = static_cast<double>((small - big) / (1 - 1 / ranks) / signal);
+    }
+};
+
+gradients shared_signal(std::size_t n, std::size_t d, double noise, unsigned seed)
+{
+    std::mt19937_64 random(seed);
+    std::normal_distribution<double> normal;
+    std::vector<double> signal(d);
+    for (double& x : signal) x = normal(random);
+    gradients g(n, signal);
+    for (auto& one : g)
+        for (double& x : one) x += noise * normal(random);
+    return g;
+}
+
+TEST_CASE("alignment of random gradients agrees with long double")
+{
+    for (const std::size_t n : {2u, 3u, 8u, 64u}) {
+        for (const double noise : {0.1, 1.0, 3.0}) {
+            gradients g = shared_signal(n, 500, noise, static_cast<unsigned>(n));
+            // Norms that differ, so that pooled and mean pairwise do.
+            for (std::size_t r = 0; r < n; ++r)
+                for (double& x : g[r]) x *= 1 + static_cast<double>(r % 5);
+            const truth expected(g);
+            CAPTURE(n);
+            CAPTURE(noise);
+
+            alignment a;
+            align_from_gram(expected.gram, static_cast<int>(n), a);
+            CHECK(near(a.mean_pairwise, expected.mean_pairwise, 1e-12));
+            CHECK(near(a.pooled, expected.pooled, 1e-12));
+            CHECK(near(a.noise_scale / expected.noise_scale, 1, 1e-11));
+            CHECK(near(a.predicted_cosine, 1 / (1 + expected.noise_scale), 1e-12));
+            REQUIRE(a.leave_one_out.size() == n);
+            for (std::size_t r = 0; r < n; ++r) CHECK(near(a.leave_one_out[r], expected.leave_one_out[r], 1e-12));
+
+            alignment b;
+            align_from_sums(expected.norms_squared, expected.dots, expected.sum_norm_squared, b);
+            CHECK(undefined(b.mean_pairwise));
+            CHECK(near(b.pooled, expected.pooled, 1e-12));
+            CHECK(near(b.noise_scale / expected.noise_scale, 1, 1e-11));
+            REQUIRE(b.leave_one_out.size() == n);
+            for (std::size_t r = 0; r < n; ++r) CHECK(near(b.leave_one_out[r], expected.leave_one_out[r], 1e-12));
+
+            align_from_sums(expected.norms_squared, expected.sum_norm_squared, b);
+            CHECK(near(b.pooled, expected.pooled, 1e-12));
+            CHECK(b.leave_one_out.empty());
+        }
+    }
+}
+
+TEST_CASE("one rank of eight a hundred times random lowers pooled far below the exact mean cosine")
+{
+    // Signal to noise 1: healthy cosines are 1/2 and 21 of 28 pairs are healthy, so 0.375. The norms
+    // are sqrt 2 and 100: pooled is 21 / 2 over 21 + 7 * 70.7, 0.020. Taking the random rank with
+    // either sign removes the chance dots with it, which are the larger part of pooled's scatter.
+    gradients g = shared_signal(8, 1 << 15, 1, 3);
+    std::mt19937_64 random(4);
+    std::normal_distribution<double> normal;
+    for (double& x : g[5]) x = 100 * normal(random);
+    double exact = 0;
+    double pooled = 0;
+    for (int sign = 0; sign < 2; ++sign) {
+        for (double& x : g[5]) x = -x;
+        const truth expected(g);
+        alignment a;
+        align_from_gram(expected.gram, 8, a);
+        CHECK(near(a.mean_pairwise, expected.mean_pairwise, 1e-12));
+        CHECK(near(a.pooled, expected.pooled, 1e-12));
+        exact += a.mean_pairwise / 2;
+        pooled += a.pooled / 2;
+        for (std::size_t r = 0; r < 8; ++r) CHECK(near(a.leave_one_out[r], expected.leave_one_out[r], 1e-12));
+        CHECK(std::fabs(a.leave_one_out[5]) < 0.03);
+
+        // Subtracting the large rank costs the free form digits, not the answer.
+        alignment b;
+        align_from_sums(expected.norms_squared, expected.dots, expected.sum_norm_squared, b);
+        for (std::size_t r = 0; r < 8; ++r) CHECK(near(b.leave_one_out[r], expected.leave_one_out[r], 1e-9));
+    }
+    CHECK(near(exact, 0.374, 0.005));
+    CHECK(near(pooled, 0.021, 0.0015));
+}
+
+TEST_CASE("noise scale and cosine are one number")
+{
+    for (const double ratio : {0.1, 0.5, 2.0, 20.0}) { // signal over noise, in squared norm
+        const double truth_scale = 1 / ratio;
+        const truth expected(shared_signal(8, 40000, std::sqrt(truth_scale), 7));
+        alignment a;
+        align_from_sums(expected.norms_squared, expected.sum_norm_squared, a);
+        alignment b;
+        align_from_gram(expected.gram, 8, b);
+        CAPTURE(ratio);
+        CHECK(near(a.noise_scale / truth_scale, 1, 0.05));
+        CHECK(near((1 - b.mean_pairwise) / b.mean_pairwise / a.noise_scale, 1, 1e-3));
+        CHECK(near(a.predicted_cosine, b.mean_pairwise, 1e-3));
+        CHECK(near(b.noise_scale / a.noise_scale, 1, 1e-10));
+    }
+}
+
+TEST_CASE("identical gradients have cosine one and no noise")
+{
+    std::vector<double> gradient = shared_signal(1, 100, 1, 9)[0];
+    for (const std::size_t n : {2u, 3u, 8u}) {
+        const truth expected(gradients(n, gradient));
+        alignment a;
+        align_from_gram(expected.gram, static_cast<int>(n), a);
+        CHECK(near(a.mean_pairwise, 1, 1e-15));
+        CHECK(near(a.pooled, 1, 1e-15));
+        CHECK(a.noise_scale == 0);
+        CHECK(a.predicted_cosine == 1);
+        for (const double c : a.leave_one_out) CHECK(near(c, 1, 1e-15));
+        align_from_sums(expected.norms_squared, expected.dots, expected.sum_norm_squared, a);
+        CHECK(near(a.pooled, 1, 1e-14));
+        CHECK(near(a.noise_scale, 0, 1e-14));
+        for (const double c : a.leave_one_out) CHECK(near(c, 1, 1e-14));
+    }
+}
+
+TEST_CASE("opposite gradients have cosine minus one and unbounded noise")
+{
+    const std::vector<double> gram = {4, -4, -4, 4};
+    alignment a;
+    align_from_gram(gram, 2, a);
+    CHECK(a.mean_pairwise == -1);
+    CHECK(a.pooled == -1);
+    CHECK(collprobe::is_infinite(a.noise_scale));
+    CHECK(a.predicted_cosine == 0);
+    CHECK(a.leave_one_out[0] == -1);
+    CHECK(a.leave_one_out[1] == -1);
+    const std::vector<double> norms = {4, 4};
+    const std::vector<double> dots = {0, 0};
+    align_from_sums(norms, dots, 0, a);
+    CHECK(a.pooled == -1);
+    CHECK(collprobe::is_infinite(a.noise_scale));
+    CHECK(a.leave_one_out[0] == -1);
+}
+
+TEST_CASE("one rank has no alignment")
+{
+    const std::vector<double> gram = {4};
+    const std::vector<double> dots = {4};
+    alignment a;
+    for (const bool from_gram : {true, false}) {
+        if (from_gram) align_from_gram(gram, 1, a);
+        else align_from_sums(gram, dots, 4, a);
+        CHECK(undefined(a.mean_pairwise));
+        CHECK(undefined(a.pooled));
+        CHECK(undefined(a.noise_scale));
+        CHECK(undefined(a.predicted_cosine));
+        REQUIRE(a.leave_one_out.size() == 1);
+        CHECK(undefined(a.leave_one_out[0]));
+    }
+}
+
+TEST_CASE("ranks without direction are left out")
+{
+    gradients g = shared_signal(6, 200, 1, 11);
+    const truth healthy(gradients(g.begin(), g.begin() + 4));
+    for (double& x : g[4]) x = 0;
+    truth all(g);
+    // Rank 4 is zero, rank 5 non-finite.
+    for (std::size_t i = 0; i < 6; ++i)
+        all.gram[i * 6 + 5] = all.gram[5 * 6 + i]
+            = i % 2 == 0 ? collprobe::detail::not_a_number() : collprobe::detail::infinity();
+    alignment a;
+    align_from_gram(all.gram, 6, a);
+    CHECK(near(a.mean_pairwise, healthy.mean_pairwise, 1e-12));
+    CHECK(near(a.pooled, healthy.pooled, 1e-12));
+    for (std::size_t r = 0; r < 4; ++r) CHECK(near(a.leave_one_out[r], healthy.leave_one_out[r], 1e-12));
+    CHECK(undefined(a.leave_one_out[4]));
+    CHECK(undefined(a.leave_one_out[5]));
+    // The zero gradient is a sample of the noise.
+    const truth with_zero(gradients(g.begin(), g.begin() + 5));
+    CHECK(near(a.noise_scale / with_zero.noise_scale, 1, 1e-11));
+
+    align_from_sums(all.norms_squared, all.dots, collprobe::detail::not_a_number(), a);
+    CHECK(undefined(a.pooled));
+    CHECK(undefined(a.noise_scale));
+    CHECK(undefined(a.leave_one_out[0]));
+    all.norms_squared[2] = collprobe::detail::infinity();
+    align_from_sums(all.norms_squared, all.dots, 1, a);
+    CHECK(undefined(a.pooled));
+    CHECK(undefined(a.leave_one_out[2]));
+
+    const std::vector<double> zeros(9, 0.0);
+    align_from_gram(zeros, 3, a);
+    CHECK(undefined(a.mean_pairwise));
+    CHECK(undefined(a.noise_scale));
+    CHECK(undefined(a.leave_one_out[0]));
+    const std::vector<double> nothing(9, collprobe::detail::not_a_number());
+    align_from_gram(nothing, 3, a);
+    CHECK(undefined(a.mean_pairwise));
+    CHECK(undefined(a.leave_one_out[2]));
+}
+
+TEST_CASE("alignment has no unit")
+{
+    const truth expected(shared_signal(5, 100, 1, 12));
+    for (const double scale : {0x1p-980, 0x1p+900}) {
+        std::vector<double> gram = expected.gram;
+        std::vector<double> norms = expected.norms_squared;
+        std::vector<double> dots = expected.dots;
+        for (std::vector<double>* all : {&gram, &norms, &dots})
+            for (double& x : *all) x *= scale;
+        alignment a;
+        align_from_gram(gram, 5, a);
+        CHECK(near(a.mean_pairwise, expected.mean_pairwise, 1e-12));
+        CHECK(near(a.noise_scale / expected.noise_scale, 1, 1e-11));
+        CHECK(near(a.leave_one_out[3], expected.leave_one_out[3], 1e-12));
+        align_from_sums(norms, dots, expected.sum_norm_squared * scale, a);
+        CHECK(near(a.pooled, expected.pooled, 1e-12));
+        CHECK(near(a.leave_one_out[3], expected.leave_one_out[3], 1e-12));
+    }
+}
+
+TEST_CASE("a rank that outweighs the others keeps its leave-one-out cosine with the Gram matrix")
+{
+    gradients g = shared_signal(4, 300, 0.5, 13);
+    for (double& x : g[2]) x *= 1e9;
+    const truth expected(g);
+    alignment a;
+    align_from_gram(expected.gram, 4, a);
+    for (std::size_t r = 0; r < 4; ++r) CHECK(near(a.leave_one_out[r], expected.leave_one_out[r], 1e-12));
+    // The sums have lost it, and say so rather than guess.
+    CHECK(undefined(collprobe::leave_one_out(expected.norms_squared[2], expected.dots[2], expected.sum_norm_squared)));
+}
+
+TEST_CASE("a Gram matrix of another size is refused")
+{
+    const std::vector<double> gram(8, 1.0);
+    const std::vector<double> norms(3, 1.0);
+    const std::vector<double> dots(2, 1.0);
+    alignment a;
+    CHECK_THROWS_AS(align_from_gram(gram, 3, a), collprobe::error);
+    CHECK_THROWS_AS(align_from_gram(gram, 0, a), collprobe::error);
+    CHECK_THROWS_AS(align_from_sums(norms, dots, 1, a), collprobe::error);
+}
+
+TEST_CASE("the smoothed noise scale averages moments before it divides")
+{
+    collprobe::smoothed_noise_scale smoothed(0.9);
+    CHECK(undefined(smoothed.noise_scale()));
+    CHECK(undefined(smoothed.predicted_cosine()));
+    smoothed.update({2, 3});
+    CHECK(near(smoothed.noise_scale(), 1.5, 1e-14));
+    CHECK(near(smoothed.moments().signal, 2, 1e-14));
+    smoothed.update({-1, 5}); // a noisy step: its own ratio would be meaningless
+    CHECK(near(smoothed.moments().signal, (0.9 * 2 - 1) / 1.9, 1e-14));
+    CHECK(near(smoothed.noise_scale(), (0.9 * 3 + 5) / (0.9 * 2 - 1), 1e-13));
+    smoothed.update({collprobe::detail::not_a_number(), 1});
+    CHECK(near(smoothed.noise_scale(), (0.9 * 3 + 5) / (0.9 * 2 - 1), 1e-13));
+    alignment a;
+    smoothed.write_to(a);
+    CHECK(a.noise_scale == smoothed.noise_scale());
+    CHECK(near(a.predicted_cosine, 1 / (1 + a.noise_scale), 1e-14));
+    smoothed.reset();
+    CHECK(undefined(smoothed.noise_scale()));
+}
+
+TEST_CASE("the smoothed noise scale finds what single steps cannot")
+{
+    // 20 times more noise than signal on few coordinates: single steps are often negative.
+    collprobe::smoothed_noise_scale smoothed(0.999);
+    std::mt19937_64 random(21);
+    std::normal_distribution<double> normal;
+    int negative = 0;
+    for (int step = 0; step < 8000; ++step) {
+        double squares = 0;
+        double total = 0;
+        for (int k = 0; k < 10; ++k) {
+            double sum = 0;
+            for (int r = 0; r < 4; ++r) {
+                const double x = 1 + std::sqrt(20.0) * normal(random);
+                squares += x * x;
+                sum += x;
+            }
+            total += sum * sum;
+        }
+        const collprobe::noise_moments moments = collprobe::estimate_noise(4, squares, total);
+        negative += moments.signal < 0 ? 1 : 0;
+        smoothed.update(moments);
+    }
+    CHECK(negative > 1000);
+    CHECK(near(smoothed.noise_scale() / 20, 1, 0.2));
+}
+
+} // namespace

@@ -1,0 +1,282 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/collprobe.hpp>
+#include <collprobe/guard.hpp>
+#include <collprobe/reduce.hpp>
+#include <collprobe/order/stream_order.hpp>
+
+// What the library itself tells the checker, on host streams. Compiled with COLLPROBE_STREAM_ORDER=1.
+
+using namespace collprobe;
+
+namespace {
+
+constexpr std::uint64_t count = 64;
+
+/// Real order that the checker cannot see, so that what is reported here is no race of the test's own.
+class hidden_order {
+public:
+    void behind(host::stream_ref on)
+    {
+        on.enqueue([this] { done_.store(true, std::memory_order_release); });
+    }
+    void before(host::stream_ref on)
+    {
+        on.enqueue([this] {
+            while (!done_.load(std::memory_order_acquire)) std::this_thread::yield();
+        });
+    }
+
+private:
+    std::atomic<bool> done_{false};
+};
+
+std::string messages(const stream_order& checker)
+{
+    std::string text;
+    for (const stream_hazard& each : checker.hazards()) text += each.message() + "\n";
+    return text;
+}
+
+} // namespace
+
+TEST_CASE("a gather without an edge to its copy is reported on every rank, with both lines of this file")
+{
+    stream_order checker;
+    checker.install();
+    const bool ordered = [] {
+        bool value = false;
+        SUBCASE("no edge") { value = false; }
+        SUBCASE("an event") { value = true; }
+        return value;
+    }();
+    unsigned copy_line = 0;
+    unsigned gather_line = 0;
+    local::run(2, [&](local::communicator& comm) {
+        const host::buffer<float> master(count), shard(count), full(2 * count);
+        hidden_order hidden;
+        const host::stream copies, gathers;
+        host::event copied;
+        std::fill(master.begin(), master.end(), 1.0f);
+        if (comm.rank() == 0) copy_line = __LINE__ + 1;
+        host::device::copy<float>(copies, view<const float>(master), view<float>(shard));
+        hidden.behind(copies);
+        if (ordered) {
+            copied.record(copies);
+            gathers.wait(copied);
+        }
+        hidden.before(gathers);
+        if (comm.rank() == 0) gather_line = __LINE__ + 1;
+        comm.all_gather(view<const float>(shard), view<float>(full), gathers);
+        gathers.synchronize();
+        copies.synchronize();
+    });
+    CAPTURE(messages(checker));
+    if (ordered) {
+        CHECK(checker.hazard_count() == 0);
+        return;
+    }
+    REQUIRE(checker.hazards().size() == 1);
+    const stream_hazard found = checker.hazards()[0];
+    CHECK(found.count == 2);
+    CHECK(found.kind == hazard_kind::read_after_write);
+    CHECK(std::string(found.earlier.operation) == "copy");
+    CHECK(found.earlier.where.line == copy_line);
+    CHECK(std::string(found.earlier.where.file) == __FILE__);
+    CHECK(std::string(found.later.operation) == "all_gather");
+    CHECK(found.later.where.line == gather_line);
+    CHECK(found.later.bytes.bytes == count * sizeof(float));
+}
+
+TEST_CASE("the order within a communicator does not hide a missing edge")
+{
+    stream_order checker;
+    checker.install();
+    local::run(2, [&](local::communicator& comm) {
+        const host::buffer<float> master(count), shard(count), full(2 * count);
+        const host::stream copies, gathers;
+        host::device::copy<float>(copies, view<const float>(master), view<float>(shard));
+        comm.barrier(copies);
+        comm.all_gather(view<const float>(shard), view<float>(full), gathers);
+        gathers.synchronize();
+        copies.synchronize();
+    });
+    REQUIRE(checker.hazards().size() == 1);
+    CHECK(checker.hazards()[0].kind == hazard_kind::weakly_ordered);
+}
+
+TEST_CASE("a clean step is silent: probed, reproducible, guarded, over two devices of the host")
+{
+    stream_order checker;
+    checker.install();
+    const auto step = [](auto& world) {
+        using communicator = std::remove_reference_t<decltype(world)>;
+        const host::buffer<float> gradient(1000), sum(1000), full(2000), copy(1000);
+        const host::stream compute, communication;
+        reproducible exact(world);
+        probed<reproducible<communicator>> comm(std::move(exact));
+        host::event ready, done;
+        for (int repeat = 0; repeat < 3; ++repeat) {
+            host::device::fill(compute, view<float>(gradient), 1.0f);
+            ready.record(compute);
+            communication.wait(ready);
+            comm.all_reduce(view<const float>(gradient), view<float>(sum), reduction::sum, communication);
+            comm.all_gather(view<const float>(sum), view<float>(full), communication);
+            done.record(communication);
+            compute.wait(done);
+            host::device::copy<float>(compute, view<const float>(sum), view<float>(copy));
+        }
+        compute.synchronize();
+    };
+    SUBCASE("ranks of the host") { local::run(2, step); }
+    SUBCASE("ranks of a device") { local::run_on<host::device>(2, local::options{}, step); }
+    CAPTURE(messages(checker));
+    CHECK(checker.hazard_count() == 0);
+}
+
+TEST_CASE("a guarded gather needs no edge of the caller's, and checks itself")
+{
+    stream_order checker;
+    checker.install();
+    local::run(2, [&](local::communicator& comm) {
+        const host::buffer<float> master(count), full(2 * count), used(2 * count);
+        const host::stream compute, communication;
+        for (int repeat = 0; repeat < 3; ++repeat) {
+            host::device::fill(compute, view<float>(master), 1.0f);
+            copy_then_all_gather(view<const float>(master), view<float>(full), comm, communication, {compute}, {compute});
+            host::device::copy<float>(compute, view<const float>(full), view<float>(used));
+        }
+        compute.synchronize();
+        communication.synchronize();
+    });
+    CAPTURE(messages(checker));
+    CHECK(checker.hazard_count() == 0);
+}
+
+TEST_CASE("threads of ranks begin behind who runs them, and are over when that returns")
+{
+    stream_order checker;
+    checker.install();
+    std::vector<float> data(3);
+    checker.touch_host(view<float>(data), memory_access::write);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+        local::run(3, [&](local::communicator& comm) {
+            checker.touch_host({&data[static_cast<std::size_t>(comm.rank())], sizeof(float)}, memory_access::write);
+        });
+        checker.touch_host(view<float>(data), memory_access::read);
+    }
+    CAPTURE(messages(checker));
+    CHECK(checker.hazard_count() == 0);
+    local::run(2, [&](local::communicator&) { checker.touch_host(view<float>(data), memory_access::write); });
+    CHECK(checker.hazard_count() != 0);
+}
+
+TEST_CASE("a buffer that goes while work uses it is reported, one that waits is not")
+{
+    stream_order checker;
+    checker.install();
+    [[maybe_unused]] const hidden_order hidden;
+    const host::stream stream;
+    const bool waits = [] {
+        bool value = false;
+        SUBCASE("goes at once") { value = false; }
+        SUBCASE("a synchronisation") { value = true; }
+        return value;
+    }();
+    {
+        const host::buffer<float> from(count), to(count);
+        host::device::fill(stream, view<float>(from), 1.0f);
+        host::device::copy<float>(stream, view<const float>(from), view<float>(to));
+        if (waits) {
+            stream.synchronize();
+        } else {
+            // Waited for, but not so that the checker knows.
+            std::atomic<bool> done{false};
+            stream.enqueue([&done] { done.store(true, std::memory_order_release); });
+            while (!done.load(std::memory_order_acquire)) std::this_thread::yield();
+        }
+    }
+    CAPTURE(messages(checker));
+    CHECK((checker.hazard_count() == 0) == waits);
+    for (const stream_hazard& each : checker.hazards()) CHECK(each.kind == hazard_kind::released_in_use);
+}
+
+TEST_CASE("what a host thread has seen done is known: synchronize, query and the end of a stream")
+{
+    stream_order checker;
+    checker.install();
+    const host::buffer<float> data(count);
+    int how = 0;
+    SUBCASE("nothing") { how = 0; }
+    SUBCASE("the stream's synchronize") { how = 1; }
+    SUBCASE("the event's synchronize") { how = 2; }
+    SUBCASE("the stream's query") { how = 3; }
+    SUBCASE("the event's query") { how = 4; }
+    SUBCASE("the end of the stream") { how = 5; }
+    {
+        const host::stream stream;
+        host::event done;
+        host::device::fill(stream, view<float>(data), 1.0f);
+        done.record(stream);
+        const host::event copy = done;
+        if (how == 1) stream.synchronize();
+        if (how == 2) copy.synchronize();
+        while (how == 3 && !stream.query()) std::this_thread::yield();
+        while (how == 4 && !copy.query()) std::this_thread::yield();
+        if (how < 5) checker.touch_host(view<float>(data), memory_access::read);
+    }
+    if (how == 5) checker.touch_host(view<float>(data), memory_access::read);
+    CHECK((checker.hazard_count() == 0) == (how != 0));
+}
+
+TEST_CASE("a hazard that is thrown keeps the work from being enqueued")
+{
+    stream_order checker({.on_hazard = stream_order::raise});
+    checker.install();
+    const host::buffer<float> from(count), to(count);
+    const host::stream first, second;
+    std::fill(from.begin(), from.end(), 3.0f);
+    std::fill(to.begin(), to.end(), 0.0f);
+    const host::buffer<float> other(count);
+    host::device::copy<float>(first, view<const float>(other), view<float>(from));
+    CHECK_THROWS_AS(host::device::copy<float>(second, view<const float>(from), view<float>(to)), error);
+    second.synchronize();
+    CHECK(to[0] == 0.0f);
+    first.synchronize();
+}
+
+TEST_CASE("one checker is installed at a time, and none hears nothing")
+{
+    const host::buffer<float> data(count);
+    const host::stream first, second;
+    const auto unordered = [&] {
+        host::device::fill(first, view<float>(data), 1.0f);
+        first.synchronize();
+        second.synchronize();
+    };
+    stream_order checker;
+    unordered();
+    checker.install();
+    CHECK(checker.installed());
+    stream_order another;
+    CHECK_THROWS_AS(another.install(), error);
+    CHECK(!another.installed());
+    host::event before;
+    before.record(first);
+    checker.uninstall();
+    another.install();
+    second.wait(before); // recorded for another checker: nothing is known of it
+    unordered();
+    CHECK(checker.hazard_count() == 0);
+    CHECK(another.hazard_count() == 0);
+}

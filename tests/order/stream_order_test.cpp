@@ -1,0 +1,749 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/order/stream_order.hpp>
+
+using namespace collprobe;
+
+namespace {
+
+const order_stream compute{.number = 3};
+const order_stream gather{.number = 5};
+const order_stream other{.number = 8};
+
+/// Buffers that nobody touches.
+struct memory {
+    float shard[64];
+    float full[256];
+    memory_range shard_bytes() const { return {shard, sizeof shard}; }
+    memory_range full_bytes() const { return {full, sizeof full}; }
+    memory_range part(std::size_t first, std::size_t count) const { return {shard + first, count * sizeof(float)}; }
+};
+
+std::vector<hazard_kind> kinds(const stream_order& checker)
+{
+    std::vector<hazard_kind> result;
+    for (const stream_hazard& each : checker.hazards()) result.push_back(each.kind);
+    return result;
+}
+using list = std::vector<hazard_kind>;
+
+void edge(stream_order& checker, const order_stream& from, const order_stream& to)
+{
+    order_point event;
+    checker.record(event, from);
+    checker.wait(to, event);
+}
+
+} // namespace
+
+TEST_CASE("a read on another stream without an edge is reported with both sides, the edge and the cure")
+{
+    const memory m{};
+    stream_order checker;
+    checker.name(compute, "compute");
+    checker.launch(compute, {}, {m.shard_bytes()}, "copy", {"train.cpp", "step", 12});
+    checker.launch(gather, {m.part(16, 8)}, {m.full_bytes()}, "all_gather", {"train.cpp", "step", 20});
+    REQUIRE(kinds(checker) == list{hazard_kind::read_after_write});
+    const stream_hazard found = checker.hazards()[0];
+    CHECK(std::string(found.earlier.operation) == "copy");
+    CHECK(found.earlier.number == 3);
+    CHECK(found.earlier.stream_name == "compute");
+    CHECK(found.earlier.mode == memory_access::write);
+    CHECK(found.earlier.where.line == 12);
+    CHECK(std::string(found.later.operation) == "all_gather");
+    CHECK(found.later.number == 5);
+    CHECK(found.later.mode == memory_access::read);
+    CHECK(found.later.where.line == 20);
+    CHECK(found.later.bytes.first == m.part(16, 8).first);
+    CHECK(found.later.bytes.bytes == 32);
+    CHECK(found.cure
+        == "record an event on stream 3 (compute) after copy [train.cpp:12] and let stream 5 wait for it before "
+           "all_gather [train.cpp:20]");
+    const std::string text = found.message();
+    for (const char* const part : {"read after write", "copy [train.cpp:12]", "all_gather [train.cpp:20]",
+             "stream 3 (compute)", "stream 5", "32 bytes from 0x", "Missing: ", "Cure: "}) {
+        CAPTURE(part);
+        CHECK(text.find(part) != std::string::npos);
+    }
+}
+
+TEST_CASE("an event between the two, or a byte apart, is silent")
+{
+    const memory m{};
+    stream_order checker;
+    checker.launch(compute, {}, {m.part(0, 32)}, "copy");
+    checker.launch(gather, {m.part(32, 32)}, {}, "all_gather");
+    edge(checker, compute, gather);
+    checker.launch(gather, {m.part(0, 32)}, {m.full_bytes()}, "all_gather");
+    edge(checker, gather, compute);
+    checker.launch(compute, {m.full_bytes()}, {m.shard_bytes()}, "next");
+    CHECK(checker.hazard_count() == 0);
+    CHECK(checker.redundant_wait_count() == 0);
+}
+
+TEST_CASE("write after read and write after write are told apart")
+{
+    const memory m{};
+    stream_order checker;
+    checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
+    checker.launch(compute, {}, {m.shard_bytes()}, "next copy");
+    CHECK(kinds(checker) == list{hazard_kind::write_after_read});
+    checker.launch(other, {}, {m.shard_bytes()}, "third");
+    CHECK(kinds(checker) == list{hazard_kind::write_after_read, hazard_kind::write_after_write});
+}
+
+TEST_CASE("two reads need no order, but a write needs it to both")
+{
+    const memory m{};
+    stream_order checker;
+    checker.launch(compute, {m.shard_bytes()}, {}, "first read");
+    checker.launch(gather, {m.shard_bytes()}, {}, "second read");
+    CHECK(checker.hazard_count() == 0);
+    edge(checker, compute, other);
+    checker.launch(other, {}, {m.shard_bytes()}, "write");
+    REQUIRE(kinds(checker) == list{hazard_kind::write_after_read});
+    CHECK(std::string(checker.hazards()[0].earlier.operation) == "second read");
+}
+
+TEST_CASE("an event stands for the work before its record, also a copy, and a new record leaves waits alone")
+{
+    const memory m{};
+    stream_order checker;
+    order_point event;
+    SUBCASE("a record before the copy is no edge for it")
+    {
+        checker.record(event, compute);
+        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+        checker.wait(gather, event);
+        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
+        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+    }
+    SUBCASE("work after the record is not waited for")
+    {
+        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+        checker.record(event, compute);
+        checker.launch(compute, {}, {m.full_bytes()}, "unrelated");
+        checker.wait(gather, event);
+        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
+        CHECK(checker.hazard_count() == 0);
+        checker.launch(gather, {m.full_bytes()}, {}, "too early");
+        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+    }
+    SUBCASE("recorded anew elsewhere before the wait, the first point is lost")
+    {
+        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+        checker.record(event, compute);
+        checker.record(event, other);
+        checker.wait(gather, event);
+        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
+        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+    }
+    SUBCASE("recorded anew after the wait, the edge stays")
+    {
+        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+        checker.record(event, compute);
+        checker.wait(gather, event);
+        checker.record(event, other);
+        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
+        CHECK(checker.hazard_count() == 0);
+    }
+    SUBCASE("a copy keeps its point")
+    {
+        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+        checker.record(event, compute);
+        const order_point kept = event;
+        checker.record(event, other);
+        checker.wait(gather, kept);
+        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
+        CHECK(checker.hazard_count() == 0);
+    }
+}
+
+TEST_CASE("a wait for an event that was never recorded is reported, and is no edge")
+{
+    const memory m{};
+    stream_order checker;
+    int handle = 0;
+    checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+    SUBCASE("by value") { checker.wait(gather, order_point{}, {"a.cpp", "", 7}); }
+    SUBCASE("by handle") { checker.wait(gather, &handle, {"a.cpp", "", 7}); }
+    REQUIRE(kinds(checker) == list{hazard_kind::unrecorded_event});
+    CHECK(checker.hazards()[0].later.where.line == 7);
+    CHECK(checker.hazards()[0].later.number == gather.number);
+    CHECK(checker.hazards()[0].message().find("before wait [a.cpp:7]") != std::string::npos);
+    checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
+    CHECK(kinds(checker) == list{hazard_kind::unrecorded_event, hazard_kind::read_after_write});
+}
+
+TEST_CASE("a handle that becomes another event's forgets the record")
+{
+    stream_order checker;
+    int handle = 0;
+    checker.record(&handle, compute);
+    checker.wait(gather, &handle);
+    CHECK(checker.hazard_count() == 0);
+    checker.event_ended(&handle);
+    checker.wait(gather, &handle);
+    CHECK(kinds(checker) == list{hazard_kind::unrecorded_event});
+}
+
+TEST_CASE("a host thread knows what it has synchronised with, and so does what it enqueues")
+{
+    const memory m{};
+    stream_order checker;
+    checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+    SUBCASE("without a synchronisation")
+    {
+        checker.touch_host(m.shard_bytes(), memory_access::read);
+        REQUIRE(kinds(checker) == list{hazard_kind::read_after_write});
+        CHECK(checker.hazards()[0].later.on_host);
+        CHECK(checker.hazards()[0].cure.find("synchronise") != std::string::npos);
+    }
+    SUBCASE("with the stream")
+    {
+        checker.synchronize(compute);
+        checker.touch_host(m.shard_bytes(), memory_access::write);
+        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
+        CHECK(checker.hazard_count() == 0);
+    }
+    SUBCASE("with an event")
+    {
+        order_point event;
+        checker.record(event, compute);
+        checker.reached(event);
+        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
+        CHECK(checker.hazard_count() == 0);
+    }
+    SUBCASE("with the device")
+    {
+        checker.synchronize_space(compute.space);
+        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
+        CHECK(checker.hazard_count() == 0);
+    }
+    SUBCASE("with another device")
+    {
+        checker.synchronize_space(compute.space + 1);
+        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
+        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+    }
+    SUBCASE("another thread does not, unless it is told")
+    {
+        const order_thread second{1'000'000};
+        checker.synchronize(compute);
+        SUBCASE("not told")
+        {
+            checker.launch(gather, {m.shard_bytes()}, {}, "all_gather", call_site::current(), second);
+            CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+        }
+        SUBCASE("a mutex that is told of")
+        {
+            int tag = 0;
+            checker.handoff_release(&tag);
+            checker.handoff_acquire(&tag, second);
+            checker.launch(gather, {m.shard_bytes()}, {}, "all_gather", call_site::current(), second);
+            CHECK(checker.hazard_count() == 0);
+        }
+        SUBCASE("a thread that began later")
+        {
+            order_point begin;
+            checker.record_thread(begin);
+            checker.thread_began(begin, second);
+            checker.launch(gather, {m.shard_bytes()}, {}, "all_gather", call_site::current(), second);
+            CHECK(checker.hazard_count() == 0);
+        }
+    }
+}
+
+TEST_CASE("order within a communicator alone is reported as such, an event makes it whole")
+{
+    const memory m{};
+    float dummy[4];
+    const memory_range some{dummy, sizeof dummy};
+    stream_order checker;
+    checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+    checker.collective(compute, order_object(1u), {some}, {some}, "dummy");
+    SUBCASE("the same communicator")
+    {
+        checker.collective(gather, order_object(1u), {m.shard_bytes()}, {m.full_bytes()}, "all_gather");
+        REQUIRE(kinds(checker) == list{hazard_kind::weakly_ordered});
+        CHECK(std::string(checker.hazards()[0].earlier.operation) == "copy");
+        CHECK(checker.hazards()[0].missing.find("communicator") != std::string::npos);
+    }
+    SUBCASE("another communicator")
+    {
+        checker.collective(gather, order_object(2u), {m.shard_bytes()}, {m.full_bytes()}, "all_gather");
+        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+    }
+    SUBCASE("an event too")
+    {
+        edge(checker, compute, gather);
+        checker.collective(gather, order_object(1u), {m.shard_bytes()}, {m.full_bytes()}, "all_gather");
+        CHECK(checker.hazard_count() == 0);
+    }
+}
+
+TEST_CASE("a group's collectives read when it ends: what has changed by then is reported")
+{
+    const memory m{};
+    float staging[8];
+    const memory_range stage{staging, sizeof staging};
+    const memory_range first{m.full, 32 * sizeof(float)};
+    const memory_range second{m.full + 32, 32 * sizeof(float)};
+    stream_order checker;
+    checker.group_begin();
+    checker.launch(gather, {}, {stage}, "copy 1");
+    checker.collective(gather, order_object(1u), {stage}, {first}, "gather 1");
+    SUBCASE("one staging buffer for two")
+    {
+        checker.launch(gather, {}, {stage}, "copy 2");
+        checker.collective(gather, order_object(1u), {stage}, {second}, "gather 2");
+        checker.group_end();
+        REQUIRE(kinds(checker) == list{hazard_kind::overwritten_in_group});
+        CHECK(std::string(checker.hazards()[0].earlier.operation) == "gather 1");
+        CHECK(std::string(checker.hazards()[0].later.operation) == "copy 2");
+    }
+    SUBCASE("a buffer each")
+    {
+        checker.launch(gather, {}, {m.shard_bytes()}, "copy 2");
+        checker.collective(gather, order_object(1u), {m.shard_bytes()}, {second}, "gather 2");
+        checker.group_end();
+        CHECK(checker.hazard_count() == 0);
+    }
+    SUBCASE("a group each")
+    {
+        checker.group_end();
+        checker.group_begin();
+        checker.launch(gather, {}, {stage}, "copy 2");
+        checker.collective(gather, order_object(1u), {stage}, {second}, "gather 2");
+        checker.group_end();
+        CHECK(checker.hazard_count() == 0);
+    }
+    SUBCASE("a communicator of one rank enqueues at once")
+    {
+        checker.launch(other, {}, {m.shard_bytes()}, "copy");
+        checker.collective(other, order_object(2u), {m.shard_bytes()}, {second}, "gather", false);
+        checker.launch(other, {}, {m.shard_bytes()}, "copy");
+        checker.group_end();
+        CHECK(checker.hazard_count() == 0);
+    }
+}
+
+TEST_CASE("a group is one operation on all its streams, and nothing orders its members")
+{
+    const memory m{};
+    float result[2][8];
+    const memory_range results[2]{{result[0], sizeof result[0]}, {result[1], sizeof result[1]}};
+    stream_order checker;
+    checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+    checker.group_begin();
+    checker.collective(gather, order_object(1u), {m.shard_bytes()}, {results[0]}, "first");
+    SUBCASE("all wait for the work on each stream, and all work behind for all")
+    {
+        checker.collective(compute, order_object(2u), {m.shard_bytes()}, {results[1]}, "second");
+        checker.group_end();
+        checker.launch(compute, {results[0], results[1]}, {}, "use");
+        checker.launch(gather, {results[0], results[1]}, {}, "use");
+        CHECK(checker.hazard_count() == 0);
+    }
+    SUBCASE("the result of one is not ready for another")
+    {
+        checker.collective(compute, order_object(1u), {results[0]}, {results[1]}, "second");
+        checker.group_end();
+        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+    }
+    SUBCASE("an event recorded within the group does not stand for it")
+    {
+        order_point done;
+        checker.collective(compute, order_object(2u), {m.shard_bytes()}, {results[1]}, "second");
+        checker.record(done, gather);
+        checker.group_end();
+        checker.wait(other, done);
+        checker.launch(other, {results[0]}, {}, "use");
+        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+    }
+}
+
+TEST_CASE("a release must come behind every use, and no use behind it until the bytes are allocated")
+{
+    const memory m{};
+    stream_order checker;
+    checker.launch(gather, {m.shard_bytes()}, {m.full_bytes()}, "all_gather");
+    SUBCASE("by the host too early")
+    {
+        checker.release(m.shard_bytes());
+        CHECK(kinds(checker) == list{hazard_kind::released_in_use});
+    }
+    SUBCASE("by the host in time")
+    {
+        checker.synchronize(gather);
+        checker.release(m.shard_bytes());
+        CHECK(checker.hazard_count() == 0);
+        SUBCASE("used then")
+        {
+            checker.launch(compute, {m.part(3, 1)}, {}, "late");
+            REQUIRE(kinds(checker) == list{hazard_kind::use_after_release});
+            CHECK(std::string(checker.hazards()[0].later.operation) == "late");
+        }
+        SUBCASE("allocated and used")
+        {
+            checker.allocate(m.shard_bytes());
+            checker.launch(compute, {}, {m.shard_bytes()}, "new owner");
+            CHECK(checker.hazard_count() == 0);
+        }
+    }
+    SUBCASE("memory that others share is not watched")
+    {
+        checker.synchronize(gather);
+        checker.release(m.shard_bytes(), false);
+        checker.launch(compute, {}, {m.shard_bytes()}, "new owner");
+        CHECK(checker.hazard_count() == 0);
+    }
+    SUBCASE("in the order of a stream too early")
+    {
+        checker.release(m.shard_bytes(), compute);
+        CHECK(kinds(checker) == list{hazard_kind::released_in_use});
+    }
+    SUBCASE("in the order of a stream in time, and allocated on one")
+    {
+        edge(checker, gather, compute);
+        checker.release(m.shard_bytes(), compute);
+        checker.allocate(m.shard_bytes(), compute);
+        checker.launch(compute, {}, {m.shard_bytes()}, "new owner");
+        CHECK(checker.hazard_count() == 0);
+        checker.launch(other, {}, {m.shard_bytes()}, "not behind the allocation");
+        CHECK(kinds(checker) == list{hazard_kind::write_after_write});
+    }
+}
+
+TEST_CASE("bytes of an older generation than asked for are reported")
+{
+    const memory m{};
+    stream_order checker;
+    checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+    checker.tag(m.shard_bytes(), 7);
+    checker.require_generation(m.shard_bytes(), 7);
+    checker.require_generation(m.part(3, 2), 6);
+    CHECK(checker.hazard_count() == 0);
+    checker.require_generation(m.shard_bytes(), 8, "gather");
+    REQUIRE(kinds(checker) == list{hazard_kind::stale_generation});
+    CHECK(std::string(checker.hazards()[0].earlier.operation) == "copy");
+    checker.launch(compute, {}, {m.part(0, 1)}, "untagged");
+    checker.require_generation(m.part(0, 1), 1, "gather again");
+    CHECK(checker.hazards().size() == 2);
+}
+
+TEST_CASE("waits for what is known are counted apart, and can be left out")
+{
+    const memory m{};
+    const bool counted = [] {
+        bool value = true;
+        SUBCASE("counted") { value = true; }
+        SUBCASE("left out") { value = false; }
+        return value;
+    }();
+    stream_order checker({.redundant_waits = counted});
+    checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+    order_point event;
+    checker.record(event, compute);
+    checker.wait(gather, event);
+    CHECK(checker.redundant_wait_count() == 0);
+    for (int repeat = 0; repeat < 2; ++repeat) checker.wait(gather, event, {"a.cpp", "", 9});
+    checker.wait(compute, event, {"a.cpp", "", 10});
+    CHECK(checker.redundant_wait_count() == (counted ? 3 : 0));
+    CHECK(checker.redundant_waits().size() == (counted ? 2 : 0));
+    CHECK(checker.hazard_count() == 0);
+    if (counted) CHECK(checker.redundant_waits()[0].count == 2);
+}
+
+TEST_CASE("the legacy default stream is ordered with blocking streams both ways, not with independent ones")
+{
+    const memory m{};
+    const order_stream legacy{.number = 100, .kind = stream_kind::legacy};
+    order_stream peer{.number = 101, .kind = stream_kind::blocking};
+    const bool blocking = [&] {
+        SUBCASE("blocking") {}
+        SUBCASE("independent") { peer.kind = stream_kind::independent; }
+        SUBCASE("of another device") { peer.space = 1; }
+        return peer.kind == stream_kind::blocking && peer.space == 0;
+    }();
+    stream_order checker;
+    checker.launch(peer, {}, {m.shard_bytes()}, "copy");
+    checker.launch(legacy, {m.shard_bytes()}, {m.full_bytes()}, "all_gather");
+    checker.launch(peer, {m.full_bytes()}, {}, "use");
+    CHECK(checker.hazards().size() == (blocking ? 0 : 2));
+}
+
+TEST_CASE("a stream number that comes again is another stream")
+{
+    const memory m{};
+    stream_order checker;
+    checker.launch(compute, {}, {m.shard_bytes()}, "old");
+    const bool waited = [&] {
+        bool value = false;
+        SUBCASE("the old one was waited for") { value = true; }
+        SUBCASE("it was not") { value = false; }
+        return value;
+    }();
+    if (waited) checker.synchronize(compute);
+    checker.stream_ended(compute);
+    checker.launch(compute, {m.shard_bytes()}, {}, "new");
+    CHECK(checker.hazards().size() == (waited ? 0 : 1));
+}
+
+TEST_CASE("a capture is checked inside, and is one operation when launched")
+{
+    const memory m{};
+    stream_order checker;
+    order_stream captured_compute = compute;
+    order_stream captured_gather = gather;
+    captured_compute.capture = captured_gather.capture = 4;
+    SUBCASE("a missing edge within it")
+    {
+        checker.launch(captured_compute, {}, {m.shard_bytes()}, "copy");
+        checker.launch(captured_gather, {m.shard_bytes()}, {}, "all_gather");
+        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+    }
+    SUBCASE("ordered within, and launched")
+    {
+        // What was enqueued before the capture is no part of it.
+        checker.launch(other, {}, {m.full_bytes()}, "before");
+        checker.launch(captured_compute, {}, {m.shard_bytes()}, "copy");
+        edge(checker, captured_compute, captured_gather);
+        checker.launch(captured_gather, {m.shard_bytes()}, {m.full_bytes()}, "all_gather");
+        checker.capture_end(4);
+        CHECK(checker.hazard_count() == 0);
+        SUBCASE("on a stream behind what it needs")
+        {
+            edge(checker, other, compute);
+            checker.launch_graph(4, compute);
+            checker.launch_graph(4, compute);
+            checker.launch(compute, {m.full_bytes()}, {}, "use");
+            CHECK(checker.hazard_count() == 0);
+        }
+        SUBCASE("not behind it")
+        {
+            checker.launch_graph(4, compute);
+            CHECK(kinds(checker) == list{hazard_kind::write_after_write});
+        }
+        SUBCASE("twice on two streams")
+        {
+            edge(checker, other, compute);
+            checker.launch_graph(4, compute);
+            checker.launch_graph(4, gather);
+            CHECK(checker.hazard_count() != 0);
+        }
+        SUBCASE("as one executable on two streams, which does not overlap itself, and as two")
+        {
+            const order_object first(std::uint64_t{100}), second(std::uint64_t{101});
+            checker.set_capture_of(first, 4);
+            checker.set_capture_of(second, 4);
+            edge(checker, other, compute);
+            checker.launch_graph(first, compute);
+            checker.launch_graph(first, gather);
+            CHECK(checker.hazard_count() == 0);
+            CHECK(checker.redundant_wait_count() == 0);
+            checker.launch_graph(second, compute);
+            CHECK(checker.hazard_count() != 0);
+        }
+    }
+    SUBCASE("a pair of which one is captured")
+    {
+        checker.launch(captured_compute, {}, {m.shard_bytes()}, "copy");
+        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
+        REQUIRE(kinds(checker) == list{hazard_kind::half_captured});
+        CHECK(checker.hazards()[0].earlier.number == compute.number);
+    }
+    SUBCASE("the other one is captured")
+    {
+        checker.capture_begin(4);
+        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+        checker.launch(captured_gather, {m.shard_bytes()}, {}, "all_gather");
+        CHECK(kinds(checker) == list{hazard_kind::half_captured});
+    }
+    SUBCASE("before the capture begins, or after it has ended, is no pair")
+    {
+        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+        checker.capture_begin(4);
+        checker.launch(captured_gather, {m.shard_bytes()}, {}, "all_gather");
+        checker.capture_end(4);
+        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+        CHECK(checker.hazard_count() == 0);
+    }
+}
+
+TEST_CASE("a pair of call sites is reported once and counted, and the list is bounded")
+{
+    const memory m{};
+    stream_order checker({.most_reports = 2});
+    for (int repeat = 0; repeat < 5; ++repeat) {
+        checker.launch(compute, {}, {m.part(0, 4), m.part(8, 4)}, "copy", {"a.cpp", "", 1});
+        checker.launch(gather, {m.shard_bytes()}, {}, "all_gather", {"a.cpp", "", 2});
+        checker.launch(compute, {m.shard_bytes()}, {}, "use", {"a.cpp", "", 3});
+    }
+    REQUIRE(checker.hazards().size() == 2);
+    CHECK(checker.hazards()[0].count == 5);
+    CHECK(checker.hazards()[0].kind == hazard_kind::read_after_write);
+    CHECK(checker.hazards()[1].kind == hazard_kind::write_after_read);
+    checker.launch(other, {}, {m.shard_bytes()}, "third pair", {"a.cpp", "", 4});
+    CHECK(checker.hazards().size() == 2);
+    CHECK(checker.hazard_count() > 9);
+    checker.clear_reports();
+    CHECK(checker.hazards().empty());
+    CHECK(checker.hazard_count() == 0);
+}
+
+TEST_CASE("bytes that an earlier access wrote in several runs are one report")
+{
+    const memory m{};
+    stream_order checker;
+    for (std::size_t at = 0; at < 64; at += 8) {
+        checker.launch(compute, {}, {m.part(at, 8)}, "copy", {"a.cpp", "", 1});
+    }
+    checker.launch(gather, {m.shard_bytes()}, {}, "all_gather", {"a.cpp", "", 2});
+    REQUIRE(checker.hazards().size() == 1);
+    CHECK(checker.hazards()[0].count == 1);
+    CHECK(checker.hazards()[0].later.bytes.bytes == sizeof m.shard);
+}
+
+TEST_CASE("a hazard is told to who asks, by the call itself, and may be thrown")
+{
+    const memory m{};
+    SUBCASE("thrown")
+    {
+        stream_order checker({.on_hazard = stream_order::raise});
+        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+        try {
+            checker.launch(gather, {m.shard_bytes()}, {}, "all_gather", {"a.cpp", "", 33});
+            FAIL("nothing was thrown");
+        } catch (const error& known) {
+            CHECK(known.where().line == 33);
+            CHECK(std::string(known.what()).find("Cure: ") != std::string::npos);
+        }
+        checker.launch(compute, {m.shard_bytes()}, {}, "fine");
+        CHECK(checker.hazards().size() == 1);
+    }
+    SUBCASE("called, once for a pair of call sites; the call may call the checker")
+    {
+        struct listener {
+            stream_order* checker = nullptr;
+            int calls = 0;
+        } heard;
+        stream_order checker({.on_hazard =
+                                  [](const stream_hazard&, void* context) {
+                                      listener& own = *static_cast<listener*>(context);
+                                      ++own.calls;
+                                      (void)own.checker->hazards();
+                                  },
+            .context = &heard});
+        heard.checker = &checker;
+        for (int repeat = 0; repeat < 3; ++repeat) {
+            checker.launch(compute, {}, {m.shard_bytes()}, "copy", {"a.cpp", "", 1});
+            checker.launch(gather, {m.shard_bytes()}, {}, "all_gather", {"a.cpp", "", 2});
+        }
+        CHECK(heard.calls == 2);
+    }
+}
+
+TEST_CASE("threads with streams of their own do not disturb each other, and a shared byte is reported")
+{
+    stream_order checker;
+    constexpr int threads = 4;
+    std::vector<float> data(threads * 64);
+    const bool shared = [] {
+        bool value = false;
+        SUBCASE("each its own bytes") { value = false; }
+        SUBCASE("one shared") { value = true; }
+        return value;
+    }();
+    std::vector<std::thread> running;
+    for (int number = 0; number < threads; ++number) {
+        running.emplace_back([&, number] {
+            const auto index = static_cast<std::uint64_t>(number);
+            const order_stream first{.number = 10 + 2 * index};
+            const order_stream second{.number = 11 + 2 * index};
+            const memory_range own{data.data() + 64 * index, 64 * sizeof(float)};
+            order_point event;
+            for (int repeat = 0; repeat < 500; ++repeat) {
+                checker.launch(first, {}, {own}, "write");
+                checker.record(event, first);
+                checker.wait(second, event);
+                checker.launch(second, {own}, {}, "read");
+                if (shared) checker.launch(second, {}, {{data.data(), 4}}, "shared");
+                checker.record(event, second);
+                checker.wait(first, event);
+                checker.reached(event);
+            }
+        });
+    }
+    for (std::thread& each : running) each.join();
+    CHECK((checker.hazard_count() != 0) == shared);
+}
+
+TEST_CASE("what is known of bytes agrees with a list of all bytes, with 10000 runs and more")
+{
+    // Each byte's last writer, by stream: a stream that has seen nothing of the others conflicts with each.
+    constexpr std::uint64_t size = 60'000;
+    std::vector<unsigned char> memory(size);
+    std::vector<unsigned> writer(size, 0);
+    detail::order_shadow shadow;
+    std::uint64_t state = 1;
+    const auto random = [&state](std::uint64_t below) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        return (state >> 33) % below;
+    };
+    std::size_t most = 0;
+    for (unsigned step = 1; step < 60'000; ++step) {
+        const std::uint64_t first = random(size);
+        const std::uint64_t longest = step % 1000 == 0 ? 5000 : 6;
+        const std::uint64_t count = 1 + random(std::min(longest, size - first));
+        const memory_range range{memory.data() + first, count};
+        const auto expect = [&](std::uintptr_t from, std::uintptr_t to, const detail::order_segment& known) {
+            for (std::uintptr_t byte = from; byte < to; ++byte) {
+                if (writer[byte - reinterpret_cast<std::uintptr_t>(memory.data())] != known.write.epoch) {
+                    FAIL("step " << step);
+                }
+            }
+        };
+        const unsigned kind = step % 16;
+        if (kind == 0) {
+            shadow.forget(range);
+            for (std::uint64_t at = 0; at < count; ++at) writer[first + at] = 0;
+        } else if (kind < 4) {
+            std::uint64_t seen = 0;
+            shadow.visit(range, [&](std::uintptr_t from, std::uintptr_t to, detail::order_segment& known) {
+                expect(from, to, known);
+                seen += to - from;
+            });
+            REQUIRE(seen == count);
+        } else {
+            detail::order_segment& made = shadow.replace(range, expect);
+            made.write = {step, 0, 0};
+            for (std::uint64_t at = 0; at < count; ++at) writer[first + at] = step;
+        }
+        most = std::max(most, shadow.segments());
+    }
+    CHECK(most > 10'000);
+    std::uint64_t known_bytes = 0;
+    shadow.look({memory.data(), size}, [&](std::uintptr_t from, std::uintptr_t to, const detail::order_segment& known) {
+        if (known.write.epoch != 0) known_bytes += to - from;
+    });
+    CHECK(known_bytes == size - static_cast<std::uint64_t>(std::count(writer.begin(), writer.end(), 0u)));
+}
+
+#if !COLLPROBE_STREAM_ORDER
+TEST_CASE("installing is refused where the library's calls tell nobody")
+{
+    stream_order checker;
+    CHECK_THROWS_AS(checker.install(), error);
+    CHECK(!checker.installed());
+}
+#endif

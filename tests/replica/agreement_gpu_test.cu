@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Digests, agreement and the search for differences on a GPU say what they say on the host.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include <collprobe/collprobe.cuh>
+#include <collprobe/replica.hpp>
+#include <collprobe/replica/agreement.hpp>
+#include <collprobe/replica/majority_repair.hpp>
+
+#include "replica/damage.hpp"
+#include "support/needs_gpu.hpp"
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+using collprobe::testing::raw_buffer;
+namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
+
+namespace {
+
+using gpu = cu::device;
+
+/// The bytes of a buffer in device memory, `offset` bytes behind a multiple of 256.
+class device_copy {
+public:
+    explicit device_copy(const raw_buffer& from, std::uint64_t offset = 0)
+        : bytes_(from.count * from.size()), offset_(offset), memory_(bytes_ + 256)
+    {
+        if (bytes_ != 0) REQUIRE(cudaMemcpy(data(), from.data(), bytes_, cudaMemcpyHostToDevice) == cudaSuccess);
+    }
+    unsigned char* data() const { return memory_.data() + offset_; }
+    replica as_replica(const raw_buffer& like) const
+    {
+        replica all;
+        all.data = data();
+        all.count = like.count;
+        all.type = like.type;
+        return all;
+    }
+    bool holds(const raw_buffer& expected) const
+    {
+        std::vector<unsigned char> back(bytes_);
+        if (bytes_ == 0) return true;
+        REQUIRE(cudaMemcpy(back.data(), data(), bytes_, cudaMemcpyDeviceToHost) == cudaSuccess);
+        return std::memcmp(back.data(), expected.data(), bytes_) == 0;
+    }
+
+private:
+    std::uint64_t bytes_;
+    std::uint64_t offset_;
+    cu::buffer<unsigned char> memory_;
+};
+
+template <element T>
+void check_digests(const cu::stream& stream, cu::workspace& scratch, cu::pinned_buffer<std::uint64_t>& result)
+{
+    testing::random_numbers random{sizeof(T)};
+    const std::uint64_t period = 4096 / sizeof(T);
+    for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{17}, period - 1, period,
+             2 * period + 3, 255 * period, 256 * period + 1, 257 * period, 5003 * period + 1}) {
+        raw_buffer data(count, element_traits<T>::type);
+        data.randomise(random);
+        for (std::uint64_t offset = 0; offset < 16; offset += 5 * sizeof(T)) {
+            CAPTURE(count);
+            CAPTURE(offset);
+            const device_copy copy(data, offset);
+            const view<const T> elements(reinterpret_cast<const T*>(copy.data()), count);
+            result[0] = 0;
+            gpu::reduce(stream.get(), digest_reducer<T>{elements}, count, result.data(), scratch);
+            stream.synchronize();
+            CHECK(result[0] == digest(view<const T>(reinterpret_cast<const T*>(data.data()), count)));
+        }
+    }
+}
+
+} // namespace
+
+TEST_CASE("a GPU gives the digest of the host - every size of element, sizes around every boundary, any alignment")
+{
+    const cu::stream stream;
+    cu::workspace scratch;
+    cu::pinned_buffer<std::uint64_t> result(1);
+    check_digests<std::uint8_t>(stream, scratch, result);
+    check_digests<bfloat16>(stream, scratch, result);
+    check_digests<float>(stream, scratch, result);
+    check_digests<double>(stream, scratch, result);
+}
+
+TEST_CASE("ranks on a GPU find damage of every kind, and nothing where there is none")
+{
+    testing::random_numbers random{3};
+    for (int k = 0; k < 4 * static_cast<int>(testing::damage_kind::count); ++k) {
+        raw_buffer clean(random.between(2, k % 8 == 0 ? 3'000'000 : 5'000), static_cast<element_type>(random.below(10)));
+        clean.randomise(random);
+        raw_buffer damaged = clean;
+        testing::damage_once(
+            damaged, static_cast<testing::damage_kind>(k % static_cast<int>(testing::damage_kind::count)), random);
+        const difference expected = testing::differences_of(clean, damaged, 1);
+        if (expected.elements == 0) continue;
+        const testing::device_provider<gpu> ranks{.ranks = 3};
+        ranks.run([&](auto& comm) {
+            const auto guard = detail::enter_device(comm);
+            const device_copy good(clean), bad(damaged);
+            const cu::stream stream;
+            agreement check(comm, {.scratch_bytes = 8192});
+            CHECK(check.agreed(std::vector{good.as_replica(clean)}, stream));
+            const device_copy& mine = comm.rank() == 1 ? bad : good;
+            const agreement_verdict found = check.locate(std::vector{mine.as_replica(clean)}, stream);
+            REQUIRE(found.buffers.size() == 1);
+            CHECK(found.buffers[0].others == std::vector{1});
+            CHECK(testing::same(found.buffers[0].differences[0], expected));
+        });
+    }
+}
+
+TEST_CASE("ranks on a GPU get back what most of them hold")
+{
+    testing::random_numbers random{9};
+    for (const element_type type : {element_type::int8, element_type::bfloat16, element_type::float32, element_type::float64}) {
+        raw_buffer clean(100'003, type);
+        clean.randomise(random);
+        raw_buffer damaged = clean;
+        for (std::uint64_t i = 5; i < clean.count; i += 101) damaged.set_bits(i, ~clean.bits(i));
+        const testing::device_provider<gpu> ranks{.ranks = 4};
+        ranks.run([&](auto& comm) {
+            const auto guard = detail::enter_device(comm);
+            const device_copy mine(comm.rank() == 0 ? damaged : clean);
+            const cu::stream stream;
+            agreement check(comm, {.scratch_bytes = 16'384});
+            const repair_result result = majority_repair(check, std::vector{mine.as_replica(clean)}, stream);
+            CHECK(result.repaired);
+            CHECK(result.rounds == 1);
+            CHECK(mine.holds(clean));
+        });
+    }
+}

@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Agreement, search and repair over NCCL and on CUDA streams: devices, groups, what must not wait.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include <collprobe/replica/majority_repair.hpp>
+
+#include "step/nccl_steps.hpp"
+#include "tests/support/stand_in/stand_in_test_tools.hpp"
+
+using namespace collprobe;
+using namespace collprobe::testing;
+
+namespace {
+
+void require(bool right, const char* what)
+{
+    if (!right) throw std::runtime_error(what);
+}
+
+} // namespace
+
+TEST_CASE("damage is found and repaired over NCCL, on devices that are not the current one")
+{
+    for (const int ranks : {1, 3, 8}) {
+        CAPTURE(ranks);
+        CHECK_NOTHROW(run_nccl(ranks, [&](nccl::communicator& world) {
+            const bool bad = world.rank() == 1;
+            agreement check(world, {.max_buffers = 3, .scratch_bytes = 4096});
+            const cuda::device_guard here(world.device_ordinal());
+            device_vector<float> weights(20'011);
+            device_vector<std::int64_t> step(1);
+            device_vector<bfloat16> layer(300);
+            const cuda::stream stream;
+            const auto clean = gradient(0, 1, 20'011);
+            std::vector<float> mine = clean;
+            if (bad) mine[17] = mine[20'000] = -3;
+            weights.set(mine, stream);
+            step.set({7}, stream);
+            layer.set(std::vector<bfloat16>(300, bfloat16(bad ? 1.0f : 2.0f)), stream);
+            const std::vector<replica> all{view<float>(weights), view<std::int64_t>(step), view<bfloat16>(layer)};
+            const cuda::device_guard elsewhere((world.device_ordinal() + 1) % 8);
+
+            check.check(all, stream);
+            require(check.wait() == (ranks == 1), "the check was wrong");
+            require(check.differing()[1] == 0, "the step number is right");
+            const agreement_verdict found = check.locate(all, stream);
+            if (ranks > 1) {
+                require(found.buffers.size() == 2 && found.buffers[1].buffer == 2, "which buffers");
+                const difference& what = found.buffers[0].differences[0];
+                require(what.rank == 1 && what.first == 17 && what.last == 20'000 && what.elements == 2, "where");
+                require(found.buffers[1].differences[0].elements == 300, "all of the layer");
+            }
+            const repair_result result = majority_repair(check, all, stream);
+            require(result.repaired && result.rounds == (ranks == 1 ? 0 : 1), "not repaired");
+            for (std::size_t i = 0; i < clean.size(); ++i)
+                require(to_bits(weights.data()[i]) == to_bits(clean[i]), "other bits");
+            require(to_bits(layer.data()[299]) == to_bits(bfloat16(2.0f)), "other bits in the layer");
+        }));
+    }
+}
+
+TEST_CASE("a check returns while the stream is held up, and its answer comes later")
+{
+    CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
+        const cuda::device_guard here(world.device_ordinal());
+        agreement check(world);
+        device_vector<float> data(1000);
+        const cuda::stream stream;
+        data.set(std::vector<float>(1000, 1.0f), stream);
+        gate closed(stream);
+        const std::vector<replica> all{view<float>(data)};
+        bool agree = false;
+        for (int k = 0; k < 3; ++k) check.check(all, stream);
+        require(!check.poll(agree), "an answer before its work");
+        closed.open();
+        for (int k = 0; k < 3; ++k) require(check.wait(), "they agree");
+    }));
+}
+
+TEST_CASE("inside a group and in a capture a check is refused")
+{
+    CHECK_NOTHROW(run_nccl(1, [](nccl::communicator& world) {
+        const cuda::device_guard here(world.device_ordinal());
+        agreement check(world);
+        device_vector<float> data(10);
+        const cuda::stream stream;
+        data.set(std::vector<float>(10), stream);
+        const std::vector<replica> all{view<float>(data)};
+        {
+            nccl::group together;
+            const auto refused = error_of([&] { check.check(all, stream); });
+            require(refused && refused->code() == status::unsupported, "a check in a group was accepted");
+            together.end();
+        }
+        {
+            const captured_graph capturing(stream.get());
+            require(contains(refusal([&] { check.check(all, stream); }), "capturing"), "a captured check was accepted");
+        }
+        check.check(all, stream);
+        require(check.wait(), "and works behind it");
+    }));
+}

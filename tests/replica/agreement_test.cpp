@@ -1,0 +1,369 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/replica/agreement.hpp>
+
+#include "support/counting.hpp"
+#include "replica/damage.hpp"
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+using collprobe::testing::counting;
+using collprobe::testing::raw_buffer;
+
+namespace {
+
+const local::options settings{.timeout_ms = 20'000};
+
+/// What rank 0 found, once all ranks were seen to have found the same.
+class agreed_verdict {
+public:
+    explicit agreed_verdict(int ranks) : found_(static_cast<std::size_t>(ranks)) {}
+    agreement_verdict& of(int rank) { return found_[static_cast<std::size_t>(rank)]; }
+
+    const agreement_verdict& get() const
+    {
+        for (const agreement_verdict& other : found_) {
+            CHECK(other.agree == found_[0].agree);
+            REQUIRE(other.buffers.size() == found_[0].buffers.size());
+            for (std::size_t b = 0; b < other.buffers.size(); ++b) {
+                const disagreement &x = other.buffers[b], &y = found_[0].buffers[b];
+                CHECK(x.buffer == y.buffer);
+                CHECK(x.majority == y.majority);
+                CHECK(x.groups == y.groups);
+                CHECK(x.holders == y.holders);
+                CHECK(x.others == y.others);
+                REQUIRE(x.differences.size() == y.differences.size());
+                for (std::size_t d = 0; d < x.differences.size(); ++d)
+                    CHECK(testing::same(x.differences[d], y.differences[d]));
+                REQUIRE(x.ranges.size() == y.ranges.size());
+                for (std::size_t r = 0; r < x.ranges.size(); ++r) CHECK(x.ranges[r].first == y.ranges[r].first);
+            }
+        }
+        return found_[0];
+    }
+
+private:
+    std::vector<agreement_verdict> found_;
+};
+
+/// Locates what `change(rank, buffers)` did to equal buffers of two kinds on each rank.
+template <class Change>
+agreement_verdict located(int ranks, const Change& change)
+{
+    const testing::watchdog guard("locate", 60);
+    agreed_verdict all(ranks);
+    local::run(ranks, settings, [&](local::communicator& comm) {
+        std::vector<float> weights(20'000, 0.5f);
+        std::vector<bfloat16> momentum(333, bfloat16(1.0f));
+        change(comm.rank(), weights, momentum);
+        agreement check(comm);
+        const host::stream stream;
+        const std::vector<replica> buffers{view(weights), view(momentum)};
+        const bool same = check.agreed(buffers, stream);
+        all.of(comm.rank()) = check.locate(buffers, stream);
+        if (same != all.of(comm.rank()).agree) throw std::runtime_error("check and locate differ");
+    });
+    return all.get();
+}
+
+} // namespace
+
+TEST_CASE("equal buffers agree, in one message that does not grow with them")
+{
+    for (const int ranks : {1, 2, 3, 8}) {
+        for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{100'000}}) {
+            std::vector<std::uint64_t> sent(static_cast<std::size_t>(ranks)), calls(sent.size());
+            std::vector<std::uint8_t> same(sent.size());
+            local::run(ranks, settings, [&](local::communicator& comm) {
+                counting counted(comm);
+                std::vector<double> values(count, 1.0 / 3);
+                std::vector<std::int8_t> others(count, std::int8_t{-1});
+                agreement check(counted, {.max_buffers = 2});
+                const host::stream stream;
+                check.check(std::vector<replica>{view(values), view(others)}, stream);
+                const auto me = static_cast<std::size_t>(comm.rank());
+                same[me] = check.wait();
+                sent[me] = counted.bytes;
+                calls[me] = counted.calls;
+            });
+            for (std::size_t r = 0; r < sent.size(); ++r) {
+                CHECK(same[r] == 1);
+                CHECK(sent[r] == 3 * 16); // two buffers, and the number of the check
+                CHECK(calls[r] == 1);
+            }
+        }
+    }
+}
+
+TEST_CASE("one flipped bit on one rank is found: rank, buffer, element and bits")
+{
+    for (const int ranks : {3, 4, 8, 16, 64}) {
+        const int bad = ranks - 2;
+        const agreement_verdict found = located(ranks, [&](int rank, auto& weights, auto& momentum) {
+            if (rank == bad) weights[12'345] = -0.5f;
+            (void)momentum;
+        });
+        CHECK(!found.agree);
+        REQUIRE(found.buffers.size() == 1);
+        const disagreement& it = found.buffers[0];
+        CHECK(it.buffer == 0);
+        CHECK(it.majority);
+        CHECK(it.groups == 2);
+        CHECK(it.count == 20'000);
+        CHECK(it.others == std::vector{bad});
+        CHECK(static_cast<int>(it.holders.size()) == ranks - 1);
+        REQUIRE(it.differences.size() == 1);
+        CHECK(it.differences[0].rank == bad);
+        CHECK(it.differences[0].first == 12'345);
+        CHECK(it.differences[0].last == 12'345);
+        CHECK(it.differences[0].elements == 1);
+        CHECK(it.differences[0].expected_bits == 0x3f000000);
+        CHECK(it.differences[0].actual_bits == 0xbf000000);
+        REQUIRE(it.ranges.size() == 1);
+        CHECK(it.ranges[0].first <= 12'345);
+        CHECK(it.ranges[0].first + it.ranges[0].count > 12'345);
+        CHECK(it.ranges[0].count <= 16);
+    }
+}
+
+TEST_CASE("without damage nothing is found")
+{
+    const agreement_verdict found = located(5, [](int, auto&, auto&) {});
+    CHECK(found.agree);
+    CHECK(found.buffers.empty());
+}
+
+TEST_CASE("several damaged ranks and buffers each have their own differences")
+{
+    const agreement_verdict found = located(7, [](int rank, auto& weights, auto& momentum) {
+        if (rank == 0) weights[0] = 7;
+        if (rank == 3) {
+            for (std::size_t i = 100; i < 5'100; ++i) weights[i] = 0;
+            momentum[332] = bfloat16(2.0f);
+        }
+        if (rank == 6) weights[19'999] = weights[7] = 1;
+    });
+    REQUIRE(found.buffers.size() == 2);
+    const disagreement& weights = found.buffers[0];
+    CHECK(weights.majority);
+    CHECK(weights.groups == 4);
+    CHECK(weights.holders == std::vector{1, 2, 4, 5});
+    CHECK(weights.others == std::vector{0, 3, 6});
+    REQUIRE(weights.differences.size() == 3);
+    CHECK(weights.differences[0].elements == 1);
+    CHECK(weights.differences[1].first == 100);
+    CHECK(weights.differences[1].last == 5'099);
+    CHECK(weights.differences[1].elements == 5'000);
+    CHECK(weights.differences[2].first == 7);
+    CHECK(weights.differences[2].last == 19'999);
+    CHECK(weights.differences[2].elements == 2);
+    const disagreement& momentum = found.buffers[1];
+    CHECK(momentum.buffer == 1);
+    CHECK(momentum.others == std::vector{3});
+    CHECK(momentum.differences[0].first == 332);
+    CHECK(momentum.differences[0].expected_bits == 0x3f80);
+    CHECK(momentum.differences[0].actual_bits == 0x4000);
+}
+
+TEST_CASE("two of two that differ, and exactly half, are no majority: nobody is blamed")
+{
+    for (const int ranks : {2, 4}) {
+        const agreement_verdict found = located(ranks, [&](int rank, auto& weights, auto&) {
+            if (rank >= ranks / 2) weights[5] = 1;
+        });
+        REQUIRE(found.buffers.size() == 1);
+        const disagreement& it = found.buffers[0];
+        CHECK(!it.majority);
+        CHECK(it.groups == 2);
+        CHECK(it.holders.front() == 0); // what the others are compared with
+        CHECK(static_cast<int>(it.others.size()) == ranks / 2);
+        for (const difference& each : it.differences) CHECK(each.first == 5);
+    }
+    // All differ: three groups of one.
+    const agreement_verdict found = located(3, [](int rank, auto& weights, auto&) { weights[5] = float(rank); });
+    CHECK(!found.buffers[0].majority);
+    CHECK(found.buffers[0].groups == 3);
+    // Control: one more on a side, and there is one.
+    CHECK(located(5, [](int rank, auto& weights, auto&) { if (rank >= 3) weights[5] = 1; }).buffers[0].majority);
+}
+
+TEST_CASE("payloads of NaN and the sign of zero are bits like others")
+{
+    const auto one_of_three = [](std::uint32_t usual, std::uint32_t other) {
+        return located(3, [&](int rank, auto& weights, auto&) {
+            weights[11] = detail::bit_cast<float>(rank == 1 ? other : usual);
+        });
+    };
+    CHECK(one_of_three(0x7fc00000, 0x7fc00000).agree); // NaN agrees with itself
+    const agreement_verdict payload = one_of_three(0x7fc00000, 0x7fc00001);
+    REQUIRE(payload.buffers.size() == 1);
+    CHECK(payload.buffers[0].others == std::vector{1});
+    CHECK(payload.buffers[0].differences[0].actual_bits == 0x7fc00001);
+    const agreement_verdict zero = one_of_three(0, 0x80000000);
+    REQUIRE(zero.buffers.size() == 1);
+    CHECK(zero.buffers[0].differences[0].actual_bits == 0x80000000);
+}
+
+TEST_CASE("a rank with another count, another type or another number of buffers is named")
+{
+    const testing::watchdog guard("shapes", 60);
+    for (int kind = 0; kind < 4; ++kind) {
+        CAPTURE(kind);
+        agreed_verdict all(4);
+        local::run(4, settings, [&](local::communicator& comm) {
+            const bool odd = comm.rank() == 2;
+            std::vector<float> first(100, 1.0f);
+            std::vector<std::uint32_t> same_bits(100, 0x3f800000);
+            std::vector<float> longer(odd && kind == 0 ? 101 : 100, 0.0f);
+            std::vector<replica> buffers{view(first), view(longer)};
+            if (odd && kind == 1) buffers[1] = view<float>();
+            if (odd && kind == 2) buffers[0] = view(same_bits);
+            if (odd && kind == 3) buffers.pop_back();
+            agreement check(comm, {.max_buffers = 3});
+            const host::stream stream;
+            all.of(comm.rank()) = check.locate(buffers, stream);
+        });
+        const agreement_verdict& found = all.get();
+        REQUIRE(found.buffers.size() == 1);
+        CHECK(found.buffers[0].buffer == (kind == 2 ? 0 : 1));
+        CHECK(found.buffers[0].others == std::vector{2});
+        CHECK(!found.buffers[0].differences[0].same_shape);
+        CHECK(found.buffers[0].differences[0].elements == 0);
+        CHECK(found.buffers[0].ranges.empty());
+    }
+}
+
+TEST_CASE("a rank with a longer list is named even where most have no such buffer")
+{
+    agreed_verdict all(3);
+    local::run(3, settings, [&](local::communicator& comm) {
+        std::vector<float> data(10);
+        std::vector<replica> buffers{view(data)};
+        if (comm.rank() == 0) buffers.push_back(view(data));
+        agreement check(comm);
+        const host::stream stream;
+        all.of(comm.rank()) = check.locate(buffers, stream);
+    });
+    REQUIRE(all.get().buffers.size() == 1);
+    CHECK(all.get().buffers[0].others == std::vector{0});
+}
+
+TEST_CASE("answers come in order, and one that nobody read counts for the next")
+{
+    const testing::watchdog guard("answers", 60);
+    local::run(3, settings, [](local::communicator& comm) {
+        const auto expect = [](bool right) {
+            if (!right) throw std::runtime_error("a wrong answer");
+        };
+        std::vector<double> data(64), other(64);
+        agreement check(comm, {.max_buffers = 2, .checks_in_flight = 2});
+        const host::stream stream;
+        const std::vector<replica> buffers{view(other), view(data)};
+        bool agree = false;
+        expect(!check.poll(agree)); // nothing was asked
+        const auto set = [&](double value) { stream.enqueue([&data, value] { data[3] = value; }); };
+        check.check(buffers, stream);
+        set(comm.rank());
+        check.check(buffers, stream);
+        expect(check.wait());
+        expect(!check.wait());
+        expect(check.differing()[0] == 0 && check.differing()[1] == 1);
+        expect(!check.poll(agree));
+
+        check.check(buffers, stream); // differs
+        set(0);
+        check.check(buffers, stream);
+        check.check(buffers, stream); // waits for the first, whose answer the next one carries
+        expect(!check.wait());
+        expect(check.wait());
+        while (!check.agreed(buffers, stream)) {}
+        check.check(buffers, stream);
+        while (!check.poll(agree)) {}
+        expect(agree);
+    });
+}
+
+TEST_CASE("bad buffers are refused by name, and the peers hear of it")
+{
+    for (int kind = 0; kind < 3; ++kind) {
+        const local::group group(3, {.timeout_ms = 10'000});
+        const auto outcomes = testing::run_each(group, [&](local::communicator& comm) {
+            std::vector<float> data(8);
+            std::vector<replica> buffers{view(data), view(data)};
+            if (comm.rank() == 1 && kind == 0) buffers[1].data = nullptr;
+            if (comm.rank() == 1 && kind == 1) buffers[1] = view(reinterpret_cast<float*>(reinterpret_cast<char*>(data.data()) + 2), 4);
+            if (comm.rank() == 1 && kind == 2) buffers.push_back(view(data));
+            agreement check(comm, {.max_buffers = 2});
+            const host::stream stream;
+            check.check(buffers, stream);
+            (void)check.wait();
+        });
+        REQUIRE(outcomes[1].failure());
+        CHECK(outcomes[1].failure()->code() == status::invalid_argument);
+        CHECK(outcomes[1].failure()->rank() == 1);
+        CHECK(std::string(outcomes[1].failure()->what()).find(kind == 2 ? "max_buffers" : "buffer 1") != std::string::npos);
+        for (const std::size_t r : {std::size_t{0}, std::size_t{2}}) {
+            REQUIRE(outcomes[r].failure());
+            CHECK(outcomes[r].failure()->code() == status::peer_failure);
+        }
+    }
+    local::run(1, settings, [](local::communicator& comm) {
+        CHECK_THROWS_AS(agreement(comm, {.max_buffers = 0}), error);
+        CHECK_THROWS_AS(agreement(comm, {.scratch_bytes = 100}), error);
+    });
+}
+
+TEST_CASE("a check whose stream failed has no answer, but an error")
+{
+    local::run(1, settings, [](local::communicator& comm) {
+        std::vector<float> data(8);
+        agreement check(comm);
+        const host::stream stream;
+        stream.enqueue([] { throw std::runtime_error("the step went wrong"); });
+        check.check(std::vector<replica>{view(data)}, stream);
+        CHECK_THROWS(check.wait());
+    });
+}
+
+TEST_CASE("damage over more than a message of block digests is located exactly")
+{
+    const testing::watchdog guard("large", 120);
+    for (const bool everywhere : {false, true}) {
+        agreed_verdict all(3);
+        raw_buffer clean(700'001, element_type::float32);
+        testing::random_numbers random{5};
+        clean.randomise(random);
+        raw_buffer damaged = clean;
+        for (std::uint64_t i = 17; i < clean.count; i += everywhere ? 13 : 250'000) damaged.set_bits(i, ~clean.bits(i));
+        local::run(3, settings, [&](local::communicator& comm) {
+            raw_buffer mine = comm.rank() == 2 ? damaged : clean;
+            agreement check(comm, {.scratch_bytes = 5000});
+            const host::stream stream;
+            all.of(comm.rank()) = check.locate(std::vector{mine.as_replica()}, stream);
+        });
+        REQUIRE(all.get().buffers.size() == 1);
+        CHECK(testing::same(all.get().buffers[0].differences[0], testing::differences_of(clean, damaged, 2)));
+        CHECK(testing::ranges_fit(all.get().buffers[0], clean, {&damaged}));
+        CHECK((all.get().buffers[0].ranges.size() == 3) == !everywhere);
+    }
+}
+
+TEST_CASE("the search goes past adaptors")
+{
+    local::run(2, settings, [](local::communicator& comm) {
+        adaptor<local::communicator> wrapped(comm);
+        agreement check(wrapped);
+        std::vector<int> data(5, comm.rank());
+        const host::stream stream;
+        if (check.agreed(std::vector<replica>{view(data)}, stream)) throw std::runtime_error("they differ");
+    });
+}

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Averages on a GPU are those on the host.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/collprobe.cuh>
+#include <collprobe/replica.hpp>
+#include <collprobe/replica/dynamic_averaging.hpp>
+#include <collprobe/replica/periodic_averaging.hpp>
+
+#include "support/device_bits.hpp"
+#include "support/needs_gpu.hpp"
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
+
+namespace {
+
+using gpu = cu::device;
+constexpr std::uint64_t count = 70'001; // more than are sampled
+
+template <element T>
+struct averaged {
+    std::vector<T> periodic; ///< of rank 0, as all
+    std::vector<T> dynamic;
+    averaging_measure measure;
+};
+
+template <element T, class Provider>
+averaged<T> run_with(const Provider& provider)
+{
+    averaged<T> result;
+    provider.run([&](auto& world) {
+        using device = typename std::remove_reference_t<decltype(world)>::device;
+        const auto guard = detail::enter_device(world);
+        typename device::template host_buffer<T> staging(count);
+        typename device::template buffer<T> weights(count);
+        typename device::template buffer<T> gradient(count);
+        const typename device::stream stream;
+        for (std::uint64_t i = 0; i < count; ++i) {
+            staging[i] = static_cast<T>(static_cast<float>(i % 97) + 0.25F * static_cast<float>(world.rank()));
+        }
+        const auto load = [&](typename device::template buffer<T>& to) {
+            device::copy(stream, view<const T>(staging), view<T>(to));
+            stream.synchronize(60'000);
+        };
+        const auto store = [&](std::vector<T>& to) {
+            stream.synchronize(60'000);
+            device::copy(stream, view<const T>(weights), view<T>(staging));
+            stream.synchronize(60'000);
+            if (world.rank() == 0) to.assign(staging.begin(), staging.end());
+        };
+        const std::vector<replica> list{view<T>(weights)};
+        {
+            load(weights);
+            periodic_averaging repair(world, list, {.interval = 1, .scratch_elements = 30'000});
+            (void)repair.step(stream);
+            store(result.periodic);
+        }
+        for (std::uint64_t i = 0; i < count; ++i) staging[i] = static_cast<T>(static_cast<float>(i % 53) + 0.5F * static_cast<float>(world.rank()));
+        load(weights);
+        load(gradient);
+        dynamic_averaging repair(world, list, {}, {.first_interval = 1, .most_interval = 10'000});
+        for (int step = 0; step < 5; ++step) {
+            (void)repair.begin_step(stream);
+            repair.before_update(std::vector<replica>{view<T>(gradient)}, 0.01, stream);
+        }
+        store(result.dynamic);
+        if (world.rank() == 0) result.measure = repair.last();
+    });
+    return result;
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("averages and decisions on a GPU are those on the host", T, collprobe::half, bfloat16, float, double)
+{
+    for (const int ranks : {1, 2, 4}) {
+        const averaged<T> on_host = run_with<T>(testing::local_provider{ranks});
+        const averaged<T> on_gpu = run_with<T>(testing::device_provider<gpu>{ranks});
+        CHECK(testing::differences<T>(on_host.periodic, on_gpu.periodic) == 0);
+        CHECK(testing::differences<T>(on_host.dynamic, on_gpu.dynamic) == 0);
+        CHECK(on_host.measure.step == 1);
+        CHECK(on_gpu.measure.step == 1);
+        CHECK(on_host.measure.interval == on_gpu.measure.interval);
+        CHECK(on_gpu.measure.variance == doctest::Approx(on_host.measure.variance).epsilon(1e-9));
+    }
+}

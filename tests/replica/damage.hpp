@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/replica/disagreement.hpp>
+#include <collprobe/replica/replica.hpp>
+
+/// Damage done to buffers by hand, and an element by element account of it: what tests of agreement and repair
+/// compare with.
+namespace collprobe::testing {
+
+/// SplitMix64.
+struct random_numbers {
+    std::uint64_t state;
+
+    std::uint64_t next() noexcept
+    {
+        std::uint64_t z = state += 0x9e3779b97f4a7c15u;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        return z ^ (z >> 31);
+    }
+    std::uint64_t below(std::uint64_t end) noexcept { return next() % end; }
+    std::uint64_t between(std::uint64_t first, std::uint64_t last) noexcept { return first + below(last - first + 1); }
+};
+
+enum class damage_kind { bit, bits, strided, swap, stale, zeroed, nan, tail, sign, count };
+
+inline const char* name(damage_kind kind)
+{
+    constexpr const char* names[]
+        = {"single bit", "several bits", "strided bits", "swapped elements", "stale block", "zeroed slice", "NaN", "tail", "sign of zero"};
+    return names[static_cast<int>(kind)];
+}
+
+/// Bytes of a buffer of some element type.
+struct raw_buffer {
+    std::vector<std::uint64_t> words; ///< aligned for any element
+    std::uint64_t count = 0;
+    element_type type = element_type::float32;
+
+    raw_buffer() = default;
+    raw_buffer(std::uint64_t elements, element_type of) : words(elements * size_of(of) / 8 + 1), count(elements), type(of) {}
+
+    static std::uint64_t size_of(element_type of) { return static_cast<std::uint64_t>(bytes_of(of)); }
+    std::uint64_t size() const { return size_of(type); }
+    unsigned char* data() { return reinterpret_cast<unsigned char*>(words.data()); }
+    const unsigned char* data() const { return reinterpret_cast<const unsigned char*>(words.data()); }
+    replica as_replica()
+    {
+        replica all;
+        all.data = data();
+        all.count = count;
+        all.type = type;
+        return all;
+    }
+    std::uint64_t bits(std::uint64_t element) const
+    {
+        std::uint64_t value = 0;
+        std::memcpy(&value, data() + element * size(), static_cast<std::size_t>(size()));
+        return value;
+    }
+    void set_bits(std::uint64_t element, std::uint64_t value)
+    {
+        std::memcpy(data() + element * size(), &value, static_cast<std::size_t>(size()));
+    }
+    void randomise(random_numbers& random)
+    {
+        for (std::uint64_t& word : words) word = random.next();
+    }
+};
+
+/// Damages `buffer`, once. It may change nothing (a swap of equal elements): see `differences_of`.
+inline void damage_once(raw_buffer& buffer, damage_kind kind, random_numbers& random)
+{
+    const std::uint64_t n = buffer.count;
+    const std::uint64_t width = 8 * buffer.size();
+    const auto flip = [&](std::uint64_t element, std::uint64_t mask) {
+        buffer.set_bits(element, buffer.bits(element) ^ mask);
+    };
+    const auto one_bit = [&] { return std::uint64_t{1} << random.below(width); };
+    switch (kind) {
+    case damage_kind::bit: return flip(random.below(n), one_bit());
+    case damage_kind::bits:
+        for (std::uint64_t k = random.between(2, 8); k > 0; --k) flip(random.below(n), one_bit());
+        return;
+    case damage_kind::strided: {
+        const std::uint64_t stride = random.between(1, 64);
+        const std::uint64_t mask = one_bit(); // the same bit of all
+        std::uint64_t left = random.between(2, 256);
+        for (std::uint64_t i = random.below(n); i < n && left > 0; i += stride, --left) flip(i, mask);
+        return;
+    }
+    case damage_kind::swap: {
+        const std::uint64_t a = random.below(n), b = random.below(n);
+        const std::uint64_t of_a = buffer.bits(a);
+        buffer.set_bits(a, buffer.bits(b));
+        buffer.set_bits(b, of_a);
+        return;
+    }
+    case damage_kind::stale: { // what another step had there: other values
+        const std::uint64_t first = random.below(n);
+        const std::uint64_t end = first + random.below(n - first) + 1;
+        for (std::uint64_t i = first; i < end; ++i) buffer.set_bits(i, random.next());
+        return;
+    }
+    case damage_kind::zeroed: {
+        const std::uint64_t first = random.below(n);
+        const std::uint64_t end = first + random.below(n - first) + 1;
+        for (std::uint64_t i = first; i < end; ++i) buffer.set_bits(i, 0);
+        return;
+    }
+    case damage_kind::nan: { // ones: NaN of every floating-point type
+        return buffer.set_bits(random.below(n), ~std::uint64_t{0} << (random.below(2) * width / 2));
+    }
+    case damage_kind::tail:
+        for (std::uint64_t i = n < 8 ? 0 : n - 8; i < n; ++i) buffer.set_bits(i, random.next());
+        return;
+    case damage_kind::sign:
+    case damage_kind::count: return flip(random.below(n), std::uint64_t{1} << (width - 1));
+    }
+}
+
+/// How `damaged` differs from `clean`, found by looking at every element.
+inline difference differences_of(const raw_buffer& clean, const raw_buffer& damaged, int rank)
+{
+    difference found{.rank = rank};
+    for (std::uint64_t i = 0; i < clean.count; ++i) {
+        if (std::memcmp(clean.data() + i * clean.size(), damaged.data() + i * clean.size(),
+                static_cast<std::size_t>(clean.size()))
+            == 0)
+            continue;
+        if (found.elements++ == 0) {
+            found.first = i;
+            found.expected_bits = clean.bits(i);
+            found.actual_bits = damaged.bits(i);
+        }
+        found.last = i;
+    }
+    return found;
+}
+
+inline bool same(const difference& a, const difference& b)
+{
+    return a.rank == b.rank && a.same_shape == b.same_shape && a.first == b.first && a.last == b.last
+        && a.elements == b.elements && a.expected_bits == b.expected_bits && a.actual_bits == b.actual_bits;
+}
+
+/// Whether ranges are ascending, apart from each other, hold every difference, and little else if those are few.
+inline bool ranges_fit(const disagreement& found, const raw_buffer& clean, const std::vector<const raw_buffer*>& damaged)
+{
+    std::uint64_t before = 0, inside = 0, differing = 0, differing_inside = 0;
+    const auto differs = [&](std::uint64_t i) {
+        for (const raw_buffer* each : damaged) {
+            if (std::memcmp(clean.data() + i * clean.size(), each->data() + i * clean.size(),
+                    static_cast<std::size_t>(clean.size()))
+                != 0)
+                return true;
+        }
+        return false;
+    };
+    for (const differing_range& range : found.ranges) {
+        if (range.count == 0 || (&range != &found.ranges.front() && range.first <= before)) return false;
+        before = range.first + range.count;
+        inside += range.count;
+        for (std::uint64_t i = range.first; i < before; ++i) differing_inside += differs(i) ? 1 : 0;
+    }
+    if (before > clean.count) return false;
+    for (std::uint64_t i = 0; i < clean.count; ++i) differing += differs(i) ? 1 : 0;
+    if (differing != differing_inside) return false;
+    return differing > 1000 || inside <= differing * (64 / clean.size());
+}
+
+} // namespace collprobe::testing

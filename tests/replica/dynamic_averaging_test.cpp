@@ -1,0 +1,395 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/replica/dynamic_averaging.hpp>
+
+#include "tests/support/host_gate.hpp"
+#include "tests/support/run_ranks.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+constexpr float rate = 0.125F;
+
+/// The gradient of rank `rank` in step `step`, noise included: any rank can compute any other's.
+std::vector<float> gradient_of(int rank, std::uint64_t step, std::size_t count, double common, double sigma)
+{
+    std::mt19937_64 random(step * 1000 + static_cast<std::uint64_t>(rank) + 1);
+    std::normal_distribution<double> normal(0, 1);
+    std::vector<float> gradient(count);
+    for (std::size_t i = 0; i < count; ++i) {
+        gradient[i] = static_cast<float>(common * std::cos(static_cast<double>(i + step)) + sigma * normal(random));
+    }
+    return gradient;
+}
+
+/// PAFT-Dyn for all ranks at once, in double, with an average started at the beginning of the steps in `rounds`.
+struct reference {
+    reference(int ranks, std::size_t count) : theta(static_cast<std::size_t>(ranks), std::vector<double>(count, 1)) {}
+
+    /// theta_(t+1) = thetabar_t - eta g~_t where an average ran, else theta_t - eta g~_t. Returns the mean over the
+    /// ranks of ||thetabar_t - theta_t^m||^2 and of ||g~|| / ||thetabar - theta^m||.
+    void step(std::uint64_t number, bool averages, double common, double sigma)
+    {
+        const std::size_t count = theta[0].size();
+        const auto ranks = static_cast<double>(theta.size());
+        std::vector<std::vector<float>> gradients;
+        for (std::size_t m = 0; m < theta.size(); ++m)
+            gradients.push_back(gradient_of(static_cast<int>(m), number, count, common, sigma));
+        if (averages) {
+            distance = ratio = squared_weights = 0;
+            std::vector<double> mean(count, 0);
+            for (std::size_t i = 0; i < count; ++i)
+                for (const auto& each : theta) mean[i] += each[i] / ranks;
+            for (const double each : mean) squared_weights += each * each;
+            for (std::size_t m = 0; m < theta.size(); ++m) {
+                double own = 0;
+                double norm = 0;
+                for (std::size_t i = 0; i < count; ++i) {
+                    own += (theta[m][i] - mean[i]) * (theta[m][i] - mean[i]);
+                    norm += static_cast<double>(gradients[m][i]) * static_cast<double>(gradients[m][i]);
+                }
+                distance += own / ranks;
+                ratio += std::sqrt(norm / own) / ranks;
+                theta[m] = mean;
+            }
+        }
+        for (std::size_t m = 0; m < theta.size(); ++m)
+            for (std::size_t i = 0; i < count; ++i) theta[m][i] -= static_cast<double>(rate * gradients[m][i]);
+    }
+
+    std::vector<std::vector<double>> theta;
+    double distance = 0;
+    double squared_weights = 0;
+    double ratio = 0;
+};
+
+struct rounds_of_a_run {
+    std::string when; ///< a 1 for each step that started an average
+    std::vector<averaging_measure> measures;
+    std::vector<float> weights;
+    std::uint64_t rounds = 0;
+    std::uint64_t bytes = 0;
+};
+
+/// Plain SGD on two buffers.
+rounds_of_a_run train(local::communicator& comm, std::size_t count, std::uint64_t steps, double common, double sigma,
+    const dynamic_options& options, bool finish)
+{
+    rounds_of_a_run result;
+    std::vector<float> weights(count, 1.0F);
+    std::vector<float> gradient(count);
+    const std::size_t cut = count / 3;
+    const auto two = [cut, count](std::vector<float>& of) {
+        return std::vector<replica>{view<float>(of.data(), cut), view<float>(of.data() + cut, count - cut)};
+    };
+    const host::stream stream;
+    dynamic_averaging repair(comm, two(weights), {}, options);
+    for (std::uint64_t step = 0; step < steps; ++step) {
+        result.when += repair.begin_step(stream) ? '1' : '0';
+        stream.synchronize();
+        if (result.measures.empty() ? repair.last().interval != 0 : repair.last().step != result.measures.back().step)
+            result.measures.push_back(repair.last());
+        gradient = gradient_of(comm.rank(), step, count, common, sigma);
+        repair.before_update(two(gradient), rate, stream);
+        stream.synchronize();
+        for (std::size_t i = 0; i < count; ++i) weights[i] -= rate * gradient[i];
+    }
+    if (finish) repair.finish(stream);
+    stream.synchronize();
+    result.weights = weights;
+    result.rounds = repair.rounds();
+    result.bytes = repair.bytes();
+    return result;
+}
+
+std::vector<rounds_of_a_run> train_all(int ranks, std::size_t count, std::uint64_t steps, double common, double sigma,
+    const dynamic_options& options, bool finish = false)
+{
+    std::vector<rounds_of_a_run> all(static_cast<std::size_t>(ranks));
+    const testing::watchdog guard("train_all", 60);
+    local::run(ranks, [&](local::communicator& comm) {
+        all[static_cast<std::size_t>(comm.rank())] = train(comm, count, steps, common, sigma, options, finish);
+    });
+    return all;
+}
+
+} // namespace
+
+TEST_CASE("a step behind an average starts from the average, and intervals follow the rule, on all ranks alike")
+{
+    constexpr std::size_t count = 700;
+    constexpr std::uint64_t steps = 60;
+    constexpr double common = 0.2;
+    constexpr double sigma = 0.05;
+    for (const interval_rule rule : {interval_rule::literal, interval_rule::corrected}) {
+        for (const int ranks : {2, 3, 4}) {
+            const dynamic_options options{.rule = rule, .gain = 0.1, .first_interval = 4, .most_interval = 40};
+            const auto all = train_all(ranks, count, steps, common, sigma, options);
+            reference expected(ranks, count);
+            std::uint64_t next = options.first_interval;
+            std::size_t round = 0;
+            std::uint64_t since = 0;
+            for (std::uint64_t step = 0; step < steps; ++step) {
+                const bool averages = step == next;
+                expected.step(step, averages, common, sigma);
+                for (const rounds_of_a_run& each : all) CHECK((each.when[step] == '1') == averages);
+                if (averages) {
+                    const double variance = noise_variance(expected.distance, count, ranks,
+                        static_cast<double>(since) * static_cast<double>(rate) * static_cast<double>(rate));
+                    const double wanted = rule == interval_rule::literal
+                        ? expected.ratio
+                        : options.gain * std::sqrt(expected.squared_weights / count / variance) / static_cast<double>(rate);
+                    auto interval = static_cast<std::uint64_t>(wanted + 0.5);
+                    interval = interval < 2 ? 2 : interval > 40 ? 40 : interval;
+                    if (step + 2 < steps) {
+                        for (const rounds_of_a_run& each : all) {
+                            REQUIRE(each.measures.size() > round);
+                            CHECK(each.measures[round].step == step);
+                            CHECK(each.measures[round].interval == interval);
+                            CHECK(each.measures[round].variance == doctest::Approx(variance).epsilon(1e-4));
+                            CHECK(each.measures[round].variance == all[0].measures[round].variance);
+                        }
+                    }
+                    ++round;
+                    next = step + interval;
+                    since = 0;
+                }
+                ++since;
+            }
+            CHECK(round >= 3);
+            for (int m = 0; m < ranks; ++m) {
+                const auto at = static_cast<std::size_t>(m);
+                CHECK(all[at].rounds == round);
+                for (std::size_t i = 0; i < count; ++i) CHECK(std::fabs(static_cast<double>(all[at].weights[i]) - expected.theta[at][i]) < 1e-5);
+            }
+        }
+    }
+}
+
+TEST_CASE("the variance is found without bias, also where only a sample of the coordinates is looked at")
+{
+    for (const double sigma : {0.01, 0.3}) {
+        double sum = 0;
+        std::size_t rounds = 0;
+        const auto all = train_all(4, 3000, 60, 0.1, sigma, {.gain = 1, .first_interval = 3, .most_interval = 4, .sample_elements = 700});
+        for (const averaging_measure& each : all[0].measures) {
+            sum += each.variance;
+            ++rounds;
+        }
+        REQUIRE(rounds >= 10);
+        CHECK(sum / static_cast<double>(rounds) == doctest::Approx(sigma * sigma).epsilon(0.05));
+    }
+}
+
+TEST_CASE("the corrected interval falls as noise grows, whatever the dimension; the literal one does not see the noise")
+{
+    const auto interval = [](interval_rule rule, std::size_t count, double sigma) {
+        const auto all = train_all(2, count, 14, 0.3, sigma,
+            {.rule = rule, .gain = 3, .first_interval = 10, .least_interval = 2, .most_interval = 1000});
+        REQUIRE(all[0].measures.size() == 1);
+        return static_cast<double>(all[0].measures[0].interval);
+    };
+    const double expected = 3 / (0.1 * static_cast<double>(rate)); // of weights around 1
+    CHECK(interval(interval_rule::corrected, 1000, 0.1) == doctest::Approx(expected).epsilon(0.1));
+    CHECK(interval(interval_rule::corrected, 20000, 0.1) == doctest::Approx(expected).epsilon(0.1));
+    CHECK(interval(interval_rule::corrected, 20000, 0.5) == doctest::Approx(expected / 5).epsilon(0.2));
+    // What the paper divides by grows with sigma as the noisy gradient does: 1 / (eta sqrt(H (M-1)/M)) remains.
+    for (const double sigma : {0.8, 3.0, 30.0}) CHECK(std::fabs(interval(interval_rule::literal, 1000, sigma) - 3.58) < 0.6);
+}
+
+TEST_CASE("clean ranks keep their bits and average as rarely as allowed")
+{
+    const auto all = train_all(4, 300, 50, 0.25, 0, {.first_interval = 5, .most_interval = 20}, true);
+    const auto never = train_all(4, 300, 50, 0.25, 0, {.first_interval = 1000});
+    CHECK(all[0].when == "00000100000000000000000001000000000000000000010000");
+    for (std::size_t m = 0; m < 4; ++m) {
+        CHECK(all[m].weights == never[0].weights);
+        CHECK(all[m].measures[0].variance == 0);
+    }
+}
+
+TEST_CASE("after finish all ranks hold the same bits, and bytes are counted")
+{
+    const auto all = train_all(3, 300, 20, 0.25, 0.5, {.first_interval = 6, .most_interval = 100}, true);
+    const auto without = train_all(3, 300, 20, 0.25, 0.5, {.first_interval = 6, .most_interval = 100}, false);
+    for (const rounds_of_a_run& each : all) CHECK(each.weights == all[0].weights);
+    CHECK(without[0].weights != without[1].weights); // control
+    CHECK(all[0].rounds == without[0].rounds + 1);
+    CHECK(all[0].bytes == all[0].rounds * 300 * 4 + without[0].rounds * 40);
+}
+
+TEST_CASE("one rank alone has nobody to differ from")
+{
+    const auto all = train_all(1, 30, 30, 0.25, 0.5, {.first_interval = 2, .most_interval = 10}, true);
+    CHECK(all[0].measures[0].interval == 10);
+    CHECK(all[0].measures[0].variance == 0);
+}
+
+TEST_CASE("what is not finite shortens the interval")
+{
+    local::run(2, [](local::communicator& comm) {
+        std::vector<float> weights(10, 1.0F);
+        std::vector<float> gradient(10, 0.5F);
+        if (comm.rank() == 1) weights[3] = detail::bit_cast<float>(0x7fc00000u);
+        const host::stream stream;
+        dynamic_averaging repair(comm, std::vector<replica>{view(weights)}, {}, {.first_interval = 1, .least_interval = 3});
+        for (int step = 0; step < 6; ++step) {
+            repair.begin_step(stream);
+            repair.before_update(std::vector<replica>{view(gradient)}, 0.1, stream);
+            stream.synchronize();
+        }
+        CHECK(repair.last().interval == 3);
+    });
+}
+
+TEST_CASE_TEMPLATE("state is averaged with the weights, of any floating-point type", T, float, double, half, bfloat16)
+{
+    local::run(2, [](local::communicator& comm) {
+        std::vector<T> weights(10, static_cast<T>(1.0F + static_cast<float>(comm.rank())));
+        std::vector<T> state(4, static_cast<T>(2.0F * static_cast<float>(comm.rank())));
+        std::vector<bfloat16> gradient(10, static_cast<bfloat16>(0.5F));
+        const host::stream stream;
+        dynamic_averaging repair(
+            comm, std::vector<replica>{view(weights)}, std::vector<replica>{view(state)}, {.first_interval = 1});
+        for (int step = 0; step < 2; ++step) {
+            CHECK(repair.begin_step(stream) == (step == 1));
+            stream.synchronize();
+            CHECK(static_cast<float>(weights[9]) == 1.0F + static_cast<float>(comm.rank()));
+            repair.before_update(std::vector<replica>{view(gradient)}, 0.1, stream);
+            stream.synchronize();
+        }
+        CHECK(static_cast<float>(weights[9]) == 1.5F);
+        CHECK(static_cast<float>(state[3]) == 1.0F);
+        CHECK(repair.bytes() == 14 * (sizeof(T) == 8 ? 8 : 4) + 40);
+    });
+}
+
+TEST_CASE("an average runs beside the work of the step")
+{
+    const testing::watchdog guard("overlap", 60);
+    local::run(2, [](local::communicator& comm) {
+        std::vector<float> weights(10, static_cast<float>(comm.rank()));
+        std::vector<float> gradient(10, 0.5F);
+        std::vector<float> other(1, 1.0F);
+        const host::stream stream;
+        const host::stream elsewhere;
+        dynamic_averaging repair(comm, std::vector<replica>{view(weights)}, {}, {.first_interval = 1});
+        repair.begin_step(stream);
+        repair.before_update(std::vector<replica>{view(gradient)}, 0.1, stream);
+        REQUIRE(repair.begin_step(stream));
+        testing::host_gate gate;
+        gate.close(stream); // the step computes
+        // Collectives of a communicator run in the order of their calls: this one behind the average.
+        comm.all_reduce(view<const float>(other), view(other), reduction::sum, elsewhere);
+        elsewhere.synchronize(30'000);
+        CHECK(other[0] == 2.0F);
+        CHECK(!stream.query());
+        CHECK(weights[0] == static_cast<float>(comm.rank())); // not in place yet
+        gate.open();
+        repair.before_update(std::vector<replica>{view(gradient)}, 0.1, stream);
+        stream.synchronize();
+        CHECK(weights[0] == 0.5F);
+    });
+}
+
+TEST_CASE("lists are taken from what holds replicas, and not from a buffer")
+{
+    using dynamic = dynamic_averaging<local::communicator>;
+    static_assert(std::is_constructible_v<dynamic, local::communicator&, std::vector<replica>&>);
+    static_assert(!std::is_constructible_v<dynamic, local::communicator&, std::vector<float>&>);
+    static_assert(!std::is_constructible_v<dynamic, local::communicator&, std::vector<float>&, view<replica>>);
+}
+
+TEST_CASE("bad arguments are refused by name")
+{
+    local::group group(1);
+    local::communicator comm = group.communicator(0);
+    std::vector<float> weights(4);
+    std::vector<std::int64_t> steps(1);
+    const std::vector<replica> good{view(weights)};
+    const auto refusal = [&](const std::vector<replica>& state, const dynamic_options& options) {
+        try {
+            dynamic_averaging repair(comm, good, state, options);
+        } catch (const error& why) {
+            CHECK(why.code() == status::invalid_argument);
+            return std::string(why.what());
+        }
+        return std::string();
+    };
+    CHECK(refusal({view(steps)}, {}).find("state[0] holds int64") != std::string::npos);
+    CHECK(refusal({}, {.least_interval = 0}).find("intervals") != std::string::npos);
+    CHECK(refusal({}, {.least_interval = 9, .most_interval = 8}).find("intervals") != std::string::npos);
+    CHECK(refusal({}, {.momentum = 1}).find("momentum") != std::string::npos);
+    CHECK(refusal({}, {.sample_elements = 0}).find("sample_elements") != std::string::npos);
+    CHECK(refusal({}, {}).empty());
+
+    const host::stream stream;
+    dynamic_averaging repair(comm, good);
+    std::vector<float> shorter(3);
+    CHECK_THROWS_WITH_AS(repair.before_update(std::vector<replica>{view(shorter)}, 0.1, stream),
+        doctest::Contains("gradients[0] differs from the weights in its count"), error);
+    std::vector<std::int32_t> integers(4);
+    CHECK_THROWS_WITH_AS(repair.before_update(std::vector<replica>{view(integers)}, 0.1, stream),
+        doctest::Contains("gradients[0] holds int32"), error);
+    CHECK_THROWS_WITH_AS(repair.before_update(std::vector<replica>{}, 0.1, stream),
+        doctest::Contains("gradients must be as many buffers"), error);
+}
+
+TEST_CASE("misaligned buffers and rates that are none are refused by name, and good ones are not")
+{
+    std::vector<float> weights(4), gradient(4);
+    std::vector<unsigned char> bytes(64);
+    const std::vector<replica> good{view(weights)}, gradients{view(gradient)};
+    replica odd = good[0];
+    odd.data = bytes.data() + 1;
+    const host::stream stream;
+    const auto refusal = [&](const replica& of_weights, const replica& of_gradients, double learning_rate) {
+        try { // refusing fails the communicator: each has one of its own
+            local::group alone(1);
+            dynamic_averaging repair(alone.communicator(0), std::vector<replica>{of_weights});
+            repair.before_update(std::vector<replica>{of_gradients}, learning_rate, stream);
+        } catch (const error& why) {
+            CHECK(why.code() == status::invalid_argument);
+            return std::string(why.what());
+        }
+        return std::string();
+    };
+    CHECK(refusal(odd, gradients[0], 0.1).find("weights[0] is not aligned to 4 bytes") != std::string::npos);
+    CHECK(refusal(good[0], odd, 0.1).find("gradients[0] is not aligned to 4 bytes") != std::string::npos);
+    for (const double wrong : {-0.1, detail::not_a_number(), detail::infinity(), -detail::infinity()})
+        CHECK(refusal(good[0], gradients[0], wrong).find("rate must be finite and not negative") != std::string::npos);
+    CHECK(refusal(good[0], gradients[0], 0).empty());
+    CHECK(refusal(good[0], gradients[0], 0.1).empty());
+}
+
+TEST_CASE("peers hear of a rank whose update was refused, and do not wait for it")
+{
+    const local::group group(2, {.timeout_ms = 20'000});
+    const auto outcomes = testing::run_each(group, [](local::communicator& comm) {
+        std::vector<float> weights(10), gradient(10);
+        const host::stream stream;
+        dynamic_averaging repair(comm, std::vector<replica>{view(weights)}, {}, {.first_interval = 1, .most_interval = 2});
+        for (int step = 0; step < 8; ++step) {
+            repair.begin_step(stream);
+            repair.before_update(std::vector<replica>{view(gradient)}, comm.rank() == 0 && step == 1 ? -1 : 0.1, stream);
+        }
+        stream.synchronize(20'000);
+    });
+    REQUIRE(outcomes[0].failure());
+    CHECK(outcomes[0].failure()->code() == status::invalid_argument);
+    CHECK(std::string(outcomes[0].failure()->call()) == "before_update");
+    REQUIRE(outcomes[1].failure());
+    CHECK(outcomes[1].failure()->code() == status::peer_failure);
+}

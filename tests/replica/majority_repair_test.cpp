@@ -1,0 +1,258 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/replica/majority_repair.hpp>
+
+#include "support/counting.hpp"
+#include "replica/damage.hpp"
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+using collprobe::testing::counting;
+
+namespace {
+
+const local::options settings{.timeout_ms = 20'000};
+
+/// What a trainer has to keep alike: weights of two types, momentum, a step number.
+struct model {
+    std::vector<float> weights = std::vector<float>(5'000, 0.25f);
+    std::vector<bfloat16> layer = std::vector<bfloat16>(777, bfloat16(3.0f));
+    std::vector<double> momentum = std::vector<double>(5'000, 1e-3);
+    std::vector<std::int64_t> step = {41};
+
+    std::vector<replica> replicas() { return {view(weights), view(layer), view(momentum), view(step)}; }
+    bool same_bits(const model& other) const
+    {
+        const auto same = [](const auto& a, const auto& b) {
+            return std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0;
+        };
+        return same(weights, other.weights) && same(layer, other.layer) && same(momentum, other.momentum)
+            && same(step, other.step);
+    }
+};
+
+struct repaired {
+    repair_result result;
+    model after;
+    std::uint64_t bytes = 0; ///< that the rank was asked to send, in all
+};
+
+/// Repairs what `damage(rank, model)` did, on every rank.
+template <class Damage>
+std::vector<repaired> repair(int ranks, const Damage& damage, repair_options options = {})
+{
+    const testing::watchdog guard("repair", 60);
+    std::vector<repaired> all(static_cast<std::size_t>(ranks));
+    local::run(ranks, settings, [&](local::communicator& comm) {
+        repaired& mine = all[static_cast<std::size_t>(comm.rank())];
+        damage(comm.rank(), mine.after);
+        counting counted(comm);
+        agreement check(counted, {.max_buffers = 4});
+        const host::stream stream;
+        mine.result = majority_repair(check, mine.after.replicas(), stream, options);
+        mine.bytes = counted.bytes;
+    });
+    for (const repaired& each : all) { // one opinion
+        CHECK(each.result.repaired == all[0].result.repaired);
+        CHECK(each.result.majority == all[0].result.majority);
+        CHECK(each.result.rounds == all[0].result.rounds);
+        CHECK(each.result.bytes == all[0].result.bytes);
+    }
+    return all;
+}
+
+/// Flips a bit of the first element of the next broadcasts that rank `victim` receives.
+class hitting : public adaptor<local::communicator> {
+public:
+    int victim = 0;
+    int left = 0;
+
+    hitting(local::communicator of, int rank, int times) : adaptor(of), victim(rank), left(times) {}
+
+    template <element T>
+    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        comm_.broadcast(send, receive, root, stream, where);
+        if (rank() != victim || left == 0) return;
+        --left;
+        stream.enqueue([receive] { reinterpret_cast<unsigned char*>(receive.data())[0] ^= 4; });
+    }
+};
+
+} // namespace
+
+TEST_CASE("while all agree a repair costs 16 bytes a buffer and changes nothing")
+{
+    for (const int ranks : {1, 2, 5}) {
+        for (const repaired& each : repair(ranks, [](int, model&) {})) {
+            CHECK(each.result.repaired);
+            CHECK(each.result.majority);
+            CHECK(each.result.rounds == 0);
+            CHECK(each.result.bytes == 0);
+            CHECK(each.result.found.agree);
+            CHECK(each.bytes == 16 * (4 + 1)); // and the number of the check
+            CHECK(each.after.same_bits(model()));
+        }
+    }
+}
+
+TEST_CASE("a minority gets back what the majority holds, bit for bit, and only what differs is sent")
+{
+    for (const int ranks : {3, 4, 8, 16, 64}) {
+        CAPTURE(ranks);
+        const auto all = repair(ranks, [&](int rank, model& m) {
+            if (rank == 0) m.weights[4'321] = detail::bit_cast<float>(0x7fc00001u);
+            if (rank == 0) m.step[0] = 40;
+            if (rank == 2 && ranks > 4) m.momentum[0] = -m.momentum[0];
+            if (rank == 3 && ranks > 8) m.layer.assign(777, bfloat16(0.0f));
+        });
+        for (const repaired& each : all) {
+            CHECK(each.result.repaired);
+            CHECK(each.result.rounds == 1);
+            CHECK(!each.result.found.agree);
+            CHECK(each.result.bytes == std::uint64_t{64 + 8} + (ranks > 4 ? 64 : 0) + (ranks > 8 ? 2 * 777 : 0));
+            CHECK(each.after.same_bits(model()));
+        }
+        CHECK(all[0].result.found.buffers[0].others == std::vector{0});
+    }
+}
+
+TEST_CASE("without a majority it says so and changes nothing, not even a buffer that has one")
+{
+    for (const int ranks : {2, 4}) {
+        const auto damage = [&](int rank, model& m) {
+            if (rank < ranks / 2) m.weights[9] = float(rank + 2);
+            if (rank == 1) m.step[0] = 0;
+        };
+        const auto all = repair(ranks, damage);
+        for (std::size_t r = 0; r < all.size(); ++r) {
+            CHECK(!all[r].result.repaired);
+            CHECK(!all[r].result.majority);
+            CHECK(all[r].result.rounds == 0);
+            CHECK(all[r].result.bytes == 0);
+            model before;
+            damage(static_cast<int>(r), before);
+            CHECK(all[r].after.same_bits(before));
+        }
+    }
+}
+
+TEST_CASE("a repair that is hit is repeated, up to a limit, and never spoils a rank that was right")
+{
+    const testing::watchdog guard("hit repairs", 60);
+    for (const int times : {0, 1, 3, 1'000}) {
+        for (const int victim : {1, 3}) { // the damaged rank, and one of the majority
+            CAPTURE(times);
+            CAPTURE(victim);
+            std::vector<repaired> all(4);
+            local::run(4, settings, [&](local::communicator& comm) {
+                repaired& mine = all[static_cast<std::size_t>(comm.rank())];
+                if (comm.rank() == 1) mine.after.weights[100] = 8;
+                hitting hit(comm, victim, times);
+                agreement check(hit, {.max_buffers = 4});
+                const host::stream stream;
+                mine.result = majority_repair(check, mine.after.replicas(), stream);
+            });
+            const bool is_repaired = times < 4 || victim != 1;
+            for (std::size_t r = 0; r < all.size(); ++r) {
+                CHECK(all[r].result.repaired == is_repaired);
+                CHECK(all[r].result.majority);
+                CHECK(all[r].result.rounds == (victim != 1 ? 1 : times < 4 ? times + 1 : 4));
+                CHECK(all[r].after.same_bits(model()) == (is_repaired || r != 1));
+            }
+        }
+    }
+}
+
+TEST_CASE("a rank with another count is an error that names it, on every rank")
+{
+    const local::group group(3, {.timeout_ms = 10'000});
+    const auto outcomes = testing::run_each(group, [&](local::communicator& comm) {
+        std::vector<float> data(comm.rank() == 1 ? 9 : 8);
+        agreement check(comm);
+        const host::stream stream;
+        (void)majority_repair(check, std::vector<replica>{view(data)}, stream);
+    });
+    for (const testing::rank_outcome& each : outcomes) {
+        REQUIRE(each.failure());
+        CHECK(each.failure()->code() == status::mismatch);
+        CHECK(each.failure()->culprits() == std::vector{1});
+    }
+    local::run(1, settings, [](local::communicator& comm) {
+        agreement check(comm);
+        const host::stream stream;
+        CHECK_THROWS_AS(majority_repair(check, view<const replica>(), stream, {.max_rounds = 0}), error);
+    });
+}
+
+TEST_CASE("ranks that ask for the answer of some steps ago repair in the same step, however late one of them is")
+{
+    const testing::watchdog guard("late repairs", 60);
+    constexpr int ranks = 3, steps = 12, hit = 4;
+    for (const int behind : {1, 3}) {
+        std::vector<std::string> when(ranks);
+        std::vector<char> right(ranks);
+        local::run(ranks, settings, [&](local::communicator& comm) {
+            const auto at = static_cast<std::size_t>(comm.rank());
+            model mine;
+            agreement check(comm, {.max_buffers = 4});
+            const host::stream stream;
+            for (int step = 0; step < steps; ++step) {
+                if (comm.rank() == step % ranks) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+                if (step == hit && comm.rank() == 1) {
+                    stream.enqueue([&mine] { mine.weights[7] = -1; });
+                }
+                check.check(mine.replicas(), stream);
+                bool repaired = false;
+                if (step >= behind && !check.wait()) {
+                    const repair_result result = majority_repair(check, mine.replicas(), stream);
+                    CHECK(result.repaired);
+                    repaired = result.rounds == 1;
+                    CHECK(result.found.agree == !repaired); // an answer from before the repair
+                }
+                when[at] += repaired ? '1' : '0';
+            }
+            stream.synchronize(20'000);
+            right[at] = mine.same_bits(model()) ? 1 : 0;
+        });
+        std::string expected(steps, '0');
+        expected[static_cast<std::size_t>(hit + behind)] = '1';
+        for (int r = 0; r < ranks; ++r) {
+            CHECK(when[static_cast<std::size_t>(r)] == expected);
+            CHECK(right[static_cast<std::size_t>(r)] == 1);
+        }
+    }
+}
+
+TEST_CASE("damage all over large buffers is repaired through little scratch memory")
+{
+    const testing::watchdog guard("large repair", 120);
+    using testing::raw_buffer;
+    testing::random_numbers random{11};
+    raw_buffer clean(300'001, element_type::half);
+    clean.randomise(random);
+    std::vector<std::uint8_t> right(5);
+    local::run(5, settings, [&](local::communicator& comm) {
+        raw_buffer mine = clean;
+        for (std::uint64_t i = 3; comm.rank() >= 3 && i < mine.count; i += 7) mine.set_bits(i, i);
+        agreement check(comm, {.scratch_bytes = 4096 + 6});
+        const host::stream stream;
+        const repair_result result = majority_repair(check, std::vector{mine.as_replica()}, stream);
+        right[static_cast<std::size_t>(comm.rank())]
+            = result.repaired && result.rounds == 1 && std::memcmp(mine.data(), clean.data(), 2 * clean.count) == 0;
+    });
+    for (const std::uint8_t each : right) CHECK(each == 1);
+}

@@ -1,0 +1,241 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/replica/periodic_averaging.hpp>
+
+#include "tests/support/run_ranks.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+/// What rank `rank` holds at `index` before the average: any two ranks differ.
+template <class T>
+T before(int rank, std::size_t index)
+{
+    return static_cast<T>(static_cast<float>(rank * 3 + 1) * 0.37F + static_cast<float>(index % 11));
+}
+
+/// The exact average of what the ranks hold.
+template <class T>
+double mean(int ranks, std::size_t index)
+{
+    double sum = 0;
+    for (int rank = 0; rank < ranks; ++rank) sum += static_cast<double>(before<T>(rank, index));
+    return sum / ranks;
+}
+
+/// Disturbs what its rank receives in an all-reduce.
+template <communicator Comm>
+class disturbing : public adaptor<Comm> {
+public:
+    using adaptor<Comm>::adaptor;
+    template <element T>
+    void all_reduce(view<const T> send, view<T> receive, reduction operation, stream_ref_of<Comm> stream,
+        call_site where = call_site::current())
+    {
+        this->comm_.all_reduce(send, receive, operation, stream, where);
+        const int rank = this->rank();
+        stream.enqueue([receive, rank] { receive[0] = static_cast<T>(static_cast<float>(rank)); });
+    }
+};
+
+/// Can be neither copied nor moved.
+struct pinned : adaptor<local::communicator> {
+    using adaptor::adaptor;
+    pinned(const pinned&) = delete;
+    pinned& operator=(const pinned&) = delete;
+};
+
+template <class T>
+double unit_roundoff()
+{
+    return std::ldexp(1.0, -element_traits<T>::digits);
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("replicas of any floating-point type become their average, on all ranks with the same bits", T, float,
+    double, half, bfloat16)
+{
+    for (const int ranks : {1, 2, 3, 4, 7}) {
+        for (const std::uint64_t scratch : {std::uint64_t{1} << 20, std::uint64_t{16}}) {
+            std::vector<std::vector<T>> result(static_cast<std::size_t>(ranks));
+            local::run(ranks, [&](local::communicator& comm) {
+                std::vector<T> weights(100);
+                std::vector<T> state(1, T{});
+                for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = before<T>(comm.rank(), i);
+                {
+                    const host::stream stream;
+                    const std::vector<replica> all{view(weights), replica(), view(state)};
+                    periodic_averaging repair(comm, all, {.interval = 1, .scratch_elements = scratch});
+                    CHECK(repair.step(stream));
+                    stream.synchronize();
+                }
+                result[static_cast<std::size_t>(comm.rank())] = weights;
+            });
+            for (std::size_t i = 0; i < 100; ++i) {
+                const auto first = to_bits(result[0][i]);
+                for (const std::vector<T>& each : result) CHECK(to_bits(each[i]) == first);
+                // One rounding of a 16-bit result; as many as there are ranks, and of the products, otherwise.
+                const double expected = mean<T>(ranks, i);
+                const double roundings = sizeof(T) == 2 ? 1.001 : 2.0 * ranks + 1;
+                const double error = std::fabs(static_cast<double>(result[0][i]) - expected);
+                CHECK(error <= roundings * unit_roundoff<T>() * std::fabs(expected));
+            }
+        }
+    }
+}
+
+TEST_CASE("averages come every H steps, and bytes and rounds are counted")
+{
+    local::run(2, [](local::communicator& comm) {
+        std::vector<float> weights(10, static_cast<float>(comm.rank()));
+        std::vector<bfloat16> more(3);
+        std::vector<double> most(5);
+        const host::stream stream;
+        periodic_averaging repair(
+            comm, std::vector<replica>{view(weights), view(more), view(most)}, {.interval = 3});
+        CHECK(repair.bytes() == 0);
+        std::string when;
+        for (int step = 0; step < 7; ++step) when += repair.step(stream) ? '1' : '0';
+        stream.synchronize();
+        CHECK(when == "0010010");
+        CHECK(repair.rounds() == 2);
+        CHECK(repair.bytes() == 2 * (10 * 4 + 3 * 4 + 5 * 8));
+        CHECK(weights[9] == 0.5F);
+        repair.average(stream);
+        stream.synchronize();
+        CHECK(repair.rounds() == 3);
+    });
+}
+
+TEST_CASE("nothing changes between averages")
+{
+    local::run(2, [](local::communicator& comm) {
+        std::vector<float> weights(4, static_cast<float>(comm.rank()));
+        const host::stream stream;
+        periodic_averaging repair(comm, std::vector<replica>{view(weights)}, {.interval = 100});
+        for (int step = 0; step < 99; ++step) repair.step(stream);
+        stream.synchronize();
+        CHECK(weights[0] == static_cast<float>(comm.rank()));
+    });
+}
+
+TEST_CASE("equal replicas keep their bits on 4 ranks")
+{
+    local::run(4, [](local::communicator& comm) {
+        std::vector<float> weights(1000);
+        std::vector<half> small(1000);
+        for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = 0.001F * static_cast<float>(i * i) - 3.3F;
+        for (std::size_t i = 0; i < small.size(); ++i) small[i] = static_cast<half>(weights[i]);
+        const std::vector<float> was = weights;
+        const std::vector<half> was_small = small;
+        const host::stream stream;
+        periodic_averaging repair(comm, std::vector<replica>{view(weights), view(small)}, {.interval = 1});
+        repair.step(stream);
+        stream.synchronize();
+        CHECK(weights == was);
+        for (std::size_t i = 0; i < small.size(); ++i) CHECK(small[i].bits == was_small[i].bits);
+    });
+}
+
+TEST_CASE("an average travels by the innermost communicator, or through the adaptors if asked")
+{
+    for (const bool through : {false, true}) {
+        local::run(2, [through](local::communicator& comm) {
+            std::vector<float> weights(4, static_cast<float>(comm.rank()) + 7);
+            const host::stream stream;
+            periodic_averaging repair(disturbing<local::communicator>(comm), std::vector<replica>{view(weights)},
+                {.interval = 1, .through_adaptors = through});
+            repair.step(stream);
+            stream.synchronize();
+            CHECK(weights[0] == (through ? static_cast<float>(comm.rank()) : 7.5F));
+            CHECK(weights[1] == 7.5F);
+        });
+    }
+}
+
+TEST_CASE("what cannot be averaged is refused by name")
+{
+    local::group group(1);
+    local::communicator comm = group.communicator(0);
+    std::vector<float> weights(4);
+    std::vector<std::int32_t> steps(1);
+    const auto refusal = [&](const std::vector<replica>& buffers, const periodic_options& options) {
+        try {
+            periodic_averaging repair(comm, buffers, options);
+        } catch (const error& why) {
+            CHECK(why.code() == status::invalid_argument);
+            CHECK(why.rank() == 0);
+            return std::string(why.what());
+        }
+        return std::string();
+    };
+    CHECK(refusal({view(weights), view(steps)}, {}).find("buffers[1] holds int32") != std::string::npos);
+    CHECK(refusal({view(weights), view(steps)}, {}).find("periodic_averaging_test.cpp") != std::string::npos);
+    replica nothing(view<float>(nullptr, 3));
+    CHECK(refusal({nothing}, {}).find("buffers[0] is null") != std::string::npos);
+    std::vector<unsigned char> bytes(64);
+    replica odd = view(weights);
+    odd.data = bytes.data() + 1;
+    CHECK(refusal({view(weights), odd}, {}).find("buffers[1] is not aligned to 4 bytes") != std::string::npos);
+    odd.type = element_type::bfloat16;
+    CHECK(refusal({odd}, {}).find("buffers[0] is not aligned to 2 bytes") != std::string::npos);
+    odd.count = 0;
+    CHECK(refusal({odd}, {}).empty()); // nobody reads it
+    CHECK(refusal({view(weights)}, {.interval = 0}).find("interval must not be 0") != std::string::npos);
+    CHECK(refusal({view(weights)}, {.scratch_elements = 0}).find("scratch_elements") != std::string::npos);
+    CHECK(refusal({view(weights)}, {}).empty());
+}
+
+TEST_CASE("a list of replicas is taken from what holds replicas, and not from a buffer")
+{
+    using periodic = periodic_averaging<local::communicator>;
+    static_assert(std::is_constructible_v<periodic, local::communicator&, std::vector<replica>&>);
+    static_assert(std::is_constructible_v<periodic, local::communicator&, std::array<replica, 2>>);
+    static_assert(std::is_constructible_v<periodic, local::communicator&, view<replica>, periodic_options>);
+    static_assert(!std::is_constructible_v<periodic, local::communicator&, std::vector<float>&>);
+    static_assert(!std::is_constructible_v<periodic, local::communicator&, view<float>, periodic_options>);
+    static_assert(!std::is_constructible_v<periodic, local::communicator&, replica>);
+}
+
+TEST_CASE("a communicator that cannot be copied is borrowed")
+{
+    local::run(2, [](local::communicator& comm) {
+        std::vector<float> weights(4, static_cast<float>(comm.rank()));
+        pinned fixed(comm);
+        const host::stream stream;
+        periodic_averaging repair{borrowed(fixed), std::vector<replica>{view(weights)}, {.interval = 1}};
+        repair.step(stream);
+        stream.synchronize();
+        CHECK(weights[0] == 0.5F);
+    });
+}
+
+TEST_CASE("lists that differ between ranks are a mismatch, not a hang")
+{
+    local::group group(2, {.timeout_ms = 20'000});
+    const auto outcomes = testing::run_each(group, [](local::communicator& comm) {
+        std::vector<float> weights(static_cast<std::size_t>(4 + comm.rank()));
+        const host::stream stream;
+        periodic_averaging repair(comm, std::vector<replica>{view(weights)}, {.interval = 1});
+        repair.step(stream);
+        stream.synchronize();
+    });
+    for (const testing::rank_outcome& each : outcomes) {
+        REQUIRE(each.failure());
+        CHECK(each.failure()->code() == status::mismatch);
+    }
+}

@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/replica/replica.hpp>
+
+using namespace collprobe;
+
+TEST_CASE("a replica knows its elements, bytes and type")
+{
+    std::vector<bfloat16> weights(3);
+    std::vector<std::int64_t> steps(1);
+    const std::vector<replica> all{view(weights), view(steps)};
+    CHECK(all[0].type == element_type::bfloat16);
+    CHECK(all[0].size_bytes() == 6);
+    CHECK(all[1].bytes().count() == 8);
+    CHECK(all[1].as<std::int64_t>().data() == steps.data());
+}
+
+TEST_CASE("what is done with the elements of a replica sees the view that it was made of")
+{
+    const auto sees = [](auto value) {
+        using T = decltype(value);
+        std::vector<T> data(5);
+        bool right = false;
+        with_elements(replica(view(data)), [&]<class U>(view<U> elements) {
+            right = std::is_same_v<U, T> && static_cast<void*>(elements.data()) == data.data() && elements.count() == 5;
+        });
+        return right;
+    };
+    CHECK(sees(std::int8_t{}));
+    CHECK(sees(std::uint8_t{}));
+    CHECK(sees(std::int32_t{}));
+    CHECK(sees(std::uint32_t{}));
+    CHECK(sees(std::int64_t{}));
+    CHECK(sees(std::uint64_t{}));
+    CHECK(sees(half{}));
+    CHECK(sees(bfloat16{}));
+    CHECK(sees(float{}));
+    CHECK(sees(double{}));
+}
+
+TEST_CASE("a replica of nothing is empty")
+{
+    const replica none;
+    CHECK(none.count == 0);
+    CHECK(none.size_bytes() == 0);
+}

@@ -1,0 +1,364 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <collprobe/scan/digest.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <unordered_set>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+using namespace collprobe;
+
+namespace {
+
+using bytes = std::vector<unsigned char>;
+constexpr std::array every_path{detail::isa::portable, detail::isa::avx2, detail::isa::avx512};
+
+bytes random_bytes(std::size_t count, unsigned seed = 1)
+{
+    std::mt19937 random(seed);
+    bytes result(count);
+    for (auto& byte : result) byte = static_cast<unsigned char>(random());
+    return result;
+}
+
+std::uint64_t digest_of(const bytes& data)
+{
+    return digest(view<const std::uint8_t>(data.data(), data.size()));
+}
+
+// The definition, byte by byte, with keys made afresh: an oracle that shares only mix64.
+std::uint64_t naive_digest(const bytes& data)
+{
+    using detail::mix64;
+    constexpr std::uint64_t golden = 0x9e3779b97f4a7c15u;
+    std::uint64_t s1 = 0;
+    std::uint64_t s2 = 0;
+    for (std::size_t at = 0; at < data.size(); ++at) {
+        const std::uint64_t i = at / 4;
+        const std::uint64_t value = std::uint64_t{data[at]} << (8 * (at % 4));
+        const std::uint64_t j = i % 2048;
+        const std::uint64_t u = i / 2048;
+        const std::uint64_t a = (mix64((j + 1) * golden) >> 32) | 1;
+        const std::uint64_t m = mix64(0x13198a2e03707344u + (j / 2 % 4) * golden) | 1;
+        const std::uint64_t k = mix64(0x243f6a8885a308d3u + 2 * u * golden) | 1;
+        const std::uint64_t l = mix64(0x243f6a8885a308d3u + (2 * u + 1) * golden) | 1;
+        s1 += k * a * value;
+        s2 += l * m * (257 - 2 * (j / 16 + j % 2)) * a * value;
+    }
+    return mix64(s1 + mix64(s2 + (data.size() + 1) * 0xd1342543de82ef95u));
+}
+
+template <class T>
+void check_type()
+{
+    CAPTURE(std::string(element_traits<T>::name));
+    for (const std::size_t count : {0u, 1u, 2u, 3u, 7u, 8u, 31u, 1023u, 1024u, 1025u, 2049u, 5000u}) {
+        const bytes raw = random_bytes(count * sizeof(T), static_cast<unsigned>(count));
+        std::vector<T> data(count);
+        if (count != 0) std::memcpy(static_cast<void*>(data.data()), raw.data(), raw.size());
+        const view<const T> all(data.data(), count);
+        CHECK(digest(all) == naive_digest(raw));
+
+        digest_state by_element;
+        for (std::size_t i = count; i-- > 0;) by_element.add(i * sizeof(T), data[i]);
+        CHECK(by_element.finish() == naive_digest(raw));
+    }
+}
+
+} // namespace
+
+TEST_CASE("digest - equals a naive implementation for every element type and by element")
+{
+    check_type<std::int8_t>();
+    check_type<std::uint8_t>();
+    check_type<std::int32_t>();
+    check_type<std::uint32_t>();
+    check_type<std::int64_t>();
+    check_type<std::uint64_t>();
+    check_type<half>();
+    check_type<bfloat16>();
+    check_type<float>();
+    check_type<double>();
+}
+
+TEST_CASE("digest - is the same on every path, for every length, offset and base alignment")
+{
+    const bytes data = random_bytes(3 * detail::digest_period_bytes);
+    for (const auto path : every_path) {
+        if (!detail::supports(path)) {
+            MESSAGE("skipped, not supported by this machine: " << std::string(detail::name(path)));
+            continue;
+        }
+        CAPTURE(std::string(detail::name(path)));
+        for (std::size_t length = 0; length < 300; ++length) {
+            for (std::uint64_t first : {0u, 1u, 2u, 3u, 4u, 12u, 28u, 30u, 60u, 64u, 4092u, 8000u, 8191u}) {
+                const auto* const base = data.data() + length % 37;
+                digest_state expected;
+                for (std::size_t i = 0; i < length; ++i) expected.add(first + i, base[i]);
+                const digest_state state = detail::digest_bytes(path, base, length, first);
+                if (state.first != expected.first || state.second != expected.second || state.bytes != length)
+                    FAIL("length " << length << " first byte " << first);
+            }
+        }
+        const digest_state whole = detail::digest_bytes(path, data.data(), data.size(), 0);
+        CHECK(whole.finish() == naive_digest(data));
+    }
+}
+
+TEST_CASE("digest - two parts of any split merge to the whole, in either order")
+{
+    const bytes data = random_bytes(1500);
+    std::vector<float> elements(data.size() / 4);
+    std::memcpy(elements.data(), data.data(), data.size());
+    const view<const float> all(elements);
+    const std::uint64_t expected = digest(all);
+    for (std::uint64_t cut = 0; cut <= all.count(); ++cut) {
+        const digest_state left = digest_part(all.part(0, cut), 0);
+        const digest_state right = digest_part(all.part(cut, all.count() - cut), 4 * cut);
+        digest_state forward = left;
+        forward.merge(right);
+        digest_state backward = right;
+        backward.merge(left);
+        REQUIRE(forward.finish() == expected);
+        REQUIRE(backward.finish() == expected);
+    }
+    const view<const std::uint8_t> raw(data);
+    for (std::uint64_t cut = 0; cut <= raw.count(); ++cut) {
+        digest_state state = digest_part(raw.part(cut, raw.count() - cut), cut);
+        state.merge(digest_part(raw.part(0, cut), 0));
+        REQUIRE(state.finish() == expected);
+    }
+}
+
+TEST_CASE("digest - many random parts in random order merge to the whole")
+{
+    std::mt19937_64 random(5);
+    const bytes data = random_bytes(20011, 6);
+    const view<const std::uint8_t> all(data);
+    const std::uint64_t expected = naive_digest(data);
+    for (int repeat = 0; repeat < 50; ++repeat) {
+        std::vector<std::uint64_t> cuts{0, data.size()};
+        for (int i = 0; i < 40; ++i) cuts.push_back(random() % data.size());
+        std::sort(cuts.begin(), cuts.end());
+        std::vector<std::size_t> order(cuts.size() - 1);
+        std::iota(order.begin(), order.end(), std::size_t{0});
+        std::shuffle(order.begin(), order.end(), random);
+        digest_state state;
+        for (const std::size_t i : order) state.merge(digest_part(all.part(cuts[i], cuts[i + 1] - cuts[i]), cuts[i]));
+        REQUIRE(state.finish() == expected);
+    }
+}
+
+TEST_CASE("digest - every single bit flip of 4 KiB changes it, to a value of its own")
+{
+    bytes data = random_bytes(4096, 7);
+    std::unordered_set<std::uint64_t> seen{digest_of(data)};
+    for (std::size_t bit = 0; bit < 8 * data.size(); ++bit) {
+        const auto mask = static_cast<unsigned char>(1u << (bit % 8));
+        data[bit / 8] = static_cast<unsigned char>(data[bit / 8] ^ mask);
+        REQUIRE(seen.insert(digest_of(data)).second);
+        data[bit / 8] = static_cast<unsigned char>(data[bit / 8] ^ mask);
+    }
+}
+
+TEST_CASE("digest - sees two elements swapped, at any distance")
+{
+    std::vector<float> data(9000);
+    std::iota(data.begin(), data.end(), 1.0f);
+    const std::uint64_t before = digest(view<const float>(data));
+    for (const std::size_t distance : {1u, 2u, 3u, 4u, 7u, 8u, 15u, 16u, 64u, 1023u, 1024u, 2047u, 2048u, 4096u, 8192u}) {
+        for (std::size_t at = 0; at + distance < data.size(); at += 97) {
+            std::swap(data[at], data[at + distance]);
+            REQUIRE(digest(view<const float>(data)) != before);
+            std::swap(data[at], data[at + distance]);
+        }
+    }
+    CHECK(digest(view<const float>(data)) == before);
+}
+
+TEST_CASE("digest - sees the same bit flipped in two words: adjacent, same lane, other period, all distinct")
+{
+    // Linear sums: the change of the state tells all, whatever the rest of the buffer holds.
+    for (const bool opposite : {false, true}) {
+        for (int bit = 0; bit < 32; ++bit) {
+            std::set<std::pair<std::uint64_t, std::uint64_t>> seen{{0, 0}};
+            const std::uint64_t partners[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 64, 512, 1024, 2040, 2046, 2047,
+                2048, 2049, 4096, 8192, 1u << 20};
+            for (std::uint64_t at = 0; at < 64; ++at) {
+                for (const std::uint64_t distance : partners) {
+                    digest_state change;
+                    change.add_word(at, 1u << bit);
+                    digest_state other;
+                    other.add_word(at + distance, 1u << bit);
+                    if (opposite) {
+                        change.first -= other.first;
+                        change.second -= other.second;
+                    } else {
+                        change.merge(other);
+                    }
+                    REQUIRE(seen.emplace(change.first, change.second).second);
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("digest - the keys have the properties on which its guarantees rest")
+{
+    std::set<std::uint32_t> keys;
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>> alike; // by group and lane
+    for (std::uint32_t j = 0; j < detail::digest_period; ++j) {
+        CHECK(detail::digest_key(j) % 2 == 1);
+        CHECK(detail::digest_keys.key[j] == detail::digest_key(j));
+        keys.insert(detail::digest_key(j));
+        CHECK(detail::digest_weight(j) % 2 == 1);
+        alike[{detail::digest_group(j), j / 2 % 4}].push_back(j);
+    }
+    CHECK(keys.size() == detail::digest_period);
+    for (std::uint32_t j = 0; j < detail::digest_period; j += 2)
+        CHECK(detail::digest_weight(j) != detail::digest_weight(j + 1)); // the words of an 8-byte element
+
+    int bad = 0;
+    std::vector<std::uint64_t> weights;
+    for (const auto& [place, words] : alike) {
+        weights.push_back(detail::digest_weight(words.front()));
+        CHECK(words.size() <= 4);
+        // Flips of one bit in any of the words, each up or down: no sum of keys is a multiple of 2^33.
+        for (unsigned pattern = 1; pattern < 81; ++pattern) { // digits to the base 3
+            std::uint64_t sum = 0;
+            bool any = false;
+            unsigned rest = pattern;
+            for (const std::uint32_t j : words) {
+                CHECK(detail::digest_weight(j) == weights.back());
+                if (rest % 3 == 1) sum += detail::digest_key(j);
+                if (rest % 3 == 2) sum -= detail::digest_key(j);
+                any = any || rest % 3 != 0;
+                rest /= 3;
+            }
+            if (any && sum % (std::uint64_t{1} << 33) == 0) ++bad;
+        }
+    }
+    CHECK(bad == 0);
+    for (std::size_t i = 0; i < weights.size(); ++i)
+        for (std::size_t j = 0; j < i; ++j)
+            if ((weights[i] - weights[j]) % (std::uint64_t{1} << 33) == 0) ++bad;
+    CHECK(bad == 0);
+}
+
+TEST_CASE("digest - two changes that cancel in the first sum show in the second, unless lane and group are the same")
+{
+    // The one kind of change of two words that the first sum cannot see: by the keys, crosswise.
+    const auto change = [](std::uint32_t i, std::uint32_t j) {
+        digest_state up, down;
+        up.add_word(i, detail::digest_key(j));
+        down.add_word(j, detail::digest_key(i));
+        CHECK(up.first == down.first);
+        return up.second != down.second;
+    };
+    for (std::uint32_t j = 0; j < detail::digest_period; j += 2) CHECK(change(j, j + 1));
+    CHECK(change(16, 0));
+    CHECK(change(2, 0));
+    CHECK(change(1, 0));
+    // Words that share lane and group: the negative control.
+    CHECK_FALSE(change(1, 16));
+    CHECK_FALSE(change(1, 9));
+    CHECK_FALSE(change(0, 8));
+}
+
+TEST_CASE("digest - sign flips of many words at once do not collide")
+{
+    // Only the top bit of words changes, the weakest kind of change for sums modulo 2^64.
+    std::mt19937_64 random(11);
+    std::unordered_set<std::uint64_t> seen;
+    const int tries = 200000;
+    for (int i = 0; i < tries; ++i) {
+        digest_state state;
+        state.bytes = 1u << 22;
+        const std::uint64_t group = random() % 4096 * 8;
+        const auto pattern = static_cast<unsigned>(i % 255 + 1);
+        for (unsigned word = 0; word < 8; ++word)
+            if ((pattern >> word & 1) != 0) state.add_word(group + word, 0x80000000u);
+        state.add_word(100000 + static_cast<std::uint64_t>(i), 0x80000000u);
+        seen.insert(state.finish());
+    }
+    CHECK(seen.size() == tries);
+}
+
+TEST_CASE("digest - pairs of equal flips over a large buffer are all distinct")
+{
+    std::unordered_set<std::uint64_t> seen;
+    std::size_t tried = 0;
+    for (std::uint64_t a = 0; a < 700; ++a) {
+        for (std::uint64_t b = a + 1; b < 700; ++b) {
+            digest_state state;
+            state.bytes = 1u << 20;
+            state.add_word(a * 13, 0x80000000u);
+            state.add_word(b * 13, 0x80000000u);
+            seen.insert(state.finish());
+            ++tried;
+        }
+    }
+    CHECK(seen.size() == tried);
+}
+
+TEST_CASE("digest - sees a moved block, a moved block of zeros and appended zeros")
+{
+    bytes data = random_bytes(64 * 1024, 9);
+    const std::uint64_t before = digest_of(data);
+    for (const std::ptrdiff_t length : {4, 32, 1024, 4096, 8192}) {
+        bytes moved = data;
+        std::rotate(moved.begin(), moved.begin() + length, moved.end());
+        CHECK(digest_of(moved) != before);
+        bytes exchanged = data;
+        std::swap_ranges(exchanged.begin(), exchanged.begin() + length, exchanged.begin() + 5 * length);
+        CHECK(digest_of(exchanged) != before);
+
+        std::unordered_set<std::uint64_t> seen;
+        const std::ptrdiff_t places = static_cast<std::ptrdiff_t>(data.size()) / length;
+        for (std::ptrdiff_t place = 0; place < places && place < 64; ++place) {
+            bytes zeroed(data.size(), 7);
+            std::fill_n(zeroed.begin() + place * length, length, static_cast<unsigned char>(0));
+            CHECK(seen.insert(digest_of(zeroed)).second);
+        }
+    }
+    std::unordered_set<std::uint64_t> seen;
+    bytes zeros;
+    for (int i = 0; i < 5000; ++i, zeros.push_back(0)) CHECK(seen.insert(digest_of(zeros)).second);
+    for (int i = 0; i < 100; ++i, data.push_back(0)) CHECK(seen.insert(digest_of(data)).second);
+}
+
+TEST_CASE("digest - a null view is an error that names the call, an empty one is not")
+{
+    CHECK(digest(view<const float>()) == naive_digest({}));
+    CHECK(digest_part(view<const float>(), 12).bytes == 0);
+    try {
+        digest(view<const float>(nullptr, 3));
+        FAIL("no error");
+    } catch (const error& caught) {
+        CHECK(caught.code() == status::invalid_argument);
+        CHECK(std::string(caught.call()) == "digest");
+        CHECK(std::string(caught.what()).find("count of 3") != std::string::npos);
+    }
+    CHECK_THROWS_AS(digest_part(view<const float>(nullptr, 1), 0), const error&);
+}
+
+TEST_CASE("digest - reads bytes, so elements need no alignment")
+{
+    std::vector<unsigned char> bytes(4001);
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i * 31);
+    for (std::size_t offset = 0; offset < 2; ++offset) {
+        const auto* const elements = reinterpret_cast<const float*>(bytes.data() + offset);
+        CHECK(digest(view<const float>(elements, 1000)) == digest(view<const unsigned char>(bytes.data() + offset, 4000)));
+    }
+}

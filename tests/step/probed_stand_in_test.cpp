@@ -1,0 +1,496 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Probed NCCL communicators: what they report, what they cost and what they refuse.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/comm/nccl/group.hpp>
+#include <collprobe/reduce/reproducible.hpp>
+
+#include "nccl_steps.hpp"
+#include "tests/support/stand_in/stand_in_nccl.hpp"
+#include "tests/support/stand_in/stand_in_test_tools.hpp"
+
+using namespace collprobe;
+using namespace collprobe::testing;
+
+namespace {
+
+constexpr std::size_t sizes[3] = {1000, 33, 40'000};
+
+using probed_nccl = probed<nccl::communicator_ref>;
+using probed_sums = probed<reproducible<nccl::communicator_ref>>;
+
+// What the communicator says of itself is not hidden by what wraps it.
+template <class C>
+concept says_all = requires(C& comm, view<const float> data, cuda::stream_ref stream, const error& why) {
+    comm.check();
+    comm.check_buffer(data, "send", collective::all_reduce, stream);
+    comm.synchronize(stream, std::int64_t{1});
+    comm.name();
+    comm.abort("why");
+    comm.device_scope();
+    comm.collectives_enqueue_at_once();
+};
+static_assert(says_all<nccl::communicator_ref> && says_all<reproducible<nccl::communicator_ref>> && says_all<probed_sums>);
+
+step_observation seen_by(int rank) { return {2.0 + 0.25 * rank, 1.0 + rank, 77 + static_cast<std::uint64_t>(rank)}; }
+
+/// The records of rank 0 from the same steps on the CPU.
+std::vector<step_record> on_host(int ranks, const probe_options& options, std::uint64_t steps)
+{
+    std::vector<step_record> records;
+    local::run(ranks, [&](local::communicator& world) {
+        host::stream stream;
+        probed comm(world, options);
+        for (std::uint64_t step = 0; step < steps; ++step) {
+            std::vector<std::vector<float>> send, receive;
+            for (const std::size_t size : sizes) {
+                send.push_back(gradient(world.rank(), step + size, size));
+                receive.emplace_back(size);
+                comm.all_reduce(send.back(), view(receive.back()), reduction::sum, stream);
+            }
+            comm.end_step(step, seen_by(world.rank()), stream);
+            stream.synchronize(soon_ms);
+            step_record record = next_record(comm);
+            if (world.rank() == 0) records.push_back(std::move(record));
+        }
+    });
+    return records;
+}
+
+/// A rank's buffers on its device, and streams for three buckets.
+struct trainer {
+    cuda::device_guard device;
+    std::array<cuda::stream, 3> streams;
+    std::vector<device_vector<float>> send, receive;
+    int rank;
+
+    explicit trainer(const nccl::communicator& world) : device(world.device_ordinal()), rank(world.rank())
+    {
+        for (const std::size_t size : sizes) {
+            send.emplace_back(size);
+            receive.emplace_back(size);
+        }
+    }
+    void prepare(std::uint64_t step)
+    {
+        for (std::size_t b = 0; b < 3; ++b) {
+            send[b].set(gradient(rank, step + sizes[b], sizes[b]), streams[0]);
+        }
+        streams[0].synchronize(soon_ms);
+    }
+    template <class Comm>
+    void reduce(Comm& comm, std::size_t bucket, cuda::stream_ref on)
+    {
+        comm.all_reduce(
+            view<const float>(send[bucket]), view<float>(receive[bucket]), reduction::sum, on);
+    }
+};
+
+/// How often some functions of CUDA were called.
+struct call_counts {
+    std::uint64_t launches = stand_in::calls("cudaLaunchKernel");
+    std::uint64_t records = stand_in::calls("cudaEventRecord");
+    std::uint64_t waits = stand_in::calls("cudaStreamWaitEvent");
+    std::uint64_t copies = stand_in::calls("cudaMemcpyAsync");
+    std::uint64_t blocking = stand_in::calls("cudaStreamSynchronize") + stand_in::calls("cudaEventSynchronize")
+        + stand_in::calls("cudaDeviceSynchronize");
+    std::uint64_t created = stand_in::calls("cudaMalloc") + stand_in::calls("cudaHostAlloc")
+        + stand_in::calls("cudaEventCreateWithFlags") + stand_in::calls("cudaStreamCreateWithFlags");
+};
+
+} // namespace
+
+TEST_CASE("the records are those of the same steps on the CPU, bit for bit, on one stream or several")
+{
+    for (const int ranks : {1, 2, 3}) {
+        for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+            for (const alignment_mode alignment : {alignment_mode::pooled, alignment_mode::exact}) {
+                // Distances from a mean are no integers: their sum over three ranks depends on the order.
+                if (mode == report_mode::summary && ranks > 2) continue;
+                const probe_options options{.mode = mode, .alignment = alignment, .scratch_bytes = 1 << 14};
+                const auto expected = on_host(ranks, options, 6);
+                run_nccl(ranks, [&](nccl::communicator& world) {
+                    probed_nccl comm(world, options);
+                    trainer rank(world);
+                    for (std::uint64_t step = 0; step < 6; ++step) {
+                        rank.prepare(step);
+                        const bool one_stream = step % 2 == 0;
+                        for (std::size_t b = 0; b < 3; ++b) {
+                            rank.reduce(comm, b, rank.streams[one_stream ? 0 : (b + step) % 3]);
+                        }
+                        comm.end_step(step, seen_by(rank.rank), rank.streams[step % 3]);
+                        check_same(next_record(comm), expected[step]);
+                    }
+                    for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+                });
+            }
+        }
+    }
+}
+
+TEST_CASE("a probed call adds two launches and one record, a step one copy to the host, and nothing waits or allocates")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        run_nccl(1, [mode](nccl::communicator& world) {
+            trainer rank(world);
+            probed_nccl comm(world, {.mode = mode});
+            rank.prepare(0);
+            const auto step = [&](std::uint64_t number) {
+                const call_counts before;
+                rank.reduce(comm, 0, rank.streams[0]); // its lane waits for the last step's work
+                const call_counts first;
+                CHECK(first.launches - before.launches == 2);
+                CHECK(first.records - before.records == 1);
+                CHECK(first.waits - before.waits <= 1);
+                rank.reduce(world, 1, rank.streams[0]);
+                const call_counts bare;
+                rank.reduce(comm, 1, rank.streams[0]);
+                const call_counts second;
+                CHECK(second.launches - bare.launches == 2);
+                CHECK(second.records - bare.records == 1);
+                CHECK(second.waits == bare.waits);
+                CHECK(second.copies - bare.copies == bare.copies - first.copies); // NCCL's own, of one rank
+                comm.end_step(number, {}, rank.streams[0]);
+                const call_counts ended;
+                CHECK(ended.records - second.records == 1);
+                CHECK(ended.launches - second.launches == (mode == report_mode::gather ? 1 : 3));
+            };
+            for (std::uint64_t number = 0; number < 8; ++number) {
+                step(number);
+                (void)next_record(comm);
+            }
+            const call_counts before;
+            for (std::uint64_t number = 8; number < 40; ++number) {
+                step(number);
+                (void)next_record(comm);
+            }
+            const call_counts after;
+            CHECK(after.blocking == before.blocking);
+            CHECK(after.created == before.created);
+            rank.streams[0].synchronize(soon_ms);
+        });
+    }
+}
+
+TEST_CASE("the current device stays what it was")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        const int elsewhere = (world.device_ordinal() + 3) % 8;
+        const cuda::device_guard away(elsewhere);
+        const auto check_away = [&] {
+            int current = -1;
+            cudaGetDevice(&current);
+            CHECK(current == elsewhere);
+        };
+        probed_nccl comm(world);
+        check_away();
+        rank.reduce(comm, 0, rank.streams[0]);
+        check_away();
+        comm.end_step(0, {}, rank.streams[0]);
+        check_away();
+        CHECK(next_record(comm).buckets.size() == 1);
+        rank.streams[0].synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("steps on more streams than foreseen allocate once and then no more")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        probed_nccl comm(world, {.streams = 1});
+        for (std::uint64_t step = 0; step < 20; ++step) {
+            for (std::size_t b = 0; b < 3; ++b) rank.reduce(comm, b, rank.streams[(b + step) % 3]);
+            comm.end_step(step, {}, rank.streams[0]);
+            CHECK(next_record(comm).buckets.size() == 3);
+        }
+        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+    });
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        probed_nccl comm(world, {.streams = 1});
+        std::uint64_t allocated[2] = {};
+        for (std::uint64_t step = 0; step < 10; ++step) {
+            for (std::size_t b = 0; b < 3; ++b) rank.reduce(comm, b, rank.streams[(b + step) % 3]);
+            comm.end_step(step, {}, rank.streams[0]);
+            allocated[step == 0 ? 0 : 1] = stand_in::calls("cudaMalloc");
+        }
+        CHECK(allocated[0] == allocated[1]);
+        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("inside a group probed calls are refused, those of the wrapped communicator are not")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        probed_nccl comm(world);
+        {
+            nccl::group together;
+            check_refused([&] { rank.reduce(comm, 0, rank.streams[0]); }, "inside a group", status::unsupported);
+            check_refused([&] { comm.end_step(0, {}, rank.streams[0]); }, "inside a group", status::unsupported);
+            rank.reduce(comm.base(), 0, rank.streams[0]);
+            rank.reduce(comm.base(), 1, rank.streams[0]);
+            together.end();
+        }
+        rank.reduce(comm, 2, rank.streams[0]);
+        comm.end_step(0, {}, rank.streams[0]);
+        CHECK(next_record(comm).buckets.size() == 1);
+        rank.streams[0].synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("a buffer or stream that the communicator refuses is not read before")
+{
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        probed_nccl comm(world);
+        const std::vector<float> pageable(100, 1.0f);
+        device_vector<float> result(100);
+        const call_counts before;
+        check_refused(
+            [&] { comm.all_reduce(view<const float>(pageable), view<float>(result), reduction::sum, rank.streams[0]); },
+            "send is host memory");
+        check_refused(
+            [&] {
+                const view<const float> odd(
+                    reinterpret_cast<const float*>(reinterpret_cast<const char*>(result.data()) + 2), 10);
+                comm.all_reduce(odd, view<float>(rank.receive[0].data(), 10), reduction::sum, rank.streams[0]);
+            },
+            "not aligned");
+        check_refused(
+            [&] { comm.all_reduce(view<const float>(nullptr, 100), view<float>(result), reduction::sum, rank.streams[0]); },
+            "null");
+        {
+            const cuda::device_guard away(world.device_ordinal() + 1);
+            const cuda::stream wrong;
+            check_refused([&] { rank.reduce(comm, 0, wrong); }, "stream is on device");
+        }
+        CHECK(call_counts().launches == before.launches);
+        comm.end_step(0, {}, rank.streams[0]);
+        CHECK(next_record(comm).buckets.empty());
+        rank.streams[0].synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("what passes from a step to the next on another stream waits for the last work with it")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        run_nccl(2, [mode](nccl::communicator& world) {
+            trainer rank(world);
+            rank.prepare(0);
+            probed_nccl comm(world, {.mode = mode, .steps_in_flight = 8, .streams = 1});
+            for (std::uint64_t step = 0; step < 30; ++step) {
+                rank.reduce(comm, step % 3, rank.streams[step % 3]);
+                comm.end_step(step, {}, rank.streams[step % 3]);
+            }
+            for (std::uint64_t step = 0; step < 30; ++step) CHECK(next_record(comm).step == step);
+            for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+        });
+    }
+}
+
+TEST_CASE("a CUDA call that fails surfaces at the probed call, and the next step works")
+{
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        probed_nccl comm(world);
+        for (unsigned skip = 0; skip < 2; ++skip) {
+            stand_in::fail_next("cudaLaunchKernel", cudaErrorLaunchOutOfResources, skip);
+            check_refused([&] { rank.reduce(comm, 0, rank.streams[0]); }, "cudaLaunchKernel", status::device_failure);
+        }
+        stand_in::fail_next("cudaEventRecord", cudaErrorInvalidResourceHandle);
+        check_refused([&] { rank.reduce(comm, 0, rank.streams[0]); }, "cudaEventRecord", status::device_failure);
+        comm.end_step(0, {}, rank.streams[0]);
+        (void)next_record(comm);
+
+        stand_in::fail_next("cudaMemcpyAsync", cudaErrorInvalidValue);
+        check_refused([&] { comm.end_step(1, {}, rank.streams[0]); }, "cudaMemcpyAsync", status::device_failure);
+        rank.reduce(comm, 0, rank.streams[0]);
+        comm.end_step(1, {}, rank.streams[0]);
+        const step_record record = next_record(comm);
+        CHECK(record.step == 1);
+        CHECK(record.buckets.size() == 1);
+
+        stand_in::fail_next("cudaMalloc", cudaErrorMemoryAllocation, 3);
+        check_refused([&] { probed_nccl broken(world); }, "cudaMalloc", status::device_failure);
+        rank.streams[0].synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("probed communicators stack, and keep what the wrapped one says of itself")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        probed_nccl inner(world);
+        CHECK(inner.collectives_enqueue_at_once());
+        {
+            const auto scope = inner.device_scope();
+            int current = -1;
+            cudaGetDevice(&current);
+            CHECK(current == world.device_ordinal());
+        }
+        rank.reduce(inner, 0, rank.streams[0]);
+        inner.end_step(0, {}, rank.streams[0]);
+        CHECK(next_record(inner).suspects.empty());
+        rank.streams[0].synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("buffers outlive the work on them, whatever streams it is on")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        rank.prepare(0);
+        for (int round = 0; round < 5; ++round) {
+            probed_nccl comm(world, {.streams = 2});
+            for (std::size_t b = 0; b < 3; ++b) rank.reduce(comm, b, rank.streams[b]);
+            if (round % 2 == 0) comm.end_step(0, {}, rank.streams[1]);
+        }
+        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("work that a dead peer holds up is given up after the communicator's time-out, its memory is not freed")
+{
+    stand_in::reset();
+    const auto unfinished = [](bool dead_peer, bool ended) {
+        for (const rank_outcome& outcome : run_each_nccl(2, {.timeout_ms = dead_peer ? 300 : 20'000},
+                 [&](nccl::communicator& world) {
+                     trainer rank(world);
+                     rank.prepare(0);
+                     if (!dead_peer || world.rank() == 0) {
+                         probed_nccl comm(world);
+                         rank.reduce(comm, 0, rank.streams[0]);
+                         if (ended) comm.end_step(0, {}, rank.streams[1]);
+                     }
+                     // The peer is dead for good: what is on the streams ends by an abort only.
+                     if (dead_peer) world.abort("its peer died");
+                     for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+                 })) {
+            if (outcome.thrown) std::rethrow_exception(outcome.thrown);
+        }
+        return stand_in::live_allocations();
+    };
+    for (const bool ended : {false, true}) {
+        const std::size_t before = unfinished(false, ended);
+        CHECK(unfinished(false, ended) == before);
+        CHECK(unfinished(true, ended) > before);
+    }
+}
+
+TEST_CASE_TEMPLATE("a host that waits for the oldest step hears that the communicator has failed", Probed, probed_nccl,
+    probed_sums)
+{
+    stand_in::reset();
+    const auto outcomes = run_each_nccl(
+        2, {.abort_on_failure = nccl::abort_policy::never}, [](nccl::communicator& world) {
+            trainer rank(world);
+            rank.prepare(0);
+            if (world.rank() == 1) return; // dies
+            {
+                Probed comm(std::remove_cvref_t<decltype(std::declval<Probed&>().base())>(world), {.steps_in_flight = 2});
+                for (std::uint64_t step = 0; step < 2; ++step) comm.end_step(step, {}, rank.streams[0]);
+                stand_in::nccl::set_async_error(world.native_handle(), ncclRemoteError, "the peer has gone");
+                check_refused([&] { comm.end_step(2, {}, rank.streams[0]); }, "the peer has gone", status::peer_failure);
+                check_refused(
+                    [&] { rank.reduce(comm, 0, rank.streams[0]); }, "the peer has gone", status::peer_failure);
+                world.abort("it has failed");
+            }
+            rank.streams[0].synchronize(soon_ms);
+        }, 30);
+    for (const rank_outcome& outcome : outcomes) {
+        if (outcome.thrown) std::rethrow_exception(outcome.thrown);
+    }
+}
+
+TEST_CASE("a call on a borrowed stream makes no context but that of the communicator's device")
+{
+    stand_in::reset();
+    stand_in::set_device_count(8);
+    const watchdog guard("a call on a borrowed stream", 60);
+    auto world = nccl::communicator::create(nccl::unique_id(), 0, 1, 3, {});
+    trainer rank(world);
+    rank.prepare(0);
+    probed_sums comm{reproducible(nccl::communicator_ref(world))};
+    std::exception_ptr thrown;
+    stand_in::forget_contexts();
+    std::thread([&] { // its current device is 0
+        try {
+            const cuda::stream_ref borrowed(rank.streams[0].get().get()); // it does not know its device
+            comm.end_step(0, {}, borrowed);
+            rank.reduce(comm, 0, borrowed);
+            comm.end_step(1, {}, borrowed);
+            comm.synchronize(borrowed, soon_ms);
+        } catch (...) {
+            thrown = std::current_exception();
+        }
+    }).join();
+    if (thrown) std::rethrow_exception(thrown);
+    CHECK(stand_in::has_context(3));
+    CHECK_FALSE(stand_in::has_context(0));
+}
+
+TEST_CASE("equal handles of different streams are told apart: of two threads, and of a stream that came after")
+{
+    stand_in::reset();
+    const device_vector<float> send(1000), first_result(1000), second_result(1000);
+    probed<alone> comm(alone{});
+    const auto reduce = [&](const device_vector<float>& result, cuda::stream_ref on) {
+        comm.all_reduce(view<const float>(send), view<float>(result), reduction::sum, on);
+    };
+    const auto check_record = [&] {
+        // The work on the first stream stands still: who does not wait for it has ended by now.
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        step_record record;
+        CHECK_FALSE(comm.poll(record));
+    };
+    SUBCASE("of two threads")
+    {
+        std::optional<gate> closed;
+        std::thread([&] {
+            closed.emplace(cudaStreamPerThread);
+            reduce(first_result, cudaStreamPerThread);
+        }).join();
+        reduce(second_result, cudaStreamPerThread);
+        comm.end_step(0, {}, cudaStreamPerThread);
+        check_record();
+    }
+    SUBCASE("of a stream that came after")
+    {
+        std::optional<cuda::stream> first(std::in_place);
+        const cudaStream_t handle = first->get().get();
+        gate closed(*first);
+        reduce(first_result, *first);
+        first.reset();
+        // Whether an allocator gives out the address again is up to it.
+        std::vector<cuda::stream> others(1);
+        while (others.back().get().get() != handle && others.size() < 50) others.emplace_back();
+        const std::string used = others.back().get().get() == handle ? "used again" : "not used again";
+        MESSAGE("the handle was ", used);
+        reduce(second_result, others.back());
+        comm.end_step(0, {}, others.back());
+        check_record();
+    }
+    CHECK(next_record(comm).buckets.size() == 2);
+}

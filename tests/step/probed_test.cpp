@@ -1,0 +1,1304 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <collprobe/alarm/alarms.hpp>
+#include <collprobe/audit/audited.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/step/probed.hpp>
+
+#include "support/count_allocations.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int clean_steps = 2'000;
+#else
+constexpr int clean_steps = 20'000;
+#endif
+
+/// What each rank's gradient is made of, bucket by bucket.
+template <class T>
+using buckets = std::vector<std::vector<T>>;
+
+template <class T>
+buckets<T> random_gradient(int rank, const std::vector<std::size_t>& sizes, std::uint64_t seed)
+{
+    std::mt19937_64 common(seed);
+    std::mt19937_64 own(seed * 1000 + static_cast<std::uint64_t>(rank) + 1);
+    // Two distributions: one keeps the second half of each pair that it draws.
+    std::normal_distribution<double> signal;
+    std::normal_distribution<double> noise;
+    buckets<T> result;
+    for (const std::size_t size : sizes) {
+        auto& bucket = result.emplace_back(size);
+        for (T& x : bucket) {
+            const double mean = signal(common);
+            x = T(static_cast<float>(mean + noise(own)));
+        }
+    }
+    return result;
+}
+
+void require_same_bits(const spread& a, const spread& b)
+{
+    for (const auto field : {&spread::mean, &spread::std, &spread::std_sample, &spread::range, &spread::cv,
+             &spread::minimum, &spread::maximum}) {
+        REQUIRE(to_bits(a.*field) == to_bits(b.*field));
+    }
+    REQUIRE(a.minimum_rank == b.minimum_rank);
+    REQUIRE(a.maximum_rank == b.maximum_rank);
+    REQUIRE(a.finite == b.finite);
+}
+
+/// Runs one step on every rank, waits for its record and hands it over; all ranks must agree on it.
+template <class T, class Make>
+std::vector<step_record> run_steps(int ranks, const probe_options& options, int steps, const Make& gradient_of,
+    reduction operation = reduction::average, bool in_place = false)
+{
+    std::vector<std::vector<step_record>> seen(static_cast<std::size_t>(ranks));
+    local::run(ranks, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world, options);
+        for (int step = 0; step < steps; ++step) {
+            buckets<T> send = gradient_of(comm.rank(), step);
+            buckets<T> receive = send;
+            for (std::size_t b = 0; b < send.size(); ++b) {
+                comm.all_reduce(in_place ? view<const T>(receive[b]) : view<const T>(send[b]),
+                    view<T>(receive[b]), operation, stream);
+            }
+            comm.end_step(static_cast<std::uint64_t>(step), {.loss = 1.0 + 0.125 * comm.rank()}, stream);
+            stream.synchronize(20'000);
+            step_record record;
+            while (comm.poll(record)) seen[static_cast<std::size_t>(comm.rank())].push_back(record);
+        }
+    });
+    for (const auto& own : seen) {
+        REQUIRE(own.size() == static_cast<std::size_t>(steps));
+        for (std::size_t s = 0; s < own.size(); ++s) {
+            const step_record& a = own[s];
+            const step_record& b = seen[0][s];
+            REQUIRE(a.step == s);
+            require_same_bits(a.loss, b.loss);
+            require_same_bits(a.gradient_norm, b.gradient_norm);
+            REQUIRE(to_bits(a.cosine.mean_pairwise) == to_bits(b.cosine.mean_pairwise));
+            REQUIRE(to_bits(a.cosine.pooled) == to_bits(b.cosine.pooled));
+            REQUIRE(a.suspects.size() == b.suspects.size());
+            for (std::size_t i = 0; i < a.suspects.size(); ++i) {
+                REQUIRE(a.suspects[i].rank == b.suspects[i].rank);
+                REQUIRE(a.suspects[i].what == b.suspects[i].what);
+                REQUIRE(a.suspects[i].bucket == b.suspects[i].bucket);
+            }
+        }
+    }
+    return seen[0];
+}
+
+/// Every metric from its definition, in long double.
+struct brute_force {
+    std::vector<long double> norms;
+    long double mean_pairwise = 0, pooled = 0;
+    std::vector<long double> leave_one_out;
+
+    template <class T>
+    explicit brute_force(const std::vector<buckets<T>>& gradients)
+    {
+        const std::size_t n = gradients.size();
+        std::vector<std::vector<long double>> flat(n);
+        for (std::size_t r = 0; r < n; ++r) {
+            for (const auto& bucket : gradients[r]) {
+                for (const T x : bucket) flat[r].push_back(static_cast<double>(x));
+            }
+        }
+        const auto dot = [](const std::vector<long double>& x, const std::vector<long double>& y) {
+            long double sum = 0;
+            for (std::size_t i = 0; i < x.size(); ++i) sum += x[i] * y[i];
+            return sum;
+        };
+        std::vector<long double> sum(flat[0].size(), 0);
+        for (const auto& g : flat) {
+            for (std::size_t i = 0; i < g.size(); ++i) sum[i] += g[i];
+            norms.push_back(std::sqrt(dot(g, g)));
+        }
+        long double numerator = 0, denominator = 0;
+        for (std::size_t i = 0; i < n; ++i) {
+            for (std::size_t j = i + 1; j < n; ++j) {
+                const long double product = dot(flat[i], flat[j]);
+                mean_pairwise += product / (norms[i] * norms[j]);
+                numerator += product;
+                denominator += norms[i] * norms[j];
+            }
+            std::vector<long double> others(sum.size());
+            for (std::size_t k = 0; k < sum.size(); ++k) others[k] = sum[k] - flat[i][k];
+            leave_one_out.push_back(dot(flat[i], others) / (norms[i] * std::sqrt(dot(others, others))));
+        }
+        mean_pairwise /= static_cast<long double>(n * (n - 1) / 2);
+        pooled = numerator / denominator;
+    }
+};
+
+void check_close(double measured, long double expected, double tolerance)
+{
+    CAPTURE(measured);
+    CAPTURE(static_cast<double>(expected));
+    CHECK(std::abs(static_cast<long double>(measured) - expected) <= tolerance * std::abs(expected));
+}
+
+/// In one call a rank receives a result with an element that is far off.
+template <communicator Comm>
+class damaging : public adaptor<Comm> {
+    using base_type = adaptor<Comm>;
+
+public:
+    using typename base_type::stream_ref;
+    damaging(Comm comm, int call, int rank) : base_type(std::move(comm)), left_(call), rank_(rank) {}
+
+    template <element T>
+        requires has_all_reduce<Comm, T>
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
+        call_site where = call_site::current())
+    {
+        base_type::all_reduce(send, receive, operation, on, where);
+        if (left_-- == 0 && this->rank() == rank_) on.enqueue([receive] { receive[7] = static_cast<T>(1e4f); });
+    }
+
+private:
+    int left_;
+    int rank_;
+};
+
+/// In one call the reduction takes a rank's contribution times a factor: all ranks receive the same wrong sum.
+template <communicator Comm>
+class damaged_reduction : public adaptor<Comm> {
+    using base_type = adaptor<Comm>;
+
+public:
+    using typename base_type::stream_ref;
+    damaged_reduction(Comm comm, int call, int rank, float factor)
+        : base_type(std::move(comm)), left_(call), rank_(rank), factor_(factor)
+    {
+    }
+
+    template <element T>
+        requires has_all_reduce<Comm, T>
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
+        call_site where = call_site::current())
+    {
+        if (left_-- != 0 || this->rank() != rank_) {
+            base_type::all_reduce(send, receive, operation, on, where);
+            return;
+        }
+        std::vector<T> taken(send.begin(), send.end());
+        for (T& x : taken) x = static_cast<T>(static_cast<float>(x) * factor_);
+        base_type::all_reduce(view<const T>(taken), receive, operation, on, where);
+        on.synchronize(10'000);
+    }
+
+private:
+    int left_;
+    int rank_;
+    float factor_;
+};
+
+/// The records of 42 steps of 8 ranks, the reduction of step 40 being damaged by `factor`; in step 41 rank 5 points elsewhere.
+template <element T>
+std::vector<step_record> steps_with_a_damaged_reduction(float factor, reduction operation, float signal, float scale)
+{
+    std::vector<step_record> records;
+    local::run(8, [&](local::communicator& world) {
+        probed comm(damaged_reduction(world, 40, 5, factor));
+        host::stream stream;
+        std::vector<T> gradient(4096), sum(4096);
+        step_record own;
+        for (std::uint64_t step = 0; step < 42; ++step) {
+            for (std::size_t i = 0; i < gradient.size(); ++i) {
+                const auto noise = [&](std::uint64_t key) {
+                    return static_cast<float>(detail::mix64(key) >> 40) * 0x1p-24f - 0.5f;
+                };
+                const bool elsewhere = step == 41 && world.rank() == 5;
+                gradient[i] = static_cast<T>(scale
+                    * (signal * noise(elsewhere ? i + (std::uint64_t{1} << 60) : i)
+                        + noise(((step + 1) << 32) + (static_cast<std::uint64_t>(world.rank()) << 24) + i)));
+            }
+            comm.all_reduce(gradient, view(sum), operation, stream);
+            comm.end_step(step, {.loss = 1}, stream);
+            stream.synchronize(10'000);
+            REQUIRE(comm.poll(own));
+            if (world.rank() == 3) records.push_back(own);
+        }
+    });
+    return records;
+}
+
+bool has_direction(const step_record& record)
+{
+    for (const double cosine : record.cosine.leave_one_out) {
+        if (!is_finite(cosine)) return false;
+    }
+    return record.cosine.leave_one_out.size() == 8;
+}
+bool names_a_direction(const step_record& record)
+{
+    for (const suspect& found : record.suspects) {
+        if (found.what == check::cosine) return true;
+    }
+    return false;
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T, float, double, half, bfloat16)
+{
+    for (const int n : {2, 3, 8}) {
+        CAPTURE(n);
+        // Counts that do not divide by n, and one that needs several scratch chunks.
+        const std::vector<std::size_t> sizes{1, 1237, 64, 5000};
+        std::vector<buckets<T>> gradients;
+        for (int r = 0; r < n; ++r) gradients.push_back(random_gradient<T>(r, sizes, 17));
+        const brute_force expected(gradients);
+        const auto records = run_steps<T>(n,
+            {.alignment = alignment_mode::exact, .scratch_bytes = 4096}, 2,
+            [&](int rank, int) { return gradients[static_cast<std::size_t>(rank)]; });
+        const step_record& record = records[1];
+        CHECK(record.ranks == n);
+        REQUIRE(record.buckets.size() == sizes.size());
+        check_close(record.cosine.mean_pairwise, expected.mean_pairwise, 1e-12);
+        check_close(record.cosine.pooled, expected.pooled, 1e-12);
+        long double mean = 0, squares = 0;
+        for (int r = 0; r < n; ++r) {
+            const auto i = static_cast<std::size_t>(r);
+            check_close(record.cosine.leave_one_out[i], expected.leave_one_out[i], 1e-12);
+            check_close(record.gradient_norms[i], expected.norms[i], 1e-12);
+            mean += expected.norms[i] / n;
+        }
+        for (const long double norm : expected.norms) squares += (norm - mean) * (norm - mean);
+        check_close(record.gradient_norm.mean, mean, 1e-12);
+        // The spread of numbers that agree to k digits has k fewer good ones.
+        check_close(record.gradient_norm.std, std::sqrt(squares / n), 1e-12 * static_cast<double>(mean * mean * n / squares) + 1e-12);
+        check_close(record.loss.mean, 1 + 0.125L * static_cast<long double>(n - 1) / 2, 1e-15);
+    }
+}
+
+TEST_CASE("one rank of eight at a hundred times the norm and random: exact 0.374, pooled 0.021")
+{
+    const std::size_t size = 200'000;
+    const auto gradient = [&](int rank, int) {
+        std::mt19937_64 common(3);
+        std::mt19937_64 own(static_cast<std::uint64_t>(rank) + 100);
+        std::normal_distribution<double> shared;
+        std::normal_distribution<double> private_noise;
+        buckets<float> result{std::vector<float>(size)};
+        for (float& x : result[0]) {
+            const double signal = shared(common);
+            const double noise = private_noise(own);
+            x = static_cast<float>(rank == 5 ? 100 * noise * std::sqrt(2.0) : signal + noise);
+        }
+        return result;
+    };
+    const auto records = run_steps<float>(8, {.alignment = alignment_mode::exact}, 1, gradient);
+    CHECK(records[0].cosine.mean_pairwise == doctest::Approx(0.374).epsilon(0.01));
+    CHECK(records[0].cosine.pooled == doctest::Approx(0.021).epsilon(0.25));
+    CHECK(std::abs(records[0].cosine.leave_one_out[5]) < 0.02);
+    CHECK(records[0].cosine.leave_one_out[4] < records[0].cosine.mean_pairwise);
+}
+
+TEST_CASE("pooled mode needs no gradient-sized message and keeps the same numbers to the wire's rounding")
+{
+    const std::vector<std::size_t> sizes{3000, 777};
+    std::vector<buckets<float>> gradients;
+    for (int r = 0; r < 4; ++r) gradients.push_back(random_gradient<float>(r, sizes, 5));
+    const brute_force expected(gradients);
+    const auto of = [&](int rank, int) { return gradients[static_cast<std::size_t>(rank)]; };
+    for (const reduction operation : {reduction::sum, reduction::average}) {
+        const step_record out = run_steps<float>(4, {}, 1, of, operation)[0];
+        check_close(out.cosine.pooled, expected.pooled, 1e-5);
+        CHECK(is_nan(out.cosine.mean_pairwise));
+        REQUIRE(out.cosine.leave_one_out.size() == 4);
+        for (std::size_t r = 0; r < 4; ++r) check_close(out.cosine.leave_one_out[r], expected.leave_one_out[r], 1e-4);
+
+        // In place the inputs are gone when the result is there: no leave-one-out, all else as before.
+        const step_record in = run_steps<float>(4, {}, 1, of, operation, true)[0];
+        CHECK(in.cosine.leave_one_out.empty());
+        CHECK(to_bits(in.cosine.pooled) == to_bits(out.cosine.pooled));
+        CHECK(to_bits(in.gradient_norm.std) == to_bits(out.gradient_norm.std));
+        CHECK(in.buckets[1].inputs[2].digest == out.buckets[1].inputs[2].digest);
+    }
+}
+
+TEST_CASE("summary mode tells the same spread, extrema and agreement as the table of all ranks")
+{
+    const std::vector<std::size_t> sizes{900, 64};
+    for (const int n : {1, 2, 3, 8}) {
+        CAPTURE(n);
+        const auto of = [&](int rank, int step) {
+            return random_gradient<float>(rank, sizes, 50 + static_cast<std::uint64_t>(step));
+        };
+        const auto full = run_steps<float>(n, {.mode = report_mode::gather}, 3, of);
+        const auto summary = run_steps<float>(n, {.mode = report_mode::summary}, 3, of);
+        for (std::size_t s = 0; s < full.size(); ++s) {
+            const step_record& a = full[s];
+            const step_record& b = summary[s];
+            CHECK(b.mode == report_mode::summary);
+            CHECK(b.losses.empty());
+            const auto same = [](const spread& x, const spread& y) {
+                CHECK(x.finite == y.finite);
+                CHECK(y.mean == doctest::Approx(x.mean).epsilon(1e-12));
+                CHECK(y.std == doctest::Approx(x.std).epsilon(1e-9));
+                CHECK(is_nan(x.std_sample) == is_nan(y.std_sample));
+                CHECK(y.minimum == doctest::Approx(x.minimum).epsilon(0x1p-32));
+                CHECK(y.maximum == doctest::Approx(x.maximum).epsilon(0x1p-32));
+                CHECK(x.minimum_rank == y.minimum_rank);
+                CHECK(x.maximum_rank == y.maximum_rank);
+            };
+            same(a.loss, b.loss);
+            same(a.loss_weighted, b.loss_weighted);
+            same(a.gradient_norm, b.gradient_norm);
+            REQUIRE(b.buckets.size() == a.buckets.size());
+            for (std::size_t k = 0; k < a.buckets.size(); ++k) {
+                same(a.buckets[k].gradient_norm, b.buckets[k].gradient_norm);
+                CHECK(b.buckets[k].count == a.buckets[k].count);
+                CHECK(b.buckets[k].results_agree);
+                CHECK(b.buckets[k].inputs.empty());
+                CHECK(is_nan(a.buckets[k].pooled_cosine) == is_nan(b.buckets[k].pooled_cosine));
+                if (n > 1) CHECK(b.buckets[k].pooled_cosine == doctest::Approx(a.buckets[k].pooled_cosine).epsilon(1e-9));
+            }
+            if (n > 1) {
+                CHECK(b.cosine.pooled == doctest::Approx(a.cosine.pooled).epsilon(1e-9));
+                CHECK(b.cosine.noise_scale == doctest::Approx(a.cosine.noise_scale).epsilon(1e-9));
+                CHECK(b.cosine.predicted_cosine == doctest::Approx(a.cosine.predicted_cosine).epsilon(1e-9));
+            }
+            CHECK(b.suspects.empty());
+        }
+    }
+}
+
+TEST_CASE("both modes take the step's norm of the gradients among many buckets, and of nothing else")
+{
+    constexpr std::size_t calls = 150;
+    const auto norm_in = [](report_mode mode) {
+        std::vector<double> norms;
+        local::run(2, [&](local::communicator& world) {
+            host::stream stream;
+            probed<local::communicator> comm(world, {.mode = mode, .max_buckets = 2 * calls});
+            std::vector<float> send(calls), receive(calls);
+            step_record record;
+            // The second step has fewer calls, and others of them are gradients.
+            for (std::size_t step = 0; step < 2; ++step) {
+                for (std::size_t i = 0; i < calls - 20 * step; ++i) {
+                    send[i] = static_cast<float>(1 + i);
+                    const bool gradient = i % 3 == step;
+                    comm.all_reduce(view<const float>(&send[i], 1), view<float>(&receive[i], 1),
+                        gradient ? reduction::sum : reduction::max, stream);
+                }
+                comm.end_step(step, {.loss = 1}, stream);
+                stream.synchronize(10'000);
+                REQUIRE(comm.poll(record));
+                if (world.rank() == 0) norms.push_back(record.gradient_norm.mean);
+            }
+        });
+        return norms;
+    };
+    const auto summary = norm_in(report_mode::summary);
+    const auto gather = norm_in(report_mode::gather);
+    for (std::size_t step = 0; step < 2; ++step) {
+        double squares = 0;
+        for (std::size_t i = 0; i < calls - 20 * step; ++i) {
+            if (i % 3 == step) squares += static_cast<double>((1 + i) * (1 + i));
+        }
+        CHECK(summary[step] == doctest::Approx(std::sqrt(squares)).epsilon(1e-12));
+        CHECK(gather[step] == doctest::Approx(std::sqrt(squares)).epsilon(1e-12));
+    }
+}
+
+TEST_CASE("a NaN is named by rank, bucket and index in both modes, and the norms of the others stay")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        const auto records = run_steps<float>(4, {.mode = mode}, 2, [&](int rank, int step) {
+            auto gradient = random_gradient<float>(rank, {100, 5000}, 9 + static_cast<std::uint64_t>(step));
+            if (rank == 2 && step == 1) gradient[1][4321] = std::bit_cast<float>(0x7fc00000u);
+            return gradient;
+        });
+        CHECK(records[0].suspects.empty());
+        REQUIRE(records[1].suspects.size() >= 1);
+        const suspect& found = records[1].suspects[0];
+        CHECK(found.what == check::non_finite);
+        CHECK(found.rank == 2);
+        CHECK(found.bucket == 1);
+        CHECK(found.statistic == 1);
+        if (mode == report_mode::gather) CHECK(found.index == 4321);
+        CHECK(records[1].buckets[1].nonfinite == 1);
+        CHECK(records[1].buckets[1].gradient_norm.finite == 4);
+    }
+}
+
+TEST_CASE("a loss that is no number is named")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        std::vector<step_record> records;
+        local::run(3, [&](local::communicator& world) {
+            host::stream stream;
+            probed<local::communicator> comm(world, {.mode = mode});
+            comm.end_step(7, {.loss = comm.rank() == 1 ? detail::infinity() : 2.0}, stream);
+            stream.synchronize(10'000);
+            step_record record;
+            REQUIRE(comm.poll(record));
+            if (comm.rank() == 0) records.push_back(record);
+        });
+        REQUIRE(records[0].suspects.size() == 1);
+        CHECK(records[0].suspects[0].what == check::non_finite);
+        CHECK(records[0].suspects[0].rank == 1);
+        CHECK(records[0].suspects[0].bucket == -1);
+        CHECK(records[0].loss.finite == 2);
+        CHECK(records[0].loss.mean == doctest::Approx(2.0));
+    }
+}
+
+TEST_CASE("equal bits of two ranks and of two steps are named, zeros are not")
+{
+    const auto records = run_steps<float>(4, {}, 3, [&](int rank, int step) {
+        const int as = rank == 3 && step == 1 ? 1 : rank; // rank 3 holds rank 1's gradient in step 1
+        const int at = rank == 0 && step == 2 ? 1 : step; // rank 0 repeats step 1 in step 2
+        auto gradient = random_gradient<float>(as, {64, 300}, 70 + static_cast<std::uint64_t>(at));
+        gradient.emplace_back(500, 0.0f); // a frozen layer: equal everywhere and always
+        return gradient;
+    });
+    CHECK(records[0].suspects.empty());
+    REQUIRE(records[1].suspects.size() == 4); // both ranks: the bits do not tell whose they are
+    for (std::size_t i = 0; i < 4; ++i) {
+        const suspect& found = records[1].suspects[i];
+        CHECK(found.what == check::duplicate);
+        CHECK(found.rank == (i % 2 == 0 ? 1 : 3));
+        CHECK(found.other_rank == (i % 2 == 0 ? 3 : 1));
+        CHECK(found.bucket == static_cast<int>(i / 2));
+    }
+    REQUIRE(records[2].suspects.size() == 2);
+    for (const suspect& found : records[2].suspects) {
+        CHECK(found.what == check::stale);
+        CHECK(found.rank == 0);
+    }
+}
+
+TEST_CASE("where several ranks hold the same, each of them is named with the lowest of the others")
+{
+    // Ranks 1, 2 and 4 are alike, then all of them.
+    const auto records = run_steps<float>(5, {}, 2, [&](int rank, int step) {
+        const bool alike = step == 1 || rank == 1 || rank == 2 || rank == 4;
+        return random_gradient<float>(alike ? 1 : rank, {300}, 40 + static_cast<std::uint64_t>(step));
+    });
+    const auto named = [](const step_record& record) {
+        std::vector<std::vector<int>> pairs;
+        for (const suspect& found : record.suspects) {
+            if (found.what == check::duplicate) pairs.push_back({found.rank, found.other_rank});
+        }
+        return pairs;
+    };
+    CHECK(named(records[0]) == std::vector<std::vector<int>>{{1, 2}, {2, 1}, {4, 1}});
+    CHECK(named(records[1]) == std::vector<std::vector<int>>{{0, 1}, {1, 0}, {2, 0}, {3, 0}, {4, 0}});
+}
+
+TEST_CASE("equal sample ids of two ranks are named")
+{
+    step_record record;
+    local::run(4, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world);
+        const std::uint64_t samples = comm.rank() == 2 ? 1001 : 1000 + static_cast<std::uint64_t>(comm.rank());
+        comm.end_step(0, {.loss = 1, .sample_digest = samples}, stream);
+        stream.synchronize(10'000);
+        step_record own;
+        REQUIRE(comm.poll(own));
+        if (comm.rank() == 3) record = own;
+    });
+    REQUIRE(record.suspects.size() == 2);
+    for (const suspect& found : record.suspects) {
+        CHECK(found.what == check::duplicate);
+        CHECK(found.bucket == -1);
+        CHECK(found.rank + found.other_rank == 3);
+    }
+    CHECK(record.suspects[0].rank == 1);
+    CHECK(record.suspects[1].rank == 2);
+}
+
+namespace {
+
+/// Hands one rank a result with one bit flipped, as damage in the broadcast phase would.
+class corrupting {
+public:
+    using device = host::device;
+    corrupting(local::communicator comm, int victim) : comm_(comm), victim_(victim) {}
+    int rank() const noexcept { return comm_.rank(); }
+    int size() const noexcept { return comm_.size(); }
+    template <element T>
+    void all_reduce(view<const T> send, view<T> receive, reduction operation, host::stream_ref stream, call_site where)
+    {
+        comm_.all_reduce(send, receive, operation, stream, where);
+        if constexpr (std::is_same_v<T, float>) {
+            if (comm_.rank() != victim_) return;
+            stream.enqueue([receive] {
+                receive[receive.count() / 2] = std::bit_cast<float>(to_bits(receive[receive.count() / 2]) ^ 1u);
+            });
+        }
+    }
+    template <element T>
+    void all_gather(view<const T> send, view<T> receive, host::stream_ref stream, call_site where)
+    {
+        comm_.all_gather(send, receive, stream, where);
+    }
+
+private:
+    local::communicator comm_;
+    int victim_;
+};
+
+} // namespace
+
+TEST_CASE("a result that differs on one rank is named by majority, and only detected without one")
+{
+    for (const auto& [n, mode] : {std::pair{5, report_mode::gather}, {2, report_mode::gather}, {5, report_mode::summary}}) {
+        step_record record;
+        local::run(n, [&, n = n, mode = mode](local::communicator& world) {
+            host::stream stream;
+            probed<corrupting> comm(corrupting(world, 1), {.mode = mode});
+            std::vector<float> send(1000), receive(1000);
+            for (std::size_t i = 0; i < send.size(); ++i) send[i] = static_cast<float>(i + 1) * static_cast<float>(world.rank() + n);
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+            comm.end_step(0, {.loss = 1}, stream);
+            stream.synchronize(10'000);
+            step_record own;
+            REQUIRE(comm.poll(own));
+            if (world.rank() == 0) record = own;
+        });
+        CHECK_FALSE(record.buckets[0].results_agree);
+        REQUIRE(record.suspects.size() == 1);
+        CHECK(record.suspects[0].what == check::result_differs);
+        CHECK(record.suspects[0].bucket == 0);
+        CHECK(record.suspects[0].rank == (n == 5 && mode == report_mode::gather ? 1 : -1));
+    }
+}
+
+TEST_CASE("a rank that received a damaged result is named for that, not for its gradient's direction")
+{
+    for (const int bad : {0, 3}) {
+        std::vector<check> found;
+        std::vector<double> cosines;
+        local::run(4, [&](local::communicator& world) {
+            probed comm(damaging(world, 40, bad));
+            host::stream stream;
+            step_record own;
+            for (std::uint64_t step = 0; step < 42; ++step) {
+                std::vector<float> gradient(4096), sum(4096);
+                for (std::size_t i = 0; i < gradient.size(); ++i) {
+                    const auto noise = [&](std::uint64_t key) {
+                        return static_cast<float>(detail::mix64(key) >> 40) * 0x1p-24f - 0.5f;
+                    };
+                    gradient[i] = noise(i) + noise((step << 32) + (static_cast<std::uint64_t>(world.rank()) << 24) + i);
+                }
+                comm.all_reduce(gradient, view(sum), reduction::sum, stream);
+                comm.end_step(step, {.loss = 1}, stream);
+                stream.synchronize(10'000);
+                REQUIRE(comm.poll(own));
+                if (world.rank() != 0 || step != 40) continue;
+                for (const suspect& each : own.suspects) found.push_back(each.what);
+                cosines = own.cosine.leave_one_out;
+                CHECK(own.suspects.at(0).rank == bad);
+            }
+        });
+        CHECK(found == std::vector<check>{check::result_differs});
+        REQUIRE(cosines.size() == 4);
+        for (int r = 0; r < 4; ++r) CHECK(is_finite(cosines[static_cast<std::size_t>(r)]) == (r != bad));
+    }
+}
+
+TEST_CASE_TEMPLATE("a sum that is wrong on all ranks blames no rank for its direction", T, float, bfloat16)
+{
+    for (const reduction operation : {reduction::sum, reduction::average}) {
+        for (const float factor : {2.0f, 100.0f, 0.0f}) {
+            CAPTURE(factor);
+            const std::vector<step_record> records = steps_with_a_damaged_reduction<T>(factor, operation, 1, 1);
+            REQUIRE(records.size() == 42);
+            for (std::size_t s = 0; s < 40; ++s) {
+                CHECK(has_direction(records[s]));
+                CHECK(records[s].suspects.empty());
+            }
+            CHECK(records[40].buckets[0].results_agree);
+            CHECK_FALSE(names_a_direction(records[40]));
+            REQUIRE(records[40].cosine.leave_one_out.size() == 8);
+            for (const double cosine : records[40].cosine.leave_one_out) CHECK(is_nan(cosine));
+            // The control: the direction of an input is judged in the next step, and is no certainty.
+            REQUIRE(names_a_direction(records[41]));
+            CHECK(has_direction(records[41]));
+            CHECK(records[41].suspects[0].rank == 5);
+            CHECK_FALSE(records[41].suspects[0].exact);
+        }
+    }
+}
+
+namespace {
+
+/// The alarms of the last of `steps` steps of a probe on an audit on what `wrap` makes of a communicator. Each step has a sum of
+/// integers, which the probe passes over, and one of floats.
+template <class Wrap>
+std::vector<alarm_record> alarms_of_audited_steps(int ranks, std::uint64_t steps, const Wrap& wrap)
+{
+    std::vector<alarm_record> last;
+    local::run(ranks, [&](local::communicator& world) {
+        probed comm(audited(wrap(world)));
+        host::stream stream;
+        alarms watch(ranks);
+        std::vector<std::int32_t> numbers(4096, 1), counts(4096);
+        std::vector<float> gradient(4096), sum(4096);
+        step_record record;
+        step_audit audit;
+        for (std::uint64_t step = 0; step < steps; ++step) {
+            std::mt19937_64 random(step * 64 + static_cast<std::uint64_t>(world.rank()));
+            std::normal_distribution<float> normal(1);
+            for (float& x : gradient) x = normal(random);
+            comm.all_reduce(numbers, view(counts), reduction::sum, stream);
+            comm.all_reduce(gradient, view(sum), reduction::sum, stream);
+            comm.base().end_step(step, stream);
+            comm.end_step(step, {.loss = 1}, stream);
+            stream.synchronize(10'000);
+            REQUIRE(comm.poll(record));
+            REQUIRE(comm.base().poll(audit));
+            const view<const alarm_record> raised = watch.judge(record, audit);
+            if (step + 1 < steps) CHECK(raised.empty());
+            else if (world.rank() == 0) last.assign(raised.begin(), raised.end());
+        }
+    });
+    return last;
+}
+
+} // namespace
+
+TEST_CASE("what a probe and an audit find of one fault is one alarm")
+{
+    // Of two ranks: the probe alone cannot name the one that received other bits.
+    const auto hit = alarms_of_audited_steps(2, 21, [](auto& world) { return damaging(world, 41, 1); });
+    REQUIRE(hit.size() == 1);
+    CHECK(hit[0].what == check::result_differs);
+    CHECK(hit[0].bucket == 0); // of the record, which has no integers
+    CHECK(hit[0].ranks == std::vector<int>{1});
+    CHECK(hit[0].action == advice::resync);
+    CHECK(hit[0].source == 0);
+
+    const auto wrong = alarms_of_audited_steps(8, 41, [](auto& world) { return damaged_reduction(world, 81, 5, 100); });
+    REQUIRE(wrong.size() == 1);
+    CHECK(wrong[0].what == check::sum_differs);
+    CHECK(wrong[0].bucket == 0);
+    CHECK(wrong[0].where == damage::reduce);
+    CHECK(wrong[0].action == advice::skip); // so far off that no rounding explains it
+    CHECK(wrong[0].ranks.empty());
+
+    const auto integers = alarms_of_audited_steps(8, 2, [](auto& world) { return damaged_reduction(world, 2, 5, 100); });
+    REQUIRE(integers.size() == 1);
+    CHECK(integers[0].what == check::sum_differs);
+    CHECK(integers[0].bucket == 1); // the record has one bucket, the audit's first is behind it
+    CHECK(integers[0].action == advice::skip);
+    CHECK(integers[0].false_alarms_per_step == 0);
+}
+
+TEST_CASE_TEMPLATE("rounding, cancellation and underflow do not hide the direction", T, float, half, bfloat16)
+{
+    for (const reduction operation : {reduction::sum, reduction::average}) {
+        for (const float signal : {0.0f, 1.0f, 100.0f}) { // 0: what is left of the sum is what did not cancel
+            for (const float scale : {1.0f, 0x1p-22f}) {
+                CAPTURE(signal);
+                CAPTURE(scale);
+                for (const step_record& record : steps_with_a_damaged_reduction<T>(1, operation, signal, scale))
+                    CHECK(has_direction(record));
+            }
+        }
+    }
+}
+
+TEST_CASE("numbers that only the device knows are read at the end of the step, and count as those of the host")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        local::run(3, [&](local::communicator& world) {
+            std::atomic<bool> computed{false};
+            float loss = -1;
+            double weight = -1;
+            std::uint64_t samples = 0;
+            std::vector<float> send(10, 1.0f + static_cast<float>(world.rank())), receive(10);
+            host::stream stream;
+            probed<local::communicator> comm(world, {.mode = mode});
+            const auto reduce = [&] { comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream); };
+            const float own_loss = 1.5f + static_cast<float>(world.rank());
+            const double own_weight = 32 + world.rank();
+            const std::uint64_t own_samples = world.rank() == 2 ? 7u : 8u; // ranks 0 and 1 have the same
+
+            stream.enqueue([&] {
+                while (!computed.load()) std::this_thread::yield();
+                loss = own_loss;
+                weight = own_weight;
+                samples = own_samples;
+            });
+            reduce();
+            comm.end_step(0, {.loss = &loss, .weight = &weight, .sample_digest = &samples}, stream);
+            computed = true;
+            reduce();
+            comm.end_step(1, {.loss = own_loss, .weight = own_weight, .sample_digest = own_samples}, stream);
+            reduce();
+            comm.end_step(2, {.loss = &loss}, stream);
+            reduce();
+            comm.end_step(3, {.loss = own_loss}, stream);
+            reduce();
+            comm.end_step(4, device_observation{}, stream);
+            reduce();
+            comm.end_step(5, {}, stream); // the host's numbers, as is what else both could mean
+            reduce();
+            comm.end_step(6, {.loss = 0}, stream);
+            stream.synchronize(10'000);
+
+            std::vector<step_record> records(7);
+            for (step_record& record : records) REQUIRE(comm.poll(record));
+            for (std::size_t i = 0; i < 6; i += 2) {
+                CAPTURE(i);
+                CHECK(records[i].step == i);
+                require_same_bits(records[i].loss, records[i + 1].loss);
+                require_same_bits(records[i].loss_weighted, records[i + 1].loss_weighted);
+                CHECK(records[i].losses == records[i + 1].losses);
+            }
+            CHECK(records[0].loss.mean == 2.5);
+            CHECK(records[0].loss_weighted.mean != records[2].loss_weighted.mean);
+            CHECK(records[4].loss.mean == 0);
+            CHECK(records[6].loss.mean == 0);
+            const auto same_samples = [](const step_record& record) {
+                int named = 0;
+                for (const suspect& found : record.suspects) named += found.what == check::duplicate ? 1 : 0;
+                return named;
+            };
+            for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+                CHECK(same_samples(records[i]) == (mode == report_mode::gather ? 2 : 0));
+            }
+            CHECK(same_samples(records[2]) == 0);
+        });
+    }
+}
+
+TEST_CASE("a scaled gradient is named at once, in its bucket")
+{
+    const auto records = run_steps<float>(8, {}, 60, [&](int rank, int step) {
+        auto gradient = random_gradient<float>(rank, {400, 400}, 500 + static_cast<std::uint64_t>(step));
+        if (rank == 6 && (step == 0 || step == 50)) {
+            for (float& x : gradient[1]) x *= 100;
+        }
+        return gradient;
+    });
+    for (const step_record& record : records) {
+        if (record.step != 0 && record.step != 50) continue;
+        CAPTURE(record.step);
+        bool named = false;
+        for (const suspect& found : record.suspects) {
+            CHECK(found.rank == 6);
+            named = named || (found.what == check::gradient_norm && found.bucket == 1);
+        }
+        CHECK(named);
+    }
+}
+
+TEST_CASE("a record says that two ranks do not fit though neither can be named")
+{
+    const auto records = run_steps<float>(2, {}, 60, [&](int rank, int step) {
+        auto gradient = random_gradient<float>(rank, {400, 400}, 500 + static_cast<std::uint64_t>(step));
+        if (rank == 1 && step == 50) {
+            for (float& x : gradient[1]) x *= 100;
+        }
+        return gradient;
+    });
+    for (const step_record& record : records) {
+        if (record.step == 50) continue;
+        CHECK(record.suspects.empty());
+    }
+    REQUIRE(records[50].suspects.size() == 1); // of two ranks the cosine is one number
+    const suspect& found = records[50].suspects[0];
+    CHECK(found.what == check::gradient_norm);
+    CHECK(found.bucket == 1);
+    CHECK(found.rank == -1);
+    CHECK(std::fabs(found.statistic) > found.threshold);
+    CHECK(found.threshold > 0);
+}
+
+TEST_CASE("clean steps alarm no more often than stated")
+{
+    // The stated rate is a bound: 1e-3 a step here, so that enough alarms could show.
+    const double rate = 1e-3;
+    std::atomic<int> alarms{0};
+    local::run(8, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world, {.false_alarms_per_step = rate});
+        std::mt19937_64 random(static_cast<std::uint64_t>(world.rank()) + 77);
+        std::mt19937_64 common(5);
+        std::normal_distribution<float> normal;
+        std::normal_distribution<float> shared_normal;
+        std::vector<float> send(64), receive(64);
+        step_record record;
+        int own_alarms = 0;
+        for (int step = 0; step < clean_steps; ++step) {
+            for (float& x : send) x = shared_normal(common) + normal(random);
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::average, stream);
+            comm.end_step(static_cast<std::uint64_t>(step), {.loss = 2 + 0.1 * static_cast<double>(normal(random))}, stream);
+            stream.synchronize(20'000);
+            while (comm.poll(record)) own_alarms += record.suspects.empty() ? 0 : 1;
+        }
+        if (world.rank() == 3) alarms = own_alarms;
+    });
+    MESSAGE("alarms in ", clean_steps, " clean steps: ", alarms.load(), ", bound ", rate * clean_steps);
+    const double expected = rate * clean_steps;
+    CHECK(alarms.load() <= expected + 4 * std::sqrt(expected) + 1);
+}
+
+TEST_CASE("poll never blocks and steps come in order")
+{
+    local::run(2, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world, {.steps_in_flight = 8});
+        std::atomic<bool> gate{false};
+        stream.enqueue([&] {
+            while (!gate.load()) std::this_thread::yield();
+        });
+        std::vector<float> send(10, 1.0f + static_cast<float>(world.rank())), receive(10);
+        for (std::uint64_t step = 10; step < 15; ++step) {
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+            comm.end_step(step, {.loss = 1}, stream);
+        }
+        step_record record;
+        for (int i = 0; i < 100; ++i) CHECK_FALSE(comm.poll(record));
+        CHECK(comm.pending_steps() == 5);
+        CHECK(stream.synchronizations() == 0);
+        gate = true;
+        stream.synchronize(10'000);
+        for (std::uint64_t step = 10; step < 15; ++step) {
+            REQUIRE(comm.poll(record));
+            CHECK(record.step == step);
+        }
+        CHECK_FALSE(comm.poll(record));
+        CHECK(comm.pending_steps() == 0);
+    });
+}
+
+TEST_CASE("a host that runs ahead waits for the oldest step, and unread steps drop the oldest")
+{
+    local::run(2, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world, {.steps_in_flight = 2, .unread_steps = 3});
+        for (std::uint64_t step = 0; step < 50; ++step) comm.end_step(step, {.loss = 1}, stream);
+        stream.synchronize(10'000);
+        step_record record;
+        std::vector<std::uint64_t> steps;
+        while (comm.poll(record)) steps.push_back(record.step);
+        CHECK(steps == std::vector<std::uint64_t>{47, 48, 49});
+        CHECK(comm.dropped_steps() == 47);
+    });
+}
+
+TEST_CASE("a step that fails costs no record of another: those before it come first")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        local::run(2, [&](local::communicator& world) {
+            host::stream stream;
+            probed<local::communicator> comm(world, {.mode = mode, .steps_in_flight = 8, .unread_steps = 2});
+            // The ranks differ about the number of the third step.
+            for (const int step : {0, 1, 2 + 5 * world.rank(), 3, 4, 5}) {
+                comm.end_step(static_cast<std::uint64_t>(step), {.loss = 1}, stream);
+            }
+            stream.synchronize(10'000);
+            step_record record;
+            for (const std::uint64_t step : {0u, 1u}) {
+                REQUIRE(comm.poll(record));
+                CHECK(record.step == step);
+            }
+            CHECK(comm.dropped_steps() == 0);
+            CHECK_THROWS_AS(comm.poll(record), error);
+            for (const std::uint64_t step : {4u, 5u}) {
+                REQUIRE(comm.poll(record));
+                CHECK(record.step == step);
+            }
+            CHECK_FALSE(comm.poll(record));
+            CHECK(comm.dropped_steps() == 1); // the fourth was judged after the error, with the last two
+        });
+    }
+}
+
+TEST_CASE("an error that nobody polls for surfaces where a step waits for its place")
+{
+    local::run(2, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world, {.steps_in_flight = 2});
+        comm.end_step(static_cast<std::uint64_t>(world.rank()), {.loss = 1}, stream);
+        comm.end_step(2, {.loss = 1}, stream);
+        comm.end_step(3, {.loss = 1}, stream);
+        CHECK_THROWS_AS(comm.end_step(4, {.loss = 1}, stream), error);
+        comm.end_step(4, {.loss = 1}, stream);
+        stream.synchronize(10'000);
+        step_record record;
+        for (const std::uint64_t step : {2u, 3u, 4u}) {
+            REQUIRE(comm.poll(record));
+            CHECK(record.step == step);
+        }
+    });
+}
+
+TEST_CASE("steady state allocates nothing and never waits on the host")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const alignment_mode alignment : {alignment_mode::pooled, alignment_mode::exact}) {
+            std::atomic<long> before{0}, after{0};
+            std::atomic<std::uint64_t> waits{0};
+            std::atomic<int> arrived{0}, left{0};
+            constexpr int n = 3;
+            local::run(n, [&](local::communicator& world) {
+                host::stream stream;
+                probed<local::communicator> comm(
+                    world, {.mode = mode, .alignment = alignment, .steps_in_flight = 8, .unread_steps = 4});
+                std::vector<float> send(1000), receive(1000);
+                std::mt19937 random(static_cast<unsigned>(world.rank()));
+                step_record record;
+                const auto step = [&](std::uint64_t number) {
+                    for (float& x : send) x = static_cast<float>(random() % 1000);
+                    for (int b = 0; b < 3; ++b) {
+                        comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+                    }
+                    comm.end_step(number, {.loss = 1}, stream);
+                    while (!comm.poll(record)) std::this_thread::yield();
+                };
+                for (std::uint64_t i = 0; i < 40; ++i) step(i);
+                ++arrived;
+                while (arrived.load() < n) std::this_thread::yield();
+                if (world.rank() == 0) before = allocations.load();
+                const std::uint64_t waited = stream.synchronizations();
+                for (std::uint64_t i = 40; i < 140; ++i) step(i);
+                waits += stream.synchronizations() - waited;
+                ++left;
+                while (left.load() < n) std::this_thread::yield();
+                if (world.rank() == 0) after = allocations.load();
+                ++arrived;
+                while (arrived.load() < 2 * n) std::this_thread::yield();
+            });
+            CHECK(after.load() - before.load() == 0);
+            CHECK(waits.load() == 0);
+        }
+    }
+}
+
+TEST_CASE("buckets on several streams are all in the record, whichever stream ends the step")
+{
+    std::vector<step_record> records;
+    local::run(3, [&](local::communicator& world) {
+        host::stream a, b, c;
+        probed<local::communicator> comm(world, {.alignment = alignment_mode::exact});
+        for (std::uint64_t step = 0; step < 20; ++step) {
+            auto send = random_gradient<float>(world.rank(), {3000, 20'000, 10}, step + 1);
+            auto receive = send;
+            comm.all_reduce(view<const float>(send[0]), view<float>(receive[0]), reduction::sum, a);
+            comm.all_reduce(view<const float>(send[1]), view<float>(receive[1]), reduction::sum, b);
+            comm.all_reduce(view<const float>(send[2]), view<float>(receive[2]), reduction::sum, a);
+            comm.end_step(step, {.loss = 1}, c);
+            c.synchronize(10'000);
+            step_record record;
+            REQUIRE(comm.poll(record));
+            if (world.rank() == 0) records.push_back(record);
+        }
+    });
+    REQUIRE(records.size() == 20);
+    for (const step_record& record : records) {
+        std::vector<buckets<float>> gradients;
+        for (int r = 0; r < 3; ++r) gradients.push_back(random_gradient<float>(r, {3000, 20'000, 10}, record.step + 1));
+        const brute_force expected(gradients);
+        check_close(record.cosine.mean_pairwise, expected.mean_pairwise, 1e-11);
+        for (std::size_t r = 0; r < 3; ++r) check_close(record.gradient_norms[r], expected.norms[r], 1e-12);
+    }
+}
+
+TEST_CASE("other collectives are probed too, integers and calls beyond the limit are forwarded")
+{
+    step_record record;
+    local::run(4, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world, {.max_buckets = 5});
+        std::vector<float> small(8, 1.5f + static_cast<float>(world.rank()));
+        std::vector<float> large(32, 0.5f + static_cast<float>(world.rank()));
+        std::vector<float> out_small(8), out_large(32), out_other(32);
+        std::vector<std::int32_t> numbers(8, 3), sums(8);
+        comm.all_gather(view<const float>(small), view<float>(out_large), stream);
+        comm.reduce_scatter(view<const float>(large), view<float>(out_small), reduction::sum, stream);
+        comm.all_to_all(view<const float>(large), view<float>(out_other), stream);
+        comm.broadcast(view<const float>(small), view<float>(small), 2, stream);
+        comm.all_reduce(view<const std::int32_t>(numbers), view<std::int32_t>(sums), reduction::sum, stream);
+        comm.all_reduce(view<const float>(large), view<float>(large), reduction::max, stream);
+        comm.all_reduce(view<const float>(large), view<float>(large), reduction::sum, stream); // the sixth
+        comm.barrier(stream);
+        comm.end_step(0, {.loss = 1}, stream);
+        stream.synchronize(10'000);
+        CHECK(sums[7] == 12);
+        CHECK(small[0] == 3.5f);
+        CHECK(large[0] == 4 * 3.5f);
+        step_record own;
+        REQUIRE(comm.poll(own));
+        if (world.rank() == 1) record = own;
+    });
+    REQUIRE(record.buckets.size() == 5);
+    CHECK(record.unprobed_calls == 1);
+    const collective expected[] = {collective::all_gather, collective::reduce_scatter, collective::all_to_all,
+        collective::broadcast, collective::all_reduce};
+    for (std::size_t b = 0; b < 5; ++b) {
+        CHECK(record.buckets[b].call == expected[b]);
+        CHECK(record.buckets[b].results_agree);
+    }
+    // Only the reduce-scatter is a sum of gradients: it alone makes up the whole gradient's norm.
+    CHECK(record.gradient_norms[1] == doctest::Approx(std::sqrt(32 * 1.5 * 1.5)));
+    check_close(record.cosine.pooled, 1.0L, 1e-6);
+}
+
+TEST_CASE("ranks that fall out of step get an error that says so")
+{
+    std::atomic<int> mismatches{0};
+    local::run(3, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world);
+        comm.end_step(world.rank() == 2 ? 6 : 5, {.loss = 1}, stream);
+        stream.synchronize(10'000);
+        step_record record;
+        try {
+            comm.poll(record);
+        } catch (const error& failure) {
+            CHECK(failure.code() == status::mismatch);
+            CHECK(failure.culprits() == std::vector<int>{2});
+            ++mismatches;
+        }
+    });
+    CHECK(mismatches.load() == 3);
+}
+
+TEST_CASE("a mismatching count surfaces as the communicator's error and hangs nobody")
+{
+    std::atomic<int> errors{0};
+    CHECK_THROWS_AS(local::run(3,
+                        [&](local::communicator& world) {
+                            host::stream stream;
+                            probed<local::communicator> comm(world);
+                            std::vector<float> send(world.rank() == 1 ? 9 : 10, 1.0f), receive(send.size());
+                            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+                            try {
+                                comm.end_step(0, {.loss = 1}, stream);
+                                stream.synchronize(10'000);
+                            } catch (const error& failure) {
+                                ++errors;
+                                CHECK(failure.culprits() == std::vector<int>{1});
+                                throw;
+                            }
+                        }),
+        error);
+    CHECK(errors.load() == 3);
+}
+
+TEST_CASE("bad options and null buffers are refused by name")
+{
+    local::run(1, [](local::communicator& world) {
+        const auto refused = [&](probe_options options, const char* word) {
+            try {
+                const probed<local::communicator> comm(world, options);
+                FAIL_CHECK("accepted ", word);
+            } catch (const error& failure) {
+                CHECK(failure.code() == status::invalid_argument);
+                CHECK(std::string(failure.what()).find(word) != std::string::npos);
+            }
+        };
+        refused({.max_buckets = 0}, "max_buckets");
+        refused({.steps_in_flight = 1}, "steps_in_flight");
+        refused({.unread_steps = 0}, "unread_steps");
+        refused({.exact_every = 0}, "exact_every");
+        refused({.false_alarms_per_step = 0}, "false_alarms_per_step");
+        refused({.false_alarms_per_step = 2}, "false_alarms_per_step");
+    });
+    try {
+        local::run(2, [](local::communicator& world) {
+            host::stream stream;
+            probed<local::communicator> comm(world);
+            std::vector<float> receive(4);
+            comm.all_reduce(view<const float>(nullptr, 4), view<float>(receive), reduction::sum, stream);
+        });
+        FAIL_CHECK("accepted a null buffer");
+    } catch (const error& failure) {
+        CHECK(failure.code() == status::invalid_argument);
+    }
+}
+
+namespace {
+
+/// Takes whatever it is given and moves nothing, as a communicator does that checks no pointers.
+class unchecking {
+public:
+    using device = host::device;
+    explicit unchecking(int& calls) : calls_(&calls) {}
+    int rank() const noexcept { return 0; }
+    int size() const noexcept { return 1; }
+    template <element T>
+    void all_reduce(view<const T>, view<T>, reduction, host::stream_ref, call_site)
+    {
+        ++*calls_;
+    }
+
+private:
+    int* calls_;
+};
+
+} // namespace
+
+TEST_CASE("misaligned buffers are refused by name, whatever the wrapped communicator says")
+{
+    std::vector<float> send(8, 1.0f), receive(8, 1.0f);
+    const auto odd = [](std::vector<float>& memory) {
+        return reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(memory.data()) + 2);
+    };
+    const auto refusal = [](auto&& body) {
+        try {
+            body();
+        } catch (const error& failure) {
+            CHECK(failure.code() == status::invalid_argument);
+            return std::string(failure.what());
+        }
+        return std::string("accepted");
+    };
+    const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+
+    const auto checked = [&](view<const float> from, view<float> to) {
+        return refusal([&] {
+            local::run(2, [&](local::communicator& world) {
+                std::vector<float> own(4), other(4);
+                host::stream stream;
+                probed<local::communicator> comm(world);
+                if (world.rank() == 0) comm.all_reduce(from, to, reduction::sum, stream);
+                else comm.all_reduce(view<const float>(own), view<float>(other), reduction::sum, stream);
+                stream.synchronize(10'000);
+            });
+        });
+    };
+    CHECK(has(checked({odd(send), 4}, {receive.data(), 4}), "send is not aligned to 4 bytes"));
+    CHECK(has(checked({send.data(), 4}, {odd(receive), 4}), "receive is not aligned to 4 bytes"));
+    CHECK(checked({send.data(), 4}, {receive.data(), 4}) == "accepted");
+
+    int calls = 0;
+    host::stream stream;
+    probed<unchecking> comm(unchecking{calls}, {.results = false});
+    const auto unchecked = [&](view<const float> from, view<float> to) {
+        return refusal([&] { comm.all_reduce(from, to, reduction::sum, stream); });
+    };
+    CHECK(has(unchecked({odd(send), 4}, {receive.data(), 4}), "send is not aligned to 4 bytes"));
+    CHECK(has(unchecked({send.data(), 4}, {odd(receive), 4}), "receive is not aligned to 4 bytes"));
+    CHECK(has(unchecked({nullptr, 4}, {receive.data(), 4}), "send is null with count 4"));
+    CHECK(unchecked({send.data(), 4}, {receive.data(), 4}) == "accepted");
+    CHECK(unchecked({odd(send), 0}, {odd(receive), 0}) == "accepted");
+    CHECK(calls == 5); // the wrapped communicator has the first word, or its peers would wait
+}
+
+TEST_CASE("one rank alone gets a record with what is defined for it")
+{
+    const auto records = run_steps<float>(1, {.alignment = alignment_mode::exact}, 1,
+        [](int rank, int) { return random_gradient<float>(rank, {100}, 1); });
+    CHECK(records[0].loss.std == 0);
+    CHECK(is_nan(records[0].loss.std_sample));
+    CHECK(is_nan(records[0].cosine.mean_pairwise));
+    CHECK(records[0].suspects.empty());
+}
+
+TEST_CASE("buffers outlive the work on them when ending a step throws")
+{
+    for (int round = 0; round < 3; ++round) {
+        std::atomic<int> called{0};
+        std::atomic<bool> aborted{false};
+        CHECK_THROWS_AS(local::run(2,
+                            [&](local::communicator& world) {
+                                std::atomic<bool> gate{false};
+                                std::vector<float> send(1000, 1.0f), receive(1000);
+                                host::stream stream;
+                                probed<local::communicator> comm(world);
+                                stream.enqueue([&] {
+                                    while (!gate.load()) std::this_thread::yield();
+                                });
+                                comm.all_reduce(send, view(receive), reduction::sum, stream);
+                                ++called;
+                                if (world.rank() == 1) {
+                                    // Not before the other rank has called, or its call would throw.
+                                    while (called.load() < 2) std::this_thread::yield();
+                                    world.abort("gone");
+                                    aborted = true;
+                                }
+                                while (!aborted.load()) std::this_thread::yield();
+                                try {
+                                    comm.end_step(0, {.loss = 1}, stream);
+                                } catch (...) {
+                                    gate = true;
+                                    throw;
+                                }
+                            }),
+            error);
+    }
+}
+
+TEST_CASE("gradients of a few elements raise no alarms about direction")
+{
+    for (const std::size_t count : {1u, 2u, 4u}) {
+        const auto records = run_steps<float>(4, {.alignment = alignment_mode::exact}, 100,
+            [&](int rank, int step) { return random_gradient<float>(rank, {count}, 900 + static_cast<std::uint64_t>(step)); });
+        for (const step_record& record : records) {
+            for (const suspect& found : record.suspects) CHECK(found.what != check::cosine);
+        }
+    }
+}
+
+TEST_CASE("the record is the same on all ranks if only one of them calls in place")
+{
+    std::atomic<int> without{0};
+    local::run(4, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world);
+        auto send = random_gradient<float>(world.rank(), {500}, 3);
+        std::vector<float> receive(500);
+        if (world.rank() == 1) comm.all_reduce(send[0], view(send[0]), reduction::sum, stream);
+        else comm.all_reduce(send[0], view(receive), reduction::sum, stream);
+        comm.end_step(0, {.loss = 1}, stream);
+        stream.synchronize(10'000);
+        step_record record;
+        REQUIRE(comm.poll(record));
+        without += record.cosine.leave_one_out.empty() ? 1 : 0;
+    });
+    CHECK(without.load() == 4);
+}
+
+TEST_CASE("shards of different norms are no suspects")
+{
+    local::run(8, [](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world);
+        step_record record;
+        for (std::uint64_t step = 0; step < 5; ++step) {
+            auto shard = random_gradient<float>(world.rank(), {64}, step + 1);
+            if (world.rank() == 5) {
+                for (float& x : shard[0]) x *= 1000;
+            }
+            std::vector<float> all(512);
+            comm.all_gather(shard[0], view(all), stream);
+            comm.end_step(step, {.loss = 1 + 0.01 * world.rank()}, stream);
+            stream.synchronize(10'000);
+            REQUIRE(comm.poll(record));
+            CHECK(record.suspects.empty());
+        }
+    });
+}
+
+static_assert(has_all_reduce<probed<local::communicator>, float>);
+static_assert(full_communicator<probed<local::communicator>, bfloat16>);
