@@ -11,6 +11,7 @@
 #include <doctest/doctest.h>
 
 #include <collprobe/collprobe.hpp>
+#include <collprobe/comm/local/device.hpp>
 #include <collprobe/guard.hpp>
 #include <collprobe/reduce.hpp>
 #include <collprobe/order/stream_order.hpp>
