@@ -176,7 +176,7 @@ void add_cases()
 [[maybe_unused]] const bool cases_are_added = [] {
     add_cases<float>();
     add_cases<bfloat16>();
-    add_cases<collprobe::half>();
+    add_cases<collprobe::float16>();
     return true;
 }();
 

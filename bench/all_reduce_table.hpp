@@ -76,7 +76,7 @@ inline all_reduce_options parse_all_reduce_options(int argc, char** argv)
             result.factor = number<std::uint64_t>(option, line.value(), 2, 1024);
         } else if (option == "--types") {
             constexpr word<element_type> words[] = {{"float", element_type::float32}, {"double", element_type::float64},
-                {"bfloat16", element_type::bfloat16}, {"half", element_type::half}};
+                {"bfloat16", element_type::bfloat16}, {"half", element_type::float16}};
             result.types.clear();
             for (const std::string_view part : split_list(line.value())) result.types.push_back(choose(option, part, words));
         } else if (option == "--levels") {
@@ -118,7 +118,7 @@ void with_floating_type(element_type which, Fn fn)
     switch (which) {
     case element_type::float64: return fn(double{});
     case element_type::bfloat16: return fn(bfloat16{});
-    case element_type::half: return fn(half{});
+    case element_type::float16: return fn(float16{});
     default: return fn(float{});
     }
 }

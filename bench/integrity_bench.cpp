@@ -70,7 +70,7 @@ void sketch_pass(benchmark::State& state)
 }
 
 BENCHMARK(sketch_pass<bfloat16>)->Arg(1 << 20)->Arg(25 << 20)->Arg(256 << 20);
-BENCHMARK(sketch_pass<half>)->Arg(25 << 20);
+BENCHMARK(sketch_pass<float16>)->Arg(25 << 20);
 BENCHMARK(sketch_pass<float>)->Arg(1 << 20)->Arg(25 << 20)->Arg(256 << 20);
 BENCHMARK(sketch_pass<double>)->Arg(25 << 20);
 BENCHMARK(sketch_pass<std::int8_t>)->Arg(25 << 20);

@@ -243,7 +243,7 @@ bool add_types()
     return true;
 }
 
-[[maybe_unused]] const bool added = add_types<float, double, collprobe::half, bfloat16, std::int8_t,
+[[maybe_unused]] const bool added = add_types<float, double, collprobe::float16, bfloat16, std::int8_t,
     std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t>();
 
 } // namespace

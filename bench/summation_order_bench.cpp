@@ -101,6 +101,6 @@ int add_type()
     return 0;
 }
 
-[[maybe_unused]] const int added = add_type<half>() + add_type<bfloat16>() + add_type<float>() + add_type<double>();
+[[maybe_unused]] const int added = add_type<float16>() + add_type<bfloat16>() + add_type<float>() + add_type<double>();
 
 } // namespace

@@ -37,7 +37,7 @@ void flips(input kind, const char* what, std::size_t count)
         what);
     for (const int n : sizes) {
         const auto b = random_message<bfloat16>(kind, n, count);
-        const auto h = random_message<half>(kind, n, count);
+        const auto h = random_message<float16>(kind, n, count);
         const auto f = random_message<float>(kind, n, count);
         const auto d = random_message<double>(kind, n, count);
         const double shares[] = {

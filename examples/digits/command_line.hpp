@@ -121,18 +121,18 @@ Value choose(std::string_view option, std::string_view text, const word<Value> (
 } // namespace detail
 
 /// What gradients travel as.
-enum class wire_element { float32, bfloat16, half };
+enum class wire_element { float32, bfloat16, float16 };
 
 inline wire_element parse_element(std::string_view option, std::string_view text)
 {
     constexpr detail::word<wire_element> words[] = {{"float", wire_element::float32},
-        {"bfloat16", wire_element::bfloat16}, {"half", wire_element::half}};
+        {"bfloat16", wire_element::bfloat16}, {"half", wire_element::float16}};
     return detail::choose(option, text, words);
 }
 
 constexpr const char* name(wire_element element)
 {
-    return element == wire_element::bfloat16 ? "bfloat16" : element == wire_element::half ? "half" : "float";
+    return element == wire_element::bfloat16 ? "bfloat16" : element == wire_element::float16 ? "half" : "float";
 }
 
 /// Calls `fn` with a value of the type that gradients travel as.
@@ -141,7 +141,7 @@ auto with_wire_type(wire_element element, Fn fn)
 {
     switch (element) {
     case wire_element::bfloat16: return fn(collprobe::bfloat16{});
-    case wire_element::half: return fn(collprobe::half{});
+    case wire_element::float16: return fn(collprobe::float16{});
     case wire_element::float32: break;
     }
     return fn(float{});

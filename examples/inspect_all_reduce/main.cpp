@@ -41,7 +41,7 @@ inspection inspect_type(Comm& comm, stream_ref_of<Comm> stream, element_type typ
 {
     const std::uint64_t count = std::max<std::uint64_t>(bytes / static_cast<std::uint64_t>(bytes_of(type)), 1);
     switch (type) {
-    case element_type::half: return inspect<collprobe::half>(comm, stream, count, how);
+    case element_type::float16: return inspect<collprobe::float16>(comm, stream, count, how);
     case element_type::bfloat16: return inspect<bfloat16>(comm, stream, count, how);
     case element_type::float64: return inspect<double>(comm, stream, count, how);
     default: return inspect<float>(comm, stream, count, how);

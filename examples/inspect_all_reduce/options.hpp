@@ -28,7 +28,7 @@ struct options {
     collprobe::local::reduction_order order = collprobe::local::reduction_order::ring;
     reproducibility contract = reproducibility::unspecified;
     std::vector<element_type> types
-        = {element_type::half, element_type::bfloat16, element_type::float32, element_type::float64};
+        = {element_type::float16, element_type::bfloat16, element_type::float32, element_type::float64};
     std::uint64_t min_bytes = 4096;
     std::uint64_t max_bytes = 1 << 20;
     std::uint64_t factor = 16;
@@ -114,7 +114,7 @@ inline options parse_options(const std::vector<std::string>& arguments)
                 {"correctly_rounded", reproducibility::correctly_rounded}};
             result.contract = choose(option, line.value(), words);
         } else if (option == "--types") {
-            constexpr word<element_type> words[] = {{"half", element_type::half}, {"bfloat16", element_type::bfloat16},
+            constexpr word<element_type> words[] = {{"half", element_type::float16}, {"bfloat16", element_type::bfloat16},
                 {"float", element_type::float32}, {"double", element_type::float64}};
             result.types.clear();
             for (const std::string_view part : split_list(line.value())) {

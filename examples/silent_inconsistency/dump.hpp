@@ -46,7 +46,7 @@ inline void write_gradient(const std::filesystem::path& path, const std::vector<
 {
     write_npy(path, "<f4", values.data(), values.size(), 4);
 }
-inline void write_gradient(const std::filesystem::path& path, const std::vector<collprobe::half>& values)
+inline void write_gradient(const std::filesystem::path& path, const std::vector<collprobe::float16>& values)
 {
     write_npy(path, "<f2", values.data(), values.size(), 2);
 }

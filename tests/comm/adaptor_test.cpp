@@ -42,7 +42,7 @@ private:
 };
 
 using twice = adaptor<adaptor<local::communicator>>;
-static_assert(full_communicator<twice, float> && full_communicator<counting<local::communicator>, half>);
+static_assert(full_communicator<twice, float> && full_communicator<counting<local::communicator>, float16>);
 // What the wrapped communicator has not, the adaptor has not.
 template <class C>
 concept has_device_scope = requires(const C& comm) { comm.device_scope(); };

@@ -29,17 +29,17 @@ TEST_CASE("steady collectives allocate nothing and never wait for the host")
         std::atomic<long> after{0};
         std::atomic<std::uint64_t> waits{0};
         testing::local_provider{4, order}.run([&](local::communicator& comm) {
-            std::vector<half> send(640);
-            std::vector<half> receive(640);
-            std::vector<half> part(160);
-            const view<const half> in(send);
-            const view<half> out(receive);
+            std::vector<float16> send(640);
+            std::vector<float16> receive(640);
+            std::vector<float16> part(160);
+            const view<const float16> in(send);
+            const view<float16> out(receive);
             const host::stream stream;
             const auto work = [&] {
                 for (int call = 0; call < 20; ++call) {
                     comm.all_reduce(in, out, reduction::average, stream);
-                    comm.reduce_scatter(in, view<half>(part), reduction::max, stream);
-                    comm.all_gather(view<const half>(part), out, stream);
+                    comm.reduce_scatter(in, view<float16>(part), reduction::max, stream);
+                    comm.all_gather(view<const float16>(part), out, stream);
                     comm.all_to_all(in, out, stream);
                     comm.broadcast(in, out, 2, stream);
                     comm.barrier(stream);

@@ -315,7 +315,7 @@ TEST_CASE("orders hold with 64 and 256 ranks")
 {
     check_orders<bfloat16>(64, 333);
     check_orders<float>(64, 2000);
-    check_orders<half>(256, 300);
+    check_orders<float16>(256, 300);
 }
 
 TEST_CASE("the orders differ where rounding can show it")
@@ -401,20 +401,20 @@ TEST_CASE("a ring reduce-scatter ends part r at rank r and the tree takes the ri
 {
     constexpr int n = 5;
     constexpr std::size_t part = 30;
-    const auto input = random_buffers<half>(n, n * part, 21);
+    const auto input = random_buffers<float16>(n, n * part, 21);
     for (const reduction_order order : {reduction_order::linear, reduction_order::ring, reduction_order::tree}) {
-        buffers<half> output(n, std::vector<half>(part));
+        buffers<float16> output(n, std::vector<float16>(part));
         testing::local_provider{n, order}.run([&](local::communicator& comm) {
             const auto rank = static_cast<std::size_t>(comm.rank());
             const host::stream stream;
-            comm.reduce_scatter(view<const half>(input[rank]), view<half>(output[rank]), reduction::sum, stream);
+            comm.reduce_scatter(view<const float16>(input[rank]), view<float16>(output[rank]), reduction::sum, stream);
             stream.synchronize();
         });
         for (std::size_t rank = 0; rank < n; ++rank) {
             const std::size_t start = order == reduction_order::linear ? 0 : (rank + 1) % n;
-            std::vector<half> wanted;
+            std::vector<float16> wanted;
             for (std::size_t i = 0; i < part; ++i) {
-                half sum = input[start][rank * part + i];
+                float16 sum = input[start][rank * part + i];
                 for (std::size_t hops = 1; hops < n; ++hops) {
                     sum = hop(reduction::sum, sum, input[(start + hops) % n][rank * part + i]);
                 }
@@ -425,7 +425,7 @@ TEST_CASE("a ring reduce-scatter ends part r at rank r and the tree takes the ri
     }
 }
 
-TEST_CASE_TEMPLATE("min and max prefer numbers to NaN and order the zeros", T, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("min and max prefer numbers to NaN and order the zeros", T, float16, bfloat16, float, double)
 {
     using bits_type = typename element_traits<T>::bits_type;
     const auto of_bits = [](auto bits) { return detail::bit_cast<T>(static_cast<bits_type>(bits)); };
@@ -487,9 +487,9 @@ TEST_CASE("integer sums wrap and averages truncate")
 TEST_CASE("a floating-point average scales each value before the sum")
 {
     // The sum of the two would overflow; the halves do not.
-    const auto averages = reduce<half>(
-        reduction_order::linear, reduction::average, {{half(60000.0f)}, {half(60000.0f)}});
-    CHECK(static_cast<float>(averages[0]) == static_cast<float>(half(60000.0f)));
+    const auto averages = reduce<float16>(
+        reduction_order::linear, reduction::average, {{float16(60000.0f)}, {float16(60000.0f)}});
+    CHECK(static_cast<float>(averages[0]) == static_cast<float>(float16(60000.0f)));
     // 1/3 in bfloat16 is 0x1.56p-2: three ones do not give one.
     const auto thirds = reduce<bfloat16>(
         reduction_order::linear, reduction::average, {{bfloat16(1.0f)}, {bfloat16(1.0f)}, {bfloat16(1.0f)}});

@@ -167,7 +167,7 @@ TEST_CASE("a communicator tells what it is")
 
 TEST_CASE("a trainer's own types are taken as they are")
 {
-    static_assert(std::is_same_v<decltype(nccl::elements(static_cast<__half*>(nullptr), 3)), view<collprobe::half>>);
+    static_assert(std::is_same_v<decltype(nccl::elements(static_cast<__half*>(nullptr), 3)), view<collprobe::float16>>);
     static_assert(
         std::is_same_v<decltype(nccl::elements(static_cast<const __nv_bfloat16*>(nullptr), 3)), view<const bfloat16>>);
     static_assert(std::is_same_v<decltype(nccl::elements(static_cast<long long*>(nullptr), 3)), view<std::int64_t>>);
@@ -339,9 +339,9 @@ TEST_CASE("a steady collective is one NCCL call, allocates nothing and never wai
         {"cudaHostAlloc", 0}, {"cudaEventCreateWithFlags", 0}, {"cudaStreamCreateWithFlags", 0},
         {"cudaMemcpyAsync", 0}, {"cudaSetDevice", 0}};
     nccl_provider{n, {.mode = nccl::blocking_mode::blocking}}.run([&](nccl::communicator& comm) {
-        device_values<collprobe::half> send(639, collprobe::half(1.0f));
-        device_values<collprobe::half> receive(639, collprobe::half(0.0f));
-        const view<collprobe::half> part = receive.out().part(0, 213);
+        device_values<collprobe::float16> send(639, collprobe::float16(1.0f));
+        device_values<collprobe::float16> receive(639, collprobe::float16(0.0f));
+        const view<collprobe::float16> part = receive.out().part(0, 213);
         const cuda::stream stream;
         const auto work = [&] {
             for (int call = 0; call < 20; ++call) {

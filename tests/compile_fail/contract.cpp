@@ -26,7 +26,7 @@ int main()
 {
     using enum reproducibility;
     sum<contract<size_invariant, accumulation::float32>, float>({});
-    sum<contract<correctly_rounded, accumulation::float64>, half>({}); // exact up to 8192 terms
+    sum<contract<correctly_rounded, accumulation::float64>, float16>({}); // exact up to 8192 terms
 #if defined(SECTION_rounds_but_shall_not_depend_on_order)
     sum<contract<order_invariant, accumulation::float32>, float>({});
 #endif

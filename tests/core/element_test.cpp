@@ -28,7 +28,7 @@ double value_of(std::uint16_t bits, int fraction_bits, int exponent_bits)
 template <class T>
 struct format;
 template <>
-struct format<half> {
+struct format<float16> {
     static constexpr int fraction = 10, exponent = 5;
     static constexpr std::uint16_t infinity = 0x7c00;
 };
@@ -82,7 +82,7 @@ double next_down(double value)
 
 } // namespace
 
-TEST_CASE_TEMPLATE("every 16-bit pattern widens to its value and narrows back", T, half, bfloat16)
+TEST_CASE_TEMPLATE("every 16-bit pattern widens to its value and narrows back", T, float16, bfloat16)
 {
     using f = format<T>;
     for (unsigned pattern = 0; pattern < 0x10000; ++pattern) {
@@ -109,7 +109,7 @@ TEST_CASE_TEMPLATE("every 16-bit pattern widens to its value and narrows back", 
     }
 }
 
-TEST_CASE_TEMPLATE("conversion from double rounds once at and beside every midpoint", T, half, bfloat16)
+TEST_CASE_TEMPLATE("conversion from double rounds once at and beside every midpoint", T, float16, bfloat16)
 {
     using f = format<T>;
     for (std::uint16_t pattern = 0; pattern < f::infinity - 1; ++pattern) {
@@ -124,7 +124,7 @@ TEST_CASE_TEMPLATE("conversion from double rounds once at and beside every midpo
     }
 }
 
-TEST_CASE_TEMPLATE("overflow goes to infinity from half a unit above the largest number", T, half, bfloat16)
+TEST_CASE_TEMPLATE("overflow goes to infinity from half a unit above the largest number", T, float16, bfloat16)
 {
     using f = format<T>;
     const std::uint16_t largest = f::infinity - 1;
@@ -138,7 +138,7 @@ TEST_CASE_TEMPLATE("overflow goes to infinity from half a unit above the largest
     CHECK(T(3.4028234663852886e38f).bits == f::infinity);
 }
 
-TEST_CASE_TEMPLATE("underflow is gradual and keeps the sign of zero", T, half, bfloat16)
+TEST_CASE_TEMPLATE("underflow is gradual and keeps the sign of zero", T, float16, bfloat16)
 {
     using f = format<T>;
     const double smallest = value_of(1, f::fraction, f::exponent);
@@ -154,7 +154,7 @@ TEST_CASE_TEMPLATE("underflow is gradual and keeps the sign of zero", T, half, b
     CHECK(T(detail::bit_cast<float>(std::uint32_t{1})).bits == 0);
 }
 
-TEST_CASE_TEMPLATE("random floats and doubles round to the nearest pattern", T, half, bfloat16)
+TEST_CASE_TEMPLATE("random floats and doubles round to the nearest pattern", T, float16, bfloat16)
 {
     std::mt19937_64 random(7);
     for (int i = 0; i < 200'000; ++i) {
@@ -174,10 +174,10 @@ TEST_CASE_TEMPLATE("random floats and doubles round to the nearest pattern", T, 
 
 TEST_CASE("conversions are usable at compile time")
 {
-    static_assert(half(1.0f).bits == 0x3c00);
+    static_assert(float16(1.0f).bits == 0x3c00);
     static_assert(bfloat16(1.0f).bits == 0x3f80);
-    static_assert(static_cast<float>(half::from_bits(0x3c01)) == 1.0009765625f);
-    static_assert(half(65504.0).bits == 0x7bff && half(65520.0).bits == 0x7c00);
+    static_assert(static_cast<float>(float16::from_bits(0x3c01)) == 1.0009765625f);
+    static_assert(float16(65504.0).bits == 0x7bff && float16(65520.0).bits == 0x7c00);
     // 1 + 2^-8 + 2^-60 lies above the midpoint of bfloat16, and on it once rounded to float.
     static_assert(bfloat16(1 + 0x1p-8 + 0x1p-52).bits == 0x3f81);
     static_assert(bfloat16(static_cast<float>(1 + 0x1p-8 + 0x1p-52)).bits == 0x3f80);
@@ -189,14 +189,14 @@ TEST_CASE("classification works on bits")
     CHECK(is_nan(detail::bit_cast<float>(std::uint32_t{0x7fc00000})));
     CHECK(is_nan(detail::bit_cast<float>(std::uint32_t{0xff800001})));
     CHECK(is_infinite(detail::bit_cast<double>(std::uint64_t{0xfff0} << 48)));
-    CHECK_FALSE(is_finite(half::from_bits(0x7c00)));
-    CHECK(is_finite(half::from_bits(0x7bff)));
+    CHECK_FALSE(is_finite(float16::from_bits(0x7c00)));
+    CHECK(is_finite(float16::from_bits(0x7bff)));
     CHECK(is_finite(std::int64_t{-1}));
     CHECK_FALSE(is_nan(std::uint8_t{255}));
 }
 
 TEST_CASE_TEMPLATE("traits describe the type", T, std::int8_t, std::uint8_t, std::int32_t, std::uint32_t,
-    std::int64_t, std::uint64_t, half, bfloat16, float, double)
+    std::int64_t, std::uint64_t, float16, bfloat16, float, double)
 {
     using traits = element_traits<T>;
     CHECK(element<T>);

@@ -33,7 +33,7 @@ TEST_CASE("also where gradients travel in 16 bits")
     const options given = small_run(3, 10);
     // One gradient on the other side of a rounding moves a weight by 2^-8 or 2^-11 of a step.
     require_alike(on_host<collprobe::bfloat16>(given), on_device<collprobe::bfloat16, device>(given), 1e-3);
-    require_alike(on_host<collprobe::half>(given), on_device<collprobe::half, device>(given), 1e-3);
+    require_alike(on_host<collprobe::float16>(given), on_device<collprobe::float16, device>(given), 1e-3);
 }
 
 TEST_CASE("a run on a device gives the same bits again")

@@ -78,7 +78,7 @@ faulty_run<T> run_with(const Provider& provider, const std::vector<fault>& fault
 } // namespace
 
 TEST_CASE_TEMPLATE("every kind in every phase does on a GPU what it does on the host", T, std::int8_t, std::int64_t,
-    collprobe::half, bfloat16, float, double)
+    collprobe::float16, bfloat16, float, double)
 {
     for (int k = 0; k <= static_cast<int>(fault_kind::infinity); ++k) {
         for (const fault_phase phase : {fault_phase::before, fault_phase::during, fault_phase::after}) {

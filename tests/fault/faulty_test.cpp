@@ -22,7 +22,7 @@ using namespace collprobe::testing;
 using std::uint64_t;
 
 static_assert(full_communicator<faulty<local::communicator>, float>);
-static_assert(full_communicator<faulty<faulty<local::communicator>>, collprobe::half>);
+static_assert(full_communicator<faulty<faulty<local::communicator>>, collprobe::float16>);
 static_assert(full_communicator<borrowed<probed<local::communicator>>, float>);
 static_assert(full_communicator<faulty<borrowed<probed<local::communicator>>>, float>);
 
@@ -50,7 +50,7 @@ fault of_kind(fault_kind kind, fault_phase phase)
 } // namespace
 
 TEST_CASE_TEMPLATE("every kind in every phase of every collective changes what it should and nothing else", T,
-    std::int8_t, std::int32_t, collprobe::half, bfloat16, float, double)
+    std::int8_t, std::int32_t, collprobe::float16, bfloat16, float, double)
 {
     for (const collective where : data_collectives) {
         for (const bool in_place : {false, true}) {

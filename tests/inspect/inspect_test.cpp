@@ -107,7 +107,7 @@ summation_order random_order(int n, std::uint64_t seed)
 
 } // namespace
 
-TEST_CASE_TEMPLATE("each local order is named, with the accumulator and the number of roundings", T, half, bfloat16,
+TEST_CASE_TEMPLATE("each local order is named, with the accumulator and the number of roundings", T, float16, bfloat16,
     float, double)
 {
     const testing::watchdog limit("inspections of local", 240);
@@ -243,12 +243,12 @@ TEST_CASE("wider accumulators than the element type are told apart")
     check(inspect_order<bfloat16, accumulation::native>(order), 8, 5);
     check(inspect_order<bfloat16, accumulation::float32>(order), 24, 1);
     check(inspect_order<bfloat16, accumulation::float64>(order), 53, 1);
-    check(inspect_order<half, accumulation::native>(order), 11, 5);
-    check(inspect_order<half, accumulation::float32>(order), 24, 1);
+    check(inspect_order<float16, accumulation::native>(order), 11, 5);
+    check(inspect_order<float16, accumulation::float32>(order), 24, 1);
     check(inspect_order<float, accumulation::float64>(order), 53, 1);
 }
 
-TEST_CASE_TEMPLATE("exact and compensated sums have no order, and are within half an ulp", T, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("exact and compensated sums have no order, and are within half an ulp", T, float16, bfloat16, float, double)
 {
     const testing::watchdog limit("inspections of exact sums", 60);
     const auto check = [](const inspection& found) {
@@ -292,7 +292,7 @@ TEST_CASE("a contract that fixes the order is inspected as such")
     check(inspect_over<bfloat16>(5, ring, wide), 53);
     check(inspect_over<float>(5, ring, wide), 53);
     check(inspect_over<bfloat16>(5, ring, single), 24);
-    check(inspect_over<half>(4, ring, single), 24);
+    check(inspect_over<float16>(4, ring, single), 24);
 }
 
 TEST_CASE("a fixed-point sum adds all terms at once")

@@ -206,7 +206,7 @@ TEST_CASE("judging samples allocates nothing once steps are as large as they get
         host::stream stream;
         probed comm(world, options);
         std::vector<float> gradient(100, 1.5f), result(100);
-        std::vector<half> narrow(100, half(0.5f)), narrow_result(100);
+        std::vector<float16> narrow(100, float16(0.5f)), narrow_result(100);
         step_record record;
         const auto step = [&](std::uint64_t number) {
             comm.all_reduce(gradient, view(result), reduction::sum, stream);

@@ -153,7 +153,7 @@ int main(int argc, char** argv)
         conformance::check_calls(provider<mpi::communicator_ref>{borrowed}, 10);
 
         mpi::communicator_ref verified(MPI_COMM_WORLD, {.timeout_ms = 60'000, .verify_calls = true});
-        conformance::check_type<half>(provider<mpi::communicator_ref>{verified}, 331);
+        conformance::check_type<float16>(provider<mpi::communicator_ref>{verified}, 331);
         conformance::check_calls(provider<mpi::communicator_ref>{verified}, 10);
 
         // Pieces of 7 elements: parts of several blocks and a rest, for every collective.

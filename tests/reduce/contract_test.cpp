@@ -13,11 +13,11 @@ using enum reproducibility;
 namespace {
 
 // What can be had is known when it is compiled.
-static_assert(contract<correctly_rounded>::possible<half> && contract<correctly_rounded>::possible<double>);
+static_assert(contract<correctly_rounded>::possible<float16> && contract<correctly_rounded>::possible<double>);
 static_assert(contract<size_invariant, accumulation::float32>::possible<bfloat16>);
 static_assert(!contract<size_invariant, accumulation::float32>::possible<double>); // narrower than the terms
 static_assert(!contract<order_invariant, accumulation::float64>::possible<float>); // rounds, so the order matters
-static_assert(contract<correctly_rounded, accumulation::float64>::possible<half>); // exact, for few enough terms
+static_assert(contract<correctly_rounded, accumulation::float64>::possible<float16>); // exact, for few enough terms
 static_assert(!contract<correctly_rounded, accumulation::compensated>::possible<double>);
 
 template <class Contract, class T>
@@ -35,8 +35,8 @@ TEST_CASE("the accumulator of a contract is the one it names, or what its level 
     CHECK(contract<size_invariant>::accumulator<float> == accumulation::float64);
     CHECK(contract<size_invariant>::accumulator<double> == accumulation::compensated);
     CHECK(contract<order_invariant>::accumulator<bfloat16> == accumulation::exact);
-    CHECK(contract<correctly_rounded, accumulation::float64>::accumulator<half> == accumulation::float64);
-    CHECK(contract<run_to_run, accumulation::native>::accumulator<half> == accumulation::native);
+    CHECK(contract<correctly_rounded, accumulation::float64>::accumulator<float16> == accumulation::float64);
+    CHECK(contract<run_to_run, accumulation::native>::accumulator<float16> == accumulation::native);
 }
 
 TEST_CASE("a level that is known at run time only gets its contract")

@@ -38,7 +38,7 @@ struct one_term {
 } // namespace
 
 TEST_CASE_TEMPLATE("a term is rounded to the nearest number of units, ties to even, and fills 62 bits less those of the terms",
-    T, half, bfloat16, float, double)
+    T, float16, bfloat16, float, double)
 {
     random_bits random{5};
     for (int round = 0; round < 20'000; ++round) {
@@ -64,7 +64,7 @@ TEST_CASE_TEMPLATE("a term is rounded to the nearest number of units, ties to ev
     }
 }
 
-TEST_CASE_TEMPLATE("a sum is rounded once, whatever it is divided by", T, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("a sum is rounded once, whatever it is divided by", T, float16, bfloat16, float, double)
 {
     random_bits random{6};
     for (int round = 0; round < 20'000; ++round) {

@@ -133,7 +133,7 @@ void check_contract(int calls, std::initializer_list<int> sizes = {1, 2, 3, 4, 7
 } // namespace
 
 TEST_CASE_TEMPLATE("sums and averages are those of the contract, for any count, place, leaf, piece and algorithm", T,
-    half, bfloat16, float, double)
+    float16, bfloat16, float, double)
 {
     using enum reproducibility;
     check_contract<contract<correctly_rounded>, T>(30);
@@ -168,7 +168,7 @@ bool world_size_matters(const term_table<T>& table, reproducible_options options
 
 } // namespace
 
-TEST_CASE_TEMPLATE("with equal leaves the bits do not depend on how many ranks there are", T, half, bfloat16, float,
+TEST_CASE_TEMPLATE("with equal leaves the bits do not depend on how many ranks there are", T, float16, bfloat16, float,
     double)
 {
     using enum reproducibility;
@@ -180,7 +180,7 @@ TEST_CASE_TEMPLATE("with equal leaves the bits do not depend on how many ranks t
     CHECK(!world_size_matters<contract<order_invariant>>(table, {.algorithm = reduction_algorithm::fixed_point}));
 }
 
-TEST_CASE_TEMPLATE("no permutation of the ranks changes a bit from order_invariant on", T, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("no permutation of the ranks changes a bit from order_invariant on", T, float16, bfloat16, float, double)
 {
     using enum reproducibility;
     const term_table<T> table(7, 200, 21);
@@ -200,7 +200,7 @@ TEST_CASE_TEMPLATE("no permutation of the ranks changes a bit from order_invaria
     CHECK(plain_changed); // the control
 }
 
-TEST_CASE_TEMPLATE("fixed point: within its bound of the exact sum, whatever the exponents", T, half, bfloat16, float,
+TEST_CASE_TEMPLATE("fixed point: within its bound of the exact sum, whatever the exponents", T, float16, bfloat16, float,
     double)
 {
     const detail::gradual_underflow as_ieee_has_it; // for the bounds below
@@ -237,7 +237,7 @@ TEST_CASE_TEMPLATE("fixed point: within its bound of the exact sum, whatever the
                         const double x = detail::widen(table.row(i)[k]);
                         low.add(x);
                         high.add(x);
-                        if (half_unit >= -1074 && element_traits<T>::type != element_type::half) {
+                        if (half_unit >= -1074 && element_traits<T>::type != element_type::float16) {
                             low.add(sum_cases<double>::power(true, half_unit));
                             high.add(sum_cases<double>::power(false, half_unit));
                         }

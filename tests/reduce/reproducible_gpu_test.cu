@@ -91,7 +91,7 @@ void check_contract(reduction_algorithm how)
 
 } // namespace
 
-TEST_CASE_TEMPLATE("a GPU gives the bits of the CPU under every contract and algorithm", T, collprobe::half, bfloat16,
+TEST_CASE_TEMPLATE("a GPU gives the bits of the CPU under every contract and algorithm", T, collprobe::float16, bfloat16,
     float, double)
 {
     using enum reproducibility;

@@ -385,11 +385,11 @@ TEST_CASE("what no contract covers is unsupported, and the communicator goes on"
         // A sum of halves in fp64 is exact up to 8192 terms.
         reproducible halves(world, contract<reproducibility::correctly_rounded, accumulation::float64>{},
             {.scratch_bytes = 1 << 20});
-        std::vector<half> many(8194, half(1.0f)), one(1);
+        std::vector<float16> many(8194, float16(1.0f)), one(1);
         require(unsupported([&] {
-            halves.all_reduce(view<const half>(many).part(0, 4097), view<half>(one), reduction::sum, stream, {.leaves = 4097});
+            halves.all_reduce(view<const float16>(many).part(0, 4097), view<float16>(one), reduction::sum, stream, {.leaves = 4097});
         }), "8194 halves in fp64");
-        halves.all_reduce(view<const half>(many).part(0, 4096), view<half>(one), reduction::sum, stream, {.leaves = 4096});
+        halves.all_reduce(view<const float16>(many).part(0, 4096), view<float16>(one), reduction::sum, stream, {.leaves = 4096});
         comm.all_reduce(in, out, reduction::sum, stream);
         stream.synchronize(soon_ms);
         require(memory[7] == 4.0f && static_cast<float>(one[0]) == 8192.0f, "the control");

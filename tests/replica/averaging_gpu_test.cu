@@ -79,7 +79,7 @@ averaged<T> run_with(const Provider& provider)
 
 } // namespace
 
-TEST_CASE_TEMPLATE("averages and decisions on a GPU are those on the host", T, collprobe::half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("averages and decisions on a GPU are those on the host", T, collprobe::float16, bfloat16, float, double)
 {
     for (const int ranks : {1, 2, 4}) {
         const averaged<T> on_host = run_with<T>(testing::local_provider{ranks});

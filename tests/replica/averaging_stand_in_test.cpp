@@ -99,18 +99,18 @@ TEST_CASE("kernels of averages are loaded at construction, so that none waits fo
     stand_in::reset();
     const cuda::device_guard here(6);
     const cuda::stream stream;
-    device_vector<collprobe::half> weights(count);
-    device_vector<collprobe::half> gradient(count);
-    weights.set(values_of<collprobe::half>(0), stream);
-    gradient.set(values_of<collprobe::half>(1), stream);
+    device_vector<collprobe::float16> weights(count);
+    device_vector<collprobe::float16> gradient(count);
+    weights.set(values_of<collprobe::float16>(0), stream);
+    gradient.set(values_of<collprobe::float16>(1), stream);
     stream.synchronize(soon_ms);
     dynamic_averaging repair(local::device_group<cuda::device>(1).communicator(0),
-        std::vector<replica>{view<collprobe::half>(weights)}, {}, {.first_interval = 1});
-    repair.before_update(std::vector<replica>{view<collprobe::half>(gradient)}, 0.1, stream);
+        std::vector<replica>{view<collprobe::float16>(weights)}, {}, {.first_interval = 1});
+    repair.before_update(std::vector<replica>{view<collprobe::float16>(gradient)}, 0.1, stream);
     const std::uint64_t launches = stand_in::calls("cudaLaunchKernel");
     gate running(stream); // as a collective that waits for another rank
     (void)repair.begin_step(stream);
-    repair.before_update(std::vector<replica>{view<collprobe::half>(gradient)}, 0.1, stream);
+    repair.before_update(std::vector<replica>{view<collprobe::float16>(gradient)}, 0.1, stream);
     CHECK(stand_in::calls("cudaLaunchKernel") > launches);
     CHECK(stand_in::loads_behind_work() == 0);
     running.open();

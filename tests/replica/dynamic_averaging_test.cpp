@@ -254,7 +254,7 @@ TEST_CASE("what is not finite shortens the interval")
     });
 }
 
-TEST_CASE_TEMPLATE("state is averaged with the weights, of any floating-point type", T, float, double, half, bfloat16)
+TEST_CASE_TEMPLATE("state is averaged with the weights, of any floating-point type", T, float, double, float16, bfloat16)
 {
     local::run(2, [](local::communicator& comm) {
         std::vector<T> weights(10, static_cast<T>(1.0F + static_cast<float>(comm.rank())));

@@ -242,7 +242,7 @@ TEST_CASE("damage all over large buffers is repaired through little scratch memo
     const testing::watchdog guard("large repair", 120);
     using testing::raw_buffer;
     testing::random_numbers random{11};
-    raw_buffer clean(300'001, element_type::half);
+    raw_buffer clean(300'001, element_type::float16);
     clean.randomise(random);
     std::vector<std::uint8_t> right(5);
     local::run(5, settings, [&](local::communicator& comm) {

@@ -67,7 +67,7 @@ double unit_roundoff()
 } // namespace
 
 TEST_CASE_TEMPLATE("replicas of any floating-point type become their average, on all ranks with the same bits", T, float,
-    double, half, bfloat16)
+    double, float16, bfloat16)
 {
     for (const int ranks : {1, 2, 3, 4, 7}) {
         for (const std::uint64_t scratch : {std::uint64_t{1} << 20, std::uint64_t{16}}) {
@@ -137,11 +137,11 @@ TEST_CASE("equal replicas keep their bits on 4 ranks")
 {
     local::run(4, [](local::communicator& comm) {
         std::vector<float> weights(1000);
-        std::vector<half> small(1000);
+        std::vector<float16> small(1000);
         for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = 0.001F * static_cast<float>(i * i) - 3.3F;
-        for (std::size_t i = 0; i < small.size(); ++i) small[i] = static_cast<half>(weights[i]);
+        for (std::size_t i = 0; i < small.size(); ++i) small[i] = static_cast<float16>(weights[i]);
         const std::vector<float> was = weights;
-        const std::vector<half> was_small = small;
+        const std::vector<float16> was_small = small;
         const host::stream stream;
         periodic_averaging repair(comm, std::vector<replica>{view(weights), view(small)}, {.interval = 1});
         repair.step(stream);

@@ -38,7 +38,7 @@ TEST_CASE("what is done with the elements of a replica sees the view that it was
     CHECK(sees(std::uint32_t{}));
     CHECK(sees(std::int64_t{}));
     CHECK(sees(std::uint64_t{}));
-    CHECK(sees(half{}));
+    CHECK(sees(float16{}));
     CHECK(sees(bfloat16{}));
     CHECK(sees(float{}));
     CHECK(sees(double{}));

@@ -36,7 +36,7 @@ std::vector<T> random_elements(std::size_t count, double mean, double deviation,
 template <class Body>
 void for_each_float(Body body)
 {
-    body(half{});
+    body(float16{});
     body(bfloat16{});
     body(float{});
     body(double{});

@@ -102,11 +102,11 @@ TEST_CASE("the schedule of the kernels gives the statistics of the host - slots 
 
 TEST_CASE("the schedule of the kernels gives the statistics of the host - a slot of more rounds than have factors")
 {
-    const std::vector<half> data = adversarial::random_elements<half>(700 * 2048 + 99, 0, 1, 5);
+    const std::vector<float16> data = adversarial::random_elements<float16>(700 * 2048 + 99, 0, 1, 5);
     using namespace collprobe::cuda_schedule;
-    slot_result slot = reduce_slot<half, scan::scan_features{true, true, false, false}>(
+    slot_result slot = reduce_slot<float16, scan::scan_features{true, true, false, false}>(
         input_of(data.data(), data.size()), 0, static_cast<std::uint32_t>(data.size()));
-    const statistics expected = compute_statistics(view<const half>(data));
+    const statistics expected = compute_statistics(view<const float16>(data));
     slot.value.digest = slot.digest.finish();
     check_same_statistics(slot.value, expected);
 }

@@ -86,7 +86,7 @@ TEST_CASE("digest - equals a naive implementation for every element type and by 
     check_type<std::uint32_t>();
     check_type<std::int64_t>();
     check_type<std::uint64_t>();
-    check_type<half>();
+    check_type<float16>();
     check_type<bfloat16>();
     check_type<float>();
     check_type<double>();

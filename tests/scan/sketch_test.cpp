@@ -167,7 +167,7 @@ TEST_CASE("integers wrap modulo 2^64")
     check_against_definition(small, options, 9);
 }
 
-TEST_CASE_TEMPLATE("what is not finite shows in the energy of its bin, and subnormal numbers count", T, half, bfloat16,
+TEST_CASE_TEMPLATE("what is not finite shows in the energy of its bin, and subnormal numbers count", T, float16, bfloat16,
     float, double)
 {
     const sketch_options options{.bins = 256};

@@ -255,7 +255,7 @@ void for_each_type(Body body)
     body(std::uint32_t{});
     body(std::int64_t{});
     body(std::uint64_t{});
-    body(half{});
+    body(float16{});
     body(bfloat16{});
     body(float{});
     body(double{});
@@ -264,7 +264,7 @@ void for_each_type(Body body)
 template <class Body>
 void for_each_float(Body body)
 {
-    body(half{});
+    body(float16{});
     body(bfloat16{});
     body(float{});
     body(double{});
@@ -462,7 +462,7 @@ TEST_CASE("statistics - a mean far above the deviation does not cancel m2")
     }
     const statistics s = compute_statistics(view<const double>(random_elements<double>(100000, 1e6, 1e-3)));
     CHECK(s.standard_deviation() == doctest::Approx(1e-3).epsilon(0.01));
-    check_all(random_elements<half>(50000, 1000, 1));
+    check_all(random_elements<float16>(50000, 1000, 1));
     check_all(random_elements<bfloat16>(50000, 100, 1));
     check_all(std::vector<float>(12345, 0.1f));
     CHECK(compute_statistics(view<const float>(std::vector<float>(12345, 0.1f))).m2 == 0);
@@ -628,7 +628,7 @@ TEST_CASE("statistics - the 64-byte shape of the kernels does what the 32-byte o
 TEST_CASE("statistics - a null view is an error that names the call")
 {
     try {
-        compute_statistics(view<const half>(nullptr, 2));
+        compute_statistics(view<const float16>(nullptr, 2));
         FAIL("no error");
     } catch (const error& caught) {
         CHECK(caught.code() == status::invalid_argument);

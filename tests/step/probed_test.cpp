@@ -260,7 +260,7 @@ bool names_a_direction(const step_record& record)
 
 } // namespace
 
-TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T, float, double, half, bfloat16)
+TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T, float, double, float16, bfloat16)
 {
     for (const int n : {2, 3, 8}) {
         CAPTURE(n);
@@ -710,7 +710,7 @@ TEST_CASE("what a probe and an audit find of one fault is one alarm")
     CHECK(integers[0].false_alarms_per_step == 0);
 }
 
-TEST_CASE_TEMPLATE("rounding, cancellation and underflow do not hide the direction", T, float, half, bfloat16)
+TEST_CASE_TEMPLATE("rounding, cancellation and underflow do not hide the direction", T, float, float16, bfloat16)
 {
     for (const reduction operation : {reduction::sum, reduction::average}) {
         for (const float signal : {0.0f, 1.0f, 100.0f}) { // 0: what is left of the sum is what did not cancel

@@ -53,10 +53,10 @@ TEST_CASE("an accumulator narrower than the element is none")
     CHECK_FALSE(holds<double>(accumulation::float32));
     CHECK(holds<double>(accumulation::native));
     CHECK(holds<float>(accumulation::float32));
-    CHECK(holds<half>(accumulation::float32));
+    CHECK(holds<float16>(accumulation::float32));
 }
 
-TEST_CASE_TEMPLATE("the default accumulator of a level keeps the level", T, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("the default accumulator of a level keeps the level", T, float16, bfloat16, float, double)
 {
     for (const auto level : {reproducibility::unspecified, reproducibility::run_to_run, reproducibility::size_invariant,
              reproducibility::order_invariant, reproducibility::correctly_rounded}) {
@@ -68,24 +68,24 @@ TEST_CASE_TEMPLATE("the default accumulator of a level keeps the level", T, half
 
 TEST_CASE("doubles are exact for halves up to 8192 terms")
 {
-    CHECK(strongest<half>(accumulation::float64, 8192) == reproducibility::correctly_rounded);
-    CHECK(strongest<half>(accumulation::float64, 8193) == reproducibility::size_invariant);
+    CHECK(strongest<float16>(accumulation::float64, 8192) == reproducibility::correctly_rounded);
+    CHECK(strongest<float16>(accumulation::float64, 8193) == reproducibility::size_invariant);
     CHECK(strongest<bfloat16>(accumulation::float64, 2) == reproducibility::size_invariant);
     // The worst case: the smallest number after 8191 of the largest.
-    std::vector<half> terms(8192, half::from_bits(0x7bff));
-    terms[8191] = half::from_bits(1);
+    std::vector<float16> terms(8192, float16::from_bits(0x7bff));
+    terms[8191] = float16::from_bits(1);
     double sum = 0;
-    for (const half value : terms) sum += static_cast<double>(value);
+    for (const float16 value : terms) sum += static_cast<double>(value);
     CHECK(sum == 8191 * 65504.0 + 0x1p-24);
     testing::random_bits random{13};
     for (int i = 0; i < 20; ++i) {
-        testing::sum_cases<half>::fill(random, testing::difficulty::any, terms.data(), 500);
-        const std::vector<half> some(terms.begin(), terms.begin() + 500);
+        testing::sum_cases<float16>::fill(random, testing::difficulty::any, terms.data(), 500);
+        const std::vector<float16> some(terms.begin(), terms.begin() + 500);
         CHECK(different_sums<accumulation::float64>(random, some) == 1);
     }
 }
 
-TEST_CASE_TEMPLATE("only the exact sum is the same in every order", T, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("only the exact sum is the same in every order", T, float16, bfloat16, float, double)
 {
     testing::random_bits random{14};
     std::size_t native = 0;

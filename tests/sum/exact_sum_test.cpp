@@ -46,7 +46,7 @@ void check_rounding_to(testing::random_bits& random, const std::vector<T>& terms
 
 } // namespace
 
-TEST_CASE_TEMPLATE("random and adversarial sums and averages round to every type as the oracle says", T, half, bfloat16,
+TEST_CASE_TEMPLATE("random and adversarial sums and averages round to every type as the oracle says", T, float16, bfloat16,
     float, double)
 {
     testing::random_bits random{4};
@@ -55,14 +55,14 @@ TEST_CASE_TEMPLATE("random and adversarial sums and averages round to every type
         const int kinds = static_cast<int>(difficulty::count);
         std::vector<T> terms(static_cast<std::size_t>(n));
         testing::sum_cases<T>::fill(random, static_cast<difficulty>(i % kinds), terms.data(), n);
-        check_rounding_to<T, half>(random, terms);
+        check_rounding_to<T, float16>(random, terms);
         check_rounding_to<T, bfloat16>(random, terms);
         check_rounding_to<T, float>(random, terms);
         check_rounding_to<T, double>(random, terms);
     }
 }
 
-TEST_CASE_TEMPLATE("quotients a hair beside a midpoint round to their side", T, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("quotients a hair beside a midpoint round to their side", T, float16, bfloat16, float, double)
 {
     // Midpoint times divisor, and one unit more or less, cut into terms of few bits.
     __extension__ typedef unsigned __int128 wide;
@@ -84,7 +84,7 @@ TEST_CASE_TEMPLATE("quotients a hair beside a midpoint round to their side", T, 
     }
 }
 
-TEST_CASE_TEMPLATE("the order and the grouping of terms do not matter", T, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("the order and the grouping of terms do not matter", T, float16, bfloat16, float, double)
 {
     testing::random_bits random{6};
     for (int i = 0; i < 3'000; ++i) {
@@ -105,7 +105,7 @@ TEST_CASE_TEMPLATE("the order and the grouping of terms do not matter", T, half,
     }
 }
 
-TEST_CASE_TEMPLATE("zeros, infinities and NaN follow IEEE 754", T, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("zeros, infinities and NaN follow IEEE 754", T, float16, bfloat16, float, double)
 {
     using cases = testing::sum_cases<T>;
     const T zero = cases::of(false, 0, 0);
@@ -130,7 +130,7 @@ TEST_CASE_TEMPLATE("zeros, infinities and NaN follow IEEE 754", T, half, bfloat1
     CHECK(to_bits(sum_of<T>({minus_zero, cases::of(true, 0, 1)}, 3)) == to_bits(minus_zero)); // underflows
 }
 
-TEST_CASE_TEMPLATE("a sum overflows by its value alone", T, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("a sum overflows by its value alone", T, float16, bfloat16, float, double)
 {
     using cases = testing::sum_cases<T>;
     using traits = element_traits<T>;
@@ -166,6 +166,6 @@ TEST_CASE("an exact sum can be taken at compile time")
         return terms.round();
     }();
     static_assert(sum == 1.0f);
-    static_assert(sizeof(exact_sum<half>) <= 48 + 8 && sizeof(exact_sum<double>) <= 576);
+    static_assert(sizeof(exact_sum<float16>) <= 48 + 8 && sizeof(exact_sum<double>) <= 576);
     CHECK(sum == 1.0f);
 }

@@ -143,7 +143,7 @@ int main(int argc, char** argv)
                                       : std::max(1u, std::thread::hardware_concurrency());
     const auto wants = [&](const char* type) { return argc <= 4 || std::strcmp(argv[4], type) == 0; };
     bool right = sums > 0 && threads > 0;
-    if (wants("half")) right &= run<half>(sums, seed, threads);
+    if (wants("half")) right &= run<float16>(sums, seed, threads);
     if (wants("bfloat16")) right &= run<bfloat16>(sums, seed, threads);
     if (wants("float")) right &= run<float>(sums, seed, threads);
     if (wants("double")) right &= run<double>(sums, seed, threads);

@@ -121,7 +121,7 @@ std::uint64_t reads_of_exact_sum(const std::vector<T>& rows, std::uint32_t divis
 
 } // namespace
 
-TEST_CASE_TEMPLATE("the exact sum of each column is the oracle's, at any width, place and spacing", T, half, bfloat16, float,
+TEST_CASE_TEMPLATE("the exact sum of each column is the oracle's, at any width, place and spacing", T, float16, bfloat16, float,
     double)
 {
     testing::random_bits random{7};
@@ -145,7 +145,7 @@ TEST_CASE_TEMPLATE("the exact sum of each column is the oracle's, at any width, 
     }
 }
 
-TEST_CASE_TEMPLATE("other accumulators add row after row and round as they say", T, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("other accumulators add row after row and round as they say", T, float16, bfloat16, float, double)
 {
     testing::random_bits random{8};
     const detail::gradual_underflow as_ieee_has_it;
@@ -169,7 +169,7 @@ TEST_CASE_TEMPLATE("other accumulators add row after row and round as they say",
     }
 }
 
-TEST_CASE_TEMPLATE("no accumulator's bits depend on the width or on the place in the message", T, half, bfloat16, float,
+TEST_CASE_TEMPLATE("no accumulator's bits depend on the width or on the place in the message", T, float16, bfloat16, float,
     double)
 {
     testing::random_bits random{9};
@@ -230,7 +230,7 @@ TEST_CASE_TEMPLATE("a compensated sum keeps the sign of zero and what overflows 
     CHECK(sum({largest, largest}) == to_bits(cases::of(false, cases::top_field + 1, 0)));
 }
 
-TEST_CASE_TEMPLATE("a result may take the place of a row", T, half, bfloat16, float, double)
+TEST_CASE_TEMPLATE("a result may take the place of a row", T, float16, bfloat16, float, double)
 {
     testing::random_bits random{11};
     for (int i = 0; i < 50; ++i) {
@@ -243,7 +243,7 @@ TEST_CASE_TEMPLATE("a result may take the place of a row", T, half, bfloat16, fl
     }
 }
 
-TEST_CASE_TEMPLATE("only columns that are hard to sum are read again", T, half, bfloat16,
+TEST_CASE_TEMPLATE("only columns that are hard to sum are read again", T, float16, bfloat16,
     float, double)
 {
     using cases = testing::sum_cases<T>;
@@ -283,12 +283,12 @@ TEST_CASE_TEMPLATE("only columns that are hard to sum are read again", T, half, 
 TEST_CASE("halves of any size up to 8192 terms need no second read")
 {
     testing::random_bits random{12};
-    std::vector<half> rows(4 * 8192);
-    for (half& value : rows) value = testing::sum_cases<half>::of(random.one_in(2), random.between(0, 30), random());
-    half result[4];
+    std::vector<float16> rows(4 * 8192);
+    for (float16& value : rows) value = testing::sum_cases<float16>::of(random.one_in(2), random.between(0, 30), random());
+    float16 result[4];
     CHECK(reads_of_exact_sum(rows, 1, result) == 8192);
     for (std::size_t i = 0; i < 4; ++i) {
-        testing::exact_oracle<half> oracle;
+        testing::exact_oracle<float16> oracle;
         for (std::size_t k = 0; k < 8192; ++k) oracle.add(rows[4 * k + i]);
         CHECK(result[i].bits == oracle.round().bits);
     }

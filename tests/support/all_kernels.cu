@@ -100,7 +100,7 @@ int main()
     unsigned char* const bytes = nullptr;
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 1
     of_any_type<float>(stream.get(), nullptr, result, scratch);
-    of_any_type<collprobe::half>(stream.get(), nullptr, result, scratch);
+    of_any_type<collprobe::float16>(stream.get(), nullptr, result, scratch);
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 2
     of_any_type<bfloat16>(stream.get(), nullptr, result, scratch);
@@ -118,7 +118,7 @@ int main()
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 5
     of_a_gradient<float>(stream.get(), nullptr, gram, result, scratch);
-    of_a_gradient<collprobe::half>(stream.get(), nullptr, gram, result, scratch);
+    of_a_gradient<collprobe::float16>(stream.get(), nullptr, gram, result, scratch);
     of_a_gradient<bfloat16>(stream.get(), nullptr, gram, result, scratch);
     of_a_gradient<double>(stream.get(), nullptr, gram, result, scratch);
     gpu::for_each(stream.get(), 1, detail::add_parts{gram, 1, 1, gram});
@@ -136,7 +136,7 @@ int main()
     of_sums<double>(stream.get(), nullptr);
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 7
-    of_sums<collprobe::half>(stream.get(), nullptr);
+    of_sums<collprobe::float16>(stream.get(), nullptr);
     of_sums<bfloat16>(stream.get(), nullptr);
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 8
@@ -148,7 +148,7 @@ int main()
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 9
     local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
-        of_integrity<collprobe::half>(rank, stream.get(), nullptr);
+        of_integrity<collprobe::float16>(rank, stream.get(), nullptr);
         of_integrity<double>(rank, stream.get(), nullptr);
         of_integrity<std::int64_t>(rank, stream.get(), nullptr);
     });

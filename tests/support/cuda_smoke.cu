@@ -19,7 +19,7 @@ struct widen_half {
     float* to;
     COLLPROBE_HD void operator()(std::uint64_t index) const
     {
-        to[index] = static_cast<float>(collprobe::half::from_bits(static_cast<std::uint16_t>(index)));
+        to[index] = static_cast<float>(collprobe::float16::from_bits(static_cast<std::uint16_t>(index)));
     }
 };
 
@@ -40,7 +40,7 @@ int main()
     cu::device::copy(stream.get(), view<const float>(memory.data(), count), view<float>(result));
     stream.synchronize();
     for (std::uint64_t i = 0; i < count; ++i) {
-        const float expected = static_cast<float>(collprobe::half::from_bits(static_cast<std::uint16_t>(i)));
+        const float expected = static_cast<float>(collprobe::float16::from_bits(static_cast<std::uint16_t>(i)));
         if (to_bits(expected) != to_bits(result[i])) {
             std::printf("half 0x%04x differs on the device\n", static_cast<unsigned>(i));
             return 1;

@@ -12,7 +12,7 @@
 #define COLLPROBE_TEST_ELEMENT_TYPES std::int8_t, std::uint64_t, collprobe::bfloat16, float
 #else
 #define COLLPROBE_TEST_ELEMENT_TYPES \
-    std::int8_t, std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t, collprobe::half, \
+    std::int8_t, std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t, collprobe::float16, \
         collprobe::bfloat16, float, double
 #endif
 

@@ -18,7 +18,7 @@ enum class element_type : std::uint8_t {
     uint32 = 3,
     int64 = 4,
     uint64 = 5,
-    half = 6,
+    float16 = 6,
     bfloat16 = 7,
     float32 = 8,
     float64 = 9,
@@ -70,7 +70,7 @@ COLLPROBE_HD constexpr std::uint16_t double_to_16_bits(std::uint64_t bits) noexc
 
 /// A float's bits rounded to a half's, likewise; without branches, so that loops over it
 /// are vectorised. The one floating-point addition is of normal numbers where its result counts.
-COLLPROBE_HD constexpr std::uint16_t float_to_half_bits(std::uint32_t bits) noexcept
+COLLPROBE_HD constexpr std::uint16_t float_to_float16_bits(std::uint32_t bits) noexcept
 {
     const std::uint32_t sign = (bits >> 16) & 0x8000u;
     const std::uint32_t magnitude = bits & 0x7fffffffu;
@@ -99,21 +99,21 @@ COLLPROBE_HD constexpr std::uint16_t float_to_bfloat16_bits(std::uint32_t bits) 
 /// Conversion from `float` and from `double` rounds once, to nearest, ties to even, with overflow to
 /// infinity and gradual underflow; conversion to them is exact. There is no arithmetic: an algorithm
 /// says in which type it computes.
-struct half {
+struct float16 {
     std::uint16_t bits = 0;
 
-    half() = default;
-    COLLPROBE_HD explicit constexpr half(float value) noexcept
-        : bits(detail::float_to_half_bits(detail::bit_cast<std::uint32_t>(value)))
+    float16() = default;
+    COLLPROBE_HD explicit constexpr float16(float value) noexcept
+        : bits(detail::float_to_float16_bits(detail::bit_cast<std::uint32_t>(value)))
     {
     }
-    COLLPROBE_HD explicit constexpr half(double value) noexcept
+    COLLPROBE_HD explicit constexpr float16(double value) noexcept
         : bits(detail::double_to_16_bits<10, 5>(detail::bit_cast<std::uint64_t>(value)))
     {
     }
-    COLLPROBE_HD static constexpr half from_bits(std::uint16_t pattern) noexcept
+    COLLPROBE_HD static constexpr float16 from_bits(std::uint16_t pattern) noexcept
     {
-        half result;
+        float16 result;
         result.bits = pattern;
         return result;
     }
@@ -135,7 +135,7 @@ struct half {
 };
 
 /// bfloat16 (the upper half of a `float`) as 16 bits of storage, layout-compatible with CUDA's
-/// `__nv_bfloat16`. Conversions as for `half`.
+/// `__nv_bfloat16`. Conversions as for `float16`.
 struct bfloat16 {
     std::uint16_t bits = 0;
 
@@ -164,8 +164,8 @@ struct bfloat16 {
     }
 };
 
-static_assert(sizeof(half) == 2 && sizeof(bfloat16) == 2);
-static_assert(std::is_trivially_copyable_v<half> && std::is_trivially_copyable_v<bfloat16>);
+static_assert(sizeof(float16) == 2 && sizeof(bfloat16) == 2);
+static_assert(std::is_trivially_copyable_v<float16> && std::is_trivially_copyable_v<bfloat16>);
 
 /// What an algorithm must know of an element type. `digits` counts significand bits with the hidden
 /// one (0 for integers); `max_exponent` and `min_exponent` are those of the largest finite and the
@@ -228,8 +228,8 @@ struct element_traits<std::uint64_t>
     static constexpr const char* name = "uint64";
 };
 template <>
-struct element_traits<half>
-    : detail::element_traits_base<std::uint16_t, element_type::half, true, true, 11, -14, 15> {
+struct element_traits<float16>
+    : detail::element_traits_base<std::uint16_t, element_type::float16, true, true, 11, -14, 15> {
     static constexpr const char* name = "half";
 };
 template <>
@@ -265,7 +265,7 @@ constexpr const char* name(element_type type) noexcept
     case element_type::uint32: return element_traits<std::uint32_t>::name;
     case element_type::int64: return element_traits<std::int64_t>::name;
     case element_type::uint64: return element_traits<std::uint64_t>::name;
-    case element_type::half: return element_traits<half>::name;
+    case element_type::float16: return element_traits<float16>::name;
     case element_type::bfloat16: return element_traits<bfloat16>::name;
     case element_type::float32: return element_traits<float>::name;
     case element_type::float64: return element_traits<double>::name;
@@ -279,7 +279,7 @@ constexpr int bytes_of(element_type type) noexcept
     switch (type) {
     case element_type::int8:
     case element_type::uint8: return 1;
-    case element_type::half:
+    case element_type::float16:
     case element_type::bfloat16: return 2;
     case element_type::int32:
     case element_type::uint32:
@@ -295,7 +295,7 @@ constexpr int bytes_of(element_type type) noexcept
 template <class Use>
 constexpr void with_floating_type(element_type type, Use&& use)
 {
-    if (type == element_type::half) use(half{});
+    if (type == element_type::float16) use(float16{});
     else if (type == element_type::bfloat16) use(bfloat16{});
     else if (type == element_type::float32) use(float{});
     else if (type == element_type::float64) use(double{});

@@ -22,7 +22,7 @@ COLLPROBE_HD inline double widen(T value) noexcept
         return wide;
     } else if constexpr (std::is_same_v<T, bfloat16>) {
         return widen(bit_cast<float>(std::uint32_t{value.bits} << 16));
-    } else if constexpr (std::is_same_v<T, half>) {
+    } else if constexpr (std::is_same_v<T, float16>) {
         float single; // a subnormal half is a normal float
         asm("cvt.f32.f16 %0, %1;" : "=f"(single) : "h"(value.bits));
         return widen(single);

@@ -46,7 +46,7 @@ void with_elements(const replica& of, Use&& use)
     case element_type::uint32: return use(of.as<std::uint32_t>());
     case element_type::int64: return use(of.as<std::int64_t>());
     case element_type::uint64: return use(of.as<std::uint64_t>());
-    case element_type::half: return use(of.as<half>());
+    case element_type::float16: return use(of.as<float16>());
     case element_type::bfloat16: return use(of.as<bfloat16>());
     case element_type::float32: return use(of.as<float>());
     case element_type::float64: return use(of.as<double>());

@@ -69,7 +69,7 @@ COLLPROBE_HD constexpr bool holds(accumulation in) noexcept
 /// Up to how many terms a plain sum in fp64 is exact whatever the terms: a half is an integer times 2^-24
 /// below 2^40, and 53 bits hold 2^13 of those. 0 for the other types.
 template <floating_element T>
-inline constexpr std::uint64_t exact_terms_in_float64 = element_traits<T>::type == element_type::half ? 8192 : 0;
+inline constexpr std::uint64_t exact_terms_in_float64 = element_traits<T>::type == element_type::float16 ? 8192 : 0;
 
 /// The strongest level that a sum of `terms` values in a fixed order keeps with an accumulator.
 template <floating_element T>

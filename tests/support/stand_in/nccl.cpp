@@ -32,7 +32,7 @@
 namespace {
 
 using collprobe::bfloat16;
-using collprobe::half;
+using collprobe::float16;
 
 enum class kind { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, transfers };
 
@@ -73,7 +73,7 @@ void with_type(ncclDataType_t type, Visit visit)
     case ncclUint32: return visit(std::uint32_t{});
     case ncclInt64: return visit(std::int64_t{});
     case ncclUint64: return visit(std::uint64_t{});
-    case ncclFloat16: return visit(half{});
+    case ncclFloat16: return visit(float16{});
     case ncclBfloat16: return visit(bfloat16{});
     case ncclFloat32: return visit(float{});
     case ncclFloat64: return visit(double{});

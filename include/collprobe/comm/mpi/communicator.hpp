@@ -356,7 +356,7 @@ inline std::optional<communicator> communicator_ref::split(int color, int key, c
     return communicator::adopt(part, settings, where);
 }
 
-static_assert(full_communicator<communicator_ref, float> && full_communicator<communicator_ref, half>);
+static_assert(full_communicator<communicator_ref, float> && full_communicator<communicator_ref, float16>);
 static_assert(full_communicator<communicator, float> && full_communicator<communicator, bfloat16>);
 
 } // namespace collprobe::mpi

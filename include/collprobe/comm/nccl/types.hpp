@@ -31,7 +31,7 @@ constexpr ncclDataType_t data_type(element_type type) noexcept
     case element_type::uint32: return ncclUint32;
     case element_type::int64: return ncclInt64;
     case element_type::uint64: return ncclUint64;
-    case element_type::half: return ncclFloat16;
+    case element_type::float16: return ncclFloat16;
     case element_type::bfloat16: return ncclBfloat16;
     case element_type::float32: return ncclFloat32;
     case element_type::float64: return ncclFloat64;
@@ -94,7 +94,7 @@ template <class T>
 consteval auto same_layout()
 {
     if constexpr (element<T>) return std::type_identity<T>{};
-    else if constexpr (std::same_as<T, __half>) return std::type_identity<half>{};
+    else if constexpr (std::same_as<T, __half>) return std::type_identity<float16>{};
     else if constexpr (std::same_as<T, __nv_bfloat16>) return std::type_identity<bfloat16>{};
     else if constexpr (!std::integral<T> || std::same_as<T, bool>) return std::type_identity<void>{};
     else if constexpr (sizeof(T) == 1) {
@@ -116,7 +116,7 @@ template <class T>
 concept has_element = !std::is_void_v<detail::element_of<T>>;
 
 /// The `count` elements at `data` as a view, in the library's type of that layout: `__half*` gives a
-/// `view<half>`. Nothing is read, nothing costs. `count` is elements, as NCCL's counts are.
+/// `view<float16>`. Nothing is read, nothing costs. `count` is elements, as NCCL's counts are.
 template <has_element T>
 auto elements(T* data, std::uint64_t count) noexcept
 {

@@ -112,7 +112,7 @@ constexpr const char* accumulator_of(int significant_bits) noexcept
 {
     switch (significant_bits) {
     case element_traits<bfloat16>::digits: return element_traits<bfloat16>::name;
-    case element_traits<half>::digits: return element_traits<half>::name;
+    case element_traits<float16>::digits: return element_traits<float16>::name;
     case element_traits<float>::digits: return element_traits<float>::name;
     case element_traits<double>::digits: return element_traits<double>::name;
     default: return "";

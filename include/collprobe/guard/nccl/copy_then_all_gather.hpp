@@ -23,7 +23,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 ///     copy_then_all_gather(shard, count, parameters, slot_count, comm, comm_stream, {compute}, {compute});
 ///
 /// Everything else as for views. It makes an `nccl::communicator_ref` for the call; who has one gives that, and saves
-/// about a microsecond on the host. Element types that are no `collprobe::element` (`__half`) are cast: `half` has
+/// about a microsecond on the host. Element types that are no `collprobe::element` (`__half`) are cast: `float16` has
 /// the layout of `__half`, `bfloat16` that of `__nv_bfloat16`.
 template <element Source, element T>
 gather_handle<cuda::device> copy_then_all_gather(const Source* source, std::uint64_t count, T* destination,

@@ -39,7 +39,7 @@ inline constexpr std::uint64_t max_fixed_point_terms = (std::uint64_t{1} << 20) 
 template <floating_element T>
 COLLPROBE_HD constexpr int fixed_point_unit(int code, int term_bits) noexcept
 {
-    if constexpr (element_traits<T>::type == element_type::half) return -24;
+    if constexpr (element_traits<T>::type == element_type::float16) return -24;
     // |x| < 2^(exponent + 1)
     const int exponent = element_traits<T>::min_exponent + (code > 0 ? code - 1 : 0);
     return exponent + 1 - (62 - term_bits);

@@ -68,7 +68,7 @@ struct digest_blocks {
 #if defined(__CUDA_ARCH__)
         for (std::uint64_t i = first; i < first + here; ++i) {
             const Word bits = load_bits<Word>(buffer, i);
-            if constexpr (sizeof(Word) == 2) state.add(2 * i, bit_cast<half>(bits));
+            if constexpr (sizeof(Word) == 2) state.add(2 * i, bit_cast<float16>(bits));
             else state.add(i * sizeof(Word), bits);
         }
 #else

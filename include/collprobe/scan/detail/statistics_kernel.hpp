@@ -48,7 +48,7 @@ template <int group, class T>
     if constexpr (std::is_same_v<T, bfloat16>) {
         const auto pairs = load<words>(from);
         return reinterpret_cast<floats>(group == 0 ? pairs << 16 : pairs & 0xffff0000u);
-    } else if constexpr (std::is_same_v<T, half>) {
+    } else if constexpr (std::is_same_v<T, float16>) {
         return reinterpret_cast<floats>(__builtin_ia32_vcvtph2ps256(load<vector<short, 16>>(from + 8 * group)));
     } else {
 #if defined(__clang__)

@@ -380,7 +380,7 @@ private:
             squares += unscaled(entry.input.sum_of_squares, entry.input.scale);
         }
         const double roundings = ranks_ + 1;
-        const double underflow = call.type == element_type::half ? 0x1p-24 * factor : 0;
+        const double underflow = call.type == element_type::float16 ? 0x1p-24 * factor : 0;
         const double error = square_root(roundings)
             * (unit_roundoff(call.type) * square_root(squares + sum_norm_squared)
                 + underflow * square_root(static_cast<double>(call.count)));
@@ -389,7 +389,7 @@ private:
     static double unit_roundoff(element_type type) noexcept
     {
         switch (type) {
-        case element_type::half: return power_of_two(-element_traits<half>::digits);
+        case element_type::float16: return power_of_two(-element_traits<float16>::digits);
         case element_type::bfloat16: return power_of_two(-element_traits<bfloat16>::digits);
         case element_type::float32: return power_of_two(-element_traits<float>::digits);
         default: return power_of_two(-element_traits<double>::digits);

@@ -48,7 +48,7 @@ COLLPROBE_HD inline Wide widened_to(T value) noexcept
         return widen(value);
     } else {
 #if defined(__CUDA_ARCH__)
-        if constexpr (element_traits<T>::type == element_type::half) return static_cast<float>(widen(value));
+        if constexpr (element_traits<T>::type == element_type::float16) return static_cast<float>(widen(value));
 #endif
         return static_cast<Wide>(value);
     }
