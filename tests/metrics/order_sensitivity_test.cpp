@@ -14,6 +14,7 @@
 
 #include <collprobe/collprobe.hpp>
 #include <collprobe/reduce.hpp>
+#include <collprobe/report/json.hpp>
 
 #include "support/count_allocations.hpp"
 

@@ -266,7 +266,7 @@ TEST_CASE("a host thread knows what it has synchronised with, and so does what i
 TEST_CASE("order within a communicator alone is reported as such, an event makes it whole")
 {
     const memory m{};
-    float dummy[4];
+    float dummy[4]{};
     const memory_range some{dummy, sizeof dummy};
     stream_order checker;
     checker.launch(compute, {}, {m.shard_bytes()}, "copy");
@@ -294,7 +294,7 @@ TEST_CASE("order within a communicator alone is reported as such, an event makes
 TEST_CASE("a group's collectives read when it ends: what has changed by then is reported")
 {
     const memory m{};
-    float staging[8];
+    float staging[8]{};
     const memory_range stage{staging, sizeof staging};
     const memory_range first{m.full, 32 * sizeof(float)};
     const memory_range second{m.full + 32, 32 * sizeof(float)};
@@ -340,7 +340,7 @@ TEST_CASE("a group's collectives read when it ends: what has changed by then is 
 TEST_CASE("a group is one operation on all its streams, and nothing orders its members")
 {
     const memory m{};
-    float result[2][8];
+    float result[2][8]{};
     const memory_range results[2]{{result[0], sizeof result[0]}, {result[1], sizeof result[1]}};
     stream_order checker;
     checker.launch(compute, {}, {m.shard_bytes()}, "copy");
