@@ -20,9 +20,9 @@
 #include <vector>
 
 #include <collprobe/alarm/alarms.hpp>
-#include <collprobe/alarm/baseline_rules.hpp>
 #include <collprobe/step/detail/judge.hpp>
 
+#include "baseline_rules.hpp"
 #include "random.hpp"
 
 namespace {

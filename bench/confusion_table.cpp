@@ -23,13 +23,14 @@
 #include <vector>
 
 #include <collprobe/alarm/alarms.hpp>
-#include <collprobe/alarm/baseline_rules.hpp>
 #include <collprobe/audit/audited.hpp>
 #include <collprobe/collprobe.hpp>
 #include <collprobe/audit.hpp>
 #include <collprobe/fault.hpp>
 #include <collprobe/alarm.hpp>
 #include <collprobe/fault/faulty.hpp>
+
+#include "baseline_rules.hpp"
 
 using namespace collprobe;
 

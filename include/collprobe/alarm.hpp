@@ -5,4 +5,3 @@
 /// From the records of steps to alarms with advice, at a stated rate of false alarms.
 
 #include <collprobe/alarm/alarms.hpp>
-#include <collprobe/alarm/baseline_rules.hpp>

@@ -146,8 +146,8 @@ TEST_CASE("a step behind an average starts from the average, and intervals follo
                 expected.step(step, averages, common, sigma);
                 for (const rounds_of_a_run& each : all) CHECK((each.when[step] == '1') == averages);
                 if (averages) {
-                    const double variance = noise_variance(expected.distance, count, ranks,
-                        static_cast<double>(since) * static_cast<double>(rate) * static_cast<double>(rate));
+                    const double gain = static_cast<double>(since) * static_cast<double>(rate) * static_cast<double>(rate);
+                    const double variance = expected.distance / (count * gain * (ranks - 1) / ranks);
                     const double wanted = rule == interval_rule::literal
                         ? expected.ratio
                         : options.gain * std::sqrt(expected.squared_weights / count / variance) / static_cast<double>(rate);

@@ -19,7 +19,7 @@
 #include <collprobe/device/last_use.hpp>
 #include <collprobe/replica/detail/average_replicas.hpp>
 #include <collprobe/replica/detail/averaging_decision.hpp>
-#include <collprobe/replica/divergence.hpp>
+#include <collprobe/replica/detail/noise_gain.hpp>
 #include <collprobe/replica/replica.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -31,7 +31,7 @@ enum class interval_rule : std::uint8_t {
     /// the learning rates' squares since the last average, the interval itself among them.
     literal,
     /// H = gain * rms(thetabar) / (sigma * eta / (1 - momentum)), with the estimate of sigma that is unbiased for float
-    /// and double weights, and low for bfloat16 ones where noise is below their spacing (`noise_variance`).
+    /// and double weights, and low for bfloat16 ones where noise is below their spacing (detail/noise_gain.hpp).
     corrected,
 };
 
@@ -45,7 +45,7 @@ struct dynamic_options {
     /// Of the corrected rule: more is fewer averages. Found by training (examples/aggregation_faults): 1 to 2 do as
     /// well as an average every 5 steps, with a third of the bytes or less; from 3 on strong noise costs accuracy.
     double gain = 1.5;
-    double momentum = 0; ///< of the optimiser, for the estimate of sigma (`noise_gain`); the corrected rule needs it
+    double momentum = 0; ///< of the optimiser, for the estimate of sigma; the corrected rule needs it
     std::uint64_t first_interval = 10; ///< steps before the first average: nothing is known then
     std::uint64_t least_interval = 2; ///< also how many steps after an average the host asks for the decision
     std::uint64_t most_interval = 100; ///< also on clean ranks, where noise may begin any time
@@ -323,7 +323,7 @@ private:
             const double ranks = comm_.size();
             const auto sampled = static_cast<double>(samples_);
             device::for_each(own, 1, decide_interval{at.sums.data(), options_.rule == interval_rule::literal, ranks,
-                ranks > 1 ? ranks * expected_divergence(1, sampled, comm_.size(), gain_.value()) : 0, ranks * sampled,
+                ranks * expected_divergence(1, sampled, comm_.size(), gain_.value()), ranks * sampled,
                 rate / (1 - options_.momentum),
                 options_.gain, options_.least_interval, options_.most_interval, at.decision.data()});
             // Sums are equal on all ranks, and so would be what follows from them; unless processors differ.
@@ -350,7 +350,7 @@ private:
     dynamic_options options_;
     std::vector<replica> buffers_; ///< the weights, then the state
     std::size_t weights_;
-    noise_gain gain_;
+    detail::noise_gain gain_;
     memory* memory_ = nullptr;
     std::uint64_t stride_ = 1;
     std::uint64_t samples_ = 0;

@@ -39,7 +39,8 @@ struct periodic_options {
 /// elements travel and are added as float and are rounded once. Equal replicas keep their bits if the number of
 /// ranks is a power of two; otherwise the communicator's average may round, on all ranks alike.
 /// Afterwards all ranks hold the same bits, for the communicator gives all the same result; if something behind it
-/// changes what a rank receives (`through_adaptors`), they differ by that: see `verified_average`.
+/// changes what a rank receives (`through_adaptors`), they differ by that: `majority_repair` behind the average then
+/// gives all ranks the bits that most received. (If more than half of the ranks were hit, it has no majority.)
 ///
 /// Stream behaviour: enqueued on `stream`; the host neither waits nor allocates. Without 16-bit buffers `average`
 /// may be captured.

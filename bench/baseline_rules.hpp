@@ -17,7 +17,12 @@
 /// by itself is done here for all ranks at once. Preconditions, not checked: the views have the sizes below, the same in
 /// each step. O(ranks x buckets) a step, no allocation after construction. Deterministic. Copies are independent: to ask what a
 /// rule would say of a step without its learning from it, ask a copy.
-namespace collprobe::inline COLLPROBE_ABI::baseline {
+namespace baseline {
+
+using collprobe::advice;
+using collprobe::is_finite;
+using collprobe::view;
+namespace detail = collprobe::detail;
 
 /// What a step shows to the rules.
 struct rule_input {
@@ -321,4 +326,4 @@ private:
     std::uint64_t steps_ = 0;
 };
 
-} // namespace collprobe::baseline
+} // namespace baseline

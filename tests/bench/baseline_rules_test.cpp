@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include <collprobe/alarm/baseline_rules.hpp>
+#include "bench/baseline_rules.hpp"
 
 namespace {
 

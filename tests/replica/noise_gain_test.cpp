@@ -8,9 +8,11 @@
 #include <random>
 #include <vector>
 
-#include <collprobe/replica/divergence.hpp>
+#include <collprobe/replica/detail/averaging_decision.hpp>
+#include <collprobe/replica/detail/noise_gain.hpp>
 
-using namespace collprobe;
+using collprobe::detail::expected_divergence;
+using collprobe::detail::noise_gain;
 
 namespace {
 
@@ -73,6 +75,26 @@ private:
 
 /// So many coordinates that a simulated divergence is within 2 % of its mean by 3.6 standard deviations.
 std::size_t dimension_for(int ranks) { return 65536 / static_cast<std::size_t>(ranks - 1); }
+
+/// The paper's (M+1)/M sigma^2 sum eta^2, as printed (eq. 6): not what happens.
+double literal_divergence(double variance, int ranks, double gain) { return variance * (ranks + 1) / ranks * gain; }
+
+/// The paper's bound with averaging every `interval` steps (eq. 9), times the dimension that it leaves out: for plain
+/// SGD with eta_t <= 2 eta_(t+H).
+double divergence_bound(double variance, double dimension, int ranks, std::uint64_t interval, double rate)
+{
+    return 4 * static_cast<double>(interval) * dimension * (ranks + 1) / ranks * variance * rate * rate;
+}
+
+/// The estimate of sigma^2 that `dynamic_averaging` makes of the mean over the ranks of ||thetabar - theta^m||^2.
+double noise_variance(double mean_squared_distance, double dimension, int ranks, double gain)
+{
+    const collprobe::detail::averaging_sums sums{ranks * mean_squared_distance, 0, 0, 0};
+    collprobe::detail::averaging_decision decision{};
+    collprobe::detail::decide_interval{&sums, true, static_cast<double>(ranks),
+        ranks * expected_divergence(1, dimension, ranks, gain), ranks * dimension, 1, 1, 1, 100, &decision}(0);
+    return decision.variance;
+}
 
 } // namespace
 

@@ -8,7 +8,9 @@
 
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/fault/faulty.hpp>
-#include <collprobe/replica/verified_average.hpp>
+#include <collprobe/replica/agreement.hpp>
+#include <collprobe/replica/majority_repair.hpp>
+#include <collprobe/replica/periodic_averaging.hpp>
 
 #include "tests/support/run_ranks.hpp"
 
@@ -22,7 +24,7 @@ struct outcome {
     std::vector<double> more;
 };
 
-/// An average on every rank under faults of the averages themselves.
+/// An average on every rank under faults of the averages themselves, and a majority repair of what it left.
 std::vector<outcome> average_with(int ranks, const std::vector<fault>& faults)
 {
     std::vector<outcome> all(static_cast<std::size_t>(ranks));
@@ -36,7 +38,8 @@ std::vector<outcome> average_with(int ranks, const std::vector<fault>& faults)
         const host::stream stream;
         const std::vector<replica> list{view(own.weights), view(own.more)};
         periodic_averaging<faulty<local::communicator>> repair(std::move(hit), list, {.interval = 10, .through_adaptors = true});
-        own.result = verified_average(repair, check, stream);
+        repair.average(stream);
+        own.result = majority_repair(check, repair.buffers(), stream);
         stream.synchronize();
     });
     return all;
