@@ -7,10 +7,10 @@ set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 
 # What the build says goes to stderr: stdout is the example's.
-sh "$root/cmake/setup.sh"
+sh "$root/cmake/setup.sh" demo
 (
     cd "$root"
-    cmake --preset host
-    cmake --build --preset host -j "$(nproc)" --target silent_inconsistency
+    cmake --preset demo
+    cmake --build --preset demo -j "$(nproc 2>/dev/null || echo 2)" --target silent_inconsistency
 ) >&2
-exec "$root/build/host/examples/silent_inconsistency" "$@"
+exec "$root/build/demo/examples/silent_inconsistency" "$@"

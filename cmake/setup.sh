@@ -2,8 +2,19 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs what the tests, benchmarks and examples need and this machine lacks, through apt-get.
+# Installs what this machine lacks for one purpose, through apt-get:
+#     setup.sh demo    to build an example
+#     setup.sh test    to build and run the tests with g++
+#     setup.sh all     to run all presets: clang++, both MPIs, Google Benchmark, the tools of consumers
 set -eu
+purpose=${1:-all}
+case "$purpose" in
+demo | test | all) ;;
+*)
+    echo "setup: '$purpose' is none of demo, test, all" >&2
+    exit 2
+    ;;
+esac
 
 missing=""
 need() { # need <package> <command that succeeds where it is there>
@@ -16,21 +27,25 @@ header() { # header <path below a system include folder>
 }
 
 need g++ command -v g++
-need clang command -v clang++
-need libclang-rt-dev sh -c 'ls "$(clang++ -print-resource-dir)"/lib/linux/libclang_rt.asan-*.a'
 need cmake command -v cmake
 need ninja-build command -v ninja
-need make command -v make
-need pkg-config command -v pkg-config
-need python3 command -v python3
-need doctest-dev header doctest/doctest.h
-need libbenchmark-dev header benchmark/benchmark.h
-# The tests run with both MPIs of Debian; one of any kind will do elsewhere.
-if command -v apt-get >/dev/null 2>&1; then
-    need libopenmpi-dev command -v mpicc.openmpi
-    need openmpi-bin command -v mpiexec.openmpi
-    need libmpich-dev command -v mpicc.mpich
-    need mpich command -v mpiexec.mpich
+if [ "$purpose" != demo ]; then
+    need doctest-dev header doctest/doctest.h
+    need python3 command -v python3
+fi
+if [ "$purpose" = all ]; then
+    need clang command -v clang++
+    need libclang-rt-dev sh -c 'ls "$(clang++ -print-resource-dir)"/lib/linux/libclang_rt.asan-*.a'
+    need make command -v make
+    need pkg-config command -v pkg-config
+    need libbenchmark-dev header benchmark/benchmark.h
+    # The tests run with both MPIs of Debian; one of any kind will do elsewhere.
+    if command -v apt-get >/dev/null 2>&1; then
+        need libopenmpi-dev command -v mpicc.openmpi
+        need openmpi-bin command -v mpiexec.openmpi
+        need libmpich-dev command -v mpicc.mpich
+        need mpich command -v mpiexec.mpich
+    fi
 fi
 [ -n "$missing" ] || exit 0
 

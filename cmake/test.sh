@@ -2,9 +2,12 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Configures, builds and tests every preset, or those named as arguments. The last line counts the
-# tests of all of them. A preset that cannot be configured or built counts as one failure, one whose
-# compiler is absent as one skip.
+# Configures, builds and tests:
+#     test.sh              the preset quick: g++, not optimised
+#     test.sh all          every preset
+#     test.sh PRESET...    those presets
+# The last line counts the tests of all of them. A preset that cannot be configured or built counts as one failure,
+# one whose compiler is absent as one skip. Compilers run below ccache where that is installed (CCACHE_DISABLE=1: not).
 set -u
 cd "$(dirname -- "$0")/.." || exit 1
 jobs=$(nproc 2>/dev/null || echo 2)
@@ -19,10 +22,19 @@ note() {
 "
 }
 
-sh cmake/setup.sh || {
+[ $# -gt 0 ] || set -- quick
+[ "$*" != all ] || set -- host clang asan tsan fast-math cuda
+purpose=test
+for preset in "$@"; do
+    [ "$preset" = quick ] || purpose=all
+done
+sh cmake/setup.sh "$purpose" || {
     echo "0 passed, 1 failed"
     exit 1
 }
+if ccache=$(command -v ccache); then
+    export CMAKE_CXX_COMPILER_LAUNCHER="$ccache" CMAKE_CUDA_COMPILER_LAUNCHER="$ccache"
+fi
 
 # The number in attribute $1 of the first line of the report $2 that has it; 0 if none does.
 count() {
@@ -33,6 +45,7 @@ count() {
 run_preset() {
     preset=$1
     report="$PWD/build/$preset/test_report.xml"
+    begin=$(date +%s)
     echo "== $preset"
     rm -f "$report"
     if ! cmake --preset "$preset"; then
@@ -40,7 +53,7 @@ run_preset() {
         failed=$((failed + 1))
         return
     fi
-    if ! cmake --build --preset "$preset" -j "$jobs" -- -k 0; then
+    if ! NINJA_STATUS="[$preset %f/%t, %e s] " cmake --build --preset "$preset" -j "$jobs" -- -k 0; then
         note "$preset: FAILED to build"
         failed=$((failed + 1))
         return
@@ -56,13 +69,12 @@ run_preset() {
     bad=$(count failures "$report")
     not_run=$(($(count skipped "$report") + $(count disabled "$report")))
     if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then bad=1; fi
-    note "$preset: $((total - bad - not_run)) passed, $bad failed, $not_run skipped"
+    note "$preset: $((total - bad - not_run)) passed, $bad failed, $not_run skipped, in $(($(date +%s) - begin)) s"
     passed=$((passed + total - bad - not_run))
     failed=$((failed + bad))
     skipped=$((skipped + not_run))
 }
 
-[ $# -gt 0 ] || set -- host asan tsan fast-math cuda
 for preset in "$@"; do
     if [ "$preset" = cuda ] && ! command -v "${CUDACXX:-nvcc}" >/dev/null 2>&1; then
         note "cuda: SKIPPED, nvcc was not found"
