@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 
 #include "conformance/communicator_conformance.hpp"
@@ -44,8 +45,6 @@ private:
 using twice = adaptor<adaptor<local::communicator>>;
 static_assert(full_communicator<twice, float> && full_communicator<counting<local::communicator>, float16>);
 // What the wrapped communicator has not, the adaptor has not.
-template <class C>
-concept has_device_scope = requires(const C& comm) { comm.device_scope(); };
 static_assert(!has_device_scope<local::communicator> && !has_device_scope<twice>);
 
 struct only_ranks {
@@ -67,12 +66,7 @@ static_assert(!has_all_reduce<borrowed<only_ranks>, float> && !has_device_scope<
 
 // What it says beside the collectives comes through too.
 template <class C>
-concept can_fail = requires(const C& comm, host::stream_ref stream, const std::string& reason) {
-    comm.check();
-    comm.synchronize(stream);
-    comm.synchronize(stream, std::int64_t{1});
-    comm.abort(reason);
-};
+concept can_fail = has_check<C> && has_synchronize<C> && has_timed_synchronize<C> && has_abort<C>;
 struct watched : only_ranks {
     std::string called;
     std::string* log = nullptr;
@@ -85,8 +79,6 @@ struct watched : only_ranks {
     }
     void abort(const std::string& reason) const { *log += "abort: " + reason; }
 };
-template <class C>
-concept has_name = requires(const C& comm) { comm.name(); };
 static_assert(can_fail<adaptor<adaptor<watched>>> && !can_fail<adaptor<only_ranks>>);
 static_assert(has_name<twice> && !has_name<adaptor<only_ranks>>);
 

@@ -14,6 +14,7 @@
 #include <collprobe/audit/detail/message.hpp>
 #include <collprobe/audit/gather_check.hpp>
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -251,12 +252,10 @@ private:
         if constexpr (detail::can_capture<stream_ref>) {
             if (stream.capturing(where)) fail(status::unsupported, call, "audited calls cannot be captured", where);
         }
-        if constexpr (requires { comm_.collectives_enqueue_at_once(); }) {
-            if (comm_.collectives_enqueue_at_once()) return;
-            fail(status::unsupported, call,
-                "the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not enqueued "
-                "until it ends: end the group first, or make the calls on base()", where);
-        }
+        if (detail::enqueues_at_once(comm_)) return;
+        fail(status::unsupported, call,
+            "the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not enqueued "
+            "until it ends: end the group first, or make the calls on base()", where);
     }
 
     template <class T>
@@ -288,10 +287,8 @@ private:
             require_readable(result, "receive", call.call, where);
         }
         require_immediate(name(call.call), stream, where);
-        if constexpr (requires { comm_.check_buffer(input, "send", call.call, stream, where); }) {
-            comm_.check_buffer(input, "send", call.call, stream, where);
-            comm_.check_buffer(result, "receive", call.call, stream, where);
-        }
+        detail::check_buffer(comm_, input, "send", call.call, stream, where);
+        detail::check_buffer(comm_, result, "receive", call.call, stream, where);
         const auto scope = detail::enter_device(comm_);
         slot& open = open_step(stream, where);
         if (open.buckets == open.calls.size()) {
@@ -348,12 +345,7 @@ private:
     void wait_for_oldest(call_site where)
     {
         throw_failure();
-        const typename device::event& done = oldest().done;
-        if constexpr (requires { comm_.check(where); }) {
-            while (!detail::settle(done, detail::deadline::in_ms(100))) comm_.check(where);
-        } else {
-            (void)detail::settle(done, detail::deadline::never());
-        }
+        detail::await(comm_, oldest().done, where);
         judge_finished();
     }
 

@@ -9,6 +9,7 @@
 
 #include <collprobe/audit/conservation_bound.hpp>
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -236,12 +237,9 @@ private:
     }
     void require_no_group(const char* call, call_site where) const
     {
-        if constexpr (requires { comm_->collectives_enqueue_at_once(); }) {
-            if (!comm_->collectives_enqueue_at_once()) {
-                fail("the communicator is inside a group, where calls are not enqueued until it ends", call, where,
-                    status::unsupported);
-            }
-        }
+        if (detail::enqueues_at_once(*comm_)) return;
+        fail("the communicator is inside a group, where calls are not enqueued until it ends", call, where,
+            status::unsupported);
     }
     [[noreturn]] void fail(const std::string& message, const char* call, call_site where,
         status code = status::invalid_argument) const

@@ -10,6 +10,7 @@
 #include <collprobe/audit/detail/gather_bodies.hpp>
 #include <collprobe/audit/gather_verdict.hpp>
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -151,11 +152,8 @@ private:
     }
     void require_no_group(const char* call, call_site where) const
     {
-        if constexpr (requires { comm_->collectives_enqueue_at_once(); }) {
-            if (!comm_->collectives_enqueue_at_once()) {
-                fail(status::unsupported, "inside a group, where calls are not enqueued until it ends", call, where);
-            }
-        }
+        if (detail::enqueues_at_once(*comm_)) return;
+        fail(status::unsupported, "inside a group, where calls are not enqueued until it ends", call, where);
     }
     void require(bool condition, const char* message, const char* call, call_site where) const
     {

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
@@ -39,55 +40,55 @@ public:
     /// How long the wrapped communicator waits for a peer; 30 s where it does not say.
     std::int64_t timeout_ms() const noexcept { return detail::timeout_of(comm_); }
     decltype(auto) name() const
-        requires requires(const Comm& comm) { comm.name(); }
+        requires has_name<Comm>
     {
         return comm_.name();
     }
     /// A guard that makes the communicator's device current.
     auto device_scope() const
-        requires requires(const Comm& comm) { comm.device_scope(); }
+        requires has_device_scope<Comm>
     {
         return comm_.device_scope();
     }
     bool collectives_enqueue_at_once() const
-        requires requires(const Comm& comm) { comm.collectives_enqueue_at_once(); }
+        requires has_groups<Comm>
     {
         return comm_.collectives_enqueue_at_once();
     }
     template <class T>
     void check_buffer(view<T> buffer, const char* argument, collective call, stream_ref stream,
         call_site where = call_site::current()) const
-        requires requires(const Comm& comm) { comm.check_buffer(buffer, argument, call, stream, where); }
+        requires has_check_buffer<Comm, T>
     {
         comm_.check_buffer(buffer, argument, call, stream, where);
     }
     void part_of(std::uint64_t count)
-        requires requires(Comm& comm) { comm.part_of(count); }
+        requires has_part_of<Comm>
     {
         comm_.part_of(count);
     }
     void refuse(const error& why, collective call, stream_ref stream) const
-        requires requires(const Comm& comm) { comm.refuse(why, call, stream); }
+        requires has_refuse<Comm>
     {
         comm_.refuse(why, call, stream);
     }
     void check(call_site where = call_site::current()) const
-        requires requires(const Comm& comm) { comm.check(where); }
+        requires has_check<Comm>
     {
         comm_.check(where);
     }
     void synchronize(stream_ref stream, call_site where = call_site::current()) const
-        requires requires(const Comm& comm) { comm.synchronize(stream, where); }
+        requires has_synchronize<Comm>
     {
         comm_.synchronize(stream, where);
     }
     void synchronize(stream_ref stream, std::int64_t timeout_ms, call_site where = call_site::current()) const
-        requires requires(const Comm& comm) { comm.synchronize(stream, timeout_ms, where); }
+        requires has_timed_synchronize<Comm>
     {
         comm_.synchronize(stream, timeout_ms, where);
     }
     void abort(const std::string& reason) const
-        requires requires(const Comm& comm) { comm.abort(reason); }
+        requires has_abort<Comm>
     {
         comm_.abort(reason);
     }
@@ -156,16 +157,4 @@ public:
     explicit borrowed(Comm& comm) : adaptor<Comm, Comm&>(comm) {}
 };
 
-namespace detail {
-
-/// The communicator under all adaptors: for an adaptor's own messages, which those beneath it must not treat as
-/// the caller's.
-template <communicator Comm>
-auto& innermost(Comm& comm) noexcept
-{
-    if constexpr (requires { comm.base(); }) return innermost(comm.base());
-    else return comm;
-}
-
-} // namespace detail
 } // namespace collprobe

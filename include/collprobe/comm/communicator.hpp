@@ -3,7 +3,6 @@
 #pragma once
 
 #include <concepts>
-#include <cstdint>
 #include <type_traits>
 
 #include <collprobe/core/collective.hpp>
@@ -29,34 +28,6 @@ concept communicator = requires(const C& comm) {
 
 template <class C>
 using stream_ref_of = typename C::device::stream_ref;
-
-namespace detail {
-
-/// Makes the communicator's device current for the calling thread while the result lives: needed
-/// around allocations and launches of code that works on any device. A communicator says so by a
-/// member `device_scope()` that returns such a guard; without one there is nothing to do.
-template <communicator C>
-[[nodiscard]] auto enter_device(const C& comm)
-{
-    if constexpr (requires { comm.device_scope(); }) {
-        return comm.device_scope();
-    } else {
-        struct nothing_to_leave {
-            ~nothing_to_leave() {} // a guard in the eyes of compilers, which warn of unused variables
-        };
-        return nothing_to_leave{};
-    }
-}
-
-/// How long the communicator waits for a peer; 30 s where it does not say.
-template <communicator Comm>
-std::int64_t timeout_of(const Comm& comm) noexcept
-{
-    if constexpr (requires { comm.timeout_ms(); }) return comm.timeout_ms();
-    else return 30'000;
-}
-
-} // namespace detail
 
 /// `all_reduce(send, receive, operation, stream)`: element i of `receive` becomes the reduction of
 /// element i of every rank's `send`. `send.count() == receive.count()`; in place if both are the same.

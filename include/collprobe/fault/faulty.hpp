@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -232,11 +233,9 @@ private:
         const std::uint64_t call = calls_++;
         const bool is_sound = kind.is_sound && can_be_touched(receive) && (!kind.sends || can_be_touched(send));
         if (!is_sound || !concerns(call)) return forward(send);
-        if constexpr (requires { comm_.collectives_enqueue_at_once(); }) {
-            if (!comm_.collectives_enqueue_at_once()) {
-                fail(status::unsupported, kind.where,
-                    "a fault is planned inside a group, where calls are not enqueued until it ends", stream, where);
-            }
+        if (!detail::enqueues_at_once(comm_)) {
+            fail(status::unsupported, kind.where,
+                "a fault is planned inside a group, where calls are not enqueued until it ends", stream, where);
         }
         const auto scope = detail::enter_device(comm_);
         running<T> now{call,
@@ -412,7 +411,7 @@ private:
         const error why(code, message,
             {.call = name_of(call), .rank = rank(), .size = size(), .communicator = {}, .where = where});
         // Peers may wait.
-        if constexpr (requires { comm_.refuse(why, call, stream); }) comm_.refuse(why, call, stream);
+        detail::tell_refusal(comm_, why, call, stream);
         throw why;
     }
     static const char* name_of(collective call) noexcept { return collprobe::name(call); }

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -84,14 +85,12 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
     const stream_list<stream_ref_of<Comm>>& consumers, call_site where)
 {
     using stream_ref = stream_ref_of<Comm>;
-    if constexpr (requires { comm.collectives_enqueue_at_once(); }) {
-        if (!comm.collectives_enqueue_at_once()) {
-            throw error(status::unsupported,
-                "the communicator is inside a group (nccl::group or ncclGroupStart), where an all-gather is not enqueued "
-                "until it ends: end the group first, or give all tensors to one call",
-                {.call = "copy_then_all_gather", .rank = comm.rank(), .size = comm.size(), .communicator = {},
-                    .where = where});
-        }
+    if (!enqueues_at_once(comm)) {
+        throw error(status::unsupported,
+            "the communicator is inside a group (nccl::group or ncclGroupStart), where an all-gather is not enqueued "
+            "until it ends: end the group first, or give all tensors to one call",
+            {.call = "copy_then_all_gather", .rank = comm.rank(), .size = comm.size(), .communicator = {},
+                .where = where});
     }
     bool marks = consumers.empty();
     gather_rung rung = gather_rung::automatic;
@@ -107,24 +106,18 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
         await_producers(comm, on, producers, where);
         for (std::size_t i = 0; i < count; ++i) plan_of(i).order(on);
     } catch (const error& why) {
-        if constexpr (requires { comm.refuse(why, collective::all_gather, on); }) {
-            comm.refuse(why, collective::all_gather, on);
-        }
+        tell_refusal(comm, why, collective::all_gather, on);
         throw;
     }
 
     typename Comm::device::event done;
     const auto enqueue = [&] {
         for (std::size_t i = 0; i < count; ++i) plan_of(i).prepare(on);
-        if constexpr (requires { comm.group_scope(where); }) {
-            if (count > 1) {
-                auto group = comm.group_scope(where);
-                for (std::size_t i = 0; i < count; ++i) plan_of(i).gather(comm, on);
-                group.end(where);
-                return;
-            }
-        }
-        for (std::size_t i = 0; i < count; ++i) plan_of(i).gather(comm, on);
+        const auto gather_all = [&] {
+            for (std::size_t i = 0; i < count; ++i) plan_of(i).gather(comm, on);
+        };
+        if (count > 1) as_one_group(comm, where, gather_all);
+        else gather_all();
     };
     const auto note = [&] {
         for (std::size_t i = 0; i < count; ++i) plan_of(i).note(on, done);
@@ -216,9 +209,7 @@ gather_handle<typename Comm::device> copy_then_all_gather(const Items& items, Co
                     + " use the same memory, and one of them writes it",
                 {.call = "copy_then_all_gather", .rank = comm.rank(), .size = comm.size(), .communicator = {},
                     .where = where});
-            if constexpr (requires { comm.refuse(why, collective::all_gather, on); }) {
-                comm.refuse(why, collective::all_gather, on);
-            }
+            detail::tell_refusal(comm, why, collective::all_gather, on);
             throw why;
         }
     }

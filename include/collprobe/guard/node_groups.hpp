@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 
@@ -37,8 +38,8 @@ public:
         const std::string message
             = "ranks_per_node is " + std::to_string(ranks_per_node) + " here, and another on some ranks";
         // A rank that has not noticed shall not wait for this one.
-        if constexpr (requires { across_.abort(message); }) across_.abort(message);
-        if constexpr (requires { within_.abort(message); }) within_.abort(message);
+        detail::abort(across_, message);
+        detail::abort(within_, message);
         refuse(world, status::mismatch, message, where);
     }
 

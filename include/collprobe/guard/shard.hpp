@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -249,9 +250,7 @@ private:
     {
         const error why(status::invalid_argument, message,
             {.call = call, .rank = comm.rank(), .size = comm.size(), .communicator = {}, .where = where});
-        if constexpr (requires { comm.refuse(why, collective::all_gather, on); }) {
-            comm.refuse(why, collective::all_gather, on);
-        }
+        detail::tell_refusal(comm, why, collective::all_gather, on);
         throw why;
     }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -45,11 +46,9 @@ inspection inspect(Comm& comm, stream_ref_of<Comm> stream, std::uint64_t count, 
     if (options.timed < 1 || options.warm_ups < 0 || options.permutations < 0) {
         refuse(status::invalid_argument, "timed is below 1, or warm_ups or permutations below 0");
     }
-    if constexpr (requires { comm.collectives_enqueue_at_once(); }) {
-        if (!comm.collectives_enqueue_at_once()) {
-            refuse(status::unsupported,
-                "the host cannot wait inside a group (nccl::group or ncclGroupStart): end it first");
-        }
+    if (!detail::enqueues_at_once(comm)) {
+        refuse(status::unsupported,
+            "the host cannot wait inside a group (nccl::group or ncclGroupStart): end it first");
     }
     const auto scope = detail::enter_device(comm);
     if constexpr (detail::can_capture<stream_ref_of<Comm>>) {

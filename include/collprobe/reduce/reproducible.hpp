@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -226,7 +227,7 @@ private:
     private:
         void say(std::uint64_t count) noexcept
         {
-            if constexpr (requires { comm_.part_of(count); }) comm_.part_of(count);
+            detail::part_of(comm_, count);
         }
         Comm& comm_;
     };
@@ -320,17 +321,13 @@ private:
                 fail(code, call, message, what.where);
             } catch (const error& why) {
                 // What is unsupported is so on all ranks; what else is wrong need not be, and peers may wait.
-                if constexpr (requires { comm_.refuse(why, what.call, stream); }) {
-                    if (code == status::invalid_argument) comm_.refuse(why, what.call, stream);
-                }
+                if (code == status::invalid_argument) detail::tell_refusal(comm_, why, what.call, stream);
                 throw;
             }
         };
-        if constexpr (requires { comm_.collectives_enqueue_at_once(); }) {
-            if (!comm_.collectives_enqueue_at_once()) {
-                refuse("the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not "
-                       "enqueued until it ends: end the group first", status::unsupported);
-            }
+        if (!detail::enqueues_at_once(comm_)) {
+            refuse("the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not "
+                   "enqueued until it ends: end the group first", status::unsupported);
         }
         if (leaves == 0) refuse("leaves must be at least 1");
         if (leaves > 0xffffffff / ranks()) {
@@ -391,9 +388,7 @@ private:
     template <collective Call, floating_element T, class View>
     void check_argument(View buffer, const char* argument, const job<Call, T>& what, stream_ref stream)
     {
-        if constexpr (requires { comm_.check_buffer(buffer, argument, what.call, stream, what.where); }) {
-            comm_.check_buffer(buffer, argument, what.call, stream, what.where);
-        }
+        detail::check_buffer(comm_, buffer, argument, what.call, stream, what.where);
         const bool null = buffer.data() == nullptr && !buffer.empty();
         if (!null && buffer.aligned()) return;
         if constexpr (Call == collective::all_reduce) {

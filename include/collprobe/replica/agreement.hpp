@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -110,11 +111,7 @@ public:
     bool wait(call_site where = call_site::current())
     {
         if (read_ == started_) return true;
-        if constexpr (requires { comm_->check(where); }) {
-            while (!detail::settle(slot_of(read_).done, detail::deadline::in_ms(100))) comm_->check(where);
-        } else {
-            (void)detail::settle(slot_of(read_).done, detail::deadline::never());
-        }
+        detail::await(*comm_, slot_of(read_).done, where);
         bool agree = true;
         (void)poll(agree, where);
         return agree;
@@ -226,8 +223,7 @@ private:
     {
         slot& to = memory_->slots.back();
         enqueue(to, buffers, stream, where);
-        if constexpr (requires { comm_->synchronize(stream, where); }) comm_->synchronize(stream, where);
-        else stream.synchronize(where);
+        detail::synchronize(*comm_, stream, where);
         require_same_check(to, call, where);
         for (std::uint64_t b = 0; b < room(); ++b) {
             if (!to.agrees(b)) return false;
@@ -256,11 +252,9 @@ private:
 
     void require_buffers(view<const replica> buffers, const char* call, stream_ref stream, call_site where) const
     {
-        if constexpr (requires { comm_->collectives_enqueue_at_once(); }) {
-            if (!comm_->collectives_enqueue_at_once())
-                fail(status::unsupported, call, "the communicator is inside a group, where calls are not enqueued until "
-                    "it ends: end the group first", where);
-        }
+        if (!detail::enqueues_at_once(*comm_))
+            fail(status::unsupported, call, "the communicator is inside a group, where calls are not enqueued until "
+                "it ends: end the group first", where);
         try {
             require(buffers.count() <= room(), call, "more buffers than agreement_options::max_buffers", where);
             for (std::uint64_t b = 0; b < buffers.count(); ++b) {
@@ -276,9 +270,7 @@ private:
             if constexpr (detail::can_capture<stream_ref>)
                 require(!stream.capturing(where), call, "the stream is capturing", where);
         } catch (const error& why) { // peers may wait
-            const auto& ranks = detail::innermost(*comm_);
-            if constexpr (requires { ranks.refuse(why, collective::all_reduce, stream); })
-                ranks.refuse(why, collective::all_reduce, stream);
+            detail::tell_refusal(detail::innermost(*comm_), why, collective::all_reduce, stream);
             throw;
         }
     }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -242,10 +243,8 @@ private:
         if (wrong.empty()) return;
         const error why(status::invalid_argument, wrong,
             {.call = "before_update", .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
-        auto& ranks = detail::innermost(comm_);
-        const stream_ref own = memory_->communication;
-        if constexpr (requires { ranks.refuse(why, collective::all_reduce, own); })
-            ranks.refuse(why, collective::all_reduce, own); // peers may wait
+        // Peers may wait.
+        detail::tell_refusal(detail::innermost(comm_), why, collective::all_reduce, memory_->communication);
         throw why;
     }
 

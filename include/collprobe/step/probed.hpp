@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/gram.hpp>
 #include <collprobe/comm/reduction_extras.hpp>
@@ -249,7 +250,7 @@ public:
         const auto scope = detail::enter_device(comm_);
         require(!is_capturing(stream, where), "replay", "the stream is capturing", where);
         // A graph's collectives go past the communicator: only this call can refuse one that has failed.
-        if constexpr (requires { comm_.check(where); }) comm_.check(where);
+        detail::throw_failure_of(comm_, where);
         slot& to = memory_->slots[next_slot(where)];
         const auto write_tickets = [&](detail::replay_ticket next) {
             device::for_each(
@@ -291,7 +292,7 @@ public:
     {
         captured_work& work = find(captured, "release", where);
         while (work.unjudged != 0) wait_for_oldest(where);
-        await(work.replayed, where); // one whose launch threw has no report to wait for
+        detail::await(comm_, work.replayed, where); // one whose launch threw has no report to wait for
         work.serial = 0;
     }
 
@@ -371,12 +372,10 @@ private:
     void require_immediate(const char* call, call_site where) const
     {
         require_no_launch(call, where);
-        if constexpr (requires { comm_.collectives_enqueue_at_once(); }) {
-            if (comm_.collectives_enqueue_at_once()) return;
-            fail(status::unsupported, call,
-                "the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not enqueued "
-                "until it ends: end the group first, or make the calls on base()", where);
-        }
+        if (detail::enqueues_at_once(comm_)) return;
+        fail(status::unsupported, call,
+            "the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not enqueued "
+            "until it ends: end the group first, or make the calls on base()", where);
     }
 
     [[noreturn]] void fail(status code, const char* call, const std::string& message, call_site where) const
@@ -422,10 +421,8 @@ private:
                 require_readable(result, "receive", call.call, where);
             }
             require_immediate(name(call.call), where);
-            if constexpr (requires { comm_.check_buffer(input, "send", call.call, stream, where); }) {
-                comm_.check_buffer(input, "send", call.call, stream, where);
-                comm_.check_buffer(result, "receive", call.call, stream, where);
-            }
+            detail::check_buffer(comm_, input, "send", call.call, stream, where);
+            detail::check_buffer(comm_, result, "receive", call.call, stream, where);
             const auto scope = detail::enter_device(comm_);
             block& open = open_step(stream, name(call.call), where);
             if (open.buckets == open.calls.size()) {
@@ -619,19 +616,8 @@ private:
     void wait_for_oldest(call_site where)
     {
         throw_failure();
-        await(oldest().done, where);
+        detail::await(comm_, oldest().done, where);
         judge_finished();
-    }
-
-    /// Blocks the caller until the work is done or has failed. A step may take long, so there is no
-    /// time-out; but a communicator that has failed may leave work on its streams for ever.
-    void await(const typename device::event& done, call_site where) const
-    {
-        if constexpr (requires { comm_.check(where); }) {
-            while (!detail::settle(done, detail::deadline::in_ms(100))) comm_.check(where);
-        } else {
-            (void)detail::settle(done, detail::deadline::never());
-        }
     }
 
     slot& oldest() noexcept { return memory_->slots[static_cast<std::size_t>(judged_ % memory_->slots.size())]; }

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/calls.hpp>
 #include <collprobe/comm/local/detail/check.hpp>

@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -272,9 +273,7 @@ private:
     {
         const error why(status::invalid_argument, message,
             {.call = call, .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where_});
-        if constexpr (requires { comm_.refuse(why, collective::all_gather, on_); }) {
-            comm_.refuse(why, collective::all_gather, on_);
-        }
+        tell_refusal(comm_, why, collective::all_gather, on_);
         throw why;
     }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -92,11 +93,7 @@ private:
             reduction::sum, on_, where_);
     }
     /// With the communicator's deadline, if it has one.
-    void wait()
-    {
-        if constexpr (requires { comm_.synchronize(on_, where_); }) comm_.synchronize(on_, where_);
-        else on_.synchronize(where_);
-    }
+    void wait() { synchronize(comm_, on_, where_); }
 
     Comm& comm_;
     stream_ref on_;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -19,15 +20,6 @@
 #include <collprobe/inspect/detail/probes.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
-
-/// The name of a communicator, or of what its adaptors wrap.
-template <communicator Comm>
-std::string name_of(const Comm& comm)
-{
-    if constexpr (requires { std::string(comm.name()); }) return std::string(comm.name());
-    else if constexpr (requires { comm.base(); }) return name_of(comm.base());
-    else return {};
-}
 
 /// One inspection of one type and size.
 template <floating_element T, communicator Comm>

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -238,8 +239,7 @@ private:
     void enqueue(const Work& work)
     {
         enqueue_marked(memory_.done, on_, work);
-        if constexpr (requires { comm_.synchronize(on_, where_); }) comm_.synchronize(on_, where_);
-        else on_.synchronize(where_);
+        synchronize(comm_, on_, where_);
     }
 
     Comm& comm_;
