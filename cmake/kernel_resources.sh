@@ -10,7 +10,7 @@
 # tree in an array, and the exact sum of a column that doubles cannot hold has digits.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
-file=${1:-$root/tests/support/all_kernels.cu}
+file=${1:-$root/tests/cuda/all_kernels.cu}
 parts=${2:-1 2 3 4 5 6 7 8 9 10}
 architectures=${ARCHITECTURES:-80 90 100}
 nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}

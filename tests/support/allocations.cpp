@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+#include "count_allocations.hpp"
+#include "fail_allocation.hpp"
+
+std::atomic<long> allocations{0};
+thread_local long failing_allocation = 0;
+
+// Not inlined: g++ would see std::free of what came from operator new, and warn.
+[[gnu::noinline]] void* operator new(std::size_t bytes)
+{
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    const bool fails = failing_allocation > 0 && --failing_allocation == 0;
+    if (void* const memory = fails ? nullptr : std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+    throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
