@@ -23,8 +23,7 @@ using std::uint64_t;
 
 static_assert(full_communicator<faulty<local::communicator>, float>);
 static_assert(full_communicator<faulty<faulty<local::communicator>>, collprobe::float16>);
-static_assert(full_communicator<borrowed<probed<local::communicator>>, float>);
-static_assert(full_communicator<faulty<borrowed<probed<local::communicator>>>, float>);
+static_assert(full_communicator<faulty<probed<local::communicator>>, float>);
 
 namespace {
 
@@ -344,8 +343,8 @@ TEST_CASE("over a probe a fault is in its inputs, and what it does to results st
         local::run(2, [&](local::communicator& world) {
             host::stream stream;
             const fault once{.kind = fault_kind::scale, .phase = phase, .rank = 1, .call = 0, .magnitude = 100};
-            probed probe{world};
-            faulty comm{borrowed(probe), {once}};
+            faulty comm{probed{world}, {once}};
+            auto& probe = comm.base();
             std::vector<float> send(4000, world.rank() == 0 ? 3.0f : 4.0f);
             std::vector<float> receive(4000);
             comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);

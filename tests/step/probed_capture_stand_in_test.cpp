@@ -7,7 +7,9 @@
 #include <chrono>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "nccl_steps.hpp"
@@ -140,6 +142,48 @@ TEST_CASE("replays with fresh data give the records of the same steps uncaptured
             }
         }
     }
+}
+
+TEST_CASE("a probe moves within a capture and between replays, and its captured steps go with it")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed_nccl plain(world);
+        probed_nccl first(world, {.captured_steps = 2});
+        std::optional<probed_nccl> second;
+        captured_step captured;
+        rank.stream.synchronize(soon_ms);
+        const graph step(rank.stream, [&] {
+            rank.reduce(first);
+            second.emplace(std::move(first));
+            captured = second->end_captured_step(rank.seen_on_device(), rank.stream);
+        });
+        std::vector<probed_nccl> probes;
+        probes.push_back(std::move(*second));
+        second.reset();
+        for (std::uint64_t number = 0; number < 6; ++number) {
+            rank.prepare(number);
+            rank.reduce(plain);
+            plain.end_step(number, rank.seen(number), rank.stream);
+            probes[0].replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+            const step_record expected = next_record(plain);
+            probes.push_back(probed_nccl(world, {.captured_steps = 1})); // moves the first, now and then
+            check_same(next_record(probes[0]), expected);
+        }
+        const auto refusal_of = [&](probed_nccl& comm, const captured_step& which) {
+            try {
+                comm.replay(which, 7, rank.stream, [&] { step.launch(rank.stream); });
+                return std::string("none");
+            } catch (const error& refused) {
+                return std::string(refused.what());
+            }
+        };
+        CHECK(contains(refusal_of(probes[1], captured), "no such captured step"));
+        CHECK(contains(refusal_of(probes[0], captured_step()), "no such captured step"));
+        probes[0].release(captured);
+        CHECK(contains(refusal_of(probes[0], captured), "no such captured step"));
+        rank.stream.synchronize(soon_ms);
+    });
 }
 
 TEST_CASE("several replays are under way at once, and the host waits only when all slots are taken")

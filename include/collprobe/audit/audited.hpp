@@ -76,7 +76,7 @@ public:
     using base_type::size;
     using base_type::timeout_ms;
 
-    /// Takes the communicator over (a handle or a borrowed reference of it) and allocates all buffers on its device.
+    /// Takes the communicator over and allocates all buffers on its device.
     /// \throws error `invalid_argument` for an option out of range.
     explicit audited(Comm comm, audit_options options = {}, call_site where = call_site::current())
         : base_type(std::move(comm)),
@@ -88,36 +88,15 @@ public:
           unread_(static_cast<std::size_t>(options.unread_steps))
     {
         const auto scope = detail::enter_device(comm_);
-        memory_ = new detail::audit_memory<device>(options.steps_in_flight,
+        memory_ = detail::in_flight<detail::audit_memory<device>>(timeout_ms(), options.steps_in_flight,
             static_cast<std::uint64_t>(options.max_buckets), static_cast<std::uint64_t>(comm_.size()), options.mode);
     }
-    /// Adaptors stack: `probed{audited{world}}` takes it over. `other` can only be destroyed.
-    audited(audited&& other) noexcept
-        : base_type(static_cast<base_type&&>(other)),
-          options_(other.options_),
-          sums_(std::move(other.sums_)),
-          shards_(std::move(other.shards_)),
-          judge_(std::move(other.judge_)),
-          words_(std::move(other.words_)),
-          unread_(std::move(other.unread_)),
-          failure_(std::move(other.failure_)),
-          memory_(std::exchange(other.memory_, nullptr)),
-          open_(other.open_),
-          ended_(other.ended_),
-          judged_(other.judged_)
-    {
-        sums_.rebind(comm_);
-        shards_.rebind(comm_);
-    }
-    audited& operator=(const audited&) = delete;
+    /// Legal while steps are under way. An object that was moved from can only be destroyed or assigned to.
+    audited(audited&&) = default;
+    audited& operator=(audited&& other) noexcept { return detail::replace(*this, std::move(other)); }
     /// Waits until the streams are done with this object's buffers, at most the communicator's time-out; then they
     /// are leaked. Drops steps that were not read.
-    ~audited()
-    {
-        if (memory_ == nullptr) return;
-        if (memory_->settle(detail::deadline::in_ms(timeout_ms()))) delete memory_;
-        else detail::give_up(memory_);
-    }
+    ~audited() = default;
 
     template <element T>
         requires has_all_reduce<Comm, T>
@@ -301,24 +280,36 @@ private:
         gather_verdict* const gathered = open.gathers.data() + open.buckets;
         detail::enqueue_marked(memory_->last, stream, [&] {
             follow(stream, where);
-            if (sum) sums_.template before<T>(input, stream, where);
-            if (call.by_shards) shards_.template before<T>(input, stream, where);
+            if (sum) sums().template before<T>(input, stream, where);
+            if (call.by_shards) shards().template before<T>(input, stream, where);
             make_call();
             open.calls[open.buckets] = call;
             ++open.buckets;
             if (call.by_shards) {
                 ++open.gathered;
-                shards_.template after<T>(view<const T>(result), gathered, stream, where);
+                shards().template after<T>(view<const T>(result), gathered, stream, where);
                 return;
             }
             if (!call.is_replicated()) {
-                if (sum) sums_.template after_reduce_scatter<T>(result, operation, &entry.sum, stream, where);
+                if (sum) sums().template after_reduce_scatter<T>(result, operation, &entry.sum, stream, where);
                 return;
             }
             device::reduce(
                 stream, digest_reducer<T>{view<const T>(result)}, result.count(), &entry.digest, memory_->workspace);
-            if (sum) sums_.template after<T>(result, operation, &entry.sum, stream, where);
+            if (sum) sums().template after<T>(result, operation, &entry.sum, stream, where);
         });
+    }
+
+    /// The checks, which refer to the communicator where it is now.
+    conservation_check<Comm>& sums() noexcept
+    {
+        sums_.rebind(comm_);
+        return sums_;
+    }
+    gather_check<Comm>& shards() noexcept
+    {
+        shards_.rebind(comm_);
+        return shards_;
     }
 
     /// Puts `stream` behind the audited work so far: it uses the same memory.
@@ -500,7 +491,7 @@ private:
     detail::fixed_array<detail::audit_entry> words_; ///< of all ranks on one bucket
     detail::record_queue<step_audit> unread_;
     std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged yet
-    detail::audit_memory<device>* memory_ = nullptr; ///< owned, until it must be given up
+    detail::in_flight<detail::audit_memory<device>> memory_;
     slot* open_ = nullptr; ///< what the calls since the last step write; null if there was none
     std::uint64_t ended_ = 0;
     std::uint64_t judged_ = 0;

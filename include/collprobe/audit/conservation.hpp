@@ -15,7 +15,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/scan/sketch.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -47,11 +47,12 @@ struct conservation_memory {
         return input<T>() + sketch_numbers<T>(bins);
     }
 
+    bool finished_by(deadline until) const noexcept { return detail::finished_by(until, done); }
+
     typename Device::template buffer<double> sketches;
     typename Device::template buffer<double> scratch;
     typename Device::workspace reduces;
     typename Device::event done; ///< the last call: nothing uses the memory beyond it
-    conservation_memory* given_up_before = nullptr;
 };
 
 } // namespace detail
@@ -103,23 +104,16 @@ public:
         if (!is_finite(options_.sigmas) || options_.sigmas <= 0)
             fail("sigmas must be finite and above 0", "conservation_check", where);
         const auto scope = detail::enter_device(comm);
-        memory_ = new detail::conservation_memory<device>(options_.sketch.bins);
+        memory_ = detail::in_flight<detail::conservation_memory<device>>(
+            detail::timeout_of(comm), options_.sketch.bins);
     }
-    conservation_check(conservation_check&& other) noexcept
-        : comm_(other.comm_), options_(other.options_), terms_(other.terms_), pending_(other.pending_),
-          memory_(std::exchange(other.memory_, nullptr))
-    {
-    }
-    conservation_check& operator=(const conservation_check&) = delete;
+    /// Legal while calls are under way. An object that was moved from can only be destroyed or assigned to.
+    conservation_check(conservation_check&&) = default;
+    conservation_check& operator=(conservation_check&&) = default;
     /// Refers to another object from now on: where the communicator was moved to.
     void rebind(Comm& comm) noexcept { comm_ = &comm; }
     /// Waits for the work that uses the memory, at most the communicator's time-out; then it is leaked.
-    ~conservation_check()
-    {
-        if (memory_ == nullptr) return;
-        if (detail::settle(memory_->done, detail::deadline::in_ms(detail::timeout_of(*comm_)))) delete memory_;
-        else detail::give_up(memory_);
-    }
+    ~conservation_check() = default;
 
     const conservation_options& options() const noexcept { return options_; }
 
@@ -251,7 +245,7 @@ private:
     conservation_options options_;
     detail::rounded_terms terms_;
     expectation pending_;
-    detail::conservation_memory<device>* memory_ = nullptr;
+    detail::in_flight<detail::conservation_memory<device>> memory_;
 };
 
 } // namespace collprobe

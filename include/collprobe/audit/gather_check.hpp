@@ -16,8 +16,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
-#include <collprobe/device/ordered_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/scan/digest_reducer.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -33,6 +32,8 @@ struct gather_memory {
         Device::load_kernels();
     }
 
+    bool finished_by(deadline until) const noexcept { return detail::finished_by(until, use.done); }
+
     typename Device::template buffer<std::uint64_t> own; ///< the digest of what this rank sends
     typename Device::template buffer<std::uint64_t> owners;
     typename Device::template buffer<std::uint64_t> received;
@@ -40,7 +41,6 @@ struct gather_memory {
     typename Device::template buffer<std::uint64_t> reports;
     typename Device::workspace reduces;
     ordered_use<Device> use;
-    gather_memory* given_up_before = nullptr;
 };
 
 } // namespace detail
@@ -75,22 +75,15 @@ public:
     explicit gather_check(Comm& comm) : comm_(&comm)
     {
         const auto scope = detail::enter_device(comm);
-        memory_ = new detail::gather_memory<device>(ranks());
+        memory_ = detail::in_flight<detail::gather_memory<device>>(detail::timeout_of(comm), ranks());
     }
-    gather_check(gather_check&& other) noexcept
-        : comm_(other.comm_), pending_(other.pending_), memory_(std::exchange(other.memory_, nullptr))
-    {
-    }
-    gather_check& operator=(const gather_check&) = delete;
+    /// Legal while calls are under way. An object that was moved from can only be destroyed or assigned to.
+    gather_check(gather_check&&) = default;
+    gather_check& operator=(gather_check&&) = default;
     /// Refers to another object from now on: where the communicator was moved to.
     void rebind(Comm& comm) noexcept { comm_ = &comm; }
     /// Waits for the work that uses the memory, at most the communicator's time-out; then it is leaked.
-    ~gather_check()
-    {
-        if (memory_ == nullptr) return;
-        if (detail::settle(memory_->use.done, detail::deadline::in_ms(detail::timeout_of(*comm_)))) delete memory_;
-        else detail::give_up(memory_);
-    }
+    ~gather_check() = default;
 
     /// Before the all-gather: the digest of what this rank sends.
     /// \throws error `invalid_argument` for a null view with a count above 0; `unsupported` inside an NCCL group.
@@ -167,7 +160,7 @@ private:
 
     Comm* comm_;
     pair_of_calls pending_;
-    detail::gather_memory<device>* memory_ = nullptr;
+    detail::in_flight<detail::gather_memory<device>> memory_;
 };
 
 } // namespace collprobe

@@ -19,21 +19,17 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// A communicator that forwards every call to the one it wraps. Derive from it, and replace the calls that
 /// shall do more: the result satisfies the communicator concept again, so adaptors stack.
 /// Everything not replaced behaves, fails and costs as that of the wrapped communicator.
-/// `Held`: how it is held, by value or (`borrowed`) by reference.
-template <communicator Comm, class Held = Comm>
+template <communicator Comm>
 class adaptor {
-    static_assert(std::is_move_constructible_v<Held>,
-        "a communicator that cannot be moved cannot be wrapped: make it the outermost, as in "
-        "probed{reproducible{world}}, or wrap it borrowed, as in faulty{borrowed(probe)}");
+    static_assert(std::is_move_constructible_v<Comm>, "a communicator that cannot be moved cannot be wrapped");
 
 public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Takes the communicator over: a handle, or a borrowed reference of it. (Of one that owns what it stands for,
-    /// `nccl::communicator` or `mpi::communicator`, make a `communicator_ref`, or move it here. In braces:
-    /// `probed comm(reproducible(world));` declares a function.)
-    explicit adaptor(Held comm) : comm_(std::forward<Held>(comm)) {}
+    /// Takes the communicator over. To wrap an owning communicator, pass a `communicator_ref` or move the owner in.
+    /// Use braces: `probed comm(reproducible(world));` declares a function.
+    explicit adaptor(Comm comm) : comm_(std::move(comm)) {}
 
     int rank() const noexcept { return comm_.rank(); }
     int size() const noexcept { return comm_.size(); }
@@ -144,17 +140,10 @@ public:
     }
 
 protected:
-    Held comm_;
+    Comm comm_;
 };
 
 template <class Comm>
 adaptor(Comm) -> adaptor<Comm>;
-
-/// A communicator that refers to another, which must outlive it: to wrap what stays where it is, such as `probed`.
-template <communicator Comm>
-class borrowed : public adaptor<Comm, Comm&> {
-public:
-    explicit borrowed(Comm& comm) : adaptor<Comm, Comm&>(comm) {}
-};
 
 } // namespace collprobe

@@ -15,8 +15,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/overlap.hpp>
-#include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/fault/detail/body.hpp>
 #include <collprobe/fault/detail/check_faults.hpp>
 #include <collprobe/fault/detail/memory.hpp>
@@ -41,8 +40,8 @@ struct faulty_options {
 ///     faulty comm{world, {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 2, .call = 7}}};
 ///
 /// Where to stack it: `probed{faulty{world}}` has a fault in the transport, which the probe's inputs do not show;
-/// `faulty{borrowed(probe)}` one in what the probe reads, as of a rank that computed wrong. `reproducible{faulty{world}}`
-/// hits the messages of which the reduction is made; the calls are then those.
+/// `faulty{probed{world}}` has one in what the probe reads, as of a rank that computed wrong.
+/// `reproducible{faulty{world}}` hits the messages of which the reduction is made; the calls are then those.
 ///
 /// Calls are counted from 0, equally on all ranks, and `planned` tells what happens in each. Faults of a call happen
 /// in the order before, during, the collective, after; within that in the order of the list. A call that the wrapped
@@ -66,7 +65,7 @@ public:
     using base_type::rank;
     using base_type::size;
 
-    /// Takes the communicator over (a handle or a borrowed reference of it) and allocates what the faults need.
+    /// Takes the communicator over and allocates what the faults need.
     /// \throws error `invalid_argument` for a fault that cannot be, by its index in the list; for options that no memory
     /// is large enough for.
     faulty(Comm comm, std::vector<fault> faults, const faulty_options& options = {},
@@ -84,30 +83,17 @@ public:
             {.call = "faulty", .rank = rank(), .size = size(), .communicator = {}, .where = where});
         log_.reserve(static_cast<std::size_t>(max_injections_));
         const auto scope = detail::enter_device(comm_);
-        if (needs.any()) memory_ = new detail::fault_memory<device>(needs, max_bytes_);
-        else device::load_kernels();
+        if (needs.any()) {
+            memory_ = detail::in_flight<detail::fault_memory<device>>(base_type::timeout_ms(), needs, max_bytes_);
+        } else {
+            device::load_kernels();
+        }
     }
-    /// Adaptors stack. `other` can only be destroyed.
-    faulty(faulty&& other) noexcept
-        : base_type(static_cast<base_type&&>(other)),
-          faults_(std::move(other.faults_)),
-          max_bytes_(other.max_bytes_),
-          max_injections_(other.max_injections_),
-          counted_(other.counted_),
-          calls_(other.calls_),
-          injections_(other.injections_),
-          log_(std::move(other.log_)),
-          memory_(std::exchange(other.memory_, nullptr))
-    {
-    }
-    faulty& operator=(const faulty&) = delete;
+    /// Legal while calls are under way. An object that was moved from can only be destroyed or assigned to.
+    faulty(faulty&&) = default;
+    faulty& operator=(faulty&& other) noexcept { return detail::replace(*this, std::move(other)); }
     /// Waits until no work uses the object's memory, at most the communicator's time-out; then it is leaked.
-    ~faulty()
-    {
-        if (memory_ == nullptr) return;
-        if (detail::settle(memory_->use.done, detail::deadline::in_ms(base_type::timeout_ms()))) delete memory_;
-        else detail::give_up(memory_);
-    }
+    ~faulty() = default;
 
     /// What was enqueued on this rank, in order: the first `max_injections`. Equal in every run.
     view<const injection> injected() const noexcept { return view<const injection>(log_); }
@@ -250,7 +236,7 @@ private:
             keep(fault_phase::after, now, view<const T>(receive));
             damage(fault_phase::after, now);
         };
-        if (memory_ != nullptr) detail::enqueue_marked(memory_->use.wait_for_last(stream, where), stream, all);
+        if (memory_) detail::enqueue_marked(memory_->use.wait_for_last(stream, where), stream, all);
         else all();
     }
 
@@ -423,7 +409,7 @@ private:
     std::uint64_t calls_ = 0;
     std::uint64_t injections_ = 0;
     std::vector<injection> log_;
-    detail::fault_memory<device>* memory_ = nullptr;
+    detail::in_flight<detail::fault_memory<device>> memory_;
 };
 
 } // namespace collprobe

@@ -13,7 +13,7 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/guard/detail/access_history.hpp>
 #include <collprobe/guard/detail/gather_plan.hpp>
 #include <collprobe/guard/gather_options.hpp>

@@ -11,7 +11,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/guard/detail/access_history.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -45,49 +45,27 @@ public:
     /// Owns memory for `count` elements on the current device, not initialised. The destructor waits at most
     /// `timeout_ms` for work that uses it (a negative number: for ever); what is in use then is leaked.
     explicit guarded(std::uint64_t count, std::int64_t timeout_ms = 30'000)
-        : state_(new state), timeout_ms_(timeout_ms)
+        : state_(timeout_ms, typename Device::template buffer<T>(count))
     {
-        try {
-            state_->owned = typename Device::template buffer<T>(count);
-        } catch (...) {
-            delete state_;
-            throw;
-        }
-        memory_ = view<T>(state_->owned.data(), count);
     }
     /// Borrows memory that no work uses now and whose content counts as generation 1. It must outlive this object;
     /// the destructor does not wait (`synchronize` does, `order_release` lets a stream do so).
-    explicit guarded(view<T> borrowed) : state_(new state), memory_(borrowed), generation_(1), timeout_ms_(-1) {}
+    explicit guarded(view<T> borrowed) : state_(-1, borrowed) {}
 
-    guarded(guarded&& other) noexcept
-        : state_(std::exchange(other.state_, nullptr)),
-          memory_(std::exchange(other.memory_, {})),
-          generation_(std::exchange(other.generation_, 0)),
-          timeout_ms_(other.timeout_ms_)
-    {
-    }
-    guarded& operator=(guarded&& other) noexcept
-    {
-        std::swap(state_, other.state_);
-        std::swap(memory_, other.memory_);
-        std::swap(generation_, other.generation_);
-        std::swap(timeout_ms_, other.timeout_ms_);
-        return *this;
-    }
-    ~guarded()
-    {
-        if (state_ == nullptr) return;
-        const bool borrowed = state_->owned.size() == 0;
-        if (borrowed || state_->uses.settle(detail::deadline::in_ms(timeout_ms_))) delete state_;
-        else detail::give_up(state_);
-    }
+    /// Legal while work uses the buffer. A buffer that was moved from has no memory and refuses accesses.
+    guarded(guarded&&) = default;
+    guarded& operator=(guarded&&) = default;
+    ~guarded() = default;
 
-    std::uint64_t count() const noexcept { return memory_.count(); }
+    std::uint64_t count() const noexcept { return memory().count(); }
     /// The memory itself: whoever touches it outside `read` and `write` orders that.
-    view<T> memory() const noexcept { return memory_; }
-    std::uint64_t generation() const noexcept { return generation_; }
+    view<T> memory() const noexcept { return state_ ? state_->memory : view<T>(); }
+    std::uint64_t generation() const noexcept { return state_ ? state_->generation : 0; }
     /// Says which generation the content is: after loading a checkpoint, or 0 for nothing of worth.
-    void set_generation(std::uint64_t generation) noexcept { generation_ = generation; }
+    void set_generation(std::uint64_t generation) noexcept
+    {
+        if (state_) state_->generation = generation;
+    }
 
     /// Calls `enqueue(data)`, which enqueues on `on` work that reads `data`, the whole buffer or `count` elements
     /// from `first` on. \throws error `invalid_argument` if nothing was ever written, or for a part that is not
@@ -101,7 +79,7 @@ public:
     void read(std::uint64_t first, std::uint64_t count, stream_ref on, Enqueue&& enqueue,
         call_site where = call_site::current())
     {
-        require(generation_ != 0, "read", "nothing was written to it yet, or it was invalidated, or half written", where);
+        require(generation() != 0, "read", "nothing was written to it yet, or it was invalidated, or half written", where);
         const view<const T> part = part_of(first, count, "read", where);
         access(on, range_of(first, count), detail::access_mode::read, "read", where, [&] { enqueue(part); });
     }
@@ -118,12 +96,12 @@ public:
         call_site where = call_site::current())
     {
         const view<T> part = part_of(first, count, "write", where);
-        const std::uint64_t next = generation_ + 1;
+        const std::uint64_t next = generation() + 1;
         access(on, range_of(first, count), detail::access_mode::write, "write", where, [&] {
-            generation_ = 0;
+            set_generation(0);
             enqueue(part);
         });
-        generation_ = next;
+        set_generation(next);
     }
 
     /// Puts `on` behind all work that uses the buffer: a free enqueued there may follow.
@@ -134,8 +112,8 @@ public:
     /// Blocks the caller until no work uses the buffer. \throws error `timeout`.
     void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
     {
-        require(state_ != nullptr, "synchronize", moved_from, where);
-        if (state_->uses.settle(detail::deadline::in_ms(timeout_ms))) return;
+        require(static_cast<bool>(state_), "synchronize", moved_from, where);
+        if (state_->uses.finished_by(detail::deadline::in_ms(timeout_ms))) return;
         throw error(status::timeout,
             "work still used the buffer after " + std::to_string(timeout_ms) + " ms",
             {.call = "synchronize", .communicator = {}, .where = where});
@@ -145,7 +123,7 @@ public:
     /// \throws error `invalid_argument` of a buffer that was moved from.
     detail::access_history<Device>& history(const char* call, call_site where)
     {
-        require(state_ != nullptr, call, moved_from, where);
+        require(static_cast<bool>(state_), call, moved_from, where);
         return state_->uses;
     }
     static detail::byte_range range_of(std::uint64_t first, std::uint64_t count) noexcept
@@ -155,9 +133,18 @@ public:
 
 private:
     struct state {
+        explicit state(typename Device::template buffer<T> own)
+            : owned(std::move(own)), memory(owned.data(), owned.size())
+        {
+        }
+        explicit state(view<T> borrowed) : memory(borrowed), generation(1) {}
+        /// Memory that is borrowed stays whatever uses it.
+        bool finished_by(detail::deadline until) const noexcept { return owned.size() == 0 || uses.finished_by(until); }
+
         typename Device::template buffer<T> owned;
+        view<T> memory;
+        std::uint64_t generation = 0;
         detail::access_history<Device> uses;
-        state* given_up_before = nullptr;
     };
 
     static constexpr const char* moved_from = "the guarded buffer was moved from";
@@ -178,9 +165,9 @@ private:
     }
     view<T> part_of(std::uint64_t first, std::uint64_t count, const char* call, call_site where) const
     {
-        require(first <= memory_.count() && count <= memory_.count() - first, call,
+        require(first <= this->count() && count <= this->count() - first, call,
             "the buffer does not have the part asked for", where);
-        return memory_.part(first, count);
+        return memory().part(first, count);
     }
     static void require(bool condition, const char* call, const char* message, call_site where)
     {
@@ -188,10 +175,7 @@ private:
         throw error(status::invalid_argument, message, {.call = call, .communicator = {}, .where = where});
     }
 
-    state* state_;
-    view<T> memory_;
-    std::uint64_t generation_ = 0;
-    std::int64_t timeout_ms_;
+    detail::in_flight<state> state_;
 };
 
 } // namespace collprobe

@@ -9,7 +9,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record/inspection.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/inspect/detail/inspector.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {

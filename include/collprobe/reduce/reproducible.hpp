@@ -14,8 +14,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/overlap.hpp>
-#include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/order/hooks.hpp>
 #include <collprobe/reduce/contract.hpp>
 #include <collprobe/reduce/detail/exchange.hpp>
@@ -81,7 +80,7 @@ public:
         }
     }();
 
-    /// Takes the communicator over (a handle or a borrowed reference of it) and allocates the scratch memory.
+    /// Takes the communicator over and allocates the scratch memory.
     /// \throws error `invalid_argument` if `scratch_bytes` is too small for one leaf of each rank; `unsupported` for
     ///   the algorithm `native` with a contract, which it would not keep.
     explicit reproducible(Comm comm, Contract = {}, reproducible_options options = {},
@@ -99,24 +98,14 @@ public:
             fail(status::invalid_argument, "reproducible", too_little_memory(1), where);
         }
         const auto scope = detail::enter_device(comm_);
-        memory_ = new detail::reduce_memory<device>(options_.scratch_bytes);
+        memory_ = detail::in_flight<detail::reduce_memory<device>>(base_type::timeout_ms(), options_.scratch_bytes);
     }
-    /// Adaptors stack: `probed{reproducible{world}}` takes it over. `other` can only be destroyed.
-    reproducible(reproducible&& other) noexcept
-        : base_type(static_cast<base_type&&>(other)),
-          options_(other.options_),
-          memory_(std::exchange(other.memory_, nullptr))
-    {
-    }
-    reproducible& operator=(const reproducible&) = delete;
+    /// Legal while calls are under way. An object that was moved from can only be destroyed or assigned to.
+    reproducible(reproducible&&) = default;
+    reproducible& operator=(reproducible&& other) noexcept { return detail::replace(*this, std::move(other)); }
     /// Waits until no work uses the scratch memory, at most the communicator's time-out; then it is leaked.
     /// Graphs of captured calls must not be launched any more.
-    ~reproducible()
-    {
-        if (memory_ == nullptr) return;
-        if (detail::settle(memory_->done, detail::deadline::in_ms(base_type::timeout_ms()))) delete memory_;
-        else detail::give_up(memory_);
-    }
+    ~reproducible() = default;
 
     /// Element i of every rank's `receive` becomes the sum or average of element i of all leaves of all ranks.
     /// Shapes: `send.count() == leaves * receive.count()`; `receive` is the first leaf or disjoint from `send`.
@@ -243,7 +232,7 @@ private:
         const reduction_algorithm how = choose(what);
         const auto scope = detail::enter_device(comm_);
         detail::reduce_memory<device>& memory = *memory_;
-        typename device::event& done = wait_for_last(stream, what.where);
+        typename device::event& done = memory_->use.wait_for_last(stream, what.where);
         reduction_outcome outcome{.level = strongest<T>(in, terms), .algorithm = how, .in = in, .terms = terms,
             .roundings_per_element = in == accumulation::native ? terms - 1 + (divisor != 1) : 1};
 
@@ -275,24 +264,6 @@ private:
             outcome.collectives = work.collectives();
         });
         return outcome;
-    }
-
-    /// The scratch memory is the last call's until that is done, wherever it was. Returns what marks the end of
-    /// this one: the points of a capture mean nothing outside of it, nor what is outside to it.
-    typename device::event& wait_for_last(stream_ref stream, call_site where)
-    {
-        detail::reduce_memory<device>& memory = *memory_;
-        if constexpr (detail::can_capture<stream_ref>) {
-            if (stream.capturing(where)) {
-                const unsigned long long capture = stream.capture_number(where);
-                if (capture != memory.capture) memory.done_in_capture = {};
-                memory.capture = capture;
-                if (memory.done_in_capture.recorded()) stream.wait(memory.done_in_capture, where);
-                return memory.done_in_capture;
-            }
-        }
-        if (memory.done.recorded()) stream.wait(memory.done, where);
-        return memory.done;
     }
 
     template <collective Call, floating_element T>
@@ -425,7 +396,7 @@ private:
     }
 
     reproducible_options options_;
-    detail::reduce_memory<device>* memory_ = nullptr;
+    detail::in_flight<detail::reduce_memory<device>> memory_;
 };
 
 template <class Comm>

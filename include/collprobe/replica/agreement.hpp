@@ -61,17 +61,14 @@ public:
         differs_ = detail::fixed_array<std::uint8_t>(room());
         unread_ = detail::fixed_array<std::uint8_t>(room());
         const auto scope = detail::enter_device(comm);
-        memory_ = new detail::agreement_memory<device>(
-            comm.size(), room(), options.checks_in_flight, options.scratch_bytes);
+        memory_ = detail::in_flight<detail::agreement_memory<device>>(detail::timeout_of(comm), comm.size(), room(),
+            options.checks_in_flight, options.scratch_bytes);
     }
-    agreement(const agreement&) = delete;
-    agreement& operator=(const agreement&) = delete;
+    /// Legal while checks are under way. An object that was moved from can only be destroyed or assigned to.
+    agreement(agreement&&) = default;
+    agreement& operator=(agreement&&) = default;
     /// Waits until the streams are done with this object's buffers, at most the communicator's time-out; leaks them then.
-    ~agreement()
-    {
-        if (memory_->settle(detail::deadline::in_ms(detail::timeout_of(*comm_)))) delete memory_;
-        else detail::give_up(memory_);
-    }
+    ~agreement() = default;
 
     Comm& communicator() const noexcept { return *comm_; }
 
@@ -287,7 +284,7 @@ private:
 
     Comm* comm_;
     agreement_options options_;
-    detail::agreement_memory<device>* memory_ = nullptr; ///< owned, until it must be given up
+    detail::in_flight<detail::agreement_memory<device>> memory_;
     detail::fixed_array<std::uint8_t> differs_; ///< of the last answer
     detail::fixed_array<std::uint8_t> unread_; ///< of answers that nobody read
     std::uint64_t started_ = 0;

@@ -17,7 +17,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/detail/average_replicas.hpp>
 #include <collprobe/replica/detail/averaging_decision.hpp>
 #include <collprobe/replica/detail/noise_gain.hpp>
@@ -112,8 +112,7 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Takes the communicator over: a handle; or, of one that cannot be copied such as `audited`, a borrowed reference:
-    /// `dynamic_averaging repair{borrowed(comm), weights};`.
+    /// Takes the communicator over: `communicator()` is where it is then.
     dynamic_averaging(Comm comm, view<const replica> weights, view<const replica> state = {},
         const dynamic_options& options = {}, call_site where = call_site::current())
         : comm_(std::move(comm)), options_(options), buffers_(weights.begin(), weights.end()), weights_(weights.size()),
@@ -136,22 +135,20 @@ public:
         for (std::size_t i = 0; i < weights_; ++i) samples_ += samples_of(buffers_[i]);
         next_ = options.first_interval;
         const auto scope = detail::enter_device(comm_);
-        memory_ = new memory(buffers_, weights_, options);
+        memory_ = detail::in_flight<memory>(detail::timeout_of(comm_), buffers_, weights_, options);
         device::load_kernels();
     }
     /// A buffer by itself is no list: `std::vector<replica> list{view(weights)}`.
     template <detail::buffer_and_no_list_of_replicas Buffer>
     dynamic_averaging(const Comm&, const Buffer&, view<const replica> = {}, const dynamic_options& = {}) = delete;
-    dynamic_averaging(const dynamic_averaging&) = delete;
-    dynamic_averaging& operator=(const dynamic_averaging&) = delete;
-    /// Waits until no work uses its memory, at most the communicator's time-out; then it is leaked.
-    ~dynamic_averaging()
+    /// Legal while an average is under way. An object that was moved from can only be destroyed or assigned to.
+    dynamic_averaging(dynamic_averaging&&) = default;
+    dynamic_averaging& operator=(dynamic_averaging&& other) noexcept
     {
-        const detail::deadline until = detail::deadline::in_ms(detail::timeout_of(comm_));
-        const bool settled = detail::settle(memory_->placed, until);
-        if (detail::settle(memory_->done, until) && settled) delete memory_;
-        else detail::give_up(memory_);
+        return detail::replace(*this, std::move(other));
     }
+    /// Waits until no work uses its memory, at most the communicator's time-out; then it is leaked.
+    ~dynamic_averaging() = default;
 
     /// A step begins: starts an average if one is due. Returns whether it did. Collective.
     bool begin_step(stream_ref stream, call_site where = call_site::current())
@@ -190,6 +187,7 @@ public:
         gain_.synchronised(buffers_.size() > weights_);
     }
 
+    Comm& communicator() noexcept { return comm_; }
     /// Of the last average whose decision the host has read.
     const averaging_measure& last() const noexcept { return shown_; }
     std::uint64_t rounds() const noexcept { return rounds_; } ///< averages started so far
@@ -211,6 +209,11 @@ private:
             }
         }
 
+        bool finished_by(detail::deadline until) const noexcept
+        {
+            return detail::finished_by(until, placed) && detail::finished_by(until, done);
+        }
+
         typename device::template buffer<float> scratch;
         detail::fixed_array<typename device::template buffer<std::uint8_t>> copies;
         typename device::template buffer<double> distances; ///< of the weights, then norms of the gradients
@@ -219,7 +222,6 @@ private:
         typename device::template host_buffer<detail::averaging_decision> seen;
         typename device::event done; ///< the last work on `communication`
         typename device::event placed; ///< the last work on the caller's stream
-        memory* given_up_before = nullptr;
         typename device::stream communication; // goes first, and with it the work that uses the rest
     };
 
@@ -350,7 +352,7 @@ private:
     std::vector<replica> buffers_; ///< the weights, then the state
     std::size_t weights_;
     detail::noise_gain gain_;
-    memory* memory_ = nullptr;
+    detail::in_flight<memory> memory_;
     std::uint64_t stride_ = 1;
     std::uint64_t samples_ = 0;
     std::uint64_t steps_ = 0; ///< updates so far

@@ -11,7 +11,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/detail/average_replicas.hpp>
 #include <collprobe/replica/replica.hpp>
 
@@ -56,8 +56,7 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Takes the communicator over: a handle; or, of one that cannot be copied such as `audited`, a borrowed reference:
-    /// `periodic_averaging repair{borrowed(comm), list};`.
+    /// Takes the communicator over: `communicator()` is where it is then.
     periodic_averaging(Comm comm, view<const replica> buffers, const periodic_options& options = {},
         call_site where = call_site::current())
         : comm_(std::move(comm)), buffers_(buffers.begin(), buffers.end()), options_(options)
@@ -70,22 +69,21 @@ public:
                     .where = where});
         }
         const auto scope = detail::enter_device(comm_);
-        memory_ = new memory{typename device::template buffer<float>(
-                                 detail::scratch_for(buffers_, options.scratch_elements)),
-            {}, nullptr};
+        memory_ = detail::in_flight<memory>(
+            detail::timeout_of(comm_), detail::scratch_for(buffers_, options.scratch_elements));
         device::load_kernels();
     }
     /// A buffer by itself is no list: `std::vector<replica> list{view(weights)}`.
     template <detail::buffer_and_no_list_of_replicas Buffer>
     periodic_averaging(const Comm&, const Buffer&, const periodic_options& = {}) = delete;
-    periodic_averaging(const periodic_averaging&) = delete;
-    periodic_averaging& operator=(const periodic_averaging&) = delete;
-    /// Waits until no work uses the scratch memory, at most the communicator's time-out; then it is leaked.
-    ~periodic_averaging()
+    /// Legal while an average is under way. An object that was moved from can only be destroyed or assigned to.
+    periodic_averaging(periodic_averaging&&) = default;
+    periodic_averaging& operator=(periodic_averaging&& other) noexcept
     {
-        if (detail::settle(memory_->done, detail::deadline::in_ms(detail::timeout_of(comm_)))) delete memory_;
-        else detail::give_up(memory_);
+        return detail::replace(*this, std::move(other));
     }
+    /// Waits until no work uses the scratch memory, at most the communicator's time-out; then it is leaked.
+    ~periodic_averaging() = default;
 
     /// One step is done: enqueues the average behind every H-th. Returns whether it did.
     /// Collective at every H-th call.
@@ -111,6 +109,7 @@ public:
         ++rounds_;
     }
 
+    Comm& communicator() noexcept { return comm_; }
     view<const replica> buffers() const noexcept { return buffers_; }
     std::uint64_t rounds() const noexcept { return rounds_; } ///< averages enqueued so far
     /// Bytes that this rank handed to all-reduces; a ring sends 2 (n-1)/n of that.
@@ -118,15 +117,17 @@ public:
 
 private:
     struct memory {
+        explicit memory(std::uint64_t elements) : scratch(elements) {}
+        bool finished_by(detail::deadline until) const noexcept { return detail::finished_by(until, done); }
+
         typename device::template buffer<float> scratch;
         typename device::event done;
-        memory* given_up_before;
     };
 
     Comm comm_;
     std::vector<replica> buffers_;
     periodic_options options_;
-    memory* memory_ = nullptr;
+    detail::in_flight<memory> memory_;
     std::uint64_t steps_ = 0;
     std::uint64_t rounds_ = 0;
 };

@@ -49,18 +49,16 @@ public:
 private:
     template <communicator Comm>
     friend class probed;
-    captured_step(const void* recorder, std::uint64_t serial) noexcept : recorder_(recorder), serial_(serial) {}
+    explicit captured_step(std::uint64_t serial) noexcept : serial_(serial) {}
 
-    const void* recorder_ = nullptr;
-    std::uint64_t serial_ = 0;
+    std::uint64_t serial_ = 0; ///< of all captured steps of the process; 0 for none
 };
 
 /// How a graph, whose nodes are fixed, tells a different step at each replay: it reads a ticket that
 /// the replay writes, on the stream, just before the launch.
 namespace detail {
 
-/// Never given twice in a process: a step outlives its communicator by mistake only, and another one may come to
-/// live at the same address.
+/// Never given twice in a process: so it tells a step from those of every other communicator, wherever they are moved.
 inline std::uint64_t next_capture_serial() noexcept
 {
     static std::atomic<std::uint64_t> last{0};

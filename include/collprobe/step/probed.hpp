@@ -71,8 +71,7 @@ public:
     using base_type::size;
     using base_type::timeout_ms;
 
-    /// Takes the communicator over (a handle or a borrowed reference of it) and allocates all buffers
-    /// on its device.
+    /// Takes the communicator over and allocates all buffers on its device.
     /// \throws error `invalid_argument` for an option out of range.
     explicit probed(Comm comm, probe_options options = {}, call_site where = call_site::current())
         : base_type(std::move(comm)),
@@ -84,18 +83,16 @@ public:
           unread_(static_cast<std::size_t>(options.unread_steps))
     {
         const auto scope = detail::enter_device(comm_);
-        memory_ = new detail::step_memory<device>(form_, options, where);
+        memory_ = detail::in_flight<detail::step_memory<device>>(timeout_ms(), form_, options, where);
     }
-    probed(const probed&) = delete;
-    probed& operator=(const probed&) = delete;
+    /// Legal while steps are under way and while one is being captured; captured steps go with the object. An object
+    /// that was moved from can only be destroyed or assigned to.
+    probed(probed&&) = default;
+    probed& operator=(probed&& other) noexcept { return detail::replace(*this, std::move(other)); }
     /// Waits until the streams are done with this object's buffers, at most the communicator's time-out:
     /// if a peer never comes to a collective, the buffers in front of it are leaked. Drops steps that were
     /// not read. Graphs with captured steps must not be launched any more.
-    ~probed()
-    {
-        if (memory_->settle(detail::deadline::in_ms(timeout_ms()))) delete memory_;
-        else detail::give_up(memory_);
-    }
+    ~probed() = default;
 
     template <element T>
         requires has_all_reduce<Comm, T>
@@ -227,7 +224,7 @@ public:
             detail::publish_report{work.tickets.data(), open.report.data(),
                 static_cast<std::uint64_t>(used.data() - open.report.data())});
         close_step();
-        return {this, work.serial};
+        return captured_step(work.serial);
     }
 
     /// Launches a captured step once: `launch` is called without arguments and enqueues the graph on
@@ -599,7 +596,7 @@ private:
     {
         require_no_launch(call, where);
         for (captured_work& work : memory_->captured) {
-            if (captured.recorder_ == this && captured.serial_ == work.serial && &work != capture_) return work;
+            if (captured.serial_ != 0 && captured.serial_ == work.serial && &work != capture_) return work;
         }
         fail(status::invalid_argument, call, "no such captured step: it was released, or is not this communicator's",
             where);
@@ -693,7 +690,7 @@ private:
     order_meter meter_; ///< of no orders where nothing is sampled
     detail::record_queue<step_record> unread_;
     std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged yet
-    detail::step_memory<device>* memory_ = nullptr; ///< owned, until it must be given up
+    detail::in_flight<detail::step_memory<device>> memory_;
     block* open_ = nullptr; ///< what the calls since the last step write; null if there was none
     captured_work* capture_ = nullptr; ///< whose block that is, if it is a captured step's
     bool launching_ = false; ///< inside the launch of a replay

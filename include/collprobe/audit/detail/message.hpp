@@ -15,7 +15,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 
 /// What the ranks tell each other of an audited step, and the memory for it.
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -162,7 +162,7 @@ struct audit_slot {
     typename Device::event done;
 };
 
-/// All memory that enqueued work uses, in one place so that it can be given up as a whole.
+/// All memory that enqueued work uses.
 template <class Device>
 struct audit_memory {
     audit_memory(int steps, std::uint64_t room, std::uint64_t ranks, report_mode mode)
@@ -170,12 +170,11 @@ struct audit_memory {
         slots.reserve(static_cast<std::size_t>(steps));
         for (int i = 0; i < steps; ++i) slots.emplace_back(room, ranks, mode);
     }
-    bool settle(deadline until) const noexcept { return detail::settle(last, until); }
+    bool finished_by(deadline until) const noexcept { return detail::finished_by(until, last); }
 
     std::vector<audit_slot<Device>> slots; ///< a ring: step number k is in slot k
     typename Device::workspace workspace;
     typename Device::event last; ///< the last call or report: each comes behind the one before
-    audit_memory* given_up_before = nullptr;
 };
 
 } // namespace collprobe::detail

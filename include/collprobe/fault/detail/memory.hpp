@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <collprobe/core/error.hpp>
-#include <collprobe/device/ordered_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/fault/detail/plan_fault.hpp>
 #include <collprobe/fault/types.hpp>
 
@@ -97,13 +97,14 @@ struct fault_memory {
         Device::load_kernels();
     }
 
+    bool finished_by(deadline until) const noexcept { return detail::finished_by(until, use.done); }
+
     typename Device::template buffer<unsigned char> copy;
     typename Device::template buffer<unsigned char> guest;
     typename Device::template buffer<unsigned char> tails;
     kept_calls<Device> sent;
     kept_calls<Device> received;
     ordered_use<Device> use;
-    fault_memory* given_up_before = nullptr;
 };
 
 } // namespace collprobe::detail

@@ -10,7 +10,7 @@
 
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 
 /// What work on streams still does with a buffer.
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -92,13 +92,12 @@ public:
         order(on, {0, UINT64_MAX}, access_mode::write, call, where);
     }
     /// Waits for all accesses; false if some are not done at the deadline. Those of a capture are not waited for.
-    bool settle(deadline until) const noexcept
+    bool finished_by(deadline until) const noexcept
     {
-        bool settled = true;
         for (const use& each : uses_) {
-            if (each.capture == 0) settled = detail::settle(each.done, until) && settled;
+            if (each.capture == 0 && !detail::finished_by(until, each.done)) return false;
         }
-        return settled;
+        return true;
     }
     std::size_t size() const noexcept { return uses_.size(); }
 

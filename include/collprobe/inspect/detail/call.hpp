@@ -10,7 +10,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -22,16 +22,8 @@ class blocking_calls {
 
 public:
     blocking_calls(Comm& comm, stream_ref on, std::uint64_t send, std::uint64_t receive, call_site where)
-        : comm_(comm), on_(on), where_(where), memory_(new memory(send, receive))
+        : comm_(comm), on_(on), where_(where), memory_(timeout_of(comm), send, receive)
     {
-    }
-    blocking_calls(const blocking_calls&) = delete;
-    blocking_calls& operator=(const blocking_calls&) = delete;
-    /// Where a call has failed, its work may still use the memory: if that does not end, the memory is leaked.
-    ~blocking_calls()
-    {
-        if (settle(memory_->done, deadline::in_ms(timeout_of(comm_)))) delete memory_;
-        else give_up(memory_);
     }
 
     /// What goes out with the next call, and what came back with the last one: host memory.
@@ -67,12 +59,13 @@ private:
             : host_send(to_send), host_received(to_receive), send(to_send), received(to_receive)
         {
         }
+        bool finished_by(deadline until) const noexcept { return detail::finished_by(until, done); }
+
         typename device::template host_buffer<T> host_send;
         typename device::template host_buffer<T> host_received;
         typename device::template buffer<T> send;
         typename device::template buffer<T> received;
         typename device::event done;
-        memory* given_up_before = nullptr;
     };
 
     template <class Call>
@@ -98,7 +91,7 @@ private:
     Comm& comm_;
     stream_ref on_;
     call_site where_;
-    memory* memory_;
+    in_flight<memory> memory_; ///< where a call has failed, its work may still use the memory
 };
 
 } // namespace collprobe::detail

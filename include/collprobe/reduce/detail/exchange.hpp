@@ -10,6 +10,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/reduce/contract.hpp>
 #include <collprobe/reduce/detail/exchange_plan.hpp>
 #include <collprobe/reduce/detail/fixed_point.hpp>
@@ -31,6 +32,7 @@ struct reduce_memory {
         return view<unsigned char>(scratch).part(static_cast<std::uint64_t>(which) * slot_bytes(), slot_bytes());
     }
     std::uint64_t slot_bytes() const noexcept { return scratch.size() / 2; }
+    bool finished_by(deadline until) const noexcept { return detail::finished_by(until, use.done); }
 
     typename Device::template buffer<unsigned char> scratch;
     typename Device::template buffer<double> gram_sums; ///< of the parts of pairs of ranks
@@ -38,10 +40,7 @@ struct reduce_memory {
     typename Device::event begun;
     typename Device::event arrived[2];
     typename Device::event summed[2];
-    typename Device::event done; ///< the last reduction: nothing uses the memory beyond it
-    typename Device::event done_in_capture; ///< the last one of `capture`, a point of its graph
-    unsigned long long capture = 0;
-    reduce_memory* given_up_before = nullptr;
+    ordered_use<Device> use;
 };
 
 /// Copies the first `length` elements of each part of a buffer behind each other. A body for `for_each`: an index is

@@ -7,7 +7,7 @@
 
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/detail/difference_exchange.hpp>
 #include <collprobe/replica/detail/difference_search.hpp>
 
@@ -61,18 +61,18 @@ struct agreement_memory {
         slots.reserve(static_cast<std::size_t>(in_flight) + 1);
         for (int i = 0; i <= in_flight; ++i) slots.emplace_back(room);
     }
-    bool settle(deadline until) const noexcept
+    bool finished_by(deadline until) const noexcept
     {
-        bool settled = detail::settle(search.done, until);
-        for (const agreement_slot<Device>& slot : slots) settled = detail::settle(slot.done, until) && settled;
-        return settled;
+        for (const agreement_slot<Device>& slot : slots) {
+            if (!detail::finished_by(until, slot.done)) return false;
+        }
+        return detail::finished_by(until, search.done);
     }
 
     std::vector<agreement_slot<Device>> slots; ///< a ring, and behind it the one that the host waits for
     typename Device::workspace workspace;
     typename Device::event reduced; ///< the last use of the workspace
     difference_memory<Device> search;
-    agreement_memory* given_up_before = nullptr;
 };
 
 } // namespace collprobe::detail

@@ -10,7 +10,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/fixed_array.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/detail/difference_search.hpp>
 #include <collprobe/replica/replica.hpp>
 

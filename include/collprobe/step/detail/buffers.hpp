@@ -9,7 +9,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/step/captured_step.hpp>
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/step/detail/stream_lanes.hpp>
@@ -130,7 +130,7 @@ struct step_slot {
     bool disturbed = false; ///< a launch that threw may have left work in front of `done` that writes `host`
 };
 
-/// All memory that enqueued work uses, in one place so that it can be given up as a whole.
+/// All memory that enqueued work uses.
 template <class Device>
 struct step_memory {
     step_memory(const step_report::shape& form, const probe_options& options, call_site where) : tools(form, options)
@@ -149,20 +149,18 @@ struct step_memory {
         }
     }
 
-    /// Waits until no work uses the memory any more. False if some does at the deadline.
-    bool settle(deadline until) const noexcept
+    bool finished_by(deadline until) const noexcept
     {
-        bool settled = tools.lanes.settle(until);
-        settled = detail::settle(reported, until) && settled;
-        for (const captured_work<Device>& work : captured) settled = detail::settle(work.replayed, until) && settled;
-        return settled;
+        for (const captured_work<Device>& work : captured) {
+            if (!detail::finished_by(until, work.replayed)) return false;
+        }
+        return tools.lanes.finished_by(until) && detail::finished_by(until, reported);
     }
 
     std::vector<step_slot<Device>> slots; ///< a ring: step number k is in slot k
     step_tools<Device> tools; ///< of all steps but the captured ones
     std::vector<captured_work<Device>> captured;
     typename Device::event reported; ///< the last `end_step`
-    step_memory* given_up_before = nullptr;
 };
 
 } // namespace collprobe::detail

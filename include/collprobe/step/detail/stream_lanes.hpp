@@ -9,7 +9,7 @@
 
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 
 /// Which streams work is on, and how far they are with it.
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -73,11 +73,12 @@ public:
         for (lane& used : lanes_) used.done = {};
     }
 
-    bool settle(deadline until) const noexcept
+    bool finished_by(deadline until) const noexcept
     {
-        bool settled = true;
-        for (const lane& used : lanes_) settled = detail::settle(used.done, until) && settled;
-        return settled;
+        for (const lane& used : lanes_) {
+            if (!detail::finished_by(until, used.done)) return false;
+        }
+        return true;
     }
 
 private:

@@ -30,7 +30,7 @@
 #include <collprobe/detail/thread.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/cuda/device.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::nccl {
 
@@ -149,17 +149,14 @@ public:
         }
         const cuda::device_guard current(device_, where);
         if (size_ > 1) zero_ = zero_bytes(device_, where);
-        if (settings_.verify_calls) verifier_ = new verifier(size_);
+        if (settings_.verify_calls) verifier_ = collprobe::detail::in_flight<verifier>(1000, size_);
     }
     handle(const handle&) = delete;
     ~handle()
     {
         // What is still queued uses the verifier's memory, and freeing waits for the device, so for whatever hangs
         // there.
-        if (verifier_ != nullptr) {
-            if (!hangs_.load() && verifier_->idle()) delete verifier_;
-            else collprobe::detail::give_up(verifier_);
-        }
+        if (hangs_.load()) verifier_.leak_now();
         delete failure_.load(std::memory_order_acquire);
     }
 
@@ -168,7 +165,7 @@ public:
     int size() const noexcept { return size_; }
     int device() const noexcept { return device_; }
     const options& settings() const noexcept { return settings_; }
-    bool verifies() const noexcept { return verifier_ != nullptr; }
+    bool verifies() const noexcept { return static_cast<bool>(verifier_); }
     unsigned char* zero() const noexcept { return zero_.data(); }
 
     error_origin origin(const char* call, call_site where) const
@@ -289,7 +286,7 @@ public:
         made.first = part->comm;
         if (made.first != nullptr) delete part;
         // In a group that `ncclGroupStart` has opened NCCL writes there at the end, whatever the color.
-        else if (color == no_color) collprobe::detail::give_up(part);
+        else if (color == no_color) collprobe::detail::leak(*part);
         else {
             orphans_.keep(part);
             throw error(status::unsupported,

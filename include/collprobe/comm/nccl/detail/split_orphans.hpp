@@ -6,14 +6,14 @@
 
 #include <nccl.h>
 
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
 
 /// Where NCCL writes what a split makes, at once or later.
-struct split_result {
+struct split_result : collprobe::detail::leakable {
     ncclComm_t comm = nullptr;
-    split_result* given_up_before = nullptr; // or the one kept before
+    split_result* kept_before = nullptr;
 };
 
 /// Splits that have failed while NCCL may still be making their communicator: on a thread of its own, or at the end
@@ -23,19 +23,19 @@ public:
     split_orphans() = default;
     split_orphans(const split_orphans&) = delete;
     /// The memory outlives them: NCCL may write there for as long as a group is open.
-    ~split_orphans() { take_each([](split_result* each) { collprobe::detail::give_up(each); }); }
+    ~split_orphans() { take_each([](split_result* each) { collprobe::detail::leak(*each); }); }
 
     void keep(split_result* part) noexcept
     {
-        part->given_up_before = last_.load();
-        while (!last_.compare_exchange_weak(part->given_up_before, part)) {
+        part->kept_before = last_.load();
+        while (!last_.compare_exchange_weak(part->kept_before, part)) {
         }
     }
-    /// Aborts what has been made by now, and gives up the rest.
+    /// Aborts what has been made by now, and leaks the rest.
     void abort() noexcept
     {
         take_each([](split_result* each) {
-            if (each->comm == nullptr) return collprobe::detail::give_up(each);
+            if (each->comm == nullptr) return collprobe::detail::leak(*each);
             (void)ncclCommAbort(each->comm);
             delete each;
         });
@@ -46,7 +46,7 @@ private:
     void take_each(End end) noexcept
     {
         for (split_result* each = last_.exchange(nullptr); each != nullptr;) {
-            split_result* const before = each->given_up_before;
+            split_result* const before = each->kept_before;
             end(each);
             each = before;
         }

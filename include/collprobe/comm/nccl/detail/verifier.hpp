@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/wait.hpp>
 #include <collprobe/device/cuda/device.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
@@ -36,13 +37,13 @@ struct verifier {
             view<const unsigned char>(reinterpret_cast<const unsigned char*>(host_received.data()), received.size()),
             view<unsigned char>(received));
     }
-    /// Whether no work uses it any more; waits a second for that.
-    bool idle() const noexcept
+    /// False, too, if work has failed.
+    bool finished_by(collprobe::detail::deadline until) const noexcept
     {
         try {
-            stream.synchronize(1000);
+            stream.synchronize(until.remaining_ns() / 1'000'000);
             return true;
-        } catch (...) { // work is left, or has failed
+        } catch (...) {
             return false;
         }
     }
@@ -53,7 +54,6 @@ struct verifier {
     cuda::buffer<unsigned char> received;
     cuda::pinned_buffer<verified_call> host_send;
     cuda::pinned_buffer<verified_call> host_received;
-    verifier* given_up_before = nullptr;
 };
 
 } // namespace collprobe::nccl::detail

@@ -1,0 +1,156 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include <collprobe/core/error.hpp>
+#include <collprobe/detail/wait.hpp>
+
+/// Memory that enqueued work uses: in which order, and when it may go.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Whether work on streams of this kind can be captured in a graph.
+template <class StreamRef>
+concept can_capture = requires(StreamRef stream, call_site where) { stream.capturing(where); };
+
+/// Runs `enqueue` and marks with `done` how far the stream is then, also if `enqueue` throws: the
+/// buffers must outlive what it has enqueued by then.
+template <class Event, class StreamRef, class Enqueue>
+void enqueue_marked(Event& done, StreamRef stream, const Enqueue& enqueue)
+{
+    try {
+        enqueue();
+    } catch (...) {
+        try {
+            done.record(stream);
+        } catch (...) { // the first error tells more
+        }
+        throw;
+    }
+    done.record(stream);
+}
+
+/// Waits for the work in front of `done`, which uses memory; never throws. False if work is left at the deadline.
+template <class Event>
+bool finished_by(deadline until, const Event& done) noexcept
+{
+    if (!done.recorded()) return true;
+    try {
+        done.synchronize(until.is_never() ? -1 : (until.remaining_ns() + 999'999) / 1'000'000);
+        return true;
+    } catch (...) { // time is over, or the work failed
+    }
+    try {
+        return done.query();
+    } catch (...) {
+        return true; // failed work no longer uses the memory either
+    }
+}
+
+/// The order of calls that use the same memory, on whatever streams they are.
+template <class Device>
+struct ordered_use {
+    typename Device::event done; ///< the last call: nothing uses the memory beyond it
+    typename Device::event done_in_capture; ///< the last one of `capture`, a point of its graph
+    unsigned long long capture = 0;
+
+    /// Makes `stream` wait for the last call. Returns the event that must mark the end of this call: one for calls of
+    /// the same capture, another for calls outside of captures, for neither kind can wait for the other.
+    template <class StreamRef>
+    typename Device::event& wait_for_last(StreamRef stream, call_site where)
+    {
+        if constexpr (can_capture<StreamRef>) {
+            if (stream.capturing(where)) {
+                const unsigned long long number = stream.capture_number(where);
+                if (number != capture) done_in_capture = {};
+                capture = number;
+                if (done_in_capture.recorded()) stream.wait(done_in_capture, where);
+                return done_in_capture;
+            }
+        }
+        if (done.recorded()) stream.wait(done, where);
+        return done;
+    }
+};
+
+/// Memory that may be leaked on purpose.
+struct leakable {
+    leakable* leaked_before = nullptr;
+};
+
+/// Leaks `used`, because a device may write there until the process ends and no call can stop it. All leaked memory
+/// stays reachable, so that a leak checker does not report it.
+inline void leak(leakable& used) noexcept
+{
+    static std::atomic<leakable*> last{nullptr};
+    used.leaked_before = last.exchange(&used);
+}
+
+/// Owns a `Memory`, at an address that stays, while work on streams uses it. The destructor waits for that work, at most
+/// the time-out; if work is left then, the memory is leaked. `Memory` says how to wait:
+/// `bool finished_by(deadline) const noexcept`. A handle that was moved from is empty.
+template <class Memory>
+class in_flight {
+public:
+    /// Empty.
+    in_flight() = default;
+    /// Allocates. `timeout_ms`: a negative number means for ever.
+    template <class... Arguments>
+    explicit in_flight(std::int64_t timeout_ms, Arguments&&... arguments)
+        : held_(new held{{}, Memory(std::forward<Arguments>(arguments)...)}), timeout_ms_(timeout_ms)
+    {
+    }
+    in_flight(in_flight&& other) noexcept
+        : held_(std::exchange(other.held_, nullptr)), timeout_ms_(other.timeout_ms_)
+    {
+    }
+    /// Gives up what it held, as the destructor does.
+    in_flight& operator=(in_flight&& other) noexcept
+    {
+        in_flight taken(std::move(other));
+        std::swap(held_, taken.held_);
+        std::swap(timeout_ms_, taken.timeout_ms_);
+        return *this;
+    }
+    ~in_flight()
+    {
+        if (held_ == nullptr) return;
+        if (held_->memory.finished_by(deadline::in_ms(timeout_ms_))) delete held_;
+        else leak(*held_);
+    }
+
+    /// Leaks the memory now, without waiting.
+    void leak_now() noexcept
+    {
+        if (held_ != nullptr) leak(*std::exchange(held_, nullptr));
+    }
+
+    explicit operator bool() const noexcept { return held_ != nullptr; }
+    Memory& operator*() const noexcept { return held_->memory; }
+    Memory* operator->() const noexcept { return &held_->memory; }
+
+private:
+    struct held : leakable {
+        Memory memory;
+    };
+    held* held_ = nullptr;
+    std::int64_t timeout_ms_ = -1;
+};
+
+/// Move assignment of an object of several parts that must go in the order of its destructor: memory first, and then
+/// the communicator whose work uses it.
+template <class T>
+T& replace(T& target, T&& other) noexcept
+{
+    static_assert(std::is_nothrow_move_constructible_v<T>);
+    if (&target == &other) return target;
+    target.~T();
+    return *::new (static_cast<void*>(&target)) T(std::move(other));
+}
+
+} // namespace collprobe::detail

@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Wrappers that are moved while calls are under way: in structs, in vectors, out of functions.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <collprobe/audit/audited.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/fault/faulty.hpp>
+#include <collprobe/guard/guarded.hpp>
+#include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/replica/agreement.hpp>
+#include <collprobe/replica/dynamic_averaging.hpp>
+#include <collprobe/replica/periodic_averaging.hpp>
+#include <collprobe/step/probed.hpp>
+
+#include "support/host_gate.hpp"
+#include "support/run_ranks.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+using world_handle = local::communicator;
+
+/// What owns memory that work uses is moved, and never copied.
+template <class T>
+concept handle = std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T>
+    && !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
+static_assert(handle<probed<world_handle>> && handle<audited<world_handle>> && handle<faulty<world_handle>>);
+static_assert(handle<reproducible<world_handle>> && handle<conservation_check<world_handle>>);
+static_assert(handle<gather_check<world_handle>> && handle<agreement<world_handle>>);
+static_assert(handle<periodic_averaging<world_handle>> && handle<dynamic_averaging<world_handle>>);
+static_assert(handle<guarded<host::device, float>>);
+using stacked = probed<audited<reproducible<faulty<world_handle>>>>;
+static_assert(handle<stacked>);
+
+constexpr std::int64_t soon_ms = 20'000;
+
+/// A trainer's own object, with the probe inside.
+struct trainer {
+    probed<world_handle> comm;
+    std::vector<float> gradient;
+
+    void step(std::uint64_t number, host::stream_ref on)
+    {
+        comm.all_reduce(view<const float>(gradient), view<float>(gradient), reduction::average, on);
+        comm.end_step(number, {.loss = 1.0 + comm.rank()}, on);
+    }
+};
+
+trainer make_trainer(const world_handle& world, host::stream_ref on)
+{
+    trainer made{probed{world}, std::vector<float>(1000, 1.0f + static_cast<float>(world.rank()))};
+    made.step(0, on);
+    return made;
+}
+
+/// A function that returns a probe with a step under way.
+probed<world_handle> make_probe(const world_handle& world, view<float> data, host::stream_ref on)
+{
+    probed comm{world};
+    comm.all_reduce(view<const float>(data), data, reduction::sum, on);
+    probed<world_handle> moved(std::move(comm));
+    moved.end_step(0, {.loss = 2}, on);
+    return moved;
+}
+
+} // namespace
+
+TEST_CASE("a probe in a struct and in a vector moves with steps under way, and reports them all in order")
+{
+    testing::local_provider{3}.run([](world_handle& world) {
+        const host::stream stream;
+        const testing::host_gate gate;
+        gate.close(stream);
+        std::vector<trainer> trainers;
+        trainers.push_back(make_trainer(world, stream));
+        trainers[0].step(1, stream);
+        trainers.push_back({probed{world}, std::vector<float>(10)}); // moves the first
+        trainers.reserve(20);
+        trainers[0].step(2, stream);
+        trainer last = std::move(trainers[0]);
+        last.comm.all_reduce(view<const float>(last.gradient), view(last.gradient), reduction::average, stream);
+        trainer open = std::move(last); // in the middle of a step
+        open.comm.end_step(3, {.loss = 1}, stream);
+        step_record record;
+        CHECK_FALSE(open.comm.poll(record));
+        CHECK(open.comm.pending_steps() == 4);
+        gate.open();
+        stream.synchronize(soon_ms);
+        for (std::uint64_t step = 0; step < 4; ++step) {
+            REQUIRE(open.comm.poll(record));
+            CHECK(record.step == step);
+            REQUIRE(record.buckets.size() == 1);
+            CHECK(record.buckets[0].inputs.size() == 3);
+            CHECK(record.buckets[0].results_agree);
+        }
+        CHECK(open.gradient == std::vector<float>(1000, 2.0f));
+        trainers.erase(trainers.begin());
+        trainers[0].step(0, stream);
+        stream.synchronize(soon_ms);
+        CHECK(trainers[0].comm.poll(record));
+    });
+}
+
+TEST_CASE("a probe that a function returns has the steps that the function began")
+{
+    testing::local_provider{2}.run([](world_handle& world) {
+        const host::stream stream;
+        const testing::host_gate gate;
+        gate.close(stream);
+        std::vector<float> data(100, 1.0f);
+        auto comm = make_probe(world, data, stream);
+        gate.open();
+        stream.synchronize(soon_ms);
+        step_record record;
+        REQUIRE(comm.poll(record));
+        CHECK(record.losses[1] == 2);
+        CHECK(data[99] == 2.0f);
+    });
+}
+
+TEST_CASE("assignment waits for the work of the old probe, and the new one goes on with its own")
+{
+    testing::local_provider{2}.run([](world_handle& world) {
+        const host::stream stream, other;
+        std::vector<float> data(100, 1.0f), more(100, 1.0f);
+        probed comm{world};
+        comm.all_reduce(view<const float>(data), view(data), reduction::sum, stream);
+        comm.end_step(7, {}, stream);
+        probed next{world};
+        next.all_reduce(view<const float>(more), view(more), reduction::sum, other);
+        next.end_step(8, {}, other);
+        comm = std::move(next);
+        CHECK(data[0] == 2.0f); // nothing was synchronised but by the assignment
+        other.synchronize(soon_ms);
+        step_record record;
+        REQUIRE(comm.poll(record));
+        CHECK(record.step == 8);
+        CHECK_FALSE(comm.poll(record));
+    });
+}
+
+TEST_CASE("a whole stack moves with calls under way, and what each layer has begun it ends")
+{
+    testing::local_provider{3}.run([](world_handle& world) {
+        const host::stream stream;
+        const testing::host_gate gate;
+        gate.close(stream);
+        const fault once{.kind = fault_kind::scale, .phase = fault_phase::after, .rank = 1, .call = 0, .magnitude = 0};
+        std::vector<float> data(999, 1.0f), result(999);
+        probed made{audited{reproducible{
+            faulty{world, {once}, {.calls = {collective::all_to_all}}}, contract<reproducibility::size_invariant>{},
+            {.algorithm = reduction_algorithm::exchange}}}};
+        const auto call = [&](auto& comm) {
+            comm.all_reduce(view<const float>(data), view(result), reduction::sum, stream);
+        };
+        call(made);
+        std::vector<stacked> stacks;
+        stacks.push_back(std::move(made));
+        call(stacks[0]);
+        stacks.reserve(8);
+        stacks[0].end_step(0, {.loss = 1}, stream);
+        stacks[0].base().end_step(0, stream);
+        stacked comm(std::move(stacks[0]));
+        stacks.clear();
+        call(comm);
+        comm.end_step(1, {.loss = 1}, stream);
+        comm.base().end_step(1, stream);
+        gate.open();
+        stream.synchronize(soon_ms);
+        CHECK(result == std::vector<float>(999, 3.0f));
+        step_record record;
+        step_audit audit;
+        for (std::uint64_t step = 0; step < 2; ++step) {
+            REQUIRE(comm.poll(record));
+            REQUIRE(comm.base().poll(audit));
+            CHECK(record.step == step);
+            CHECK(audit.step == step);
+            CHECK(record.buckets.size() == 2 - step);
+            CHECK(audit.buckets.size() == 2 - step);
+            // The fault hits what rank 1 receives for its part of the first sum, which all ranks then get.
+            CHECK(audit.buckets[0].conserved == (step != 0));
+        }
+        CHECK(comm.base().base().base().injected_total() == (comm.rank() == 1 ? 1 : 0));
+    });
+}
+
+TEST_CASE("memory of a wrapper that was moved is freed when its last work is done")
+{
+    testing::local_provider{2}.run([](world_handle& world) {
+        const host::stream stream;
+        std::vector<float> data(50'000, 1.0f);
+        for (int round = 0; round < 5; ++round) {
+            std::vector<stacked> stacks;
+            for (int k = 0; k < 3; ++k) {
+                stacks.push_back(probed{audited{reproducible{faulty{world, {}}}}});
+                stacks.back().all_reduce(view<const float>(data), view(data), reduction::average, stream);
+            }
+        }
+        stream.synchronize(soon_ms);
+        CHECK(data[0] == 1.0f);
+    });
+}
+
+TEST_CASE("checks and repairs move with work under way")
+{
+    testing::local_provider{2}.run([](world_handle& world) {
+        const host::stream stream;
+        const testing::host_gate gate;
+        gate.close(stream);
+        std::vector<float> weights(100, static_cast<float>(world.rank()));
+        const std::vector<replica> list{view(weights)};
+        std::vector<agreement<world_handle>> checks;
+        checks.emplace_back(world);
+        checks[0].check(list, stream);
+        std::vector<periodic_averaging<world_handle>> repairs;
+        repairs.emplace_back(world, list, periodic_options{.interval = 1});
+        repairs[0].step(stream);
+        std::vector<guarded<host::device, float>> buffers;
+        buffers.emplace_back(100);
+        buffers[0].write(stream, [](view<float> all) { CHECK(all.count() == 100); });
+        for (int k = 0; k < 3; ++k) { // moves the first
+            checks.emplace_back(world);
+            repairs.emplace_back(world, list, periodic_options{.interval = 1});
+            buffers.emplace_back(10);
+        }
+        checks[0].check(list, stream);
+        gate.open();
+        stream.synchronize(soon_ms);
+        bool agree = true;
+        REQUIRE(checks[0].poll(agree));
+        CHECK_FALSE(agree);
+        REQUIRE(checks[0].poll(agree));
+        CHECK(agree);
+        CHECK(weights[0] == 0.5f);
+        CHECK(repairs[0].rounds() == 1);
+        CHECK(buffers[0].generation() == 1);
+        guarded<host::device, float> taken = std::move(buffers[0]);
+        CHECK(taken.count() == 100);
+        CHECK(buffers[0].count() == 0);
+        CHECK(buffers[0].generation() == 0);
+    });
+}
