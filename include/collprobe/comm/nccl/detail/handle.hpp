@@ -605,7 +605,7 @@ private:
     int size_ = 0;
     int device_ = -1; // until `open`
     zero_bytes zero_;
-    verifier* verifier_ = nullptr;
+    collprobe::detail::in_flight<verifier> verifier_;
     std::uint64_t splits_ = 0;
     std::atomic<failure*> failure_{nullptr};
     std::atomic<int> calls_{0};
