@@ -12,7 +12,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/wait.hpp>
-#include <collprobe/device/last_use.hpp>
+#include <collprobe/device/in_flight.hpp>
 
 /// What a communicator may say beyond its rank, its size and its collectives. Each is a member that a communicator
 /// has or has not, a concept that tells which, and a function that does without. No other file asks whether a
@@ -94,9 +94,9 @@ template <communicator C, class Event>
 void await([[maybe_unused]] const C& comm, const Event& done, [[maybe_unused]] call_site where)
 {
     if constexpr (has_check<C>) {
-        while (!settle(done, deadline::in_ms(100))) comm.check(where);
+        while (!finished_by(deadline::in_ms(100), done)) comm.check(where);
     } else {
-        (void)settle(done, deadline::never());
+        (void)finished_by(deadline::never(), done);
     }
 }
 
