@@ -44,7 +44,7 @@ def place_of(path):
 findings = []
 includes = {}
 for file in sorted(root.rglob("*")):
-    if file.suffix not in (".hpp", ".cuh"):
+    if file.suffix not in (".hpp", ".cuh", ".ipp"):
         continue
     path = file.relative_to(root).as_posix()
     own = place_of(path)
@@ -60,9 +60,9 @@ for file in sorted(root.rglob("*")):
         name = match.group(2)
         if name in HEAVY:
             finding("is too costly to include")
-        if VENDOR.match(name) and not VENDOR_FOLDERS & set(path.split("/")[:-1]) and file.suffix == ".hpp":
+        if VENDOR.match(name) and not VENDOR_FOLDERS & set(path.split("/")[:-1]) and file.suffix != ".cuh":
             finding("may be included only in the folders " + ", ".join(sorted(VENDOR_FOLDERS)))
-        if KERNELS.match(name) and file.suffix == ".hpp":
+        if KERNELS.match(name) and file.suffix != ".cuh":
             finding("may be included only by a .cuh")
         if not name.startswith("collprobe/"):
             continue

@@ -22,6 +22,23 @@
 #define COLLPROBE_STREAM_ORDER 0
 #endif
 
+/// A file that is compiled with COLLPROBE_COMPILED (CMake's target `collprobe::compiled` defines it) sees declarations
+/// of what does not depend on a type, and of the common instances of what does; that library holds their definitions.
+/// In other files headers end with the definitions (`.ipp`). Files of both kinds link to each other. Files with the
+/// checker of stream order are always of the second kind. Nvcc's pass for the device needs no host functions.
+#if defined(COLLPROBE_COMPILED) && !COLLPROBE_STREAM_ORDER
+#define COLLPROBE_LIBRARY 1
+#define COLLPROBE_INLINE
+#else
+#define COLLPROBE_LIBRARY 0
+#define COLLPROBE_INLINE inline
+#endif
+#if COLLPROBE_LIBRARY || defined(__CUDA_ARCH__)
+#define COLLPROBE_DEFINITIONS 0
+#else
+#define COLLPROBE_DEFINITIONS 1
+#endif
+
 /// The inline namespace of everything in collprobe: its name holds the version and COLLPROBE_STREAM_ORDER. Object
 /// files that disagree on either share no symbol, and a call from one to the other does not link.
 #define COLLPROBE_DETAIL_JOIN(major, minor, patch, suffix) v##major##_##minor##_##patch##suffix

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <collprobe/core/config.hpp>
@@ -62,13 +61,7 @@ struct error_origin {
 /// `code()`. `what()` names call, rank, communicator and the caller's line.
 class error : public std::runtime_error {
 public:
-    error(status code, const std::string& message, error_origin origin, std::vector<int> culprits = {})
-        : std::runtime_error(describe(code, message, origin)),
-          code_(code),
-          origin_(std::move(origin)),
-          culprits_(std::move(culprits))
-    {
-    }
+    error(status code, const std::string& message, error_origin origin, std::vector<int> culprits = {});
 
     status code() const noexcept { return code_; }
     /// The rank that reports; -1 where no communicator is involved.
@@ -80,20 +73,7 @@ public:
     const std::vector<int>& culprits() const noexcept { return culprits_; }
 
 private:
-    static std::string describe(status code, const std::string& message, const error_origin& origin)
-    {
-        std::string text = "collprobe: ";
-        if (origin.call[0] != '\0') text += std::string(origin.call) + ": ";
-        text += std::string(name(code)) + ": " + message;
-        if (origin.rank >= 0) {
-            text += " (reported by rank " + std::to_string(origin.rank);
-            if (origin.size > 0) text += " of " + std::to_string(origin.size);
-            if (!origin.communicator.empty()) text += " of communicator '" + origin.communicator + "'";
-            text += ")";
-        }
-        text += std::string(" [") + origin.where.file + ":" + std::to_string(origin.where.line) + "]";
-        return text;
-    }
+    static std::string describe(status code, const std::string& message, const error_origin& origin);
 
     status code_;
     error_origin origin_;
@@ -101,3 +81,7 @@ private:
 };
 
 } // namespace collprobe
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/core/detail/error.ipp>
+#endif

@@ -2,11 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <string>
-
 #include <collprobe/core/config.hpp>
-#include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
@@ -32,15 +28,7 @@ struct noise_moments {
 /// may come out negative in a noisy step (average over steps before dividing). NaN by bits for n < 2
 /// or non-finite input. `noise` cancels when the ranks agree and `signal` when they do not: each has
 /// an absolute error of about 2^-51 q.
-inline noise_moments estimate_noise(int n, double sum_of_norms_squared, double sum_norm_squared) noexcept
-{
-    noise_moments result;
-    if (n < 2 || !is_finite(sum_of_norms_squared) || !is_finite(sum_norm_squared)) return result;
-    const double ranks = n;
-    result.signal = (sum_norm_squared - sum_of_norms_squared) / (ranks * (ranks - 1));
-    result.noise = (sum_of_norms_squared - sum_norm_squared / ranks) / (ranks - 1);
-    return result;
-}
+noise_moments estimate_noise(int n, double sum_of_norms_squared, double sum_norm_squared) noexcept;
 
 /// Cosine of g_r with the sum of all other gradients, S - g_r: low for the rank that is unlike the
 /// others.
@@ -50,47 +38,13 @@ inline noise_moments estimate_noise(int n, double sum_of_norms_squared, double s
 /// others. It loses log2 of the ratio of the largest term to the result in bits; at 40 bits lost
 /// (others 2^-20 of the norm of g_r) nothing trustworthy is left and the cosine counts as undefined.
 /// With exact arguments the absolute error is about 2^-50 times that ratio.
-inline double leave_one_out(double norm_squared, double dot_with_sum, double sum_norm_squared) noexcept
-{
-    if (!is_finite(norm_squared) || !is_finite(dot_with_sum) || !is_finite(sum_norm_squared)
-        || !(norm_squared > 0)) {
-        return detail::not_a_number();
-    }
-    // A power of two keeps the terms in range; the result has no unit.
-    double largest = norm_squared;
-    if (sum_norm_squared > largest) largest = sum_norm_squared;
-    int exponent = detail::binary_exponent(largest);
-    if (exponent > 1021) exponent = 1021;
-    const double down = detail::power_of_two(exponent < -1021 ? 1021 : -exponent);
-    const double own = norm_squared * down;
-    const double total = sum_norm_squared * down;
-    const double dot = dot_with_sum * down;
-    const double rest = total - 2 * dot + own;
-    if (!(rest > 0x1p-40 * (total + own)) || !(own > 0)) return detail::not_a_number();
-    const double cosine = (dot - own) / (detail::square_root(own) * detail::square_root(rest));
-    if (cosine > 1) return 1;
-    if (cosine < -1) return -1;
-    return cosine;
-}
+double leave_one_out(double norm_squared, double dot_with_sum, double sum_norm_squared) noexcept;
 
 namespace detail {
 
 /// Noise scale and predicted cosine from moments whose negative estimates are cut at 0. `signal` and
 /// `noise` need only be right up to a common factor.
-inline void set_noise(double signal, double noise, alignment& out) noexcept
-{
-    out.noise_scale = not_a_number();
-    out.predicted_cosine = not_a_number();
-    if (!is_finite(signal) || !is_finite(noise)) return;
-    if (noise < 0) noise = 0;
-    if (signal > 0x1p-900 * noise) { // their ratio is in range
-        out.noise_scale = noise / signal;
-        out.predicted_cosine = signal / (signal + noise);
-    } else if (noise > 0) {
-        out.noise_scale = infinity();
-        out.predicted_cosine = 0;
-    }
-}
+void set_noise(double signal, double noise, alignment& out) noexcept;
 
 } // namespace detail
 
@@ -114,125 +68,8 @@ inline void set_noise(double signal, double noise, alignment& out) noexcept
 /// Reuses the capacity of `out.leave_one_out`: no allocation once it has held n. Errors:
 /// `status::invalid_argument` if `gram` has not n * n entries. O(n^2), and n^2 more for each rank that
 /// outweighs all others by 2^10.
-inline void align_from_gram(view<const double> gram, int n, alignment& out,
-    const call_site& where = call_site::current())
-{
-    if (n < 1 || gram.size() != static_cast<std::size_t>(n) * static_cast<std::size_t>(n)) {
-        throw error(status::invalid_argument,
-            "a Gram matrix of " + std::to_string(n) + " ranks cannot have " + std::to_string(gram.size())
-                + " entries",
-            error_origin{"align_from_gram", -1, 0, {}, where});
-    }
-    using detail::not_a_number;
-    using detail::square_root;
-    const std::size_t ranks = static_cast<std::size_t>(n);
-    out.mean_pairwise = not_a_number();
-    out.pooled = not_a_number();
-    out.noise_scale = not_a_number();
-    out.predicted_cosine = not_a_number();
-    out.leave_one_out.resize(ranks);
-
-    double largest = 0;
-    int samples = 0;
-    for (std::size_t i = 0; i < ranks; ++i) {
-        out.leave_one_out[i] = not_a_number();
-        const double own = gram[i * ranks + i];
-        if (!is_finite(own)) continue;
-        ++samples;
-        if (own > largest) largest = own;
-    }
-    int exponent = detail::binary_exponent(largest);
-    if (exponent > 1000) exponent = 1000;
-    if (exponent < -1000) exponent = -1000;
-    const double down = detail::power_of_two(-exponent);
-
-    const auto usable = [gram, ranks](std::size_t i) noexcept {
-        const double own = gram[i * ranks + i];
-        return is_finite(own) && own > 0;
-    };
-    const auto product = [gram, ranks](std::size_t i, std::size_t j) noexcept {
-        return i < j ? gram[i * ranks + j] : gram[j * ranks + i];
-    };
-
-    double cosines = 0;
-    double pairs = 0;
-    double products = 0; // sum of G_ij over i < j
-    double norm_products = 0;
-    double differences = 0; // sum of |g_i - g_j|^2 over i < j: n times the error energy
-    bool complete = true;
-    for (std::size_t i = 0; i < ranks; ++i) {
-        if (!is_finite(gram[i * ranks + i])) continue;
-        const double own = gram[i * ranks + i] * down;
-        for (std::size_t j = i + 1; j < ranks; ++j) {
-            if (!is_finite(gram[j * ranks + j])) continue;
-            const double other = gram[j * ranks + j] * down;
-            if (!is_finite(gram[i * ranks + j])) {
-                complete = false;
-                continue;
-            }
-            const double dot = gram[i * ranks + j] * down;
-            differences += own + other - 2 * dot;
-            if (!usable(i) || !usable(j)) continue;
-            const double norms = square_root(own) * square_root(other);
-            products += dot;
-            norm_products += norms;
-            if (!(norms > 0)) continue;
-            double cosine = dot / norms;
-            if (cosine > 1) cosine = 1;
-            if (cosine < -1) cosine = -1;
-            cosines += cosine;
-            pairs += 1;
-        }
-    }
-    if (pairs > 0) {
-        out.mean_pairwise = cosines / pairs;
-        out.pooled = products / norm_products;
-    }
-    if (complete && samples >= 2) {
-        // noise = differences / (n (n - 1)) and signal = 2 products / (n (n - 1)).
-        detail::set_noise(2 * products, differences, out);
-    }
-
-    double total = 0; // |S|^2
-    for (std::size_t i = 0; i < ranks; ++i)
-        if (usable(i)) total += gram[i * ranks + i] * down;
-    total += 2 * products;
-    for (std::size_t i = 0; i < ranks; ++i) {
-        if (!usable(i)) continue;
-        const double own = gram[i * ranks + i] * down;
-        if (!(own > 0)) continue;
-        double row = 0; // g_i . (S - g_i)
-        bool known = true;
-        int others = 0;
-        for (std::size_t j = 0; j < ranks; ++j) {
-            if (j == i || !usable(j)) continue;
-            ++others;
-            if (is_finite(product(i, j))) row += product(i, j) * down;
-            else known = false;
-        }
-        if (!known || others == 0 || !complete) continue;
-        double rest = total - 2 * row - own;
-        if (rest < 0x1p-10 * (total + own)) {
-            // Rank i outweighs the others: sum them without it instead of subtracting it.
-            rest = 0;
-            double magnitude = 0;
-            for (std::size_t j = 0; j < ranks; ++j) {
-                if (j == i || !usable(j)) continue;
-                for (std::size_t k = j; k < ranks; ++k) {
-                    if (k == i || !usable(k)) continue;
-                    const double term = product(j, k) * down * (k == j ? 1 : 2);
-                    rest += term;
-                    magnitude += detail::absolute(term);
-                }
-            }
-            if (!(rest > 0x1p-40 * magnitude)) continue; // the others cancel: they have no direction
-        }
-        double cosine = row / (square_root(own) * square_root(rest));
-        if (cosine > 1) cosine = 1;
-        if (cosine < -1) cosine = -1;
-        out.leave_one_out[i] = cosine;
-    }
-}
+void align_from_gram(view<const double> gram, int n, alignment& out,
+    const call_site& where = call_site::current());
 
 /// What needs no Gram matrix: `pooled`, `noise_scale` and `predicted_cosine` from the squared norms
 /// |g_r|^2 of all n ranks and |S|^2 (squared gradient units). Sets `mean_pairwise` to NaN and empties
@@ -249,66 +86,14 @@ inline void align_from_gram(view<const double> gram, int n, alignment& out,
 /// are differences: the absolute error of `pooled` is about 2^-51 n / (n - 1) for equal norms, that of
 /// `noise_scale` about 2^-50 n (so agreement closer than that reads as 0), if the arguments are exact.
 /// With digests or norms of S taken after a rounding in 16 bits expect 1e-3 instead. O(n), no allocation.
-inline void align_from_sums(view<const double> norms_squared, double sum_norm_squared, alignment& out) noexcept
-{
-    out.mean_pairwise = detail::not_a_number();
-    out.pooled = detail::not_a_number();
-    out.noise_scale = detail::not_a_number();
-    out.predicted_cosine = detail::not_a_number();
-    out.leave_one_out.clear();
-    double largest = sum_norm_squared;
-    if (!is_finite(sum_norm_squared) || norms_squared.size() < 2) return;
-    for (const double own : norms_squared) {
-        if (!is_finite(own)) return;
-        if (own > largest) largest = own;
-    }
-    int exponent = detail::binary_exponent(largest);
-    if (exponent > 1000) exponent = 1000;
-    if (exponent < -1000) exponent = -1000;
-    const double down = detail::power_of_two(-exponent);
-    double squares = 0;
-    double norms = 0;
-    double norm_products = 0; // over i < j, summed as such: (sum |g_r|)^2 - q would cancel
-    for (const double own : norms_squared) {
-        if (!(own > 0)) continue;
-        const double norm = detail::square_root(own * down);
-        squares += own * down;
-        norm_products += norm * norms;
-        norms += norm;
-    }
-    const double excess = sum_norm_squared * down - squares;
-    if (norm_products > 0) {
-        double cosine = excess / (2 * norm_products);
-        if (cosine > 1) cosine = 1;
-        if (cosine < -1) cosine = -1;
-        out.pooled = cosine;
-    }
-    const noise_moments moments
-        = estimate_noise(static_cast<int>(norms_squared.size()), squares, sum_norm_squared * down);
-    detail::set_noise(moments.signal, moments.noise, out);
-}
+void align_from_sums(view<const double> norms_squared, double sum_norm_squared, alignment& out) noexcept;
 
 /// The same, and `leave_one_out` of every rank from the dots g_r . S.
 ///
 /// Reuses the capacity of `out.leave_one_out`: no allocation once it has held n. Errors:
 /// `status::invalid_argument` if the sizes differ.
-inline void align_from_sums(view<const double> norms_squared, view<const double> dots_with_sum,
-    double sum_norm_squared, alignment& out, const call_site& where = call_site::current())
-{
-    if (norms_squared.size() != dots_with_sum.size()) {
-        throw error(status::invalid_argument,
-            std::to_string(norms_squared.size()) + " norms but " + std::to_string(dots_with_sum.size()) + " dots",
-            error_origin{"align_from_sums", -1, 0, {}, where});
-    }
-    align_from_sums(norms_squared, sum_norm_squared, out);
-    out.leave_one_out.resize(norms_squared.size());
-    for (std::size_t r = 0; r < norms_squared.size(); ++r) {
-        double cosine = detail::not_a_number();
-        if (norms_squared.size() > 1)
-            cosine = collprobe::leave_one_out(norms_squared[r], dots_with_sum[r], sum_norm_squared);
-        out.leave_one_out[r] = cosine;
-    }
-}
+void align_from_sums(view<const double> norms_squared, view<const double> dots_with_sum,
+    double sum_norm_squared, alignment& out, const call_site& where = call_site::current());
 
 /// The gradient noise scale over many steps: the moments are averaged, each by itself, before their
 /// ratio is taken, since the ratio of one step is biased and has no variance to speak of.
@@ -324,46 +109,19 @@ public:
     }
 
     /// Takes one step's moments; steps whose moments are not finite are passed over.
-    void update(const noise_moments& step) noexcept
-    {
-        if (!is_finite(step.signal) || !is_finite(step.noise)) return;
-        signal_ = decay_ * signal_ + (1 - decay_) * step.signal;
-        noise_ = decay_ * noise_ + (1 - decay_) * step.noise;
-        weight_ = decay_ * weight_ + (1 - decay_);
-    }
+    void update(const noise_moments& step) noexcept;
 
     /// The averaged moments; NaN by bits before the first update.
-    noise_moments moments() const noexcept
-    {
-        noise_moments result;
-        if (!(weight_ > 0)) return result;
-        result.signal = signal_ / weight_;
-        result.noise = noise_ / weight_;
-        return result;
-    }
+    noise_moments moments() const noexcept;
 
     /// Sets `noise_scale` and `predicted_cosine` of `out` to the averaged ones, with the conventions of
     /// `align_from_sums`; leaves the rest alone.
-    void write_to(alignment& out) const noexcept
-    {
-        const noise_moments mean = moments();
-        detail::set_noise(mean.signal, mean.noise, out);
-    }
+    void write_to(alignment& out) const noexcept;
 
     /// In units of one rank's batch.
-    double noise_scale() const noexcept
-    {
-        alignment result;
-        write_to(result);
-        return result.noise_scale;
-    }
+    double noise_scale() const noexcept;
     /// 1 / (1 + noise_scale): the mean pairwise cosine of healthy ranks.
-    double predicted_cosine() const noexcept
-    {
-        alignment result;
-        write_to(result);
-        return result.predicted_cosine;
-    }
+    double predicted_cosine() const noexcept;
 
     /// Forgets all steps.
     void reset() noexcept { signal_ = noise_ = weight_ = 0; }
@@ -376,3 +134,7 @@ private:
 };
 
 } // namespace collprobe
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/metrics/detail/direction.ipp>
+#endif

@@ -13,7 +13,6 @@
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/middle.hpp>
-#include <collprobe/metrics/detail/outlier_table.hpp>
 
 /// Which rank is unlike the others, with a false-alarm rate that holds for few ranks.
 ///
@@ -25,31 +24,11 @@ namespace collprobe::inline COLLPROBE_ABI {
 namespace detail {
 
 /// x such that a standard normal exceeds it with probability p, 0 < p <= 0.5: relative error below 1e-13.
-inline double normal_upper_quantile(double p) noexcept
-{
-    if (p >= 0.5) return 0;
-    // Abramowitz and Stegun 26.2.23, then Newton's steps with the second-order term.
-    const double t = square_root(-2 * natural_log(p));
-    double x = t
-        - (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
-    for (int i = 0; i < 3; ++i) {
-        const double tail = 0.5 * error_function_complement(x * 0.70710678118654752440);
-        const double density = 0.39894228040143267794 * exponential(-0.5 * x * x);
-        const double step = (tail - p) / density;
-        x += step / (1 - 0.5 * x * step);
-    }
-    return x;
-}
+double normal_upper_quantile(double p) noexcept;
 
 /// The same for Student's t: up to 0.5 % too high for 31 or more degrees of freedom and p >= 1e-12
 /// (Gaver and Kafadar, The American Statistician 38, 1984).
-inline double student_upper_quantile(double p, double degrees) noexcept
-{
-    const double x = normal_upper_quantile(p);
-    const double shifted = degrees - 2.0 / 3 + 0.1 / degrees;
-    const double exponent = x * x * (degrees - 5.0 / 6) / (shifted * shifted);
-    return square_root(degrees * (exponential(exponent) - 1));
-}
+double student_upper_quantile(double p, double degrees) noexcept;
 
 } // namespace detail
 
@@ -71,47 +50,8 @@ struct robust_location {
 /// infinity by bits. With fewer than 3 finite values a score names nobody: two score alike.
 ///
 /// Errors: `status::invalid_argument` if the sizes differ. O(n), no allocation.
-inline robust_location modified_z(view<const double> values, view<double> scores,
-    const call_site& where = call_site::current())
-{
-    if (values.size() != scores.size()) {
-        throw error(status::invalid_argument,
-            std::to_string(values.size()) + " values but room for " + std::to_string(scores.size()) + " scores",
-            error_origin{"modified_z", -1, 0, {}, where});
-    }
-    robust_location result;
-    // Halves, so that no difference of two finite values overflows.
-    std::size_t finite = 0;
-    for (const double x : values)
-        if (is_finite(x)) scores[finite++] = 0.5 * x;
-    result.finite = static_cast<int>(finite);
-    double median = 0;
-    double scale = 0;
-    if (finite > 0) {
-        const view<double> work = scores.part(0, finite);
-        median = detail::median_of(detail::middle_of(work), finite);
-        double largest = 0;
-        for (double& x : work) {
-            x = detail::absolute(x - median);
-            if (x > largest) largest = x;
-        }
-        const double mad = detail::median_of(detail::middle_of(work), finite);
-        result.median = 2 * median;
-        result.mad = 2 * mad;
-        scale = mad;
-        if (scale < 0x1p-40 * detail::absolute(median)) scale = 0x1p-40 * detail::absolute(median);
-        if (!(scale > 0)) scale = 0x1p-40 * largest;
-    }
-    for (std::size_t r = 0; r < values.size(); ++r) {
-        if (!is_finite(values[r])) {
-            scores[r] = detail::infinity();
-            continue;
-        }
-        const double distance = detail::absolute(0.5 * values[r] - median);
-        scores[r] = distance > 0 ? 0.6745 * (distance / scale) : 0.0;
-    }
-    return result;
-}
+robust_location modified_z(view<const double> values, view<double> scores,
+    const call_site& where = call_site::current());
 
 /// The score that the largest modified z of n healthy ranks exceeds with probability p, if their
 /// values are independent and Gaussian.
@@ -126,63 +66,21 @@ inline robust_location modified_z(view<const double> values, view<double> scores
 ///
 /// Values with heavier tails than Gaussian exceed the cut-off more often (see `outlier_detector`): pass
 /// quantities that are near Gaussian, `near_gaussian_norm` and `fisher_z` for instance. O(1).
-inline double outlier_cutoff(int n, double p) noexcept
-{
-    if (n < 3) return detail::infinity();
-    constexpr std::size_t rows = sizeof(detail::outlier_table) / sizeof(detail::outlier_table[0]);
-    constexpr std::size_t columns = sizeof(detail::outlier_table_p) / sizeof(detail::outlier_table_p[0]);
-    if (!(p < detail::outlier_table_p[0])) p = detail::outlier_table_p[0];
-    if (p < 1e-15) p = 1e-15;
-
-    std::size_t row = 0;
-    while (row + 2 < rows && detail::outlier_table[row + 1].ranks <= n) ++row;
-    std::size_t column = 0;
-    while (column + 2 < columns && detail::outlier_table_p[column + 1] >= p) ++column;
-
-    const auto at = [](const detail::outlier_table_row& entry, std::size_t c, double x) noexcept {
-        const double left = detail::natural_log(entry.cutoff[c]);
-        return left + x * (detail::natural_log(entry.cutoff[c + 1]) - left);
-    };
-    const double log_p = detail::natural_log(detail::outlier_table_p[column]);
-    const double x = (detail::natural_log(p) - log_p)
-        / (detail::natural_log(detail::outlier_table_p[column + 1]) - log_p);
-    const detail::outlier_table_row& lower = detail::outlier_table[row];
-    const detail::outlier_table_row& upper = detail::outlier_table[row + 1];
-    const double log_n = detail::natural_log(static_cast<double>(lower.ranks));
-    const double y = (detail::natural_log(static_cast<double>(n)) - log_n)
-        / (detail::natural_log(static_cast<double>(upper.ranks)) - log_n);
-    const double first = at(lower, column, x);
-    return detail::exponential(first + y * (at(upper, column, x) - first));
-}
+double outlier_cutoff(int n, double p) noexcept;
 
 /// What to pass to the detector for losses: the cube root. Mean losses of small batches are skewed like
 /// a gamma distribution, whose cube root is nearly Gaussian (Wilson and Hilferty, PNAS 17, 1931).
 /// Any sign; a non-finite loss gives NaN by bits.
-inline double near_gaussian_loss(double loss) noexcept
-{
-    return is_finite(loss) ? detail::cube_root(loss) : detail::not_a_number();
-}
+double near_gaussian_loss(double loss) noexcept;
 
 /// What to pass for gradient norms: the cube root of the squared norm, for the same reason. (Their
 /// logarithm would overdo it: it makes small norms the outliers and hides large ones.) A non-finite or
 /// negative norm gives NaN by bits.
-inline double near_gaussian_norm(double norm) noexcept
-{
-    if (!is_finite(norm) || norm < 0) return detail::not_a_number();
-    const double root = detail::cube_root(norm);
-    return root * root;
-}
+double near_gaussian_norm(double norm) noexcept;
 
 /// Fisher's z of a cosine, atanh(c): near Gaussian where the cosine itself is squeezed against 1.
 /// Cut at |c| = 1 - 2^-40, beyond which a cosine is rounding noise; a non-finite one gives NaN by bits.
-inline double fisher_z(double cosine) noexcept
-{
-    if (!is_finite(cosine)) return detail::not_a_number();
-    constexpr double limit = 1 - 0x1p-40;
-    if (cosine > limit) cosine = limit;
-    if (cosine < -limit) cosine = -limit;
-    return 0.5 * detail::natural_log((1 + cosine) / (1 - cosine));
-}
+double fisher_z(double cosine) noexcept;
 
 /// How an `outlier_detector` decides.
 struct outlier_options {
@@ -273,47 +171,7 @@ class outlier_detector {
 public:
     /// Errors: `status::invalid_argument` for fewer than 1 rank or test, or options out of range.
     outlier_detector(int ranks, int tests, const outlier_options& options = {},
-        const call_site& where = call_site::current())
-        : ranks_(ranks), tests_(tests), options_(options)
-    {
-        const auto refuse = [&where](const std::string& what) {
-            throw error(status::invalid_argument, what, error_origin{"outlier_detector", -1, 0, {}, where});
-        };
-        if (ranks < 1) refuse("cannot watch " + std::to_string(ranks) + " ranks");
-        if (tests < 1) refuse("cannot watch " + std::to_string(tests) + " tests");
-        if (!is_finite(options.false_alarms_per_step) || !(options.false_alarms_per_step > 0)
-            || !(options.false_alarms_per_step < 1)) {
-            refuse("false_alarms_per_step must lie between 0 and 1");
-        }
-        if (options.window < 32 || options.window > 4096) refuse("window must be 32 to 4096");
-        if (options.history_needed < 32 || options.history_needed > options.window)
-            refuse("history_needed must be 32 to window");
-        if (options.absorb_after < 1) refuse("absorb_after must be at least 1");
-
-        const std::size_t n = static_cast<std::size_t>(ranks);
-        series_ = detail::fixed_array<series>(n * static_cast<std::size_t>(tests));
-        residuals_ = detail::fixed_array<double>(series_.size() * static_cast<std::size_t>(options.window));
-        scores_ = detail::fixed_array<double>(n);
-        work_ = detail::fixed_array<double>(n);
-
-        const double p = options.false_alarms_per_step / tests;
-        strict_ = detail::fixed_array<double>(n + 1);
-        loose_ = detail::fixed_array<double>(n + 1);
-        for (int count = 0; count <= ranks; ++count) {
-            strict_[static_cast<std::size_t>(count)] = outlier_cutoff(count, p / 2);
-            loose_[static_cast<std::size_t>(count)] = outlier_cutoff(count, 1e-2);
-        }
-        const double one_sided = ranks == 2 ? p / 2 : p / (4.0 * ranks);
-        // The history of a pair lacks what was rejected, so it is a little narrower than the residuals
-        // are: 2 x density(x) of the variance is missing. (With more ranks the bound has room for it.)
-        const double x = detail::normal_upper_quantile(one_sided);
-        const double widen = ranks == 2 ? 1 + x * 0.39894228040143267794 * detail::exponential(-0.5 * x * x) : 1;
-        history_cutoff_ = detail::fixed_array<double>(static_cast<std::size_t>(options.window) + 1);
-        for (int entries = options.history_needed; entries <= options.window; ++entries) {
-            history_cutoff_[static_cast<std::size_t>(entries)]
-                = widen * detail::student_upper_quantile(one_sided, entries - 1);
-        }
-    }
+        const call_site& where = call_site::current());
 
     int ranks() const noexcept { return ranks_; }
     int tests() const noexcept { return tests_; }
@@ -328,27 +186,10 @@ public:
     /// `values[r]` belongs to rank r; non-finite ones are left out. Errors: `status::invalid_argument`
     /// if `test` is not one of this detector's or `values` has not one entry per rank; then nothing
     /// changes. O(n) plus `window` for each rank that exceeds the loose cut-off of rule (b).
-    outlier_verdict judge(int test, view<const double> values, const call_site& where = call_site::current())
-    {
-        if (test < 0 || test >= tests_ || values.size() != static_cast<std::size_t>(ranks_))
-            refuse(test, values.size(), where);
-        outlier_verdict verdict;
-        if (ranks_ == 1) return verdict;
-        std::size_t finite = 0;
-        for (const double x : values)
-            if (is_finite(x)) work_[finite++] = 0.5 * x;
-        if (finite < 3 && !(ranks_ == 2 && finite == 2)) return verdict;
-        const detail::middle_values middle = detail::middle_of(view<double>(work_.data(), finite));
-        if (ranks_ == 2) judge_pair(test, values, middle, verdict);
-        else judge_all(test, values, middle, finite, verdict);
-        return verdict;
-    }
+    outlier_verdict judge(int test, view<const double> values, const call_site& where = call_site::current());
 
     /// Forgets all history, as after a restart from a checkpoint or a change of data.
-    void reset() noexcept
-    {
-        for (series& one : series_) one = series{};
-    }
+    void reset() noexcept;
 
 private:
     struct series {
@@ -357,13 +198,7 @@ private:
         std::int32_t rejected = 0; // in a row
     };
 
-    [[noreturn]] void refuse(int test, std::size_t size, const call_site& where) const
-    {
-        const std::string what = test < 0 || test >= tests_
-            ? "there is no test " + std::to_string(test) + " among " + std::to_string(tests_)
-            : std::to_string(size) + " values for " + std::to_string(ranks_) + " ranks";
-        throw error(status::invalid_argument, what, error_origin{"outlier_detector::judge", -1, 0, {}, where});
-    }
+    [[noreturn]] void refuse(int test, std::size_t size, const call_site& where) const;
 
     std::size_t index(int test, std::size_t rank) const noexcept
     {
@@ -372,113 +207,15 @@ private:
 
     /// Student's t of `residual` among the past ones of the series. `magnitude` is that of the values
     /// it was taken from: a scatter below 2^-40 of it is rounding, not scatter.
-    double history_score(std::size_t which, double residual, double magnitude) const noexcept
-    {
-        const int entries = series_[which].entries;
-        const double* past = residuals_.data() + which * static_cast<std::size_t>(options_.window);
-        double sum = 0;
-        for (int i = 0; i < entries; ++i) sum += past[i] - past[0];
-        const double mean = past[0] + sum / entries;
-        double squares = 0;
-        for (int i = 0; i < entries; ++i) squares += (past[i] - mean) * (past[i] - mean);
-        double scale = detail::square_root(squares / (entries - 1) * (1 + 1.0 / entries));
-        if (scale < 0x1p-40 * magnitude) scale = 0x1p-40 * magnitude;
-        const double distance = residual - mean;
-        if (!(detail::absolute(distance) > 0)) return 0;
-        if (!(scale > 0x1p-60 * detail::absolute(distance))) return distance > 0 ? 0x1p60 : -0x1p60;
-        return distance / scale;
-    }
+    double history_score(std::size_t which, double residual, double magnitude) const noexcept;
 
-    void remember(std::size_t which, double residual, bool rejected) noexcept
-    {
-        series& one = series_[which];
-        if (rejected) {
-            ++one.rejected;
-            if (one.rejected < options_.absorb_after) return;
-            one.entries = 0;
-            one.next = 0;
-        }
-        one.rejected = 0;
-        residuals_[which * static_cast<std::size_t>(options_.window) + static_cast<std::size_t>(one.next)] = residual;
-        one.next = one.next + 1 == options_.window ? 0 : one.next + 1;
-        if (one.entries < options_.window) ++one.entries;
-    }
+    void remember(std::size_t which, double residual, bool rejected) noexcept;
 
     void judge_pair(int test, view<const double> values, const detail::middle_values& middle,
-        outlier_verdict& verdict) noexcept
-    {
-        // One series is enough: the other rank's residuals are its negatives.
-        const std::size_t which = index(test, 0);
-        const double value = 0.5 * values[0];
-        const double other = detail::median_without(value, middle, 2);
-        const double residual = value - other;
-        const int entries = series_[which].entries;
-        if (entries >= options_.history_needed) {
-            const double score = history_score(which, residual, detail::absolute(value) + detail::absolute(other));
-            verdict.detected = detail::absolute(score) > history_cutoff(entries);
-            if (verdict.detected) {
-                verdict.score = score;
-                verdict.cutoff = history_cutoff(entries);
-            }
-        }
-        remember(which, residual, verdict.detected);
-    }
+        outlier_verdict& verdict) noexcept;
 
     void judge_all(int test, view<const double> values, const detail::middle_values& middle,
-        std::size_t finite, outlier_verdict& verdict)
-    {
-        modified_z(values, view<double>(scores_.data(), scores_.size()));
-        const int quarter = static_cast<int>(finite / 4);
-        int limit = quarter < 1 ? 1 : quarter;
-        if (limit > outlier_verdict::capacity) limit = outlier_verdict::capacity;
-        double largest = 0; // excess over a cut-off
-
-        for (std::size_t r = 0; r < values.size(); ++r) {
-            if (!is_finite(values[r])) continue;
-            const std::size_t which = index(test, r);
-            const double value = 0.5 * values[r];
-            const double other = detail::median_without(value, middle, finite);
-            bool out = false;
-            if (scores_[r] > loose_[finite]) {
-                outlier found;
-                found.rank = static_cast<int>(r);
-                found.score = scores_[r];
-                found.cutoff = strict_[finite];
-                out = scores_[r] > strict_[finite];
-                const int entries = series_[which].entries;
-                if (entries >= options_.history_needed) {
-                    found.history_score = history_score(
-                        which, value - other, detail::absolute(value) + detail::absolute(other));
-                    found.history_cutoff = history_cutoff(entries);
-                    if (!out && detail::absolute(found.history_score) > found.history_cutoff) {
-                        out = true;
-                        found.needed_history = true;
-                        found.cutoff = loose_[finite];
-                    }
-                }
-                if (out) {
-                    if (verdict.count < limit) verdict.named[verdict.count++] = found;
-                    ++verdict.out;
-                    const double score = found.needed_history ? found.history_score : found.score;
-                    const double cutoff = found.needed_history ? found.history_cutoff : found.cutoff;
-                    if (detail::absolute(score) / cutoff > largest) {
-                        largest = detail::absolute(score) / cutoff;
-                        verdict.score = score;
-                        verdict.cutoff = cutoff;
-                    }
-                }
-            }
-            remember(which, value - other, out);
-        }
-        verdict.detected = verdict.out > 0;
-        if (verdict.out > limit) {
-            verdict.incoherent = true;
-            verdict.count = 0;
-        } else {
-            verdict.score = 0;
-            verdict.cutoff = 0;
-        }
-    }
+        std::size_t finite, outlier_verdict& verdict);
 
     int ranks_;
     int tests_;
@@ -493,3 +230,7 @@ private:
 };
 
 } // namespace collprobe
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/metrics/detail/outlier.ipp>
+#endif

@@ -2,82 +2,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <string_view>
 
 #include <collprobe/core/record.hpp>
-#include <collprobe/report/json.hpp>
-#include <collprobe/report/table.hpp>
 
 /// Alarms as text for people and as JSON lines.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
 /// "rank 3", "ranks 1, 2 and 5", "nobody is named"; of more than ten ranks the first ten and how many there are, as
 /// NCCL's RAS prints its outliers.
-inline std::string list_named(const alarm_record& raised)
-{
-    constexpr std::size_t most = 10;
-    const std::size_t count = raised.ranks.size();
-    if (count == 0) return "nobody is named";
-    std::string text = count == 1 ? "rank " : "ranks ";
-    const std::size_t shown = count < most ? count : most;
-    for (std::size_t i = 0; i < shown; ++i) {
-        if (i > 0) text += i + 1 == count ? " and " : ", ";
-        text += std::to_string(raised.ranks[i]);
-    }
-    if (count > most) text += " and " + std::to_string(count - most) + " others";
-    return text;
-}
+std::string list_named(const alarm_record& raised);
 
 /// What to do about it, in words: "resync from rank 0".
-inline std::string advise(const alarm_record& raised)
-{
-    switch (raised.action) {
-    case advice::none: return "note it";
-    case advice::recheck: return "look closer, or repeat the step";
-    case advice::skip: return "drop the step's update";
-    case advice::resync:
-        if (raised.source < 0) return "resync from elsewhere: no rank is known to hold what is right";
-        return "resync from rank " + std::to_string(raised.source);
-    case advice::quarantine: return "take out of the job";
-    }
-    return "unknown";
-}
+std::string advise(const alarm_record& raised);
 
 /// An alarm in a line, without a newline at its end: "step 17, bucket 1: result_differs: rank 3; damage: broadcast;
 /// advice: resync from rank 0". Statistical ones with their score, strikes and rate.
-inline std::string describe(const alarm_record& raised)
-{
-    std::string text = "step " + std::to_string(raised.step);
-    text += raised.bucket < 0 ? std::string(", whole step: ") : ", bucket " + std::to_string(raised.bucket) + ": ";
-    text += std::string(name(raised.what)) + ": " + list_named(raised);
-    if (raised.threshold > 0) {
-        text += ", score " + short_number(raised.statistic) + " against " + short_number(raised.threshold);
-    }
-    if (raised.strikes > 1) text += ", strike " + std::to_string(raised.strikes);
-    if (raised.false_alarms_per_step > 0) {
-        text += ", at most " + short_number(raised.false_alarms_per_step) + " false alarms a step";
-    }
-    return text + "; damage: " + name(raised.where) + "; advice: " + advise(raised);
-}
+std::string describe(const alarm_record& raised);
 
 /// An alarm as a line: `kind` is "alarm", the members are those of the struct, `check`, `damage` and `advice` by name.
 /// `ranks` is an array, empty where nobody is named; `bucket` and `source` are null where there is none.
-inline std::string json_line(std::string_view run, const alarm_record& raised)
-{
-    std::string line;
-    detail::json_writer json(line);
-    detail::write_head(json, "alarm", run);
-    json.key("step").integer(raised.step).key("bucket").index(raised.bucket);
-    json.key("check").text(name(raised.what)).key("damage").text(name(raised.where));
-    json.key("ranks").open('[');
-    for (const int rank : raised.ranks) json.element().index(rank);
-    json.close(']').key("statistic").number(raised.statistic).key("threshold").number(raised.threshold);
-    json.key("false_alarms_per_step").number(raised.false_alarms_per_step).key("strikes").index(raised.strikes);
-    json.key("advice").text(name(raised.action)).key("source").index(raised.source).close('}');
-    line += '\n';
-    return line;
-}
+std::string json_line(std::string_view run, const alarm_record& raised);
 
 } // namespace collprobe::report
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/report/detail/alarm.ipp>
+#endif

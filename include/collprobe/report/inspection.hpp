@@ -2,89 +2,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <cstdio>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <collprobe/core/record/inspection.hpp>
-#include <collprobe/report/json.hpp>
-#include <collprobe/report/table.hpp>
 
 /// Inspections of all-reduces as a table and as JSON lines.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
 /// "24 (float)", ">=121", "-"
-inline std::string partial_sum_precision(const inspection& found)
-{
-    if (found.partial_sum_bits == 0) return "-";
-    const std::string bits = (found.partial_sum_bits_or_more ? ">=" : "") + std::to_string(found.partial_sum_bits);
-    const std::string_view type = found.partial_sum_bits_or_more ? "" : accumulator_of(found.partial_sum_bits);
-    return type.empty() ? bits : bits + " (" + std::string(type) + ")";
-}
+std::string partial_sum_precision(const inspection& found);
 
 /// A row per inspection, as nccl-tests has them: size, count and type first, bandwidths last. `stable` says what the
 /// bits do not depend on, as letters (`-` for a letter that is missing): r: the run; s: the size of the
 /// message and the place in it; p: which rank has which value. "!" behind them: the ranks got different bits.
-inline std::string inspection_table(const std::vector<inspection>& found)
-{
-    text_table table;
-    table.row("size (B)").cell("count").cell("type").cell("ranks").cell("order").cell("partial sums").cell("roundings");
-    table.cell("stable").cell("max ulp").cell("rms ulp").cell("reproduced").cell("time (us)");
-    table.cell("algbw (GB/s)").cell("busbw (GB/s)");
-    for (const inspection& each : found) {
-        table.row(std::to_string(each.bytes())).cell(std::to_string(each.count)).cell(name(each.element));
-        table.cell(std::to_string(each.ranks)).cell(name(each.order)).cell(partial_sum_precision(each));
-        table.cell(each.roundings_per_element < 0 ? "-" : std::to_string(each.roundings_per_element));
-        table.cell(std::string(each.run_stable ? "r" : "-") + (each.size_stable ? "s" : "-")
-            + (each.permutation_stable ? "p" : "-") + (each.ranks_agree ? "" : "!"));
-        table.cell(short_number(each.max_ulp)).cell(short_number(each.rms_ulp));
-        char share[16] = "-";
-        if (!is_nan(each.reproduced)) {
-            // Rounded down: 100 % means all.
-            std::snprintf(share, sizeof share, "%.4g %%", static_cast<double>(static_cast<int>(each.reproduced * 1e4)) / 100);
-        }
-        table.cell(share).cell(short_number(each.time_us));
-        table.cell(short_number(each.algbw_gbs)).cell(short_number(each.busbw_gbs));
-    }
-    return table.text();
-}
+std::string inspection_table(const std::vector<inspection>& found);
 
 /// The orders of one inspection, a line each: where it begins, how many elements have it, the order in brackets.
-inline std::string order_list(const inspection& found)
-{
-    std::string text;
-    for (const position_order& each : found.orders) {
-        text += "from element " + std::to_string(each.first) + ", " + std::to_string(each.elements) + " of them: "
-            + (each.brackets.empty() ? name(found.order) : each.brackets.c_str()) + '\n';
-    }
-    return text;
-}
+std::string order_list(const inspection& found);
 
 /// An inspection as a line: `kind` is "inspection", the members are those of the struct. Bits and roundings are
 /// null where they are not defined or not known, `reproduced` is "nan" where there is nothing to compare with.
-inline std::string json_line(std::string_view run, const inspection& found)
-{
-    std::string line;
-    detail::json_writer json(line);
-    detail::write_head(json, "inspection", run);
-    json.key("communicator").text(found.communicator).key("element").text(name(found.element));
-    json.key("count").integer(found.count).key("ranks").index(found.ranks);
-    json.key("roundings_per_element").index(found.roundings_per_element);
-    json.key("partial_sum_precision").index(found.partial_sum_bits == 0 ? -1 : found.partial_sum_bits);
-    json.key("partial_sum_precision_or_more").boolean(found.partial_sum_bits_or_more);
-    json.key("order_class").text(name(found.order)).key("orders").integer(found.orders.size());
-    json.key("run_stable").boolean(found.run_stable);
-    json.key("size_stable").boolean(found.size_stable);
-    json.key("permutation_stable").boolean(found.permutation_stable);
-    json.key("ranks_agree").boolean(found.ranks_agree);
-    json.key("max_ulp").number(found.max_ulp).key("rms_ulp").number(found.rms_ulp);
-    json.key("reproduced").number(found.reproduced).key("time_us").number(found.time_us);
-    json.key("algbw_gbs").number(found.algbw_gbs).key("busbw_gbs").number(found.busbw_gbs);
-    json.close('}');
-    line += '\n';
-    return line;
-}
+std::string json_line(std::string_view run, const inspection& found);
 
 } // namespace collprobe::report
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/report/detail/inspection.ipp>
+#endif

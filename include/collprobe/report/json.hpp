@@ -3,12 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/summary.hpp>
@@ -58,21 +56,7 @@ public:
         return *this;
     }
 
-    json_writer& number(double value)
-    {
-        // JSON has neither NaN nor infinity, and null for both would not tell them apart.
-        if (!is_finite(value)) {
-            out_ += is_nan(value) ? "\"nan\"" : to_bits(value) >> 63 != 0 ? "\"-inf\"" : "\"inf\"";
-            return *this;
-        }
-        char text[40];
-        std::snprintf(text, sizeof text, "%.17g", value);
-        for (char* at = text; *at != '\0'; ++at) {
-            if (*at == ',') *at = '.'; // a program may have set a locale with a decimal comma
-        }
-        out_ += text;
-        return *this;
-    }
+    json_writer& number(double value);
     json_writer& integer(std::uint64_t value)
     {
         out_ += std::to_string(value);
@@ -94,12 +78,7 @@ public:
         out_ += value ? "true" : "false";
         return *this;
     }
-    json_writer& numbers(const std::vector<double>& values)
-    {
-        open('[');
-        for (const double value : values) element().number(value);
-        return close(']');
-    }
+    json_writer& numbers(const std::vector<double>& values);
 
 private:
     void separate()
@@ -107,65 +86,16 @@ private:
         if (!fresh_) out_ += ',';
         fresh_ = false;
     }
-    void quoted(std::string_view value)
-    {
-        out_ += '"';
-        for (const char character : value) {
-            const auto code = static_cast<unsigned char>(character);
-            if (character == '"' || character == '\\') {
-                out_ += '\\';
-                out_ += character;
-            } else if (code < 0x20) {
-                char escape[8];
-                std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(code));
-                out_ += escape;
-            } else {
-                out_ += character;
-            }
-        }
-        out_ += '"';
-    }
+    void quoted(std::string_view value);
 
     std::string& out_;
     bool fresh_ = true;
 };
 
-inline void write_head(json_writer& json, std::string_view kind, std::string_view run)
-{
-    json.open('{').key("schema").integer(json_schema).key("kind").text(kind).key("run").text(run);
-}
-
-/// The members that a step and a summary have in common; `value` maps a metric to its number.
-template <class Value>
-void write_metrics(json_writer& json, const Value& value, const std::vector<double>& leave_one_out)
-{
-    json.key("loss").open('{');
-    json.key("mean").number(value(metric::loss_mean));
-    json.key("std").number(value(metric::loss_std));
-    json.key("std_sample").number(value(metric::loss_std_sample));
-    json.key("range").number(value(metric::loss_range)).close('}');
-    json.key("grad_norm").open('{');
-    json.key("mean").number(value(metric::norm_mean));
-    json.key("std").number(value(metric::norm_std));
-    json.key("cv").number(value(metric::norm_cv)).close('}');
-    json.key("cosine").open('{');
-    json.key("mean_pairwise").number(value(metric::cosine_mean_pairwise));
-    json.key("pooled").number(value(metric::cosine_pooled));
-    json.key("predicted").number(value(metric::cosine_predicted));
-    json.key("leave_one_out").numbers(leave_one_out).close('}');
-    json.key("noise_scale").number(value(metric::noise_scale));
-}
+void write_head(json_writer& json, std::string_view kind, std::string_view run);
 
 /// A suspect's members, without the braces.
-inline void write_suspect(json_writer& json, const suspect& named)
-{
-    json.key("rank").index(named.rank).key("other_rank").index(named.other_rank);
-    json.key("bucket").index(named.bucket).key("check").text(name(named.what));
-    json.key("statistic").number(named.statistic).key("threshold").number(named.threshold);
-    json.key("index");
-    if (named.index == no_index) json.index(-1);
-    else json.integer(named.index);
-}
+void write_suspect(json_writer& json, const suspect& named);
 
 } // namespace detail
 
@@ -180,56 +110,15 @@ inline void write_suspect(json_writer& json, const suspect& named)
 /// A bucket, rank or index that there is none of is null. `run` is UTF-8; quotes and control characters
 /// are escaped.
 /// Cost: one string of about 400 bytes and 24 per rank.
-inline std::string json_line(std::string_view run, const step_record& record)
-{
-    std::string line;
-    detail::json_writer json(line);
-    detail::write_head(json, "step", run);
-    json.key("step").integer(record.step).key("ranks").index(record.ranks);
-    detail::write_metrics(
-        json, [&](metric which) { return value_of(which, record); }, record.cosine.leave_one_out);
-    if (const order_sensitivity order = record.order(); order.elements != 0 || order.nonfinite != 0) {
-        json.key("order").open('{');
-        json.key("elements").integer(order.elements).key("nonfinite").integer(order.nonfinite);
-        json.key("orders").integer(order.orders).key("changed").integer(order.changed);
-        json.key("max_ulp_spread").integer(order.max_ulp_spread);
-        json.key("rms_ulp_error").number(order.rms_ulp_error);
-        json.key("max_ulp_error").number(order.max_ulp_error).close('}');
-    }
-    json.key("suspects").open('[');
-    for (const suspect& named : record.suspects) {
-        json.element().open('{');
-        detail::write_suspect(json, named);
-        json.close('}');
-    }
-    json.close(']').close('}');
-    line += '\n';
-    return line;
-}
+std::string json_line(std::string_view run, const step_record& record);
 
 /// A run as a line: `kind` is "summary", `steps` counts them, the metrics are medians over the steps
 /// under the names that a step has. `suspects` has an object per finding, as in a step and with
 /// `first_step`, `last_step` and `steps`. `extra` joins at the top level.
-inline std::string json_line(const run_summary& summary, const std::vector<named_value>& extra = {})
-{
-    std::string line;
-    detail::json_writer json(line);
-    detail::write_head(json, "summary", summary.run);
-    json.key("steps").integer(summary.steps).key("ranks").index(summary.ranks);
-    detail::write_metrics(
-        json, [&](metric which) { return summary[which]; }, summary.leave_one_out);
-    json.key("suspects").open('[');
-    for (const finding& found : summary.findings) {
-        json.element().open('{');
-        detail::write_suspect(json, found.first);
-        json.key("first_step").integer(found.first_step).key("last_step").integer(found.last_step);
-        json.key("steps").integer(found.steps).close('}');
-    }
-    json.close(']').key("suspicious_steps").integer(summary.suspicious_steps);
-    for (const named_value& own : extra) json.key(own.name).number(own.value);
-    json.close('}');
-    line += '\n';
-    return line;
-}
+std::string json_line(const run_summary& summary, const std::vector<named_value>& extra = {});
 
 } // namespace collprobe::report
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/report/detail/json.ipp>
+#endif

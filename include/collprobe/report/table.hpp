@@ -2,29 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <cstdio>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <collprobe/core/record.hpp>
-#include <collprobe/report/metric.hpp>
 #include <collprobe/report/summary.hpp>
 
 /// Records as text for people.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
 /// A number with four significant digits; "-" where it is undefined.
-inline std::string short_number(double value)
-{
-    if (is_nan(value)) return "-";
-    // Not left to snprintf: under -ffast-math nothing else is sure about an infinity.
-    if (!is_finite(value)) return (to_bits(value) >> 63) != 0 ? "-inf" : "inf";
-    char text[32];
-    std::snprintf(text, sizeof text, "%.4g", value);
-    return text;
-}
+std::string short_number(double value);
 
 /// Rows of cells, printed in columns: the first to the left, the others to the right. The first row is
 /// the heading.
@@ -45,32 +33,7 @@ public:
     }
 
     /// The lines, each ended by a newline, with a rule below the heading. Widths count bytes.
-    std::string text() const
-    {
-        std::vector<std::size_t> widths;
-        std::size_t total = 0;
-        for (std::size_t r = 0; r < rows_.size(); ++r) {
-            for (std::size_t column = 0; column < columns(r); ++column) {
-                if (column == widths.size()) widths.push_back(0);
-                const std::size_t length = width(rows_[r] + column);
-                if (widths[column] < length) widths[column] = length;
-            }
-        }
-        for (const std::size_t width : widths) total += width + (total > 0 ? gap : 0);
-        std::string out;
-        for (std::size_t r = 0; r < rows_.size(); ++r) {
-            for (std::size_t column = 0; column < columns(r); ++column) {
-                const std::size_t index = rows_[r] + column;
-                const std::size_t padding = widths[column] - width(index);
-                if (column > 0) out.append(gap + padding, ' ');
-                out.append(cells_, index == 0 ? 0 : ends_[index - 1], width(index));
-                if (column == 0 && columns(r) > 1) out.append(padding, ' ');
-            }
-            out += '\n';
-            if (r == 0) out.append(total, '-').append(1, '\n');
-        }
-        return out;
-    }
+    std::string text() const;
 
 private:
     static constexpr std::size_t gap = 2;
@@ -91,108 +54,22 @@ private:
 
 /// What a check found, in a clause that names the rank and the bucket: "rank 3, bucket 1: ...". "Some rank" is one
 /// that the check could not name.
-inline std::string describe(const suspect& named)
-{
-    const std::string others = named.rank < 0 ? "others" : "the majority of the ranks";
-    std::string text = named.rank < 0 ? std::string("some rank") : "rank " + std::to_string(named.rank);
-    text += named.bucket < 0 ? std::string(", whole step: ")
-                             : ", bucket " + std::to_string(named.bucket) + ": ";
-    const std::string score
-        = " stands out, score " + short_number(named.statistic) + " against " + short_number(named.threshold);
-    switch (named.what) {
-    case check::non_finite:
-        text += short_number(named.statistic) + " element(s) are NaN or infinite";
-        if (named.index != no_index) text += ", the first at index " + std::to_string(named.index);
-        break;
-    case check::duplicate:
-        text += std::string(named.bucket < 0 ? "the same samples as " : "the same bits as ")
-            + (named.other_rank < 0 ? "another rank" : "rank " + std::to_string(named.other_rank));
-        break;
-    case check::stale: text += "sent the very bits of the step before"; break;
-    case check::result_differs: text += "received other bits than " + others; break;
-    case check::shard_differs: text += "received other bits of a shard than its owner sent"; break;
-    case check::replica_differs: text += "holds other bits than " + others; break;
-    case check::sum_differs:
-        text += "the result is not the sum of the inputs, residual " + short_number(named.statistic) + " against "
-            + short_number(named.threshold);
-        break;
-    case check::loss: text += "its loss" + score; break;
-    case check::gradient_norm: text += "the norm of its gradient" + score; break;
-    case check::cosine: text += "the cosine of its gradient with the others'" + score; break;
-    }
-    return text;
-}
+std::string describe(const suspect& named);
 
 /// A column per run, a row per metric (medians over the steps), below them the suspicious steps. The
 /// caller may add rows of its own.
-inline text_table comparison_table(const std::vector<run_summary>& runs)
-{
-    text_table table;
-    table.row("median over steps");
-    for (const run_summary& run : runs) table.cell(run.run);
-    for (int which = 0; which < metric_count; ++which) {
-        table.row(name(static_cast<metric>(which)));
-        for (const run_summary& run : runs) table.cell(short_number(run[static_cast<metric>(which)]));
-    }
-    table.row("steps that name a suspect");
-    for (const run_summary& run : runs) {
-        table.cell(std::to_string(run.suspicious_steps) + " of " + std::to_string(run.steps));
-    }
-    return table;
-}
+text_table comparison_table(const std::vector<run_summary>& runs);
 
 /// One step by rank (loss, gradient norm, leave-one-out cosine), and a line per suspect below. In
 /// `summary` mode, where no rank's own numbers are known, the suspects alone.
-inline std::string step_table(const step_record& record)
-{
-    std::string text = "step " + std::to_string(record.step) + '\n';
-    if (!record.losses.empty() || !record.gradient_norms.empty()) {
-        text_table table;
-        table.row("rank").cell("loss").cell("gradient norm").cell("cosine with the others");
-        const auto cell = [](const std::vector<double>& values, std::size_t rank) {
-            return rank < values.size() ? short_number(values[rank]) : std::string("-");
-        };
-        for (std::size_t rank = 0; rank < static_cast<std::size_t>(record.ranks); ++rank) {
-            table.row(std::to_string(rank))
-                .cell(cell(record.losses, rank))
-                .cell(cell(record.gradient_norms, rank))
-                .cell(cell(record.cosine.leave_one_out, rank));
-        }
-        text += table.text();
-    }
-    const order_sensitivity order = record.order();
-    if (order.elements != 0) {
-        text += "order of the sum: " + std::to_string(order.changed) + " of " + std::to_string(order.elements)
-            + " sampled elements change with it, by up to " + std::to_string(order.max_ulp_spread)
-            + " ulp; the result is off by " + short_number(order.rms_ulp_error) + " ulp (rms), "
-            + short_number(order.max_ulp_error) + " at most\n";
-    }
-    if (order.nonfinite != 0) {
-        text += "order of the sum: " + std::to_string(order.nonfinite) + " sampled elements left out, not finite\n";
-    }
-    for (const suspect& named : record.suspects) text += "suspect: " + describe(named) + '\n';
-    return text;
-}
+std::string step_table(const step_record& record);
 
 /// One line per finding of a run, in order of the first step: "step 120: rank 3, bucket 1: ...". At
 /// most `limit` lines; the rest is counted on a last one.
-inline std::string finding_list(const run_summary& run, std::size_t limit = 20)
-{
-    std::string text;
-    std::size_t shown = 0;
-    for (const finding& found : run.findings) {
-        if (shown++ == limit) {
-            text += "... and " + std::to_string(run.findings.size() - limit) + " more\n";
-            break;
-        }
-        text += "step " + std::to_string(found.first_step) + ": " + describe(found.first);
-        if (found.steps > 1) {
-            text += " (and " + std::to_string(found.steps - 1) + " more step(s), up to "
-                + std::to_string(found.last_step) + ")";
-        }
-        text += '\n';
-    }
-    return text;
-}
+std::string finding_list(const run_summary& run, std::size_t limit = 20);
 
 } // namespace collprobe::report
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/report/detail/table.ipp>
+#endif

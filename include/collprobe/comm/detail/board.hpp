@@ -5,15 +5,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <collprobe/comm/detail/call.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/fixed_array.hpp>
-#include <collprobe/detail/wait.hpp>
+#include <collprobe/detail/function_ref.hpp>
 
 /// Where the ranks of one process meet: who called what, who is missing, who failed. Nothing here
 /// touches the data of a collective.
@@ -38,78 +36,19 @@ public:
     /// wait; it may close the meeting. `give_up(missing)` runs on a rank that has waited too long for
     /// the ranks `missing`, which closes the meeting.
     /// Preconditions: a rank that is in round k has left round k - 1; neither callable throws.
-    template <class Resolve, class GiveUp>
-    bool arrive(int rank, std::uint64_t round, std::int64_t timeout_ms, Resolve resolve, GiveUp give_up)
-    {
-        if ((gate_.load(std::memory_order_acquire) & closed) != 0) return false;
-        rounds_[static_cast<std::size_t>(rank)].store(round + 1, std::memory_order_relaxed);
-        const std::uint32_t waiting = static_cast<std::uint32_t>(round) << 1;
-        // Acquire and release: the last rank reads what all others have posted.
-        if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
-            resolve();
-            std::uint32_t seen = waiting;
-            if (!gate_.compare_exchange_strong(seen, waiting + 2, std::memory_order_acq_rel)) return false;
-            if (ranks_ > 1) wake_all(gate_);
-            return true;
-        }
-        const deadline until = deadline::in_ms(timeout_ms);
-        for (;;) {
-            const std::uint32_t seen = gate_.load(std::memory_order_acquire);
-            if ((seen & ~closed) != waiting) return true;
-            if ((seen & closed) != 0) return false;
-            if (!until.passed()) {
-                wait_while(gate_, seen, until);
-                continue;
-            }
-            std::vector<int> missing = missing_in(round);
-            if (missing.empty()) {
-                // All are here: the last one is about to decide, however late it is.
-                wait_while(gate_, seen, deadline::never());
-                continue;
-            }
-            give_up(std::move(missing));
-            // The last rank may have come meanwhile and let the others through: then this one goes
-            // with them, for they will wait for it.
-            return (gate_.fetch_or(closed, std::memory_order_acq_rel) & ~closed) != waiting;
-        }
-    }
+    bool arrive(int rank, std::uint64_t round, std::int64_t timeout_ms, function_ref<void()> resolve,
+        function_ref<void(std::vector<int>)> give_up);
 
     /// Waits for all ranks that passed, which is all: none of them blocks between the two calls.
-    void leave(std::uint64_t round) noexcept
-    {
-        const auto present = static_cast<std::uint32_t>(round);
-        if (left_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
-            arrived_.store(0, std::memory_order_relaxed);
-            left_.store(0, std::memory_order_relaxed);
-            over_.store(present + 1, std::memory_order_release);
-            if (ranks_ > 1) wake_all(over_);
-            return;
-        }
-        while (over_.load(std::memory_order_acquire) == present) {
-            wait_while(over_, present, deadline::never());
-        }
-    }
+    void leave(std::uint64_t round) noexcept;
 
     /// Lets nobody through any more and wakes those who wait.
-    void close() noexcept
-    {
-        gate_.fetch_or(closed, std::memory_order_release);
-        wake_all(gate_);
-    }
+    void close() noexcept;
 
 private:
     static constexpr std::uint32_t closed = 1;
 
-    std::vector<int> missing_in(std::uint64_t round) const
-    {
-        std::vector<int> missing;
-        for (int rank = 0; rank < ranks_; ++rank) {
-            if (rounds_[static_cast<std::size_t>(rank)].load(std::memory_order_relaxed) != round + 1) {
-                missing.push_back(rank);
-            }
-        }
-        return missing;
-    }
+    std::vector<int> missing_in(std::uint64_t round) const;
 
     int ranks_;
     fixed_array<std::atomic<std::uint64_t>> rounds_; // per rank: the round it came to last, plus 1
@@ -133,14 +72,7 @@ struct posting {
 /// meeting. The first failure wins, is kept for ever and is what all ranks are told.
 class board {
 public:
-    board(int ranks, std::string name, std::int64_t timeout_ms)
-        : name_(std::move(name)),
-          timeout_ms_(timeout_ms),
-          ranks_(static_cast<std::size_t>(ranks)),
-          work_(ranks),
-          host_(ranks)
-    {
-    }
+    board(int ranks, std::string name, std::int64_t timeout_ms);
     board(const board&) = delete;
     board& operator=(const board&) = delete;
     ~board() { delete failure_.load(std::memory_order_acquire); }
@@ -158,68 +90,24 @@ public:
     /// Waits for the rank's own turn and for all ranks, and checks that all called the same.
     /// Returns when the data may be moved; then `leave` must follow, and nothing may block before it.
     /// \throws error if the ranks disagree, one is missing too long or the board has failed.
-    void enter(int rank, std::uint64_t call, const posting& own, call_site where)
-    {
-        await_turn(rank, call, own.what.call, where);
-        at(rank).posted = own;
-        meet(work_, rank, call, own.what.call, where, [&] { check_agreement(call); });
-    }
-    void leave(int rank, std::uint64_t call) noexcept
-    {
-        work_.leave(call);
-        std::atomic<std::uint32_t>& turn = at(rank).turn;
-        std::uint32_t seen = turn.load(std::memory_order_relaxed);
-        while (!turn.compare_exchange_weak(
-            seen, (seen & ~awaited) + one_turn, std::memory_order_release, std::memory_order_relaxed)) {
-        }
-        if ((seen & awaited) != 0) wake_all(turn);
-    }
+    void enter(int rank, std::uint64_t call, const posting& own, call_site where);
+    void leave(int rank, std::uint64_t call) noexcept;
     /// What `rank` brought to the collective that the caller has entered.
     const posting& posted(int rank) const noexcept { return ranks_[static_cast<std::size_t>(rank)].posted; }
 
     /// The same for a host call, which must be the rank's `call`-th; `resolve()` runs on the last rank.
-    template <class Resolve>
-    void enter_on_host(int rank, std::uint64_t call, collective what, call_site where, Resolve resolve)
-    {
-        meet(host_, rank, call, what, where, resolve);
-    }
+    void enter_on_host(
+        int rank, std::uint64_t call, collective what, call_site where, function_ref<void()> resolve);
     void leave_on_host(std::uint64_t call) noexcept { host_.leave(call); }
 
     /// Makes the communicator unusable on all ranks. Returns false if it already was.
-    bool fail(board_failure cause) noexcept
-    {
-        board_failure* const record = new board_failure(std::move(cause));
-        board_failure* none = nullptr;
-        if (!failure_.compare_exchange_strong(none, record, std::memory_order_acq_rel)) {
-            delete record;
-            return false;
-        }
-        work_.close();
-        host_.close();
-        for (rank_state& rank : ranks_) {
-            rank.turn.fetch_or(hopeless, std::memory_order_release);
-            wake_all(rank.turn);
-        }
-        return true;
-    }
+    bool fail(board_failure cause) noexcept;
     /// What failed, or null. It lives as long as the board.
     const board_failure* failure() const noexcept { return failure_.load(std::memory_order_acquire); }
 
     /// \throws error the failure, as `rank` reports it from a call; returns if there is none.
-    void require_usable(int rank, collective call, call_site where) const
-    {
-        if (const board_failure* const cause = failure()) {
-            throw error(cause->code, cause->message, origin(rank, call, where), cause->culprits);
-        }
-    }
-    error_origin origin(int rank, collective call, call_site where) const
-    {
-        return {.call = collprobe::name(call),
-            .rank = rank,
-            .size = size(),
-            .communicator = name_,
-            .where = where};
-    }
+    void require_usable(int rank, collective call, call_site where) const;
+    error_origin origin(int rank, collective call, call_site where) const;
 
 private:
     // Bits of rank_state::turn below the count of finished calls.
@@ -236,67 +124,14 @@ private:
 
     /// The collectives of a communicator run one after the other even if their streams differ: work
     /// that came to its rank's later call first waits here for the earlier one.
-    void await_turn(int rank, std::uint64_t call, collective what, call_site where)
-    {
-        std::atomic<std::uint32_t>& turn = at(rank).turn;
-        const std::uint32_t wanted = static_cast<std::uint32_t>(call) * one_turn;
-        std::uint32_t seen = turn.load(std::memory_order_acquire);
-        if ((seen & ~(awaited | hopeless)) == wanted) return;
-        const deadline until = deadline::in_ms(timeout_ms_);
-        for (; (seen & ~(awaited | hopeless)) != wanted; seen = turn.load(std::memory_order_acquire)) {
-            if ((seen & hopeless) != 0) require_usable(rank, what, where);
-            if (until.passed()) {
-                fail({status::timeout,
-                    list_ranks({rank}) + " reached " + describe_call(what, call)
-                        + ", but an earlier call of the same rank, on another stream, did not finish within "
-                        + std::to_string(timeout_ms_) + " ms",
-                    {rank}});
-                require_usable(rank, what, where);
-            }
-            if ((seen & awaited) == 0
-                && !turn.compare_exchange_strong(seen, seen | awaited, std::memory_order_relaxed)) {
-                continue;
-            }
-            wait_while(turn, seen | awaited, until);
-        }
-    }
+    void await_turn(int rank, std::uint64_t call, collective what, call_site where);
 
-    void check_agreement(std::uint64_t call)
-    {
-        disagreement found = compare_calls(
-            size(), [&](int rank) -> const call_description& { return posted(rank).what; });
-        if (found.culprits.empty()) return;
-        fail({status::mismatch,
-            "the ranks disagree in call " + std::to_string(call) + " of the communicator: " + found.message,
-            std::move(found.culprits)});
-    }
+    void check_agreement(std::uint64_t call);
 
-    template <class Resolve>
-    void meet(meeting& place, int rank, std::uint64_t call, collective what, call_site where, Resolve resolve)
-    {
-        const auto decide = [&]() noexcept {
-            try {
-                resolve();
-            } catch (const std::exception& cause) {
-                fail({status::device_failure,
-                    describe_call(what, call) + " could not be prepared: " + cause.what(), {rank}});
-            }
-        };
-        const auto give_up = [&](std::vector<int> missing) {
-            const std::string who = list_ranks(missing);
-            fail({status::timeout,
-                who + " did not arrive at " + describe_call(what, call) + " within "
-                    + std::to_string(timeout_ms_) + " ms",
-                std::move(missing)});
-        };
-        if (!place.arrive(rank, call, timeout_ms_, decide, give_up)) require_usable(rank, what, where);
-    }
+    void meet(meeting& place, int rank, std::uint64_t call, collective what, call_site where,
+        function_ref<void()> resolve);
 
-    static std::string describe_call(collective what, std::uint64_t call)
-    {
-        return std::string(collprobe::name(what)) + " (call " + std::to_string(call)
-            + (what == collective::split ? " of split)" : " of the communicator)");
-    }
+    static std::string describe_call(collective what, std::uint64_t call);
 
     std::string name_;
     std::int64_t timeout_ms_;
@@ -307,3 +142,7 @@ private:
 };
 
 } // namespace collprobe::detail
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/comm/detail/board.ipp>
+#endif

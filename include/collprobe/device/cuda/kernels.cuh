@@ -7,9 +7,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <cub/block/block_reduce.cuh>
-
 #include <collprobe/detail/math.hpp>
+#include <collprobe/detail/unroll.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/device/cuda/kernel_loading.hpp>
 #include <collprobe/device/slots.hpp>
@@ -77,19 +76,56 @@ struct merge_parts {
     }
 };
 
-/// Merges one value a thread in a fixed tree; thread 0 gets the result. Ends behind a barrier, so that
+/// Merges one value a thread in a fixed order; thread 0 gets the result. Within a warp each lane takes in the lane 1
+/// above it, then 2, 4, 8 and 16; then lane 0 of the first warp takes in the other warps' values, warp by warp.
+/// The loops stay loops: a block merges once a slot, and a merge may be long. Ends behind a barrier, so that
 /// `storage` can be used again at once.
 template <class T, class Merge = merge_parts<T>>
 struct block_merge {
-    using reduction = cub::BlockReduce<T, block_threads, cub::BLOCK_REDUCE_WARP_REDUCTIONS>;
-    using storage = typename reduction::TempStorage;
+    static constexpr unsigned warp = 32;
+    static constexpr unsigned warps = block_threads / warp;
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::uint32_t) == 0);
 
-    __device__ static T run(storage& memory, const T& mine, Merge merge = {})
+    /// A value as the words that lanes exchange.
+    struct alignas(alignof(T)) value_words {
+        std::uint32_t word[sizeof(T) / sizeof(std::uint32_t)];
+    };
+    struct storage {
+        value_words of_warp[warps];
+    };
+
+    __device__ static T run(storage& memory, T mine, Merge merge = {})
     {
-        const T result = reduction(memory).Reduce(mine, merge);
+        const unsigned lane = threadIdx.x % warp;
+        COLLPROBE_NO_UNROLL
+        for (unsigned above = 1; above < warp; above *= 2) {
+            const T next = from_lane_above(mine, above);
+            if (lane + above < warp) mine = merge(mine, next);
+        }
+        if (lane == 0) memory.of_warp[threadIdx.x / warp] = collprobe::detail::bit_cast<value_words>(mine);
         __syncthreads();
-        return result;
+        if (threadIdx.x == 0) {
+            COLLPROBE_NO_UNROLL
+            for (unsigned other = 1; other < warps; ++other)
+                mine = merge(mine, collprobe::detail::bit_cast<T>(memory.of_warp[other]));
+        }
+        __syncthreads();
+        return mine;
     }
+
+private:
+    __device__ static T from_lane_above(const T& mine, unsigned above)
+    {
+        auto words = collprobe::detail::bit_cast<value_words>(mine);
+        COLLPROBE_UNROLL
+        for (std::uint32_t& word : words.word) word = __shfl_down_sync(~0u, word, above);
+        return collprobe::detail::bit_cast<T>(words);
+    }
+};
+
+/// Adds, whatever the compiler is told of fused operations.
+struct add_doubles {
+    __device__ double operator()(double a, double b) const { return __dadd_rn(a, b); }
 };
 
 /// The slots' partial results in a workspace: the first word of each slot, then the second of each and so
@@ -112,7 +148,7 @@ struct partial_results {
     __device__ void write(unsigned slot, const Partial& partial) const
     {
         const auto raw = collprobe::detail::bit_cast<words_of<Partial>>(partial);
-#pragma unroll
+        COLLPROBE_UNROLL
         for (std::size_t i = 0; i < words_of<Partial>::count; ++i) at(slot)[i * workspace::slots] = raw.word[i];
     }
     /// Past the first-level cache, which does not see what other multiprocessors write. Word w is read if bit
@@ -121,7 +157,7 @@ struct partial_results {
     __device__ Partial read(unsigned slot) const
     {
         words_of<Partial> raw;
-#pragma unroll
+        COLLPROBE_UNROLL
         for (std::size_t i = 0; i < words_of<Partial>::count; ++i)
             raw.word[i] = (wanted >> i) % 2 != 0 ? __ldcg(at(slot) + i * workspace::slots) : 0;
         return collprobe::detail::bit_cast<Partial>(raw);
@@ -205,12 +241,11 @@ template <class Body>
 __global__ void __launch_bounds__(block_threads) sum_each_kernel(
     std::uint64_t items, const __grid_constant__ Body body)
 {
-    using merge = cub::BlockReduce<double, block_threads, cub::BLOCK_REDUCE_WARP_REDUCTIONS>;
-    __shared__ typename merge::TempStorage memory;
+    using merge = block_merge<double, add_doubles>;
+    __shared__ typename merge::storage memory;
     for (std::uint64_t item = blockIdx.x; item < items; item += gridDim.x) {
-        const double sum = merge(memory).Sum(body.part(item, threadIdx.x, block_threads));
+        const double sum = merge::run(memory, body.part(item, threadIdx.x, block_threads));
         if (threadIdx.x == 0) body.store(item, sum);
-        __syncthreads();
     }
 }
 

@@ -8,14 +8,7 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/widen.hpp>
-
-#if defined(__CUDACC__)
-#define COLLPROBE_UNROLL _Pragma("unroll")
-#define COLLPROBE_NO_UNROLL _Pragma("unroll 1")
-#else
-#define COLLPROBE_UNROLL
-#define COLLPROBE_NO_UNROLL
-#endif
+#include <collprobe/detail/unroll.hpp>
 
 /// Sixteen bytes of a buffer at a time, as a thread of a GPU takes them in. On the host the same code
 /// reads ordinary memory: a test runs the schedule of a kernel there.

@@ -23,13 +23,7 @@ public:
         meet.require_usable(rank, call, where);
     }
 
-    [[noreturn]] void fail(const std::string& message, status code = status::invalid_argument) const
-    {
-        const error bad(code, message, meet_.origin(rank_, call_, where_), {rank_});
-        meet_.fail(
-            {status::peer_failure, list_ranks({rank_}) + " gave a bad argument: " + bad.what(), {rank_}});
-        throw bad;
-    }
+    [[noreturn]] void fail(const std::string& message, status code = status::invalid_argument) const;
     collective call() const noexcept { return call_; }
     int size() const noexcept { return meet_.size(); }
 
@@ -41,3 +35,7 @@ private:
 };
 
 } // namespace collprobe::detail
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/comm/local/detail/check.ipp>
+#endif

@@ -12,6 +12,7 @@
 #include <collprobe/comm/detail/board.hpp>
 #include <collprobe/comm/local/order.hpp>
 #include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/detail/mutex.hpp>
 #include <collprobe/detail/ref.hpp>
 
@@ -52,15 +53,7 @@ class group_state : public collprobe::detail::ref_counted {
 public:
     /// `ancestors[r]` is what rank r is called in the group that this one descends from.
     group_state(std::string name, std::int64_t timeout_ms, reduction_order combine_in, ref<family> kin,
-        std::vector<int> ancestors)
-        : meet(static_cast<int>(ancestors.size()), std::move(name), timeout_ms),
-          order(combine_in),
-          relatives(std::move(kin)),
-          first_group_ranks(std::move(ancestors)),
-          parts_(first_group_ranks.size())
-    {
-        relatives->join(this);
-    }
+        std::vector<int> ancestors);
     virtual ~group_state() { relatives->leave(this); }
 
     /// One rank's share of a split: blocks until all ranks are here. The new group may be null; it is
@@ -68,31 +61,17 @@ public:
     template <class Own>
     std::pair<ref<Own>, int> split(int rank, int color, int key, call_site where)
     {
-        part& own = parts_[static_cast<std::size_t>(rank)];
-        const std::uint64_t call = own.calls++;
-        own.color = color;
-        own.key = key;
-        meet.enter_on_host(rank, call, collective::split, where, [&] { make_parts<Own>(call); });
-        std::pair<ref<Own>, int> result(static_cast<Own*>(own.child.get()), own.child_rank);
-        own.child = {};
-        meet.leave_on_host(call);
-        return result;
+        const auto make = [this](std::string name, std::vector<int> ancestors) -> group_state* {
+            return new Own(std::move(name), meet.timeout_ms(), order, relatives, std::move(ancestors));
+        };
+        const std::pair<ref<group_state>, int> made = split_by(make, rank, color, key, where);
+        return {ref<Own>(static_cast<Own*>(made.first.get())), made.second};
     }
 
     /// What the peers are told of a rank whose stream had failed before it reached the collective.
-    void could_not_take_part(int rank, collective what, const std::exception_ptr& cause) noexcept
-    {
-        meet.fail({status::peer_failure,
-            collprobe::detail::list_ranks({rank}) + " could not take part in " + collprobe::name(what)
-                + ", because earlier work on its stream failed: " + collprobe::detail::message_of(cause),
-            {rank}});
-    }
+    void could_not_take_part(int rank, collective what, const std::exception_ptr& cause) noexcept;
     /// And of one that could not put its part of a collective on its stream.
-    void could_not_enqueue(int rank, const std::string& cause)
-    {
-        meet.fail({status::peer_failure,
-            collprobe::detail::list_ranks({rank}) + " could not enqueue: " + cause, {rank}});
-    }
+    void could_not_enqueue(int rank, const std::string& cause);
 
     collprobe::detail::board meet;
     const reduction_order order;
@@ -108,100 +87,16 @@ private:
         ref<group_state> child;
     };
 
-    template <class Own>
-    void make_parts(std::uint64_t call)
-    {
-        // By color, key and old rank; an insertion sort of at most a few hundred ranks.
-        std::vector<int> sorted;
-        const auto before = [&](int a, int b) {
-            const part& x = parts_[static_cast<std::size_t>(a)];
-            const part& y = parts_[static_cast<std::size_t>(b)];
-            if (x.color != y.color) return x.color < y.color;
-            return x.key != y.key ? x.key < y.key : a < b;
-        };
-        for (int rank = 0; rank < meet.size(); ++rank) {
-            if (parts_[static_cast<std::size_t>(rank)].color == no_color) continue;
-            auto at = sorted.end();
-            while (at != sorted.begin() && before(rank, *(at - 1))) --at;
-            sorted.insert(at, rank);
-        }
-        for (std::size_t first = 0, last = 0; first < sorted.size(); first = last) {
-            const int color = parts_[static_cast<std::size_t>(sorted[first])].color;
-            std::vector<int> ancestors;
-            for (last = first; last < sorted.size(); ++last) {
-                const auto rank = static_cast<std::size_t>(sorted[last]);
-                if (parts_[rank].color != color) break;
-                ancestors.push_back(first_group_ranks[rank]);
-            }
-            const std::string name
-                = meet.name() + "/split" + std::to_string(call) + ".color" + std::to_string(color);
-            const ref<group_state> child(
-                new Own(name, meet.timeout_ms(), order, relatives, std::move(ancestors)));
-            for (std::size_t at = first; at < last; ++at) {
-                part& member = parts_[static_cast<std::size_t>(sorted[at])];
-                member.child = child;
-                member.child_rank = static_cast<int>(at - first);
-            }
-        }
-    }
+    /// Makes the group of a name, of ranks that are so called in the first group.
+    using maker = collprobe::detail::function_ref<group_state*(std::string name, std::vector<int> ancestors)>;
+    std::pair<ref<group_state>, int> split_by(maker make, int rank, int color, int key, call_site where);
+    void make_parts(maker make, std::uint64_t call);
 
     collprobe::detail::fixed_array<part> parts_;
 };
 
-inline void family::join(group_state* member)
-{
-    const collprobe::detail::lock_guard lock(guard_);
-    members_.push_back(member);
-    if (failed_) tell(*member);
-}
-
-inline void family::leave(group_state* member) noexcept
-{
-    const collprobe::detail::lock_guard lock(guard_);
-    for (group_state*& other : members_) {
-        if (other != member) continue;
-        other = members_.back();
-        members_.pop_back();
-        return;
-    }
-}
-
-inline void family::fail(std::string message, std::vector<int> first_group_ranks)
-{
-    const collprobe::detail::lock_guard lock(guard_);
-    if (failed_) return;
-    failed_ = true;
-    message_ = std::move(message);
-    culprits_ = std::move(first_group_ranks);
-    for (group_state* const member : members_) tell(*member);
-}
-
-inline void family::tell(group_state& member)
-{
-    std::vector<int> members_among_culprits;
-    for (std::size_t rank = 0; rank < member.first_group_ranks.size(); ++rank) {
-        for (const int culprit : culprits_) {
-            if (member.first_group_ranks[rank] != culprit) continue;
-            members_among_culprits.push_back(static_cast<int>(rank));
-        }
-    }
-    member.meet.fail({status::peer_failure, message_, std::move(members_among_culprits)});
-}
-
-inline std::vector<int> family::first_group_ranks(const std::string& name, const std::vector<int>& culprits)
-{
-    std::vector<int> result;
-    const collprobe::detail::lock_guard lock(guard_);
-    for (group_state* const member : members_) {
-        if (member->meet.name() != name) continue;
-        for (const int culprit : culprits) {
-            // Another group may have the same name and more ranks.
-            if (culprit < 0 || culprit >= member->meet.size()) return {};
-            result.push_back(member->first_group_ranks[static_cast<std::size_t>(culprit)]);
-        }
-        break;
-    }
-    return result;
-}
-
 } // namespace collprobe::local::detail
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/comm/local/detail/group.ipp>
+#endif

@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <utility>
+
+#include <collprobe/comm/detail/board.hpp>
+#include <collprobe/detail/wait.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+COLLPROBE_INLINE bool meeting::arrive(int rank, std::uint64_t round, std::int64_t timeout_ms,
+    function_ref<void()> resolve, function_ref<void(std::vector<int>)> give_up)
+{
+    if ((gate_.load(std::memory_order_acquire) & closed) != 0) return false;
+    rounds_[static_cast<std::size_t>(rank)].store(round + 1, std::memory_order_relaxed);
+    const std::uint32_t waiting = static_cast<std::uint32_t>(round) << 1;
+    // Acquire and release: the last rank reads what all others have posted.
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
+        resolve();
+        std::uint32_t seen = waiting;
+        if (!gate_.compare_exchange_strong(seen, waiting + 2, std::memory_order_acq_rel)) return false;
+        if (ranks_ > 1) wake_all(gate_);
+        return true;
+    }
+    const deadline until = deadline::in_ms(timeout_ms);
+    for (;;) {
+        const std::uint32_t seen = gate_.load(std::memory_order_acquire);
+        if ((seen & ~closed) != waiting) return true;
+        if ((seen & closed) != 0) return false;
+        if (!until.passed()) {
+            wait_while(gate_, seen, until);
+            continue;
+        }
+        std::vector<int> missing = missing_in(round);
+        if (missing.empty()) {
+            // All are here: the last one is about to decide, however late it is.
+            wait_while(gate_, seen, deadline::never());
+            continue;
+        }
+        give_up(std::move(missing));
+        // The last rank may have come meanwhile and let the others through: then this one goes
+        // with them, for they will wait for it.
+        return (gate_.fetch_or(closed, std::memory_order_acq_rel) & ~closed) != waiting;
+    }
+}
+
+COLLPROBE_INLINE void meeting::leave(std::uint64_t round) noexcept
+{
+    const auto present = static_cast<std::uint32_t>(round);
+    if (left_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
+        arrived_.store(0, std::memory_order_relaxed);
+        left_.store(0, std::memory_order_relaxed);
+        over_.store(present + 1, std::memory_order_release);
+        if (ranks_ > 1) wake_all(over_);
+        return;
+    }
+    while (over_.load(std::memory_order_acquire) == present) {
+        wait_while(over_, present, deadline::never());
+    }
+}
+
+COLLPROBE_INLINE void meeting::close() noexcept
+{
+    gate_.fetch_or(closed, std::memory_order_release);
+    wake_all(gate_);
+}
+
+COLLPROBE_INLINE std::vector<int> meeting::missing_in(std::uint64_t round) const
+{
+    std::vector<int> missing;
+    for (int rank = 0; rank < ranks_; ++rank) {
+        if (rounds_[static_cast<std::size_t>(rank)].load(std::memory_order_relaxed) != round + 1) {
+            missing.push_back(rank);
+        }
+    }
+    return missing;
+}
+
+COLLPROBE_INLINE board::board(int ranks, std::string name, std::int64_t timeout_ms)
+    : name_(std::move(name)),
+      timeout_ms_(timeout_ms),
+      ranks_(static_cast<std::size_t>(ranks)),
+      work_(ranks),
+      host_(ranks)
+{
+}
+
+COLLPROBE_INLINE void board::enter(int rank, std::uint64_t call, const posting& own, call_site where)
+{
+    await_turn(rank, call, own.what.call, where);
+    at(rank).posted = own;
+    meet(work_, rank, call, own.what.call, where, [&] { check_agreement(call); });
+}
+
+COLLPROBE_INLINE void board::leave(int rank, std::uint64_t call) noexcept
+{
+    work_.leave(call);
+    std::atomic<std::uint32_t>& turn = at(rank).turn;
+    std::uint32_t seen = turn.load(std::memory_order_relaxed);
+    while (!turn.compare_exchange_weak(
+        seen, (seen & ~awaited) + one_turn, std::memory_order_release, std::memory_order_relaxed)) {}
+    if ((seen & awaited) != 0) wake_all(turn);
+}
+
+COLLPROBE_INLINE void board::enter_on_host(
+    int rank, std::uint64_t call, collective what, call_site where, function_ref<void()> resolve)
+{
+    meet(host_, rank, call, what, where, resolve);
+}
+
+COLLPROBE_INLINE bool board::fail(board_failure cause) noexcept
+{
+    board_failure* const record = new board_failure(std::move(cause));
+    board_failure* none = nullptr;
+    if (!failure_.compare_exchange_strong(none, record, std::memory_order_acq_rel)) {
+        delete record;
+        return false;
+    }
+    work_.close();
+    host_.close();
+    for (rank_state& rank : ranks_) {
+        rank.turn.fetch_or(hopeless, std::memory_order_release);
+        wake_all(rank.turn);
+    }
+    return true;
+}
+
+COLLPROBE_INLINE void board::require_usable(int rank, collective call, call_site where) const
+{
+    if (const board_failure* const cause = failure()) {
+        throw error(cause->code, cause->message, origin(rank, call, where), cause->culprits);
+    }
+}
+
+COLLPROBE_INLINE error_origin board::origin(int rank, collective call, call_site where) const
+{
+    return {
+        .call = collprobe::name(call), .rank = rank, .size = size(), .communicator = name_, .where = where};
+}
+
+COLLPROBE_INLINE void board::await_turn(int rank, std::uint64_t call, collective what, call_site where)
+{
+    std::atomic<std::uint32_t>& turn = at(rank).turn;
+    const std::uint32_t wanted = static_cast<std::uint32_t>(call) * one_turn;
+    std::uint32_t seen = turn.load(std::memory_order_acquire);
+    if ((seen & ~(awaited | hopeless)) == wanted) return;
+    const deadline until = deadline::in_ms(timeout_ms_);
+    for (; (seen & ~(awaited | hopeless)) != wanted; seen = turn.load(std::memory_order_acquire)) {
+        if ((seen & hopeless) != 0) require_usable(rank, what, where);
+        if (until.passed()) {
+            fail({status::timeout,
+                list_ranks({rank}) + " reached " + describe_call(what, call)
+                    + ", but an earlier call of the same rank, on another stream, did not finish within "
+                    + std::to_string(timeout_ms_) + " ms",
+                {rank}});
+            require_usable(rank, what, where);
+        }
+        if ((seen & awaited) == 0
+            && !turn.compare_exchange_strong(seen, seen | awaited, std::memory_order_relaxed)) {
+            continue;
+        }
+        wait_while(turn, seen | awaited, until);
+    }
+}
+
+COLLPROBE_INLINE void board::check_agreement(std::uint64_t call)
+{
+    disagreement found
+        = compare_calls(size(), [&](int rank) -> const call_description& { return posted(rank).what; });
+    if (found.culprits.empty()) return;
+    fail({status::mismatch,
+        "the ranks disagree in call " + std::to_string(call) + " of the communicator: " + found.message,
+        std::move(found.culprits)});
+}
+
+COLLPROBE_INLINE void board::meet(meeting& place, int rank, std::uint64_t call, collective what,
+    call_site where, function_ref<void()> resolve)
+{
+    const auto decide = [&]() noexcept {
+        try {
+            resolve();
+        } catch (const std::exception& cause) {
+            fail({status::device_failure,
+                describe_call(what, call) + " could not be prepared: " + cause.what(), {rank}});
+        }
+    };
+    const auto give_up = [&](std::vector<int> missing) {
+        const std::string who = list_ranks(missing);
+        fail({status::timeout,
+            who + " did not arrive at " + describe_call(what, call) + " within " + std::to_string(timeout_ms_)
+                + " ms",
+            std::move(missing)});
+    };
+    if (!place.arrive(rank, call, timeout_ms_, decide, give_up)) require_usable(rank, what, where);
+}
+
+COLLPROBE_INLINE std::string board::describe_call(collective what, std::uint64_t call)
+{
+    return std::string(collprobe::name(what)) + " (call " + std::to_string(call)
+        + (what == collective::split ? " of split)" : " of the communicator)");
+}
+
+} // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+/// The library `collprobe::compiled`, host part: what headers only declare where COLLPROBE_COMPILED is defined. A build
+/// without CMake may compile this file itself.
+#if !defined(COLLPROBE_COMPILED)
+#define COLLPROBE_COMPILED 1
+#endif
+
+#include <collprobe/comm/detail/board.ipp>
+#include <collprobe/comm/detail/call.ipp>
+#include <collprobe/comm/local/detail/check.ipp>
+#include <collprobe/comm/local/detail/group.ipp>
+#include <collprobe/core/detail/error.ipp>
+#include <collprobe/metrics/detail/direction.ipp>
+#include <collprobe/metrics/detail/dispersion.ipp>
+#include <collprobe/metrics/detail/outlier.ipp>
+#include <collprobe/report/detail/alarm.ipp>
+#include <collprobe/report/detail/inspection.ipp>
+#include <collprobe/report/detail/json.ipp>
+#include <collprobe/report/detail/summary.ipp>
+#include <collprobe/report/detail/table.ipp>
+#include <collprobe/step/detail/judge.ipp>
+#include <collprobe/step/detail/summary.ipp>

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+
+#include <collprobe/core/error.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+COLLPROBE_INLINE error::error(
+    status code, const std::string& message, error_origin origin, std::vector<int> culprits)
+    : std::runtime_error(describe(code, message, origin)),
+      code_(code),
+      origin_(std::move(origin)),
+      culprits_(std::move(culprits))
+{
+}
+
+COLLPROBE_INLINE std::string error::describe(
+    status code, const std::string& message, const error_origin& origin)
+{
+    std::string text = "collprobe: ";
+    if (origin.call[0] != '\0') text += std::string(origin.call) + ": ";
+    text += std::string(name(code)) + ": " + message;
+    if (origin.rank >= 0) {
+        text += " (reported by rank " + std::to_string(origin.rank);
+        if (origin.size > 0) text += " of " + std::to_string(origin.size);
+        if (!origin.communicator.empty()) text += " of communicator '" + origin.communicator + "'";
+        text += ")";
+    }
+    text += std::string(" [") + origin.where.file + ":" + std::to_string(origin.where.line) + "]";
+    return text;
+}
+
+} // namespace collprobe::inline COLLPROBE_ABI

@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/detail/middle.hpp>
+#include <collprobe/report/summary.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::report {
+
+namespace detail {
+
+/// An integer that orders as the number does, infinities too: no comparison of doubles is left for
+/// `-ffast-math` to take liberties with. NaNs have no place in the order.
+constexpr std::int64_t to_ordered(double value) noexcept
+{
+    const auto bits = static_cast<std::int64_t>(to_bits(value));
+    return bits < 0 ? bits ^ 0x7fffffffffffffff : bits;
+}
+constexpr double from_ordered(std::int64_t key) noexcept
+{
+    return collprobe::detail::bit_cast<double>(key < 0 ? key ^ 0x7fffffffffffffff : key);
+}
+
+} // namespace detail
+
+COLLPROBE_INLINE double median(const std::vector<double>& values)
+{
+    std::vector<std::int64_t> keys;
+    keys.reserve(values.size());
+    for (const double value : values) {
+        if (!is_nan(value)) keys.push_back(detail::to_ordered(value));
+    }
+    if (keys.empty()) return collprobe::detail::not_a_number();
+    const auto middle = collprobe::detail::middle_of(view(keys));
+    const double upper = detail::from_ordered(middle.at);
+    if (keys.size() % 2 != 0) return upper;
+    const double lower = detail::from_ordered(middle.below);
+    if (is_finite(lower) && is_finite(upper)) return 0.5 * lower + 0.5 * upper;
+    if (is_finite(lower)) return upper;
+    return is_finite(upper) || middle.below == middle.at ? lower : collprobe::detail::not_a_number();
+}
+
+COLLPROBE_INLINE void run_history::add(const step_record& record)
+{
+    ranks_ = record.ranks;
+    for (int which = 0; which < metric_count; ++which) {
+        series_[static_cast<std::size_t>(which)].push_back(value_of(static_cast<metric>(which), record));
+    }
+    const std::vector<double>& cosines = record.cosine.leave_one_out;
+    if (leave_one_out_.size() < cosines.size()) leave_one_out_.resize(cosines.size());
+    for (std::size_t rank = 0; rank < cosines.size(); ++rank) leave_one_out_[rank].push_back(cosines[rank]);
+    for (const suspect& named : record.suspects) note(named, record.step);
+    suspicious_steps_ += record.suspects.empty() ? 0u : 1u;
+    ++steps_;
+}
+
+COLLPROBE_INLINE run_summary run_history::summarize() const
+{
+    run_summary result{run_, ranks_, steps_, suspicious_steps_, {}, {}, findings_};
+    for (std::size_t which = 0; which < series_.size(); ++which)
+        result.medians[which] = median(series_[which]);
+    for (const std::vector<double>& cosines : leave_one_out_) result.leave_one_out.push_back(median(cosines));
+    return result;
+}
+
+COLLPROBE_INLINE void run_history::note(const suspect& named, std::uint64_t step)
+{
+    for (finding& known : findings_) {
+        const suspect& before = known.first;
+        if (before.what == named.what && before.rank == named.rank && before.bucket == named.bucket
+            && before.other_rank == named.other_rank) {
+            known.last_step = step;
+            ++known.steps;
+            return;
+        }
+    }
+    findings_.push_back({named, step, step, 1});
+}
+
+} // namespace collprobe::inline COLLPROBE_ABI::report

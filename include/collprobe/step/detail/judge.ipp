@@ -1,0 +1,404 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/detail/digest_index.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/metrics/direction.hpp>
+#include <collprobe/metrics/dispersion.hpp>
+#include <collprobe/metrics/outlier.hpp>
+#include <collprobe/step/detail/judge.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+COLLPROBE_INLINE void append_suspects(
+    const outlier_verdict& verdict, int ranks, check what, int bucket, std::vector<suspect>& out)
+{
+    for (const outlier& found : verdict.suspects()) {
+        // The stronger evidence: the score over the ranks, or the one over the rank's own past.
+        const bool by_history = found.needed_history
+            || (found.history_cutoff > 0
+                && absolute(found.history_score) * found.cutoff > found.score * found.history_cutoff);
+        out.push_back({.rank = found.rank,
+            .bucket = bucket,
+            .what = what,
+            .statistic = by_history ? found.history_score : found.score,
+            .threshold = by_history ? found.history_cutoff : found.cutoff,
+            .by_history = by_history,
+            .exact = false});
+    }
+    if (!verdict.detected || verdict.count != 0) return;
+    // Two ranks, or too many to be told from the others: something is wrong, and nobody is named.
+    out.push_back({.bucket = bucket,
+        .what = what,
+        .statistic = verdict.score,
+        .threshold = verdict.cutoff,
+        .by_history = ranks == 2,
+        .exact = false});
+}
+
+COLLPROBE_INLINE step_judge::step_judge(int ranks, double false_alarms_per_step, report_mode mode)
+    : ranks_(ranks),
+      table_ranks_(mode == report_mode::gather ? ranks : 1),
+      false_alarms_per_step_(false_alarms_per_step),
+      detector_(detector_for(0)),
+      holders_(table_ranks_),
+      values_(index(table_ranks_)),
+      weights_(index(table_ranks_)),
+      norms_squared_(index(table_ranks_)),
+      dots_(index(table_ranks_)),
+      differs_(index(table_ranks_))
+{
+}
+
+COLLPROBE_INLINE void step_judge::judge(const gathered_step& step, view<const bucket_call> calls,
+    view<const double> gram, step_record& out, call_site where)
+{
+    require_same_step(step, where);
+    out.step = step.header(0).step;
+    out.ranks = ranks_;
+    out.mode = report_mode::gather;
+    out.unprobed_calls = step.header(0).unprobed_calls;
+    out.suspects.clear();
+    out.buckets.resize(calls.size());
+    if (calls.size() > known_buckets_) grow(calls.size());
+
+    judge_losses(step, out);
+    for (double& value : norms_squared_) value = 0;
+    for (double& value : dots_) value = 0;
+    for (bool& differs : differs_) differs = false;
+    double sum_norm_squared = 0;
+    bool all_have_dots = true;
+    bool all_are_sums = true;
+    std::uint64_t elements = 0;
+    for (std::size_t b = 0; b < calls.size(); ++b) {
+        const int holder = holder_of_result(step, b, calls[b]);
+        describe_bucket(step, b, calls[b], holder, out.buckets[b]);
+        judge_bucket(step, b, calls[b], out);
+        if (!calls[b].is_gradient()) continue;
+        for (int r = 0; r < ranks_; ++r) {
+            const bucket_entry& entry = step.entry(r, b);
+            norms_squared_[index(r)] += unscaled(entry.input.sum_of_squares, entry.input.scale);
+            if (differs_from(holder, step, b, calls[b], r)) {
+                differs_[index(r)] = true;
+                continue;
+            }
+            dots_[index(r)] += entry.result.dot * sum_factor(calls[b]);
+            // From the messages, not from the own call: another rank may have called in place.
+            all_have_dots = all_have_dots && calls[b].call == collective::all_reduce && calls[b].has_result
+                && is_finite(entry.result.dot);
+        }
+        elements += calls[b].count;
+        const double of_bucket = sum_norm_squared_of(step, b, calls[b], holder);
+        all_are_sums = all_are_sums && !is_no_sum(step, b, calls[b], of_bucket);
+        sum_norm_squared += of_bucket;
+    }
+    // Of a result that is not the sum the dot tells nothing of the rank's gradient.
+    for (int r = 0; r < ranks_; ++r) {
+        if (differs_[index(r)] || !all_are_sums) dots_[index(r)] = not_a_number();
+    }
+    out.gradient_norms.resize(index(ranks_));
+    for (int r = 0; r < ranks_; ++r) out.gradient_norms[index(r)] = square_root(norms_squared_[index(r)]);
+    out.gradient_norm = dispersion(out.gradient_norms);
+    if (all_have_dots) align_from_sums(norms_squared_, dots_, sum_norm_squared, out.cosine);
+    else align_from_sums(norms_squared_, sum_norm_squared, out.cosine);
+    align_over_steps(gram, total(norms_squared_), sum_norm_squared, out.cosine);
+    bool norms_are_suspect = false;
+    for (const suspect& found : out.suspects) {
+        norms_are_suspect = norms_are_suspect || found.what == check::gradient_norm;
+    }
+    if (elements >= elements_for_direction) judge_cosines(gram, norms_are_suspect, out);
+}
+
+COLLPROBE_INLINE void step_judge::align_over_steps(
+    view<const double> gram, double squares, double sum_norm_squared, alignment& out)
+{
+    if (!gram.empty()) {
+        align_from_gram(gram, ranks_, out);
+        squares = 0;
+        double products = 0;
+        for (std::size_t i = 0; i < index(ranks_); ++i) {
+            squares += gram[i * index(ranks_) + i];
+            for (std::size_t j = i + 1; j < index(ranks_); ++j) products += gram[i * index(ranks_) + j];
+        }
+        sum_norm_squared = squares + 2 * products;
+    }
+    noise_.update(estimate_noise(ranks_, squares, sum_norm_squared));
+    out.predicted_cosine = noise_.predicted_cosine();
+}
+
+COLLPROBE_INLINE double step_judge::sum_factor(const bucket_call& call) const noexcept
+{
+    return call.operation == reduction::average ? ranks_ : 1;
+}
+
+COLLPROBE_INLINE void step_judge::require_same_step(const gathered_step& step, call_site where)
+{
+    holders_.clear();
+    for (int r = 0; r < ranks_; ++r) holders_.add(step.header(r).step, r);
+    if (holders_.distinct() == 1) return;
+    const int most = holders_.largest();
+    std::string message = "the ranks report different steps:";
+    std::vector<int> culprits;
+    for (int r = 0; r < ranks_; ++r) {
+        const digest_index::group& same = holders_.find(step.header(r).step);
+        if (same.ranks == most && 2 * most > ranks_) continue;
+        culprits.push_back(r);
+        message += " rank " + std::to_string(r) + " step " + std::to_string(step.header(r).step) + ",";
+    }
+    message += 2 * most > ranks_ ? " unlike the others" : " with no majority";
+    throw error(
+        status::mismatch, message, {.call = "end_step", .communicator = {}, .where = where}, culprits);
+}
+
+COLLPROBE_INLINE void step_judge::grow(std::size_t buckets)
+{
+    known_buckets_ = buckets;
+    previous_ = fixed_array<held>(buckets * index(ranks_));
+    detector_ = detector_for(buckets);
+}
+
+COLLPROBE_INLINE outlier_detector step_judge::detector_for(std::size_t buckets) const
+{
+    return outlier_detector(table_ranks_, static_cast<int>(first_bucket_test + buckets),
+        {.false_alarms_per_step = false_alarms_per_step_});
+}
+
+COLLPROBE_INLINE void step_judge::judge_losses(const gathered_step& step, step_record& out)
+{
+    out.losses.resize(index(ranks_));
+    for (int r = 0; r < ranks_; ++r) {
+        out.losses[index(r)] = step.header(r).loss;
+        weights_[index(r)] = step.header(r).weight;
+        if (!is_finite(step.header(r).loss)) {
+            out.suspects.push_back({.rank = r, .what = check::non_finite, .statistic = 1});
+        }
+    }
+    out.loss = dispersion(out.losses);
+    out.loss_weighted = dispersion(out.losses, weights_);
+
+    holders_.clear();
+    for (int r = 0; r < ranks_; ++r) {
+        if (step.header(r).sample_digest != 0) holders_.add(step.header(r).sample_digest, r);
+    }
+    for (int r = 0; r < ranks_; ++r) {
+        if (step.header(r).sample_digest != 0) judge_copy(step.header(r).sample_digest, r, -1, out);
+    }
+    for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_loss(out.losses[index(r)]);
+    judge_statistically(loss_test, values_, check::loss, -1, out);
+}
+
+COLLPROBE_INLINE void step_judge::describe_bucket(
+    const gathered_step& step, std::size_t b, const bucket_call& call, int holder, bucket_record& bucket)
+{
+    bucket.call = call.call;
+    bucket.type = call.type;
+    bucket.count = call.count;
+    bucket.nonfinite = 0;
+    bucket.inputs.resize(index(ranks_));
+    for (int r = 0; r < ranks_; ++r) {
+        bucket.inputs[index(r)] = step.entry(r, b).input;
+        bucket.nonfinite += bucket.inputs[index(r)].nonfinite();
+        values_[index(r)] = bucket.inputs[index(r)].l2();
+    }
+    bucket.gradient_norm = dispersion(values_);
+    bucket.pooled_cosine = not_a_number();
+    if (call.is_gradient() && call.has_result) {
+        for (int r = 0; r < ranks_; ++r) {
+            values_[index(r)]
+                = unscaled(bucket.inputs[index(r)].sum_of_squares, bucket.inputs[index(r)].scale);
+        }
+        align_from_sums(values_, sum_norm_squared_of(step, b, call, holder), scratch_);
+        bucket.pooled_cosine = scratch_.pooled;
+    }
+    bucket.order = {};
+}
+
+COLLPROBE_INLINE void step_judge::judge_bucket(
+    const gathered_step& step, std::size_t b, const bucket_call& call, step_record& out)
+{
+    const int bucket = static_cast<int>(b);
+    for (int r = 0; r < ranks_; ++r) {
+        const statistics& input = step.entry(r, b).input;
+        if (input.nonfinite() == 0) continue;
+        out.suspects.push_back({.rank = r,
+            .bucket = bucket,
+            .what = check::non_finite,
+            .statistic = static_cast<double>(input.nonfinite()),
+            .index = input.first_nonfinite});
+    }
+    if (call.is_gradient()) judge_copies(step, b, out);
+    if (call.is_replicated() && call.has_result) judge_replicas(step, b, out);
+    else out.buckets[b].results_agree = true;
+    if (!call.is_gradient()) return; // shards and parameters may differ as they like
+    for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_norm(step.entry(r, b).input.l2());
+    judge_statistically(first_bucket_test + b, values_, check::gradient_norm, bucket, out);
+}
+
+COLLPROBE_INLINE void step_judge::judge_copies(const gathered_step& step, std::size_t b, step_record& out)
+{
+    const int bucket = static_cast<int>(b);
+    const auto tells
+        = [](const statistics& input) { return input.finite() - input.zero >= telling_elements; };
+    holders_.clear();
+    for (int r = 0; r < ranks_; ++r) {
+        if (tells(step.entry(r, b).input)) holders_.add(step.entry(r, b).input.digest, r);
+    }
+    for (int r = 0; r < ranks_; ++r) {
+        const statistics& input = step.entry(r, b).input;
+        held& before = previous_[b * index(ranks_) + index(r)];
+        if (!tells(input)) {
+            before = {};
+            continue;
+        }
+        judge_copy(input.digest, r, bucket, out);
+        if (before.count == input.count && before.digest == input.digest) {
+            out.suspects.push_back({.rank = r, .bucket = bucket, .what = check::stale, .statistic = 1});
+        }
+        before = {input.count, input.digest};
+    }
+}
+
+COLLPROBE_INLINE void step_judge::judge_copy(
+    std::uint64_t digest, int rank, int bucket, step_record& out) const
+{
+    const int other = holders_.find(digest).other_than(rank);
+    if (other < 0) return;
+    out.suspects.push_back(
+        {.rank = rank, .other_rank = other, .bucket = bucket, .what = check::duplicate, .statistic = 1});
+}
+
+COLLPROBE_INLINE void step_judge::judge_replicas(const gathered_step& step, std::size_t b, step_record& out)
+{
+    holders_.clear();
+    for (int r = 0; r < ranks_; ++r) holders_.add(step.entry(r, b).result.digest, r);
+    out.buckets[b].results_agree = holders_.distinct() == 1;
+    if (out.buckets[b].results_agree) return;
+    const int bucket = static_cast<int>(b);
+    const int most = holders_.largest();
+    if (2 * most <= ranks_) {
+        out.suspects.push_back({.bucket = bucket,
+            .what = check::result_differs,
+            .statistic = static_cast<double>(holders_.distinct())});
+        return;
+    }
+    for (int r = 0; r < ranks_; ++r) {
+        if (holders_.find(step.entry(r, b).result.digest).ranks == most) continue;
+        out.suspects.push_back({.rank = r, .bucket = bucket, .what = check::result_differs, .statistic = 1});
+    }
+}
+
+COLLPROBE_INLINE int step_judge::holder_of_result(
+    const gathered_step& step, std::size_t b, const bucket_call& call)
+{
+    if (!call.is_replicated() || !call.has_result) return 0;
+    holders_.clear();
+    for (int r = 0; r < ranks_; ++r) holders_.add(step.entry(r, b).result.digest, r);
+    const int most = holders_.largest();
+    if (2 * most <= ranks_) return -1;
+    for (int r = 0; r < ranks_; ++r) {
+        if (holders_.find(step.entry(r, b).result.digest).ranks == most) return r;
+    }
+    return -1;
+}
+
+COLLPROBE_INLINE bool step_judge::differs_from(
+    int holder, const gathered_step& step, std::size_t b, const bucket_call& call, int rank)
+{
+    if (!call.is_replicated() || !call.has_result) return false;
+    return holder < 0 || step.entry(rank, b).result.digest != step.entry(holder, b).result.digest;
+}
+
+COLLPROBE_INLINE double step_judge::sum_norm_squared_of(
+    const gathered_step& step, std::size_t b, const bucket_call& call, int holder) const
+{
+    if (!call.has_result || holder < 0) return not_a_number();
+    const double factor = sum_factor(call) * sum_factor(call);
+    if (call.call == collective::all_reduce) {
+        const result_record& result = step.entry(holder, b).result;
+        return factor * unscaled(result.sum_of_squares, result.scale);
+    }
+    double total = 0; // a reduce-scatter leaves a part with each rank
+    for (int r = 0; r < ranks_; ++r) {
+        const result_record& result = step.entry(r, b).result;
+        total += factor * unscaled(result.sum_of_squares, result.scale);
+    }
+    return total;
+}
+
+COLLPROBE_INLINE bool step_judge::is_no_sum(
+    const gathered_step& step, std::size_t b, const bucket_call& call, double sum_norm_squared) const
+{
+    if (call.call != collective::all_reduce || !is_finite(sum_norm_squared)) return false;
+    const double factor = sum_factor(call);
+    double dots = 0;
+    double squares = 0;
+    for (int r = 0; r < ranks_; ++r) {
+        const bucket_entry& entry = step.entry(r, b);
+        if (!is_finite(entry.result.dot) || entry.result.digest != step.entry(0, b).result.digest)
+            return false;
+        dots += entry.result.dot * factor;
+        squares += unscaled(entry.input.sum_of_squares, entry.input.scale);
+    }
+    const double roundings = ranks_ + 1;
+    const double underflow = call.type == element_type::float16 ? 0x1p-24 * factor : 0;
+    const double error = square_root(roundings)
+        * (unit_roundoff(call.type) * square_root(squares + sum_norm_squared)
+            + underflow * square_root(static_cast<double>(call.count)));
+    return absolute(dots - sum_norm_squared) > sum_norm_squared / 64 + square_root(sum_norm_squared) * error;
+}
+
+COLLPROBE_INLINE double step_judge::unit_roundoff(element_type type) noexcept
+{
+    switch (type) {
+    case element_type::float16: return power_of_two(-element_traits<float16>::digits);
+    case element_type::bfloat16: return power_of_two(-element_traits<bfloat16>::digits);
+    case element_type::float32: return power_of_two(-element_traits<float>::digits);
+    default: return power_of_two(-element_traits<double>::digits);
+    }
+}
+
+COLLPROBE_INLINE void step_judge::judge_cosines(
+    view<const double> gram, bool norms_are_suspect, step_record& out)
+{
+    const std::size_t n = index(ranks_);
+    if (out.cosine.leave_one_out.size() != n) return;
+    if (gram.empty() && norms_are_suspect) return;
+    for (std::size_t i = 0; i < n; ++i) {
+        double cosine = out.cosine.leave_one_out[i];
+        if (!gram.empty() && is_finite(cosine)) {
+            double sum = 0;
+            int others = 0;
+            for (std::size_t j = 0; j < n; ++j) {
+                const double norms = square_root(gram[i * n + i]) * square_root(gram[j * n + j]);
+                const double product = i < j ? gram[i * n + j] : gram[j * n + i];
+                if (j == i || !is_finite(norms) || !is_finite(product) || !(norms > 0)) continue;
+                sum += product / norms;
+                ++others;
+            }
+            cosine = others > 0 ? sum / others : not_a_number();
+        }
+        values_[i] = fisher_z(cosine);
+    }
+    judge_statistically(cosine_test, values_, check::cosine, -1, out);
+}
+
+COLLPROBE_INLINE void step_judge::judge_statistically(
+    std::size_t test, view<const double> values, check what, int bucket, step_record& out)
+{
+    append_suspects(detector_.judge(static_cast<int>(test), values), ranks_, what, bucket, out.suspects);
+}
+
+COLLPROBE_INLINE double step_judge::total(view<const double> values) noexcept
+{
+    double sum = 0;
+    for (const double value : values) sum += value;
+    return sum;
+}
+
+} // namespace collprobe::inline COLLPROBE_ABI::detail

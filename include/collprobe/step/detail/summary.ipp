@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include <collprobe/core/error.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/metrics/direction.hpp>
+#include <collprobe/step/detail/summary.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+COLLPROBE_INLINE double extremum_value(std::uint64_t key) noexcept
+{
+    const std::uint64_t ordered = key & ~rank_mask;
+    // Negative numbers were complemented: their cut-off bits come back as ones, nearer to zero.
+    return bit_cast<double>(
+        (ordered >> 63) != 0 ? ordered & ~(std::uint64_t{1} << 63) : ~ordered & ~rank_mask);
+}
+
+COLLPROBE_INLINE spread summed_spread(
+    const moment_sums& sums, int finite, double reference, const extremum_keys& extrema) noexcept
+{
+    spread result;
+    result.finite = finite;
+    if (finite == 0) return result;
+    const double offset = sums.distance / sums.count;
+    const double rest = sums.distance_squared - sums.distance * offset;
+    const double m2 = rest > 0 ? rest : 0;
+    result.mean = reference + offset;
+    result.std = square_root(m2 / sums.count);
+    if (sums.count > 1) result.std_sample = square_root(m2 / (sums.count - 1));
+    if (absolute(result.mean) > 0) result.cv = result.std / absolute(result.mean);
+    result.maximum = extremum_value(extrema.largest);
+    result.minimum = -extremum_value(extrema.smallest);
+    result.range = result.maximum - result.minimum;
+    result.maximum_rank = extremum_rank(extrema.largest);
+    result.minimum_rank = extremum_rank(extrema.smallest);
+    return result;
+}
+
+COLLPROBE_INLINE void align_from_totals(const moment_sums& norms, double reference, double squares,
+    double sum_norm_squared, int ranks, alignment& out) noexcept
+{
+    out.mean_pairwise = not_a_number();
+    out.pooled = not_a_number();
+    out.leave_one_out.clear();
+    const double sum_of_norms = norms.distance + norms.count * reference;
+    const double norm_products = sum_of_norms * sum_of_norms - squares;
+    if (norms.count > 1 && is_finite(sum_norm_squared) && norm_products > 0) {
+        const double cosine = (sum_norm_squared - squares) / norm_products;
+        out.pooled = cosine > 1 ? 1 : cosine < -1 ? -1 : cosine;
+    }
+    const noise_moments moments = estimate_noise(ranks, squares, sum_norm_squared);
+    set_noise(moments.signal, moments.noise, out);
+}
+
+COLLPROBE_INLINE void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
+    view<const bucket_call> calls, std::uint64_t unprobed_calls, view<const double> gram, step_record& out,
+    call_site where)
+{
+    if (step.keys->step != ~step.keys->step_complement) {
+        throw error(status::mismatch,
+            "the ranks report different steps, from " + std::to_string(~step.keys->step_complement) + " to "
+                + std::to_string(step.keys->step),
+            {.call = "end_step", .communicator = {}, .where = where});
+    }
+    out.step = step.keys->step;
+    out.ranks = ranks;
+    out.mode = report_mode::summary;
+    out.unprobed_calls = unprobed_calls;
+    out.suspects.clear();
+    out.losses.clear();
+    out.gradient_norms.clear();
+    out.buckets.resize(calls.size());
+
+    const step_sums& sums = *step.sums;
+    const step_reference& reference = *step.reference;
+    const int finite = static_cast<int>(sums.loss.count);
+    out.loss = summed_spread(sums.loss, finite, reference.loss, step.keys->loss);
+    out.loss_weighted = summed_spread({sums.weight, sums.weighted_distance, sums.weighted_distance_squared},
+        finite, reference.loss, step.keys->loss);
+    out.gradient_norm = summed_spread(sums.gradient_norm, static_cast<int>(sums.gradient_norm.count),
+        reference.gradient_norm, step.keys->gradient_norm);
+    if (step.keys->nonfinite_loss != 0) {
+        out.suspects.push_back(
+            {.rank = extremum_rank(step.keys->nonfinite_loss), .what = check::non_finite, .statistic = 1});
+    }
+
+    double sum_norm_squared = 0;
+    for (std::size_t b = 0; b < calls.size(); ++b) {
+        const bucket_call& call = calls[b];
+        const bucket_sums& bucket = step.bucket(b);
+        const bucket_keys& keys = step.bucket_extrema(b);
+        bucket_record& record = out.buckets[b];
+        record.call = call.call;
+        record.type = call.type;
+        record.count = call.count;
+        record.inputs.clear();
+        const int finite_norms = static_cast<int>(bucket.gradient_norm.count);
+        record.gradient_norm
+            = summed_spread(bucket.gradient_norm, finite_norms, step.bucket_reference(b), keys.gradient_norm);
+        record.nonfinite = static_cast<std::uint64_t>(bucket.nonfinite);
+        record.results_agree
+            = !call.is_replicated() || !call.has_result || keys.digest == ~keys.digest_complement;
+        record.pooled_cosine = not_a_number();
+        if (keys.nonfinite != 0) {
+            out.suspects.push_back({.rank = extremum_rank(keys.nonfinite),
+                .bucket = static_cast<int>(b),
+                .what = check::non_finite,
+                .statistic = static_cast<double>(key_count(keys.nonfinite))});
+        }
+        if (!record.results_agree) {
+            out.suspects.push_back(
+                {.bucket = static_cast<int>(b), .what = check::result_differs, .statistic = 2});
+        }
+        if (!call.is_gradient()) continue;
+        const double factor = call.operation == reduction::average ? ranks : 1;
+        const double copies = call.call == collective::all_reduce ? ranks : 1;
+        const double result
+            = call.has_result ? factor * factor * bucket.result_norm_squared / copies : not_a_number();
+        sum_norm_squared += result;
+        align_from_totals(bucket.gradient_norm, step.bucket_reference(b), bucket.gradient_norm_squared,
+            result, ranks, out.cosine);
+        record.pooled_cosine = out.cosine.pooled;
+    }
+    align_from_totals(sums.gradient_norm, reference.gradient_norm, sums.gradient_norm_squared,
+        sum_norm_squared, ranks, out.cosine);
+    judge.align_over_steps(gram, sums.gradient_norm_squared, sum_norm_squared, out.cosine);
+}
+
+} // namespace collprobe::inline COLLPROBE_ABI::detail
