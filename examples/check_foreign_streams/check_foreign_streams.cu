@@ -11,7 +11,7 @@
 
 #include <collprobe/collprobe.cuh>
 #include <collprobe/guard.hpp>
-#include <collprobe/comm/bootstrap.hpp>
+#include <collprobe/comm/nccl/bootstrap.hpp>
 #include <collprobe/order/stream_order.hpp>
 
 #include "zero_step.hpp"
@@ -80,9 +80,7 @@ int run()
     }
     const auto job = collprobe::bootstrap::job::from_environment();
     must(cudaSetDevice((job.local_rank >= 0 ? job.local_rank : job.rank) % gpus));
-    ncclUniqueId id{};
-    if (job.rank == 0) must(ncclGetUniqueId(&id));
-    collprobe::bootstrap::exchange(job, id);
+    const ncclUniqueId id = collprobe::nccl::unique_id(job);
 
     zero_rank self{.rank = job.rank, .comm = nullptr, .compute = nullptr, .traffic = nullptr, .slot = 0, .masters = {},
         .parameters = {}};

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include <collprobe/comm/bootstrap.hpp>
+#include <collprobe/comm/nccl/bootstrap.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 
 namespace inspect_all_reduce {
@@ -37,9 +37,7 @@ private:
             throw std::runtime_error(std::string("no GPU here: ") + cudaGetErrorString(code));
         }
         const auto job = collprobe::bootstrap::job::from_environment();
-        ncclUniqueId id{};
-        if (job.rank == 0) id = collprobe::nccl::unique_id();
-        collprobe::bootstrap::exchange(job, id);
+        const ncclUniqueId id = collprobe::nccl::unique_id(job);
         const int gpu = (job.local_rank >= 0 ? job.local_rank : job.rank) % gpus;
         return collprobe::nccl::communicator::create(id, job.rank, job.size, gpu);
     }

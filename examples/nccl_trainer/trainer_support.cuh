@@ -14,7 +14,7 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#include <collprobe/comm/bootstrap.hpp>
+#include <collprobe/comm/nccl/bootstrap.hpp>
 
 #define CUDA_CHECK(call) \
     do { \
@@ -82,7 +82,7 @@ struct ranks {
     ncclUniqueId id;
 };
 
-/// From the variables that torchrun, mpirun or srun set; one rank alone without them. Makes the rank's
+/// From the variables that torchrun, mpirun or srun set, and COLLPROBE_PATH or NCCL_COMM_ID; one rank alone without them. Makes the rank's
 /// GPU current. Ends the process with status 77 ("skipped", to test drivers) where there is no GPU.
 inline ranks start_ranks()
 {
@@ -93,10 +93,7 @@ inline ranks start_ranks()
     }
     const auto job = collprobe::bootstrap::job::from_environment();
     CUDA_CHECK(cudaSetDevice((job.local_rank >= 0 ? job.local_rank : job.rank) % devices));
-    ranks all{job.rank, job.size, {}};
-    if (all.rank == 0) NCCL_CHECK(ncclGetUniqueId(&all.id));
-    collprobe::bootstrap::exchange(job, all.id);
-    return all;
+    return {job.rank, job.size, collprobe::nccl::unique_id(job)};
 }
 
 // Parameters and gradients of a layer are one run: weights as [input][output], then the biases.

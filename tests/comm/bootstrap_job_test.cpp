@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/bootstrap_job.hpp>
+#include <collprobe/comm/bootstrap.hpp>
 
 using namespace collprobe;
 using bootstrap::job;
@@ -17,11 +17,10 @@ using bootstrap::job;
 namespace {
 
 constexpr const char* all_variables[]
-    = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-        "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+    = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
         "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID",
-        "SLURM_JOB_ID", "SLURM_STEP_ID", "COLLPROBE_PORT", "COLLPROBE_PATH", "COLLPROBE_JOB_TOKEN"};
+        "SLURM_JOB_ID", "SLURM_STEP_ID", "COLLPROBE_PATH", "COLLPROBE_JOB_KEY"};
 
 using variables = std::vector<std::pair<const char*, const char*>>;
 
@@ -68,32 +67,27 @@ TEST_CASE("an empty environment is a job of one rank")
     CHECK(alone.size == 1);
     CHECK(alone.local_rank == 0);
     CHECK(alone.local_size == 1);
-    CHECK(alone.master_address.empty());
-    CHECK(alone.port == 0);
-    CHECK(alone.token.empty());
+    CHECK(alone.path.empty());
+    CHECK(alone.key.empty());
 }
 
 TEST_CASE("torchrun")
 {
     const job got = in({{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"},
-        {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "abc"}});
+        {"TORCHELASTIC_RUN_ID", "abc"}});
     CHECK(got.rank == 5);
     CHECK(got.size == 8);
     CHECK(got.local_rank == 1);
     CHECK(got.local_size == 4);
-    CHECK(got.master_address == "node0");
-    CHECK(got.port == 29501); // 29500 is torchrun's own
-    CHECK(got.token == "TORCHELASTIC_RUN_ID=abc");
+    CHECK(got.key == "TORCHELASTIC_RUN_ID=abc");
 }
 
 TEST_CASE("the library's own variables have precedence")
 {
-    const job got = in({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "::1"}, {"MASTER_PORT", "65535"},
-        {"COLLPROBE_PORT", "4000"}, {"COLLPROBE_PATH", "/shared/x"}, {"COLLPROBE_JOB_TOKEN", "secret"},
-        {"TORCHELASTIC_RUN_ID", "abc"}});
-    CHECK(got.port == 4000);
+    const job got = in({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"COLLPROBE_PATH", "/shared/x"},
+        {"COLLPROBE_JOB_KEY", "mine"}, {"TORCHELASTIC_RUN_ID", "abc"}});
     CHECK(got.path == "/shared/x");
-    CHECK(got.token == "secret");
+    CHECK(got.key == "mine");
     CHECK(got.local_rank == -1); // nobody said
     CHECK(got.local_size == -1);
 }
@@ -106,7 +100,7 @@ TEST_CASE("mpirun of Open MPI and of MPICH")
     CHECK(open_mpi.size == 4);
     CHECK(open_mpi.local_rank == 1);
     CHECK(open_mpi.local_size == 2);
-    CHECK(open_mpi.token == "PMIX_NAMESPACE=77");
+    CHECK(open_mpi.key == "PMIX_NAMESPACE=77");
     const job mpich
         = in({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
     CHECK(mpich.rank == 3);
@@ -123,7 +117,7 @@ TEST_CASE("srun, whose step may be smaller than the allocation")
     CHECK(step.size == 4);
     CHECK(step.local_rank == 1);
     CHECK(step.local_size == -1);
-    CHECK(step.token == "SLURM_JOB_ID=12, SLURM_STEP_ID=0");
+    CHECK(step.key == "SLURM_JOB_ID=12, SLURM_STEP_ID=0");
     CHECK(in({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "16"}}).size == 16);
     // The shell of an allocation is no task of it.
     CHECK(in({{"SLURM_NTASKS", "16"}, {"SLURM_JOB_ID", "12"}}).size == 1);
@@ -180,11 +174,6 @@ TEST_CASE("what makes no sense is named with what is expected")
     check_refused({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "4"}},
         {"LOCAL_WORLD_SIZE=4, WORLD_SIZE=2"});
     check_refused({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "2"}}, {"LOCAL_RANK=2, WORLD_SIZE=2"});
-    check_refused({{"MASTER_PORT", "70000"}}, {"MASTER_PORT=70000", "from 1 to 65535"});
-    check_refused({{"MASTER_PORT", "http"}}, {"MASTER_PORT=http"});
-    check_refused({{"MASTER_PORT", "65535"}}, {"MASTER_PORT=65535", "COLLPROBE_PORT"});
-    check_refused({{"COLLPROBE_PORT", "0"}}, {"COLLPROBE_PORT=0"});
-    check_refused({{"MASTER_ADDR", ""}}, {"MASTER_ADDR is set but empty"});
-    // An empty secret would silently be no secret.
-    check_refused({{"COLLPROBE_JOB_TOKEN", ""}}, {"COLLPROBE_JOB_TOKEN is set but empty"});
+    check_refused({{"COLLPROBE_PATH", ""}}, {"COLLPROBE_PATH is set but empty"});
+    check_refused({{"COLLPROBE_JOB_KEY", ""}}, {"COLLPROBE_JOB_KEY is set but empty"});
 }

@@ -5,7 +5,6 @@
 // program has no threads, so that it may fork.
 #include <doctest/doctest.h>
 
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,7 +26,6 @@
 using namespace collprobe;
 using namespace collprobe::testing;
 using bootstrap::job;
-namespace wire = collprobe::bootstrap::detail;
 
 namespace {
 
@@ -47,7 +45,7 @@ public:
         REQUIRE(number_ >= 0);
         if (number_ != 0) {
             close(ends[1]);
-            output_ = wire::descriptor(ends[0]);
+            output_ = ends[0];
             return;
         }
         alarm(20); // a child that hangs must not outlive the test
@@ -62,16 +60,16 @@ public:
         const ssize_t gone = ::write(ends[1], text.data(), text.size());
         _exit(gone == static_cast<ssize_t>(text.size()) ? 0 : 1);
     }
-    child(child&&) = default;
 
     /// Waits for its end.
     std::string said()
     {
         std::string text;
         char part[4096];
-        for (ssize_t come; (come = ::read(output_.get(), part, sizeof part)) > 0;) {
+        for (ssize_t come; (come = ::read(output_, part, sizeof part)) > 0;) {
             text.append(part, static_cast<std::size_t>(come));
         }
+        close(output_);
         int how = 0;
         waitpid(number_, &how, 0);
         return text;
@@ -80,21 +78,33 @@ public:
 
 private:
     pid_t number_ = -1;
-    wire::descriptor output_;
+    int output_ = -1;
 };
 
 void set(const char* name, int value) { setenv(name, std::to_string(value).c_str(), 1); }
 
-/// What torchrun sets. Its own store listens on MASTER_PORT.
-void as_torchrun(int rank, int size, int port)
+/// A directory of its own for each case; that of the exchange in it is made and removed by the ranks.
+struct scratch {
+    std::string root = (std::filesystem::temp_directory_path() / "collprobe-XXXXXX").string();
+
+    scratch() { REQUIRE(mkdtemp(root.data()) != nullptr); }
+    ~scratch()
+    {
+        std::error_code ignored;
+        std::filesystem::remove_all(root, ignored);
+    }
+    std::string path() const { return root + "/exchange"; }
+};
+
+/// What torchrun sets; its run id is "none" in every run that has no other.
+void as_torchrun(int rank, int size, const std::string& path)
 {
     set("RANK", rank);
     set("WORLD_SIZE", size);
     set("LOCAL_RANK", rank);
     set("LOCAL_WORLD_SIZE", size);
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    set("MASTER_PORT", port - 1);
     setenv("TORCHELASTIC_RUN_ID", "none", 1);
+    setenv("COLLPROBE_PATH", path.c_str(), 1);
 }
 
 std::string exchange_as_told(std::int64_t timeout_ms = 10'000)
@@ -113,45 +123,48 @@ std::string exchange_as_told(std::int64_t timeout_ms = 10'000)
 
 TEST_CASE("processes with torchrun's variables")
 {
-    const int port = free_port();
+    const scratch where;
     std::vector<child> ranks;
+    ranks.reserve(8);
     for (int rank = 7; rank >= 0; --rank) {
         ranks.emplace_back([&] {
-            as_torchrun(rank, 8, port);
+            as_torchrun(rank, 8, where.path());
             return exchange_as_told();
         });
     }
     for (int i = 0; i < 8; ++i)
         CHECK(ranks[std::size_t(i)].said() == "rank " + std::to_string(7 - i) + " has it");
+    CHECK(std::filesystem::is_empty(where.root));
 }
 
-TEST_CASE("processes with mpirun's variables and a directory")
+TEST_CASE("processes with mpirun's and with srun's variables")
 {
-    std::string path = (std::filesystem::temp_directory_path() / "collprobe-XXXXXX").string();
-    REQUIRE(mkdtemp(path.data()) != nullptr);
-    std::vector<child> ranks;
-    for (int rank = 0; rank < 4; ++rank) {
-        ranks.emplace_back([&] {
-            set("OMPI_COMM_WORLD_RANK", rank);
-            set("OMPI_COMM_WORLD_SIZE", 4);
-            setenv("COLLPROBE_PATH", (path + "/exchange").c_str(), 1);
-            return exchange_as_told();
-        });
+    for (const bool slurm : {false, true}) {
+        const scratch where;
+        std::vector<child> ranks;
+        ranks.reserve(4);
+        for (int rank = 0; rank < 4; ++rank) {
+            ranks.emplace_back([&] {
+                set(slurm ? "SLURM_PROCID" : "OMPI_COMM_WORLD_RANK", rank);
+                set(slurm ? "SLURM_STEP_NUM_TASKS" : "OMPI_COMM_WORLD_SIZE", 4);
+                setenv("COLLPROBE_PATH", where.path().c_str(), 1);
+                return exchange_as_told();
+            });
+        }
+        for (int rank = 0; rank < 4; ++rank) {
+            CHECK(ranks[std::size_t(rank)].said() == "rank " + std::to_string(rank) + " has it");
+        }
+        CHECK(std::filesystem::is_empty(where.root));
     }
-    for (int rank = 0; rank < 4; ++rank) {
-        CHECK(ranks[std::size_t(rank)].said() == "rank " + std::to_string(rank) + " has it");
-    }
-    CHECK(std::filesystem::is_empty(path));
-    std::filesystem::remove(path);
 }
 
-TEST_CASE("a job that was started twice does not mix, and says so")
+TEST_CASE("two jobs in one directory do not mix")
 {
-    const int port = free_port();
-    const auto start = [&](int rank, const char* token) {
-        return child([=] {
-            as_torchrun(rank, 2, port);
-            setenv("COLLPROBE_JOB_TOKEN", token, 1);
+    const scratch where;
+    const auto start = [&](int rank, const char* key) {
+        return child([&where, rank, key] {
+            as_torchrun(rank, 2, where.path());
+            setenv("COLLPROBE_JOB_KEY", key, 1);
             return exchange_as_told(1'500);
         });
     };
@@ -163,121 +176,60 @@ TEST_CASE("a job that was started twice does not mix, and says so")
     CHECK(first_1.said() == "rank 1 has it");
     const std::string message = other_1.said();
     CAPTURE(message);
-    CHECK(contains(message, "did not accept this rank's proof"));
+    CHECK(contains(message, "rank 0 did not answer"));
 }
 
 TEST_CASE("a rank that is killed while it waits is named to the others")
 {
-    const int port = free_port();
+    const scratch where;
     std::vector<child> ranks;
+    ranks.reserve(4);
+    const auto start = [&](int rank) {
+        ranks.emplace_back([&where, rank] {
+            as_torchrun(rank, 4, where.path());
+            return exchange_as_told(2'500);
+        });
+    };
+    for (int rank = 0; rank < 3; ++rank) start(rank);
+    sleep_ms(700);
+    ranks[2].kill_it();
+    ranks[2].said();
+    start(3); // the last: now all seem to be there
+    for (const std::size_t rank : {0u, 1u, 3u}) {
+        const std::string message = ranks[rank].said();
+        CAPTURE(message);
+        CHECK(contains(message, "timeout"));
+        CHECK(contains(message, "rank 2 did not take the value"));
+    }
+}
+
+TEST_CASE("a run that was killed does not mislead the next one with the same key")
+{
+    const scratch where;
+    std::vector<child> ranks;
+    ranks.reserve(3);
     for (int rank = 0; rank < 3; ++rank) { // of 4
-        ranks.emplace_back([&] {
-            as_torchrun(rank, 4, port);
+        ranks.emplace_back([&where, rank] {
+            as_torchrun(rank, 4, where.path());
             return exchange_as_told();
         });
     }
-    sleep_ms(700);
-    ranks[2].kill_it();
-    for (const std::size_t rank : {0u, 1u}) {
-        const std::string message = ranks[rank].said();
-        CAPTURE(message);
-        CHECK(contains(message, "peer failure"));
-        CHECK(contains(message, "rank 2 left before all ranks had joined (rank 3 had not)"));
+    sleep_ms(300);
+    for (child& each : ranks) {
+        each.kill_it();
+        each.said();
     }
-    ranks[2].said();
-}
-
-TEST_CASE("too few open files are named with the limit")
-{
-    const int port = free_port();
-    constexpr int size = 60;
-    child root([&] {
-        // UndefinedBehaviorSanitizer opens files when it meets an object's type for the first time.
-        std::uint8_t value = 1;
-        try {
-            bootstrap::exchange_tcp(job_of(0, size, 0), value);
-        } catch (const error&) {
-        }
-        const rlimit small{30, 30}; // the hard limit too: the exchange raises the other
-        if (setrlimit(RLIMIT_NOFILE, &small) != 0) return std::string("no limit");
-        bootstrap::exchange_tcp(job_of(0, size, port), value, {.timeout_ms = 10'000});
-        return std::string("no error");
-    });
-    // Every peer from here: each proves itself, confirms and stays.
-    const wire::prover prove(job_of(1, size, port));
-    const wire::address where = wire::resolve("127.0.0.1", port).addresses.at(0);
-    std::vector<wire::descriptor> peers;
-    for (int rank = 1; rank < size; ++rank) {
-        wire::descriptor socket;
-        const auto until = wire::deadline::in_ms(5'000);
-        do {
-            socket = wire::descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-            if (connect(socket.get(), where.get(), where.length) == 0) break;
-            sleep_ms(5);
-        } while (!until.passed() && rank == 1);
-        wire::bytes greeting(wire::greeting_bytes);
-        if (wire::receive_all(socket.get(), greeting.data(), greeting.size(), until) != wire::transfer::done)
-            break;
-        wire::hash root_nonce;
-        std::memcpy(root_nonce.data(), greeting.data() + wire::magic_bytes, root_nonce.size());
-        wire::hello says;
-        says.rank = static_cast<std::uint64_t>(rank);
-        says.size = size;
-        says.value_bytes = 1;
-        says.patience_ms = wire::hello::forever;
-        wire::bytes message = wire::write_hello(says, root_nonce, prove);
-        wire::put(message, prove("consent", root_nonce, says.nonce));
-        wire::send_all(socket.get(), message.data(), message.size(), until);
-        peers.push_back(std::move(socket));
-    }
-    const std::string message = root.said();
-    CAPTURE(message);
-    CHECK(contains(
-        message, "unsupported: rank 0 cannot hold a connection to each of 59 peers: too many open files"));
-    CHECK(contains(message, "may open 30, ulimit -n"));
-}
-
-TEST_CASE("as many open files as there are connections are enough")
-{
-    const int port = free_port();
-    constexpr int size = 12;
-    std::vector<child> ranks;
-    for (int rank = 0; rank < size; ++rank) {
-        ranks.emplace_back([&] {
-            if (rank == 0) {
-                const auto open = std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                    std::filesystem::directory_iterator{});
-                // One of those was the list's own; one is for the listening socket.
-                const auto enough = static_cast<rlim_t>(open - 1 + 1 + size - 1);
-                const rlimit exact{enough, enough};
-                if (setrlimit(RLIMIT_NOFILE, &exact) != 0) return std::string("no limit");
-            }
-            std::uint8_t value = rank == 0 ? 77 : 0;
-            bootstrap::exchange_tcp(job_of(rank, size, port), value, {.timeout_ms = 10'000});
-            return std::to_string(value);
+    CHECK(!std::filesystem::is_empty(where.path()));
+    std::vector<child> again;
+    again.reserve(3);
+    for (int rank = 2; rank >= 0; --rank) {
+        again.emplace_back([&where, rank] {
+            if (rank == 0) sleep_ms(200); // the others find the old files first
+            as_torchrun(rank, 3, where.path());
+            return exchange_as_told();
         });
     }
-    for (child& each : ranks) CHECK(each.said() == "77");
-}
-
-TEST_CASE("a low limit of open files is raised as far as it may, for the time of the exchange")
-{
-    child both([] {
-        rlimit all{};
-        getrlimit(RLIMIT_NOFILE, &all);
-        if (all.rlim_max < 400) return std::string("raised and restored"); // nothing to raise
-        const rlimit small{12, all.rlim_max};
-        if (setrlimit(RLIMIT_NOFILE, &small) != 0) return std::string("no limit");
-        rlimit raised{};
-        {
-            const wire::open_file_limit during(300);
-            getrlimit(RLIMIT_NOFILE, &raised);
-        }
-        rlimit after{};
-        getrlimit(RLIMIT_NOFILE, &after);
-        return raised.rlim_cur == 300 && after.rlim_cur == 12 ? std::string("raised and restored")
-                                                              : std::string("raised to ")
-                + std::to_string(raised.rlim_cur) + ", then " + std::to_string(after.rlim_cur);
-    });
-    CHECK(both.said() == "raised and restored");
+    for (int i = 0; i < 3; ++i)
+        CHECK(again[std::size_t(i)].said() == "rank " + std::to_string(2 - i) + " has it");
+    CHECK(std::filesystem::is_empty(where.root));
 }

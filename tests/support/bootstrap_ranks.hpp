@@ -2,16 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,32 +15,9 @@
 
 namespace collprobe::testing {
 
-/// A port of 127.0.0.1 where nobody listens. Below those that the system gives to connections, so that
-/// none of them can take it before the test does.
-inline int free_port()
+inline bootstrap::job job_of(int rank, int size, const std::string& path, const std::string& key = "this job")
 {
-    static std::mt19937 random{std::random_device{}()};
-    for (;;) {
-        const int port = std::uniform_int_distribution<int>(12'000, 31'000)(random);
-        const bootstrap::detail::descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        sockaddr_in any{};
-        any.sin_family = AF_INET;
-        any.sin_port = htons(static_cast<std::uint16_t>(port));
-        any.sin_addr.s_addr = htonl(INADDR_ANY);
-        if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0) return port;
-    }
-}
-
-inline bootstrap::job job_of(int rank, int size, int port, const std::string& token = "the token of this job")
-{
-    return {.rank = rank,
-        .size = size,
-        .local_rank = rank,
-        .local_size = size,
-        .master_address = "127.0.0.1",
-        .port = port,
-        .path = {},
-        .token = token};
+    return {.rank = rank, .size = size, .local_rank = rank, .local_size = size, .path = path, .key = key};
 }
 
 /// What a rank ended with, and when.

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include <collprobe/comm/bootstrap.hpp>
+#include <collprobe/comm/detail/call.hpp>
+#include <collprobe/comm/detail/exchange_value.hpp>
 #include <collprobe/comm/mpi/detail/library.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::bootstrap {
@@ -80,8 +82,8 @@ inline void exchange_mpi(const mpi_call& call, view<std::uint8_t> value)
     if (!culprits.empty()) {
         const std::uint64_t theirs = all[static_cast<std::size_t>(culprits[0])];
         const std::string message = theirs == refused
-            ? name_ranks(culprits) + " passed a value that no exchange carries (null, or too large)"
-            : name_ranks(culprits) + " expected a value of " + std::to_string(theirs)
+            ? collprobe::detail::list_ranks(culprits) + " passed a value that no exchange carries (null, or too large)"
+            : collprobe::detail::list_ranks(culprits) + " expected a value of " + std::to_string(theirs)
                 + " bytes, rank 0 has one of " + std::to_string(all[0]);
         throw call.failure(status::mismatch, message, std::move(culprits));
     }
@@ -91,7 +93,7 @@ inline void exchange_mpi(const mpi_call& call, view<std::uint8_t> value)
 } // namespace detail
 
 /// The job that a communicator's ranks are. Collective over `comm`: it counts the ranks that share this
-/// one's machine. Address, port, path and token stay empty: `exchange_mpi` needs none of them.
+/// one's machine. Path and key stay empty: `exchange_mpi` needs neither.
 /// \throws error `invalid_argument`: MPI not initialized, no communicator or one between two groups;
 ///   `peer_failure` with MPI's text, where the communicator's error handler returns (by default MPI ends
 ///   the job).
@@ -110,7 +112,7 @@ inline job job_from_mpi(MPI_Comm comm, call_site where = call_site::current())
     return result;
 }
 
-/// Gives every rank rank 0's `value`, over MPI. Shapes as for `exchange_tcp`. Collective over `comm`;
+/// Gives every rank rank 0's `value`, over MPI. Shapes as for `exchange`. Collective over `comm`;
 /// waits as MPI does, with no time-out.
 /// \throws error as `job_from_mpi`; `invalid_argument`: value null or too large; `mismatch` on the other
 ///   ranks then, and where sizes differ, with the ranks that differ from rank 0 in `culprits()`.

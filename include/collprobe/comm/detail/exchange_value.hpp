@@ -9,6 +9,9 @@
 
 namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
+/// The largest value that an exchange carries.
+inline constexpr std::uint64_t max_value_bytes = std::uint64_t{64} * 1024;
+
 template <class T>
 inline constexpr bool is_plain
     = std::is_trivially_copyable_v<T> && !std::is_const_v<T> && !std::is_pointer_v<T>;

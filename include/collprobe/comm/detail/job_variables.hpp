@@ -88,19 +88,6 @@ public:
         return result;
     }
 
-    /// Where rank 0 is to listen; 0 if nothing is told.
-    int port() const
-    {
-        constexpr int highest = 65535;
-        const int master = is_set("MASTER_PORT") ? number("MASTER_PORT", 1, highest) : 0;
-        if (is_set("COLLPROBE_PORT")) return number("COLLPROBE_PORT", 1, highest);
-        if (master == highest) {
-            refuse(shown("MASTER_PORT")
-                + " leaves no port behind it for this exchange (MASTER_PORT + 1): set COLLPROBE_PORT");
-        }
-        return master == 0 ? 0 : master + 1;
-    }
-
 private:
     [[noreturn]] void refuse(const std::string& message) const
     {
