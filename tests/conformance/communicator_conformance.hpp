@@ -679,11 +679,18 @@ void check_type(const Provider& provider, std::uint64_t larger)
     });
 }
 
-/// Everything with data, for every element type (of a brief build).
+/// Everything with data, for one element type of each kind.
+template <class Provider>
+void check_types(const Provider& provider, std::uint64_t larger)
+{
+    testing::for_each_element_type([&]<class T>(T) { check_type<T>(provider, larger); });
+}
+
+/// The same for all element types.
 template <class Provider>
 void check_all_types(const Provider& provider, std::uint64_t larger)
 {
-    testing::for_each_element_type([&]<class T>(T) { check_type<T>(provider, larger); });
+    testing::for_all_element_types([&]<class T>(T) { check_type<T>(provider, larger); });
 }
 
 /// Splits, sequences of calls and stress.

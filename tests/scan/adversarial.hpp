@@ -42,18 +42,6 @@ void for_each_float(Body body)
     body(double{});
 }
 
-template <class Body>
-void for_each_type(Body body)
-{
-    body(std::int8_t{});
-    body(std::uint8_t{});
-    body(std::int32_t{});
-    body(std::uint32_t{});
-    body(std::int64_t{});
-    body(std::uint64_t{});
-    for_each_float(body);
-}
-
 /// Bit for bit where nothing rounds: counts, extrema, index, digest, scale. Moments to what each side
 /// promises (`statistics_reducer`): 1e-12 for each, so twice that between them.
 inline void check_same_statistics(const statistics& found, const statistics& expected)

@@ -13,6 +13,7 @@
 
 #include "adversarial.hpp"
 #include "cuda_schedule.hpp"
+#include "support/element_types.hpp"
 
 using namespace collprobe;
 using adversarial::check_same_statistics;
@@ -84,7 +85,7 @@ TEST_CASE("slots - no more elements than 32 bits count, or they are told apart")
 
 TEST_CASE("the schedule of the kernels gives the statistics of the host - sizes around every boundary")
 {
-    adversarial::for_each_type([](auto sample) {
+    testing::for_each_element_type([](auto sample) {
         using T = decltype(sample);
         const std::size_t round = 4096 / sizeof(T);
         for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{15}, std::size_t{17},
@@ -118,7 +119,7 @@ TEST_CASE("the schedule of the kernels gives the statistics of the host - NaN, i
 
 TEST_CASE("the schedule of the kernels gives the same bits for every alignment")
 {
-    adversarial::for_each_type([](auto sample) {
+    testing::for_each_element_type([](auto sample) {
         using T = decltype(sample);
         const std::vector<T> data = adversarial::random_elements<T>(5 * 4096 / sizeof(T) + 33, 3, 0.01, 9);
         const statistics expected = cuda_schedule::compute_statistics<T, true>(data.data(), data.size());

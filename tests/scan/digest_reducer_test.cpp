@@ -11,6 +11,7 @@
 
 #include "adversarial.hpp"
 #include "cuda_schedule.hpp"
+#include "support/element_types.hpp"
 
 using namespace collprobe;
 
@@ -18,7 +19,7 @@ TEST_CASE("the reducer gives the digest of the buffer - every type, sizes around
 {
     const host::stream stream;
     host::device::workspace scratch;
-    adversarial::for_each_type([&](auto sample) {
+    testing::for_each_element_type([&](auto sample) {
         using T = decltype(sample);
         constexpr std::uint64_t block = digest_reducer<T>::block;
         for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{3}, block - 1, block,
@@ -39,7 +40,7 @@ TEST_CASE("the reducer gives the digest of the buffer - every type, sizes around
 TEST_CASE("a GPU's threads, slot by slot, come to the digest of the host, whatever the alignment")
 {
     constexpr detail::scan_features digest_only{false, true, false, false, true};
-    adversarial::for_each_type([&](auto sample) {
+    testing::for_each_element_type([&](auto sample) {
         using T = decltype(sample);
         constexpr std::uint64_t round = detail::round_bytes / sizeof(T);
         for (const std::uint64_t count : {std::uint64_t{1}, round - 1, round, 2 * round + 3, 7 * round, 300 * round + 5}) {

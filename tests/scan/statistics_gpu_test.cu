@@ -18,6 +18,7 @@
 
 #include "adversarial.hpp"
 #include "cuda_schedule.hpp"
+#include "support/element_types.hpp"
 #include "support/needs_gpu.hpp"
 
 using namespace collprobe;
@@ -93,7 +94,7 @@ void check_on_gpu(bench& on, const std::vector<T>& data)
 TEST_CASE("a GPU gives the statistics of the host - every type, sizes around every boundary")
 {
     bench on;
-    adversarial::for_each_type([&](auto sample) {
+    testing::for_all_element_types([&](auto sample) {
         using T = decltype(sample);
         const std::size_t period = 4096 / sizeof(T);
         for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{15}, std::size_t{17},
@@ -112,7 +113,7 @@ TEST_CASE("a GPU gives the statistics of the host - NaN, infinities, zeros, subn
 TEST_CASE("a GPU gives the same bits for every alignment")
 {
     bench on;
-    adversarial::for_each_type([&](auto sample) {
+    testing::for_all_element_types([&](auto sample) {
         using T = decltype(sample);
         const auto data = adversarial::random_elements<T>(300 * 4096 / sizeof(T) + 33, 3, 0.01, 9);
         const device_copy<T> aligned(data);
@@ -163,7 +164,7 @@ TEST_CASE("more than 2^31 elements")
 TEST_CASE("copy and statistics in one read: every byte, nothing beside, any alignment")
 {
     bench on;
-    adversarial::for_each_type([&](auto sample) {
+    testing::for_all_element_types([&](auto sample) {
         using T = decltype(sample);
         for (const std::size_t count : {std::size_t{0}, std::size_t{1}, 2 * 4096 / sizeof(T) + 3, 900 * 4096 / sizeof(T) + 7}) {
             const auto data = adversarial::random_elements<T>(count, 1, 3, 4);

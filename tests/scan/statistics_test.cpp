@@ -15,7 +15,10 @@
 
 #include <doctest/doctest.h>
 
+#include "support/element_types.hpp"
+
 using namespace collprobe;
+using testing::for_all_element_types;
 
 #if COLLPROBE_X86_SIMD
 // The AVX-512 shape of the kernels (64-byte vectors), compiled for AVX2: its logic is tested here even
@@ -247,21 +250,6 @@ void check_all(const std::vector<T>& data)
 }
 
 template <class Body>
-void for_each_type(Body body)
-{
-    body(std::int8_t{});
-    body(std::uint8_t{});
-    body(std::int32_t{});
-    body(std::uint32_t{});
-    body(std::int64_t{});
-    body(std::uint64_t{});
-    body(float16{});
-    body(bfloat16{});
-    body(float{});
-    body(double{});
-}
-
-template <class Body>
 void for_each_float(Body body)
 {
     body(float16{});
@@ -281,7 +269,7 @@ TEST_CASE("statistics - the paths that this machine can run")
 
 TEST_CASE("statistics - equal two-pass long double for every type and around block lengths, on every path")
 {
-    for_each_type([](auto sample) {
+    for_all_element_types([](auto sample) {
         using T = decltype(sample);
         constexpr std::size_t length = statistics_reducer<T, true>::block;
         CHECK((sizeof(T) == 1 || length == block));
@@ -294,7 +282,7 @@ TEST_CASE("statistics - equal two-pass long double for every type and around blo
 
 TEST_CASE("statistics - pointers that no vector is aligned to give the same result")
 {
-    for_each_type([](auto sample) {
+    for_all_element_types([](auto sample) {
         using T = decltype(sample);
         const std::vector<T> data = random_elements<T>(20003, 0, 1);
         const statistics expected = compute_statistics(view<const T>(data));
@@ -486,7 +474,7 @@ TEST_CASE("statistics - one outlier among ones")
 
 TEST_CASE("statistics - integers at the ends of their ranges")
 {
-    for_each_type([](auto sample) {
+    for_all_element_types([](auto sample) {
         using T = decltype(sample);
         if constexpr (!floating_element<T>) {
             constexpr T low = std::numeric_limits<T>::min();
@@ -505,7 +493,7 @@ TEST_CASE("statistics - integers at the ends of their ranges")
 
 TEST_CASE("statistics - element by element gives the same counts, extrema and digest and near moments")
 {
-    for_each_type([](auto sample) {
+    for_all_element_types([](auto sample) {
         using T = decltype(sample);
         CAPTURE(name_of<T>());
         std::vector<T> data = random_elements<T>(6000, 0.3, 1);
@@ -584,7 +572,7 @@ TEST_CASE("statistics - the 64-byte shape of the kernels does what the 32-byte o
         MESSAGE("SKIPPED: no AVX2 here");
         return;
     }
-    for_each_type([](auto sample) {
+    for_all_element_types([](auto sample) {
         using T = decltype(sample);
         CAPTURE(name_of<T>());
         for (const std::size_t count : {64u, 100u, 1024u, 4096u, 4095u}) {
