@@ -3,17 +3,13 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
-#include <cstdint>
-#include <cstdlib>
 #include <latch>
-#include <new>
 #include <stdexcept>
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
 
-#include "support/count_allocations.hpp"
+#include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
@@ -22,12 +18,7 @@ TEST_CASE("steady collectives allocate nothing and never wait for the host")
 {
     for (const auto order :
         {local::reduction_order::linear, local::reduction_order::ring, local::reduction_order::tree}) {
-        std::latch warm(4);
-        std::latch counted(4);
-        std::latch worked(4);
-        std::atomic<long> before{0};
-        std::atomic<long> after{0};
-        std::atomic<std::uint64_t> waits{0};
+        testing::hot_path steady(4);
         testing::local_provider{4, order}.run([&](local::communicator& comm) {
             std::vector<float16> send(640);
             std::vector<float16> receive(640);
@@ -45,27 +36,10 @@ TEST_CASE("steady collectives allocate nothing and never wait for the host")
                     comm.barrier(stream);
                 }
             };
-            // The queue keeps what it ever needed: let it be longer here than it can get below.
-            for (int round = 0; round < 2; ++round) {
-                std::latch go(1);
-                stream.enqueue([&go] { go.wait(); });
-                work();
-                work();
-                go.count_down();
-                stream.synchronize();
-            }
-            warm.arrive_and_wait();
-            if (comm.rank() == 0) before = allocations.load();
-            counted.arrive_and_wait();
-            const std::uint64_t waited = stream.synchronizations();
-            work();
-            waits += stream.synchronizations() - waited;
-            stream.synchronize();
-            worked.arrive_and_wait();
-            if (comm.rank() == 0) after = allocations.load();
+            steady.measure(comm.rank(), stream, work);
         });
-        CHECK(after - before == 0);
-        CHECK(waits == 0);
+        CHECK(steady.allocations() == 0);
+        CHECK(steady.waits() == 0);
     }
 }
 

@@ -4,14 +4,13 @@
 
 #include <atomic>
 #include <cstdint>
-#include <latch>
 #include <vector>
 
 #include <collprobe/audit/gather_check.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/fault/faulty.hpp>
 
-#include "support/count_allocations.hpp"
+#include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
@@ -26,9 +25,8 @@ TEST_CASE("calls with faults, and checks of what they gather, allocate nothing a
             faults.push_back({.kind = kind, .phase = phase, .magnitude = 0.5});
         }
     }
-    std::latch warm(3), counted(3), worked(3);
-    std::atomic<long> before{0}, after{0};
-    std::atomic<std::uint64_t> waits{0}, damaged{0}, injections{0};
+    testing::hot_path steady(3);
+    std::atomic<std::uint64_t> damaged{0}, injections{0};
     testing::local_provider{3}.run([&](local::communicator& world) {
         std::vector<float> shard(503, 1.5f), whole(3 * 503);
         std::vector<gather_verdict> verdict(1);
@@ -43,29 +41,12 @@ TEST_CASE("calls with faults, and checks of what they gather, allocate nothing a
                 comm.all_reduce(view<const float>(shard), view<float>(shard), reduction::max, stream);
             }
         };
-        // The queues keep what they ever needed: let them be longer here than they can get below.
-        for (int round = 0; round < 2; ++round) {
-            std::latch go(1);
-            stream.enqueue([&go] { go.wait(); });
-            work();
-            work();
-            go.count_down();
-            stream.synchronize(20'000);
-        }
-        warm.arrive_and_wait();
-        if (world.rank() == 0) before = allocations.load();
-        counted.arrive_and_wait();
-        const std::uint64_t waited = stream.synchronizations();
-        work();
-        waits += stream.synchronizations() - waited;
-        stream.synchronize(20'000);
-        worked.arrive_and_wait();
-        if (world.rank() == 0) after = allocations.load();
+        steady.measure(world.rank(), stream, work);
         damaged += verdict[0].damaged;
         injections += comm.injected_total();
     });
-    CHECK(after - before == 0);
-    CHECK(waits == 0);
+    CHECK(steady.allocations() == 0);
+    CHECK(steady.waits() == 0);
     CHECK(damaged > 0);
     CHECK(injections > 1000);
 }

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <atomic>
-#include <cstdint>
 #include <latch>
 #include <stdexcept>
 #include <vector>
@@ -11,16 +9,14 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/replica/agreement.hpp>
 
-#include "support/count_allocations.hpp"
+#include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
 
 TEST_CASE("steady checks allocate nothing and never wait for the host")
 {
-    std::latch warm(3), counted(3), worked(3);
-    std::atomic<long> before{0}, after{0};
-    std::atomic<std::uint64_t> waits{0};
+    testing::hot_path steady(3);
     testing::local_provider{3}.run([&](local::communicator& world) {
         std::vector<float> weights(5003, 1.5f);
         std::vector<double> momentum(77);
@@ -31,32 +27,20 @@ TEST_CASE("steady checks allocate nothing and never wait for the host")
         const auto read = [&] {
             for (bool each = true; check.poll(each);) agree = agree && each;
         };
-        // The queues keep what they ever needed: let them be longer here than they can get below.
-        for (int round = 0; round < 2; ++round) {
-            std::latch go(1);
-            stream.enqueue([&go] { go.wait(); });
-            for (int k = 0; k < 8; ++k) check.check(buffers, stream);
-            go.count_down();
-            stream.synchronize(20'000);
-            read();
-        }
-        warm.arrive_and_wait();
-        if (world.rank() == 0) before = allocations.load();
-        counted.arrive_and_wait();
-        const std::uint64_t waited = stream.synchronizations();
-        for (int k = 0; k < 4; ++k) {
-            check.check(buffers, stream);
-            read();
-        }
-        waits += stream.synchronizations() - waited;
-        stream.synchronize(20'000);
-        read();
-        worked.arrive_and_wait();
-        if (world.rank() == 0) after = allocations.load();
+        const auto enqueue = [&](int checks) {
+            for (int k = 0; k < checks; ++k) check.check(buffers, stream);
+        };
+        const auto work = [&] {
+            for (int k = 0; k < 4; ++k) {
+                enqueue(1);
+                read();
+            }
+        };
+        steady.measure(world.rank(), stream, [&] { enqueue(8); }, work, read);
         if (!agree) throw std::runtime_error("they agree");
     });
-    CHECK(after - before == 0);
-    CHECK(waits == 0);
+    CHECK(steady.allocations() == 0);
+    CHECK(steady.waits() == 0);
 }
 
 TEST_CASE("a check returns before its peers have called")

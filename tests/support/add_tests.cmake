@@ -35,7 +35,7 @@ endfunction()
 # this folder that no earlier call has named. Each file is a test, `<folder>.<name>`. The files of a folder that need
 # the same are one program, <folder>_tests; apart are those
 #     <name>_stand_in_test.cpp      over the stand-ins for CUDA and NCCL: where the headers of those were found
-#     that include an allocation header of support/: such a program has an operator new of its own
+#     that count or fail allocations by a header of support/: such a program has an operator new of its own
 #     with STREAM_ORDER             all objects of such a program tell the checker of stream order
 #     with PROGRAM                  in a program of that name
 #     <name>_test.cu                each for itself
@@ -90,7 +90,7 @@ function(collprobe_add_host_test file)
         list(APPEND libraries collprobe_stream_order)
         string(APPEND program _checked)
     endif()
-    file(STRINGS ${file} allocation_includes REGEX "#include .*support/(count|fail)_allocation")
+    file(STRINGS ${file} allocation_includes REGEX "#include .*support/(count_allocations|fail_allocation|hot_path)")
     if(allocation_includes)
         list(APPEND libraries test_allocations)
         string(APPEND program _allocations)
