@@ -2,15 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// All of collprobe, for files that nvcc compiles: the probes with their kernels, CUDA as a device, ranks
-/// in one process on GPUs, and NCCL where its header is found, of 2.19 or newer.
+/// The main job for files that nvcc compiles: the probes with their kernels, CUDA as a device, and NCCL where its
+/// header is found, of 2.19 or newer. Ranks of one process on GPUs: add collprobe/comm/local/device.hpp.
 ///
-/// CUB brings a namespace `::cuda` of its own: write `collprobe::cuda::stream`, also behind
+/// CUDA's own library has a namespace `::cuda`: write `collprobe::cuda::stream`, also behind
 /// `using namespace collprobe`.
 
 #include <collprobe/collprobe.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/device/cuda/kernels.cuh>
+#include <collprobe/device/cuda/peers.hpp>
 #include <collprobe/scan/cuda/digest_reducer.cuh>
 #include <collprobe/scan/cuda/statistics.cuh>
 #include <collprobe/step/cuda/probed.cuh>

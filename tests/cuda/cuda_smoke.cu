@@ -9,7 +9,7 @@
 #include <collprobe/collprobe.cuh> // and once more
 
 using namespace collprobe;
-namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
+namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
 
 // In the other translation unit, which includes everything as well.
 statistics statistics_on_gpu(const float* data, std::uint64_t count);

@@ -13,7 +13,7 @@
 #include "support/needs_gpu.hpp"
 
 using namespace collprobe;
-namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
+namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
 
 namespace {
 

@@ -18,7 +18,7 @@
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
-namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
+namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
 
 namespace {
 

@@ -19,7 +19,7 @@
 
 using namespace collprobe;
 using collprobe::testing::raw_buffer;
-namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
+namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
 
 namespace {
 

@@ -23,7 +23,7 @@
 
 using namespace collprobe;
 using adversarial::check_same_statistics;
-namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
+namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
 
 namespace {
 
