@@ -85,11 +85,7 @@ void time_sums(double least_seconds)
 int main(int argc, char** argv)
 {
     try {
-        const bench::all_reduce_options given = bench::parse_all_reduce_options(argc, argv);
-        if (given.help) {
-            std::printf("all_reduce_bench%s", bench::all_reduce_help);
-            return 0;
-        }
+        const bench::all_reduce_options given = bench::parse_all_reduce_options("all_reduce_bench", argc, argv);
         for (const element_type type : given.types) {
             bench::with_floating_type(type, [&]<class T>(T) {
                 for (const int ranks : given.ranks) {
@@ -107,7 +103,6 @@ int main(int argc, char** argv)
         }
         return 0;
     } catch (const std::exception& problem) {
-        std::fprintf(stderr, "all_reduce_bench: %s\n", problem.what());
-        return 1;
+        return trainer::explain("all_reduce_bench", problem);
     }
 }

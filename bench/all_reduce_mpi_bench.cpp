@@ -34,18 +34,15 @@ int main(int argc, char** argv)
     const mpi::environment environment(&argc, &argv);
     const mpi::communicator world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 120'000});
     try {
-        const bench::all_reduce_options given = bench::parse_all_reduce_options(argc, argv);
-        if (given.help) {
-            if (world.rank() == 0) std::printf("mpirun -n N all_reduce_mpi_bench%s", bench::all_reduce_help);
-            return 0;
-        }
+        const bench::all_reduce_options given = bench::parse_all_reduce_options("mpirun -n N all_reduce_mpi_bench", argc, argv);
         for (const element_type type : given.types) {
             bench::with_floating_type(type, [&]<class T>(T) { table<T>(world, given); });
         }
         return 0;
     } catch (const trainer::usage_error& problem) { // all ranks have found it
-        if (world.rank() == 0) std::fprintf(stderr, "all_reduce_mpi_bench: %s\nTry --help.\n", problem.what());
-        return 2;
+        return world.rank() == 0 ? trainer::explain("all_reduce_mpi_bench", problem) : 2;
+    } catch (const trainer::help_request& problem) {
+        return world.rank() == 0 ? trainer::explain("all_reduce_mpi_bench", problem) : 0;
     } catch (const std::exception& problem) {
         std::fprintf(stderr, "all_reduce_mpi_bench: %s\n", problem.what());
         throw; // the environment ends the job

@@ -10,25 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "../examples/digits/command_line.hpp"
+#include "../examples/studies/digits/command_line.hpp"
 #include "all_reduce.hpp"
 
 namespace collprobe::bench {
-
-inline constexpr const char* all_reduce_help = R"(
-  --min BYTES --max BYTES   first and last size: 1KiB, 64MiB (1KiB, 64MiB)
-  --factor N                from one size to the next (4)
-  --types LIST              of float, double, bfloat16, half (float,bfloat16)
-  --levels LIST             of size_invariant, float32, compensated (that level with another accumulator),
-                            correctly_rounded, fixed_point, upcast (to float, of 16-bit types)
-                            (size_invariant,float32,correctly_rounded,fixed_point,upcast)
-  --algorithm NAME          automatic, exchange or one_shot (automatic)
-  --scratch BYTES           memory of each contract (4MiB)
-  --seconds X               that a line takes, if its least number of rounds is no longer (1)
-  --best                    the shortest times and their ratios, in place of medians: for a machine that others use too
-  --ranks LIST              threads, of the benchmark over `local` (2,4,8)
-  --help
-)";
 
 struct all_reduce_options {
     std::uint64_t min = 1 << 10;
@@ -40,66 +25,51 @@ struct all_reduce_options {
     all_reduce_settings settings;
     std::vector<int> ranks = {2, 4, 8};
     bool best = false;
-    bool help = false;
 };
 
 /// 64MiB, 1KiB, 100.
 inline std::uint64_t parse_bytes(std::string_view option, std::string_view text)
 {
-    using namespace trainer::detail;
     std::uint64_t unit = 1;
     if (text.ends_with("KiB")) unit = std::uint64_t{1} << 10;
     else if (text.ends_with("MiB")) unit = std::uint64_t{1} << 20;
     else if (text.ends_with("GiB")) unit = std::uint64_t{1} << 30;
     if (unit != 1) text.remove_suffix(3);
-    return unit * number<std::uint64_t>(option, text, 1, std::uint64_t{1} << 33);
+    return unit * trainer::number<std::uint64_t>(option, text, 1, std::uint64_t{1} << 33);
 }
 
-/// \throws trainer::usage_error for anything it cannot follow.
-inline all_reduce_options parse_all_reduce_options(int argc, char** argv)
+/// \throws trainer::usage_error for anything it cannot follow, trainer::help_request
+inline all_reduce_options parse_all_reduce_options(const char* program, int argc, char** argv)
 {
-    using namespace trainer::detail;
+    trainer::command_line line(program, "0, 1 if the run failed, 2 if the command line is wrong.");
     all_reduce_options result;
-    const std::vector<std::string> arguments(argv + 1, argv + argc);
-    trainer::command_line line(arguments);
-    while (line.next()) {
-        const std::string_view option = line.option();
-        if (option == "--help") {
-            result.help = true;
-        } else if (option == "--best") {
-            result.best = true;
-        } else if (option == "--min") {
-            result.min = parse_bytes(option, line.value());
-        } else if (option == "--max") {
-            result.max = parse_bytes(option, line.value());
-        } else if (option == "--factor") {
-            result.factor = number<std::uint64_t>(option, line.value(), 2, 1024);
-        } else if (option == "--types") {
-            constexpr word<element_type> words[] = {{"float", element_type::float32}, {"double", element_type::float64},
-                {"bfloat16", element_type::bfloat16}, {"half", element_type::float16}};
-            result.types.clear();
-            for (const std::string_view part : split_list(line.value())) result.types.push_back(choose(option, part, words));
-        } else if (option == "--levels") {
-            constexpr word<method> words[] = {{"size_invariant", method::size_invariant}, {"float32", method::float32},
-                {"compensated", method::compensated}, {"correctly_rounded", method::correctly_rounded},
-                {"fixed_point", method::fixed_point}, {"upcast", method::upcast}};
-            result.methods.clear();
-            for (const std::string_view part : split_list(line.value())) result.methods.push_back(choose(option, part, words));
-        } else if (option == "--algorithm") {
-            constexpr word<reduction_algorithm> words[] = {{"automatic", reduction_algorithm::automatic},
-                {"exchange", reduction_algorithm::exchange}, {"one_shot", reduction_algorithm::one_shot}};
-            result.settings.algorithm = choose(option, line.value(), words);
-        } else if (option == "--scratch") {
-            result.settings.scratch_bytes = parse_bytes(option, line.value());
-        } else if (option == "--seconds") {
-            result.settings.seconds = number(option, line.value(), 0.0, 3600.0);
-        } else if (option == "--ranks") {
-            result.ranks.clear();
-            for (const std::string_view part : split_list(line.value())) result.ranks.push_back(number(option, part, 1, 256));
-        } else {
-            line.refuse();
-        }
-    }
+    const auto bytes = [](auto& size) {
+        return [&size](const std::string& option, std::string_view text) { size = parse_bytes(option, text); };
+    };
+    line.value("--min", "BYTES", bytes(result.min), "first size (1KiB)");
+    line.value("--max", "BYTES", bytes(result.max), "last size (64MiB)");
+    line.number("--factor", result.factor, 2, 1024, "from one size to the next");
+    line.choices("--types", result.types,
+        {{"float", element_type::float32}, {"double", element_type::float64}, {"bfloat16", element_type::bfloat16},
+            {"half", element_type::float16}},
+        "of float, double, bfloat16, half (float,bfloat16)");
+    line.choices("--levels", result.methods,
+        {{"size_invariant", method::size_invariant}, {"float32", method::float32}, {"compensated", method::compensated},
+            {"correctly_rounded", method::correctly_rounded}, {"fixed_point", method::fixed_point},
+            {"upcast", method::upcast}},
+        "of size_invariant, float32, compensated (that level with another\naccumulator), correctly_rounded, fixed_point, "
+        "upcast (to float, of\n16-bit types) (size_invariant,float32,correctly_rounded,fixed_point,upcast)");
+    line.choice("--algorithm", "NAME", result.settings.algorithm,
+        {{"automatic", reduction_algorithm::automatic}, {"exchange", reduction_algorithm::exchange},
+            {"one_shot", reduction_algorithm::one_shot}},
+        "automatic, exchange or one_shot");
+    line.value("--scratch", "BYTES", bytes(result.settings.scratch_bytes), "memory of each contract (4MiB)");
+    line.number("--seconds", result.settings.seconds, 0, 3600,
+        "that a line takes, if its least number of rounds is no longer", "X");
+    line.flag("--best", result.best,
+        "the shortest times and their ratios, in place of medians: for a machine\nthat others use too");
+    line.numbers("--ranks", result.ranks, 1, 256, "threads, of the benchmark over `local`");
+    line.parse(std::vector<std::string>(argv + 1, argv + argc));
     return result;
 }
 

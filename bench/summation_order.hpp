@@ -86,7 +86,7 @@ message<T> random_message(input kind, int n, std::size_t count)
     return result;
 }
 
-/// One gradient a rank from NumPy files of floats, as examples/silent_inconsistency --dump writes them into a folder;
+/// One gradient a rank from NumPy files of floats, as examples/studies/silent_inconsistency --dump writes them into a folder;
 /// n = 0 if there are none.
 template <floating_element T>
 message<T> gradients(const char* folder, std::size_t most)

@@ -1,12 +1,8 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
 
-# examples/aggregation_faults as a user runs it.
-if(NOT COLLPROBE_BUILD_EXAMPLES)
-    add_executable(aggregation_faults ${PROJECT_SOURCE_DIR}/examples/aggregation_faults/main.cpp)
-    target_link_libraries(aggregation_faults PRIVATE collprobe::collprobe)
-    target_compile_definitions(aggregation_faults PRIVATE COLLPROBE_EXAMPLE_DATA="${PROJECT_SOURCE_DIR}/examples/data")
-endif()
+# examples/studies/aggregation_faults as a user runs it.
+collprobe_add_study(aggregation_faults)
 set(aggregation_faults $<TARGET_FILE:aggregation_faults>)
 set(steps 150)
 if(NOT COLLPROBE_BUILD_EXAMPLES) # sanitizers among them
@@ -37,6 +33,11 @@ collprobe_add_aggregation_faults_test(sigma2_of_bit_flips ARGS --fault bit_flips
 collprobe_add_aggregation_faults_test(no_data ARGS --data ${scratch}/none.csv CODE 1 ERR "cannot read .*/none.csv'")
 collprobe_add_aggregation_faults_test(no_jsonl ARGS --jsonl ${scratch}/none/file.jsonl CODE 1
     ERR "cannot write .*none/file.jsonl'")
+
+foreach(option IN ITEMS jsonl plot)
+    collprobe_add_aggregation_faults_test(${option}_hyphen ARGS --${option} - CODE 2
+        ERR "--${option}: '-' is no path here")
+endforeach()
 
 # 8,970 parameters.
 set(file ${scratch}/aggregation_faults_gaussian.jsonl)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the JSON lines of examples/aggregation_faults strictly, and requires what its methods promise.
+"""Reads the JSON lines of examples/studies/aggregation_faults strictly, and requires what its methods promise.
 
 check_aggregation_faults.py FAULT RANKS SIGMA2 SEEDS PARAMETERS STEPS FILE    lists are separated by commas
 """

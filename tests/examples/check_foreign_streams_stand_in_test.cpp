@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The step of examples/check_foreign_streams over the stand-ins. Compiled with COLLPROBE_STREAM_ORDER=1.
+// The step of examples/studies/check_foreign_streams over the stand-ins. Compiled with COLLPROBE_STREAM_ORDER=1.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -17,7 +17,7 @@
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/order/stream_order.hpp>
 
-#include "../../examples/check_foreign_streams/zero_step.hpp"
+#include "../../examples/studies/check_foreign_streams/zero_step.hpp"
 #include "tests/support/stand_in/kernels.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the JSON lines of examples/world_size strictly, and requires of all files together that the contracts gave
+"""Reads the JSON lines of examples/studies/world_size strictly, and requires of all files together that the contracts gave
 one digest, and the native order several.
 
 check_world_size.py ELEMENT RUNS FILE...    RUNS: lines of a file, as reduction:ranksxleaves,...

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include "../../examples/silent_inconsistency/comparison.hpp"
+#include "../../examples/studies/silent_inconsistency/comparison.hpp"
 
 using namespace trainer;
 using collprobe::report::metric;

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs examples/guarded_all_gather with many delays: guarded must have the synchronised losses and no hazard, the
+"""Runs examples/studies/guarded_all_gather with many delays: guarded must have the synchronised losses and no hazard, the
 synchronised run must not depend on the delays, the unguarded one must be wrong and reported, each time.
 
 delay_seeds.py PROGRAM SCRATCH_FILE COUNT [ARGUMENT...]    seeds 1 to COUNT; by hand with 100

@@ -11,7 +11,7 @@
 
 #include <collprobe/device/host/device.hpp>
 
-#include "../../examples/silent_inconsistency/device_model.hpp"
+#include "../../examples/studies/silent_inconsistency/device_model.hpp"
 #include "random_batch.hpp"
 
 using namespace trainer;

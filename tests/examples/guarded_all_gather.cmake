@@ -1,12 +1,8 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
 
-# examples/guarded_all_gather as a user runs it.
-if(NOT COLLPROBE_BUILD_EXAMPLES)
-    add_executable(guarded_all_gather ${PROJECT_SOURCE_DIR}/examples/guarded_all_gather/main.cpp)
-    target_link_libraries(guarded_all_gather PRIVATE collprobe::stream_order)
-    target_compile_definitions(guarded_all_gather PRIVATE COLLPROBE_EXAMPLE_DATA="${PROJECT_SOURCE_DIR}/examples/data")
-endif()
+# examples/studies/guarded_all_gather as a user runs it.
+collprobe_add_study(guarded_all_gather collprobe::stream_order)
 set(guarded_all_gather $<TARGET_FILE:guarded_all_gather>)
 
 # collprobe_add_guarded_all_gather_test(<name> ARGS ... CODE n [OUT regex...] [ERR regex...] [NOT_OUT regex])
@@ -23,6 +19,7 @@ collprobe_add_guarded_all_gather_test(unknown_option ARGS --delay 2 CODE 2 ERR "
 collprobe_add_guarded_all_gather_test(bad_mode ARGS --mode guarded,none CODE 2
     ERR "--mode: 'none' is none of unguarded, guarded, synchronised")
 collprobe_add_guarded_all_gather_test(no_data ARGS --data ${scratch}/none.csv CODE 1 ERR "cannot read .*/none.csv'")
+collprobe_add_guarded_all_gather_test(jsonl_hyphen ARGS --jsonl - CODE 2 ERR "--jsonl: '-' is no path here")
 foreach(ranks IN ITEMS 1 3 8) # 2410 parameters: slots of 3 and 8 ranks have padding at the end
     collprobe_add_guarded_all_gather_test(clean_${ranks}_ranks
         ARGS --mode guarded,synchronised --ranks ${ranks} --steps 20 CODE 0

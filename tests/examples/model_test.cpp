@@ -5,7 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include "../../examples/digits/model.hpp"
+#include "../../examples/studies/digits/model.hpp"
 #include "random_batch.hpp"
 
 using namespace trainer;

@@ -5,7 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include "../../examples/silent_inconsistency/options.hpp"
+#include "../../examples/studies/silent_inconsistency/parse_options.hpp"
 
 using namespace trainer;
 
@@ -122,7 +122,27 @@ TEST_CASE("limits are shown as short as they can be")
     CHECK(refusal({"--batch", "0"}) == "--batch: '0' is not a number from 1 to 100000");
 }
 
-TEST_CASE("help wins over everything behind it") { CHECK(parse_options({"--help", "--nonsense"}).help); }
+TEST_CASE("help wins over everything behind it")
+{
+    CHECK_THROWS_AS(parse_options({"--help", "--nonsense"}), help_request);
+    CHECK_THROWS_AS(parse_options({"--help", "--ranks", "0"}), help_request);
+    CHECK_THROWS_AS(parse_options({"-h"}), help_request);
+}
+
+TEST_CASE("a path that is a hyphen is refused by name, for no file of that name is meant")
+{
+    CHECK(refusal({"--jsonl", "-"}) == "--jsonl: '-' is no path here: the standard output has the report");
+    CHECK(refusal({"--jsonl=-"}) == "--jsonl: '-' is no path here: the standard output has the report");
+    CHECK(refusal({"--dump", "-"}) == "--dump: '-' is no path here: the standard output has the report");
+    CHECK(refusal({"--jsonl", "./-"}) == "accepted");
+}
+
+TEST_CASE("of an option given twice the last holds")
+{
+    CHECK(parse_options({"--ranks", "3", "--ranks=4"}).ranks == 4);
+    CHECK(parse_options({"--dump", "d", "--dump-steps", "1", "--dump-steps", "2,3"}).dump_steps
+        == std::vector<std::uint64_t>{2, 3});
+}
 
 TEST_CASE("on GPUs there are at most 64 ranks")
 {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "../../examples/digits/random.hpp"
+#include "../../examples/studies/digits/random.hpp"
 
 /// Something to train on: no meaning, but zeros among the inputs.
 struct batch_data {

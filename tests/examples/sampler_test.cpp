@@ -7,8 +7,8 @@
 
 #include <doctest/doctest.h>
 
-#include "../../examples/silent_inconsistency/pilot.hpp"
-#include "../../examples/silent_inconsistency/sampler.hpp"
+#include "../../examples/studies/silent_inconsistency/pilot.hpp"
+#include "../../examples/studies/silent_inconsistency/sampler.hpp"
 
 using namespace trainer;
 

@@ -17,8 +17,8 @@
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/core/record.hpp>
 
-#include "../../examples/silent_inconsistency/device_trainer.hpp"
-#include "../../examples/silent_inconsistency/trainer.hpp"
+#include "../../examples/studies/silent_inconsistency/device_trainer.hpp"
+#include "../../examples/studies/silent_inconsistency/trainer.hpp"
 
 /// Short runs of the trainers, on made-up images of ten kinds.
 namespace trainer_runs {

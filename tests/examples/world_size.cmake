@@ -1,12 +1,8 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
 
-# examples/world_size as a user runs it.
-if(NOT COLLPROBE_BUILD_EXAMPLES)
-    add_executable(world_size ${PROJECT_SOURCE_DIR}/examples/world_size/main.cpp)
-    target_link_libraries(world_size PRIVATE collprobe::collprobe)
-    target_compile_definitions(world_size PRIVATE COLLPROBE_EXAMPLE_DATA="${PROJECT_SOURCE_DIR}/examples/data")
-endif()
+# examples/studies/world_size as a user runs it.
+collprobe_add_study(world_size)
 set(world_size $<TARGET_FILE:world_size>)
 set(steps 20)
 if(NOT COLLPROBE_BUILD_EXAMPLES) # sanitizers among them
@@ -31,6 +27,8 @@ collprobe_add_world_size_test(unknown_option RUN ${world_size} --rank 2 CODE 2 E
 collprobe_add_world_size_test(no_data RUN ${world_size} --data ${scratch}/none.csv CODE 1 ERR "cannot read .*/none.csv'")
 collprobe_add_world_size_test(one_run RUN ${world_size} --ranks 4 --steps 3 --reductions native CODE 0
     OUT "native: one run, nothing to compare it with")
+
+collprobe_add_world_size_test(jsonl_hyphen RUN ${world_size} --jsonl - CODE 2 ERR "--jsonl: '-' is no path here")
 
 # The contracts leave no trace of the number of ranks, whatever the order; the native sum does.
 foreach(element IN ITEMS float bfloat16 half)

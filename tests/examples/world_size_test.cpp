@@ -5,8 +5,8 @@
 
 #include <doctest/doctest.h>
 
-#include "../../examples/world_size/options.hpp"
-#include "../../examples/world_size/report.hpp"
+#include "../../examples/studies/world_size/options.hpp"
+#include "../../examples/studies/world_size/report.hpp"
 
 using namespace world_size;
 
@@ -51,14 +51,16 @@ TEST_CASE("numbers of ranks are those that deal out the micro-batches evenly")
 
 TEST_CASE("what cannot be followed is refused by name")
 {
-    CHECK(refusal({"--steps"}) == "--steps needs a value");
-    CHECK(refusal({"--jsonl="}) == "--jsonl needs a path");
+    CHECK(refusal({"--steps"}) == "--steps: 1 required N missing");
+    CHECK(refusal({"--jsonl="}) == "--jsonl needs a value");
+    CHECK(refusal({"--jsonl", ""}) == "--jsonl needs a path");
+    CHECK(refusal({"--jsonl", "-"}) == "--jsonl: '-' is no path here: the standard output has the report");
     CHECK(refusal({"--bogus=1"}) == "unknown option '--bogus=1'");
     CHECK(refusal({"--order", "star"}) == "--order: 'star' is none of ring, tree, linear");
     CHECK(refusal({"--reductions", "native,none"})
         == "--reductions: 'none' is none of native, order_invariant, correctly_rounded");
     CHECK(refusal({"--communicator", "mpi", "--order", "ring"}) == "--order: with --communicator mpi the order is MPI's");
-    CHECK(parse_options({"--help", "--bogus"}).help);
+    CHECK_THROWS_AS(parse_options({"--help", "--bogus"}), trainer::help_request);
 }
 
 TEST_CASE("two runs are compared bit by bit, and by ulp")

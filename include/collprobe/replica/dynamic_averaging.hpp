@@ -43,7 +43,7 @@ constexpr const char* name(interval_rule rule) noexcept
 
 struct dynamic_options {
     interval_rule rule = interval_rule::corrected;
-    /// Of the corrected rule: more is fewer averages. Found by training (examples/aggregation_faults): 1 to 2 do as
+    /// Of the corrected rule: more is fewer averages. Found by training (examples/studies/aggregation_faults): 1 to 2 do as
     /// well as an average every 5 steps, with a third of the bytes or less; from 3 on strong noise costs accuracy.
     double gain = 1.5;
     double momentum = 0; ///< of the optimiser, for the estimate of sigma; the corrected rule needs it

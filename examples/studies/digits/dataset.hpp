@@ -14,7 +14,7 @@
 #include "random.hpp"
 
 #ifndef COLLPROBE_EXAMPLE_DATA
-#define COLLPROBE_EXAMPLE_DATA "examples/data"
+#define COLLPROBE_EXAMPLE_DATA "examples/studies/data"
 #endif
 
 namespace trainer {

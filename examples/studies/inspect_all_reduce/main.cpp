@@ -157,10 +157,6 @@ int main(int argc, char** argv)
 {
     try {
         const auto given = inspect_all_reduce::parse_options(std::vector<std::string>(argv + 1, argv + argc));
-        if (given.help) {
-            std::fputs(inspect_all_reduce::help_text, stdout);
-            return 0;
-        }
         switch (given.communicator) {
         case communicator_kind::mpi: return run_over_mpi(given);
         case communicator_kind::nccl: return run_over_nccl(given);

@@ -24,6 +24,7 @@
 #include "conclusion.hpp"
 #include "cuda_run.hpp"
 #include "options.hpp"
+#include "parse_options.hpp"
 #include "pilot.hpp"
 #include "sampler.hpp"
 #include "train.hpp"
@@ -125,10 +126,6 @@ int main(int argc, char** argv)
 {
     try {
         const options given = parse_options(std::vector<std::string>(argv + 1, argv + argc));
-        if (given.help) {
-            std::fputs(help_text, stdout);
-            return 0;
-        }
         return run(given);
     } catch (const std::exception& problem) {
         return explain("silent_inconsistency", problem);

@@ -123,10 +123,6 @@ int main(int argc, char** argv)
 {
     try {
         const options given = parse_options(std::vector<std::string>(argv + 1, argv + argc));
-        if (given.help) {
-            std::fputs(help_text, stdout);
-            return 0;
-        }
         return given.communicator == communicator_kind::mpi ? run_over_mpi(given) : run(given, local_ranks{given});
     } catch (const std::exception& problem) {
         return trainer::explain("world_size", problem);

@@ -55,10 +55,6 @@ int main(int argc, char** argv)
 {
     try {
         const options given = parse_options(std::vector<std::string>(argv + 1, argv + argc));
-        if (given.help) {
-            std::fputs(help_text, stdout);
-            return 0;
-        }
         return run(given);
     } catch (const std::exception& problem) {
         return trainer::explain("guarded_all_gather", problem);

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Is the result of each all-reduce right, and the same on all ranks? One rank receives a flipped bit in step 2.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <collprobe/alarm.hpp>
+#include <collprobe/audit.hpp>
+#include <collprobe/collprobe.hpp>
+#include <collprobe/fault.hpp>
+#include <collprobe/report.hpp>
+
+using namespace collprobe;
+
+int main()
+{
+    local::run(4, [](local::communicator& world) {
+        host::stream stream;
+        // In place of a bad link: the third call's result has another bit on rank 3.
+        audited comm{faulty{world, {{.kind = fault_kind::bit_flips, .rank = 3, .call = 2, .first = 17}}}};
+        alarms watch(world.size());
+        std::vector<float> gradient(1000), average(1000);
+        for (std::uint64_t step = 0; step < 4; ++step) {
+            stream.enqueue([&, step] { // the backward pass
+                for (std::size_t i = 0; i < gradient.size(); ++i) {
+                    gradient[i] = static_cast<float>((i * 37 + step) % 101) / static_cast<float>(world.rank() + 3);
+                }
+            });
+            comm.all_reduce(gradient, view(average), reduction::average, stream); // as before
+            comm.end_step(step, stream); // once a step: one small message
+        }
+        for (step_audit audit; comm.wait(audit);) { // `poll` where the host must not wait
+            for (const alarm_record& raised : watch.judge(audit)) { // the same on every rank
+                if (world.rank() == 0) std::puts(report::describe(raised).c_str());
+            }
+        }
+    });
+}

@@ -1,0 +1,26 @@
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+
+# What each small example prints: regular expressions, all of which must be found.
+set(printed_by_probe "^step 0\nrank +loss +gradient norm +cosine with the others\n"
+    "suspect: rank 2, bucket 0: 1 element.s. are NaN or infinite, the first at index 17\n$")
+# Four native sums, no two alike, and one digest whatever the number of ranks.
+set(printed_by_reproducible "^ 2 ranks: native bcbe99258094301c, correctly rounded f4749bf1c9c01246\n"
+    "\n 4 ranks: native 16864bec75311183, correctly rounded f4749bf1c9c01246\n"
+    "\n 8 ranks: native e3f3a681bd94c42d, correctly rounded f4749bf1c9c01246\n"
+    "\n16 ranks: native 82217968fde32f07, correctly rounded f4749bf1c9c01246\n$")
+set(printed_by_guarded_gather "^rank 0 read a sum of 10000; right is 10000\n$")
+set(printed_by_audit_with_alarms
+    "^step 2, bucket 0: result_differs: rank 3. damage: broadcast. advice: resync from rank 0\n$")
+set(printed_by_agreement_with_repair
+    "^buffer 1: rank 2 differs in 1 element, the first at 1234: bits 3e800001 in place of 3e800000\n"
+    "\nrepaired in 1 round, 64 bytes sent\n$")
+set(printed_by_faults "call 0: wrong elements on each rank: 0 0 0 0\n" "call 1: wrong elements on each rank: 1 1 1 1\n"
+    "call 2: wrong elements on each rank: 1000 1000 1000 1000\n" "call 3: wrong elements on each rank: 0 0 0 64\n"
+    "rank 1, call 1: nan .before.\n" "rank 2, call 2: stale .during.\n" "rank 3, call 3: zero_slice .after.\n")
+set(printed_by_stream_order "^without an event: 1 hazard\nstream order: read after write: all_gather "
+    "Missing: nothing orders all_gather .* behind copy .* Cure: record an event on stream" "\nwith an event: 0 hazard\n$")
+set(printed_by_inspect "16384 +4096 +float +6 +ring +24 .float. +5 " "8192 +4096 +bfloat16 +6 +tree +8 .bfloat16. +5 "
+    "from element 0, 684 of them: ....1.2..3..4..5..0\n")
+set(printed_by_summary_mode "^step 0\nsuspect: rank 40, bucket 0: 1 element.s. are NaN or infinite\n"
+    "\nloss: mean 0.5312, highest 2.5 on rank 9\n$")
