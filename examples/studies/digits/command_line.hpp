@@ -44,7 +44,7 @@ public:
         app_.set_help_flag();
         app_.allow_extras();
         app_.footer("Options take their value as the next argument or behind '='. Exit status: " + exit_status);
-        app_.get_formatter()->column_width(27);
+        app_.get_formatter()->column_width(28);
         app_.add_flag_callback("-h,--help", [this] { throw help_request(app_.help()); }, "this text")->trigger_on_parse();
     }
 
