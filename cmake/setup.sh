@@ -29,6 +29,7 @@ header() { # header <path below a system include folder>
 need g++ command -v g++
 need cmake command -v cmake
 need ninja-build command -v ninja
+need libcli11-dev header CLI/CLI.hpp
 if [ "$purpose" != demo ]; then
     need doctest-dev header doctest/doctest.h
     need python3 command -v python3
