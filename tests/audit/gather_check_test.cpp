@@ -14,6 +14,7 @@
 #include <collprobe/fault/faulty.hpp>
 
 #include "fault/fault_cases.hpp"
+#include "fault/realistic_fault.hpp"
 #include "support/element_types.hpp"
 #include "support/run_ranks.hpp"
 
@@ -182,7 +183,7 @@ TEST_CASE("random damage of realistic shape is always seen and its receiver name
         const auto seed = static_cast<uint64_t>(round);
         CAPTURE(seed);
         const int ranks = 3 + round % 14;
-        fault one = realistic_fault(seed);
+        fault one = testing::realistic_fault(seed);
         one.rank = static_cast<int>(seed * 7 % static_cast<uint64_t>(ranks));
         const gather_verdict verdict = gathered<bfloat16>(ranks, 1 + 37 * (seed % 50), round % 2 == 0, {one});
         CHECK(!verdict.intact());

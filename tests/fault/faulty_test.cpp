@@ -15,6 +15,7 @@
 #include <collprobe/step/probed.hpp>
 
 #include "fault/fault_cases.hpp"
+#include "fault/realistic_fault.hpp"
 
 using namespace collprobe;
 using namespace collprobe::testing;
@@ -492,7 +493,7 @@ TEST_CASE("realistic faults are mixed as published")
     const int draws = 20'000;
     int not_finite = 0, single = 0, flips = 0, warps = 0;
     for (int seed = 0; seed < draws; ++seed) {
-        const fault one = realistic_fault(static_cast<uint64_t>(seed));
+        const fault one = testing::realistic_fault(static_cast<uint64_t>(seed));
         CHECK(detail::what_is_wrong(one, 4) == nullptr);
         if (one.kind == fault_kind::nan || one.kind == fault_kind::infinity) {
             ++not_finite;

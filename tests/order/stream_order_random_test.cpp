@@ -12,6 +12,8 @@
 
 #include <collprobe/order/stream_order.hpp>
 
+#include "order/calling_thread.hpp"
+
 // Random schedules against an explicit graph: every call is a node with edges to what it comes behind, reachability
 // is kept as sets of nodes, and every byte has the list of all its accesses. No clocks, no intervals.
 
@@ -239,7 +241,7 @@ private:
         return range;
     }
     order_stream key(std::size_t stream) const { return {.number = streams_[stream].number}; }
-    order_thread thread(std::size_t host) const { return {hosts_[host].number}; }
+    testing::calling_thread as(std::size_t host) { return {checker_, hosts_[host].number}; }
     std::size_t any_stream() { return static_cast<std::size_t>(random_.below(static_cast<int>(streams_.size()))); }
     std::size_t any_host() { return static_cast<std::size_t>(random_.below(static_cast<int>(hosts_.size()))); }
     std::size_t any_event() { return static_cast<std::size_t>(random_.below(static_cast<int>(events_.size()))); }
@@ -295,13 +297,13 @@ private:
         const span write = any_span();
         const int shape = random_.below(3);
         if (shape == 0) {
-            checker_.launch(key(stream), {range_of(read)}, {}, "read", site_of(own), thread(host));
+            as(host)->launch(key(stream), {range_of(read)}, {}, "read", site_of(own));
             graph_.access(own, read, false);
         } else if (shape == 1) {
-            checker_.launch(key(stream), {}, {range_of(write)}, "write", site_of(own), thread(host));
+            as(host)->launch(key(stream), {}, {range_of(write)}, "write", site_of(own));
             graph_.access(own, write, true);
         } else {
-            checker_.launch(key(stream), {range_of(read)}, {range_of(write)}, "both", site_of(own), thread(host));
+            as(host)->launch(key(stream), {range_of(read)}, {range_of(write)}, "both", site_of(own));
             graph_.access(own, read, false);
             graph_.access(own, write, true);
         }
@@ -314,8 +316,8 @@ private:
         const int own = graph_.node({hosts_[host].last});
         const span where = any_span();
         const bool write = random_.chance(50);
-        checker_.touch_host(
-            range_of(where), write ? memory_access::write : memory_access::read, "host", site_of(own), thread(host));
+        as(host)->touch_host(
+            range_of(where), write ? memory_access::write : memory_access::read, "host", site_of(own));
         graph_.access(own, where, write);
         hosts_[host].last = own;
     }
@@ -326,8 +328,8 @@ private:
         target.node = graph_.node({streams_[stream].last, hosts_[host].last});
         target.recorded = true;
         streams_[stream].last = target.node;
-        if (keyed(which)) checker_.record(order_object(which), key(stream), thread(host));
-        else checker_.record(target.point, key(stream), thread(host));
+        if (keyed(which)) as(host)->record(order_object(which), key(stream));
+        else as(host)->record(target.point, key(stream));
     }
     void wait(std::size_t stream, std::size_t which)
     {
@@ -339,8 +341,8 @@ private:
         const int own = graph_.node({before, awaited.recorded ? awaited.node : -1});
         if (!awaited.recorded) graph_.add({hazard_kind::unrecorded_event, -1, own});
         else if (graph_.redundant(before, awaited.node)) ++redundant_;
-        if (keyed(which)) checker_.wait(key(stream), order_object(which), site_of(own), thread(host));
-        else checker_.wait(key(stream), awaited.point, site_of(own), thread(host));
+        if (keyed(which)) as(host)->wait(key(stream), order_object(which), site_of(own));
+        else as(host)->wait(key(stream), awaited.point, site_of(own));
         streams_[stream].last = own;
     }
     /// Half of the events are values, half are known by a handle.
@@ -356,23 +358,23 @@ private:
         const std::size_t which = any_event();
         if (!events_[which].recorded) return;
         const std::size_t host = any_host();
-        if (keyed(which)) checker_.reached(order_object(which), thread(host));
-        else checker_.reached(events_[which].point, thread(host));
+        if (keyed(which)) as(host)->reached(order_object(which));
+        else as(host)->reached(events_[which].point);
         hosts_[host].last = graph_.node({hosts_[host].last, events_[which].node});
     }
     void synchronize_stream(std::size_t host, std::size_t stream)
     {
-        checker_.synchronize(key(stream), thread(host));
+        as(host)->synchronize(key(stream));
         hosts_[host].last = graph_.node({hosts_[host].last, streams_[stream].last});
     }
     void hand_over()
     {
         const std::size_t host = any_host();
         if (random_.chance(50)) {
-            checker_.handoff_release(&tag_, thread(host));
+            as(host)->handoff_release(&tag_);
             tag_node_ = graph_.node({tag_node_, hosts_[host].last});
         } else {
-            checker_.handoff_acquire(&tag_, thread(host));
+            as(host)->handoff_acquire(&tag_);
             hosts_[host].last = graph_.node({hosts_[host].last, tag_node_});
         }
     }
@@ -393,8 +395,8 @@ private:
         order(call.stream);
         std::vector<int>& before = communicators_[static_cast<std::size_t>(call.communicator)];
         const int own = graph_.node({streams_[call.stream].last, hosts_[host].last}, before);
-        checker_.collective(key(call.stream), communicator(call), {range_of(call.read)}, {range_of(call.write)},
-            "collective", false, site_of(own), thread(host));
+        as(host)->collective(key(call.stream), communicator(call), {range_of(call.read)}, {range_of(call.write)},
+            "collective", false, site_of(own));
         graph_.access(own, call.read, false);
         graph_.access(own, call.write, true);
         before = {own};
@@ -410,7 +412,7 @@ private:
         group& own = groups_[host];
         if (!own.open) {
             own.open = true;
-            checker_.group_begin(thread(host));
+            as(host)->group_begin();
             add_to_group(host);
         } else if (own.members.size() < 3 && random_.chance(50)) {
             add_to_group(host);
@@ -424,8 +426,8 @@ private:
         order(call.stream);
         // The node is made at the end of the group, but its number is given out here, for the call site.
         call.node = graph_.node({});
-        checker_.collective(key(call.stream), communicator(call), {range_of(call.read)}, {range_of(call.write)},
-            "grouped", true, site_of(call.node), thread(host));
+        as(host)->collective(key(call.stream), communicator(call), {range_of(call.read)}, {range_of(call.write)},
+            "grouped", true, site_of(call.node));
         for (int byte = call.read.first; byte < call.read.first + call.read.count; ++byte) {
             call.versions.push_back(graph_.last_write(byte));
         }
@@ -463,7 +465,7 @@ private:
             streams_[call.stream].last = end;
             communicators_[static_cast<std::size_t>(call.communicator)] = {end};
         }
-        checker_.group_end(true, thread(host));
+        as(host)->group_end(true);
         own = {};
     }
     void release()
@@ -474,7 +476,7 @@ private:
             const std::size_t stream = any_stream();
             order(stream);
             const int own = graph_.node({streams_[stream].last, hosts_[host].last});
-            checker_.release(range_of(where), key(stream), site_of(own), thread(host));
+            as(host)->release(range_of(where), key(stream), site_of(own));
             graph_.release(own, where, true);
             streams_[stream].last = own;
             return;
@@ -482,7 +484,7 @@ private:
         order_host(host);
         const int own = graph_.node({hosts_[host].last});
         const bool watch = random_.chance(25);
-        checker_.release(range_of(where), watch, site_of(own), thread(host));
+        as(host)->release(range_of(where), watch, site_of(own));
         graph_.release(own, where, watch);
         hosts_[host].last = own;
     }
@@ -497,7 +499,7 @@ private:
         const std::size_t host = any_host();
         const std::size_t stream = any_stream();
         const int own = graph_.node({streams_[stream].last, hosts_[host].last});
-        checker_.allocate(range_of(where), key(stream), site_of(own), thread(host));
+        as(host)->allocate(range_of(where), key(stream), site_of(own));
         graph_.forget(where);
         graph_.access(own, where, true);
         streams_[stream].last = own;
@@ -520,15 +522,15 @@ private:
         if (hosts_.size() < 2 || groups_[host].open) return;
         const std::size_t parent = (host + 1) % hosts_.size();
         order_point last;
-        checker_.thread_ended(last, thread(host));
+        as(host)->thread_ended(last);
         if (random_.chance(70)) {
-            checker_.reached(last, thread(parent));
+            as(parent)->reached(last);
             hosts_[parent].last = graph_.node({hosts_[parent].last, hosts_[host].last});
         }
         order_point begin;
-        checker_.record_thread(begin, thread(parent));
+        as(parent)->record_thread(begin);
         hosts_[host] = {next_thread_++, hosts_[parent].last};
-        checker_.thread_began(begin, thread(host));
+        as(host)->thread_began(begin);
     }
 
     random_numbers random_;

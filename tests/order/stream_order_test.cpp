@@ -11,6 +11,8 @@
 
 #include <collprobe/order/stream_order.hpp>
 
+#include "order/calling_thread.hpp"
+
 using namespace collprobe;
 
 namespace {
@@ -237,27 +239,27 @@ TEST_CASE("a host thread knows what it has synchronised with, and so does what i
     }
     SUBCASE("another thread does not, unless it is told")
     {
-        const order_thread second{1'000'000};
+        const auto second = [&] { return testing::calling_thread(checker, 1'000'000); };
         checker.synchronize(compute);
         SUBCASE("not told")
         {
-            checker.launch(gather, {m.shard_bytes()}, {}, "all_gather", call_site::current(), second);
+            second()->launch(gather, {m.shard_bytes()}, {}, "all_gather");
             CHECK(kinds(checker) == list{hazard_kind::read_after_write});
         }
         SUBCASE("a mutex that is told of")
         {
             int tag = 0;
             checker.handoff_release(&tag);
-            checker.handoff_acquire(&tag, second);
-            checker.launch(gather, {m.shard_bytes()}, {}, "all_gather", call_site::current(), second);
+            second()->handoff_acquire(&tag);
+            second()->launch(gather, {m.shard_bytes()}, {}, "all_gather");
             CHECK(checker.hazard_count() == 0);
         }
         SUBCASE("a thread that began later")
         {
             order_point begin;
             checker.record_thread(begin);
-            checker.thread_began(begin, second);
-            checker.launch(gather, {m.shard_bytes()}, {}, "all_gather", call_site::current(), second);
+            second()->thread_began(begin);
+            second()->launch(gather, {m.shard_bytes()}, {}, "all_gather");
             CHECK(checker.hazard_count() == 0);
         }
     }

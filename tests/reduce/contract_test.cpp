@@ -39,13 +39,6 @@ TEST_CASE("the accumulator of a contract is the one it names, or what its level 
     CHECK(contract<run_to_run, accumulation::native>::accumulator<float16> == accumulation::native);
 }
 
-TEST_CASE("a level that is known at run time only gets its contract")
-{
-    for (const reproducibility level : {unspecified, run_to_run, size_invariant, order_invariant, correctly_rounded}) {
-        CHECK(with_contract(level, [](auto found) { return found.level; }) == level);
-    }
-}
-
 TEST_CASE("algorithms have names")
 {
     CHECK(std::string(name(reduction_algorithm::automatic)) == "automatic");

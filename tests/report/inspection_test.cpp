@@ -56,7 +56,7 @@ TEST_CASE("precision has the name of the type that keeps it, unless there may be
     const auto text = [&](int bits, bool or_more = false) {
         found.partial_sum_bits = bits;
         found.partial_sum_bits_or_more = or_more;
-        return report::partial_sum_precision(found);
+        return report::detail::partial_sum_precision(found);
     };
     CHECK(text(0) == "-");
     CHECK(text(8) == "8 (bfloat16)");

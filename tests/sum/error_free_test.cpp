@@ -20,10 +20,14 @@ template <class Float>
 {
     return two_sum(a, b);
 }
+/// Dekker's sum in three operations, which needs |a| >= |b|: two_sum's negative control.
 template <class Float>
 [[gnu::noinline]] two_terms<Float> fast_two_sum_of(Float a, Float b)
 {
-    return fast_two_sum(a, b);
+    const detail::hidden<Float> hide;
+    const Float high = hide(detail::rounded_sum(a, b));
+    const Float from_b = hide(detail::rounded_difference(high, a));
+    return {high, hide(detail::rounded_difference(b, from_b))};
 }
 
 template <class Float>

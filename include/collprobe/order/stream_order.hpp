@@ -20,18 +20,17 @@
 /// A checker of stream order. Not part of `collprobe.hpp`: include it where it is wanted.
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// A host thread as the checker knows it.
-struct order_thread {
-    std::uint64_t number = 0;
+namespace detail {
 
-    /// The calling thread; no two threads of the process ever have the same number.
-    static order_thread calling() noexcept
-    {
-        static std::atomic<std::uint64_t> last{0};
-        static thread_local const std::uint64_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
-        return {own};
-    }
-};
+/// The number of the calling thread; no two threads of the process ever have the same.
+inline std::uint64_t& number_of_thread() noexcept
+{
+    static std::atomic<std::uint64_t> last{0};
+    static thread_local std::uint64_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
+    return own;
+}
+
+} // namespace detail
 
 /// Something outside that has a name of its own: an event's handle, a communicator, a mutex.
 struct order_object {
@@ -156,74 +155,73 @@ public:
 
     /// Work on a stream that reads and writes bytes: a copy, a kernel. Ranges may overlap.
     void launch(const order_stream& on, ranges reads, ranges writes, const char* what,
-        call_site where = call_site::current(), order_thread by = order_thread::calling())
+        call_site where = call_site::current())
     {
-        told([&] { engine_.launch(on, list(reads), list(writes), {what, where}, by.number); });
+        told([&] { engine_.launch(on, list(reads), list(writes), {what, where}, detail::number_of_thread()); });
     }
     /// An access of a host thread itself.
     void touch_host(memory_range bytes, memory_access mode, const char* what = "host access",
-        call_site where = call_site::current(), order_thread by = order_thread::calling())
+        call_site where = call_site::current())
     {
-        told([&] { engine_.touch_host(bytes, mode, {what, where}, by.number); });
+        told([&] { engine_.touch_host(bytes, mode, {what, where}, detail::number_of_thread()); });
     }
     /// A collective of one rank. Within a group it is kept until the group ends, unless `deferrable` is
     /// false: a communicator of one rank enqueues at once.
     void collective(const order_stream& on, order_object communicator, ranges reads, ranges writes, const char* what,
-        bool deferrable = true, call_site where = call_site::current(), order_thread by = order_thread::calling())
+        bool deferrable = true, call_site where = call_site::current())
     {
         told([&] {
             engine_.collective(
-                on, {communicator.number}, list(reads), list(writes), {what, where}, by.number, deferrable);
+                on, {communicator.number}, list(reads), list(writes), {what, where}, detail::number_of_thread(), deferrable);
         });
     }
-    void group_begin(order_thread by = order_thread::calling())
+    void group_begin()
     {
-        told([&] { engine_.group_begin(by.number); });
+        told([&] { engine_.group_begin(detail::number_of_thread()); });
     }
     /// If it was not `enqueued`, because it failed, its collectives are forgotten.
-    void group_end(bool enqueued = true, order_thread by = order_thread::calling())
+    void group_end(bool enqueued = true)
     {
-        told([&] { engine_.group_end(enqueued, by.number); });
+        told([&] { engine_.group_end(enqueued, detail::number_of_thread()); });
     }
 
     // --- Order ---
 
     /// `point` stands for the work that is on the stream now, and for what the enqueuing thread knows.
-    void record(order_point& point, const order_stream& on, order_thread by = order_thread::calling())
+    void record(order_point& point, const order_stream& on)
     {
-        told([&] { engine_.record(point, on, by.number); });
+        told([&] { engine_.record(point, on, detail::number_of_thread()); });
     }
     /// Work from now on is behind `point`; one that was never recorded is reported.
-    void wait(const order_stream& on, const order_point& point, call_site where = call_site::current(),
-        order_thread by = order_thread::calling())
+    void wait(const order_stream& on, const order_point& point, call_site where = call_site::current())
     {
         told([&] {
-            if (point.recorded()) engine_.wait(on, point, {"wait", where}, by.number);
+            if (point.recorded()) engine_.wait(on, point, {"wait", where}, detail::number_of_thread());
             else engine_.wait_unrecorded(on, {"wait", where});
         });
     }
     /// The host thread has seen that `point` was reached: it has waited, or asked with success.
-    void reached(const order_point& point, order_thread by = order_thread::calling())
+    void reached(const order_point& point)
     {
-        told([&] { engine_.reached(point, by.number); });
+        told([&] { engine_.reached(point, detail::number_of_thread()); });
     }
     /// The host thread has waited until the stream was done with all that is on it now. (If others enqueue
     /// meanwhile: `record` before, `reached` after.)
-    void synchronize(const order_stream& on, order_thread by = order_thread::calling())
+    void synchronize(const order_stream& on)
     {
         order_point now;
         told([&] {
             engine_.record(now, on);
-            engine_.reached(now, by.number);
+            engine_.reached(now, detail::number_of_thread());
         });
     }
     /// The same with all streams of a space (`order_stream::space`).
-    void synchronize_space(std::uint32_t space, order_thread by = order_thread::calling())
+    void synchronize_space(std::uint32_t space)
     {
         order_point now;
         told([&] {
             engine_.record_space(now, space);
-            engine_.reached(now, by.number);
+            engine_.reached(now, detail::number_of_thread());
         });
     }
     /// `point` stands for the work that is on all streams of a space now.
@@ -232,26 +230,25 @@ public:
         told([&] { engine_.record_space(point, space); });
     }
     /// Events that are known by a handle.
-    void record(order_object event, const order_stream& on, order_thread by = order_thread::calling())
+    void record(order_object event, const order_stream& on)
     {
-        told([&] { engine_.record(engine_.event({event.number}), on, by.number); });
+        told([&] { engine_.record(engine_.event({event.number}), on, detail::number_of_thread()); });
     }
-    void wait(const order_stream& on, order_object event, call_site where = call_site::current(),
-        order_thread by = order_thread::calling())
+    void wait(const order_stream& on, order_object event, call_site where = call_site::current())
     {
         told([&] {
             if (const order_point* const point = engine_.find_event({event.number})) {
-                engine_.wait(on, *point, {"wait", where}, by.number);
+                engine_.wait(on, *point, {"wait", where}, detail::number_of_thread());
             } else {
                 engine_.wait_unrecorded(on, {"wait", where});
             }
         });
     }
-    void reached(order_object event, order_thread by = order_thread::calling())
+    void reached(order_object event)
     {
         told([&] {
             if (const order_point* const point = engine_.find_event({event.number})) {
-                engine_.reached(*point, by.number);
+                engine_.reached(*point, detail::number_of_thread());
             }
         });
     }
@@ -267,28 +264,28 @@ public:
     }
     /// Order between host threads: who acquires is behind all who have released the same tag before. Call the
     /// one before a mutex is unlocked, the other after it is locked.
-    void handoff_release(order_object tag, order_thread by = order_thread::calling())
+    void handoff_release(order_object tag)
     {
-        told([&] { engine_.handoff_release({tag.number}, by.number); });
+        told([&] { engine_.handoff_release({tag.number}, detail::number_of_thread()); });
     }
-    void handoff_acquire(order_object tag, order_thread by = order_thread::calling())
+    void handoff_acquire(order_object tag)
     {
-        told([&] { engine_.handoff_acquire({tag.number}, by.number); });
+        told([&] { engine_.handoff_acquire({tag.number}, detail::number_of_thread()); });
     }
     /// `point` stands for what a host thread knows now.
-    void record_thread(order_point& point, order_thread by = order_thread::calling())
+    void record_thread(order_point& point)
     {
-        told([&] { engine_.record_host(point, by.number); });
+        told([&] { engine_.record_host(point, detail::number_of_thread()); });
     }
     /// A thread begins behind `parent`, a point of another thread.
-    void thread_began(const order_point& parent, order_thread by = order_thread::calling())
+    void thread_began(const order_point& parent)
     {
-        told([&] { engine_.thread_began(parent, by.number); });
+        told([&] { engine_.thread_began(parent, detail::number_of_thread()); });
     }
     /// A thread makes no more calls; `last` is for who joins it, by `reached`.
-    void thread_ended(order_point& last, order_thread by = order_thread::calling())
+    void thread_ended(order_point& last)
     {
-        told([&] { engine_.thread_ended(last, by.number); });
+        told([&] { engine_.thread_ended(last, detail::number_of_thread()); });
     }
 
     // --- Lifetimes and generations ---
@@ -299,23 +296,20 @@ public:
         told([&] { engine_.allocate(bytes); });
     }
     /// The same in the order of a stream (cudaMallocAsync): uses must be ordered behind it.
-    void allocate(memory_range bytes, const order_stream& on, call_site where = call_site::current(),
-        order_thread by = order_thread::calling())
+    void allocate(memory_range bytes, const order_stream& on, call_site where = call_site::current())
     {
-        told([&] { engine_.allocate_on(on, bytes, {"allocation", where}, by.number); });
+        told([&] { engine_.allocate_on(on, bytes, {"allocation", where}, detail::number_of_thread()); });
     }
     /// The host frees the bytes: the calling thread must know all accesses to be done. Later ones are reported
     /// until the bytes are allocated again, unless `watch` is false: for memory that other allocators share.
-    void release(memory_range bytes, bool watch = true, call_site where = call_site::current(),
-        order_thread by = order_thread::calling())
+    void release(memory_range bytes, bool watch = true, call_site where = call_site::current())
     {
-        told([&] { engine_.release(bytes, watch, {"release", where}, by.number); });
+        told([&] { engine_.release(bytes, watch, {"release", where}, detail::number_of_thread()); });
     }
     /// The same in the order of a stream (cudaFreeAsync).
-    void release(memory_range bytes, const order_stream& on, call_site where = call_site::current(),
-        order_thread by = order_thread::calling())
+    void release(memory_range bytes, const order_stream& on, call_site where = call_site::current())
     {
-        told([&] { engine_.release_on(on, bytes, {"release", where}, by.number); });
+        told([&] { engine_.release_on(on, bytes, {"release", where}, detail::number_of_thread()); });
     }
     /// The size of what was last allocated at this address; 0 if that was not told, or is released.
     std::uint64_t allocated_bytes(const void* memory) const
@@ -331,9 +325,9 @@ public:
     }
     /// Reports bytes that are older.
     void require_generation(memory_range bytes, std::uint64_t at_least, const char* what = "require_generation",
-        call_site where = call_site::current(), order_thread by = order_thread::calling())
+        call_site where = call_site::current())
     {
-        told([&] { engine_.require_generation(bytes, at_least, {what, where}, by.number); });
+        told([&] { engine_.require_generation(bytes, at_least, {what, where}, detail::number_of_thread()); });
     }
 
     // --- Captures ---
@@ -350,18 +344,16 @@ public:
         told([&] { engine_.capture_end(number); });
     }
     /// A launch of what a capture holds: one operation that reads and writes all its bytes.
-    void launch_graph(std::uint64_t capture, const order_stream& on, call_site where = call_site::current(),
-        order_thread by = order_thread::calling())
+    void launch_graph(std::uint64_t capture, const order_stream& on, call_site where = call_site::current())
     {
-        told([&] { engine_.launch_graph(capture, on, {"graph launch", where}, by.number); });
+        told([&] { engine_.launch_graph(capture, on, {"graph launch", where}, detail::number_of_thread()); });
     }
     /// The same of an executable graph, which CUDA also puts behind its own last launch, on whatever stream.
-    void launch_graph(order_object runnable, const order_stream& on, call_site where = call_site::current(),
-        order_thread by = order_thread::calling())
+    void launch_graph(order_object runnable, const order_stream& on, call_site where = call_site::current())
     {
         told([&] {
             if (const order_point* const last = engine_.find_event({runnable.number})) engine_.follow(on, *last);
-            engine_.launch_graph(engine_.capture_of({runnable.number}), on, {"graph launch", where}, by.number);
+            engine_.launch_graph(engine_.capture_of({runnable.number}), on, {"graph launch", where}, detail::number_of_thread());
             engine_.record(engine_.event({runnable.number}), on);
         });
     }

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <utility>
-
 #include <collprobe/comm/reduction_extras.hpp>
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
@@ -34,21 +32,5 @@ struct contract {
     template <floating_element T>
     static constexpr bool possible = holds<T>(accumulator<T>) && strongest<T>(accumulator<T>, 1) >= asked;
 };
-
-/// Calls `use` with the contract for a level that is known at run time only, with its default accumulator.
-template <class Use>
-decltype(auto) with_contract(reproducibility level, Use&& use)
-{
-    switch (level) {
-    case reproducibility::run_to_run: return std::forward<Use>(use)(contract<reproducibility::run_to_run>{});
-    case reproducibility::size_invariant: return std::forward<Use>(use)(contract<reproducibility::size_invariant>{});
-    case reproducibility::order_invariant:
-        return std::forward<Use>(use)(contract<reproducibility::order_invariant>{});
-    case reproducibility::correctly_rounded:
-        return std::forward<Use>(use)(contract<reproducibility::correctly_rounded>{});
-    case reproducibility::unspecified: break;
-    }
-    return std::forward<Use>(use)(contract<reproducibility::unspecified>{});
-}
 
 } // namespace collprobe

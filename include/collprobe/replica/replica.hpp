@@ -35,22 +35,4 @@ struct replica {
     }
 };
 
-/// Calls `use` with the view that a replica was made of.
-template <class Use>
-void with_elements(const replica& of, Use&& use)
-{
-    switch (of.type) {
-    case element_type::int8: return use(of.as<std::int8_t>());
-    case element_type::uint8: return use(of.as<std::uint8_t>());
-    case element_type::int32: return use(of.as<std::int32_t>());
-    case element_type::uint32: return use(of.as<std::uint32_t>());
-    case element_type::int64: return use(of.as<std::int64_t>());
-    case element_type::uint64: return use(of.as<std::uint64_t>());
-    case element_type::float16: return use(of.as<float16>());
-    case element_type::bfloat16: return use(of.as<bfloat16>());
-    case element_type::float32: return use(of.as<float>());
-    case element_type::float64: return use(of.as<double>());
-    }
-}
-
 } // namespace collprobe

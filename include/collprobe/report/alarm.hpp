@@ -10,13 +10,6 @@
 /// Alarms as text for people and as JSON lines.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
-/// "rank 3", "ranks 1, 2 and 5", "nobody is named"; of more than ten ranks the first ten and how many there are, as
-/// NCCL's RAS prints its outliers.
-std::string list_named(const alarm_record& raised);
-
-/// What to do about it, in words: "resync from rank 0".
-std::string advise(const alarm_record& raised);
-
 /// An alarm in a line, without a newline at its end: "step 17, bucket 1: result_differs: rank 3; damage: broadcast;
 /// advice: resync from rank 0". Statistical ones with their score, strikes and rate.
 std::string describe(const alarm_record& raised);

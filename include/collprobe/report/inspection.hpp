@@ -11,8 +11,12 @@
 /// Inspections of all-reduces as a table and as JSON lines.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
+namespace detail {
+
 /// "24 (float)", ">=121", "-"
 std::string partial_sum_precision(const inspection& found);
+
+} // namespace detail
 
 /// A row per inspection, as nccl-tests has them: size, count and type first, bandwidths last. `stable` says what the
 /// bits do not depend on, as letters (`-` for a letter that is missing): r: the run; s: the size of the

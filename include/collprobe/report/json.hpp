@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <collprobe/core/record.hpp>
@@ -16,12 +17,6 @@
 namespace collprobe::inline COLLPROBE_ABI::report {
 
 inline constexpr int json_schema = 1;
-
-/// A number of the caller's own that joins a summary, the accuracy of the trained model, say.
-struct named_value {
-    std::string_view name;
-    double value = 0;
-};
 
 namespace detail {
 
@@ -114,8 +109,8 @@ std::string json_line(std::string_view run, const step_record& record);
 
 /// A run as a line: `kind` is "summary", `steps` counts them, the metrics are medians over the steps
 /// under the names that a step has. `suspects` has an object per finding, as in a step and with
-/// `first_step`, `last_step` and `steps`. `extra` joins at the top level.
-std::string json_line(const run_summary& summary, const std::vector<named_value>& extra = {});
+/// `first_step`, `last_step` and `steps`. `extra`: the caller's own numbers by name, which join at the top level.
+std::string json_line(const run_summary& summary, const std::vector<std::pair<std::string_view, double>>& extra = {});
 
 } // namespace collprobe::report
 

@@ -243,20 +243,6 @@ void require_aligned(view<const T> input, const char* call, const call_site& whe
 
 } // namespace detail
 
-/// The digest state of a part of a buffer; states of disjoint parts merge in any order.
-///
-/// `part`: elements in host memory, of any alignment. `first_byte`: offset of the part in its buffer
-/// in bytes, any number. Throws `error` (invalid_argument) on a null pointer with a count above 0.
-/// Reads the part once, about as fast as memory gives it; allocates nothing.
-template <element T>
-digest_state digest_part(
-    view<const T> part, std::uint64_t first_byte, call_site where = call_site::current())
-{
-    detail::require_data(part, "digest_part", where);
-    return detail::digest_bytes(detail::best_isa(), reinterpret_cast<const unsigned char*>(part.data()),
-        part.size_bytes(), first_byte);
-}
-
 /// The 64-bit digest of a buffer: equal for equal bytes, on every machine and device (see
 /// `digest_state` for the definition and for what it detects).
 ///

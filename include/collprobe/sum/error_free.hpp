@@ -43,15 +43,4 @@ COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b) noexcept
     return detail::hidden_two_sum(a, b, detail::hidden<Float>{});
 }
 
-/// The same in three operations. Precondition: |a| >= |b|, or a = 0; no overflow.
-/// Source: T. Dekker, "A floating-point technique for extending the available precision" (1971).
-template <class Float>
-COLLPROBE_HD inline two_terms<Float> fast_two_sum(Float a, Float b) noexcept
-{
-    const detail::hidden<Float> hide;
-    const Float high = hide(detail::rounded_sum(a, b));
-    const Float from_b = hide(detail::rounded_difference(high, a));
-    return {high, hide(detail::rounded_difference(b, from_b))};
-}
-
 } // namespace collprobe

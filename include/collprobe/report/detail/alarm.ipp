@@ -9,7 +9,10 @@
 #include <collprobe/report/table.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::report {
+namespace detail {
 
+/// "rank 3", "ranks 1, 2 and 5", "nobody is named"; of more than ten ranks the first ten and how many there are, as
+/// NCCL's RAS prints its outliers.
 COLLPROBE_INLINE std::string list_named(const alarm_record& raised)
 {
     constexpr std::size_t most = 10;
@@ -25,6 +28,7 @@ COLLPROBE_INLINE std::string list_named(const alarm_record& raised)
     return text;
 }
 
+/// What to do about it, in words: "resync from rank 0".
 COLLPROBE_INLINE std::string advise(const alarm_record& raised)
 {
     switch (raised.action) {
@@ -39,12 +43,14 @@ COLLPROBE_INLINE std::string advise(const alarm_record& raised)
     return "unknown";
 }
 
+} // namespace detail
+
 COLLPROBE_INLINE std::string describe(const alarm_record& raised)
 {
     std::string text = "step " + std::to_string(raised.step);
     text += raised.bucket < 0 ? std::string(", whole step: ")
                               : ", bucket " + std::to_string(raised.bucket) + ": ";
-    text += std::string(name(raised.what)) + ": " + list_named(raised);
+    text += std::string(name(raised.what)) + ": " + detail::list_named(raised);
     if (raised.threshold > 0) {
         text += ", score " + short_number(raised.statistic) + " against " + short_number(raised.threshold);
     }
@@ -52,7 +58,7 @@ COLLPROBE_INLINE std::string describe(const alarm_record& raised)
     if (raised.false_alarms_per_step > 0) {
         text += ", at most " + short_number(raised.false_alarms_per_step) + " false alarms a step";
     }
-    return text + "; damage: " + name(raised.where) + "; advice: " + advise(raised);
+    return text + "; damage: " + name(raised.where) + "; advice: " + detail::advise(raised);
 }
 
 COLLPROBE_INLINE std::string json_line(std::string_view run, const alarm_record& raised)

@@ -12,7 +12,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::report {
 
-COLLPROBE_INLINE std::string partial_sum_precision(const inspection& found)
+COLLPROBE_INLINE std::string detail::partial_sum_precision(const inspection& found)
 {
     if (found.partial_sum_bits == 0) return "-";
     const std::string bits
@@ -36,7 +36,7 @@ COLLPROBE_INLINE std::string inspection_table(const std::vector<inspection>& fou
     table.cell("algbw (GB/s)").cell("busbw (GB/s)");
     for (const inspection& each : found) {
         table.row(std::to_string(each.bytes())).cell(std::to_string(each.count)).cell(name(each.element));
-        table.cell(std::to_string(each.ranks)).cell(name(each.order)).cell(partial_sum_precision(each));
+        table.cell(std::to_string(each.ranks)).cell(name(each.order)).cell(detail::partial_sum_precision(each));
         table.cell(each.roundings_per_element < 0 ? "-" : std::to_string(each.roundings_per_element));
         table.cell(std::string(each.run_stable ? "r" : "-") + (each.size_stable ? "s" : "-")
             + (each.permutation_stable ? "p" : "-") + (each.ranks_agree ? "" : "!"));

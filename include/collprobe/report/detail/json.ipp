@@ -118,7 +118,7 @@ COLLPROBE_INLINE std::string json_line(std::string_view run, const step_record& 
     return line;
 }
 
-COLLPROBE_INLINE std::string json_line(const run_summary& summary, const std::vector<named_value>& extra)
+COLLPROBE_INLINE std::string json_line(const run_summary& summary, const std::vector<std::pair<std::string_view, double>>& extra)
 {
     std::string line;
     detail::json_writer json(line);
@@ -134,7 +134,7 @@ COLLPROBE_INLINE std::string json_line(const run_summary& summary, const std::ve
         json.key("steps").integer(found.steps).close('}');
     }
     json.close(']').key("suspicious_steps").integer(summary.suspicious_steps);
-    for (const named_value& own : extra) json.key(own.name).number(own.value);
+    for (const auto& [name, value] : extra) json.key(name).number(value);
     json.close('}');
     line += '\n';
     return line;
