@@ -14,6 +14,7 @@
 #include <collprobe/audit/detail/message.hpp>
 #include <collprobe/audit/gather_check.hpp>
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
@@ -142,7 +143,7 @@ public:
     /// \throws error `unsupported` on a capturing stream.
     void end_step(std::uint64_t step, stream_ref stream, call_site where = call_site::current())
     {
-        require_immediate("end_step", stream, where);
+        require_immediate(caller(comm_, "end_step", where), stream);
         const auto scope = detail::enter_device(comm_);
         slot& open = open_step(stream, where);
         auto& ranks = detail::innermost(comm_);
@@ -204,55 +205,28 @@ public:
     std::uint64_t dropped_steps() const noexcept { return unread_.dropped(); }
 
 private:
+    using caller = detail::caller<Comm>;
     using slot = detail::audit_slot<device>;
     /// Of a call that adds nothing up.
     static constexpr reduction no_sum = reduction::max;
 
     const audit_options& checked(const audit_options& options, call_site where) const
     {
-        const auto check = [&](bool condition, const char* message) {
-            if (!condition) fail(status::invalid_argument, "audited", message, where);
-        };
+        const caller who(comm_, "audited", where);
+        const auto check = [&](bool condition, const char* message) { who.require(condition, message); };
         check(options.max_buckets >= 1, "max_buckets must be at least 1");
         check(options.steps_in_flight >= 2, "steps_in_flight must be at least 2");
         check(options.unread_steps >= 1, "unread_steps must be at least 1");
         return options;
     }
 
-    [[noreturn]] void fail(status code, const char* call, const std::string& message, call_site where) const
-    {
-        throw error(code, message,
-            {.call = call, .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
-    }
-
     /// What is enqueued behind a call must run behind it, once.
-    void require_immediate(const char* call, [[maybe_unused]] stream_ref stream, call_site where) const
+    static void require_immediate(const caller& who, [[maybe_unused]] stream_ref stream)
     {
         if constexpr (detail::can_capture<stream_ref>) {
-            if (stream.capturing(where)) fail(status::unsupported, call, "audited calls cannot be captured", where);
+            if (stream.capturing(who.where())) who.fail(status::unsupported, "audited calls cannot be captured");
         }
-        if (detail::enqueues_at_once(comm_)) return;
-        fail(status::unsupported, call,
-            "the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not enqueued "
-            "until it ends: end the group first, or make the calls on base()", where);
-    }
-
-    template <class T>
-    void require_readable(view<T> data, const char* argument, collective call, call_site where) const
-    {
-        if (data.data() == nullptr && !data.empty()) {
-            fail(status::invalid_argument, name(call),
-                std::string(argument) + " is null with count " + std::to_string(data.count()), where);
-        }
-        if (!data.aligned()) {
-            fail(status::invalid_argument, name(call),
-                std::string(argument) + " is not aligned to " + std::to_string(alignof(T)) + " bytes", where);
-        }
-    }
-    template <class T>
-    static bool readable(view<T> data) noexcept
-    {
-        return (data.empty() || data.data() != nullptr) && data.aligned();
+        who.require_immediate(", or make the calls on base()");
     }
 
     /// Looks at the input, makes the call, looks at the result.
@@ -260,12 +234,13 @@ private:
     void around(detail::audited_call call, view<const T> input, view<T> result, reduction operation,
         stream_ref stream, call_site where, Call&& make_call)
     {
-        if (!readable(input) || !readable(result)) {
+        const caller who(comm_, call.call, where);
+        if (!input.readable() || !result.readable()) {
             make_call(); // refuses it, and so that its peers hear of it; if not, this object does
-            require_readable(input, "send", call.call, where);
-            require_readable(result, "receive", call.call, where);
+            who.require_readable(input, "send");
+            who.require_readable(result, "receive");
         }
-        require_immediate(name(call.call), stream, where);
+        require_immediate(who, stream);
         detail::check_buffer(comm_, input, "send", call.call, stream, where);
         detail::check_buffer(comm_, result, "receive", call.call, stream, where);
         const auto scope = detail::enter_device(comm_);
@@ -401,9 +376,9 @@ private:
 
     [[noreturn]] void fail_never_arrived(const slot& finished) const
     {
-        fail(status::device_failure, "poll",
-            "the audit of step " + std::to_string(finished.step) + " never arrived: work on its stream failed",
-            finished.where);
+        caller(comm_, "poll", finished.where)
+            .fail(status::device_failure,
+                "the audit of step " + std::to_string(finished.step) + " never arrived: work on its stream failed");
     }
 
     /// Throws unless all ranks ended the same step, of as many calls.
@@ -429,9 +404,7 @@ private:
                 + std::to_string(finished.header(r).buckets_and_one - 1) + " audited calls,";
         }
         message += culprits.size() == n ? " with no majority" : " unlike the others";
-        throw error(status::mismatch, message,
-            {.call = "end_step", .rank = rank(), .size = size(), .communicator = {}, .where = finished.where},
-            std::move(culprits));
+        caller(comm_, "end_step", finished.where).fail(status::mismatch, message, std::move(culprits));
     }
 
     bucket_audit& describe(const slot& finished, std::uint64_t b, step_audit& out) const
@@ -472,9 +445,8 @@ private:
         const auto& step = *reinterpret_cast<const detail::audit_step_keys*>(keys);
         if (step.step == 0 && step.step_complement == 0) fail_never_arrived(finished);
         if (step.step != finished.step || step.step_complement != ~finished.step) {
-            throw error(status::mismatch, "the ranks ended different steps, this rank "
-                    + std::to_string(finished.step),
-                {.call = "end_step", .rank = rank(), .size = size(), .communicator = {}, .where = finished.where});
+            caller(comm_, "end_step", finished.where)
+                .fail(status::mismatch, "the ranks ended different steps, this rank " + std::to_string(finished.step));
         }
         for (std::uint64_t b = 0; b < finished.buckets; ++b) {
             const auto& of = *reinterpret_cast<const detail::audit_keys*>(keys + detail::audit_key_count(b));

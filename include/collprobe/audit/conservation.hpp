@@ -9,6 +9,7 @@
 
 #include <collprobe/audit/conservation_bound.hpp>
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
@@ -102,7 +103,7 @@ public:
     {
         detail::require_sketch_options(options_.sketch, "conservation_check", where);
         if (!is_finite(options_.sigmas) || options_.sigmas <= 0)
-            fail("sigmas must be finite and above 0", "conservation_check", where);
+            caller(comm, "conservation_check", where).fail(status::invalid_argument, "sigmas must be finite and above 0");
         const auto scope = detail::enter_device(comm);
         memory_ = detail::in_flight<detail::conservation_memory<device>>(
             detail::timeout_of(comm), options_.sketch.bins);
@@ -122,8 +123,9 @@ public:
     template <element T>
     void before(std::type_identity_t<view<const T>> send, stream_ref stream, call_site where = call_site::current())
     {
-        require_buffer(send, "send", "conservation_check::before", where);
-        require_no_group("conservation_check::before", where);
+        const caller who(*comm_, "conservation_check::before", where);
+        who.require_readable(send, "send");
+        who.require_immediate();
         const auto scope = detail::enter_device(*comm_);
         pending_ = {send.count(), element_traits<T>::type, true};
         marked(stream, [&] { enqueue_sketch<T>(stream, source_of<T>(send), memory_->template input<T>()); });
@@ -136,8 +138,7 @@ public:
     void after(std::type_identity_t<view<const T>> receive, reduction operation, conservation_result* out,
         stream_ref stream, call_site where = call_site::current())
     {
-        constexpr const char* call = "conservation_check::after";
-        require_fit<T>(receive, receive.count(), out, call, where);
+        require_fit<T>(receive, receive.count(), out, {*comm_, "conservation_check::after", where});
         judge<T>(source_of<T>(receive), receive.count(), 1, operation, out, stream, where);
     }
 
@@ -147,14 +148,15 @@ public:
     void after_reduce_scatter(std::type_identity_t<view<const T>> receive, reduction operation,
         conservation_result* out, stream_ref stream, call_site where = call_site::current())
     {
-        constexpr const char* call = "conservation_check::after_reduce_scatter";
         const std::uint64_t count = receive.count() * static_cast<std::uint64_t>(comm_->size());
-        require_fit<T>(receive, count, out, call, where);
+        require_fit<T>(receive, count, out, {*comm_, "conservation_check::after_reduce_scatter", where});
         const std::uint64_t first = receive.count() * static_cast<std::uint64_t>(comm_->rank());
         judge<T>(source_of<T>(receive, first), count, 2, operation, out, stream, where);
     }
 
 private:
+    using caller = detail::caller<Comm>;
+
     struct expectation {
         std::uint64_t count = 0;
         element_type type = element_type::float32;
@@ -208,37 +210,18 @@ private:
         detail::enqueue_marked(memory_->done, stream, enqueue);
     }
 
-    template <class T>
-    void require_buffer(view<const T> buffer, const char* argument, const char* call, call_site where) const
-    {
-        if (buffer.data() == nullptr && !buffer.empty())
-            fail(argument + (" is null with count " + std::to_string(buffer.count())), call, where);
-        if (!buffer.aligned())
-            fail(argument + (" is not aligned to " + std::to_string(alignof(T)) + " bytes"), call, where);
-    }
     template <element T>
-    void require_fit(view<const T> receive, std::uint64_t count, const conservation_result* out, const char* call,
-        call_site where) const
+    void require_fit(
+        view<const T> receive, std::uint64_t count, const conservation_result* out, const caller& who) const
     {
-        require_buffer(receive, "receive", call, where);
-        require_no_group(call, where);
-        if (out == nullptr) fail("out is null", call, where);
-        if (!pending_.is_valid) fail("there was no call of before", call, where);
+        who.require_readable(receive, "receive");
+        who.require_immediate();
+        who.require(out != nullptr, "out is null");
+        who.require(pending_.is_valid, "there was no call of before");
         if (pending_.type == element_traits<T>::type && pending_.count == count) return;
-        fail("receive has " + std::to_string(receive.count()) + " elements of " + element_traits<T>::name
-                + ", but before was given " + std::to_string(pending_.count) + " of " + name(pending_.type),
-            call, where);
-    }
-    void require_no_group(const char* call, call_site where) const
-    {
-        if (detail::enqueues_at_once(*comm_)) return;
-        fail("the communicator is inside a group, where calls are not enqueued until it ends", call, where,
-            status::unsupported);
-    }
-    [[noreturn]] void fail(const std::string& message, const char* call, call_site where,
-        status code = status::invalid_argument) const
-    {
-        throw error(code, message, {call, comm_->rank(), comm_->size(), {}, where});
+        who.fail(status::invalid_argument,
+            "receive has " + std::to_string(receive.count()) + " elements of " + element_traits<T>::name
+                + ", but before was given " + std::to_string(pending_.count) + " of " + name(pending_.type));
     }
 
     Comm* comm_;

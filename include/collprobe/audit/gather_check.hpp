@@ -10,6 +10,7 @@
 #include <collprobe/audit/detail/gather_bodies.hpp>
 #include <collprobe/audit/gather_verdict.hpp>
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
@@ -90,9 +91,9 @@ public:
     template <element T>
     void before(std::type_identity_t<view<const T>> send, stream_ref stream, call_site where = call_site::current())
     {
-        constexpr const char* call = "gather_check::before";
-        require(send.data() != nullptr || send.empty(), "send is null with a count above 0", call, where);
-        require_no_group(call, where);
+        const caller who(*comm_, "gather_check::before", where);
+        require_not_null(send, "send", who);
+        who.require_immediate();
         const auto scope = detail::enter_device(*comm_);
         pending_ = {send.size_bytes(), true};
         detail::enqueue_marked(memory_->use.wait_for_last(stream, where), stream, [&] {
@@ -107,13 +108,13 @@ public:
     void after(std::type_identity_t<view<const T>> receive, gather_verdict* out, stream_ref stream,
         call_site where = call_site::current())
     {
-        constexpr const char* call = "gather_check::after";
-        require(receive.data() != nullptr || receive.empty(), "receive is null with a count above 0", call, where);
-        require(out != nullptr, "out is null", call, where);
-        require(pending_.is_valid, "there was no call of before", call, where);
-        require(receive.size_bytes() == ranks() * pending_.bytes,
-            "receive does not have size() times as many bytes as send had", call, where);
-        require_no_group(call, where);
+        const caller who(*comm_, "gather_check::after", where);
+        require_not_null(receive, "receive", who);
+        who.require(out != nullptr, "out is null");
+        who.require(pending_.is_valid, "there was no call of before");
+        who.require(receive.size_bytes() == ranks() * pending_.bytes,
+            "receive does not have size() times as many bytes as send had");
+        who.require_immediate();
         const auto scope = detail::enter_device(*comm_);
         pending_.is_valid = false;
         const std::uint64_t count = receive.count() / ranks();
@@ -132,6 +133,8 @@ public:
     }
 
 private:
+    using caller = detail::caller<Comm>;
+
     struct pair_of_calls {
         std::uint64_t bytes = 0;
         bool is_valid = false; ///< `before` was called
@@ -143,19 +146,11 @@ private:
     {
         device::reduce(stream, digest_reducer<T>{of}, of.count(), to, memory_->reduces);
     }
-    void require_no_group(const char* call, call_site where) const
+    /// A digest reads bytes, and takes any address.
+    template <class T>
+    static void require_not_null(view<T> data, const char* argument, const caller& who)
     {
-        if (detail::enqueues_at_once(*comm_)) return;
-        fail(status::unsupported, "inside a group, where calls are not enqueued until it ends", call, where);
-    }
-    void require(bool condition, const char* message, const char* call, call_site where) const
-    {
-        if (!condition) fail(status::invalid_argument, message, call, where);
-    }
-    [[noreturn]] void fail(status code, const char* message, const char* call, call_site where) const
-    {
-        throw error(code, message,
-            {.call = call, .rank = comm_->rank(), .size = comm_->size(), .communicator = {}, .where = where});
+        who.require_readable(view(reinterpret_cast<const unsigned char*>(data.data()), data.size_bytes()), argument);
     }
 
     Comm* comm_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/view.hpp>
@@ -117,9 +118,9 @@ void accumulate_gram(Comm& comm, view<const T> buffer, view<double> partial, vie
     }
     const std::uint64_t room = (scratch.count() - parts_bytes) / (2 * sizeof(T) * n) * n; // elements of one chunk
     if (partial.count() != n * n || room == 0) {
-        throw error(status::invalid_argument,
-            partial.count() != n * n ? "partial must hold size x size numbers" : "scratch is too small",
-            {.call = "accumulate_gram", .rank = comm.rank(), .size = comm.size(), .communicator = {}, .where = where});
+        detail::caller(comm, "accumulate_gram", where)
+            .fail(status::invalid_argument,
+                partial.count() != n * n ? "partial must hold size x size numbers" : "scratch is too small");
     }
     double* const sums = parts == 1 ? partial.data() : reinterpret_cast<double*>(scratch.data());
     if (parts != 1) device::fill(stream, view<double>(sums, parts * pairs), 0.0, where);

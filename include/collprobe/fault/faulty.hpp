@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
@@ -75,12 +76,12 @@ public:
           max_bytes_(options.max_bytes / 64 * 64),
           max_injections_(options.max_injections)
     {
-        detail::check_faults(faults_, rank(), size(), where);
+        const detail::caller<Comm> who(comm_, "faulty", where);
+        detail::check_faults(faults_, who.origin());
         for (const collective each : options.calls) counted_ |= bit(each);
         if (options.calls.empty()) counted_ = ~0u;
         const detail::fault_needs needs(faults_);
-        detail::check_sizes(needs, max_bytes_, max_injections_,
-            {.call = "faulty", .rank = rank(), .size = size(), .communicator = {}, .where = where});
+        detail::check_sizes(needs, max_bytes_, max_injections_, who.origin());
         log_.reserve(static_cast<std::size_t>(max_injections_));
         const auto scope = detail::enter_device(comm_);
         if (needs.any()) {
@@ -220,8 +221,8 @@ private:
         const bool is_sound = kind.is_sound && can_be_touched(receive) && (!kind.sends || can_be_touched(send));
         if (!is_sound || !concerns(call)) return forward(send);
         if (!detail::enqueues_at_once(comm_)) {
-            fail(status::unsupported, kind.where,
-                "a fault is planned inside a group, where calls are not enqueued until it ends", stream, where);
+            detail::caller(comm_, kind.where, where)
+                .refuse(kind.where, stream, detail::inside_a_group, status::unsupported);
         }
         const auto scope = detail::enter_device(comm_);
         running<T> now{call,
@@ -317,7 +318,8 @@ private:
                 T* const at = writable_send(one.phase, now) + one.first;
                 replace(one, now, at, guest.data() + one.first);
             } else {
-                fail(status::unsupported, now.target.where, "duplicate_shard needs a broadcast", now.stream, now.where);
+                detail::caller(comm_, now.target.where, now.where)
+                    .refuse(now.target.where, now.stream, "duplicate_shard needs a broadcast", status::unsupported);
             }
         }
     }
@@ -386,21 +388,11 @@ private:
     void require_room(std::uint64_t bytes, const running<T>& now) const
     {
         if (bytes <= max_bytes_) return;
-        fail(status::invalid_argument, now.target.where,
-            "a fault needs a copy of " + std::to_string(bytes) + " bytes, above max_bytes, "
-                + std::to_string(max_bytes_),
-            now.stream, now.where);
+        detail::caller(comm_, now.target.where, now.where)
+            .refuse(now.target.where, now.stream,
+                "a fault needs a copy of " + std::to_string(bytes) + " bytes, above max_bytes, "
+                    + std::to_string(max_bytes_));
     }
-    [[noreturn]] void fail(
-        status code, collective call, const std::string& message, stream_ref stream, call_site where) const
-    {
-        const error why(code, message,
-            {.call = name_of(call), .rank = rank(), .size = size(), .communicator = {}, .where = where});
-        // Peers may wait.
-        detail::tell_refusal(comm_, why, call, stream);
-        throw why;
-    }
-    static const char* name_of(collective call) noexcept { return collprobe::name(call); }
 
     std::vector<fault> faults_;
     std::uint64_t max_bytes_;

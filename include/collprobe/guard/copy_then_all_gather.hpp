@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
@@ -45,9 +46,10 @@ void record_at(Event& event, StreamRef on, call_site where)
 /// In a capture all of them must be in the same one; `on` joins it.
 template <communicator Comm>
 void await_producers(
-    const Comm& comm, stream_ref_of<Comm> on, const stream_list<stream_ref_of<Comm>>& producers, call_site where)
+    const caller<Comm>& who, stream_ref_of<Comm> on, const stream_list<stream_ref_of<Comm>>& producers)
 {
     using stream_ref = stream_ref_of<Comm>;
+    const call_site where = who.where();
     if constexpr (can_capture<stream_ref>) {
         unsigned long long capture = on.capture_number(where);
         bool outside = false;
@@ -63,11 +65,9 @@ void await_producers(
             }
         }
         if (outside) {
-            throw error(status::invalid_argument,
+            who.fail(status::invalid_argument,
                 "half of it would be captured: the stream of the all-gather or a producer is capturing, and another "
-                "producer is not in that capture",
-                {.call = "copy_then_all_gather", .rank = comm.rank(), .size = comm.size(), .communicator = {},
-                    .where = where});
+                "producer is not in that capture");
         }
     }
     for (const stream_ref* producer = producers.begin(); producer != producers.end(); ++producer) {
@@ -85,13 +85,8 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
     const stream_list<stream_ref_of<Comm>>& consumers, call_site where)
 {
     using stream_ref = stream_ref_of<Comm>;
-    if (!enqueues_at_once(comm)) {
-        throw error(status::unsupported,
-            "the communicator is inside a group (nccl::group or ncclGroupStart), where an all-gather is not enqueued "
-            "until it ends: end the group first, or give all tensors to one call",
-            {.call = "copy_then_all_gather", .rank = comm.rank(), .size = comm.size(), .communicator = {},
-                .where = where});
-    }
+    const caller<Comm> who(comm, "copy_then_all_gather", where);
+    who.require_immediate(", or give all tensors to one call");
     bool marks = consumers.empty();
     gather_rung rung = gather_rung::automatic;
     for (std::size_t i = 0; i < count; ++i) {
@@ -103,7 +98,7 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
 
     const auto scope = enter_device(comm);
     try {
-        await_producers(comm, on, producers, where);
+        await_producers(who, on, producers);
         for (std::size_t i = 0; i < count; ++i) plan_of(i).order(on);
     } catch (const error& why) {
         tell_refusal(comm, why, collective::all_gather, on);
@@ -204,13 +199,10 @@ gather_handle<typename Comm::device> copy_then_all_gather(const Items& items, Co
         const plan one = plan_of(i);
         for (std::size_t j = 0; j < i; ++j) {
             if (one.independent_of(plan_of(j))) continue;
-            const error why(status::invalid_argument,
-                "tensors " + std::to_string(j) + " and " + std::to_string(i)
-                    + " use the same memory, and one of them writes it",
-                {.call = "copy_then_all_gather", .rank = comm.rank(), .size = comm.size(), .communicator = {},
-                    .where = where});
-            detail::tell_refusal(comm, why, collective::all_gather, on);
-            throw why;
+            detail::caller(comm, "copy_then_all_gather", where)
+                .refuse(collective::all_gather, on,
+                    "tensors " + std::to_string(j) + " and " + std::to_string(i)
+                        + " use the same memory, and one of them writes it");
         }
     }
     return detail::run_gathers(comm, count, plan_of, on, producers, consumers, where);

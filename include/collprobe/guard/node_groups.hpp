@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
@@ -40,7 +41,7 @@ public:
         // A rank that has not noticed shall not wait for this one.
         detail::abort(across_, message);
         detail::abort(within_, message);
-        refuse(world, status::mismatch, message, where);
+        detail::caller(world, "node_groups", where).fail(status::mismatch, message);
     }
 
     int nodes() const noexcept { return across_.size(); }
@@ -55,20 +56,15 @@ private:
     static int checked(const Comm& world, int ranks_per_node, call_site where)
     {
         if (ranks_per_node >= 1 && world.size() % ranks_per_node == 0) return ranks_per_node;
-        refuse(world, status::invalid_argument,
-            "ranks_per_node is " + std::to_string(ranks_per_node) + ", which does not divide size(), "
-                + std::to_string(world.size()),
-            where);
+        detail::caller(world, "node_groups", where)
+            .fail(status::invalid_argument,
+                "ranks_per_node is " + std::to_string(ranks_per_node) + ", which does not divide size(), "
+                    + std::to_string(world.size()));
     }
     static part split(Comm& world, int color, call_site where)
     {
         auto made = world.split(color, world.rank(), where);
         return part(std::move(*made));
-    }
-    [[noreturn]] static void refuse(const Comm& world, status code, const std::string& message, call_site where)
-    {
-        throw error(code, message,
-            {.call = "node_groups", .rank = world.rank(), .size = world.size(), .communicator = {}, .where = where});
     }
 
     int node_;

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
@@ -102,8 +103,8 @@ public:
     void read_primary(stream_ref on, Enqueue&& enqueue, call_site where = call_site::current())
     {
         if (primary_generation_ == 0 || !primary_is_whole_) {
-            throw error(status::invalid_argument, "the primary slice was never written, or its last write failed",
-                {.call = "read_primary", .communicator = {}, .where = where});
+            detail::caller(groups_->across_nodes(), "read_primary", where)
+                .fail(status::invalid_argument, "the primary slice was never written, or its last write failed");
         }
         struct keep_generation {
             guarded<device, T>& of;
@@ -122,11 +123,11 @@ public:
         stream_ref on, streams producers, streams consumers, call_site where = call_site::current())
     {
         if (primary_generation_ == 0) {
-            refuse(groups_->across_nodes(), on, "regenerate", "the primary slice was never written", where);
+            regenerating(where).refuse(collective::all_gather, on, "the primary slice was never written");
         }
         if (!primary_is_whole_) {
-            refuse(groups_->across_nodes(), on, "regenerate",
-                "the last write of the primary slice failed, and may have left half of it", where);
+            regenerating(where).refuse(collective::all_gather, on,
+                "the last write of the primary slice failed, and may have left half of it");
         }
         return regenerate_from(slice(), primary_generation_, on, producers, consumers, where);
     }
@@ -139,10 +140,9 @@ public:
     {
         const gather_buffer<device, const element_of<Source>> from(source);
         if (from.memory().count() != primary_range().count) {
-            refuse(groups_->across_nodes(), on, "regenerate",
+            regenerating(where).refuse(collective::all_gather, on,
                 "source.count() is " + std::to_string(from.memory().count()) + ", and the primary slice of this rank has "
-                    + std::to_string(primary_range().count) + " elements",
-                where);
+                    + std::to_string(primary_range().count) + " elements");
         }
         const auto* const history = from.history();
         const std::uint64_t next = history != nullptr ? history->generation() : primary_generation_ + 1;
@@ -193,8 +193,8 @@ private:
         const shard_layout layout{count, number(groups.nodes()), number(groups.ranks_per_node()), number(groups.node()),
             number(groups.local_rank())};
         if (layout.slot() <= UINT64_MAX / sizeof(T) / layout.ranks()) return layout;
-        throw error(status::invalid_argument, "count " + std::to_string(count) + " is impossibly large",
-            {.call = "secondary_shard", .communicator = {}, .where = where});
+        detail::caller(groups.across_nodes(), "secondary_shard", where)
+            .fail(status::invalid_argument, "count " + std::to_string(count) + " is impossibly large");
     }
     guarded<device, T> allocate(std::int64_t timeout_ms) const
     {
@@ -225,7 +225,7 @@ private:
     void check_gather(view<T> destination, stream_ref on, std::uint64_t at_least, call_site where) const
     {
         const auto refused = [&](const std::string& message) {
-            refuse(groups_->within_node(), on, "gather", message, where);
+            detail::caller(groups_->within_node(), "gather", where).refuse(collective::all_gather, on, message);
         };
         if (destination.count() != padded_count()) {
             refused("destination.count() is " + std::to_string(destination.count()) + ", and padded_count() "
@@ -243,15 +243,9 @@ private:
                 + std::to_string(at_least) + " is asked for");
         }
     }
-    /// The peers, who may have called, are told where the communicator can.
-    template <class Part>
-    [[noreturn]] static void refuse(
-        const Part& comm, stream_ref on, const char* call, const std::string& message, call_site where)
+    detail::caller<typename groups_type::part> regenerating(call_site where) const
     {
-        const error why(status::invalid_argument, message,
-            {.call = call, .rank = comm.rank(), .size = comm.size(), .communicator = {}, .where = where});
-        detail::tell_refusal(comm, why, collective::all_gather, on);
-        throw why;
+        return {groups_->across_nodes(), "regenerate", where};
     }
 
     groups_type* groups_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
@@ -36,23 +37,16 @@ template <floating_element T, communicator Comm>
 inspection inspect(Comm& comm, stream_ref_of<Comm> stream, std::uint64_t count, const inspect_options& options = {},
     call_site where = call_site::current())
 {
-    const auto refuse = [&](status code, const char* message) {
-        throw error(code, message,
-            {.call = "inspect", .rank = comm.rank(), .size = comm.size(), .communicator = {}, .where = where});
-    };
-    if (count == 0) refuse(status::invalid_argument, "count is 0: there is nothing to add");
-    if (options.repeats < 2) refuse(status::invalid_argument, "repeats is below 2: no two calls to compare");
-    if (options.samples == 0) refuse(status::invalid_argument, "samples is 0: nothing to compare with the exact sum");
-    if (options.timed < 1 || options.warm_ups < 0 || options.permutations < 0) {
-        refuse(status::invalid_argument, "timed is below 1, or warm_ups or permutations below 0");
-    }
-    if (!detail::enqueues_at_once(comm)) {
-        refuse(status::unsupported,
-            "the host cannot wait inside a group (nccl::group or ncclGroupStart): end it first");
-    }
+    const detail::caller<Comm> who(comm, "inspect", where);
+    who.require(count != 0, "count is 0: there is nothing to add");
+    who.require(options.repeats >= 2, "repeats is below 2: no two calls to compare");
+    who.require(options.samples != 0, "samples is 0: nothing to compare with the exact sum");
+    who.require(options.timed >= 1 && options.warm_ups >= 0 && options.permutations >= 0,
+        "timed is below 1, or warm_ups or permutations below 0");
+    who.require_immediate();
     const auto scope = detail::enter_device(comm);
     if constexpr (detail::can_capture<stream_ref_of<Comm>>) {
-        if (stream.capturing(where)) refuse(status::unsupported, "the host cannot wait inside a capture");
+        if (stream.capturing(where)) who.fail(status::unsupported, "the host cannot wait inside a capture");
     }
     return detail::inspector<T, Comm>(comm, stream, count, options, where).run();
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
@@ -88,15 +89,13 @@ public:
         : base_type(std::move(comm)), options_(options)
     {
         if (options_.scratch_bytes == 0) options_.scratch_bytes = default_scratch_bytes();
+        const caller who(comm_, "reproducible", where);
         if (Contract::level != reproducibility::unspecified && options_.algorithm == reduction_algorithm::native) {
-            fail(status::unsupported, "reproducible",
+            who.fail(status::unsupported,
                 std::string("the algorithm native is what the communicator does: it does not keep the contract ")
-                    + name(Contract::level),
-                where);
+                    + name(Contract::level));
         }
-        if (options_.scratch_bytes < least_memory(1)) {
-            fail(status::invalid_argument, "reproducible", too_little_memory(1), where);
-        }
+        if (options_.scratch_bytes < least_memory(1)) who.fail(status::invalid_argument, too_little_memory(1));
         const auto scope = detail::enter_device(comm_);
         memory_ = detail::in_flight<detail::reduce_memory<device>>(base_type::timeout_ms(), options_.scratch_bytes);
     }
@@ -157,6 +156,8 @@ public:
     }
 
 private:
+    using caller = detail::caller<Comm>;
+
     template <collective Call, element T>
     struct job {
         static constexpr collective call = Call;
@@ -176,8 +177,9 @@ private:
     {
         if (Contract::level == reproducibility::unspecified) return false;
         if (what.operation == reduction::product) {
-            fail(status::unsupported, name(what.call),
-                "a product of floating-point numbers depends on its order: there is no contract for it", what.where);
+            caller(comm_, what.call, what.where)
+                .fail(status::unsupported,
+                    "a product of floating-point numbers depends on its order: there is no contract for it");
         }
         return what.operation == reduction::sum || what.operation == reduction::average;
     }
@@ -186,8 +188,8 @@ private:
     void require_plain(const job<Call, T>& what) const
     {
         if (what.extras.leaves == 1 && what.extras.gram.empty()) return;
-        fail(status::unsupported, name(what.call),
-            "leaves and a Gram matrix come with sums and averages under a contract only", what.where);
+        caller(comm_, what.call, what.where)
+            .fail(status::unsupported, "leaves and a Gram matrix come with sums and averages under a contract only");
     }
 
     template <collective Call, element T>
@@ -285,28 +287,21 @@ private:
     template <collective Call, floating_element T>
     void check_arguments(const job<Call, T>& what, stream_ref stream)
     {
-        const char* const call = name(what.call);
+        const caller who(comm_, what.call, what.where);
         const std::uint64_t leaves = what.extras.leaves;
+        // What is unsupported is so on all ranks; what else is wrong need not be, and peers may wait.
         const auto refuse = [&](const std::string& message, status code = status::invalid_argument) {
-            try {
-                fail(code, call, message, what.where);
-            } catch (const error& why) {
-                // What is unsupported is so on all ranks; what else is wrong need not be, and peers may wait.
-                if (code == status::invalid_argument) detail::tell_refusal(comm_, why, what.call, stream);
-                throw;
-            }
+            if (code == status::unsupported) who.fail(code, message);
+            who.refuse(what.call, stream, message, code);
         };
-        if (!detail::enqueues_at_once(comm_)) {
-            refuse("the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not "
-                   "enqueued until it ends: end the group first", status::unsupported);
-        }
+        who.require_immediate();
         if (leaves == 0) refuse("leaves must be at least 1");
         if (leaves > 0xffffffff / ranks()) {
             refuse("leaves is " + std::to_string(leaves) + ": with " + std::to_string(ranks())
                 + " ranks that is more than 2^32 - 1 terms");
         }
-        check_argument(what.send, "send", what, stream);
-        check_argument(what.receive, "receive", what, stream);
+        check_argument(what.send, "send", what, stream, who);
+        check_argument(what.receive, "receive", what, stream, who);
         constexpr bool scatters = Call == collective::reduce_scatter;
         const std::uint64_t runs = leaves * (scatters ? ranks() : 1); // of as many elements as receive has
         if (what.send.count() % runs != 0 || what.send.count() / runs != what.receive.count()) {
@@ -357,21 +352,17 @@ private:
     /// Lets the wrapped communicator refuse a bad buffer, so that its peers hear of it; if it does not, this
     /// object does.
     template <collective Call, floating_element T, class View>
-    void check_argument(View buffer, const char* argument, const job<Call, T>& what, stream_ref stream)
+    void check_argument(
+        View buffer, const char* argument, const job<Call, T>& what, stream_ref stream, const caller& who)
     {
         detail::check_buffer(comm_, buffer, argument, what.call, stream, what.where);
-        const bool null = buffer.data() == nullptr && !buffer.empty();
-        if (!null && buffer.aligned()) return;
+        if (buffer.readable()) return;
         if constexpr (Call == collective::all_reduce) {
             comm_.all_reduce(what.send, what.receive, what.operation, stream, what.where);
         } else {
             comm_.reduce_scatter(what.send, what.receive, what.operation, stream, what.where);
         }
-        fail(status::invalid_argument, name(what.call),
-            argument
-                + (null ? " is null with count " + std::to_string(buffer.count())
-                        : " is not aligned to " + std::to_string(alignof(T)) + " bytes"),
-            what.where);
+        who.require_readable(buffer, argument);
     }
 
     std::uint64_t default_scratch_bytes() const noexcept
@@ -387,12 +378,6 @@ private:
     {
         return "scratch_bytes is " + std::to_string(options_.scratch_bytes) + ": " + std::to_string(ranks())
             + " ranks with " + std::to_string(leaves) + " leaves need " + std::to_string(least_memory(leaves));
-    }
-
-    [[noreturn]] void fail(status code, const char* call, const std::string& message, call_site where) const
-    {
-        throw error(code, message,
-            {.call = call, .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
     }
 
     reproducible_options options_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
@@ -56,8 +57,9 @@ public:
     explicit agreement(Comm& comm, agreement_options options = {}, call_site where = call_site::current())
         : comm_(&comm), options_(options)
     {
-        require(options.max_buffers >= 1 && options.checks_in_flight >= 1 && options.scratch_bytes >= 4096,
-            "agreement", "max_buffers and checks_in_flight must be at least 1, scratch_bytes at least 4096", where);
+        caller(comm, "agreement", where)
+            .require(options.max_buffers >= 1 && options.checks_in_flight >= 1 && options.scratch_bytes >= 4096,
+                "max_buffers and checks_in_flight must be at least 1, scratch_bytes at least 4096");
         differs_ = detail::fixed_array<std::uint8_t>(room());
         unread_ = detail::fixed_array<std::uint8_t>(room());
         const auto scope = detail::enter_device(comm);
@@ -78,7 +80,7 @@ public:
     void check(view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
     {
         const auto scope = detail::enter_device(*comm_);
-        require_buffers(buffers, "check", stream, where);
+        require_buffers(buffers, {*comm_, "check", where}, stream);
         if (started_ - read_ == in_flight()) {
             (void)wait(where);
             for (std::size_t b = 0; b < room(); ++b) unread_[b] = differs_[b];
@@ -100,7 +102,7 @@ public:
             throw;
         }
         ++read_;
-        agree = read(oldest, "poll", where);
+        agree = read(oldest, {*comm_, "poll", where});
         return true;
     }
 
@@ -121,8 +123,9 @@ public:
     bool agreed(view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
     {
         const auto scope = detail::enter_device(*comm_);
-        require_buffers(buffers, "agreed", stream, where);
-        return agreed_now(buffers, stream, "agreed", where);
+        const caller who(*comm_, "agreed", where);
+        require_buffers(buffers, who, stream);
+        return agreed_now(buffers, stream, who);
     }
 
     /// Finds who differs, where, and by which bits. For when a check has said that the ranks disagree; if they agree
@@ -146,9 +149,10 @@ public:
         view<const replica> buffers, stream_ref stream, const char* call, call_site where)
     {
         const auto scope = detail::enter_device(*comm_);
-        require_buffers(buffers, call, stream, where);
+        const caller who(*comm_, call, where);
+        require_buffers(buffers, who, stream);
         std::vector<detail::located_difference> all;
-        if (agreed_now(buffers, stream, call, where)) return all;
+        if (agreed_now(buffers, stream, who)) return all;
         const slot& seen = memory_->slots.back();
         for (std::uint64_t b = 0; b < room(); ++b) {
             if (seen.agrees(b)) continue;
@@ -176,6 +180,7 @@ public:
     }
 
 private:
+    using caller = detail::caller<Comm>;
     using slot = detail::agreement_slot<device>;
 
     std::uint64_t room() const noexcept { return static_cast<std::uint64_t>(options_.max_buffers); }
@@ -216,21 +221,21 @@ private:
         });
     }
 
-    bool agreed_now(view<const replica> buffers, stream_ref stream, const char* call, call_site where)
+    bool agreed_now(view<const replica> buffers, stream_ref stream, const caller& who)
     {
         slot& to = memory_->slots.back();
-        enqueue(to, buffers, stream, where);
-        detail::synchronize(*comm_, stream, where);
-        require_same_check(to, call, where);
+        enqueue(to, buffers, stream, who.where());
+        detail::synchronize(*comm_, stream, who.where());
+        require_same_check(to, who);
         for (std::uint64_t b = 0; b < room(); ++b) {
             if (!to.agrees(b)) return false;
         }
         return true;
     }
 
-    bool read(const slot& from, const char* call, call_site where)
+    bool read(const slot& from, const caller& who)
     {
-        require_same_check(from, call, where);
+        require_same_check(from, who);
         bool agree = true;
         for (std::size_t b = 0; b < room(); ++b) {
             differs_[b] = unread_[b] != 0 || !from.agrees(b) ? 1 : 0;
@@ -240,46 +245,28 @@ private:
         return agree;
     }
 
-    void require_same_check(const slot& seen, const char* call, call_site where) const
+    void require_same_check(const slot& seen, const caller& who) const
     {
         if (seen.host[2 * room()] == 0)
-            fail(status::device_failure, call, "the answer never arrived: work on the check's stream failed", where);
-        if (!seen.agrees(room())) fail(status::mismatch, call, "the ranks are not at the same check", where);
+            who.fail(status::device_failure, "the answer never arrived: work on the check's stream failed");
+        if (!seen.agrees(room())) who.fail(status::mismatch, "the ranks are not at the same check");
     }
 
-    void require_buffers(view<const replica> buffers, const char* call, stream_ref stream, call_site where) const
+    void require_buffers(view<const replica> buffers, const caller& who, stream_ref stream) const
     {
-        if (!detail::enqueues_at_once(*comm_))
-            fail(status::unsupported, call, "the communicator is inside a group, where calls are not enqueued until "
-                "it ends: end the group first", where);
-        try {
-            require(buffers.count() <= room(), call, "more buffers than agreement_options::max_buffers", where);
-            for (std::uint64_t b = 0; b < buffers.count(); ++b) {
-                const auto bytes = static_cast<std::uint64_t>(bytes_of(buffers[b].type));
-                const auto refuse = [&](const char* what) {
-                    fail(status::invalid_argument, call, "buffer " + std::to_string(b) + what, where);
-                };
-                if (bytes == 0) refuse(" is of no element type");
-                if (buffers[b].count != 0 && buffers[b].data == nullptr) refuse(" is null with a count above 0");
-                if (buffers[b].count != 0 && reinterpret_cast<std::uintptr_t>(buffers[b].data) % bytes != 0)
-                    refuse(" is not aligned for its elements");
-            }
-            if constexpr (detail::can_capture<stream_ref>)
-                require(!stream.capturing(where), call, "the stream is capturing", where);
-        } catch (const error& why) { // peers may wait
-            detail::tell_refusal(detail::innermost(*comm_), why, collective::all_reduce, stream);
-            throw;
+        who.require_immediate();
+        std::string wrong;
+        if (buffers.count() > room()) wrong = "more buffers than agreement_options::max_buffers";
+        for (std::uint64_t b = 0; wrong.empty() && b < buffers.count(); ++b) {
+            const auto bytes = static_cast<std::uint64_t>(bytes_of(buffers[b].type));
+            const std::string flaw = bytes == 0 ? std::string(" is of no element type")
+                                                : detail::flaw_of_buffer(buffers[b].data, buffers[b].count, bytes);
+            if (!flaw.empty()) wrong = "buffer " + std::to_string(b) + flaw;
         }
-    }
-
-    void require(bool condition, const char* call, const char* message, call_site where) const
-    {
-        if (!condition) fail(status::invalid_argument, call, message, where);
-    }
-    [[noreturn]] void fail(status code, const char* call, const std::string& message, call_site where) const
-    {
-        throw error(code, message,
-            {.call = call, .rank = comm_->rank(), .size = comm_->size(), .communicator = {}, .where = where});
+        if constexpr (detail::can_capture<stream_ref>) {
+            if (wrong.empty() && stream.capturing(who.where())) wrong = "the stream is capturing";
+        }
+        if (!wrong.empty()) who.refuse(collective::all_reduce, stream, wrong);
     }
 
     Comm* comm_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
@@ -227,9 +228,7 @@ private:
 
     void require(bool condition, const char* message, call_site where) const
     {
-        if (condition) return;
-        throw error(status::invalid_argument, message,
-            {.call = "dynamic_averaging", .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
+        detail::caller(comm_, "dynamic_averaging", where).require(condition, message);
     }
     void require_update(view<const replica> gradients, double rate, call_site where)
     {
@@ -243,11 +242,7 @@ private:
             if (!wrong.empty()) wrong = "gradients[" + std::to_string(i) + "]" + wrong;
         }
         if (wrong.empty()) return;
-        const error why(status::invalid_argument, wrong,
-            {.call = "before_update", .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
-        // Peers may wait.
-        detail::tell_refusal(detail::innermost(comm_), why, collective::all_reduce, memory_->communication);
-        throw why;
+        detail::caller(comm_, "before_update", where).refuse(collective::all_reduce, memory_->communication, wrong);
     }
 
     std::uint64_t samples_of(const replica& buffer) const noexcept { return (buffer.count + stride_ - 1) / stride_; }

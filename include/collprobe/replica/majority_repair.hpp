@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -55,13 +56,8 @@ template <communicator Comm>
 repair_result majority_repair(agreement<Comm>& check, view<const replica> buffers, stream_ref_of<Comm> stream,
     repair_options options = {}, call_site where = call_site::current())
 {
-    const Comm& comm = check.communicator();
-    const auto fail = [&](status code, const std::string& message, std::vector<int> culprits = {}) {
-        throw error(code, message,
-            {.call = "majority_repair", .rank = comm.rank(), .size = comm.size(), .communicator = {}, .where = where},
-            std::move(culprits));
-    };
-    if (options.max_rounds < 1) fail(status::invalid_argument, "max_rounds must be at least 1");
+    const detail::caller<Comm> who(check.communicator(), "majority_repair", where);
+    who.require(options.max_rounds >= 1, "max_rounds must be at least 1");
     repair_result result;
     for (;;) {
         std::vector<detail::located_difference> found = check.find(buffers, stream, "majority_repair", where);
@@ -76,7 +72,7 @@ repair_result majority_repair(agreement<Comm>& check, view<const replica> buffer
         for (const detail::located_difference& each : found) {
             for (const difference& other : each.report.differences) {
                 if (!other.same_shape)
-                    fail(status::mismatch,
+                    who.fail(status::mismatch,
                         "buffer " + std::to_string(each.report.buffer) + " of rank " + std::to_string(other.rank)
                             + " has another count or type than that of most ranks",
                         {other.rank});

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
@@ -62,12 +63,9 @@ public:
         : comm_(std::move(comm)), buffers_(buffers.begin(), buffers.end()), options_(options)
     {
         detail::require_averages(comm_, buffers_, "buffers", "periodic_averaging", where);
-        if (options.interval == 0 || options.scratch_elements == 0) {
-            throw error(status::invalid_argument,
-                options.interval == 0 ? "interval must not be 0" : "scratch_elements must not be 0",
-                {.call = "periodic_averaging", .rank = comm_.rank(), .size = comm_.size(), .communicator = {},
-                    .where = where});
-        }
+        const detail::caller<Comm> who(comm_, "periodic_averaging", where);
+        who.require(options.interval != 0, "interval must not be 0");
+        who.require(options.scratch_elements != 0, "scratch_elements must not be 0");
         const auto scope = detail::enter_device(comm_);
         memory_ = detail::in_flight<memory>(
             detail::timeout_of(comm_), detail::scratch_for(buffers_, options.scratch_elements));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/gram.hpp>
@@ -211,11 +212,11 @@ public:
         const device_observation& seen, stream_ref stream, call_site where = call_site::current())
         requires detail::can_capture<stream_ref>
     {
-        require_immediate("end_captured_step", where);
+        const caller who(comm_, "end_captured_step", where);
+        require_immediate(who);
         const auto scope = detail::enter_device(comm_);
-        require(is_capturing(stream, where), "end_captured_step",
-            "the stream is not capturing: a step outside a graph ends with end_step", where);
-        const block& open = open_step(stream, "end_captured_step", where);
+        who.require(is_capturing(stream, where), "the stream is not capturing: a step outside a graph ends with end_step");
+        const block& open = open_step(stream, who);
         captured_work& work = *capture_;
         exchange(work.tools, detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, 0,
             work.tickets.data(), form_.layout}, stream, where);
@@ -242,10 +243,11 @@ public:
         call_site where = call_site::current())
     {
         static_assert(std::is_void_v<decltype(launch())>, "check what the launch returns, inside the callable");
-        captured_work& work = find(captured, "replay", where);
-        require(open_ == nullptr, "replay", "the calls since the last step have not been ended", where);
+        const caller who(comm_, "replay", where);
+        captured_work& work = find(captured, who);
+        who.require(open_ == nullptr, "the calls since the last step have not been ended");
         const auto scope = detail::enter_device(comm_);
-        require(!is_capturing(stream, where), "replay", "the stream is capturing", where);
+        who.require(!is_capturing(stream, where), "the stream is capturing");
         // A graph's collectives go past the communicator: only this call can refuse one that has failed.
         detail::throw_failure_of(comm_, where);
         slot& to = memory_->slots[next_slot(where)];
@@ -287,7 +289,7 @@ public:
     void release(const captured_step& captured, call_site where = call_site::current())
         requires detail::can_capture<stream_ref>
     {
-        captured_work& work = find(captured, "release", where);
+        captured_work& work = find(captured, caller(comm_, "release", where));
         while (work.unjudged != 0) wait_for_oldest(where);
         detail::await(comm_, work.replayed, where); // one whose launch threw has no report to wait for
         work.serial = 0;
@@ -322,6 +324,7 @@ public:
     std::uint64_t dropped_steps() const noexcept { return unread_.dropped(); }
 
 private:
+    using caller = detail::caller<Comm>;
     using block = detail::step_block<device>;
     using tools = detail::step_tools<device>;
     using captured_work = detail::captured_work<device>;
@@ -329,7 +332,8 @@ private:
 
     const probe_options& checked(const probe_options& options, call_site where) const
     {
-        const auto check = [&](bool condition, const char* message) { require(condition, "probed", message, where); };
+        const caller who(comm_, "probed", where);
+        const auto check = [&](bool condition, const char* message) { who.require(condition, message); };
         check(options.max_buckets >= 1, "max_buckets must be at least 1");
         check(options.steps_in_flight >= 2, "steps_in_flight must be at least 2");
         check(options.unread_steps >= 1, "unread_steps must be at least 1");
@@ -355,52 +359,20 @@ private:
         to.disturbed = false;
     }
 
-    void require(bool condition, const char* call, const char* message, call_site where) const
+    void require_no_launch(const caller& who) const
     {
-        if (!condition) fail(status::invalid_argument, call, message, where);
+        who.require(!launching_, "the launch of a replay must not make calls of this communicator");
     }
-
-    void require_no_launch(const char* call, call_site where) const
+    void require_immediate(const caller& who) const
     {
-        require(!launching_, call, "the launch of a replay must not make calls of this communicator", where);
-    }
-
-    /// What is enqueued behind a call must run behind it.
-    void require_immediate(const char* call, call_site where) const
-    {
-        require_no_launch(call, where);
-        if (detail::enqueues_at_once(comm_)) return;
-        fail(status::unsupported, call,
-            "the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not enqueued "
-            "until it ends: end the group first, or make the calls on base()", where);
-    }
-
-    [[noreturn]] void fail(status code, const char* call, const std::string& message, call_site where) const
-    {
-        throw error(code, message,
-            {.call = call, .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
+        require_no_launch(who);
+        who.require_immediate(", or make the calls on base()");
     }
 
     static bool is_capturing([[maybe_unused]] stream_ref stream, [[maybe_unused]] call_site where)
     {
         if constexpr (detail::can_capture<stream_ref>) return stream.capturing(where);
         else return false;
-    }
-
-    template <class T>
-    static bool readable(view<T> data) noexcept
-    {
-        return (data.empty() || data.data() != nullptr) && data.aligned();
-    }
-    template <class T>
-    void require_readable(view<T> data, const char* argument, collective call, call_site where) const
-    {
-        if (readable(data)) return;
-        throw error(status::invalid_argument,
-            argument
-                + (data.data() == nullptr ? " is null with count " + std::to_string(data.count())
-                                          : " is not aligned to " + std::to_string(alignof(T)) + " bytes"),
-            {.call = name(call), .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where});
     }
 
     /// Probes the input, makes the call, probes the result.
@@ -412,22 +384,23 @@ private:
             make_call();
             return;
         } else {
-            if (!readable(input) || !readable(result)) {
+            const caller who(comm_, call.call, where);
+            if (!input.readable() || !result.readable()) {
                 make_call(); // refuses it, and so that its peers hear of it; if not, this object does
-                require_readable(input, "send", call.call, where);
-                require_readable(result, "receive", call.call, where);
+                who.require_readable(input, "send");
+                who.require_readable(result, "receive");
             }
-            require_immediate(name(call.call), where);
+            require_immediate(who);
             detail::check_buffer(comm_, input, "send", call.call, stream, where);
             detail::check_buffer(comm_, result, "receive", call.call, stream, where);
             const auto scope = detail::enter_device(comm_);
-            block& open = open_step(stream, name(call.call), where);
+            block& open = open_step(stream, who);
             if (open.buckets == open.calls.size()) {
                 ++open.unprobed_calls;
                 make_call();
                 return;
             }
-            lane& on = lane_of(stream, name(call.call), where);
+            lane& on = lane_of(stream, who);
             call.type = element_traits<T>::type;
             call.has_result = options_.results;
             const T* const surviving = input_survives && call.is_gradient() ? input.data() : nullptr;
@@ -484,11 +457,12 @@ private:
     template <class HeaderOf>
     void end_immediate(std::uint64_t step, stream_ref stream, call_site where, HeaderOf header_of)
     {
-        require_immediate("end_step", where);
+        const caller who(comm_, "end_step", where);
+        require_immediate(who);
         const auto scope = detail::enter_device(comm_);
-        require(!is_capturing(stream, where), "end_step",
-            "the stream is capturing: a step in a graph ends with end_captured_step", where);
-        const block& open = open_step(stream, "end_step", where);
+        who.require(!is_capturing(stream, where),
+            "the stream is capturing: a step in a graph ends with end_captured_step");
+        const block& open = open_step(stream, who);
         slot& to = memory_->slots[next_slot(where)];
         detail::enqueue_marked(memory_->reported, stream, [&] {
             // Reports follow each other, wherever they are: the references are of the one before.
@@ -538,20 +512,21 @@ private:
     }
 
     /// The step being recorded. Its first call decides whether it is one of a graph.
-    block& open_step(stream_ref stream, const char* call, call_site where)
+    block& open_step(stream_ref stream, const caller& who)
     {
+        const call_site where = who.where();
         const bool capturing = is_capturing(stream, where);
         if (open_ != nullptr) {
-            require(capturing || capture_ == nullptr, call,
+            who.require(capturing || capture_ == nullptr,
                 "the open step is being captured, this stream is not: end it with end_captured_step, or "
-                "forget it with abandon_capture", where);
-            require(!capturing || capture_ != nullptr, call,
-                "the open step has calls from outside this capture: end it before the capture", where);
+                "forget it with abandon_capture");
+            who.require(!capturing || capture_ != nullptr,
+                "the open step has calls from outside this capture: end it before the capture");
             if constexpr (detail::can_capture<stream_ref>) {
                 // A capture that is not valid any more has no number, and CUDA refuses all that follows.
                 const unsigned long long number = capturing ? stream.capture_number(where) : 0;
-                require(number == 0 || number == capture_->capture, call,
-                    "the open step is of another capture: end it there, or forget it with abandon_capture", where);
+                who.require(number == 0 || number == capture_->capture,
+                    "the open step is of another capture: end it there, or forget it with abandon_capture");
             }
             return *open_;
         }
@@ -559,8 +534,8 @@ private:
             for (captured_work& work : memory_->captured) {
                 if (work.serial == 0) capture_ = &work;
             }
-            require(capture_ != nullptr, call,
-                "all captured steps are in use: release one, or ask for more by probe_options::captured_steps", where);
+            who.require(capture_ != nullptr,
+                "all captured steps are in use: release one, or ask for more by probe_options::captured_steps");
             capture_->serial = detail::next_capture_serial();
             if constexpr (detail::can_capture<stream_ref>) capture_->capture = stream.capture_number(where);
             capture_->tools.lanes.forget();
@@ -583,23 +558,22 @@ private:
     tools& open_tools() noexcept { return capture_ == nullptr ? memory_->tools : capture_->tools; }
 
     using lane = typename detail::stream_lanes<device>::lane;
-    lane& lane_of(stream_ref stream, const char* call, call_site where)
+    lane& lane_of(stream_ref stream, const caller& who)
     {
-        lane* const found = open_tools().lanes.enter(stream, capture_ == nullptr, where);
-        require(found != nullptr, call,
+        lane* const found = open_tools().lanes.enter(stream, capture_ == nullptr, who.where());
+        who.require(found != nullptr,
             "a captured step has calls on more streams than probe_options::streams, and memory cannot be "
-            "allocated in a capture", where);
+            "allocated in a capture");
         return *found;
     }
 
-    captured_work& find(const captured_step& captured, const char* call, call_site where)
+    captured_work& find(const captured_step& captured, const caller& who)
     {
-        require_no_launch(call, where);
+        require_no_launch(who);
         for (captured_work& work : memory_->captured) {
             if (captured.serial_ != 0 && captured.serial_ == work.serial && &work != capture_) return work;
         }
-        fail(status::invalid_argument, call, "no such captured step: it was released, or is not this communicator's",
-            where);
+        who.fail(status::invalid_argument, "no such captured step: it was released, or is not this communicator's");
     }
 
     /// Where the next step goes; waits for the oldest if all slots are taken.
@@ -679,9 +653,9 @@ private:
     void require_arrived(std::uint64_t step, const slot& finished) const
     {
         if (step == finished.step) return;
-        fail(status::device_failure, "poll",
-            "the records of step " + std::to_string(finished.step) + " never arrived: work on its stream failed",
-            finished.where);
+        caller(comm_, "poll", finished.where)
+            .fail(status::device_failure,
+                "the records of step " + std::to_string(finished.step) + " never arrived: work on its stream failed");
     }
 
     probe_options options_;

@@ -41,12 +41,11 @@ inline const char* what_is_wrong(const fault& each, int size) noexcept
     return nullptr;
 }
 
-inline void check_faults(const std::vector<fault>& faults, int rank, int size, call_site where)
+inline void check_faults(const std::vector<fault>& faults, const error_origin& origin)
 {
     for (std::size_t index = 0; index < faults.size(); ++index) {
-        if (const char* const wrong = what_is_wrong(faults[index], size)) {
-            throw error(status::invalid_argument, "fault " + std::to_string(index) + ": " + wrong,
-                {.call = "faulty", .rank = rank, .size = size, .communicator = {}, .where = where});
+        if (const char* const wrong = what_is_wrong(faults[index], origin.size)) {
+            throw error(status::invalid_argument, "fault " + std::to_string(index) + ": " + wrong, origin);
         }
     }
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
@@ -105,7 +106,7 @@ public:
 
     void gather(Comm& comm, stream_ref on) const
     {
-        comm.template all_gather<T>(view<const T>(send_), destination_, on, where_);
+        comm.all_gather(view<const T>(send_), destination_, on, where_);
     }
 
     /// The work ends where `done` was recorded on `on`.
@@ -244,12 +245,7 @@ private:
     template <class Element>
     void check(view<Element> buffer, const char* argument) const
     {
-        if (buffer.data() == nullptr && !buffer.empty()) {
-            refuse(std::string(argument) + " is null with count " + std::to_string(buffer.count()));
-        }
-        if (!buffer.aligned()) {
-            refuse(std::string(argument) + " is not aligned to " + std::to_string(alignof(Element)) + " bytes");
-        }
+        if (const std::string flaw = flaw_of_buffer(buffer); !flaw.empty()) refuse(argument + flaw);
     }
 
     template <class Element>
@@ -271,10 +267,7 @@ private:
     /// The peers, who may have called, are told where the communicator can.
     [[noreturn]] void refuse(const std::string& message) const
     {
-        const error why(status::invalid_argument, message,
-            {.call = call, .rank = comm_.rank(), .size = comm_.size(), .communicator = {}, .where = where_});
-        tell_refusal(comm_, why, collective::all_gather, on_);
-        throw why;
+        caller(comm_, call, where_).refuse(collective::all_gather, on_, message);
     }
 
     const Comm& comm_;

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -34,9 +35,8 @@ gather_handle<cuda::device> copy_then_all_gather(const Source* source, std::uint
     nccl::communicator_ref ranks(comm, {}, where);
     const auto size = static_cast<std::uint64_t>(ranks.size());
     if (slot_count > UINT64_MAX / sizeof(T) / size) {
-        throw error(status::invalid_argument, "slot_count is impossibly large",
-            {.call = "copy_then_all_gather", .rank = ranks.rank(), .size = ranks.size(), .communicator = {},
-                .where = where});
+        detail::caller(ranks, "copy_then_all_gather", where)
+            .fail(status::invalid_argument, "slot_count is impossibly large");
     }
     return copy_then_all_gather(view<const Source>(source, count), view<T>(destination, slot_count * size), ranks,
         cuda::stream_ref(on), producers, consumers, options, where);

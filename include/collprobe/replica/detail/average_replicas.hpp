@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
@@ -65,8 +66,7 @@ inline std::string unfit_for_averages(const replica& buffer)
     with_floating_type(buffer.type, [&]<class T>(T) {
         floating = true;
         const view<T> elements = buffer.as<T>();
-        if (!elements.empty() && elements.data() == nullptr) wrong = " is null with a count above 0";
-        else if (!elements.aligned()) wrong = " is not aligned to " + std::to_string(alignof(T)) + " bytes";
+        wrong = flaw_of_buffer(elements);
     });
     if (!floating) wrong = std::string(" holds ") + collprobe::name(buffer.type) + ", which is not floating-point";
     return wrong;
@@ -80,9 +80,8 @@ void require_averages(
     for (std::size_t i = 0; i < buffers.size(); ++i) {
         const std::string wrong = unfit_for_averages(buffers[i]);
         if (wrong.empty()) continue;
-        throw error(status::invalid_argument,
-            std::string(list) + "[" + std::to_string(i) + "]" + wrong,
-            {.call = call, .rank = comm.rank(), .size = comm.size(), .communicator = {}, .where = where});
+        caller(comm, call, where)
+            .fail(status::invalid_argument, std::string(list) + "[" + std::to_string(i) + "]" + wrong);
     }
 }
 

@@ -1,0 +1,434 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The smallest legal communicator works under every wrapper and algorithm; one that can do one thing more gets what
+// that is for.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <collprobe/audit/audited.hpp>
+#include <collprobe/comm/capabilities.hpp>
+#include <collprobe/fault/faulty.hpp>
+#include <collprobe/guard/copy_then_all_gather.hpp>
+#include <collprobe/guard/node_groups.hpp>
+#include <collprobe/inspect/inspect.hpp>
+#include <collprobe/reduce/reproducible.hpp>
+#include <collprobe/replica/agreement.hpp>
+#include <collprobe/step/probed.hpp>
+
+using namespace collprobe;
+
+namespace {
+
+/// One rank alone: what the concepts ask for, and nothing else.
+struct smallest {
+    using device = host::device;
+    int rank() const noexcept { return 0; }
+    int size() const noexcept { return 1; }
+    template <element T>
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction, host::stream_ref on,
+        call_site where = call_site::current())
+    {
+        move<T>(send, receive, on, where);
+    }
+    template <element T>
+    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction, host::stream_ref on,
+        call_site where = call_site::current())
+    {
+        move<T>(send, receive, on, where);
+    }
+    template <element T>
+    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, host::stream_ref on,
+        call_site where = call_site::current())
+    {
+        move<T>(send, receive, on, where);
+    }
+    template <element T>
+    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, host::stream_ref on,
+        call_site where = call_site::current())
+    {
+        move<T>(send, receive, on, where);
+    }
+    template <element T>
+    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int, host::stream_ref on,
+        call_site where = call_site::current())
+    {
+        move<T>(send, receive, on, where);
+    }
+
+private:
+    template <class T>
+    static void move(view<const T> send, view<T> receive, host::stream_ref on, call_site where)
+    {
+        if (send.data() != receive.data()) device::copy(on, send, receive, where);
+    }
+};
+static_assert(has_all_reduce<smallest, float> && has_broadcast<smallest, float>);
+static_assert(!has_name<smallest> && !has_timeout<smallest> && !has_device_scope<smallest> && !has_check<smallest>
+    && !has_synchronize<smallest> && !has_abort<smallest> && !has_groups<smallest> && !has_group_scope<smallest>
+    && !has_check_buffer<smallest, float> && !has_refuse<smallest> && !has_part_of<smallest> && !has_base<smallest>);
+
+/// What `use` throws, if it throws an error.
+template <class Use>
+std::optional<error> thrown_by(Use use)
+{
+    try {
+        use();
+    } catch (const error& known) {
+        return known;
+    }
+    return std::nullopt;
+}
+bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+const std::vector<fault> one_fault = {{.kind = fault_kind::bit_flips, .phase = fault_phase::after, .rank = 0, .call = 0}};
+
+/// Each wrapper in turn does `use(wrapper, stream)` with a communicator of its own.
+template <class Comm, class Use>
+void with_each_wrapper(const Comm& world, Use use)
+{
+    const host::stream stream;
+    {
+        probed comm{world};
+        use(comm, stream);
+    }
+    {
+        audited comm{world};
+        use(comm, stream);
+    }
+    {
+        faulty comm{world, one_fault};
+        use(comm, stream);
+    }
+    {
+        reproducible comm{world};
+        use(comm, stream);
+    }
+}
+
+struct named : smallest {
+    std::string name() const { return "the world"; }
+};
+/// Leaves it to its wrappers to look at buffers.
+struct named_and_lenient : named {
+    template <element T>
+    void all_reduce(std::type_identity_t<view<const T>>, view<T>, reduction, host::stream_ref, call_site = {})
+    {
+    }
+};
+struct picky : smallest {
+    template <class T>
+    void check_buffer(view<T>, const char* argument, collective call, host::stream_ref, call_site where) const
+    {
+        throw error(status::invalid_argument, std::string(argument) + " is elsewhere",
+            {.call = name(call), .communicator = "", .where = where});
+    }
+};
+
+} // namespace
+
+TEST_CASE("capabilities - the smallest communicator works under every wrapper")
+{
+    std::vector<float> send(8, 3.0f), receive(8);
+    with_each_wrapper(smallest(), [&](auto& comm, const host::stream& stream) {
+        receive.assign(8, 0.0f);
+        comm.all_reduce(view<const float>(send), view(receive), reduction::sum, stream);
+        comm.reduce_scatter(view<const float>(send), view(receive), reduction::sum, stream);
+        comm.all_gather(view<const float>(send), view(receive), stream);
+        comm.all_to_all(view<const float>(send), view(receive), stream);
+        comm.broadcast(view<const float>(send), view(receive), 0, stream);
+        stream.synchronize(20'000);
+        CHECK(receive == send);
+        CHECK(comm.timeout_ms() == 30'000);
+    });
+
+    const host::stream stream;
+    {
+        reproducible inner{smallest()};
+        faulty faults{std::move(inner), {}};
+        audited checked{std::move(faults)};
+        probed comm{std::move(checked)};
+        comm.all_reduce(view<const float>(send), view(receive), reduction::sum, stream);
+        comm.end_step(7, {}, stream);
+        comm.base().end_step(7, stream);
+        stream.synchronize(20'000);
+        step_record seen;
+        CHECK((comm.poll(seen) && seen.buckets.size() == 1));
+        step_audit audit;
+        CHECK((comm.base().poll(audit) && audit.buckets.size() == 1 && audit.suspects.empty()));
+    }
+    smallest world;
+    agreement check(world);
+    const std::vector<replica> list{view(send)};
+    CHECK(check.agreed(view<const replica>(list), stream));
+    check.check(view<const replica>(list), stream);
+    CHECK(check.wait());
+    CHECK(inspect<float>(world, stream, 4).communicator.empty());
+    copy_then_all_gather(send, receive, world, stream, {}, {}).synchronize(20'000);
+    CHECK(receive == send);
+}
+
+TEST_CASE("capabilities - a name is in every message")
+{
+    const float* const null = nullptr;
+    std::vector<float> receive(4);
+    const host::stream stream;
+    const auto refused = [&](auto& comm) {
+        const auto thrown = thrown_by(
+            [&] { comm.all_reduce(view<const float>(null, 4), view(receive), reduction::sum, stream); });
+        REQUIRE(thrown);
+        CHECK(contains(thrown->what(), "send is null with count 4 (reported by rank 0 of 1 of communicator 'the world')"));
+    };
+    probed probe{named_and_lenient()};
+    refused(probe);
+    audited audit{named_and_lenient()};
+    refused(audit);
+    reproducible exact{named_and_lenient()};
+    refused(exact);
+    const auto thrown = thrown_by([] { faulty faults{named(), {{.kind = fault_kind::bit_flips, .stride = 0}}}; });
+    CHECK((thrown && thrown->communicator() == "the world"));
+}
+
+TEST_CASE("capabilities - a time-out is that of every wrapper")
+{
+    struct impatient : smallest {
+        std::int64_t timeout_ms() const noexcept { return 123; }
+    };
+    with_each_wrapper(impatient(), [](auto& comm, const host::stream&) { CHECK(comm.timeout_ms() == 123); });
+}
+
+TEST_CASE("capabilities - the device is entered, and left")
+{
+    static int entered = 0;
+    static int inside = 0;
+    struct scope {
+        scope() { ++entered, ++inside; }
+        scope(const scope&) = delete;
+        ~scope() { --inside; }
+    };
+    struct placed : smallest {
+        scope device_scope() const { return {}; }
+    };
+    std::vector<float> send(8, 3.0f), receive(8);
+    with_each_wrapper(placed(), [&](auto& comm, const host::stream& stream) {
+        const int before = entered;
+        CHECK(before > 0);
+        comm.all_reduce(view<const float>(send), view(receive), reduction::sum, stream);
+        stream.synchronize(20'000);
+        CHECK(entered > before);
+        CHECK(inside == 0);
+        entered = 0;
+    });
+}
+
+TEST_CASE("capabilities - a failure ends a wait")
+{
+    struct failed : smallest {
+        void check(call_site where) const
+        {
+            throw error(status::peer_failure, "rank 3 is gone", {.call = "check", .communicator = "", .where = where});
+        }
+    };
+    failed world;
+    agreement check(world);
+    std::vector<float> weights(8, 1.0f);
+    const std::vector<replica> list{view(weights)};
+    host::event go;
+    const host::stream producer, stream;
+    std::atomic<bool> open{false};
+    producer.enqueue([&open] {
+        while (!open.load()) {
+        }
+    });
+    go.record(producer);
+    stream.wait(go);
+    check.check(view<const replica>(list), stream);
+    const auto thrown = thrown_by([&] { check.wait(); });
+    open.store(true);
+    CHECK((thrown && thrown->code() == status::peer_failure));
+    stream.synchronize(20'000);
+}
+
+TEST_CASE("capabilities - a wait of the host is the communicator's")
+{
+    struct waiting : smallest {
+        int* waits;
+        void synchronize(host::stream_ref on, call_site where) const
+        {
+            ++*waits;
+            on.synchronize(20'000, where);
+        }
+    };
+    int waits = 0;
+    waiting world{{}, &waits};
+    const host::stream stream;
+    agreement check(world);
+    std::vector<float> weights(8, 1.0f);
+    const std::vector<replica> list{view(weights)};
+    CHECK(check.agreed(view<const replica>(list), stream));
+    CHECK(waits == 1);
+    inspect<float>(world, stream, 4);
+    CHECK(waits > 1);
+}
+
+TEST_CASE("capabilities - what cannot be put right is aborted")
+{
+    struct part : smallest {
+        int size() const noexcept { return 3; } // another than this rank has asked for
+        std::string* log = nullptr;
+        void abort(const std::string& reason) const { *log += reason + ";"; }
+    };
+    struct world_of_four : smallest {
+        std::string* log = nullptr;
+        int size() const noexcept { return 4; }
+        std::optional<part> split(int, int, call_site)
+        {
+            part made;
+            made.log = log;
+            return made;
+        }
+    };
+    std::string log;
+    world_of_four world;
+    world.log = &log;
+    const auto thrown = thrown_by([&] { node_groups<world_of_four>(world, 2); });
+    CHECK((thrown && thrown->code() == status::mismatch));
+    CHECK(log == "ranks_per_node is 2 here, and another on some ranks;ranks_per_node is 2 here, and another on some ranks;");
+}
+
+TEST_CASE("capabilities - inside a group what would come before the call is refused")
+{
+    struct collecting : smallest {
+        bool collectives_enqueue_at_once() const noexcept { return false; }
+    };
+    std::vector<float> send(8, 3.0f), receive(8, 0.0f);
+    const auto refused = [](auto use) {
+        const auto thrown = thrown_by(use);
+        CHECK((thrown && thrown->code() == status::unsupported));
+        CHECK((thrown && contains(thrown->what(), detail::inside_a_group)));
+    };
+    with_each_wrapper(collecting(), [&](auto& comm, const host::stream& stream) {
+        refused([&] { comm.all_reduce(view<const float>(send), view(receive), reduction::sum, stream); });
+        CHECK(receive == std::vector<float>(8, 0.0f));
+    });
+    collecting world;
+    const host::stream stream;
+    agreement check(world);
+    const std::vector<replica> list{view(send)};
+    refused([&] { check.check(view<const replica>(list), stream); });
+    refused([&] { inspect<float>(world, stream, 4); });
+    refused([&] { copy_then_all_gather(send, receive, world, stream, {}, {}); });
+    conservation_check sums(world);
+    refused([&] { sums.before<float>(send, stream); });
+    gather_check shards(world);
+    refused([&] { shards.before<float>(send, stream); });
+}
+
+TEST_CASE("capabilities - many gathers are one group")
+{
+    struct grouping : smallest {
+        struct scope {
+            int* open;
+            int* closed;
+            void end(call_site) { --*open, ++*closed; }
+        };
+        int* open;
+        int* closed;
+        scope group_scope(call_site) const
+        {
+            ++*open;
+            return {open, closed};
+        }
+        void all_gather(view<const float> send, view<float> receive, host::stream_ref on, call_site where)
+        {
+            CHECK(*open == 1);
+            smallest::all_gather<float>(send, receive, on, where);
+        }
+    };
+    int open = 0, closed = 0;
+    grouping world{{}, &open, &closed};
+    std::vector<float> a(4, 1.0f), b(4, 2.0f), to_a(4), to_b(4);
+    const host::stream stream;
+    const std::vector<gather_item<host::device, float>> items{{a, to_a}, {b, to_b}};
+    copy_then_all_gather(items, world, stream, {}, {}).synchronize(20'000);
+    CHECK((open == 0 && closed == 1));
+    CHECK((to_a == a && to_b == b));
+}
+
+TEST_CASE("capabilities - a buffer that the call would refuse is not read")
+{
+    const host::stream stream;
+    // Not this process's memory: to read it would end the test.
+    const view<const float> elsewhere(reinterpret_cast<const float*>(std::uintptr_t{4096}), 8);
+    std::vector<float> receive(8);
+    const auto refused = [&](auto& comm) {
+        const auto thrown = thrown_by([&] { comm.all_reduce(elsewhere, view(receive), reduction::sum, stream); });
+        CHECK((thrown && contains(thrown->what(), "send is elsewhere")));
+        stream.synchronize(20'000);
+    };
+    probed probe{picky()};
+    refused(probe);
+    audited audit{picky()};
+    refused(audit);
+    reproducible exact{picky()};
+    refused(exact);
+}
+
+TEST_CASE("capabilities - peers hear of a refusal")
+{
+    struct telling : smallest {
+        std::string* log = nullptr;
+        void refuse(const error& why, collective call, host::stream_ref) const
+        {
+            *log += std::string(name(call)) + ": " + why.call() + ";";
+        }
+    };
+    std::string log;
+    telling world;
+    world.log = &log;
+    const host::stream stream;
+    std::vector<float> send(8, 3.0f), receive(7);
+    reproducible exact{world};
+    CHECK(thrown_by([&] { exact.all_reduce(view<const float>(send), view(receive), reduction::sum, stream); }));
+    CHECK(thrown_by([&] { copy_then_all_gather(send, receive, world, stream, {}, {}); }));
+    faulty faults{world, {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 0, .call = 0}},
+        {.max_bytes = 0}};
+    receive.resize(8);
+    CHECK(thrown_by([&] { faults.all_reduce(view<const float>(send), view(receive), reduction::sum, stream); }));
+    agreement check(world, {.max_buffers = 1});
+    const std::vector<replica> two{view(send), view(receive)};
+    CHECK(thrown_by([&] { check.check(view<const replica>(two), stream); }));
+    CHECK(log == "all_reduce: all_reduce;all_gather: copy_then_all_gather;all_reduce: all_reduce;all_reduce: check;");
+}
+
+TEST_CASE("capabilities - several calls say what they are a part of")
+{
+    struct comparing : smallest {
+        std::string* log = nullptr;
+        void part_of(std::uint64_t count) { *log += std::to_string(count) + ";"; }
+    };
+    std::string log;
+    comparing world;
+    world.log = &log;
+    const host::stream stream;
+    std::vector<float> send(8, 3.0f), receive(8);
+    reproducible comm{world};
+    comm.all_reduce(view<const float>(send), view(receive), reduction::sum, stream);
+    stream.synchronize(20'000);
+    CHECK(log == "8;0;");
+}
+
+TEST_CASE("capabilities - messages of an adaptor's own pass by all adaptors")
+{
+    reproducible inner{smallest()};
+    probed comm{std::move(inner)};
+    CHECK(&detail::innermost(comm) == &comm.base().base());
+    smallest alone;
+    CHECK(&detail::innermost(alone) == &alone);
+}
