@@ -23,7 +23,6 @@
 #include <benchmark/benchmark.h>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/sum.hpp>
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/sum/sum_rows.hpp>

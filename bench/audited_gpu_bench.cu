@@ -15,9 +15,8 @@
 
 #include <collprobe/audit/audited.hpp>
 #include <collprobe/collprobe.cuh>
-#include <collprobe/replica.hpp>
-#include <collprobe/audit.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
+#include <collprobe/replica.hpp>
 
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUB has a namespace cuda, too

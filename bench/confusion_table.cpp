@@ -25,9 +25,6 @@
 #include <collprobe/alarm/alarms.hpp>
 #include <collprobe/audit/audited.hpp>
 #include <collprobe/collprobe.hpp>
-#include <collprobe/audit.hpp>
-#include <collprobe/fault.hpp>
-#include <collprobe/alarm.hpp>
 #include <collprobe/fault/faulty.hpp>
 
 #include "baseline_rules.hpp"

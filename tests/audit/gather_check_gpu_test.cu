@@ -9,8 +9,6 @@
 
 #include <collprobe/audit/gather_check.hpp>
 #include <collprobe/collprobe.cuh>
-#include <collprobe/audit.hpp>
-#include <collprobe/fault.hpp>
 #include <collprobe/fault/faulty.hpp>
 
 #include "support/device_bits.hpp"

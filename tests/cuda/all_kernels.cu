@@ -6,14 +6,14 @@
 /// since all of it takes a minute of compilation for each architecture.
 #include <vector>
 
-#include <collprobe/audit.hpp>
-#include <collprobe/reduce.hpp>
-#include <collprobe/sum.hpp>
-#include <collprobe/replica.hpp>
-#include <collprobe/fault.hpp>
-#include <collprobe/comm/local/device.hpp>
 #include <collprobe/audit/conservation.hpp>
+#include <collprobe/audit/audited.hpp>
 #include <collprobe/collprobe.cuh>
+#include <collprobe/comm/local/device.hpp>
+#include <collprobe/fault.hpp>
+#include <collprobe/reduce.hpp>
+#include <collprobe/replica.hpp>
+#include <collprobe/sum.hpp>
 
 namespace {
 

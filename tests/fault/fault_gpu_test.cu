@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/fault.hpp>
 #include <collprobe/fault/faulty.hpp>
 
 #include "support/device_bits.hpp"

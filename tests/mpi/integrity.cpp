@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/audit.hpp>
-#include <collprobe/replica.hpp>
-#include <collprobe/fault.hpp>
 #include <collprobe/alarm.hpp>
+#include <collprobe/audit.hpp>
 #include <collprobe/comm/mpi/communicator.hpp>
+#include <collprobe/fault.hpp>
+#include <collprobe/replica.hpp>
 
 #include "mpi/mpi_checks.hpp"
 

@@ -13,8 +13,8 @@
 #include <collprobe/collprobe.hpp>
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/guard.hpp>
-#include <collprobe/reduce.hpp>
 #include <collprobe/order/stream_order.hpp>
+#include <collprobe/reduce.hpp>
 
 // What the library itself tells the checker, on host streams. Compiled with COLLPROBE_STREAM_ORDER=1.
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/replica.hpp>
 #include <collprobe/replica/agreement.hpp>
 #include <collprobe/replica/majority_repair.hpp>
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <collprobe/collprobe.cuh>
-#include <collprobe/replica.hpp>
 #include <collprobe/replica/dynamic_averaging.hpp>
 #include <collprobe/replica/periodic_averaging.hpp>
 

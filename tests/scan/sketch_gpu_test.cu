@@ -13,7 +13,6 @@
 
 #include <collprobe/audit/conservation.hpp>
 #include <collprobe/collprobe.cuh>
-#include <collprobe/audit.hpp>
 #include <collprobe/comm/local/device.hpp>
 
 #include "support/element_types.hpp"

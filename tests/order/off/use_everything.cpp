@@ -4,9 +4,9 @@
 // Makes the compiler generate everything that tells the checker of stream order something; see compare.cmake.
 
 #include <collprobe/collprobe.hpp>
+#include <collprobe/comm/local/device.hpp>
 #include <collprobe/guard.hpp>
 #include <collprobe/reduce.hpp>
-#include <collprobe/comm/local/device.hpp>
 
 #if defined(WITH_NCCL)
 #include <collprobe/comm/nccl/communicator.hpp>
