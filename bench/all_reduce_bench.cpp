@@ -87,7 +87,7 @@ int main(int argc, char** argv)
     try {
         const bench::all_reduce_options given = bench::parse_all_reduce_options("all_reduce_bench", argc, argv);
         for (const element_type type : given.types) {
-            bench::with_floating_type(type, [&]<class T>(T) {
+            collprobe::with_floating_type(type, [&]<class T>(T) {
                 for (const int ranks : given.ranks) {
                     local::run(ranks, {.timeout_ms = 120'000, .order = local::reduction_order::ring},
                         [&](local::communicator& comm) {
@@ -99,7 +99,7 @@ int main(int argc, char** argv)
         std::printf("\nThe sum alone, one thread, 16 MiB of terms\n\n| %8s | %11s | %5s | %6s | of plain read |\n"
                     "|---|---|---|---|---|\n", "type", "added in", "terms", "GB/s");
         for (const element_type type : given.types) {
-            bench::with_floating_type(type, [&]<class T>(T) { time_sums<T>(given.settings.seconds); });
+            collprobe::with_floating_type(type, [&]<class T>(T) { time_sums<T>(given.settings.seconds); });
         }
         return 0;
     } catch (const std::exception& problem) {

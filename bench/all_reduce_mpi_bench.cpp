@@ -36,7 +36,7 @@ int main(int argc, char** argv)
     try {
         const bench::all_reduce_options given = bench::parse_all_reduce_options("mpirun -n N all_reduce_mpi_bench", argc, argv);
         for (const element_type type : given.types) {
-            bench::with_floating_type(type, [&]<class T>(T) { table<T>(world, given); });
+            collprobe::with_floating_type(type, [&]<class T>(T) { table<T>(world, given); });
         }
         return 0;
     } catch (const trainer::usage_error& problem) { // all ranks have found it

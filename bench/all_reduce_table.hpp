@@ -81,18 +81,6 @@ inline std::string bytes_text(std::uint64_t bytes)
     return std::to_string(bytes) + " B";
 }
 
-/// Calls `fn` with a value of the type.
-template <class Fn>
-void with_floating_type(element_type which, Fn fn)
-{
-    switch (which) {
-    case element_type::float64: return fn(double{});
-    case element_type::bfloat16: return fn(bfloat16{});
-    case element_type::float16: return fn(float16{});
-    default: return fn(float{});
-    }
-}
-
 /// One table, a line for each size, as Markdown. Collective; rank 0 prints. `add_first(bench)` may add what ratios are to
 /// in place of the communicator's own.
 template <floating_element T, class Comm, class Add>

@@ -204,7 +204,8 @@ TEST_CASE("min, max and product are not checked, and the next sum is")
     });
 }
 
-TEST_CASE_TEMPLATE("inputs that are not finite, and sums that overflow, are not judged", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("inputs that are not finite, and sums that overflow, are not judged",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     const auto verdict_of = [](auto change) {
         std::vector<std::vector<T>> inputs;
@@ -224,7 +225,8 @@ TEST_CASE_TEMPLATE("inputs that are not finite, and sums that overflow, are not 
     CHECK(verdict_of([](all&) {}).checked);
 }
 
-TEST_CASE_TEMPLATE("a result that is not finite where no sum can overflow is a violation", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("a result that is not finite where no sum can overflow is a violation",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     for (const bool is_nan : {false, true}) {
         for (const reduction operation : {reduction::sum, reduction::average}) {
@@ -293,7 +295,7 @@ TEST_CASE("doubles near the limits of their squares, and subnormal gradients, ra
     }
 }
 
-TEST_CASE_TEMPLATE("clean reductions of all kinds raise no alarm, of all orders", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("clean reductions of all kinds raise no alarm, of all orders", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     testing::gradient_pool<T> pool(5);
     for (int kind = 0; kind < static_cast<int>(testing::gradients::count); ++kind) {

@@ -19,6 +19,7 @@
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/device_bits.hpp"
+#include "support/element_types.hpp"
 #include "support/needs_gpu.hpp"
 #include "support/run_ranks.hpp"
 
@@ -84,8 +85,7 @@ TEST_CASE("splits, sequences of calls and stress conform on a GPU")
     }
 }
 
-TEST_CASE_TEMPLATE("a GPU gives the bits of the CPU", T, std::int8_t, std::uint8_t, std::int32_t, std::uint32_t,
-    std::int64_t, std::uint64_t, collprobe::float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("a GPU gives the bits of the CPU", T, COLLPROBE_TEST_LISTED_TYPES)
 {
     for (const int ranks : {1, 2, 3, 8, 17, 64}) {
         for (const reduction_order order : orders) {

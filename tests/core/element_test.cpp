@@ -8,6 +8,8 @@
 
 #include <collprobe/core/element.hpp>
 
+#include "support/element_types.hpp"
+
 using namespace collprobe;
 
 namespace {
@@ -195,8 +197,7 @@ TEST_CASE("classification works on bits")
     CHECK_FALSE(is_nan(std::uint8_t{255}));
 }
 
-TEST_CASE_TEMPLATE("traits describe the type", T, std::int8_t, std::uint8_t, std::int32_t, std::uint32_t,
-    std::int64_t, std::uint64_t, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("traits describe the type", T, COLLPROBE_TEST_LISTED_TYPES)
 {
     using traits = element_traits<T>;
     CHECK(element<T>);

@@ -16,6 +16,7 @@
 #include <collprobe/reduce/reproducible.hpp>
 #include <collprobe/sum/order.hpp>
 
+#include "support/element_types.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
@@ -107,8 +108,8 @@ summation_order random_order(int n, std::uint64_t seed)
 
 } // namespace
 
-TEST_CASE_TEMPLATE("each local order is named, with the accumulator and the number of roundings", T, float16, bfloat16,
-    float, double)
+TEST_CASE_TEMPLATE("each local order is named, with the accumulator and the number of roundings",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     const testing::watchdog limit("inspections of local", 240);
     for (const int n : {2, 3, 4, 5, 6, 7, 8, 9, 16}) {
@@ -248,7 +249,8 @@ TEST_CASE("wider accumulators than the element type are told apart")
     check(inspect_order<float, accumulation::float64>(order), 53, 1);
 }
 
-TEST_CASE_TEMPLATE("exact and compensated sums have no order, and are within half an ulp", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("exact and compensated sums have no order, and are within half an ulp",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     const testing::watchdog limit("inspections of exact sums", 60);
     const auto check = [](const inspection& found) {

@@ -11,6 +11,7 @@
 
 #include "sum/exact_oracle.hpp"
 #include "sum/sum_cases.hpp"
+#include "support/element_types.hpp"
 
 using namespace collprobe;
 using testing::difficulty;
@@ -38,7 +39,7 @@ struct one_term {
 } // namespace
 
 TEST_CASE_TEMPLATE("a term is rounded to the nearest number of units, ties to even, and fills 62 bits less those of the terms",
-    T, float16, bfloat16, float, double)
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     random_bits random{5};
     for (int round = 0; round < 20'000; ++round) {
@@ -64,7 +65,7 @@ TEST_CASE_TEMPLATE("a term is rounded to the nearest number of units, ties to ev
     }
 }
 
-TEST_CASE_TEMPLATE("a sum is rounded once, whatever it is divided by", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("a sum is rounded once, whatever it is divided by", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     random_bits random{6};
     for (int round = 0; round < 20'000; ++round) {

@@ -20,8 +20,6 @@
 /// Terms that are hard to add, spread over ranks and leaves, and what their sums must be.
 namespace collprobe::testing {
 
-using namespace ::testing;
-
 /// The terms of `count` sums: a row of `ranks * leaves` for each element, dealt to the ranks in equal runs.
 template <floating_element T>
 class term_table {

@@ -12,6 +12,7 @@
 #include <collprobe/simd/gradual_underflow.hpp>
 
 #include "reduce/reduction_cases.hpp"
+#include "support/element_types.hpp"
 
 using namespace collprobe;
 using namespace collprobe::testing;
@@ -132,8 +133,8 @@ void check_contract(int calls, std::initializer_list<int> sizes = {1, 2, 3, 4, 7
 
 } // namespace
 
-TEST_CASE_TEMPLATE("sums and averages are those of the contract, for any count, place, leaf, piece and algorithm", T,
-    float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("sums and averages are those of the contract, for any count, place, leaf, piece and algorithm",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     using enum reproducibility;
     check_contract<contract<correctly_rounded>, T>(30);
@@ -168,8 +169,8 @@ bool world_size_matters(const term_table<T>& table, reproducible_options options
 
 } // namespace
 
-TEST_CASE_TEMPLATE("with equal leaves the bits do not depend on how many ranks there are", T, float16, bfloat16, float,
-    double)
+TEST_CASE_TEMPLATE("with equal leaves the bits do not depend on how many ranks there are",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     using enum reproducibility;
     const term_table<T> table(16, 150, 11);
@@ -180,7 +181,8 @@ TEST_CASE_TEMPLATE("with equal leaves the bits do not depend on how many ranks t
     CHECK(!world_size_matters<contract<order_invariant>>(table, {.algorithm = reduction_algorithm::fixed_point}));
 }
 
-TEST_CASE_TEMPLATE("no permutation of the ranks changes a bit from order_invariant on", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("no permutation of the ranks changes a bit from order_invariant on",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     using enum reproducibility;
     const term_table<T> table(7, 200, 21);
@@ -200,8 +202,8 @@ TEST_CASE_TEMPLATE("no permutation of the ranks changes a bit from order_invaria
     CHECK(plain_changed); // the control
 }
 
-TEST_CASE_TEMPLATE("fixed point: within its bound of the exact sum, whatever the exponents", T, float16, bfloat16, float,
-    double)
+TEST_CASE_TEMPLATE("fixed point: within its bound of the exact sum, whatever the exponents",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     const detail::gradual_underflow as_ieee_has_it; // for the bounds below
     for (const int ranks : {1, 2, 3, 8}) {

@@ -14,6 +14,7 @@
 #include <collprobe/reduce.hpp>
 
 #include "support/device_bits.hpp"
+#include "support/element_types.hpp"
 #include "support/needs_gpu.hpp"
 #include "support/run_ranks.hpp"
 
@@ -91,8 +92,8 @@ void check_contract(reduction_algorithm how)
 
 } // namespace
 
-TEST_CASE_TEMPLATE("a GPU gives the bits of the CPU under every contract and algorithm", T, collprobe::float16, bfloat16,
-    float, double)
+TEST_CASE_TEMPLATE("a GPU gives the bits of the CPU under every contract and algorithm",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     using enum reproducibility;
     for (const auto how : {reduction_algorithm::exchange, reduction_algorithm::one_shot}) {

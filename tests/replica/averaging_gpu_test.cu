@@ -13,6 +13,7 @@
 #include <collprobe/replica/periodic_averaging.hpp>
 
 #include "support/device_bits.hpp"
+#include "support/element_types.hpp"
 #include "support/needs_gpu.hpp"
 #include "support/run_ranks.hpp"
 
@@ -78,7 +79,7 @@ averaged<T> run_with(const Provider& provider)
 
 } // namespace
 
-TEST_CASE_TEMPLATE("averages and decisions on a GPU are those on the host", T, collprobe::float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("averages and decisions on a GPU are those on the host", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     for (const int ranks : {1, 2, 4}) {
         const averaged<T> on_host = run_with<T>(testing::local_provider{ranks});

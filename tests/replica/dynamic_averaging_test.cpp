@@ -13,6 +13,7 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/replica/dynamic_averaging.hpp>
 
+#include "support/element_types.hpp"
 #include "tests/support/host_gate.hpp"
 #include "tests/support/run_ranks.hpp"
 
@@ -254,7 +255,7 @@ TEST_CASE("what is not finite shortens the interval")
     });
 }
 
-TEST_CASE_TEMPLATE("state is averaged with the weights, of any floating-point type", T, float, double, float16, bfloat16)
+TEST_CASE_TEMPLATE("state is averaged with the weights, of any floating-point type", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     local::run(2, [](local::communicator& comm) {
         std::vector<T> weights(10, static_cast<T>(1.0F + static_cast<float>(comm.rank())));

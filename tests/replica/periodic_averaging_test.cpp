@@ -14,6 +14,7 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/replica/periodic_averaging.hpp>
 
+#include "support/element_types.hpp"
 #include "tests/support/run_ranks.hpp"
 
 using namespace collprobe;
@@ -65,8 +66,8 @@ double unit_roundoff()
 
 } // namespace
 
-TEST_CASE_TEMPLATE("replicas of any floating-point type become their average, on all ranks with the same bits", T, float,
-    double, float16, bfloat16)
+TEST_CASE_TEMPLATE("replicas of any floating-point type become their average, on all ranks with the same bits",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     for (const int ranks : {1, 2, 3, 4, 7}) {
         for (const std::uint64_t scratch : {std::uint64_t{1} << 20, std::uint64_t{16}}) {

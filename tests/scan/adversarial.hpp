@@ -14,6 +14,8 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/scan/statistics.hpp>
 
+#include "support/element_types.hpp"
+
 /// Inputs that statistics get wrong easily, and what two ways to compute them must agree on.
 namespace collprobe::adversarial {
 
@@ -31,15 +33,6 @@ std::vector<T> random_elements(std::size_t count, double mean, double deviation,
         }
     }
     return result;
-}
-
-template <class Body>
-void for_each_float(Body body)
-{
-    body(float16{});
-    body(bfloat16{});
-    body(float{});
-    body(double{});
 }
 
 /// Bit for bit where nothing rounds: counts, extrema, index, digest, scale. Moments to what each side
@@ -86,7 +79,7 @@ inline void check_same_statistics(const statistics& found, const statistics& exp
 template <class Body>
 void for_each_input(Body body)
 {
-    for_each_float([&](auto sample) {
+    testing::for_each_floating_type([&](auto sample) {
         using T = decltype(sample);
         using traits = element_traits<T>;
         using bits = typename traits::bits_type;

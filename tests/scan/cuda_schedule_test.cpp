@@ -156,7 +156,7 @@ TEST_CASE("the schedule of the kernels copies every byte to any alignment, with 
 
 TEST_CASE("the schedule of the kernels gives digest, norm and dot of a result")
 {
-    adversarial::for_each_float([](auto sample) {
+    testing::for_each_floating_type([](auto sample) {
         using namespace collprobe::cuda_schedule;
         using T = decltype(sample);
         const std::size_t count = 11 * 4096 / sizeof(T) + 77;

@@ -167,8 +167,8 @@ TEST_CASE("integers wrap modulo 2^64")
     check_against_definition(small, options, 9);
 }
 
-TEST_CASE_TEMPLATE("what is not finite shows in the energy of its bin, and subnormal numbers count", T, float16, bfloat16,
-    float, double)
+TEST_CASE_TEMPLATE("what is not finite shows in the energy of its bin, and subnormal numbers count",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     const sketch_options options{.bins = 256};
     using traits = element_traits<T>;

@@ -194,7 +194,7 @@ TEST_CASE("what a result is read for: digest, norm, dot with the input, NaN with
 {
     bench on;
     cu::pinned_buffer<detail::result_record> record(1);
-    adversarial::for_each_float([&](auto sample) {
+    testing::for_each_floating_type([&](auto sample) {
         using T = decltype(sample);
         for (const std::size_t count : {std::size_t{0}, std::size_t{5}, 500 * 4096 / sizeof(T) + 77}) {
             const auto x = adversarial::random_elements<T>(count, 0.2, 1, 21);
@@ -250,7 +250,7 @@ TEST_CASE("a GPU gives the bits of its schedule run on the host")
     // Not promised (the compilers contract products and sums differently), but a difference larger than
     // rounding would show an error that the tolerances above hide.
     bench on;
-    adversarial::for_each_float([&](auto sample) {
+    testing::for_each_floating_type([&](auto sample) {
         using T = decltype(sample);
         const auto data = adversarial::random_elements<T>(3 * 131072 + 5, 1, 1, 8);
         const device_copy<T> copy(data);

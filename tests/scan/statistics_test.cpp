@@ -249,15 +249,6 @@ void check_all(const std::vector<T>& data)
         if (detail::supports(path)) check_same(on_path(input, path), s);
 }
 
-template <class Body>
-void for_each_float(Body body)
-{
-    body(float16{});
-    body(bfloat16{});
-    body(float{});
-    body(double{});
-}
-
 } // namespace
 
 TEST_CASE("statistics - the paths that this machine can run")
@@ -296,7 +287,7 @@ TEST_CASE("statistics - pointers that no vector is aligned to give the same resu
 
 TEST_CASE("statistics - NaN and infinities are counted and located and the finite rest keeps its moments")
 {
-    for_each_float([](auto sample) {
+    testing::for_each_floating_type([](auto sample) {
         using T = decltype(sample);
         using traits = element_traits<T>;
         using bits = typename traits::bits_type;
@@ -324,7 +315,7 @@ TEST_CASE("statistics - NaN and infinities are counted and located and the finit
 
 TEST_CASE("statistics - zeros of both signs and subnormals count, and zero results have positive sign")
 {
-    for_each_float([](auto sample) {
+    testing::for_each_floating_type([](auto sample) {
         using T = decltype(sample);
         using traits = element_traits<T>;
         using bits = typename traits::bits_type;
@@ -377,7 +368,7 @@ TEST_CASE("statistics - subnormals count in the moments even where the program f
 
 TEST_CASE("statistics - the largest numbers of a type do not overflow the moments")
 {
-    for_each_float([](auto sample) {
+    testing::for_each_floating_type([](auto sample) {
         using T = decltype(sample);
         using traits = element_traits<T>;
         using bits = typename traits::bits_type;

@@ -19,6 +19,7 @@
 #include <collprobe/step/probed.hpp>
 
 #include "support/count_allocations.hpp"
+#include "support/element_types.hpp"
 
 using namespace collprobe;
 
@@ -260,7 +261,7 @@ bool names_a_direction(const step_record& record)
 
 } // namespace
 
-TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T, float, double, float16, bfloat16)
+TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     for (const int n : {2, 3, 8}) {
         CAPTURE(n);

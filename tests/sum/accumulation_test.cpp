@@ -12,6 +12,7 @@
 
 #include "exact_oracle.hpp"
 #include "sum_cases.hpp"
+#include "support/element_types.hpp"
 
 using namespace collprobe;
 
@@ -56,7 +57,7 @@ TEST_CASE("an accumulator narrower than the element is none")
     CHECK(holds<float16>(accumulation::float32));
 }
 
-TEST_CASE_TEMPLATE("the default accumulator of a level keeps the level", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("the default accumulator of a level keeps the level", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     for (const auto level : {reproducibility::unspecified, reproducibility::run_to_run, reproducibility::size_invariant,
              reproducibility::order_invariant, reproducibility::correctly_rounded}) {
@@ -85,7 +86,7 @@ TEST_CASE("doubles are exact for halves up to 8192 terms")
     }
 }
 
-TEST_CASE_TEMPLATE("only the exact sum is the same in every order", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("only the exact sum is the same in every order", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     testing::random_bits random{14};
     std::size_t native = 0;

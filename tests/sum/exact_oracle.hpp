@@ -6,7 +6,7 @@
 
 #include <collprobe/core/element.hpp>
 
-namespace testing {
+namespace collprobe::testing {
 
 /// What the exact sum of elements over a divisor rounds to, by schoolbook arithmetic that shares no step with
 /// the library: positive and negative terms are summed apart, carries move on at once, and the quotient is
@@ -129,4 +129,4 @@ private:
     std::uint64_t minus_infinities_ = 0;
 };
 
-} // namespace testing
+} // namespace collprobe::testing

@@ -9,6 +9,7 @@
 
 #include "exact_oracle.hpp"
 #include "sum_cases.hpp"
+#include "support/element_types.hpp"
 
 using namespace collprobe;
 using testing::difficulty;
@@ -46,8 +47,8 @@ void check_rounding_to(testing::random_bits& random, const std::vector<T>& terms
 
 } // namespace
 
-TEST_CASE_TEMPLATE("random and adversarial sums and averages round to every type as the oracle says", T, float16, bfloat16,
-    float, double)
+TEST_CASE_TEMPLATE("random and adversarial sums and averages round to every type as the oracle says",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     testing::random_bits random{4};
     for (int i = 0; i < 20'000; ++i) {
@@ -62,7 +63,7 @@ TEST_CASE_TEMPLATE("random and adversarial sums and averages round to every type
     }
 }
 
-TEST_CASE_TEMPLATE("quotients a hair beside a midpoint round to their side", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("quotients a hair beside a midpoint round to their side", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     // Midpoint times divisor, and one unit more or less, cut into terms of few bits.
     __extension__ typedef unsigned __int128 wide;
@@ -84,7 +85,7 @@ TEST_CASE_TEMPLATE("quotients a hair beside a midpoint round to their side", T, 
     }
 }
 
-TEST_CASE_TEMPLATE("the order and the grouping of terms do not matter", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("the order and the grouping of terms do not matter", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     testing::random_bits random{6};
     for (int i = 0; i < 3'000; ++i) {
@@ -105,7 +106,7 @@ TEST_CASE_TEMPLATE("the order and the grouping of terms do not matter", T, float
     }
 }
 
-TEST_CASE_TEMPLATE("zeros, infinities and NaN follow IEEE 754", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("zeros, infinities and NaN follow IEEE 754", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     using cases = testing::sum_cases<T>;
     const T zero = cases::of(false, 0, 0);
@@ -130,7 +131,7 @@ TEST_CASE_TEMPLATE("zeros, infinities and NaN follow IEEE 754", T, float16, bflo
     CHECK(to_bits(sum_of<T>({minus_zero, cases::of(true, 0, 1)}, 3)) == to_bits(minus_zero)); // underflows
 }
 
-TEST_CASE_TEMPLATE("a sum overflows by its value alone", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("a sum overflows by its value alone", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     using cases = testing::sum_cases<T>;
     using traits = element_traits<T>;

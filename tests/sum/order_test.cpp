@@ -12,6 +12,7 @@
 
 #include "exact_oracle.hpp"
 #include "sum_cases.hpp"
+#include "support/element_types.hpp"
 
 using namespace collprobe;
 
@@ -103,7 +104,7 @@ TEST_CASE("every order uses every term once, and is as deep as it says")
     CHECK(depth({{0, 1}, {0, 1}}, 3) == -1);
 }
 
-TEST_CASE_TEMPLATE("an order decides where a native sum is rounded", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("an order decides where a native sum is rounded", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     // One, and half a unit of it three times: lost one by one, kept as a pair.
     const T one = testing::sum_cases<T>::power(false, 0);
@@ -119,7 +120,8 @@ TEST_CASE_TEMPLATE("an order decides where a native sum is rounded", T, float16,
     CHECK(exact == 2);
 }
 
-TEST_CASE_TEMPLATE("every accumulator gives sums of small integers exactly in every order", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("every accumulator gives sums of small integers exactly in every order",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     testing::random_bits random{16};
     for (int n = 1; n <= 40; ++n) {
@@ -144,7 +146,7 @@ TEST_CASE_TEMPLATE("every accumulator gives sums of small integers exactly in ev
     }
 }
 
-TEST_CASE_TEMPLATE("the exact sum is the oracle's in every order", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("the exact sum is the oracle's in every order", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     testing::random_bits random{17};
     for (int i = 0; i < 500; ++i) {

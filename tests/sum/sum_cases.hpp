@@ -9,7 +9,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/math.hpp>
 
-namespace testing {
+namespace collprobe::testing {
 
 /// Random bits, the same on every machine.
 struct random_bits {
@@ -173,4 +173,4 @@ inline std::uint32_t random_divisor(random_bits& random, int terms)
     }
 }
 
-} // namespace testing
+} // namespace collprobe::testing

@@ -10,6 +10,7 @@
 
 #include "exact_oracle.hpp"
 #include "sum_cases.hpp"
+#include "support/element_types.hpp"
 
 using namespace collprobe;
 using testing::difficulty;
@@ -121,8 +122,8 @@ std::uint64_t reads_of_exact_sum(const std::vector<T>& rows, std::uint32_t divis
 
 } // namespace
 
-TEST_CASE_TEMPLATE("the exact sum of each column is the oracle's, at any width, place and spacing", T, float16, bfloat16, float,
-    double)
+TEST_CASE_TEMPLATE("the exact sum of each column is the oracle's, at any width, place and spacing",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     testing::random_bits random{7};
     for (int i = 0; i < 300; ++i) {
@@ -145,7 +146,7 @@ TEST_CASE_TEMPLATE("the exact sum of each column is the oracle's, at any width, 
     }
 }
 
-TEST_CASE_TEMPLATE("other accumulators add row after row and round as they say", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("other accumulators add row after row and round as they say", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     testing::random_bits random{8};
     const detail::gradual_underflow as_ieee_has_it;
@@ -169,8 +170,8 @@ TEST_CASE_TEMPLATE("other accumulators add row after row and round as they say",
     }
 }
 
-TEST_CASE_TEMPLATE("no accumulator's bits depend on the width or on the place in the message", T, float16, bfloat16, float,
-    double)
+TEST_CASE_TEMPLATE("no accumulator's bits depend on the width or on the place in the message",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     testing::random_bits random{9};
     const auto check = [&](auto in) {
@@ -230,7 +231,7 @@ TEST_CASE_TEMPLATE("a compensated sum keeps the sign of zero and what overflows 
     CHECK(sum({largest, largest}) == to_bits(cases::of(false, cases::top_field + 1, 0)));
 }
 
-TEST_CASE_TEMPLATE("a result may take the place of a row", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("a result may take the place of a row", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     testing::random_bits random{11};
     for (int i = 0; i < 50; ++i) {
@@ -243,8 +244,7 @@ TEST_CASE_TEMPLATE("a result may take the place of a row", T, float16, bfloat16,
     }
 }
 
-TEST_CASE_TEMPLATE("only columns that are hard to sum are read again", T, float16, bfloat16,
-    float, double)
+TEST_CASE_TEMPLATE("only columns that are hard to sum are read again", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     using cases = testing::sum_cases<T>;
     const auto constant = [](int n, T value) { return std::vector<T>(static_cast<std::size_t>(4 * n), value); };

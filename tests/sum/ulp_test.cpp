@@ -7,10 +7,11 @@
 #include <collprobe/sum/ulp.hpp>
 
 #include "sum_cases.hpp"
+#include "support/element_types.hpp"
 
 using namespace collprobe;
 
-TEST_CASE_TEMPLATE("the distance counts steps over zero and up to infinity", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("the distance counts steps over zero and up to infinity", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     using cases = testing::sum_cases<T>;
     const T zero = cases::of(false, 0, 0);
@@ -42,7 +43,7 @@ TEST_CASE_TEMPLATE("the distance counts steps over zero and up to infinity", T, 
     }
 }
 
-TEST_CASE_TEMPLATE("NaN is as far from every number as can be and not from NaN", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("NaN is as far from every number as can be and not from NaN", T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     using cases = testing::sum_cases<T>;
     const T nan = cases::of(false, cases::top_field + 1, 1);
@@ -53,7 +54,8 @@ TEST_CASE_TEMPLATE("NaN is as far from every number as can be and not from NaN",
     CHECK(ulp_distance(T{}, other_nan) == ~std::uint64_t{0});
 }
 
-TEST_CASE_TEMPLATE("the unit in the last place is the step to the next number away from zero", T, float16, bfloat16, float, double)
+TEST_CASE_TEMPLATE("the unit in the last place is the step to the next number away from zero",
+    T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     using cases = testing::sum_cases<T>;
     using traits = element_traits<T>;

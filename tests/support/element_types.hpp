@@ -3,19 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include <collprobe/core/element.hpp>
 
 /// The element types for TEST_CASE_TEMPLATE: one of each kind, for what treats all of a kind alike.
 #define COLLPROBE_TEST_ELEMENT_TYPES std::int8_t, std::uint64_t, collprobe::bfloat16, float
+#define COLLPROBE_TEST_FLOATING_TYPES collprobe::float16, collprobe::bfloat16, float, double
+/// Every one, in every build.
+#define COLLPROBE_TEST_LISTED_TYPES \
+    std::int8_t, std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t, COLLPROBE_TEST_FLOATING_TYPES
 /// All of them, for what is written for each type: the reductions of ranks in one process and of MPI, the statistics.
-/// Brief builds (COLLPROBE_TEST_BRIEF) make do with the above.
+/// Brief builds (COLLPROBE_TEST_BRIEF) make do with one of each kind.
 #if COLLPROBE_TEST_BRIEF
 #define COLLPROBE_TEST_ALL_ELEMENT_TYPES COLLPROBE_TEST_ELEMENT_TYPES
 #else
-#define COLLPROBE_TEST_ALL_ELEMENT_TYPES \
-    std::int8_t, std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t, collprobe::float16, \
-        collprobe::bfloat16, float, double
+#define COLLPROBE_TEST_ALL_ELEMENT_TYPES COLLPROBE_TEST_LISTED_TYPES
 #endif
 
 namespace collprobe::testing {
@@ -32,11 +35,27 @@ void for_each_element_type(Use&& use)
 {
     for_each_type_of(static_cast<void (*)(COLLPROBE_TEST_ELEMENT_TYPES)>(nullptr), use);
 }
+/// Of COLLPROBE_TEST_FLOATING_TYPES.
+template <class Use>
+void for_each_floating_type(Use&& use)
+{
+    for_each_type_of(static_cast<void (*)(COLLPROBE_TEST_FLOATING_TYPES)>(nullptr), use);
+}
 /// Of COLLPROBE_TEST_ALL_ELEMENT_TYPES.
 template <class Use>
 void for_all_element_types(Use&& use)
 {
     for_each_type_of(static_cast<void (*)(COLLPROBE_TEST_ALL_ELEMENT_TYPES)>(nullptr), use);
 }
+
+template <class... Listed>
+constexpr bool has_every_element_type(void (*)(Listed...))
+{
+    bool all = true;
+    for_each_type([&]<class T>(T) { all = all && (std::is_same_v<T, Listed> || ...); });
+    return all;
+}
+static_assert(has_every_element_type(static_cast<void (*)(COLLPROBE_TEST_LISTED_TYPES)>(nullptr)),
+    "an element type is missing in COLLPROBE_TEST_LISTED_TYPES");
 
 } // namespace collprobe::testing

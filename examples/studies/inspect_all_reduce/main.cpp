@@ -40,12 +40,9 @@ inspection inspect_type(Comm& comm, stream_ref_of<Comm> stream, element_type typ
     const inspect_options& how)
 {
     const std::uint64_t count = std::max<std::uint64_t>(bytes / static_cast<std::uint64_t>(bytes_of(type)), 1);
-    switch (type) {
-    case element_type::float16: return inspect<collprobe::float16>(comm, stream, count, how);
-    case element_type::bfloat16: return inspect<bfloat16>(comm, stream, count, how);
-    case element_type::float64: return inspect<double>(comm, stream, count, how);
-    default: return inspect<float>(comm, stream, count, how);
-    }
+    inspection result;
+    with_floating_type(type, [&]<class T>(T) { result = inspect<T>(comm, stream, count, how); });
+    return result;
 }
 
 /// The same of an adaptor that keeps a contract. On a GPU that takes kernels, so a file that nvcc compiles.

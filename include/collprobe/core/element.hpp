@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include <collprobe/core/config.hpp>
 
@@ -167,85 +168,111 @@ struct bfloat16 {
 static_assert(sizeof(float16) == 2 && sizeof(bfloat16) == 2);
 static_assert(std::is_trivially_copyable_v<float16> && std::is_trivially_copyable_v<bfloat16>);
 
+/// Every element type, a line each, and how to find one by its type and by its number.
+namespace detail::element_list {
+
+template <int bytes>
+using unsigned_of = std::conditional_t<bytes == 1, std::uint8_t,
+    std::conditional_t<bytes == 2, std::uint16_t, std::conditional_t<bytes == 4, std::uint32_t, std::uint64_t>>>;
+
+template <class T>
+struct integer {
+    using value_type = T;
+    using bits_type = unsigned_of<sizeof(T)>;
+    const char* text;
+
+    static constexpr bool is_floating_point = false;
+    static constexpr bool is_signed_type = std::is_signed_v<T>;
+    static constexpr int digits = 0;
+    static constexpr int min_exponent = 0;
+    static constexpr int max_exponent = 0;
+    static constexpr bits_type sign_mask = 0;
+    static constexpr bits_type fraction_mask = 0;
+    static constexpr bits_type exponent_mask = 0;
+};
+
+enum class infinities : bool { no, yes };
+
+/// Sign, exponent and fraction, from the highest bit down. `least_nonfinite`: the smallest pattern without a sign that
+/// is not a finite number; it is infinity or, in a type without infinities, NaN.
+template <class T, int significand_bits, int smallest_exponent, int largest_exponent, std::uint64_t least_nonfinite,
+    infinities infinite = infinities::yes>
+struct floating {
+    using value_type = T;
+    using bits_type = unsigned_of<sizeof(T)>;
+    const char* text;
+
+    static constexpr bool is_floating_point = true;
+    static constexpr bool is_signed_type = true;
+    static constexpr int digits = significand_bits;
+    static constexpr int min_exponent = smallest_exponent;
+    static constexpr int max_exponent = largest_exponent;
+    static constexpr int min_subnormal_exponent = min_exponent - (digits - 1);
+    static constexpr bits_type sign_mask = bits_type(bits_type{1} << (sizeof(T) * 8 - 1));
+    static constexpr bits_type fraction_mask = bits_type((bits_type{1} << (digits - 1)) - 1);
+    static constexpr bits_type exponent_mask = bits_type(~(sign_mask | fraction_mask));
+    static constexpr bits_type smallest_nonfinite = bits_type(least_nonfinite);
+    static constexpr bits_type smallest_nan
+        = bits_type(smallest_nonfinite + (infinite == infinities::yes ? 1 : 0));
+    static constexpr bits_type quiet_nan
+        = bits_type(smallest_nonfinite | (infinite == infinities::yes ? bits_type{1} << (digits - 2) : 0));
+};
+
+template <element_type>
+struct number {};
+
+// Of floating point: the type, significand bits, exponents, smallest non-finite pattern (see `element_traits`).
+constexpr auto listed(number<element_type::int8>) { return integer<std::int8_t>{"int8"}; }
+constexpr auto listed(number<element_type::uint8>) { return integer<std::uint8_t>{"uint8"}; }
+constexpr auto listed(number<element_type::int32>) { return integer<std::int32_t>{"int32"}; }
+constexpr auto listed(number<element_type::uint32>) { return integer<std::uint32_t>{"uint32"}; }
+constexpr auto listed(number<element_type::int64>) { return integer<std::int64_t>{"int64"}; }
+constexpr auto listed(number<element_type::uint64>) { return integer<std::uint64_t>{"uint64"}; }
+constexpr auto listed(number<element_type::float16>) { return floating<float16, 11, -14, 15, 0x7c00>{"half"}; }
+constexpr auto listed(number<element_type::bfloat16>) { return floating<bfloat16, 8, -126, 127, 0x7f80>{"bfloat16"}; }
+constexpr auto listed(number<element_type::float32>) { return floating<float, 24, -126, 127, 0x7f800000>{"float"}; }
+constexpr auto listed(number<element_type::float64>)
+{
+    return floating<double, 53, -1022, 1023, 0x7ff0000000000000>{"double"};
+}
+
+/// How many there are; they are numbered from 0 on, without a gap.
+template <int so_far = 0>
+constexpr int count() noexcept
+{
+    if constexpr (requires { listed(number<element_type{so_far}>{}); }) return count<so_far + 1>();
+    else return so_far;
+}
+
+template <int at>
+using traits_at = decltype(listed(number<element_type{at}>{}));
+
+/// The number of T; that of none if it is no element type.
+template <class T, int at = 0>
+constexpr int number_of() noexcept
+{
+    if constexpr (at == count()) return at;
+    else if constexpr (std::is_same_v<typename traits_at<at>::value_type, T>) return at;
+    else return number_of<T, at + 1>();
+}
+
+} // namespace detail::element_list
+
 /// What an algorithm must know of an element type. `digits` counts significand bits with the hidden
 /// one (0 for integers); `max_exponent` and `min_exponent` are those of the largest finite and the
 /// smallest normal number, as powers of two (1 <= |significand| < 2); `bits_type` is the unsigned
-/// integer of the same size.
+/// integer of the same size, and the masks are the parts of a floating-point number in it. Without its sign a number
+/// is finite below `smallest_nonfinite` and NaN from `smallest_nan` on; what is between is infinity. All finite numbers
+/// are multiples of 2^`min_subnormal_exponent`.
 template <class T>
 struct element_traits;
 
-namespace detail {
-
-template <class Bits, element_type Type, bool floating, bool is_signed, int significand_digits,
-    int smallest_exponent, int largest_exponent>
-struct element_traits_base {
-    using bits_type = Bits;
-    static constexpr element_type type = Type;
-    static constexpr int bytes = sizeof(Bits);
-    static constexpr bool is_floating_point = floating;
-    static constexpr bool is_signed_type = is_signed;
-    static constexpr int digits = significand_digits;
-    static constexpr int min_exponent = smallest_exponent;
-    static constexpr int max_exponent = largest_exponent;
-
-    /// The bits of a floating-point number by part; zero for integers.
-    static constexpr Bits sign_mask = floating ? Bits(Bits{1} << (sizeof(Bits) * 8 - 1)) : Bits{0};
-    static constexpr Bits fraction_mask
-        = floating ? Bits((Bits{1} << (significand_digits > 0 ? significand_digits - 1 : 0)) - 1) : Bits{0};
-    static constexpr Bits exponent_mask = floating ? Bits(~(sign_mask | fraction_mask)) : Bits{0};
-};
-
-} // namespace detail
-
-template <>
-struct element_traits<std::int8_t>
-    : detail::element_traits_base<std::uint8_t, element_type::int8, false, true, 0, 0, 0> {
-    static constexpr const char* name = "int8";
-};
-template <>
-struct element_traits<std::uint8_t>
-    : detail::element_traits_base<std::uint8_t, element_type::uint8, false, false, 0, 0, 0> {
-    static constexpr const char* name = "uint8";
-};
-template <>
-struct element_traits<std::int32_t>
-    : detail::element_traits_base<std::uint32_t, element_type::int32, false, true, 0, 0, 0> {
-    static constexpr const char* name = "int32";
-};
-template <>
-struct element_traits<std::uint32_t>
-    : detail::element_traits_base<std::uint32_t, element_type::uint32, false, false, 0, 0, 0> {
-    static constexpr const char* name = "uint32";
-};
-template <>
-struct element_traits<std::int64_t>
-    : detail::element_traits_base<std::uint64_t, element_type::int64, false, true, 0, 0, 0> {
-    static constexpr const char* name = "int64";
-};
-template <>
-struct element_traits<std::uint64_t>
-    : detail::element_traits_base<std::uint64_t, element_type::uint64, false, false, 0, 0, 0> {
-    static constexpr const char* name = "uint64";
-};
-template <>
-struct element_traits<float16>
-    : detail::element_traits_base<std::uint16_t, element_type::float16, true, true, 11, -14, 15> {
-    static constexpr const char* name = "half";
-};
-template <>
-struct element_traits<bfloat16>
-    : detail::element_traits_base<std::uint16_t, element_type::bfloat16, true, true, 8, -126, 127> {
-    static constexpr const char* name = "bfloat16";
-};
-template <>
-struct element_traits<float>
-    : detail::element_traits_base<std::uint32_t, element_type::float32, true, true, 24, -126, 127> {
-    static constexpr const char* name = "float";
-};
-template <>
-struct element_traits<double>
-    : detail::element_traits_base<std::uint64_t, element_type::float64, true, true, 53, -1022, 1023> {
-    static constexpr const char* name = "double";
+template <class T>
+    requires(detail::element_list::number_of<T>() < detail::element_list::count())
+struct element_traits<T> : detail::element_list::traits_at<detail::element_list::number_of<T>()> {
+    static constexpr element_type type{detail::element_list::number_of<T>()};
+    static constexpr int bytes = sizeof(T);
+    static constexpr const char* name = listed(detail::element_list::number<type>{}).text;
 };
 
 /// A type that a buffer of a collective may hold.
@@ -255,50 +282,48 @@ concept element = requires { element_traits<std::remove_const_t<T>>::type; };
 template <class T>
 concept floating_element = element<T> && element_traits<std::remove_const_t<T>>::is_floating_point;
 
+/// Calls `use` with a zero of every element type, in the order of their numbers.
+template <class Use>
+constexpr void for_each_type(Use&& use)
+{
+    namespace list = detail::element_list;
+    [&]<int... at>(std::integer_sequence<int, at...>) {
+        (use(typename list::traits_at<at>::value_type{}), ...);
+    }(std::make_integer_sequence<int, list::count()>{});
+}
+
+/// Calls `use` with a zero of the type that a number names; of any other nothing happens.
+template <class Use>
+constexpr void with_type(element_type type, Use&& use)
+{
+    for_each_type([&]<class T>(T zero) {
+        if (type == element_traits<T>::type) use(zero);
+    });
+}
+
+/// The same of floating-point types only.
+template <class Use>
+constexpr void with_floating_type(element_type type, Use&& use)
+{
+    with_type(type, [&]<class T>(T zero) {
+        if constexpr (floating_element<T>) use(zero);
+    });
+}
+
 /// The type's name as in messages and reports; "unknown" for a number that is no element type.
 constexpr const char* name(element_type type) noexcept
 {
-    switch (type) {
-    case element_type::int8: return element_traits<std::int8_t>::name;
-    case element_type::uint8: return element_traits<std::uint8_t>::name;
-    case element_type::int32: return element_traits<std::int32_t>::name;
-    case element_type::uint32: return element_traits<std::uint32_t>::name;
-    case element_type::int64: return element_traits<std::int64_t>::name;
-    case element_type::uint64: return element_traits<std::uint64_t>::name;
-    case element_type::float16: return element_traits<float16>::name;
-    case element_type::bfloat16: return element_traits<bfloat16>::name;
-    case element_type::float32: return element_traits<float>::name;
-    case element_type::float64: return element_traits<double>::name;
-    }
-    return "unknown";
+    const char* result = "unknown";
+    with_type(type, [&]<class T>(T) { result = element_traits<T>::name; });
+    return result;
 }
 
 /// Bytes of one element; 0 for a number that is no element type.
 constexpr int bytes_of(element_type type) noexcept
 {
-    switch (type) {
-    case element_type::int8:
-    case element_type::uint8: return 1;
-    case element_type::float16:
-    case element_type::bfloat16: return 2;
-    case element_type::int32:
-    case element_type::uint32:
-    case element_type::float32: return 4;
-    case element_type::int64:
-    case element_type::uint64:
-    case element_type::float64: return 8;
-    }
-    return 0;
-}
-
-/// Calls `use` with a zero of the floating-point type that a number names; of any other nothing happens.
-template <class Use>
-constexpr void with_floating_type(element_type type, Use&& use)
-{
-    if (type == element_type::float16) use(float16{});
-    else if (type == element_type::bfloat16) use(bfloat16{});
-    else if (type == element_type::float32) use(float{});
-    else if (type == element_type::float64) use(double{});
+    int result = 0;
+    with_type(type, [&]<class T>(T) { result = element_traits<T>::bytes; });
+    return result;
 }
 
 /// The bit pattern of an element as an unsigned integer of its size.
@@ -308,19 +333,59 @@ COLLPROBE_HD constexpr auto to_bits(T value) noexcept
     return detail::bit_cast<typename element_traits<T>::bits_type>(value);
 }
 
+/// The element type with the layout of a type of another library, as `type`: specialise it for a type of your own, and
+/// views take memory of that type. (`comm/nccl/types.hpp` has CUDA's `__half` and `__nv_bfloat16`.)
+template <class T>
+struct foreign_element {};
+
+namespace detail {
+
+template <class T>
+struct element_for_type {
+    using type = T;
+};
+template <class T>
+    requires requires { typename foreign_element<std::remove_const_t<T>>::type; }
+struct element_for_type<T> {
+    using same = typename foreign_element<std::remove_const_t<T>>::type;
+    static_assert(element<same> && sizeof(same) == sizeof(T) && alignof(same) <= alignof(T));
+    using type = std::conditional_t<std::is_const_v<T>, const same, same>;
+};
+
+} // namespace detail
+
+/// What a view of T's memory has as elements: T, or the element type with the layout of a foreign T. Const stays.
+template <class T>
+using element_for = typename detail::element_for_type<T>::type;
+
+namespace detail {
+
+/// Whether the bit pattern without its sign is below `end`. As signed numbers, of which any processor compares many at
+/// once.
+template <floating_element T>
+COLLPROBE_HD constexpr bool magnitude_is_below(T value, typename element_traits<T>::bits_type end) noexcept
+{
+    using bits_type = typename element_traits<T>::bits_type;
+    using signed_type = std::make_signed_t<bits_type>;
+    constexpr auto magnitude = static_cast<bits_type>(~element_traits<T>::sign_mask);
+    return static_cast<signed_type>(to_bits(value) & magnitude) < static_cast<signed_type>(end);
+}
+
+} // namespace detail
+
 /// Classification by bits, right under `-ffast-math` and flush-to-zero. Integers are always finite.
 template <element T>
 COLLPROBE_HD constexpr bool is_finite(T value) noexcept
 {
     if constexpr (!element_traits<T>::is_floating_point) return true;
-    else return (to_bits(value) & element_traits<T>::exponent_mask) != element_traits<T>::exponent_mask;
+    else return detail::magnitude_is_below(value, element_traits<T>::smallest_nonfinite);
 }
 
 template <element T>
 COLLPROBE_HD constexpr bool is_nan(T value) noexcept
 {
     if constexpr (!element_traits<T>::is_floating_point) return false;
-    else return !is_finite(value) && (to_bits(value) & element_traits<T>::fraction_mask) != 0;
+    else return !detail::magnitude_is_below(value, element_traits<T>::smallest_nan);
 }
 
 template <element T>

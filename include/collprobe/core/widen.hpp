@@ -20,12 +20,12 @@ COLLPROBE_HD inline double widen(T value) noexcept
         double wide;
         asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(value));
         return wide;
-    } else if constexpr (std::is_same_v<T, bfloat16>) {
-        return widen(bit_cast<float>(std::uint32_t{value.bits} << 16));
     } else if constexpr (std::is_same_v<T, float16>) {
         float single; // a subnormal half is a normal float
         asm("cvt.f32.f16 %0, %1;" : "=f"(single) : "h"(value.bits));
         return widen(single);
+    } else if constexpr (floating_element<T> && sizeof(T) < sizeof(float)) {
+        return widen(static_cast<float>(value));
     } else {
         return static_cast<double>(value);
     }

@@ -66,10 +66,19 @@ COLLPROBE_HD constexpr bool holds(accumulation in) noexcept
     return in != accumulation::float32 || element_traits<T>::bytes <= 4;
 }
 
-/// Up to how many terms a plain sum in fp64 is exact whatever the terms: a half is an integer times 2^-24
-/// below 2^40, and 53 bits hold 2^13 of those. 0 for the other types.
+namespace detail {
+
+/// Binary digits of a fixed-point number that holds every finite number of T, without a sign.
 template <floating_element T>
-inline constexpr std::uint64_t exact_terms_in_float64 = element_traits<T>::type == element_type::float16 ? 8192 : 0;
+inline constexpr int fixed_point_bits = element_traits<T>::max_exponent + 1 - element_traits<T>::min_subnormal_exponent;
+
+} // namespace detail
+
+/// Up to how many terms a plain sum in fp64 is exact whatever the terms: a half is an integer times 2^-24
+/// below 2^40, and 53 bits hold 2^13 of those. 0 for types of a wider range.
+template <floating_element T>
+inline constexpr std::uint64_t exact_terms_in_float64
+    = detail::fixed_point_bits<T> > 53 ? 0 : std::uint64_t{1} << (53 - detail::fixed_point_bits<T>);
 
 /// The strongest level that a sum of `terms` values in a fixed order keeps with an accumulator.
 template <floating_element T>

@@ -26,7 +26,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 template <floating_element T>
 class exact_sum {
     using traits = element_traits<T>;
-    static constexpr int least = traits::min_exponent - (traits::digits - 1);
+    static constexpr int least = traits::min_subnormal_exponent;
     // The range of the type, 64 bits for the number of terms.
     static constexpr int digits = (traits::max_exponent + 1 - least + 64 + 31) / 32 + 1;
 
@@ -76,12 +76,7 @@ public:
     COLLPROBE_HD constexpr U round(std::uint32_t divisor = 1) const noexcept
     {
         if (has_nan_ || (has_positive_infinity_ && has_negative_infinity_)) return detail::quiet_nan<U>();
-        constexpr auto infinity = static_cast<typename element_traits<U>::bits_type>(element_traits<U>::exponent_mask);
-        if (has_positive_infinity_) return detail::bit_cast<U>(infinity);
-        if (has_negative_infinity_) {
-            return detail::bit_cast<U>(
-                static_cast<typename element_traits<U>::bits_type>(infinity | element_traits<U>::sign_mask));
-        }
+        if (has_positive_infinity_ || has_negative_infinity_) return detail::infinity<U>(has_negative_infinity_);
         // Magnitude and sign; digits below take the fraction of a quotient, which is at least 2^-32 units of T: down
         // to the smallest number of T, or 64 bits for a type that may have smaller ones.
         constexpr int below = std::is_same_v<T, U> ? 1 : 3;

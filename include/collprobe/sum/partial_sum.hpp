@@ -18,7 +18,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 template <accumulation in, floating_element T>
 class partial_sum {
-    // float32 and float64; a 16-bit sum is kept in T.
+    // float32 and float64; a native sum is kept in T.
     using wide = std::conditional_t<in == accumulation::native, T,
         std::conditional_t<in == accumulation::float32, float, double>>;
 
@@ -41,7 +41,7 @@ private:
 
 template <floating_element T>
 class partial_sum<accumulation::compensated, T> {
-    using wide = std::conditional_t<sizeof(T) == 8, double, float>;
+    using wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 public:
     void start(T value) noexcept

@@ -37,7 +37,6 @@ COLLPROBE_HD constexpr T round_scaled(const scaled& number) noexcept
     using traits = element_traits<T>;
     using bits_type = typename traits::bits_type;
     constexpr int fraction_bits = traits::digits - 1;
-    constexpr int least = traits::min_exponent - fraction_bits; // of the unit of subnormal numbers
     const auto finish = [&](std::uint64_t bits) {
         return bit_cast<T>(static_cast<bits_type>((number.negative ? std::uint64_t{traits::sign_mask} : 0) | bits));
     };
@@ -45,7 +44,7 @@ COLLPROBE_HD constexpr T round_scaled(const scaled& number) noexcept
     std::uint64_t significand = number.significand;
     if (significand == 0) return finish(0);
     const int leading = number.exponent + highest_bit(significand); // 2^leading <= |number|
-    if (leading > traits::max_exponent) return finish(traits::exponent_mask);
+    if (leading > traits::max_exponent) return finish(traits::smallest_nonfinite);
     const int unit = (leading > traits::min_exponent ? leading : traits::min_exponent) - fraction_bits;
     const int shift = unit - number.exponent;
     std::uint64_t rounded = 0;
@@ -59,8 +58,8 @@ COLLPROBE_HD constexpr T round_scaled(const scaled& number) noexcept
         if (above || (rest == half_unit && (rounded & 1) != 0)) ++rounded;
     }
     // The hidden bit of `rounded` adds one to the exponent field, and so does a carry out of it.
-    const std::uint64_t bits = (static_cast<std::uint64_t>(unit - least) << fraction_bits) + rounded;
-    return finish(bits < traits::exponent_mask ? bits : traits::exponent_mask);
+    const std::uint64_t bits = (static_cast<std::uint64_t>(unit - traits::min_subnormal_exponent) << fraction_bits) + rounded;
+    return finish(bits < traits::smallest_nonfinite ? bits : traits::smallest_nonfinite);
 }
 
 /// A finite number taken apart: |value| = significand * 2^exponent.
@@ -107,9 +106,16 @@ COLLPROBE_HD constexpr scaled divide(
 template <floating_element T>
 COLLPROBE_HD constexpr T quiet_nan() noexcept
 {
+    return bit_cast<T>(element_traits<T>::quiet_nan);
+}
+
+/// Infinity or, in a type without infinities, NaN.
+template <floating_element T>
+COLLPROBE_HD constexpr T infinity(bool negative) noexcept
+{
     using traits = element_traits<T>;
     return bit_cast<T>(static_cast<typename traits::bits_type>(
-        traits::exponent_mask | (typename traits::bits_type{1} << (traits::digits - 2))));
+        negative ? traits::smallest_nonfinite | traits::sign_mask : traits::smallest_nonfinite));
 }
 
 } // namespace collprobe::detail

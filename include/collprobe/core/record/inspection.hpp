@@ -110,13 +110,11 @@ struct inspection {
 /// The type whose sums keep that many significant bits; empty where it is none of them.
 constexpr const char* accumulator_of(int significant_bits) noexcept
 {
-    switch (significant_bits) {
-    case element_traits<bfloat16>::digits: return element_traits<bfloat16>::name;
-    case element_traits<float16>::digits: return element_traits<float16>::name;
-    case element_traits<float>::digits: return element_traits<float>::name;
-    case element_traits<double>::digits: return element_traits<double>::name;
-    default: return "";
-    }
+    const char* result = "";
+    for_each_type([&]<class T>(T) {
+        if (floating_element<T> && element_traits<T>::digits == significant_bits) result = element_traits<T>::name;
+    });
+    return result;
 }
 
 } // namespace collprobe

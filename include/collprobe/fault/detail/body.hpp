@@ -10,6 +10,7 @@
 #include <collprobe/fault/detail/plan_fault.hpp>
 #include <collprobe/fault/detail/standard_normal.hpp>
 #include <collprobe/fault/types.hpp>
+#include <collprobe/sum/round_scaled.hpp>
 
 /// Bodies for `for_each` that damage elements: an index is one element hit (of a swap, two).
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -66,14 +67,12 @@ struct damage_elements {
         case fault_kind::zero_slice: hit = bit_cast<T>(bits{0}); break;
         case fault_kind::nan:
             if constexpr (traits::is_floating_point) {
-                // The highest bit of the fraction makes it quiet.
-                hit = bit_cast<T>(static_cast<bits>(traits::exponent_mask | (bits{1} << (traits::digits - 2))));
+                hit = bit_cast<T>(traits::quiet_nan);
             }
             break;
         case fault_kind::infinity:
             if constexpr (traits::is_floating_point) {
-                const bool negative = (fault_draw(key, index) & 1) != 0;
-                hit = bit_cast<T>(static_cast<bits>(traits::exponent_mask | (negative ? traits::sign_mask : bits{0})));
+                hit = infinity<T>((fault_draw(key, index) & 1) != 0);
             }
             break;
         default: break;

@@ -8,6 +8,7 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/round_scaled.hpp>
 
 /// Sums as integers: the ranks agree, per element, on the unit of a fixed-point number, add multiples of it,
@@ -17,11 +18,10 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// Exponents travel as one byte where the type's fit. The code of an element is 0 for zero, else how far its
 /// exponent lies above the lowest, from 1 on; the top code says that it is not finite.
 template <floating_element T>
-using exponent_code = std::conditional_t<sizeof(T) == 8, std::int32_t, std::uint8_t>;
+using exponent_code = std::conditional_t<std::is_same_v<T, double>, std::int32_t, std::uint8_t>;
 
 template <floating_element T>
-inline constexpr int not_finite_code
-    = static_cast<int>(element_traits<T>::exponent_mask >> (element_traits<T>::digits - 1));
+inline constexpr int not_finite_code = element_traits<T>::max_exponent - element_traits<T>::min_exponent + 2;
 
 /// The number of binary digits of a count less one: 2^bits >= terms.
 constexpr int bits_for_terms(std::uint64_t terms) noexcept
@@ -35,11 +35,12 @@ constexpr int bits_for_terms(std::uint64_t terms) noexcept
 inline constexpr std::uint64_t max_fixed_point_terms = (std::uint64_t{1} << 20) - 1;
 
 /// The unit of the sum of `terms` elements of which the largest has this code, as a power of two: terms are
-/// below 2^62 / terms units. 2^-24 is the unit of all halves.
+/// below 2^62 / terms units. Where that holds every number of the type its smallest one is the unit (2^-24 for halves).
 template <floating_element T>
 COLLPROBE_HD constexpr int fixed_point_unit(int code, int term_bits) noexcept
 {
-    if constexpr (element_traits<T>::type == element_type::float16) return -24;
+    if constexpr (fixed_point_bits<T> + bits_for_terms(max_fixed_point_terms) <= 62)
+        return element_traits<T>::min_subnormal_exponent;
     // |x| < 2^(exponent + 1)
     const int exponent = element_traits<T>::min_exponent + (code > 0 ? code - 1 : 0);
     return exponent + 1 - (62 - term_bits);
@@ -82,7 +83,10 @@ struct code_exponents {
             const T value = leaves[leaf * leaf_stride + index];
             const auto bits = to_bits(value);
             const int field = static_cast<int>((bits & element_traits<T>::exponent_mask) >> (element_traits<T>::digits - 1));
-            const int code = field != 0 ? field : ((bits & element_traits<T>::fraction_mask) != 0 ? 1 : 0);
+            const int code = !is_finite(value) ? not_finite_code<T>
+                : field != 0 ? field
+                : (bits & element_traits<T>::fraction_mask) != 0 ? 1
+                                                                 : 0;
             largest = code > largest ? code : largest;
         }
         codes[index] = static_cast<exponent_code<T>>(largest);
@@ -133,7 +137,8 @@ COLLPROBE_HD constexpr T round_normal(std::uint64_t magnitude, int leading, std:
     // The hidden bit of `kept` adds one to the exponent field, and so does a carry out of it.
     const std::uint64_t bits = (static_cast<std::uint64_t>(leading - traits::min_exponent) << (traits::digits - 1))
         + kept + (up & 1);
-    return bit_cast<T>(static_cast<typename traits::bits_type>((sign & traits::sign_mask) | bits));
+    const std::uint64_t bounded = bits < traits::smallest_nonfinite ? bits : traits::smallest_nonfinite;
+    return bit_cast<T>(static_cast<typename traits::bits_type>((sign & traits::sign_mask) | bounded));
 }
 
 /// result[i] = the sum over `divisor`, rounded once. A body for `for_each`.
@@ -154,9 +159,7 @@ struct dequantise {
             constexpr std::int64_t low_digits = negative_infinity_term - 1;
             const bool positive = (sum & low_digits) != 0;
             const bool negative = ((sum >> 20) & low_digits) != 0;
-            const auto infinity = static_cast<typename traits::bits_type>(
-                negative ? traits::exponent_mask | traits::sign_mask : traits::exponent_mask);
-            result[index] = sum >= nan_term || (positive && negative) ? quiet_nan<T>() : bit_cast<T>(infinity);
+            result[index] = sum >= nan_term || (positive && negative) ? quiet_nan<T>() : infinity<T>(negative);
             return;
         }
         const std::int64_t sign = sum >> 63; // all bits: no branch that nobody could predict

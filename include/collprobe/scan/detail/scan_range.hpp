@@ -47,10 +47,11 @@ struct pattern_range {
         signed_least = smaller(signed_least, other.signed_least);
     }
 
-    /// Whether a number is not finite: it is the extreme of its sign. `exponents`: mask of that field.
-    COLLPROBE_HD constexpr bool has_nonfinite(std::uint32_t exponents) const noexcept
+    /// Whether a number is not finite: it is the extreme of its sign. `smallest`: the least magnitude of such.
+    COLLPROBE_HD constexpr bool has_nonfinite(std::uint32_t smallest) const noexcept
     {
-        return (most & exponents) == exponents || (static_cast<std::uint32_t>(signed_most) & exponents) == exponents;
+        constexpr std::uint32_t magnitude = 0x7fffffff;
+        return (most & magnitude) >= smallest || (static_cast<std::uint32_t>(signed_most) & magnitude) >= smallest;
     }
     /// Whether the exponent of a number is zero.
     COLLPROBE_HD constexpr bool has_small(std::uint32_t exponents) const noexcept
@@ -65,16 +66,22 @@ struct pattern_range {
     }
 };
 
-/// The exponent field in the upper bits of a word: that of an element, or of the upper word of a double.
+/// Bits of an element in the upper bits of a word; of a double its upper word.
 template <class T>
-inline constexpr std::uint32_t upper_exponents
-    = static_cast<std::uint32_t>(std::uint64_t{element_traits<T>::exponent_mask} << (8 * (8 - sizeof(T))) >> 32);
+COLLPROBE_HD constexpr std::uint32_t upper_bits(typename element_traits<T>::bits_type bits) noexcept
+{
+    return static_cast<std::uint32_t>(std::uint64_t{bits} << (8 * (8 - sizeof(T))) >> 32);
+}
+template <class T>
+inline constexpr std::uint32_t upper_exponents = upper_bits<T>(element_traits<T>::exponent_mask);
+template <class T>
+inline constexpr std::uint32_t upper_nonfinite = upper_bits<T>(element_traits<T>::smallest_nonfinite);
 
 /// The range of a run of finite elements. `add` takes the sixteen bytes of a vector.
 template <element T>
 struct scan_range;
 
-/// Half, bfloat16, float.
+/// Floating point of up to 32 bits.
 template <element T>
     requires(floating_element<T> && sizeof(T) <= 4)
 struct scan_range<T> {
@@ -87,13 +94,11 @@ struct scan_range<T> {
     COLLPROBE_HD constexpr void add(T element) noexcept { patterns.add(pattern(element)); }
     COLLPROBE_HD constexpr void add(const words16& words) noexcept
     {
-        for (unsigned i = 0; i < 4; ++i) {
-            patterns.add(words.w[i]);
-            if constexpr (sizeof(T) == 2) patterns.add(words.w[i] << 16);
-        }
+        for (unsigned i = 0; i < 4; ++i)
+            for (unsigned e = 0; e < 4; e += sizeof(T)) patterns.add(words.w[i] << (8 * e));
     }
     COLLPROBE_HD constexpr void merge(const scan_range& other) noexcept { patterns.merge(other.patterns); }
-    COLLPROBE_HD constexpr bool has_nonfinite() const noexcept { return patterns.has_nonfinite(upper_exponents<T>); }
+    COLLPROBE_HD constexpr bool has_nonfinite() const noexcept { return patterns.has_nonfinite(upper_nonfinite<T>); }
     COLLPROBE_HD constexpr bool has_small() const noexcept { return patterns.has_small(upper_exponents<T>); }
     COLLPROBE_HD double minimum() const noexcept { return value_of(patterns.minimum()); }
     COLLPROBE_HD double maximum() const noexcept { return value_of(patterns.maximum()); }
@@ -130,7 +135,7 @@ struct scan_range<double> {
         least = other.least < least ? other.least : least;
         most = other.most > most ? other.most : most;
     }
-    COLLPROBE_HD constexpr bool has_nonfinite() const noexcept { return patterns.has_nonfinite(upper_exponents<double>); }
+    COLLPROBE_HD constexpr bool has_nonfinite() const noexcept { return patterns.has_nonfinite(upper_nonfinite<double>); }
     COLLPROBE_HD constexpr bool has_small() const noexcept { return patterns.has_small(upper_exponents<double>); }
     COLLPROBE_HD double minimum() const noexcept { return least; }
     COLLPROBE_HD double maximum() const noexcept { return most; }

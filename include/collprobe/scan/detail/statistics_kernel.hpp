@@ -50,6 +50,10 @@ template <int group, class T>
         return reinterpret_cast<floats>(group == 0 ? pairs << 16 : pairs & 0xffff0000u);
     } else if constexpr (std::is_same_v<T, float16>) {
         return reinterpret_cast<floats>(__builtin_ia32_vcvtph2ps256(load<vector<short, 16>>(from + 8 * group)));
+    } else if constexpr (element_traits<T>::is_floating_point) {
+        floats eight;
+        for (int lane = 0; lane < 8; ++lane) eight[lane] = static_cast<float>(from[8 * group + lane]);
+        return eight;
     } else {
 #if defined(__clang__)
         return __builtin_convertvector(load<vector<T, 8>>(from + 8 * group), ints);
@@ -150,7 +154,7 @@ struct range_lanes {
     using native_vector = vector<native, width>;
     using dwords = vector<std::uint32_t, width>;
 
-    // 16- and 32-bit floats: the largest signed pattern is the largest number not below zero and the
+    // Floating point of up to 32 bits: the largest signed pattern is the largest number not below zero and the
     // largest unsigned one the most negative number; where all numbers have the same sign, the least
     // magnitude is the other end. Others: plain extrema.
     signed_vector signed_maximum = signed_vector{} + signed_type(bits_type{1} << (sizeof(T) * 8 - 1));
@@ -197,15 +201,15 @@ struct range_lanes {
             const auto nearest = static_cast<bits_type>(lowest_lane(least_magnitude) / 2);
             const bool any_positive = (high & traits::sign_mask) == 0;
             const bool any_negative = (low & traits::sign_mask) != 0;
-            if (any_positive && high >= traits::exponent_mask) return false;
-            if (any_negative && bits_type(low & size_mask) >= traits::exponent_mask) return false;
+            if (any_positive && high >= traits::smallest_nonfinite) return false;
+            if (any_negative && bits_type(low & size_mask) >= traits::smallest_nonfinite) return false;
             out.minimum = to_double(bit_cast<T>(any_negative ? low : nearest));
             out.maximum = to_double(bit_cast<T>(any_positive ? high : bits_type(nearest | traits::sign_mask)));
             any_tiny = nearest <= traits::fraction_mask;
         } else {
             if constexpr (is_double) {
                 for (unsigned lane = 1; lane < width / 4; lane += 2)
-                    if (top[lane] >= 0x7ff00000u) return false;
+                    if (top[lane] >= traits::smallest_nonfinite >> 32) return false;
                 any_tiny = bit_cast<std::uint64_t>(lowest_lane(least)) <= traits::fraction_mask;
             }
             out.minimum = static_cast<double>(lowest_lane(minimum));

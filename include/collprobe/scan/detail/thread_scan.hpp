@@ -250,7 +250,7 @@ public:
     /// Moves integer sums of at most 256 vectors, exact until then, to the others.
     COLLPROBE_HD void settle() noexcept
     {
-        if constexpr (sizeof(T) == 1) {
+        if constexpr (is_byte_integer) {
             sums.sum += static_cast<double>(integer_sum_);
             sums.magnitudes
                 += element_traits<T>::is_signed_type ? integer_magnitudes_ : static_cast<double>(integer_sum_);
@@ -261,9 +261,11 @@ public:
     }
 
 private:
+    static constexpr bool is_byte_integer = !floating_element<T> && sizeof(T) == 1;
+
     const digest_multipliers* multipliers_;
     unsigned lane_;
-    std::int32_t integer_sum_ = 0; // of 8-bit elements
+    std::int32_t integer_sum_ = 0; // of 8-bit integers
     std::int32_t integer_magnitudes_ = 0;
     std::uint32_t integer_squares_ = 0;
 
@@ -384,7 +386,7 @@ private:
     COLLPROBE_HD void add_integers(const words16& words) noexcept
     {
         counts.range.add(words);
-        if constexpr (sizeof(T) == 1) {
+        if constexpr (is_byte_integer) {
             COLLPROBE_UNROLL
             for (unsigned i = 0; i < 4; ++i) add_bytes(words.w[i]);
         } else {
@@ -396,7 +398,7 @@ private:
         }
     }
 
-    /// Four elements of 8 bits: sums of their products with 1, with their sign and with themselves.
+    /// Four integers of 8 bits: sums of their products with 1, with their sign and with themselves.
     COLLPROBE_HD void add_bytes(std::uint32_t word) noexcept
     {
         const std::uint32_t nonzero = (((word & 0x7f7f7f7f) + 0x7f7f7f7f) | word) & 0x80808080;

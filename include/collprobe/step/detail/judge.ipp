@@ -355,12 +355,9 @@ COLLPROBE_INLINE bool step_judge::is_no_sum(
 
 COLLPROBE_INLINE double step_judge::unit_roundoff(element_type type) noexcept
 {
-    switch (type) {
-    case element_type::float16: return power_of_two(-element_traits<float16>::digits);
-    case element_type::bfloat16: return power_of_two(-element_traits<bfloat16>::digits);
-    case element_type::float32: return power_of_two(-element_traits<float>::digits);
-    default: return power_of_two(-element_traits<double>::digits);
-    }
+    int digits = element_traits<double>::digits; // of integers: that of their sums here
+    with_floating_type(type, [&]<class T>(T) { digits = element_traits<T>::digits; });
+    return power_of_two(-digits);
 }
 
 COLLPROBE_INLINE void step_judge::judge_cosines(

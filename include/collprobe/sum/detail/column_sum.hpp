@@ -44,7 +44,7 @@ COLLPROBE_HD inline const T* row_values(const T* from, int count, [[maybe_unused
 template <class Wide, floating_element T>
 COLLPROBE_HD inline Wide widened_to(T value) noexcept
 {
-    if constexpr (sizeof(Wide) == 8) {
+    if constexpr (std::is_same_v<Wide, double>) {
         return widen(value);
     } else {
 #if defined(__CUDA_ARCH__)
@@ -58,9 +58,9 @@ COLLPROBE_HD inline Wide widened_to(T value) noexcept
 template <floating_element T, class Wide>
 COLLPROBE_HD inline T narrowed(Wide value) noexcept
 {
-    if constexpr (sizeof(T) == sizeof(Wide)) {
+    if constexpr (std::is_same_v<T, Wide>) {
         return value;
-    } else if constexpr (sizeof(T) == 4) {
+    } else if constexpr (std::is_same_v<T, float>) {
 #if defined(__CUDA_ARCH__)
         float nearest;
         asm("cvt.rn.f32.f64 %0, %1;" : "=f"(nearest) : "d"(value));
@@ -109,9 +109,9 @@ COLLPROBE_HD inline void sum_plainly(const columns<T, Terms>& of, T* result) noe
     for (int i = 0; i < width; ++i) result[i] = narrowed<T>(sum[i]);
 }
 
-/// Term after term, each addition rounded to the element type of 16 bits.
+/// Term after term, each addition rounded to an element type that is stored only.
 template <int width, floating_element T, class Terms>
-COLLPROBE_HD inline void sum_in_16_bits(const columns<T, Terms>& of, T* result) noexcept
+COLLPROBE_HD inline void sum_in_storage_type(const columns<T, Terms>& of, T* result) noexcept
 {
     T room[width];
     const T* row = row_values(of.terms(0), of.count, room);
@@ -178,8 +178,8 @@ template <floating_element T>
 struct exponent_range {
     using traits = element_traits<T>;
     // Signed, because any processor compares many of those at once.
-    using bits_type = std::conditional_t<sizeof(T) == 2, std::int16_t, std::int32_t>;
-    static constexpr bits_type magnitude = sizeof(T) == 2 ? 0x7fff : 0x7fffffff;
+    using bits_type = std::make_signed_t<typename traits::bits_type>;
+    static constexpr bits_type magnitude = static_cast<bits_type>(~traits::sign_mask);
 
     bits_type largest;
     bits_type least; // less 1, which makes it large for zero
@@ -192,9 +192,9 @@ struct exponent_range {
     {
         return static_cast<bits_type>((of_largest(value) - 1) & magnitude);
     }
-    COLLPROBE_HD bool finite() const noexcept { return last() <= traits::max_exponent - traits::min_exponent + 1; }
+    COLLPROBE_HD bool finite() const noexcept { return largest < static_cast<bits_type>(traits::smallest_nonfinite); }
     /// Of the unit of the smallest term.
-    COLLPROBE_HD int unit() const noexcept { return first() - 1 + traits::min_exponent - (traits::digits - 1); }
+    COLLPROBE_HD int unit() const noexcept { return first() - 1 + traits::min_subnormal_exponent; }
     /// How far apart the exponents of `terms` terms may be if `bits` shall hold their sum, and every part of it, in
     /// the unit of the smallest.
     COLLPROBE_HD static int most_spread(std::uint64_t terms, int bits) noexcept
@@ -343,15 +343,15 @@ COLLPROBE_HD inline void sum_in_pair(const columns<double, Terms>& of, double* r
 template <accumulation in, int width, floating_element T, class Terms>
 COLLPROBE_HD inline void sum_columns(const columns<T, Terms>& of, T* result) noexcept
 {
-    using narrow = std::conditional_t<sizeof(T) == 8, double, float>;
+    using narrow = std::conditional_t<std::is_same_v<T, double>, double, float>;
     static_assert(holds<T>(in), "the accumulator is narrower than the element type");
-    if constexpr (in == accumulation::exact && sizeof(T) == 8) sum_in_pair<width>(of, result);
+    if constexpr (in == accumulation::exact && std::is_same_v<T, double>) sum_in_pair<width>(of, result);
     else if constexpr (in == accumulation::exact) sum_in_double<width>(of, result);
     else if constexpr (in == accumulation::compensated) sum_compensated<narrow, width>(of, result);
     else if constexpr (in == accumulation::float64) sum_plainly<double, width>(of, result);
     else if constexpr (in == accumulation::float32) sum_plainly<float, width>(of, result);
-    else if constexpr (sizeof(T) == 2) sum_in_16_bits<width>(of, result);
-    else sum_plainly<T, width>(of, result);
+    else if constexpr (std::is_floating_point_v<T>) sum_plainly<T, width>(of, result);
+    else sum_in_storage_type<width>(of, result);
 }
 
 } // namespace collprobe::detail
