@@ -172,7 +172,8 @@ TEST_CASE("a trainer's own types are taken as they are")
         std::is_same_v<decltype(nccl::elements(static_cast<const __nv_bfloat16*>(nullptr), 3)), view<const bfloat16>>);
     static_assert(std::is_same_v<decltype(nccl::elements(static_cast<long long*>(nullptr), 3)), view<std::int64_t>>);
     static_assert(std::is_same_v<decltype(nccl::elements(static_cast<float*>(nullptr), 3)), view<float>>);
-    static_assert(!nccl::has_element<short> && !nccl::has_element<bool> && !nccl::has_element<__nv_fp8_e4m3>);
+    static_assert(std::is_void_v<nccl::element_of<short>> && std::is_void_v<nccl::element_of<bool>>);
+    static_assert(std::is_void_v<nccl::element_of<__nv_fp8_e4m3>>);
 
     nccl_provider{2}.run([](nccl::communicator& owner) {
         // The calls of a C-style trainer: a raw communicator, a raw stream, raw pointers.

@@ -3,19 +3,119 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <cstdint>
 #include <type_traits>
+#include <vector>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <collprobe/collprobe.hpp>
+#include <collprobe/audit/audited.hpp>
+#include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/comm/nccl/types.hpp>
+#include <collprobe/guard/nccl/copy_then_all_gather.hpp>
+#include <collprobe/replica/replica.hpp>
+#include <collprobe/step/probed.hpp>
+
+#include "conformance/communicator_conformance.hpp"
+#include "tests/support/stand_in/kernels.hpp"
+#include "tests/support/stand_in/nccl_ranks.hpp"
 
 using namespace collprobe;
+using testing::device_values;
+using testing::nccl_provider;
+
+namespace {
+
+constexpr int ranks = 3;
+constexpr std::uint64_t count = 40;
+
+/// Sums of 1, 2 and 3, whatever way the trainer hands its buffer over.
+template <class Foreign, class Comm>
+void reduce_every_way(Comm& comm, Foreign (*from_float)(float), float (*to_float)(Foreign))
+{
+    using same = element_for<Foreign>;
+    const cuda::stream stream;
+    const float mine = static_cast<float>(comm.rank() + 1);
+    const device_values<Foreign> send(count, from_float(mine));
+    const auto check = [&](const char* how, const auto& call) {
+        device_values<Foreign> receive(count, from_float(0));
+        call(receive.data());
+        stream.get().synchronize();
+        conformance::require(to_float(receive.data()[count - 1]) == 6, how);
+    };
+    const Foreign* const from = send.data();
+    check("views of raw pointers", [&](Foreign* to) {
+        comm.all_reduce(view(from, count), view(to, count), reduction::sum, stream);
+    });
+    check("pointers and counts", [&](Foreign* to) {
+        comm.template all_reduce<same>({from, count}, {to, count}, reduction::sum, stream);
+    });
+    check("nccl::elements", [&](Foreign* to) {
+        comm.all_reduce(nccl::elements(from, count), nccl::elements(to, count), reduction::sum, stream);
+    });
+}
+
+template <class Foreign>
+void reduce_under_every_wrapper(Foreign (*from_float)(float), float (*to_float)(Foreign))
+{
+    nccl_provider{ranks}.run([&](nccl::communicator& comm) {
+        reduce_every_way(comm, from_float, to_float);
+        {
+            probed probe{nccl::communicator_ref(comm.native_handle())};
+            reduce_every_way(probe, from_float, to_float);
+        }
+        audited audit{nccl::communicator_ref(comm.native_handle())};
+        reduce_every_way(audit, from_float, to_float);
+    });
+}
+
+} // namespace
 
 TEST_CASE("half stays CUDA's behind using namespace collprobe")
 {
     const half value = __float2half(1.5f);
     static_assert(std::is_same_v<decltype(value), const __half>);
     CHECK(static_cast<float>(float16::from_bits(__half_as_ushort(value))) == 1.5f);
+}
+
+TEST_CASE("memory of CUDA's 16-bit types is seen as the element types of their layout")
+{
+    static_assert(std::is_same_v<element_for<const __nv_bfloat16>, const bfloat16>);
+    static_assert(std::is_same_v<element_for<float>, float> && std::is_same_v<element_for<short>, short>);
+    static_assert(std::is_same_v<nccl::element_of<const __half>, float16>);
+    static_assert(std::is_same_v<nccl::element_of<long long>, std::int64_t>);
+    std::vector<__nv_bfloat16> values(3, __float2bfloat16(2));
+    const view all(values);
+    static_assert(std::is_same_v<decltype(all), const view<bfloat16>>);
+    CHECK(static_cast<float>(all[2]) == 2);
+    const view<const bfloat16> constant(values.data(), 2);
+    CHECK((constant.data() == all.data() && constant.count() == 2));
+    static_assert(!std::is_constructible_v<view<float16>, std::vector<__nv_bfloat16>&>);
+    static_assert(!std::is_constructible_v<view<bfloat16>, const __nv_bfloat16*, std::uint64_t>);
+    const replica weights = view(values);
+    CHECK(weights.type == element_type::bfloat16);
+}
+
+TEST_CASE("a trainer's bfloat16 and half gradients are reduced under every wrapper")
+{
+    reduce_under_every_wrapper<__nv_bfloat16>(
+        [](float x) { return __float2bfloat16(x); }, [](__nv_bfloat16 x) { return __bfloat162float(x); });
+    reduce_under_every_wrapper<__half>([](float x) { return __float2half(x); }, [](__half x) { return __half2float(x); });
+}
+
+TEST_CASE("a guarded all-gather takes a trainer's own pointers")
+{
+    nccl_provider{ranks}.run([](nccl::communicator& comm) {
+        const cuda::stream stream;
+        const device_values<__nv_bfloat16> shard(count, __float2bfloat16(static_cast<float>(comm.rank() + 1)));
+        device_values<__nv_bfloat16> all(ranks * count, __float2bfloat16(0));
+        copy_then_all_gather(shard.data(), count, all.data(), count, comm.native_handle(), stream.get().get(),
+            {stream}, {stream});
+        stream.get().synchronize();
+        for (int rank = 0; rank < ranks; ++rank)
+            conformance::require(__bfloat162float(all.data()[static_cast<std::uint64_t>(rank) * count]) == static_cast<float>(rank + 1),
+                "each rank's shard has arrived");
+    });
 }

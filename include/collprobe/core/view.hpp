@@ -9,11 +9,13 @@
 #include <utility>
 
 #include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// A borrowed run of elements: a pointer and a count of *elements* (never bytes). The memory belongs
-/// to the caller and may be a device's. Copy it freely; it owns nothing.
+/// to the caller and may be a device's. Copy it freely; it owns nothing. Memory of a foreign type (`foreign_element`)
+/// is seen as the element type of its layout: `view(pointer, count)` of a `__nv_bfloat16*` is a `view<bfloat16>`.
 ///
 /// Counts are 64 bits. A null pointer is legal with a count of 0; functions that take a view refuse
 /// it with any other count.
@@ -25,12 +27,26 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// and takes any address.)
 template <class T>
 class view {
+    static_assert(std::is_same_v<element_for<T>, T>,
+        "a view has the library's own element types: write view(pointer, count) without the type in <>, or "
+        "nccl::elements(pointer, count)");
+
+    template <class Same>
+    static constexpr bool is_seen_as_mine
+        = std::is_same_v<std::remove_const_t<element_for<Same>>, std::remove_const_t<T>>
+        && std::is_convertible_v<element_for<Same>*, T*>;
+
 public:
     using element_type = T;
     using value_type = std::remove_cv_t<T>;
 
     constexpr view() = default;
     COLLPROBE_HD constexpr view(T* data, std::uint64_t count) noexcept : data_(data), count_(count) {}
+    template <class Foreign>
+        requires(!std::is_same_v<element_for<Foreign>, Foreign> && is_seen_as_mine<Foreign>)
+    COLLPROBE_HD view(Foreign* data, std::uint64_t count) noexcept : data_(reinterpret_cast<T*>(data)), count_(count)
+    {
+    }
 
     /// A view of constants from one of variables.
     template <class Variable>
@@ -46,13 +62,10 @@ public:
         requires(!std::is_same_v<std::remove_cvref_t<Range>, view<T>>
             && !std::is_same_v<std::remove_cvref_t<Range>, view<std::remove_const_t<T>>>
             && requires(Range&& range) {
-                   { range.data() } -> std::convertible_to<T*>;
                    { range.size() } -> std::convertible_to<std::size_t>;
-                   requires std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(range.data())>>,
-                       std::remove_cv_t<T>>;
+                   requires is_seen_as_mine<std::remove_pointer_t<decltype(range.data())>>;
                })
-    constexpr view(Range&& range) noexcept
-        : data_(range.data()), count_(static_cast<std::uint64_t>(range.size()))
+    constexpr view(Range&& range) noexcept : view(range.data(), static_cast<std::uint64_t>(range.size()))
     {
     }
 
@@ -88,8 +101,8 @@ private:
 };
 
 template <class Range>
-view(Range&&) -> view<std::remove_pointer_t<decltype(std::declval<Range&>().data())>>;
+view(Range&&) -> view<element_for<std::remove_pointer_t<decltype(std::declval<Range&>().data())>>>;
 template <class T>
-view(T*, std::uint64_t) -> view<T>;
+view(T*, std::uint64_t) -> view<element_for<T>>;
 
 } // namespace collprobe

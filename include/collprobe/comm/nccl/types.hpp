@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <type_traits>
 
@@ -17,29 +18,30 @@
 #error "collprobe needs NCCL 2.19 or newer"
 #endif
 
+namespace collprobe::inline COLLPROBE_ABI {
+
+template <>
+struct foreign_element<__half> {
+    using type = float16;
+};
+template <>
+struct foreign_element<__nv_bfloat16> {
+    using type = bfloat16;
+};
+
+} // namespace collprobe
+
 /// How the library's types, operations and errors are called in NCCL.
 namespace collprobe::inline COLLPROBE_ABI::nccl {
 
 namespace detail {
 
-constexpr ncclDataType_t data_type(element_type type) noexcept
-{
-    switch (type) {
-    case element_type::int8: return ncclInt8;
-    case element_type::uint8: return ncclUint8;
-    case element_type::int32: return ncclInt32;
-    case element_type::uint32: return ncclUint32;
-    case element_type::int64: return ncclInt64;
-    case element_type::uint64: return ncclUint64;
-    case element_type::float16: return ncclFloat16;
-    case element_type::bfloat16: return ncclBfloat16;
-    case element_type::float32: return ncclFloat32;
-    case element_type::float64: return ncclFloat64;
-    }
-    return ncclNumTypes;
-}
+/// In the order of `element_type`.
+inline constexpr ncclDataType_t data_types[] = {ncclInt8, ncclUint8, ncclInt32, ncclUint32, ncclInt64, ncclUint64,
+    ncclFloat16, ncclBfloat16, ncclFloat32, ncclFloat64};
+static_assert(std::size(data_types) == collprobe::detail::element_list::count());
 template <element T>
-inline constexpr ncclDataType_t data_type_of = data_type(element_traits<T>::type);
+inline constexpr ncclDataType_t data_type_of = data_types[static_cast<int>(element_traits<T>::type)];
 
 constexpr ncclRedOp_t operation(reduction operation) noexcept
 {
@@ -89,13 +91,10 @@ inline std::string last_error(ncclComm_t comm)
     return " (NCCL's last error: " + text + ")";
 }
 
-/// The element type with the layout of a trainer's own type; void if there is none.
 template <class T>
 consteval auto same_layout()
 {
-    if constexpr (element<T>) return std::type_identity<T>{};
-    else if constexpr (std::same_as<T, __half>) return std::type_identity<float16>{};
-    else if constexpr (std::same_as<T, __nv_bfloat16>) return std::type_identity<bfloat16>{};
+    if constexpr (element<element_for<T>>) return std::type_identity<element_for<T>>{};
     else if constexpr (!std::integral<T> || std::same_as<T, bool>) return std::type_identity<void>{};
     else if constexpr (sizeof(T) == 1) {
         return std::type_identity<std::conditional_t<std::is_signed_v<T>, std::int8_t, std::uint8_t>>{};
@@ -105,26 +104,28 @@ consteval auto same_layout()
         return std::type_identity<std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>{};
     } else return std::type_identity<void>{};
 }
-template <class T>
-using element_of = typename decltype(same_layout<std::remove_const_t<T>>())::type;
 
 } // namespace detail
 
-/// A trainer's type of elements that NCCL knows: one of element.hpp, CUDA's `__half` or
-/// `__nv_bfloat16`, or another name of an integer of 8, 32 or 64 bits (`long long`, `char`).
+/// The library's type for a trainer's type of elements: T itself if it is one of element.hpp, `float16` for CUDA's
+/// `__half`, `bfloat16` for `__nv_bfloat16`, a fixed-width integer for another name of an integer of 8, 32 or 64 bits
+/// (`long long`, `char`). Void if NCCL or the library knows no such elements.
 template <class T>
-concept has_element = !std::is_void_v<detail::element_of<T>>;
+using element_of = typename decltype(detail::same_layout<std::remove_const_t<T>>())::type;
 
 /// The `count` elements at `data` as a view, in the library's type of that layout: `__half*` gives a
 /// `view<float16>`. Nothing is read, nothing costs. `count` is elements, as NCCL's counts are.
-template <has_element T>
+template <class T>
 auto elements(T* data, std::uint64_t count) noexcept
 {
-    using same = detail::element_of<T>;
-    using result = std::conditional_t<std::is_const_v<T>, const same, same>;
-    static_assert(sizeof(result) == sizeof(T));
-    if constexpr (std::same_as<result, T>) return view<T>(data, count);
-    else return view<result>(reinterpret_cast<result*>(data), count);
+    using same = element_of<T>;
+    static_assert(!std::is_void_v<same>,
+        "nccl::elements takes the types of core/element.hpp, __half, __nv_bfloat16 and integers of 8, 32 or 64 bits");
+    if constexpr (!std::is_void_v<same>) {
+        using result = std::conditional_t<std::is_const_v<T>, const same, same>;
+        if constexpr (std::same_as<result, T>) return view<T>(data, count);
+        else return view<result>(reinterpret_cast<result*>(data), count);
+    }
 }
 
 } // namespace collprobe::nccl
