@@ -61,23 +61,4 @@ inline isa best_isa() noexcept
     return supports(isa::avx512) ? isa::avx512 : supports(isa::avx2) ? isa::avx2 : isa::portable;
 }
 
-/// Hides a value from the optimiser: a product stays apart from the sum it enters (no contraction to
-/// an FMA, which would round differently on each path) and -ffast-math cannot reassociate across it.
-/// Costs no instruction on x86-64 and ARM64.
-COLLPROBE_HD inline double opaque(double value) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    return value;
-#elif defined(__x86_64__)
-    asm("" : "+x"(value));
-    return value;
-#elif defined(__aarch64__)
-    asm("" : "+w"(value));
-    return value;
-#else
-    asm("" : "+m"(value));
-    return value;
-#endif
-}
-
 } // namespace collprobe::detail

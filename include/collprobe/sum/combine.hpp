@@ -43,18 +43,18 @@ COLLPROBE_HD constexpr bool less(T a, T b) noexcept
     }
 }
 
-/// The smaller value. A NaN loses against a number, as in C's fmin; of -0 and +0 it is -0.
+/// The smaller value, as IEEE 754-2019 has minimumNumber: a NaN loses against a number; of -0 and +0 it is -0.
 template <element T>
-COLLPROBE_HD constexpr T smaller(T a, T b) noexcept
+COLLPROBE_HD constexpr T minimum_number(T a, T b) noexcept
 {
     if (is_nan(a)) return b;
     if (is_nan(b)) return a;
     return less(b, a) ? b : a;
 }
 
-/// The larger value. A NaN loses against a number, as in C's fmax; of -0 and +0 it is +0.
+/// The larger value, as IEEE 754-2019 has maximumNumber: a NaN loses against a number; of -0 and +0 it is +0.
 template <element T>
-COLLPROBE_HD constexpr T larger(T a, T b) noexcept
+COLLPROBE_HD constexpr T maximum_number(T a, T b) noexcept
 {
     if (is_nan(a)) return b;
     if (is_nan(b)) return a;
@@ -63,7 +63,7 @@ COLLPROBE_HD constexpr T larger(T a, T b) noexcept
 
 /// What an integer average does to the (wrapped) sum: a division that truncates towards zero.
 template <element T>
-COLLPROBE_HD constexpr T divide(T sum, int ranks) noexcept
+COLLPROBE_HD constexpr T truncated_quotient(T sum, int ranks) noexcept
 {
     // In 32 bits where that is enough: device code calls a function for a division of 64.
     using wide = std::conditional_t<sizeof(T) == 8, T,
@@ -79,8 +79,8 @@ COLLPROBE_HD T combine(reduction operation, T a, T b) noexcept
     switch (operation) {
     case reduction::sum:
     case reduction::average: return add(a, b);
-    case reduction::min: return smaller(a, b);
-    case reduction::max: return larger(a, b);
+    case reduction::min: return minimum_number(a, b);
+    case reduction::max: return maximum_number(a, b);
     case reduction::product: return multiply(a, b);
     }
     return a;
@@ -96,11 +96,11 @@ void combine(reduction operation, T* result, const T* value, int count) noexcept
     switch (operation) {
     case reduction::sum:
     case reduction::average: apply([](T a, T b) { return add(a, b); }); break;
-    case reduction::min: apply([](T a, T b) { return smaller(a, b); }); break;
-    case reduction::max: apply([](T a, T b) { return larger(a, b); }); break;
+    case reduction::min: apply([](T a, T b) { return minimum_number(a, b); }); break;
+    case reduction::max: apply([](T a, T b) { return maximum_number(a, b); }); break;
     case reduction::product: apply([](T a, T b) { return multiply(a, b); }); break;
     }
-    settle(result);
+    compiler_barrier(result);
 }
 
 /// 1/n, rounded to the element type.
@@ -119,12 +119,12 @@ void prepare(reduction operation, T* prepared, const T* value, int count, int ra
         if (operation == reduction::average) {
             const T scale = average_scale<T>(ranks);
             for (int i = 0; i < count; ++i) prepared[i] = multiply(value[i], scale);
-            settle(prepared);
+            compiler_barrier(prepared);
             return;
         }
     }
     for (int i = 0; i < count; ++i) prepared[i] = value[i];
-    settle(prepared);
+    compiler_barrier(prepared);
 }
 
 /// What is left to do after the last hop: an integer average divides the (wrapped) sum, truncating
@@ -134,7 +134,7 @@ void complete(reduction operation, T* result, int count, int ranks) noexcept
 {
     if constexpr (!floating_element<T>) {
         if (operation == reduction::average) {
-            for (int i = 0; i < count; ++i) result[i] = divide(result[i], ranks);
+            for (int i = 0; i < count; ++i) result[i] = truncated_quotient(result[i], ranks);
         }
     }
 }

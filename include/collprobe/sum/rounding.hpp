@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include <collprobe/core/config.hpp>
+#include <collprobe/simd/barrier.hpp>
 #include <collprobe/simd/gradual_underflow.hpp> // goes with everything here
 
 /// Arithmetic that rounds once per operation, to the type of the operands, whatever the flags of the
@@ -14,29 +15,6 @@
 /// named: `-fmad`, `-ftz` and `--use_fast_math` change what the compiler makes of `+` and `*` (and of
 /// CUDA's intrinsics), but not what is written in PTX.
 namespace collprobe::inline COLLPROBE_ABI::detail {
-
-/// Keeps the compiler from seeing through: what was computed before is in memory, rounded, and is read
-/// from there afterwards.
-COLLPROBE_HD inline void settle([[maybe_unused]] void* memory) noexcept
-{
-#if !defined(__CUDA_ARCH__)
-    asm volatile("" : : "r"(memory) : "memory");
-#endif
-}
-
-/// The same value, of which the compiler no longer knows how it came to be. Keeps loops scalar.
-template <class Float>
-inline Float opaque(Float value) noexcept
-{
-#if defined(__SSE2__)
-    asm volatile("" : "+x"(value));
-#elif defined(__aarch64__)
-    asm volatile("" : "+w"(value));
-#else
-    asm volatile("" : "+m"(value));
-#endif
-    return value;
-}
 
 /// As `opaque`, for loops that are to be vectorised: a value goes through integers, and the compiler does not know
 /// that what they are combined with is zero. Nothing at all but where g++ may reassociate (see below).
@@ -137,7 +115,7 @@ COLLPROBE_HD inline double rounded_product(double a, double b) noexcept
 #endif
 }
 
-/// The divisor is opaque, else `-freciprocal-math` would multiply by its reciprocal. In double, since g++ takes an
+/// Closed to `-freciprocal-math` (see `opaque_divisor`). In double, since g++ takes an
 /// estimate for several floats at a time; a second rounding does no harm to a quotient in more than twice the bits.
 COLLPROBE_HD inline float rounded_quotient(float a, float b) noexcept
 {
@@ -146,7 +124,7 @@ COLLPROBE_HD inline float rounded_quotient(float a, float b) noexcept
     asm("div.rn.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a), "f"(b));
     return quotient;
 #else
-    return static_cast<float>(static_cast<double>(a) / opaque(static_cast<double>(b)));
+    return static_cast<float>(static_cast<double>(a) / opaque_divisor(static_cast<double>(b)));
 #endif
 }
 
@@ -157,7 +135,7 @@ COLLPROBE_HD inline double rounded_quotient(double a, double b) noexcept
     asm("div.rn.f64 %0, %1, %2;" : "=d"(quotient) : "d"(a), "d"(b));
     return quotient;
 #else
-    return a / opaque(b);
+    return a / opaque_divisor(b);
 #endif
 }
 

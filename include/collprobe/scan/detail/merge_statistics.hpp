@@ -9,7 +9,8 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/scan/detail/block_sums.hpp>
-#include <collprobe/simd/vector.hpp>
+#include <collprobe/simd/barrier.hpp>
+#include <collprobe/simd/gradual_underflow.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 

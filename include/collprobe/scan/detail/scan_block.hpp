@@ -7,6 +7,7 @@
 
 #include <collprobe/scan/detail/block_sums.hpp>
 #include <collprobe/scan/digest.hpp>
+#include <collprobe/simd/barrier.hpp>
 #include <collprobe/simd/vector.hpp>
 
 #define COLLPROBE_KERNEL <collprobe/scan/detail/statistics_kernel.hpp>

@@ -11,6 +11,7 @@
 #include <collprobe/core/widen.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/scan/statistics.hpp> // the vector code that the kernel builds on
+#include <collprobe/simd/barrier.hpp>
 #include <collprobe/simd/gradual_underflow.hpp>
 #include <collprobe/simd/vector.hpp>
 #include <collprobe/sum/rounding.hpp>
@@ -181,7 +182,7 @@ template <element T>
             for (std::uint64_t i = 0; i < numbers; ++i) scratch[i] = 0;
         if constexpr (floating_element<T>) add_rows(path, from, row, last, part, part + from.bins);
         else add_rows(path, from, row, last, part);
-        settle(part);
+        compiler_barrier(part);
         if (row != 0)
             for (std::uint64_t i = 0; i < numbers; ++i) sketch[i] += scratch[i];
     }

@@ -12,6 +12,7 @@
 #include <collprobe/scan/detail/block_sums.hpp>
 #include <collprobe/scan/detail/merge_statistics.hpp>
 #include <collprobe/scan/detail/thread_scan.hpp>
+#include <collprobe/simd/barrier.hpp>
 
 /// From the totals of a slot to its statistics, and from those of all slots to the result: what one
 /// thread does between block reductions. Extrema, counts and digest as the host's, bit for bit; moments

@@ -91,11 +91,11 @@ private:
     COLLPROBE_HD T prepared(int rank, std::uint64_t at) const
     {
         T value = send[rank][at];
-        collprobe::detail::settle(&value);
+        collprobe::detail::compiler_barrier(&value);
         if constexpr (floating_element<T>) {
             if (operation == reduction::average) {
                 value = collprobe::detail::multiply(value, scale);
-                collprobe::detail::settle(&value);
+                collprobe::detail::compiler_barrier(&value);
             }
         }
         return value;
@@ -103,12 +103,12 @@ private:
     COLLPROBE_HD void hop(T& partial, T value) const
     {
         partial = collprobe::detail::combine(operation, partial, value);
-        collprobe::detail::settle(&partial);
+        collprobe::detail::compiler_barrier(&partial);
     }
     COLLPROBE_HD T completed(T value) const
     {
         if constexpr (!floating_element<T>) {
-            if (operation == reduction::average) return collprobe::detail::divide(value, ranks);
+            if (operation == reduction::average) return collprobe::detail::truncated_quotient(value, ranks);
         }
         return value;
     }

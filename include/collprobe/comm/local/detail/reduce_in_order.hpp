@@ -103,7 +103,7 @@ void reduce_in_order(reduction_order order, reduction operation, int ranks, std:
 {
     const collprobe::detail::gradual_underflow as_ieee_has_it;
     ordered_reduction<T, Source> reduce(operation, ranks, source);
-    collprobe::detail::settle(&reduce); // nothing is read, so nothing computed, before the mode is set
+    collprobe::detail::compiler_barrier(&reduce); // nothing is read, so nothing computed, before the mode is set
     switch (order) {
     case reduction_order::linear: reduce.along_ring(0, first, last, store); return;
     case reduction_order::ring: {
@@ -140,7 +140,7 @@ void reduce_part_in_order(reduction_order order, reduction operation, int ranks,
 {
     const collprobe::detail::gradual_underflow as_ieee_has_it;
     ordered_reduction<T, Source> reduce(operation, ranks, source);
-    collprobe::detail::settle(&reduce); // nothing is read, so nothing computed, before the mode is set
+    collprobe::detail::compiler_barrier(&reduce); // nothing is read, so nothing computed, before the mode is set
     reduce.along_ring(part_start(order, ranks, part), 0, count, store);
 }
 

@@ -186,7 +186,7 @@ void move(const transfer& of)
     }
     if (of.count == 0) return;
     const collprobe::detail::gradual_underflow as_ieee_has_it;
-    collprobe::detail::settle(of.receive); // nothing is computed before the mode is set
+    collprobe::detail::compiler_barrier(of.receive); // nothing is computed before the mode is set
     const T* const send = static_cast<const T*>(of.send);
     T* const receive = static_cast<T*>(of.receive);
     if constexpr (Call == collective::all_reduce) all_reduce(of, send, receive);

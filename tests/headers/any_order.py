@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+"""any_order.py --work DIR [--shuffles N] [--unit FILE] COMPILER FLAGS... -- HEADERS...
+
+Compiles units that include the same headers in different orders: as given, backwards, and shuffled with seeds. Every
+inline function and variable must have the same code in all of them, else a program of two such files breaks the
+one-definition rule. --unit names a file that is included last, for the templates that it instantiates. The code is
+not optimised, so a call stands in it by the name of the overload that was chosen. Exit status 1 if any differs.
+"""
+import argparse
+import collections
+import hashlib
+import pathlib
+import random
+import re
+import subprocess
+import sys
+
+at = sys.argv.index("--", 1) if "--" in sys.argv else len(sys.argv)
+options = argparse.ArgumentParser(usage=__doc__)
+options.add_argument("--work", type=pathlib.Path, required=True)
+options.add_argument("--shuffles", type=int, default=1)
+options.add_argument("--unit", type=pathlib.Path)
+settings, command = options.parse_known_args(sys.argv[1:at])
+headers = sys.argv[at + 1:]
+
+LABEL = re.compile(r'^("?[A-Za-z_.$][\w.$]*"?):')
+LOCAL = re.compile(r"\.L[\w.$]*")
+IGNORED = re.compile(r"\s*\.(cfi_|loc\b|file\b|ident|type|size|p2align|align|globl|weak|hidden|section \.note)")
+
+
+def code_of(assembly):
+    """What each symbol stands for, with the compiler's own labels replaced by what they stand for, or counted."""
+    bodies, name, section = collections.defaultdict(list), None, ""
+    local = collections.defaultdict(list)
+    data = None
+    for line in assembly.splitlines():
+        line = line.split("\t#")[0].rstrip()
+        label = LABEL.match(line)
+        if re.match(r"\s*\.(section|text|data|bss|rodata)", line):
+            section, data = line, None
+            if "gcc_except_table" in section:
+                name = None
+            continue
+        if not line or IGNORED.match(line) or "gcc_except_table" in section or ".debug" in section:
+            continue
+        if label and not label.group(1).startswith(".L"):
+            name, data = label.group(1), None
+            continue
+        if label and ".text" not in section:
+            data = label.group(1)
+            continue
+        if data is not None:
+            local[data].append(line)
+        elif name is not None:
+            bodies[name].append(line)
+
+    contents = {}
+
+    def content(label):
+        """What stands at a label of data, shortened; a table of jumps names places in the function and itself."""
+        if label not in local:
+            return "?"
+        if label not in contents:
+            contents[label] = "itself"
+            text = ";".join(LOCAL.sub(lambda m: content(m.group(0)), line) for line in local[label])
+            contents[label] = text if len(text) < 80 else hashlib.sha256(text.encode()).hexdigest()[:16]
+        return contents[label]
+
+    code = {}
+    for name, lines in bodies.items():
+        numbers = {}
+
+        def stands_for(match):
+            label = match.group(0)
+            return f"<{content(label)}>" if label in local else f"L{numbers.setdefault(label, len(numbers))}"
+
+        code[name] = "\n".join(LOCAL.sub(stands_for, line) for line in lines)
+    return code
+
+
+def readable(text):
+    return subprocess.run(["c++filt"], input=text, capture_output=True, text=True).stdout.strip()
+
+
+orders = {"forwards": headers, "backwards": headers[::-1]}
+for seed in range(1, settings.shuffles + 1):
+    orders[f"shuffled with seed {seed}"] = random.Random(seed).sample(headers, len(headers))
+
+settings.work.mkdir(parents=True, exist_ok=True)
+seen, differing, compared = {}, {}, 0
+for order, included in orders.items():
+    unit = settings.work / "unit.cpp"
+    lines = [f"#include <{header}>\n" for header in included]
+    if settings.unit:
+        lines.append(f'#include "{settings.unit.resolve()}"\n')
+    unit.write_text("".join(lines))
+    made = subprocess.run(command + ["-O0", "-S", "-w", "-g0", "-fkeep-inline-functions", str(unit), "-o", "-"],
+        capture_output=True, text=True)
+    if made.returncode != 0:
+        sys.exit(f"{order}: {made.stderr}")
+    for name, text in code_of(made.stdout).items():
+        first = seen.setdefault(name, (order, text))
+        compared += first[0] != order
+        if first[1] != text and name not in differing:
+            differing[name] = (first[0], order, first[1], text)
+
+for name, (one, other, text, other_text) in sorted(differing.items()):
+    print(f"{readable(name)} is another function {other} than {one}:")
+    for line, other_line in zip(text.splitlines(), other_text.splitlines()):
+        if line != other_line:
+            print(f"    {readable(line)} | {readable(other_line)}")
+            break
+print(f"{len(orders)} orders of {len(headers)} headers: {compared} comparisons of {len(seen)} symbols, {len(differing)} differ")
+sys.exit(1 if differing or not compared else 0)
