@@ -6,7 +6,7 @@
 Names every line of a header that includes what it may not: a folder above its own (layers.txt), another
 folder's detail/, a vendor's header outside the folders cuda, nccl and mpi, what only nvcc compiles from a
 .hpp, or a standard header that costs an including file more than the library. Also names what the umbrella
-of a folder lacks. Exit status 1 if there is any.
+of a folder lacks, and headers whose COLLPROBE_ABI no include of theirs defines. Exit status 1 if there is any.
 """
 import pathlib
 import re
@@ -80,6 +80,23 @@ for file in sorted(root.rglob("*")):
             finding(f"is not below {own}: see layers.txt")
     if own is None and "/" in path:
         findings.append(f"{path}: its folder is not in layers.txt")
+
+# Where nothing has defined COLLPROBE_ABI, that is the name of another namespace. An .ipp, and what a header includes
+# without a guard, is a piece of the header that includes it.
+reached = {}
+
+
+def reaches_config(path):
+    if path not in reached:
+        reached[path] = path == "core/config.hpp"
+        reached[path] = reached[path] or any(reaches_config(each) for each in includes.get(path, ()))
+    return reached[path]
+
+
+for path in includes:
+    text = (root / path).read_text()
+    if path[-4:] != ".ipp" and "COLLPROBE_ABI" in text and "#pragma once" in text and not reaches_config(path):
+        findings.append(f"{path}: nothing that it includes defines COLLPROBE_ABI")
 
 # Every public header of a folder with an umbrella is in it; vendors' folders have umbrellas of their own.
 for umbrella in sorted(root.glob("*.hpp")):

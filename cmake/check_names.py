@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_names.py <include/collprobe>
 
-Lists every name that two headers define in the same namespace. Which of the two another header's inline function
+Lists every name that two headers declare in the same namespace. Which of the two another header's inline function
 calls may depend on the order of the includes, and then a program of two files breaks the one-definition rule.
 Overloads are allowed where each one's parameters name a class of the library (or a vendor's type), and not the same
-ones. Declarations, specialisations and operators are not counted. Exit status 1 if there is any such name.
+ones. Forward declarations, specialisations and operators are not counted. Exit status 1 if there is any such name.
 """
 import collections
 import pathlib
@@ -76,7 +76,7 @@ def angle_end(words, at):
 
 
 def declared(words, has_body):
-    """(kind, name, the words between a function's parentheses) of one declaration; None if it defines nothing."""
+    """(kind, name, the words between a function's parentheses) of one declaration; None if it is none of these."""
     at, special = 0, False
     while at < len(words) and words[at] == "template":
         special = special or words[at + 1:at + 3] == ["<", ">"]
@@ -130,7 +130,7 @@ def declared(words, has_body):
 
 
 def read(path, stream_order):
-    """Yields (namespace, kind, name, parameters, line) of each definition at namespace scope."""
+    """Yields (namespace, kind, name, parameters, line) of each declaration at namespace scope."""
     tokens = list(tokens_of(path, stream_order))
     words = [word for word, _ in tokens]
     at, space = 0, []
@@ -170,11 +170,17 @@ def telling(parameters, classes):
     return found
 
 
+# What a header includes as its own definitions (.ipp) is of that header.
+owner = {}
+for file in root.rglob("*.hpp"):
+    for piece in re.findall(r"#include <collprobe/(\S*\.ipp)>", file.read_text()):
+        owner[piece] = file.relative_to(root).as_posix()
+
 findings = set()
 for stream_order in (False, True):
     definitions = collections.defaultdict(list)
     for file in sorted(root.rglob("*")):
-        if file.suffix in (".hpp", ".cuh"):
+        if file.suffix in (".hpp", ".cuh", ".ipp"):
             for space, kind, name, parameters, line in read(file, stream_order):
                 definitions[space, name].append((file.relative_to(root).as_posix(), line, kind, parameters))
     classes = {name for (_, name), places in definitions.items() if {"class", "struct", "enum"} & {p[2] for p in places}}
@@ -183,8 +189,8 @@ for stream_order in (False, True):
             for other_path, other_line, other_kind, other_parameters in places[:i]:
                 one, other = telling(parameters, classes), telling(other_parameters, classes)
                 overloads = kind == other_kind == "function" and one and other and one != other
-                if path != other_path and not overloads:
-                    findings.add(f"{path}:{line}: {space}::{name} is defined in {other_path}:{other_line}, too")
+                if owner.get(path, path) != owner.get(other_path, other_path) and not overloads:
+                    findings.add(f"{path}:{line}: {space}::{name} is declared in {other_path}:{other_line}, too")
 
 print("\n".join(sorted(findings)), end="\n" if findings else "")
 sys.exit(1 if findings else 0)

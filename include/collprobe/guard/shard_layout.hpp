@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include <collprobe/core/config.hpp>
+
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// Some of the elements of a parameter.

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <initializer_list>
 
+#include <collprobe/core/config.hpp>
+
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// Some streams, borrowed for the time of a call: `{}`, `{compute}`, `{compute, copies}`, or a vector of references. A
