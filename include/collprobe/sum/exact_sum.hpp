@@ -76,7 +76,7 @@ public:
     COLLPROBE_HD constexpr U round(std::uint32_t divisor = 1) const noexcept
     {
         if (has_nan_ || (has_positive_infinity_ && has_negative_infinity_)) return detail::quiet_nan<U>();
-        if (has_positive_infinity_ || has_negative_infinity_) return detail::infinity<U>(has_negative_infinity_);
+        if (has_positive_infinity_ || has_negative_infinity_) return detail::signed_infinity<U>(has_negative_infinity_);
         // Magnitude and sign; digits below take the fraction of a quotient, which is at least 2^-32 units of T: down
         // to the smallest number of T, or 64 bits for a type that may have smaller ones.
         constexpr int below = std::is_same_v<T, U> ? 1 : 3;

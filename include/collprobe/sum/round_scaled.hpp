@@ -111,7 +111,7 @@ COLLPROBE_HD constexpr T quiet_nan() noexcept
 
 /// Infinity or, in a type without infinities, NaN.
 template <floating_element T>
-COLLPROBE_HD constexpr T infinity(bool negative) noexcept
+COLLPROBE_HD constexpr T signed_infinity(bool negative) noexcept
 {
     using traits = element_traits<T>;
     return bit_cast<T>(static_cast<typename traits::bits_type>(

@@ -72,7 +72,7 @@ struct damage_elements {
             break;
         case fault_kind::infinity:
             if constexpr (traits::is_floating_point) {
-                hit = infinity<T>((fault_draw(key, index) & 1) != 0);
+                hit = signed_infinity<T>((fault_draw(key, index) & 1) != 0);
             }
             break;
         default: break;

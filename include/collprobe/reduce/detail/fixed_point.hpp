@@ -159,7 +159,7 @@ struct dequantise {
             constexpr std::int64_t low_digits = negative_infinity_term - 1;
             const bool positive = (sum & low_digits) != 0;
             const bool negative = ((sum >> 20) & low_digits) != 0;
-            result[index] = sum >= nan_term || (positive && negative) ? quiet_nan<T>() : infinity<T>(negative);
+            result[index] = sum >= nan_term || (positive && negative) ? quiet_nan<T>() : signed_infinity<T>(negative);
             return;
         }
         const std::int64_t sign = sum >> 63; // all bits: no branch that nobody could predict
