@@ -35,8 +35,7 @@ void train(int device, int devices, ncclUniqueId id)
             cudaMemcpyAsync(gradient, computed.data(), count * sizeof computed[0], cudaMemcpyHostToDevice, stream);
             cudaMemcpyAsync(loss, &mean_loss, sizeof mean_loss, cudaMemcpyHostToDevice, stream);
             // In place of ncclAllReduce(gradient, gradient, count, ncclBfloat16, ncclAvg, comm, stream):
-            const auto elements = nccl::elements(gradient, count);
-            probe.all_reduce(elements, elements, reduction::average, stream);
+            probe.all_reduce({gradient, count}, view(gradient, count), reduction::average, stream);
             probe.end_step(step, {.loss = loss}, stream); // a device pointer: the host does not wait for the loss
             cudaStreamSynchronize(stream); // the host's buffers end here
         }
