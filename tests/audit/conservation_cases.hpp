@@ -180,7 +180,7 @@ struct judged_reduction {
             for (std::size_t i = 0; i < own.size(); ++i) input[i] += own[i];
         }
         sketch<T>(output, view<sketch_sum<T>>(result), options);
-        judge = judge_conservation<T>(input.data(), result.data(), options.bins,
+        judge = collprobe::detail::judge_conservation<T>(input.data(), result.data(), options.bins,
             detail::sketch_source<T>{output, 0, options.bins, options.seed}.rows(), operation, order,
             static_cast<int>(inputs.size()), sigmas);
     }

@@ -40,8 +40,8 @@ TEST_CASE("the parts of all ranks add up to the Gram matrix, whatever the count 
                     host::buffer<unsigned char> scratch(scratch_bytes);
                     host::stream stream;
                     std::vector<double>& mine = partial[static_cast<std::size_t>(comm.rank())];
-                    accumulate_gram<float>(comm, own, mine, view<unsigned char>(scratch), stream);
-                    accumulate_gram<float>(comm, own, mine, view<unsigned char>(scratch), stream); // adds
+                    collprobe::detail::accumulate_gram<float>(comm, own, mine, view<unsigned char>(scratch), stream);
+                    collprobe::detail::accumulate_gram<float>(comm, own, mine, view<unsigned char>(scratch), stream); // adds
                     stream.synchronize(20'000);
                 });
                 for (std::size_t i = 0; i < ranks; ++i) {
@@ -72,7 +72,7 @@ TEST_CASE("a matrix or a scratch of the wrong size is refused by name")
         std::vector<unsigned char> scratch(64), tiny(7);
         const auto refused = [&](view<double> partial, view<unsigned char> room, const char* word) {
             try {
-                accumulate_gram<float>(comm, own, partial, room, stream);
+                collprobe::detail::accumulate_gram<float>(comm, own, partial, room, stream);
                 FAIL_CHECK("accepted");
             } catch (const error& failure) {
                 CHECK(failure.code() == status::invalid_argument);

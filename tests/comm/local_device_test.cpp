@@ -93,7 +93,7 @@ TEST_CASE("no double tree of 64 ranks or fewer is deeper than a kernel has room 
         for (const int tree : {0, 1}) {
             for (int rank = 0; rank < n; ++rank) {
                 int level = 1;
-                for (int at = rank; at != local::tree_root(tree, n); at = local::double_tree(tree, at, n).parent) {
+                for (int at = rank; at != collprobe::detail::tree_root(tree, n); at = collprobe::detail::double_tree(tree, at, n).parent) {
                     ++level;
                 }
                 CHECK(level <= local::detail::max_device_tree_levels);

@@ -339,7 +339,7 @@ TEST_CASE("each chunk of a ring starts at the rank after its own")
     // float is a tie that rounds to 1, while two of them before the 1 would add up.
     constexpr int n = 8;
     constexpr std::size_t count = n * 4;
-    CHECK(local::ring_chunk(count, n, 4) == 4);
+    CHECK(collprobe::detail::ring_chunk(count, n, 4) == 4);
     for (int first = 0; first < n; ++first) {
         buffers<float> input(n, std::vector<float>(count, 0x1p-24f));
         input[static_cast<std::size_t>(first)].assign(count, 1.0f);
@@ -353,37 +353,37 @@ TEST_CASE("each chunk of a ring starts at the rank after its own")
 
 TEST_CASE("chunks of a ring are cut as NCCL cuts them")
 {
-    CHECK(local::ring_chunk(0, 8, 4) == 0);
-    CHECK(local::ring_chunk(1, 8, 4) == 4);
-    CHECK(local::ring_chunk(33, 8, 4) == 8);
-    CHECK(local::ring_chunk(32, 8, 4) == 4);
-    CHECK(local::ring_chunk(1000, 3, 2) == 336);
-    CHECK(local::ring_chunk(~std::uint64_t{0} / 8, 2, 1) == std::uint64_t{1} << 60);
+    CHECK(collprobe::detail::ring_chunk(0, 8, 4) == 0);
+    CHECK(collprobe::detail::ring_chunk(1, 8, 4) == 4);
+    CHECK(collprobe::detail::ring_chunk(33, 8, 4) == 8);
+    CHECK(collprobe::detail::ring_chunk(32, 8, 4) == 4);
+    CHECK(collprobe::detail::ring_chunk(1000, 3, 2) == 336);
+    CHECK(collprobe::detail::ring_chunk(~std::uint64_t{0} / 8, 2, 1) == std::uint64_t{1} << 60);
 }
 
 TEST_CASE("the double tree is the published one")
 {
     // The picture for 14 ranks: 0 above 8 above 4 and 12, and so on.
     const int parents[] = {-1, 2, 4, 2, 8, 6, 4, 6, 0, 10, 12, 10, 8, 12};
-    for (int rank = 0; rank < 14; ++rank) CHECK(local::double_tree(0, rank, 14).parent == parents[rank]);
+    for (int rank = 0; rank < 14; ++rank) CHECK(collprobe::detail::double_tree(0, rank, 14).parent == parents[rank]);
 
     for (int n = 1; n <= 256; ++n) {
         std::vector<int> leaf_in(static_cast<std::size_t>(n), 0);
         for (const int which : {0, 1}) {
             std::set<int> reached;
             bool consistent = true;
-            std::vector<int> open{local::tree_root(which, n)};
-            CHECK(local::double_tree(which, open[0], n).parent == -1);
+            std::vector<int> open{collprobe::detail::tree_root(which, n)};
+            CHECK(collprobe::detail::double_tree(which, open[0], n).parent == -1);
             while (consistent && !open.empty()) {
                 const int rank = open.back();
                 open.pop_back();
                 consistent = consistent && reached.insert(rank).second;
-                const local::tree_links links = local::double_tree(which, rank, n);
+                const collprobe::detail::tree_links links = collprobe::detail::double_tree(which, rank, n);
                 bool leaf = true;
                 for (const int child : links.child) {
                     if (child < 0) continue;
                     leaf = false;
-                    consistent = consistent && child < n && local::double_tree(which, child, n).parent == rank;
+                    consistent = consistent && child < n && collprobe::detail::double_tree(which, child, n).parent == rank;
                     open.push_back(child);
                 }
                 if (leaf) ++leaf_in[static_cast<std::size_t>(rank)];

@@ -28,10 +28,10 @@ void of_any_type(gpu::stream_ref stream, T* data, statistics* result, gpu::works
     gpu::reduce(stream, statistics_reducer<T, true>{source}, 1, result, scratch);
     gpu::reduce(stream, statistics_reducer<T, false>{source}, 1, result, scratch);
     copy_with_statistics<gpu>(stream, source, view<T>(data + 1, 1), result, scratch);
-    gpu::reduce(stream, digest_reducer<T>{source}, 1, &result->digest, scratch);
+    gpu::reduce(stream, collprobe::detail::digest_reducer<T>{source}, 1, &result->digest, scratch);
     sketch_sum<T>* const sketch = nullptr;
     detail::enqueue_sketch<gpu>(stream, detail::sketch_source<T>{source, 0, 64, 0}, sketch, sketch);
-    gpu::reduce(stream, judge_conservation<T>(sketch, sketch, 64, 1, reduction::sum, rounding_order::linear, 2, 8), 64,
+    gpu::reduce(stream, collprobe::detail::judge_conservation<T>(sketch, sketch, 64, 1, reduction::sum, rounding_order::linear, 2, 8), 64,
         reinterpret_cast<conservation_result*>(result), scratch);
 }
 

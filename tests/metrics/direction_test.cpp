@@ -10,8 +10,8 @@
 
 namespace {
 
-using collprobe::align_from_gram;
-using collprobe::align_from_sums;
+using collprobe::detail::align_from_gram;
+using collprobe::detail::align_from_sums;
 using collprobe::alignment;
 
 using gradients = std::vector<std::vector<double>>;
@@ -112,7 +112,7 @@ TEST_CASE("alignment of random gradients agrees with long double")
             CAPTURE(noise);
 
             alignment a;
-            align_from_gram(expected.gram, static_cast<int>(n), a);
+            collprobe::detail::align_from_gram(expected.gram, static_cast<int>(n), a);
             CHECK(near(a.mean_pairwise, expected.mean_pairwise, 1e-12));
             CHECK(near(a.pooled, expected.pooled, 1e-12));
             CHECK(near(a.noise_scale / expected.noise_scale, 1, 1e-11));
@@ -121,14 +121,14 @@ TEST_CASE("alignment of random gradients agrees with long double")
             for (std::size_t r = 0; r < n; ++r) CHECK(near(a.leave_one_out[r], expected.leave_one_out[r], 1e-12));
 
             alignment b;
-            align_from_sums(expected.norms_squared, expected.dots, expected.sum_norm_squared, b);
+            collprobe::detail::align_from_sums(expected.norms_squared, expected.dots, expected.sum_norm_squared, b);
             CHECK(undefined(b.mean_pairwise));
             CHECK(near(b.pooled, expected.pooled, 1e-12));
             CHECK(near(b.noise_scale / expected.noise_scale, 1, 1e-11));
             REQUIRE(b.leave_one_out.size() == n);
             for (std::size_t r = 0; r < n; ++r) CHECK(near(b.leave_one_out[r], expected.leave_one_out[r], 1e-12));
 
-            align_from_sums(expected.norms_squared, expected.sum_norm_squared, b);
+            collprobe::detail::align_from_sums(expected.norms_squared, expected.sum_norm_squared, b);
             CHECK(near(b.pooled, expected.pooled, 1e-12));
             CHECK(b.leave_one_out.empty());
         }
@@ -150,7 +150,7 @@ TEST_CASE("one rank of eight a hundred times random lowers pooled far below the 
         for (double& x : g[5]) x = -x;
         const truth expected(g);
         alignment a;
-        align_from_gram(expected.gram, 8, a);
+        collprobe::detail::align_from_gram(expected.gram, 8, a);
         CHECK(near(a.mean_pairwise, expected.mean_pairwise, 1e-12));
         CHECK(near(a.pooled, expected.pooled, 1e-12));
         exact += a.mean_pairwise / 2;
@@ -160,7 +160,7 @@ TEST_CASE("one rank of eight a hundred times random lowers pooled far below the 
 
         // Subtracting the large rank costs the free form digits, not the answer.
         alignment b;
-        align_from_sums(expected.norms_squared, expected.dots, expected.sum_norm_squared, b);
+        collprobe::detail::align_from_sums(expected.norms_squared, expected.dots, expected.sum_norm_squared, b);
         for (std::size_t r = 0; r < 8; ++r) CHECK(near(b.leave_one_out[r], expected.leave_one_out[r], 1e-9));
     }
     CHECK(near(exact, 0.374, 0.005));
@@ -173,9 +173,9 @@ TEST_CASE("noise scale and cosine are one number")
         const double truth_scale = 1 / ratio;
         const truth expected(shared_signal(8, 40000, std::sqrt(truth_scale), 7));
         alignment a;
-        align_from_sums(expected.norms_squared, expected.sum_norm_squared, a);
+        collprobe::detail::align_from_sums(expected.norms_squared, expected.sum_norm_squared, a);
         alignment b;
-        align_from_gram(expected.gram, 8, b);
+        collprobe::detail::align_from_gram(expected.gram, 8, b);
         CAPTURE(ratio);
         CHECK(near(a.noise_scale / truth_scale, 1, 0.05));
         CHECK(near((1 - b.mean_pairwise) / b.mean_pairwise / a.noise_scale, 1, 1e-3));
@@ -190,13 +190,13 @@ TEST_CASE("identical gradients have cosine one and no noise")
     for (const std::size_t n : {2u, 3u, 8u}) {
         const truth expected(gradients(n, gradient));
         alignment a;
-        align_from_gram(expected.gram, static_cast<int>(n), a);
+        collprobe::detail::align_from_gram(expected.gram, static_cast<int>(n), a);
         CHECK(near(a.mean_pairwise, 1, 1e-15));
         CHECK(near(a.pooled, 1, 1e-15));
         CHECK(a.noise_scale == 0);
         CHECK(a.predicted_cosine == 1);
         for (const double c : a.leave_one_out) CHECK(near(c, 1, 1e-15));
-        align_from_sums(expected.norms_squared, expected.dots, expected.sum_norm_squared, a);
+        collprobe::detail::align_from_sums(expected.norms_squared, expected.dots, expected.sum_norm_squared, a);
         CHECK(near(a.pooled, 1, 1e-14));
         CHECK(near(a.noise_scale, 0, 1e-14));
         for (const double c : a.leave_one_out) CHECK(near(c, 1, 1e-14));
@@ -207,7 +207,7 @@ TEST_CASE("opposite gradients have cosine minus one and unbounded noise")
 {
     const std::vector<double> gram = {4, -4, -4, 4};
     alignment a;
-    align_from_gram(gram, 2, a);
+    collprobe::detail::align_from_gram(gram, 2, a);
     CHECK(a.mean_pairwise == -1);
     CHECK(a.pooled == -1);
     CHECK(collprobe::is_infinite(a.noise_scale));
@@ -216,7 +216,7 @@ TEST_CASE("opposite gradients have cosine minus one and unbounded noise")
     CHECK(a.leave_one_out[1] == -1);
     const std::vector<double> norms = {4, 4};
     const std::vector<double> dots = {0, 0};
-    align_from_sums(norms, dots, 0, a);
+    collprobe::detail::align_from_sums(norms, dots, 0, a);
     CHECK(a.pooled == -1);
     CHECK(collprobe::is_infinite(a.noise_scale));
     CHECK(a.leave_one_out[0] == -1);
@@ -228,8 +228,8 @@ TEST_CASE("one rank has no alignment")
     const std::vector<double> dots = {4};
     alignment a;
     for (const bool from_gram : {true, false}) {
-        if (from_gram) align_from_gram(gram, 1, a);
-        else align_from_sums(gram, dots, 4, a);
+        if (from_gram) collprobe::detail::align_from_gram(gram, 1, a);
+        else collprobe::detail::align_from_sums(gram, dots, 4, a);
         CHECK(undefined(a.mean_pairwise));
         CHECK(undefined(a.pooled));
         CHECK(undefined(a.noise_scale));
@@ -250,7 +250,7 @@ TEST_CASE("ranks without direction are left out")
         all.gram[i * 6 + 5] = all.gram[5 * 6 + i]
             = i % 2 == 0 ? collprobe::detail::not_a_number() : collprobe::detail::infinity();
     alignment a;
-    align_from_gram(all.gram, 6, a);
+    collprobe::detail::align_from_gram(all.gram, 6, a);
     CHECK(near(a.mean_pairwise, healthy.mean_pairwise, 1e-12));
     CHECK(near(a.pooled, healthy.pooled, 1e-12));
     for (std::size_t r = 0; r < 4; ++r) CHECK(near(a.leave_one_out[r], healthy.leave_one_out[r], 1e-12));
@@ -260,22 +260,22 @@ TEST_CASE("ranks without direction are left out")
     const truth with_zero(gradients(g.begin(), g.begin() + 5));
     CHECK(near(a.noise_scale / with_zero.noise_scale, 1, 1e-11));
 
-    align_from_sums(all.norms_squared, all.dots, collprobe::detail::not_a_number(), a);
+    collprobe::detail::align_from_sums(all.norms_squared, all.dots, collprobe::detail::not_a_number(), a);
     CHECK(undefined(a.pooled));
     CHECK(undefined(a.noise_scale));
     CHECK(undefined(a.leave_one_out[0]));
     all.norms_squared[2] = collprobe::detail::infinity();
-    align_from_sums(all.norms_squared, all.dots, 1, a);
+    collprobe::detail::align_from_sums(all.norms_squared, all.dots, 1, a);
     CHECK(undefined(a.pooled));
     CHECK(undefined(a.leave_one_out[2]));
 
     const std::vector<double> zeros(9, 0.0);
-    align_from_gram(zeros, 3, a);
+    collprobe::detail::align_from_gram(zeros, 3, a);
     CHECK(undefined(a.mean_pairwise));
     CHECK(undefined(a.noise_scale));
     CHECK(undefined(a.leave_one_out[0]));
     const std::vector<double> nothing(9, collprobe::detail::not_a_number());
-    align_from_gram(nothing, 3, a);
+    collprobe::detail::align_from_gram(nothing, 3, a);
     CHECK(undefined(a.mean_pairwise));
     CHECK(undefined(a.leave_one_out[2]));
 }
@@ -290,11 +290,11 @@ TEST_CASE("alignment has no unit")
         for (std::vector<double>* all : {&gram, &norms, &dots})
             for (double& x : *all) x *= scale;
         alignment a;
-        align_from_gram(gram, 5, a);
+        collprobe::detail::align_from_gram(gram, 5, a);
         CHECK(near(a.mean_pairwise, expected.mean_pairwise, 1e-12));
         CHECK(near(a.noise_scale / expected.noise_scale, 1, 1e-11));
         CHECK(near(a.leave_one_out[3], expected.leave_one_out[3], 1e-12));
-        align_from_sums(norms, dots, expected.sum_norm_squared * scale, a);
+        collprobe::detail::align_from_sums(norms, dots, expected.sum_norm_squared * scale, a);
         CHECK(near(a.pooled, expected.pooled, 1e-12));
         CHECK(near(a.leave_one_out[3], expected.leave_one_out[3], 1e-12));
     }
@@ -306,7 +306,7 @@ TEST_CASE("a rank that outweighs the others keeps its leave-one-out cosine with 
     for (double& x : g[2]) x *= 1e9;
     const truth expected(g);
     alignment a;
-    align_from_gram(expected.gram, 4, a);
+    collprobe::detail::align_from_gram(expected.gram, 4, a);
     for (std::size_t r = 0; r < 4; ++r) CHECK(near(a.leave_one_out[r], expected.leave_one_out[r], 1e-12));
     // The sums have lost it, and say so rather than guess.
     CHECK(undefined(collprobe::leave_one_out(expected.norms_squared[2], expected.dots[2], expected.sum_norm_squared)));
@@ -318,14 +318,14 @@ TEST_CASE("a Gram matrix of another size is refused")
     const std::vector<double> norms(3, 1.0);
     const std::vector<double> dots(2, 1.0);
     alignment a;
-    CHECK_THROWS_AS(align_from_gram(gram, 3, a), collprobe::error);
-    CHECK_THROWS_AS(align_from_gram(gram, 0, a), collprobe::error);
-    CHECK_THROWS_AS(align_from_sums(norms, dots, 1, a), collprobe::error);
+    CHECK_THROWS_AS(collprobe::detail::align_from_gram(gram, 3, a), collprobe::error);
+    CHECK_THROWS_AS(collprobe::detail::align_from_gram(gram, 0, a), collprobe::error);
+    CHECK_THROWS_AS(collprobe::detail::align_from_sums(norms, dots, 1, a), collprobe::error);
 }
 
 TEST_CASE("the smoothed noise scale averages moments before it divides")
 {
-    collprobe::smoothed_noise_scale smoothed(0.9);
+    collprobe::detail::smoothed_noise_scale smoothed(0.9);
     CHECK(undefined(smoothed.noise_scale()));
     CHECK(undefined(smoothed.predicted_cosine()));
     smoothed.update({2, 3});
@@ -347,7 +347,7 @@ TEST_CASE("the smoothed noise scale averages moments before it divides")
 TEST_CASE("the smoothed noise scale finds what single steps cannot")
 {
     // 20 times more noise than signal on few coordinates: single steps are often negative.
-    collprobe::smoothed_noise_scale smoothed(0.999);
+    collprobe::detail::smoothed_noise_scale smoothed(0.999);
     std::mt19937_64 random(21);
     std::normal_distribution<double> normal;
     int negative = 0;
@@ -363,7 +363,7 @@ TEST_CASE("the smoothed noise scale finds what single steps cannot")
             }
             total += sum * sum;
         }
-        const collprobe::noise_moments moments = collprobe::estimate_noise(4, squares, total);
+        const collprobe::detail::noise_moments moments = collprobe::detail::estimate_noise(4, squares, total);
         negative += moments.signal < 0 ? 1 : 0;
         smoothed.update(moments);
     }

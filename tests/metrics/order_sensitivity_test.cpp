@@ -78,9 +78,9 @@ TEST_CASE("samples are evenly spaced, distinct and inside")
 
 TEST_CASE("the orders are different permutations, the same each time")
 {
-    const auto orders = sample_orders(8, 6);
+    const auto orders = collprobe::detail::sample_orders(8, 6);
     REQUIRE(orders.size() == 6);
-    CHECK(orders == sample_orders(8, 6));
+    CHECK(orders == collprobe::detail::sample_orders(8, 6));
     for (std::size_t a = 0; a < orders.size(); ++a) {
         for (std::size_t b = 0; b < a; ++b) CHECK(orders[a] != orders[b]);
     }
@@ -88,7 +88,7 @@ TEST_CASE("the orders are different permutations, the same each time")
 
 TEST_CASE("a sum that no order changes is not sensitive, one that cancels is")
 {
-    order_meter meter(4, sample_orders(4, 8));
+    collprobe::detail::order_meter meter(4, collprobe::detail::sample_orders(4, 8));
     const float calm[] = {1, 2, 3, 4};
     meter.add(calm, 10.0f);
     CHECK(meter.finish().changed == 0);
@@ -117,7 +117,7 @@ TEST_CASE("an average is measured as it is added: each term times 1/n")
     const auto sum = [&](float a, float b) { return rounded(double{a} + double{b}); };
     const std::vector<summation_order> orders{permuted_order({0, 1, 2}), permuted_order({2, 1, 0}),
         permuted_order({0, 2, 1})};
-    order_meter meter(3, orders);
+    collprobe::detail::order_meter meter(3, orders);
     std::mt19937 random(3);
     std::normal_distribution<float> normal;
     int unlike_the_sum = 0;
@@ -148,7 +148,7 @@ TEST_CASE("an average is measured as it is added: each term times 1/n")
 
 TEST_CASE("an element is counted and left out if its exact sum, its result or a sum in any order is not finite")
 {
-    order_meter meter(4, sample_orders(4, 8));
+    collprobe::detail::order_meter meter(4, collprobe::detail::sample_orders(4, 8));
     const float nan = std::numeric_limits<float>::quiet_NaN();
     const float infinity = std::numeric_limits<float>::infinity();
     const float largest = std::numeric_limits<float>::max();
@@ -169,7 +169,7 @@ TEST_CASE("an element is counted and left out if its exact sum, its result or a 
     CHECK(meter.finish().max_ulp_error == 0);
     CHECK(meter.finish().nonfinite == 5);
 
-    order_meter narrow(2, sample_orders(2, 3));
+    collprobe::detail::order_meter narrow(2, collprobe::detail::sample_orders(2, 3));
     const bfloat16 terms[] = {bfloat16::from_bits(0x7f80), bfloat16(1.0f)};
     narrow.add(terms, terms[0]);
     CHECK(narrow.finish().elements == 0);

@@ -19,8 +19,8 @@ namespace {
 using collprobe::fisher_z;
 using collprobe::near_gaussian_loss;
 using collprobe::near_gaussian_norm;
-using collprobe::modified_z;
-using collprobe::outlier_cutoff;
+using collprobe::detail::modified_z;
+using collprobe::detail::outlier_cutoff;
 using collprobe::outlier_detector;
 using collprobe::outlier_options;
 using collprobe::outlier_verdict;
@@ -126,7 +126,7 @@ TEST_CASE("modified z is 0.6745 times the deviation over the MAD")
 {
     const row values = {1, 2, 3, 4, 100};
     row scores(5);
-    const auto where = modified_z(values, scores);
+    const auto where = collprobe::detail::modified_z(values, scores);
     CHECK(where.median == 3);
     CHECK(where.mad == 1);
     CHECK(where.finite == 5);
@@ -136,33 +136,33 @@ TEST_CASE("modified z is 0.6745 times the deviation over the MAD")
 
     const row even = {4, 1, 3, 2};
     row four(4);
-    CHECK(modified_z(even, four).median == 2.5);
+    CHECK(collprobe::detail::modified_z(even, four).median == 2.5);
     CHECK(near(four[0], 0.6745 * 1.5, 1e-14));
-    CHECK_THROWS_AS(modified_z(even, scores), collprobe::error);
+    CHECK_THROWS_AS(collprobe::detail::modified_z(even, scores), collprobe::error);
 }
 
 TEST_CASE("ties and rounding noise make no alarming score and no infinite one")
 {
     row scores(6);
     const row equal(6, 0.1);
-    modified_z(equal, scores);
+    collprobe::detail::modified_z(equal, scores);
     for (const double s : scores) CHECK(s == 0);
     row noisy(6, 0.1);
     noisy[2] = std::nextafter(0.1, 1);
-    modified_z(noisy, scores);
+    collprobe::detail::modified_z(noisy, scores);
     CHECK(scores[2] < 0.01);
     row one(6, 0.1);
     one[3] = 0.2;
-    modified_z(one, scores);
+    collprobe::detail::modified_z(one, scores);
     CHECK(collprobe::is_finite(scores[3]));
     CHECK(scores[3] > 1e11);
     const row zeros = {0, 0, 0, 5, 0, 0};
-    modified_z(zeros, scores);
+    collprobe::detail::modified_z(zeros, scores);
     CHECK(collprobe::is_finite(scores[3]));
     CHECK(scores[3] > 1e11);
     CHECK(scores[0] == 0);
     const row huge = {1.7e308, -1.7e308, 1.6e308, -1.6e308, 0, 1e307};
-    modified_z(huge, scores);
+    collprobe::detail::modified_z(huge, scores);
     for (const double s : scores) CHECK(collprobe::is_finite(s));
 }
 
@@ -170,7 +170,7 @@ TEST_CASE("non-finite values score infinity and do not move the others")
 {
     const row values = {1, collprobe::detail::not_a_number(), 2, 3, 4, 100, collprobe::detail::infinity()};
     row scores(7);
-    const auto where = modified_z(values, scores);
+    const auto where = collprobe::detail::modified_z(values, scores);
     CHECK(where.finite == 5);
     CHECK(where.median == 3);
     CHECK(collprobe::is_infinite(scores[1]));
@@ -178,7 +178,7 @@ TEST_CASE("non-finite values score infinity and do not move the others")
     CHECK(near(scores[5], 0.6745 * 97, 1e-14));
     const row bad(2, collprobe::detail::not_a_number());
     row two(2);
-    CHECK(collprobe::is_nan(modified_z(bad, two).median));
+    CHECK(collprobe::is_nan(collprobe::detail::modified_z(bad, two).median));
     CHECK(collprobe::is_infinite(two[0]));
 }
 
@@ -199,9 +199,9 @@ TEST_CASE("the cut-offs agree with the published ones")
         {64, {4.4, 5.3, 6.1}}, {128, {4.3, 5.0, 5.8}}};
     for (const auto& entry : published) {
         CAPTURE(entry.ranks);
-        CHECK(near(outlier_cutoff(entry.ranks, 1e-2), entry.cutoff[0], 0.02));
-        CHECK(near(outlier_cutoff(entry.ranks, 1e-3), entry.cutoff[1], 0.04));
-        CHECK(near(outlier_cutoff(entry.ranks, 1e-4), entry.cutoff[2], 0.2));
+        CHECK(near(collprobe::detail::outlier_cutoff(entry.ranks, 1e-2), entry.cutoff[0], 0.02));
+        CHECK(near(collprobe::detail::outlier_cutoff(entry.ranks, 1e-3), entry.cutoff[1], 0.04));
+        CHECK(near(collprobe::detail::outlier_cutoff(entry.ranks, 1e-4), entry.cutoff[2], 0.2));
     }
 }
 
@@ -209,7 +209,7 @@ TEST_CASE("with three ranks the cut-offs agree with the closed form at any proba
 {
     // The two gaps of three Gaussian values are sin(a) and sin(pi / 3 - a) for a uniform angle a.
     for (const double p : {1e-2, 3e-3, 1e-4, 1e-6, 1e-7, 1e-9, 1e-12}) {
-        const double ratio = outlier_cutoff(3, p) / 0.6745;
+        const double ratio = collprobe::detail::outlier_cutoff(3, p) / 0.6745;
         CAPTURE(p);
         CHECK(near(6 / 3.14159265358979 * std::atan(std::sqrt(3.0) / (2 * ratio + 1)), p, 0.02));
     }
@@ -225,7 +225,7 @@ TEST_CASE("cut-offs hold the rate they state, on rows of the table and between")
         {28, 1e-2, 50000}, {40, 1e-2, 40000}, {64, 1e-2, 30000}, {80, 3e-3, 30000}, {1024, 1e-2, 3000}};
     for (const auto& one : cases) {
         const int trials = one.trials / reduction;
-        const double rate = exceeding(one.ranks, outlier_cutoff(one.ranks, one.p), trials, 77);
+        const double rate = exceeding(one.ranks, collprobe::detail::outlier_cutoff(one.ranks, one.p), trials, 77);
         CAPTURE(one.ranks);
         CAPTURE(rate);
         // 4 standard errors, and 4 % for interpolation.
@@ -254,26 +254,26 @@ TEST_CASE("the extrapolated tail errs to the side of fewer alarms")
     } rare[] = {{4, 51758}, {8, 502.87}, {9, 520.9}, {16, 53.379}, {32, 18.377}, {64, 11.082}};
     for (const auto& entry : rare) {
         CAPTURE(entry.ranks);
-        CHECK(outlier_cutoff(entry.ranks, 1e-9) > 0.985 * entry.cutoff);
-        CHECK(outlier_cutoff(entry.ranks, 1e-9) < 1.04 * entry.cutoff);
+        CHECK(collprobe::detail::outlier_cutoff(entry.ranks, 1e-9) > 0.985 * entry.cutoff);
+        CHECK(collprobe::detail::outlier_cutoff(entry.ranks, 1e-9) < 1.04 * entry.cutoff);
     }
-    CHECK(outlier_cutoff(8, 1e-30) == outlier_cutoff(8, 1e-15));
+    CHECK(collprobe::detail::outlier_cutoff(8, 1e-30) == collprobe::detail::outlier_cutoff(8, 1e-15));
 }
 
 TEST_CASE("cut-offs are ordered and defined for every number of ranks")
 {
-    for (const int n : {-1, 0, 1, 2}) CHECK(collprobe::is_infinite(outlier_cutoff(n, 1e-2)));
+    for (const int n : {-1, 0, 1, 2}) CHECK(collprobe::is_infinite(collprobe::detail::outlier_cutoff(n, 1e-2)));
     for (const int n : {3, 4, 7, 31, 100, 1024, 5000, 100000}) {
-        CHECK(collprobe::is_finite(outlier_cutoff(n, 1e-2)));
-        CHECK(outlier_cutoff(n, 0.5) == outlier_cutoff(n, 1e-2));
+        CHECK(collprobe::is_finite(collprobe::detail::outlier_cutoff(n, 1e-2)));
+        CHECK(collprobe::detail::outlier_cutoff(n, 0.5) == collprobe::detail::outlier_cutoff(n, 1e-2));
         double last = 0;
         for (double p = 1e-2; p > 1e-12; p /= 3) {
-            const double cutoff = outlier_cutoff(n, p);
+            const double cutoff = collprobe::detail::outlier_cutoff(n, p);
             CHECK(cutoff > last);
             last = cutoff;
         }
     }
-    CHECK(near(outlier_cutoff(2048, 1e-3), 5.04, 0.01));
+    CHECK(near(collprobe::detail::outlier_cutoff(2048, 1e-3), 5.04, 0.01));
 }
 
 TEST_CASE("helpers turn norms and cosines into near Gaussian numbers")
@@ -601,7 +601,7 @@ TEST_CASE("judging allocates nothing")
         if (t % 10 == 0) values[7] = 1e6;
         before = allocations;
         named += detector.judge(t % 2, values).count;
-        modified_z(values, scores);
+        collprobe::detail::modified_z(values, scores);
         REQUIRE(allocations == before);
     }
     CHECK(named >= 30);

@@ -33,7 +33,7 @@ public:
         std::vector<detail::held_buffer> held;
         for (raw_buffer* mine : buffers_) {
             const view<const std::uint8_t> bytes = mine->as_replica().bytes();
-            const digest_reducer<std::uint8_t> reducer{bytes};
+            const collprobe::detail::digest_reducer<std::uint8_t> reducer{bytes};
             held.push_back({reducer.finish(detail::reduce_blocks(reducer, bytes.count())), mine->count,
                 static_cast<std::uint64_t>(mine->type)});
         }

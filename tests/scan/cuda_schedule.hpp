@@ -41,7 +41,7 @@ struct dot_sum {
 
 struct slot_result {
     statistics value;
-    digest_state digest;
+    collprobe::detail::digest_state digest;
     double dot = 0;
 };
 

@@ -21,15 +21,15 @@ TEST_CASE("the reducer gives the digest of the buffer - every type, sizes around
     host::device::workspace scratch;
     testing::for_each_element_type([&](auto sample) {
         using T = decltype(sample);
-        constexpr std::uint64_t block = digest_reducer<T>::block;
+        constexpr std::uint64_t block = collprobe::detail::digest_reducer<T>::block;
         for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{3}, block - 1, block,
                  block + 1, 3 * block + 5}) {
             const auto data = adversarial::random_elements<T>(static_cast<std::size_t>(count), 0.5, 3.0, 7);
             std::uint64_t found = 0, of_bytes = 0;
             const view<const std::uint8_t> bytes(
                 reinterpret_cast<const std::uint8_t*>(data.data()), count * sizeof(T));
-            host::device::reduce(stream, digest_reducer<T>{view<const T>(data)}, count, &found, scratch);
-            host::device::reduce(stream, digest_reducer<std::uint8_t>{bytes}, bytes.count(), &of_bytes, scratch);
+            host::device::reduce(stream, collprobe::detail::digest_reducer<T>{view<const T>(data)}, count, &found, scratch);
+            host::device::reduce(stream, collprobe::detail::digest_reducer<std::uint8_t>{bytes}, bytes.count(), &of_bytes, scratch);
             stream.synchronize();
             CHECK(found == digest(view<const T>(data)));
             CHECK(of_bytes == found);
@@ -50,7 +50,7 @@ TEST_CASE("a GPU's threads, slot by slot, come to the digest of the host, whatev
                 const detail::scan_input<T> input{
                     {reinterpret_cast<const unsigned char*>(part.data()), part.size_bytes()}, {}, nullptr};
                 const detail::slot_plan plan = detail::plan_slots(count, sizeof(T));
-                digest_state all;
+                collprobe::detail::digest_state all;
                 for (std::uint64_t slot = 0; slot < plan.slots; ++slot) {
                     const std::uint64_t left = count - slot * plan.length;
                     all.merge(cuda_schedule::reduce_slot<T, digest_only>(input, slot * plan.length,

@@ -70,14 +70,14 @@ void check_type()
         const view<const T> all(data.data(), count);
         CHECK(digest(all) == naive_digest(raw));
 
-        digest_state by_element;
+        collprobe::detail::digest_state by_element;
         for (std::size_t i = count; i-- > 0;) by_element.add(i * sizeof(T), data[i]);
         CHECK(by_element.finish() == naive_digest(raw));
     }
 }
 
 template <element T>
-digest_state digest_part(view<const T> part, std::uint64_t first_byte)
+collprobe::detail::digest_state digest_part(view<const T> part, std::uint64_t first_byte)
 {
     const auto* const data = reinterpret_cast<const unsigned char*>(part.data());
     return detail::digest_bytes(detail::best_isa(), data, part.size_bytes(), first_byte);
@@ -111,14 +111,14 @@ TEST_CASE("digest - is the same on every path, for every length, offset and base
         for (std::size_t length = 0; length < 300; ++length) {
             for (std::uint64_t first : {0u, 1u, 2u, 3u, 4u, 12u, 28u, 30u, 60u, 64u, 4092u, 8000u, 8191u}) {
                 const auto* const base = data.data() + length % 37;
-                digest_state expected;
+                collprobe::detail::digest_state expected;
                 for (std::size_t i = 0; i < length; ++i) expected.add(first + i, base[i]);
-                const digest_state state = detail::digest_bytes(path, base, length, first);
+                const collprobe::detail::digest_state state = detail::digest_bytes(path, base, length, first);
                 if (state.first != expected.first || state.second != expected.second || state.bytes != length)
                     FAIL("length " << length << " first byte " << first);
             }
         }
-        const digest_state whole = detail::digest_bytes(path, data.data(), data.size(), 0);
+        const collprobe::detail::digest_state whole = detail::digest_bytes(path, data.data(), data.size(), 0);
         CHECK(whole.finish() == naive_digest(data));
     }
 }
@@ -131,18 +131,18 @@ TEST_CASE("digest - two parts of any split merge to the whole, in either order")
     const view<const float> all(elements);
     const std::uint64_t expected = digest(all);
     for (std::uint64_t cut = 0; cut <= all.count(); ++cut) {
-        const digest_state left = digest_part(all.part(0, cut), 0);
-        const digest_state right = digest_part(all.part(cut, all.count() - cut), 4 * cut);
-        digest_state forward = left;
+        const collprobe::detail::digest_state left = digest_part(all.part(0, cut), 0);
+        const collprobe::detail::digest_state right = digest_part(all.part(cut, all.count() - cut), 4 * cut);
+        collprobe::detail::digest_state forward = left;
         forward.merge(right);
-        digest_state backward = right;
+        collprobe::detail::digest_state backward = right;
         backward.merge(left);
         REQUIRE(forward.finish() == expected);
         REQUIRE(backward.finish() == expected);
     }
     const view<const std::uint8_t> raw(data);
     for (std::uint64_t cut = 0; cut <= raw.count(); ++cut) {
-        digest_state state = digest_part(raw.part(cut, raw.count() - cut), cut);
+        collprobe::detail::digest_state state = digest_part(raw.part(cut, raw.count() - cut), cut);
         state.merge(digest_part(raw.part(0, cut), 0));
         REQUIRE(state.finish() == expected);
     }
@@ -161,7 +161,7 @@ TEST_CASE("digest - many random parts in random order merge to the whole")
         std::vector<std::size_t> order(cuts.size() - 1);
         std::iota(order.begin(), order.end(), std::size_t{0});
         std::shuffle(order.begin(), order.end(), random);
-        digest_state state;
+        collprobe::detail::digest_state state;
         for (const std::size_t i : order) state.merge(digest_part(all.part(cuts[i], cuts[i + 1] - cuts[i]), cuts[i]));
         REQUIRE(state.finish() == expected);
     }
@@ -204,9 +204,9 @@ TEST_CASE("digest - sees the same bit flipped in two words: adjacent, same lane,
                 2048, 2049, 4096, 8192, 1u << 20};
             for (std::uint64_t at = 0; at < 64; ++at) {
                 for (const std::uint64_t distance : partners) {
-                    digest_state change;
+                    collprobe::detail::digest_state change;
                     change.add_word(at, 1u << bit);
-                    digest_state other;
+                    collprobe::detail::digest_state other;
                     other.add_word(at + distance, 1u << bit);
                     if (opposite) {
                         change.first -= other.first;
@@ -267,7 +267,7 @@ TEST_CASE("digest - two changes that cancel in the first sum show in the second,
 {
     // The one kind of change of two words that the first sum cannot see: by the keys, crosswise.
     const auto change = [](std::uint32_t i, std::uint32_t j) {
-        digest_state up, down;
+        collprobe::detail::digest_state up, down;
         up.add_word(i, detail::digest_key(j));
         down.add_word(j, detail::digest_key(i));
         CHECK(up.first == down.first);
@@ -290,7 +290,7 @@ TEST_CASE("digest - sign flips of many words at once do not collide")
     std::unordered_set<std::uint64_t> seen;
     const int tries = 200000;
     for (int i = 0; i < tries; ++i) {
-        digest_state state;
+        collprobe::detail::digest_state state;
         state.bytes = 1u << 22;
         const std::uint64_t group = random() % 4096 * 8;
         const auto pattern = static_cast<unsigned>(i % 255 + 1);
@@ -308,7 +308,7 @@ TEST_CASE("digest - pairs of equal flips over a large buffer are all distinct")
     std::size_t tried = 0;
     for (std::uint64_t a = 0; a < 700; ++a) {
         for (std::uint64_t b = a + 1; b < 700; ++b) {
-            digest_state state;
+            collprobe::detail::digest_state state;
             state.bytes = 1u << 20;
             state.add_word(a * 13, 0x80000000u);
             state.add_word(b * 13, 0x80000000u);

@@ -574,7 +574,7 @@ TEST_CASE("statistics - the 64-byte shape of the kernels does what the 32-byte o
                     if constexpr (floating_element<T>)
                         if (!finite) data[50] = detail::bit_cast<T>(element_traits<T>::exponent_mask);
                     detail::block_sums narrow, wide;
-                    digest_state narrow_digest, wide_digest;
+                    collprobe::detail::digest_state narrow_digest, wide_digest;
                     bool narrow_finite = false;
                     bool wide_finite = false;
                     constexpr std::uint64_t first_byte = 5 * detail::digest_period_bytes + 7 * 128; // within a period
@@ -582,7 +582,7 @@ TEST_CASE("statistics - the 64-byte shape of the kernels does what the 32-byte o
                         = detail::avx2::scan<T, true>(data.data(), count, narrow, narrow_digest, first_byte, narrow_finite);
                     const auto also
                         = detail::wide_on_avx2::scan<T, true>(data.data(), count, wide, wide_digest, first_byte, wide_finite);
-                    const digest_state expected = detail::digest_bytes(detail::isa::portable,
+                    const collprobe::detail::digest_state expected = detail::digest_bytes(detail::isa::portable,
                         reinterpret_cast<const unsigned char*>(data.data()), done * sizeof(T), first_byte);
                     CHECK(done == also);
                     CHECK(narrow_finite == wide_finite);

@@ -61,17 +61,17 @@ TEST_CASE_TEMPLATE("the default accumulator of a level keeps the level", T, COLL
 {
     for (const auto level : {reproducibility::unspecified, reproducibility::run_to_run, reproducibility::size_invariant,
              reproducibility::order_invariant, reproducibility::correctly_rounded}) {
-        const accumulation in = default_accumulation<T>(level);
+        const accumulation in = collprobe::detail::default_accumulation<T>(level);
         CHECK(holds<T>(in));
-        CHECK(strongest<T>(in, 1'000'000) >= level);
+        CHECK(collprobe::detail::strongest<T>(in, 1'000'000) >= level);
     }
 }
 
 TEST_CASE("doubles are exact for halves up to 8192 terms")
 {
-    CHECK(strongest<float16>(accumulation::float64, 8192) == reproducibility::correctly_rounded);
-    CHECK(strongest<float16>(accumulation::float64, 8193) == reproducibility::size_invariant);
-    CHECK(strongest<bfloat16>(accumulation::float64, 2) == reproducibility::size_invariant);
+    CHECK(collprobe::detail::strongest<float16>(accumulation::float64, 8192) == reproducibility::correctly_rounded);
+    CHECK(collprobe::detail::strongest<float16>(accumulation::float64, 8193) == reproducibility::size_invariant);
+    CHECK(collprobe::detail::strongest<bfloat16>(accumulation::float64, 2) == reproducibility::size_invariant);
     // The worst case: the smallest number after 8191 of the largest.
     std::vector<float16> terms(8192, float16::from_bits(0x7bff));
     terms[8191] = float16::from_bits(1);

@@ -172,7 +172,7 @@ TEST_CASE("chunks of a ring start one after the rank they end at")
             if (n > 1) CHECK(order.back().from == static_cast<std::uint32_t>(chunk));
         }
     }
-    CHECK(ring_chunk(33, 8, 4) == 8);
-    CHECK(ring_chunk(1000, 3, 2) == 336);
-    CHECK(tree_0_count(7) == 4);
+    CHECK(collprobe::detail::ring_chunk(33, 8, 4) == 8);
+    CHECK(collprobe::detail::ring_chunk(1000, 3, 2) == 336);
+    CHECK(collprobe::detail::tree_0_count(7) == 4);
 }

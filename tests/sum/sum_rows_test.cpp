@@ -46,7 +46,7 @@ struct matrix {
     {
         return room[static_cast<std::size_t>(skip + k / inner * (inner * (count + 3) + 5) + k % inner * (count + 3) + i)];
     }
-    term_rows<T> rows()
+    collprobe::detail::term_rows<T> rows()
     {
         return {&at(0, 0), static_cast<std::uint64_t>(inner), static_cast<std::uint64_t>(inner * (count + 3) + 5),
             static_cast<std::uint64_t>(count + 3)};

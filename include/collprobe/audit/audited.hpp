@@ -270,7 +270,7 @@ private:
                 return;
             }
             device::reduce(
-                stream, digest_reducer<T>{view<const T>(result)}, result.count(), &entry.digest, memory_->workspace);
+                stream, detail::digest_reducer<T>{view<const T>(result)}, result.count(), &entry.digest, memory_->workspace);
             if (sum) sums().template after<T>(result, operation, &entry.sum, stream, where);
         });
     }

@@ -185,7 +185,7 @@ private:
         const auto scope = detail::enter_device(*comm_);
         sketch_sum<T>* const of_input = memory_->template input<T>();
         sketch_sum<T>* const of_result = memory_->template result<T>(bins);
-        const auto judge = judge_conservation<T>(of_input, of_result, bins, (count + bins - 1) / bins, operation,
+        const auto judge = detail::judge_conservation<T>(of_input, of_result, bins, (count + bins - 1) / bins, operation,
             options_.order, comm_->size(), options_.sigmas, terms_);
         marked(stream, [&] {
             if (!judge.can_check) {

@@ -72,7 +72,7 @@ inline rounded_terms terms_of_linear(int n) noexcept
 inline rounded_terms terms_of_tree(int n)
 {
     rounded_terms result;
-    detail::fixed_array<std::uint32_t> held(static_cast<std::size_t>(n));
+    fixed_array<std::uint32_t> held(static_cast<std::size_t>(n));
     for (std::uint32_t& each : held) each = 1;
     for (const addition& step : tree_order(n, 0)) {
         held[step.into] += held[step.from];
@@ -89,8 +89,6 @@ inline rounded_terms terms_of(rounding_order order, int n)
     once.add(n);
     return once;
 }
-
-} // namespace detail
 
 /// The standard deviation that rounding gives the distance, in a bin, of the sketch of a result from that of its n
 /// inputs, for sums and averages of floating-point numbers. Derived, then calibrated by a campaign
@@ -151,17 +149,17 @@ struct conservation_bound {
     template <floating_element T>
     static conservation_bound of(reduction operation, rounding_order order, int ranks, std::uint64_t rows)
     {
-        return of<T>(operation, order, ranks, rows, detail::terms_of(order, ranks));
+        return of<T>(operation, order, ranks, rows, terms_of(order, ranks));
     }
     /// The same, with the terms of the order at hand: those of a tree take memory and n steps to count.
     template <floating_element T>
     static conservation_bound of(reduction operation, rounding_order order, int ranks, std::uint64_t rows,
-        const detail::rounded_terms& in_type)
+        const rounded_terms& in_type)
     {
         using traits = element_traits<T>;
         constexpr double variance = 0.6 / 3;
-        constexpr double u = detail::power_of_two(-traits::digits);
-        constexpr double d = detail::power_of_two(-53);
+        constexpr double u = power_of_two(-traits::digits);
+        constexpr double d = power_of_two(-53);
         constexpr double smallest_subnormal_exponent = traits::min_exponent - traits::digits + 1;
         const double n = ranks;
         const double r = static_cast<double>(rows);
@@ -170,8 +168,8 @@ struct conservation_bound {
         conservation_bound bound;
         bound.ranks = n;
         bound.unit_roundoff = u;
-        bound.scale = !averages ? 1 : scales_terms ? static_cast<double>(detail::average_scale<T>(ranks)) : 1 / n;
-        const detail::rounded_terms in_double = detail::terms_of_linear(ranks);
+        bound.scale = !averages ? 1 : scales_terms ? static_cast<double>(average_scale<T>(ranks)) : 1 / n;
+        const rounded_terms in_double = terms_of_linear(ranks);
         const double own = variance * (d / u) * (d / u);
         const bool inexact_scale = scales_terms && (ranks & (ranks - 1)) != 0;
         const double terms = in_type.terms + (inexact_scale ? n : 0);
@@ -184,17 +182,17 @@ struct conservation_bound {
         if (averages) {
             const double roundings = r * (scales_terms ? n * n : 1); // those of identical ranks are the same
             // In two factors: the smallest subnormal double would be flushed to zero under -ffast-math.
-            bound.floor = detail::square_root(roundings) * detail::power_of_two(-40)
-                * detail::power_of_two(static_cast<int>(smallest_subnormal_exponent) + 39 > -1022
+            bound.floor = square_root(roundings) * power_of_two(-40)
+                * power_of_two(static_cast<int>(smallest_subnormal_exponent) + 39 > -1022
                         ? static_cast<int>(smallest_subnormal_exponent) + 39
                         : -1022);
         }
         if constexpr (traits::digits == 53)
-            bound.floor += u * detail::power_of_two(-511)
-                * detail::square_root((bound.of_term + bound.of_pair + bound.of_end + bound.of_aligned) * r);
+            bound.floor += u * power_of_two(-511)
+                * square_root((bound.of_term + bound.of_pair + bound.of_end + bound.of_aligned) * r);
         // A sum's square is at most the ranks times their energy, a bin's energy rows times that.
-        bound.no_overflow = traits::digits == 53 ? detail::power_of_two(1000) / r
-                                                 : 0.9 * detail::power_of_two(2 * (traits::max_exponent + 1));
+        bound.no_overflow = traits::digits == 53 ? power_of_two(1000) / r
+                                                 : 0.9 * power_of_two(2 * (traits::max_exponent + 1));
         return bound;
     }
 
@@ -214,11 +212,9 @@ struct conservation_bound {
         const double scaled_sum = input_sum * scale;
         const double v = of_term * a + of_pair * c + (of_end + of_aligned * rho * rho) * aligned
             + of_sum * (scaled_sum * scaled_sum + result_sum * result_sum);
-        return unit_roundoff * detail::square_root(v) + floor;
+        return unit_roundoff * square_root(v) + floor;
     }
 };
-
-namespace detail {
 
 /// Judges the bins of two sketches, of one element type. A reducer for the devices' `reduce`, over bins.
 template <element T>
@@ -294,8 +290,6 @@ struct conservation_judge {
     }
 };
 
-} // namespace detail
-
 /// Judges two sketches as `conservation_check` does.
 ///
 /// `input`: the sum over the ranks of the sketches of their inputs; `result`: that of a result; both on device or both
@@ -304,12 +298,12 @@ struct conservation_judge {
 /// half of the range of T, with n = 8 and int8 from 19 elements a bin on, and little is seen where it is near.
 /// \pre `sketch.bins` is right and rows is the number of elements of the fullest bin.
 template <element T>
-detail::conservation_judge<T> judge_conservation(const sketch_sum<T>* input, const sketch_sum<T>* result,
+conservation_judge<T> judge_conservation(const sketch_sum<T>* input, const sketch_sum<T>* result,
     std::uint32_t bins, std::uint64_t rows, reduction operation, rounding_order order, int ranks, double sigmas,
-    const detail::rounded_terms& terms)
+    const rounded_terms& terms)
 {
     const bool averages = operation == reduction::average;
-    detail::conservation_judge<T> judge{input, result, bins, {}, 0, 1, averages || operation == reduction::sum};
+    conservation_judge<T> judge{input, result, bins, {}, 0, 1, averages || operation == reduction::sum};
     if constexpr (floating_element<T>) {
         judge.bound = conservation_bound::of<T>(operation, order, ranks, rows, terms);
         judge.limit = sigmas;
@@ -317,17 +311,19 @@ detail::conservation_judge<T> judge_conservation(const sketch_sum<T>* input, con
         judge.divisor = static_cast<std::uint64_t>(ranks);
         judge.limit = static_cast<double>(rows) * (ranks - 1);
         // A distance is known up to half of the range of T.
-        judge.can_check = judge.limit < detail::power_of_two(8 * sizeof(T) - 1);
+        judge.can_check = judge.limit < power_of_two(8 * sizeof(T) - 1);
     }
     return judge;
 }
 
 template <element T>
-detail::conservation_judge<T> judge_conservation(const sketch_sum<T>* input, const sketch_sum<T>* result,
+conservation_judge<T> judge_conservation(const sketch_sum<T>* input, const sketch_sum<T>* result,
     std::uint32_t bins, std::uint64_t rows, reduction operation, rounding_order order, int ranks, double sigmas)
 {
     return judge_conservation<T>(
-        input, result, bins, rows, operation, order, ranks, sigmas, detail::terms_of(order, ranks));
+        input, result, bins, rows, operation, order, ranks, sigmas, terms_of(order, ranks));
 }
+
+} // namespace detail
 
 } // namespace collprobe

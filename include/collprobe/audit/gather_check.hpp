@@ -144,7 +144,7 @@ private:
     template <class T>
     void take_digest(view<const T> of, std::uint64_t* to, stream_ref stream)
     {
-        device::reduce(stream, digest_reducer<T>{of}, of.count(), to, memory_->reduces);
+        device::reduce(stream, detail::digest_reducer<T>{of}, of.count(), to, memory_->reduces);
     }
     /// A digest reads bytes, and takes any address.
     template <class T>

@@ -90,8 +90,6 @@ struct copy_padded {
     }
 };
 
-} // namespace detail
-
 /// Adds this rank's part of the Gram matrix G_ij = g_i . g_j of the ranks' buffers to `partial`, an
 /// n x n row-major matrix in device memory of which the upper triangle is used. The sum of `partial`
 /// over the ranks is the matrix of the whole buffers; the caller zeroes it before and sums it after.
@@ -118,7 +116,7 @@ void accumulate_gram(Comm& comm, view<const T> buffer, view<double> partial, vie
     }
     const std::uint64_t room = (scratch.count() - parts_bytes) / (2 * sizeof(T) * n) * n; // elements of one chunk
     if (partial.count() != n * n || room == 0) {
-        detail::caller(comm, "accumulate_gram", where)
+        caller(comm, "accumulate_gram", where)
             .fail(status::invalid_argument,
                 partial.count() != n * n ? "partial must hold size x size numbers" : "scratch is too small");
     }
@@ -131,14 +129,16 @@ void accumulate_gram(Comm& comm, view<const T> buffer, view<double> partial, vie
         view<const T> chunk = buffer.part(first, left < room ? left : room);
         if (chunk.count() % n != 0) {
             const std::uint64_t whole = (chunk.count() + n - 1) / n * n;
-            device::for_each(stream, whole, detail::copy_padded<T>{chunk, padded});
+            device::for_each(stream, whole, copy_padded<T>{chunk, padded});
             chunk = view<const T>(padded, whole);
         }
         comm.all_to_all(chunk, view<T>(received, chunk.count()), stream, where);
         device::sum_each(
-            stream, pairs * parts, detail::pair_dots<T>{received, chunk.count() / n, n, parts, sums});
+            stream, pairs * parts, pair_dots<T>{received, chunk.count() / n, n, parts, sums});
     }
-    if (parts != 1) device::for_each(stream, pairs, detail::add_parts{sums, n, parts, partial.data()});
+    if (parts != 1) device::for_each(stream, pairs, add_parts{sums, n, parts, partial.data()});
 }
+
+} // namespace detail
 
 } // namespace collprobe

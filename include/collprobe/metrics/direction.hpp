@@ -14,11 +14,13 @@
 /// and one over S give for free, which give all but the mean pairwise cosine.
 namespace collprobe::inline COLLPROBE_ABI {
 
+namespace detail {
+
 /// The two moments behind the gradient noise scale (McCandlish et al., arXiv 1812.06162, appendix A,
 /// with one rank's batch as the small batch and all n as the big one).
 struct noise_moments {
-    double signal = detail::not_a_number(); ///< estimate of |G|^2, the squared norm of the true gradient
-    double noise = detail::not_a_number(); ///< estimate of the summed variance of one rank's gradient
+    double signal = not_a_number(); ///< estimate of |G|^2, the squared norm of the true gradient
+    double noise = not_a_number(); ///< estimate of the summed variance of one rank's gradient
 };
 
 /// The noise moments of one step.
@@ -29,6 +31,8 @@ struct noise_moments {
 /// or non-finite input. `noise` cancels when the ranks agree and `signal` when they do not: each has
 /// an absolute error of about 2^-51 q.
 noise_moments estimate_noise(int n, double sum_of_norms_squared, double sum_norm_squared) noexcept;
+
+} // namespace detail
 
 /// Cosine of g_r with the sum of all other gradients, S - g_r: low for the rank that is unlike the
 /// others.
@@ -45,8 +49,6 @@ namespace detail {
 /// Noise scale and predicted cosine from moments whose negative estimates are cut at 0. `signal` and
 /// `noise` need only be right up to a common factor.
 void set_noise(double signal, double noise, alignment& out) noexcept;
-
-} // namespace detail
 
 /// All of `alignment` from the Gram matrix G[i * n + j] = g_i . g_j (squared gradient units; only the
 /// diagonal and what is above it are read).
@@ -132,6 +134,8 @@ private:
     double noise_ = 0;
     double weight_ = 0;
 };
+
+} // namespace detail
 
 } // namespace collprobe
 

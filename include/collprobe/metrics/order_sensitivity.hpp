@@ -22,6 +22,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+namespace detail {
+
 /// Orders to try on a sum of n terms: linear, pairwise, and pseudo-random permutations that depend on nothing
 /// but n and their number, so that all ranks try the same.
 inline std::vector<summation_order> sample_orders(int terms, int orders)
@@ -34,7 +36,7 @@ inline std::vector<summation_order> sample_orders(int terms, int orders)
         for (int i = 0; i < terms; ++i) permutation[static_cast<std::size_t>(i)] = i;
         std::uint64_t state = static_cast<std::uint64_t>(k);
         for (int i = terms - 1; i > 0; --i) {
-            state = detail::mix64(state + 0x9e3779b97f4a7c15u);
+            state = mix64(state + 0x9e3779b97f4a7c15u);
             std::swap(permutation[static_cast<std::size_t>(i)],
                 permutation[static_cast<std::size_t>(state % static_cast<std::uint64_t>(i + 1))]);
         }
@@ -97,7 +99,7 @@ public:
     {
         order_sensitivity record = record_;
         if (record.elements != 0) {
-            record.rms_ulp_error = detail::square_root(squares_ / static_cast<double>(record.elements));
+            record.rms_ulp_error = square_root(squares_ / static_cast<double>(record.elements));
         }
         return record;
     }
@@ -113,7 +115,7 @@ private:
     template <floating_element T>
     range<T> over_orders(T* values, T if_none) const noexcept
     {
-        const detail::gradual_underflow as_ieee_has_it;
+        const gradual_underflow as_ieee_has_it;
         return add_in_orders(values, if_none);
     }
 
@@ -121,29 +123,27 @@ private:
     template <floating_element T>
     __attribute__((noinline)) range<T> add_in_orders(T* values, T if_none) const noexcept
     {
-        using partial = detail::partial_sum<accumulation::native, T>;
+        using partial = partial_sum<accumulation::native, T>;
         auto* const sums = reinterpret_cast<partial*>(room_.data() + sizeof(double) * static_cast<std::size_t>(terms_));
-        detail::prepare(operation_, values, values, terms_, terms_);
+        prepare(operation_, values, values, terms_, terms_);
         range<T> all{if_none, if_none};
         for (const summation_order& order : orders_) {
-            const T sum = detail::add_partial_sums(values, order, sums);
+            const T sum = add_partial_sums(values, order, sums);
             if (&order == &orders_.front()) all = {sum, sum};
             all.is_finite = all.is_finite && is_finite(sum);
-            if (detail::less(sum, all.lowest)) all.lowest = sum;
-            if (detail::less(all.highest, sum)) all.highest = sum;
+            if (less(sum, all.lowest)) all.lowest = sum;
+            if (less(all.highest, sum)) all.highest = sum;
         }
         return all;
     }
 
     std::vector<summation_order> orders_;
     int terms_;
-    detail::fixed_array<unsigned char> room_; ///< for the terms, then for partial sums, of whatever type
+    fixed_array<unsigned char> room_; ///< for the terms, then for partial sums, of whatever type
     reduction operation_ = reduction::sum;
     double squares_ = 0;
     order_sensitivity record_;
 };
-
-namespace detail {
 
 /// Where sample `i` of `samples` lies among `count` elements: evenly spaced, the same on all ranks. Where there
 /// are fewer elements than samples, the last samples do not exist: the place is `count`.

@@ -30,13 +30,11 @@ double normal_upper_quantile(double p) noexcept;
 /// (Gaver and Kafadar, The American Statistician 38, 1984).
 double student_upper_quantile(double p, double degrees) noexcept;
 
-} // namespace detail
-
 /// Centre and width of the values of the ranks that neither one bad rank nor almost half of them can
 /// move far.
 struct robust_location {
-    double median = detail::not_a_number(); ///< NaN by bits where no value is finite
-    double mad = detail::not_a_number(); ///< median absolute deviation from the median
+    double median = not_a_number(); ///< NaN by bits where no value is finite
+    double mad = not_a_number(); ///< median absolute deviation from the median
     int finite = 0; ///< values that count
 };
 
@@ -67,6 +65,8 @@ robust_location modified_z(view<const double> values, view<double> scores,
 /// Values with heavier tails than Gaussian exceed the cut-off more often (see `outlier_detector`): pass
 /// quantities that are near Gaussian, `near_gaussian_norm` and `fisher_z` for instance. O(1).
 double outlier_cutoff(int n, double p) noexcept;
+
+} // namespace detail
 
 /// What to pass to the detector for losses: the cube root. Mean losses of small batches are skewed like
 /// a gamma distribution, whose cube root is nearly Gaussian (Wilson and Hilferty, PNAS 17, 1931).

@@ -23,14 +23,14 @@ struct contract {
     /// The accumulator of sums of T.
     template <floating_element T>
     static constexpr accumulation accumulator = [] {
-        accumulation chosen = default_accumulation<T>(asked);
+        accumulation chosen = detail::default_accumulation<T>(asked);
         ((chosen = in), ...);
         return chosen;
     }();
 
     /// Whether sums of T can be had so, for few enough terms.
     template <floating_element T>
-    static constexpr bool possible = holds<T>(accumulator<T>) && strongest<T>(accumulator<T>, 1) >= asked;
+    static constexpr bool possible = holds<T>(accumulator<T>) && detail::strongest<T>(accumulator<T>, 1) >= asked;
 };
 
 } // namespace collprobe

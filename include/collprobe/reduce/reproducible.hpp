@@ -235,7 +235,7 @@ private:
         const auto scope = detail::enter_device(comm_);
         detail::reduce_memory<device>& memory = *memory_;
         typename device::event& done = memory_->use.wait_for_last(stream, what.where);
-        reduction_outcome outcome{.level = strongest<T>(in, terms), .algorithm = how, .in = in, .terms = terms,
+        reduction_outcome outcome{.level = detail::strongest<T>(in, terms), .algorithm = how, .in = in, .terms = terms,
             .roundings_per_element = in == accumulation::native ? terms - 1 + (divisor != 1) : 1};
 
         const parts_of_one parts(comm_, what.send.count());
@@ -319,9 +319,9 @@ private:
         }
         const std::uint64_t terms = ranks() * leaves;
         constexpr accumulation in = Contract::template accumulator<T>;
-        if (strongest<T>(in, terms) < Contract::level) {
+        if (detail::strongest<T>(in, terms) < Contract::level) {
             refuse(std::string(name(in)) + " keeps " + name(Contract::level) + " for up to "
-                    + std::to_string(exact_terms_in_float64<T>) + " terms of " + element_traits<T>::name
+                    + std::to_string(detail::exact_terms_in_float64<T>) + " terms of " + element_traits<T>::name
                     + ", and there are " + std::to_string(terms),
                 status::unsupported);
         }

@@ -207,7 +207,7 @@ private:
             detail::enqueue_marked(memory_->reduced, stream, [&] {
                 for (std::uint64_t b = 0; b < buffers.count(); ++b) {
                     const view<const std::uint8_t> bytes = buffers[b].bytes();
-                    device::reduce(stream, digest_reducer<std::uint8_t>{bytes}, bytes.count(), to.digests.data() + b,
+                    device::reduce(stream, detail::digest_reducer<std::uint8_t>{bytes}, bytes.count(), to.digests.data() + b,
                         memory_->workspace);
                 }
             });

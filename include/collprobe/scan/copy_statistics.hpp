@@ -13,6 +13,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+namespace detail {
+
 /// Copies a buffer and reduces it to its `statistics` in the same read. The statistics have the bits
 /// that `statistics_reducer` gives, whatever the alignments.
 template <element T, bool with_digest>
@@ -36,6 +38,8 @@ struct copy_statistics_reducer {
     COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept { inner::merge(into, next); }
     COLLPROBE_HD static constexpr statistics finish(const partial& from) noexcept { return inner::finish(from); }
 };
+
+} // namespace detail
 
 /// Copies `source` to `destination` and writes the statistics of what was copied, with digest, to
 /// `*result`: for a copy that happens anyway, the probe then costs no read of its own.
@@ -61,7 +65,7 @@ void copy_with_statistics(typename Device::stream_ref on, view<const T> source, 
     require(!detail::overlap(source.data(), source.size_bytes(), destination.data(), destination.size_bytes()),
         "source and destination overlap");
     require(result != nullptr, "the result is null");
-    Device::reduce(on, copy_statistics_reducer<T, true>{source, destination.data()}, source.count(), result, scratch);
+    Device::reduce(on, detail::copy_statistics_reducer<T, true>{source, destination.data()}, source.count(), result, scratch);
 }
 
 } // namespace collprobe

@@ -61,8 +61,6 @@ struct digest_sums {
     }
 };
 
-} // namespace detail
-
 /// What is known of a digest before its end: two sums over the words read so far, and their bytes.
 ///
 /// The digest of a buffer is a function of its bytes, their positions and their number alone. The
@@ -119,19 +117,19 @@ struct digest_state {
     /// Adds `word` to the word of that index. Leaves `bytes` to the caller.
     COLLPROBE_HD constexpr void add_word(std::uint64_t index, std::uint32_t word) noexcept
     {
-        const auto j = static_cast<std::uint32_t>(index % detail::digest_period);
-        detail::digest_sums sums;
-        sums.add(j, word, detail::digest_key(j));
-        add_sums(index / detail::digest_period, sums);
+        const auto j = static_cast<std::uint32_t>(index % digest_period);
+        digest_sums sums;
+        sums.add(j, word, digest_key(j));
+        add_sums(index / digest_period, sums);
     }
 
     /// Adds sums over words of the period `period` (word index / 2048). Leaves `bytes` to the caller.
-    COLLPROBE_HD constexpr void add_sums(std::uint64_t period, const detail::digest_sums& sums) noexcept
+    COLLPROBE_HD constexpr void add_sums(std::uint64_t period, const digest_sums& sums) noexcept
     {
         constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;
         const std::uint64_t seed = 0x243f6a8885a308d3u + 2 * period * step;
-        first += (detail::mix64(seed) | 1) * sums.first;
-        second += (detail::mix64(seed + step) | 1) * sums.second;
+        first += (mix64(seed) | 1) * sums.first;
+        second += (mix64(seed + step) | 1) * sums.second;
     }
 
     /// Joins the state of another part of the same buffer, before or after this one.
@@ -145,11 +143,9 @@ struct digest_state {
     /// The digest, once every byte was taken in exactly once.
     COLLPROBE_HD constexpr std::uint64_t finish() const noexcept
     {
-        return detail::mix64(first + detail::mix64(second + (bytes + 1) * 0xd1342543de82ef95u));
+        return mix64(first + mix64(second + (bytes + 1) * 0xd1342543de82ef95u));
     }
 };
-
-namespace detail {
 
 /// One key more than the period: vector code reads the odd keys by a load that is one key ahead. The
 /// slack fills the last such load.

@@ -11,6 +11,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+namespace detail {
+
 /// Reduces a buffer to its digest and nothing else: the bits of `digest(input)`, on every device.
 ///
 /// A reducer for the devices' `reduce`, with a result of `std::uint64_t`. Only bytes count, so buffers of any type can
@@ -21,7 +23,7 @@ struct digest_reducer {
     using partial = digest_state;
     using has_own_kernel = void; // on a GPU: scan/cuda/digest_reducer.cuh
     /// Elements of a block: eight periods of the digest's keys.
-    static constexpr std::uint64_t block = 8 * 4 * detail::digest_period / sizeof(T);
+    static constexpr std::uint64_t block = 8 * 4 * digest_period / sizeof(T);
 
     view<const T> input;
 
@@ -29,11 +31,13 @@ struct digest_reducer {
     /// Takes in the `count` elements from `first` on. Host only.
     void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
     {
-        into.merge(detail::digest_bytes(detail::best_isa(), reinterpret_cast<const unsigned char*>(input.data() + first),
+        into.merge(digest_bytes(best_isa(), reinterpret_cast<const unsigned char*>(input.data() + first),
             count * sizeof(T), first * sizeof(T)));
     }
     COLLPROBE_HD static constexpr void merge(partial& into, const partial& next) noexcept { into.merge(next); }
     COLLPROBE_HD static constexpr std::uint64_t finish(const partial& all) noexcept { return all.finish(); }
 };
+
+} // namespace detail
 
 } // namespace collprobe

@@ -44,7 +44,7 @@ struct statistics_reducer {
 
     struct partial {
         statistics value;
-        digest_state digest;
+        detail::digest_state digest;
     };
     using has_own_kernel = void; // on a GPU: scan/cuda/statistics.cuh
 

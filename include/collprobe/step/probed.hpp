@@ -80,7 +80,7 @@ public:
           form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.alignment == alignment_mode::exact,
               {static_cast<std::uint64_t>(options.order_sample)}},
           judge_(comm_.size(), options.false_alarms_per_step, options.mode),
-          meter_(comm_.size(), sample_orders(comm_.size(), options.order_sample > 0 ? options.orders : 0)),
+          meter_(comm_.size(), detail::sample_orders(comm_.size(), options.order_sample > 0 ? options.orders : 0)),
           unread_(static_cast<std::size_t>(options.unread_steps))
     {
         const auto scope = detail::enter_device(comm_);
@@ -448,7 +448,7 @@ private:
                 device::fill(stream, gram, 0.0, where);
                 open.has_gram = true;
             }
-            accumulate_gram<T>(ranks, input, gram, view<unsigned char>(with.gram_scratch), stream, where);
+            detail::accumulate_gram<T>(ranks, input, gram, view<unsigned char>(with.gram_scratch), stream, where);
             with.gram_done.record(stream);
         }
     }
@@ -661,7 +661,7 @@ private:
     probe_options options_;
     detail::step_report::shape form_;
     detail::step_judge judge_;
-    order_meter meter_; ///< of no orders where nothing is sampled
+    detail::order_meter meter_; ///< of no orders where nothing is sampled
     detail::record_queue<step_record> unread_;
     std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged yet
     detail::in_flight<detail::step_memory<device>> memory_;

@@ -72,13 +72,11 @@ namespace detail {
 template <floating_element T>
 inline constexpr int fixed_point_bits = element_traits<T>::max_exponent + 1 - element_traits<T>::min_subnormal_exponent;
 
-} // namespace detail
-
 /// Up to how many terms a plain sum in fp64 is exact whatever the terms: a half is an integer times 2^-24
 /// below 2^40, and 53 bits hold 2^13 of those. 0 for types of a wider range.
 template <floating_element T>
 inline constexpr std::uint64_t exact_terms_in_float64
-    = detail::fixed_point_bits<T> > 53 ? 0 : std::uint64_t{1} << (53 - detail::fixed_point_bits<T>);
+    = fixed_point_bits<T> > 53 ? 0 : std::uint64_t{1} << (53 - fixed_point_bits<T>);
 
 /// The strongest level that a sum of `terms` values in a fixed order keeps with an accumulator.
 template <floating_element T>
@@ -96,5 +94,7 @@ constexpr accumulation default_accumulation(reproducibility level) noexcept
     if (level >= reproducibility::order_invariant) return accumulation::exact;
     return element_traits<T>::bytes <= 4 ? accumulation::float64 : accumulation::compensated;
 }
+
+} // namespace detail
 
 } // namespace collprobe

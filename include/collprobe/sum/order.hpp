@@ -14,6 +14,8 @@
 /// In which order n values are added: what rings, trees and the algorithms of MPI libraries do, as data.
 namespace collprobe::inline COLLPROBE_ABI {
 
+namespace detail {
+
 /// How many elements one chunk of a ring all-reduce has: an n-th of all, rounded up to 16 bytes; the
 /// last chunks are shorter or empty. Chunk c starts at rank c + 1, visits c + 2, ... and ends at rank c,
 /// all modulo n; each rank adds its own value to what it received.
@@ -27,8 +29,12 @@ constexpr std::uint64_t ring_chunk(std::uint64_t count, int ranks, int element_b
     return share / unit * unit + (share % unit != 0 ? unit : 0);
 }
 
+} // namespace detail
+
 /// The rank at which chunk `chunk` of a ring all-reduce starts.
 COLLPROBE_HD constexpr int ring_start(int chunk, int ranks) noexcept { return (chunk + 1) % ranks; }
+
+namespace detail {
 
 /// How many elements of a tree all-reduce go over tree 0; the others go over tree 1.
 constexpr std::uint64_t tree_0_count(std::uint64_t count) noexcept { return count - count / 2; }
@@ -38,8 +44,6 @@ struct tree_links {
     int parent = -1;
     int child[2] = {-1, -1};
 };
-
-namespace detail {
 
 /// The in-order binary tree on 0 <= node < nodes. A node's level is its lowest set bit: odd nodes are
 /// leaves, and 0 is the root, above the whole tree, with one child.
@@ -66,8 +70,6 @@ constexpr tree_links in_order_tree(int node, int nodes) noexcept
     return links;
 }
 
-} // namespace detail
-
 /// The neighbours of `rank` in tree 0 or 1 of the double binary tree of `ranks` ranks, one rank a
 /// node. Tree 1 is tree 0 mirrored for an even number of ranks and shifted by one for an odd one, so
 /// that (nearly) every rank is a leaf in one of them. A node adds its first child's partial result to
@@ -77,11 +79,11 @@ constexpr tree_links in_order_tree(int node, int nodes) noexcept
 /// reduction and scan" (2009); the choice of trees is that of NCCL 2.28, src/graph/trees.cc.
 constexpr tree_links double_tree(int tree, int rank, int ranks) noexcept
 {
-    if (tree == 0) return detail::in_order_tree(rank, ranks);
+    if (tree == 0) return in_order_tree(rank, ranks);
     const bool shift = ranks % 2 != 0;
     const int node = shift ? (rank + ranks - 1) % ranks : ranks - 1 - rank;
     const auto rank_of = [=](int at) { return at < 0 ? -1 : shift ? (at + 1) % ranks : ranks - 1 - at; };
-    const tree_links links = detail::in_order_tree(node, ranks);
+    const tree_links links = in_order_tree(node, ranks);
     return {rank_of(links.parent), {rank_of(links.child[0]), rank_of(links.child[1])}};
 }
 
@@ -91,6 +93,8 @@ constexpr int tree_root(int tree, int ranks) noexcept
     if (tree == 0) return 0;
     return ranks % 2 != 0 ? 1 % ranks : ranks - 1;
 }
+
+} // namespace detail
 
 /// One addition of a sum of n partial sums: that of `into` becomes itself plus that of `from`. At the start
 /// partial sum i is term i.
@@ -145,7 +149,7 @@ inline void climb_tree(summation_order& order, int tree, int rank, int n)
 inline summation_order tree_order(int n, int tree)
 {
     summation_order order;
-    detail::climb_tree(order, tree, tree_root(tree, n), n);
+    detail::climb_tree(order, tree, detail::tree_root(tree, n), n);
     return order;
 }
 

@@ -13,6 +13,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+namespace detail {
+
 /// Where the terms of a sum lie: `outer` times `inner` rows of elements, each row contiguous. Term k is row
 /// (k / inner, k % inner). (After an exchange each leaf of each rank is a row; the rank is the outer index.)
 template <floating_element T>
@@ -28,6 +30,8 @@ struct term_rows {
     }
 };
 
+} // namespace detail
+
 /// result[i] = the sum over the rows of element i, in the order of the rows, over `divisor`: a body for
 /// `for_each`, on the host and in a kernel. An index is a block of `width` elements: call it with
 /// `blocks()` of them.
@@ -41,7 +45,7 @@ struct term_rows {
 /// either; of doubles 13, and 300 for the rounding.
 template <accumulation in, floating_element T, int width>
 struct sum_rows {
-    term_rows<T> rows;
+    detail::term_rows<T> rows;
     std::uint64_t terms = 1;
     T* result = nullptr;
     std::uint64_t count = 0;
@@ -59,7 +63,7 @@ struct sum_rows {
 
 private:
     struct shifted {
-        term_rows<T> rows;
+        detail::term_rows<T> rows;
         std::uint64_t by;
         COLLPROBE_HD const T* operator()(std::uint64_t k) const noexcept { return rows(k) + by; }
     };

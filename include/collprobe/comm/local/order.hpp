@@ -27,11 +27,4 @@ constexpr const char* name(reduction_order order) noexcept
     return "unknown";
 }
 
-using collprobe::double_tree;
-using collprobe::ring_chunk;
-using collprobe::ring_start;
-using collprobe::tree_0_count;
-using collprobe::tree_links;
-using collprobe::tree_root;
-
 } // namespace collprobe::local

@@ -11,6 +11,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+namespace detail {
+
 COLLPROBE_INLINE noise_moments estimate_noise(
     int n, double sum_of_norms_squared, double sum_norm_squared) noexcept
 {
@@ -21,6 +23,8 @@ COLLPROBE_INLINE noise_moments estimate_noise(
     result.noise = (sum_of_norms_squared - sum_norm_squared / ranks) / (ranks - 1);
     return result;
 }
+
+} // namespace detail
 
 COLLPROBE_INLINE double leave_one_out(
     double norm_squared, double dot_with_sum, double sum_norm_squared) noexcept
@@ -63,8 +67,6 @@ COLLPROBE_INLINE void set_noise(double signal, double noise, alignment& out) noe
     }
 }
 
-} // namespace detail
-
 COLLPROBE_INLINE void align_from_gram(view<const double> gram, int n, alignment& out, const call_site& where)
 {
     if (n < 1 || gram.size() != static_cast<std::size_t>(n) * static_cast<std::size_t>(n)) {
@@ -73,8 +75,6 @@ COLLPROBE_INLINE void align_from_gram(view<const double> gram, int n, alignment&
                 + " entries",
             error_origin{"align_from_gram", -1, 0, {}, where});
     }
-    using detail::not_a_number;
-    using detail::square_root;
     const std::size_t ranks = static_cast<std::size_t>(n);
     out.mean_pairwise = not_a_number();
     out.pooled = not_a_number();
@@ -91,10 +91,10 @@ COLLPROBE_INLINE void align_from_gram(view<const double> gram, int n, alignment&
         ++samples;
         if (own > largest) largest = own;
     }
-    int exponent = detail::binary_exponent(largest);
+    int exponent = binary_exponent(largest);
     if (exponent > 1000) exponent = 1000;
     if (exponent < -1000) exponent = -1000;
-    const double down = detail::power_of_two(-exponent);
+    const double down = power_of_two(-exponent);
 
     const auto usable = [gram, ranks](std::size_t i) noexcept {
         const double own = gram[i * ranks + i];
@@ -140,7 +140,7 @@ COLLPROBE_INLINE void align_from_gram(view<const double> gram, int n, alignment&
     }
     if (complete && samples >= 2) {
         // noise = differences / (n (n - 1)) and signal = 2 products / (n (n - 1)).
-        detail::set_noise(2 * products, differences, out);
+        set_noise(2 * products, differences, out);
     }
 
     double total = 0; // |S|^2
@@ -172,7 +172,7 @@ COLLPROBE_INLINE void align_from_gram(view<const double> gram, int n, alignment&
                     if (k == i || !usable(k)) continue;
                     const double term = product(j, k) * down * (k == j ? 1 : 2);
                     rest += term;
-                    magnitude += detail::absolute(term);
+                    magnitude += absolute(term);
                 }
             }
             if (!(rest > 0x1p-40 * magnitude)) continue; // the others cancel: they have no direction
@@ -187,10 +187,10 @@ COLLPROBE_INLINE void align_from_gram(view<const double> gram, int n, alignment&
 COLLPROBE_INLINE void align_from_sums(
     view<const double> norms_squared, double sum_norm_squared, alignment& out) noexcept
 {
-    out.mean_pairwise = detail::not_a_number();
-    out.pooled = detail::not_a_number();
-    out.noise_scale = detail::not_a_number();
-    out.predicted_cosine = detail::not_a_number();
+    out.mean_pairwise = not_a_number();
+    out.pooled = not_a_number();
+    out.noise_scale = not_a_number();
+    out.predicted_cosine = not_a_number();
     out.leave_one_out.clear();
     double largest = sum_norm_squared;
     if (!is_finite(sum_norm_squared) || norms_squared.size() < 2) return;
@@ -198,16 +198,16 @@ COLLPROBE_INLINE void align_from_sums(
         if (!is_finite(own)) return;
         if (own > largest) largest = own;
     }
-    int exponent = detail::binary_exponent(largest);
+    int exponent = binary_exponent(largest);
     if (exponent > 1000) exponent = 1000;
     if (exponent < -1000) exponent = -1000;
-    const double down = detail::power_of_two(-exponent);
+    const double down = power_of_two(-exponent);
     double squares = 0;
     double norms = 0;
     double norm_products = 0; // over i < j, summed as such: (sum |g_r|)^2 - q would cancel
     for (const double own : norms_squared) {
         if (!(own > 0)) continue;
-        const double norm = detail::square_root(own * down);
+        const double norm = square_root(own * down);
         squares += own * down;
         norm_products += norm * norms;
         norms += norm;
@@ -221,7 +221,7 @@ COLLPROBE_INLINE void align_from_sums(
     }
     const noise_moments moments
         = estimate_noise(static_cast<int>(norms_squared.size()), squares, sum_norm_squared * down);
-    detail::set_noise(moments.signal, moments.noise, out);
+    set_noise(moments.signal, moments.noise, out);
 }
 
 COLLPROBE_INLINE void align_from_sums(view<const double> norms_squared, view<const double> dots_with_sum,
@@ -236,14 +236,16 @@ COLLPROBE_INLINE void align_from_sums(view<const double> norms_squared, view<con
     align_from_sums(norms_squared, sum_norm_squared, out);
     out.leave_one_out.resize(norms_squared.size());
     for (std::size_t r = 0; r < norms_squared.size(); ++r) {
-        double cosine = detail::not_a_number();
+        double cosine = not_a_number();
         if (norms_squared.size() > 1)
             cosine = collprobe::leave_one_out(norms_squared[r], dots_with_sum[r], sum_norm_squared);
         out.leave_one_out[r] = cosine;
     }
 }
 
-COLLPROBE_INLINE void smoothed_noise_scale::update(const noise_moments& step) noexcept
+} // namespace detail
+
+COLLPROBE_INLINE void detail::smoothed_noise_scale::update(const detail::noise_moments& step) noexcept
 {
     if (!is_finite(step.signal) || !is_finite(step.noise)) return;
     signal_ = decay_ * signal_ + (1 - decay_) * step.signal;
@@ -251,29 +253,29 @@ COLLPROBE_INLINE void smoothed_noise_scale::update(const noise_moments& step) no
     weight_ = decay_ * weight_ + (1 - decay_);
 }
 
-COLLPROBE_INLINE noise_moments smoothed_noise_scale::moments() const noexcept
+COLLPROBE_INLINE detail::noise_moments detail::smoothed_noise_scale::moments() const noexcept
 {
-    noise_moments result;
+    detail::noise_moments result;
     if (!(weight_ > 0)) return result;
     result.signal = signal_ / weight_;
     result.noise = noise_ / weight_;
     return result;
 }
 
-COLLPROBE_INLINE void smoothed_noise_scale::write_to(alignment& out) const noexcept
+COLLPROBE_INLINE void detail::smoothed_noise_scale::write_to(alignment& out) const noexcept
 {
-    const noise_moments mean = moments();
+    const detail::noise_moments mean = moments();
     detail::set_noise(mean.signal, mean.noise, out);
 }
 
-COLLPROBE_INLINE double smoothed_noise_scale::noise_scale() const noexcept
+COLLPROBE_INLINE double detail::smoothed_noise_scale::noise_scale() const noexcept
 {
     alignment result;
     write_to(result);
     return result.noise_scale;
 }
 
-COLLPROBE_INLINE double smoothed_noise_scale::predicted_cosine() const noexcept
+COLLPROBE_INLINE double detail::smoothed_noise_scale::predicted_cosine() const noexcept
 {
     alignment result;
     write_to(result);

@@ -37,8 +37,6 @@ COLLPROBE_INLINE double student_upper_quantile(double p, double degrees) noexcep
     return square_root(degrees * (exponential(exponent) - 1));
 }
 
-} // namespace detail
-
 COLLPROBE_INLINE robust_location modified_z(
     view<const double> values, view<double> scores, const call_site& where)
 {
@@ -58,25 +56,25 @@ COLLPROBE_INLINE robust_location modified_z(
     double scale = 0;
     if (finite > 0) {
         const view<double> work = scores.part(0, finite);
-        median = detail::median_of(detail::middle_of(work), finite);
+        median = median_of(middle_of(work), finite);
         double largest = 0;
         for (double& x : work) {
-            x = detail::absolute(x - median);
+            x = absolute(x - median);
             if (x > largest) largest = x;
         }
-        const double mad = detail::median_of(detail::middle_of(work), finite);
+        const double mad = median_of(middle_of(work), finite);
         result.median = 2 * median;
         result.mad = 2 * mad;
         scale = mad;
-        if (scale < 0x1p-40 * detail::absolute(median)) scale = 0x1p-40 * detail::absolute(median);
+        if (scale < 0x1p-40 * absolute(median)) scale = 0x1p-40 * absolute(median);
         if (!(scale > 0)) scale = 0x1p-40 * largest;
     }
     for (std::size_t r = 0; r < values.size(); ++r) {
         if (!is_finite(values[r])) {
-            scores[r] = detail::infinity();
+            scores[r] = infinity();
             continue;
         }
-        const double distance = detail::absolute(0.5 * values[r] - median);
+        const double distance = absolute(0.5 * values[r] - median);
         scores[r] = distance > 0 ? 0.6745 * (distance / scale) : 0.0;
     }
     return result;
@@ -84,32 +82,34 @@ COLLPROBE_INLINE robust_location modified_z(
 
 COLLPROBE_INLINE double outlier_cutoff(int n, double p) noexcept
 {
-    if (n < 3) return detail::infinity();
-    constexpr std::size_t rows = sizeof(detail::outlier_table) / sizeof(detail::outlier_table[0]);
-    constexpr std::size_t columns = sizeof(detail::outlier_table_p) / sizeof(detail::outlier_table_p[0]);
-    if (!(p < detail::outlier_table_p[0])) p = detail::outlier_table_p[0];
+    if (n < 3) return infinity();
+    constexpr std::size_t rows = sizeof(outlier_table) / sizeof(outlier_table[0]);
+    constexpr std::size_t columns = sizeof(outlier_table_p) / sizeof(outlier_table_p[0]);
+    if (!(p < outlier_table_p[0])) p = outlier_table_p[0];
     if (p < 1e-15) p = 1e-15;
 
     std::size_t row = 0;
-    while (row + 2 < rows && detail::outlier_table[row + 1].ranks <= n) ++row;
+    while (row + 2 < rows && outlier_table[row + 1].ranks <= n) ++row;
     std::size_t column = 0;
-    while (column + 2 < columns && detail::outlier_table_p[column + 1] >= p) ++column;
+    while (column + 2 < columns && outlier_table_p[column + 1] >= p) ++column;
 
-    const auto at = [](const detail::outlier_table_row& entry, std::size_t c, double x) noexcept {
-        const double left = detail::natural_log(entry.cutoff[c]);
-        return left + x * (detail::natural_log(entry.cutoff[c + 1]) - left);
+    const auto at = [](const outlier_table_row& entry, std::size_t c, double x) noexcept {
+        const double left = natural_log(entry.cutoff[c]);
+        return left + x * (natural_log(entry.cutoff[c + 1]) - left);
     };
-    const double log_p = detail::natural_log(detail::outlier_table_p[column]);
-    const double x = (detail::natural_log(p) - log_p)
-        / (detail::natural_log(detail::outlier_table_p[column + 1]) - log_p);
-    const detail::outlier_table_row& lower = detail::outlier_table[row];
-    const detail::outlier_table_row& upper = detail::outlier_table[row + 1];
-    const double log_n = detail::natural_log(static_cast<double>(lower.ranks));
-    const double y = (detail::natural_log(static_cast<double>(n)) - log_n)
-        / (detail::natural_log(static_cast<double>(upper.ranks)) - log_n);
+    const double log_p = natural_log(outlier_table_p[column]);
+    const double x = (natural_log(p) - log_p)
+        / (natural_log(outlier_table_p[column + 1]) - log_p);
+    const outlier_table_row& lower = outlier_table[row];
+    const outlier_table_row& upper = outlier_table[row + 1];
+    const double log_n = natural_log(static_cast<double>(lower.ranks));
+    const double y = (natural_log(static_cast<double>(n)) - log_n)
+        / (natural_log(static_cast<double>(upper.ranks)) - log_n);
     const double first = at(lower, column, x);
-    return detail::exponential(first + y * (at(upper, column, x) - first));
+    return exponential(first + y * (at(upper, column, x) - first));
 }
+
+} // namespace detail
 
 COLLPROBE_INLINE double near_gaussian_loss(double loss) noexcept
 {
@@ -160,8 +160,8 @@ COLLPROBE_INLINE outlier_detector::outlier_detector(
     strict_ = detail::fixed_array<double>(n + 1);
     loose_ = detail::fixed_array<double>(n + 1);
     for (int count = 0; count <= ranks; ++count) {
-        strict_[static_cast<std::size_t>(count)] = outlier_cutoff(count, p / 2);
-        loose_[static_cast<std::size_t>(count)] = outlier_cutoff(count, 1e-2);
+        strict_[static_cast<std::size_t>(count)] = detail::outlier_cutoff(count, p / 2);
+        loose_[static_cast<std::size_t>(count)] = detail::outlier_cutoff(count, 1e-2);
     }
     const double one_sided = ranks == 2 ? p / 2 : p / (4.0 * ranks);
     // The history of a pair lacks what was rejected, so it is a little narrower than the residuals
@@ -263,7 +263,7 @@ COLLPROBE_INLINE void outlier_detector::judge_pair(int test, view<const double> 
 COLLPROBE_INLINE void outlier_detector::judge_all(int test, view<const double> values,
     const detail::middle_values& middle, std::size_t finite, outlier_verdict& verdict)
 {
-    modified_z(values, view<double>(scores_.data(), scores_.size()));
+    detail::modified_z(values, view<double>(scores_.data(), scores_.size()));
     const int quarter = static_cast<int>(finite / 4);
     int limit = quarter < 1 ? 1 : quarter;
     if (limit > outlier_verdict::capacity) limit = outlier_verdict::capacity;

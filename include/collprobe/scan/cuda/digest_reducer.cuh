@@ -11,7 +11,7 @@
 namespace collprobe::inline COLLPROBE_ABI::cuda::detail {
 
 template <class T>
-struct block_reduction<digest_reducer<T>> {
+struct block_reduction<collprobe::detail::digest_reducer<T>> {
     static constexpr scan::scan_features features{false, true, false, false, true};
     using thread_scan = scan::thread_scan<T, features>;
     static constexpr unsigned element_bytes = sizeof(T);
@@ -31,7 +31,7 @@ struct block_reduction<digest_reducer<T>> {
     scan::scan_input<T> input;
     shared& memory;
 
-    __device__ block_reduction(const digest_reducer<T>& reducer, shared& shared_memory)
+    __device__ block_reduction(const collprobe::detail::digest_reducer<T>& reducer, shared& shared_memory)
         : input{bytes_at(reducer.input.data(), reducer.input.count()), {}, nullptr}, memory(shared_memory)
     {
         memory.multipliers.fill(threadIdx.x);
@@ -60,7 +60,7 @@ struct block_reduction<digest_reducer<T>> {
         }
         __syncthreads();
         const scan::digest_totals all = block_merge<scan::digest_totals>::run(memory.totals, thread.digest);
-        if (threadIdx.x == 0) to.write(slot, digest_state{all.first, all.second, std::uint64_t{count} * sizeof(T)});
+        if (threadIdx.x == 0) to.write(slot, collprobe::detail::digest_state{all.first, all.second, std::uint64_t{count} * sizeof(T)});
     }
 
     template <class Result>
@@ -69,11 +69,11 @@ struct block_reduction<digest_reducer<T>> {
         scan::digest_totals all;
         COLLPROBE_NO_UNROLL
         for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads) {
-            const auto next = from.template read<digest_state>(slot);
+            const auto next = from.template read<collprobe::detail::digest_state>(slot);
             all.merge({next.first, next.second});
         }
         all = block_merge<scan::digest_totals>::run(memory.totals, all);
-        if (threadIdx.x == 0) *result = digest_state{all.first, all.second, input.source.bytes}.finish();
+        if (threadIdx.x == 0) *result = collprobe::detail::digest_state{all.first, all.second, input.source.bytes}.finish();
     }
 };
 

@@ -22,7 +22,7 @@ __device__ scan::scan_input<T> input_of(const statistics_reducer<T, with_digest>
 }
 
 template <class T, bool with_digest>
-__device__ scan::scan_input<T> input_of(const copy_statistics_reducer<T, with_digest>& reducer)
+__device__ scan::scan_input<T> input_of(const collprobe::detail::copy_statistics_reducer<T, with_digest>& reducer)
 {
     return {bytes_at(reducer.source.data(), reducer.source.count()), {},
         reinterpret_cast<unsigned char*>(reducer.destination)};
@@ -61,9 +61,9 @@ struct block_reduction<statistics_reducer<T, with_digest>>
 };
 
 template <class T, bool with_digest>
-struct block_reduction<copy_statistics_reducer<T, with_digest>>
-    : statistics_block<copy_statistics_reducer<T, with_digest>, T, with_digest, true> {
-    using statistics_block<copy_statistics_reducer<T, with_digest>, T, with_digest, true>::statistics_block;
+struct block_reduction<collprobe::detail::copy_statistics_reducer<T, with_digest>>
+    : statistics_block<collprobe::detail::copy_statistics_reducer<T, with_digest>, T, with_digest, true> {
+    using statistics_block<collprobe::detail::copy_statistics_reducer<T, with_digest>, T, with_digest, true>::statistics_block;
 };
 
 } // namespace collprobe::cuda::detail

@@ -37,7 +37,7 @@ struct tree_visit {
 /// Appends `rank` and all below it to `visits`, from `at` on; returns the end.
 inline int list_visits(tree_visit* visits, int at, int tree, int rank, int ranks) noexcept
 {
-    const tree_links links = double_tree(tree, rank, ranks);
+    const collprobe::detail::tree_links links = collprobe::detail::double_tree(tree, rank, ranks);
     std::int8_t children = 0;
     for (const int child : links.child) {
         if (child < 0) continue;
@@ -162,12 +162,12 @@ void enqueue_all_reduce(const group_state& state, int rank, typename Device::str
     if (own.count == 0) return;
     body.first = own.first;
     if (body.order == reduction_order::tree) {
-        body.boundary = tree_0_count(what.count);
+        body.boundary = collprobe::detail::tree_0_count(what.count);
         for (const int tree : {0, 1}) {
-            list_visits(body.visits[tree], 0, tree, tree_root(tree, body.ranks), body.ranks);
+            list_visits(body.visits[tree], 0, tree, collprobe::detail::tree_root(tree, body.ranks), body.ranks);
         }
     } else {
-        body.chunk_length = ring_chunk(what.count, body.ranks, sizeof(T));
+        body.chunk_length = collprobe::detail::ring_chunk(what.count, body.ranks, sizeof(T));
         body.chunk = static_cast<int>(own.first / body.chunk_length);
         body.boundary = (static_cast<std::uint64_t>(body.chunk) + 1) * body.chunk_length;
     }

@@ -41,7 +41,7 @@ public:
     void along_tree(int tree, std::uint64_t first, std::uint64_t last, Store store)
     {
         by_blocks(first, last, [&](std::uint64_t at, int count) {
-            climb(tree, tree_root(tree, ranks_), 0, at, count);
+            climb(tree, collprobe::detail::tree_root(tree, ranks_), 0, at, count);
             finish(at, count, store);
         });
     }
@@ -74,7 +74,7 @@ private:
     void climb(int tree, int rank, int level, std::uint64_t at, int count)
     {
         prepare(levels_[level], rank, at, count);
-        const tree_links links = double_tree(tree, rank, ranks_);
+        const collprobe::detail::tree_links links = collprobe::detail::double_tree(tree, rank, ranks_);
         for (const int child : links.child) {
             if (child < 0) continue;
             climb(tree, child, level + 1, at, count);
@@ -107,7 +107,7 @@ void reduce_in_order(reduction_order order, reduction operation, int ranks, std:
     switch (order) {
     case reduction_order::linear: reduce.along_ring(0, first, last, store); return;
     case reduction_order::ring: {
-        const std::uint64_t chunk = ring_chunk(count, ranks, sizeof(T));
+        const std::uint64_t chunk = collprobe::detail::ring_chunk(count, ranks, sizeof(T));
         while (first < last) {
             const std::uint64_t left = chunk - first % chunk;
             const std::uint64_t end = last - first < left ? last : first + left;
@@ -117,7 +117,7 @@ void reduce_in_order(reduction_order order, reduction operation, int ranks, std:
         return;
     }
     case reduction_order::tree: {
-        const std::uint64_t half_way = tree_0_count(count);
+        const std::uint64_t half_way = collprobe::detail::tree_0_count(count);
         const std::uint64_t middle = first > half_way ? first : (last < half_way ? last : half_way);
         reduce.along_tree(0, first, middle, store);
         reduce.along_tree(1, middle, last, store);

@@ -36,7 +36,7 @@ struct scan_block {
 
     struct partial {
         statistics value;
-        digest_state digest;
+        collprobe::detail::digest_state digest;
         double dot;
     };
 
@@ -96,7 +96,7 @@ struct scan_block {
         __syncthreads();
         scan::shifted_sums sums = block_merge<scan::shifted_sums>::run(memory.shifted, thread.sums);
         const ranges range = block_merge<ranges>::run(memory.ranges, thread.counts);
-        digest_state digest;
+        collprobe::detail::digest_state digest;
         if constexpr (features.digest) {
             const scan::digest_totals all = block_merge<scan::digest_totals>::run(memory.digest, thread.digest);
             digest = {all.first, all.second, std::uint64_t{count} * sizeof(T)};
@@ -172,7 +172,7 @@ struct scan_block {
 
 private:
     static_assert(offsetof(partial, value) == 0);
-    static_assert(offsetof(digest_state, first) == 0 && offsetof(digest_state, second) == 8);
+    static_assert(offsetof(collprobe::detail::digest_state, first) == 0 && offsetof(collprobe::detail::digest_state, second) == 8);
     using words = scan::slot_words<T>;
     static constexpr std::uint32_t second_pass = words::extent
         | (features.digest ? words::at(offsetof(partial, digest)) | words::at(offsetof(partial, digest) + 8) : 0)
