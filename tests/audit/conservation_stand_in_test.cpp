@@ -11,6 +11,7 @@
 #include <collprobe/audit/conservation.hpp>
 
 #include "step/nccl_steps.hpp"
+#include "support/checks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
@@ -19,11 +20,6 @@ using namespace collprobe::testing;
 namespace {
 
 constexpr std::size_t count = 20'003;
-
-void require(bool condition, const char* what)
-{
-    if (!condition) throw std::runtime_error(what);
-}
 
 } // namespace
 

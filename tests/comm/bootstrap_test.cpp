@@ -18,6 +18,7 @@
 #include <collprobe/comm/bootstrap.hpp>
 
 #include "support/bootstrap_ranks.hpp"
+#include "support/checks.hpp"
 
 using namespace collprobe;
 using namespace collprobe::testing;
@@ -78,22 +79,6 @@ void check_all_well(const std::vector<ended>& outcomes)
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
         CAPTURE(i);
         CHECK(outcomes[i].message() == "");
-    }
-}
-
-void check_error(const ended& outcome, status code, const std::vector<int>& culprits,
-    const std::vector<std::string>& parts)
-{
-    const auto failure = outcome.failure();
-    REQUIRE(failure.has_value());
-    const std::string message = failure->what();
-    CAPTURE(message);
-    CHECK(failure->code() == code);
-    CHECK(failure->culprits() == culprits);
-    CHECK(std::string(failure->where().file).find("bootstrap_test.cpp") != std::string::npos);
-    for (const std::string& part : parts) {
-        CAPTURE(part);
-        CHECK(contains(message, part));
     }
 }
 

@@ -20,6 +20,7 @@
 #include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
+#include "support/checks.hpp"
 #include "support/device_bits.hpp"
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
@@ -27,6 +28,7 @@
 
 using namespace collprobe;
 using local::reduction_order;
+using testing::contains;
 using testing::rank_memory;
 using testing::rank_outcome;
 using testing::run_each;
@@ -38,8 +40,6 @@ using group_t = local::device_group<host::device>;
 using comm_t = local::device_communicator<host::device>;
 
 constexpr reduction_order orders[] = {reduction_order::linear, reduction_order::ring, reduction_order::tree};
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 } // namespace
 

@@ -17,10 +17,13 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/comm/local/device.hpp>
 
+#include "support/checks.hpp"
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
+using testing::check_error;
+using testing::contains;
 using testing::rank_memory;
 using testing::rank_outcome;
 using testing::run_each;
@@ -32,8 +35,6 @@ namespace {
 
 constexpr int sizes[] = {2, 3, 8};
 constexpr int deadline_s = 20;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::vector<int> all_ranks(int n)
 {
@@ -76,26 +77,6 @@ std::vector<rank_outcome> fail_in(const local::basic_group<Communicator>& ranks,
         CHECK(refused[rank] == 1);
     }
     return outcomes;
-}
-
-void check_error(const rank_outcome& outcome, int rank, status code, const std::vector<int>& culprits,
-    const std::vector<std::string>& parts)
-{
-    CAPTURE(rank);
-    const auto failure = outcome.failure();
-    REQUIRE(failure);
-    const std::string what = failure->what();
-    CAPTURE(what);
-    CHECK(std::string(name(failure->code())) == name(code));
-    CHECK(failure->culprits() == culprits);
-    CHECK(failure->rank() == rank);
-    CHECK(contains(what, "rank " + std::to_string(rank) + " of "));
-    CHECK(contains(what, failure->communicator()));
-    CHECK(contains(what, "local_errors_test.cpp:"));
-    for (const std::string& part : parts) {
-        CAPTURE(part);
-        CHECK(contains(what, part));
-    }
 }
 
 /// `count` floats that begin a byte behind the start of `memory`.

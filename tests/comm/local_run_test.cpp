@@ -11,18 +11,18 @@
 
 #include <collprobe/comm/local/run.hpp>
 
+#include "support/checks.hpp"
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
+using testing::contains;
 using testing::rank_memory;
 
 namespace {
 
 constexpr int sizes[] = {2, 3, 8};
 constexpr int deadline_s = 20;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 } // namespace
 

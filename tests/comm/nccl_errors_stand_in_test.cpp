@@ -16,6 +16,7 @@
 
 #include <collprobe/comm/nccl/communicator.hpp>
 
+#include "support/checks.hpp"
 #include "tests/support/stand_in/kernels.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
@@ -24,54 +25,19 @@
 using namespace collprobe;
 using nccl::abort_policy;
 using nccl::blocking_mode;
+using testing::check_error;
 using testing::clean_stand_in;
+using testing::contains;
 using testing::device_values;
+using testing::error_of;
 using testing::rank_outcome;
+using testing::refusal;
 using testing::run_each_nccl;
 
 namespace {
 
 constexpr blocking_mode modes[] = {blocking_mode::blocking, blocking_mode::non_blocking};
 constexpr int deadline_s = 20;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-/// The error that `body` throws, if it throws one.
-template <class Body>
-std::optional<error> error_of(Body body)
-{
-    try {
-        body();
-    } catch (const error& thrown) {
-        return thrown;
-    }
-    return std::nullopt;
-}
-
-void check_error(const std::optional<error>& failure, status code, const std::vector<std::string>& parts)
-{
-    REQUIRE(failure);
-    const std::string what = failure->what();
-    CAPTURE(what);
-    CHECK(std::string(name(failure->code())) == name(code));
-    CHECK(contains(what, "nccl_errors_stand_in_test.cpp:"));
-    for (const std::string& part : parts) {
-        CAPTURE(part);
-        CHECK(contains(what, part));
-    }
-}
-
-void check_error(const rank_outcome& outcome, int rank, status code, const std::vector<int>& culprits,
-    const std::vector<std::string>& parts)
-{
-    CAPTURE(rank);
-    const std::optional<error> failure = outcome.failure();
-    check_error(failure, code, parts);
-    CHECK(failure->culprits() == culprits);
-    CHECK(failure->rank() == rank);
-    CHECK(contains(failure->what(), "rank " + std::to_string(rank) + " of "));
-    CHECK(contains(failure->what(), "'" + failure->communicator() + "'"));
-}
 
 std::int64_t ms_since(std::chrono::steady_clock::time_point start)
 {

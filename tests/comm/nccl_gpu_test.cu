@@ -14,11 +14,14 @@
 #include <collprobe/device/cuda/kernels.cuh>
 
 #include "conformance/communicator_conformance.hpp"
+#include "support/checks.hpp"
 #include "support/needs_gpu.hpp"
 #include "tests/support/nccl_ranks.hpp"
 
 using namespace collprobe;
+using testing::error_of;
 using testing::nccl_provider;
+using testing::require;
 namespace cu = collprobe::cuda; // nvcc's headers have a namespace cuda, too
 
 namespace {
@@ -49,19 +52,6 @@ std::vector<int> rank_counts()
     if (devices() > 1) counts.push_back(devices());
     MESSAGE("ranks: 1, and " << counts.back() << " on " << devices() << " GPUs");
     return counts;
-}
-
-void require(bool condition, const char* what) { conformance::require(condition, what); }
-
-template <class Body>
-std::optional<error> error_of(Body body)
-{
-    try {
-        body();
-    } catch (const error& thrown) {
-        return thrown;
-    }
-    return std::nullopt;
 }
 
 struct scale {

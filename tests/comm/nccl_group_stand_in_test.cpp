@@ -14,6 +14,7 @@
 
 #include <collprobe/comm/nccl/communicator.hpp>
 
+#include "support/checks.hpp"
 #include "tests/support/fail_allocation.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
@@ -22,11 +23,13 @@
 
 using namespace collprobe;
 using nccl::blocking_mode;
+using testing::check_all;
 using testing::clean_stand_in;
 using testing::contains;
 using testing::device_values;
 using testing::error_of;
 using testing::rank_outcome;
+using testing::require;
 using testing::run_each_nccl;
 
 namespace {
@@ -34,18 +37,6 @@ namespace {
 constexpr blocking_mode modes[] = {blocking_mode::blocking, blocking_mode::non_blocking};
 constexpr int deadline_s = 20;
 
-/// A rank's check, which must not go through doctest: an exception ends the rank and is seen.
-void require(bool holds, const char* what)
-{
-    if (!holds) throw std::runtime_error(what);
-}
-void check_all(const std::vector<rank_outcome>& outcomes)
-{
-    for (const rank_outcome& outcome : outcomes) {
-        if (!outcome.thrown) continue;
-        CHECK_NOTHROW(std::rethrow_exception(outcome.thrown));
-    }
-}
 bool has(const std::optional<error>& failure, status code, const std::string& part)
 {
     return failure && failure->code() == code && contains(failure->what(), part);

@@ -15,16 +15,19 @@
 #include <collprobe/reduce/reproducible.hpp>
 #include <collprobe/step/probed.hpp>
 
+#include "support/checks.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
 using nccl::blocking_mode;
+using testing::check_all;
 using testing::clean_stand_in;
 using testing::contains;
 using testing::device_values;
 using testing::error_of;
 using testing::rank_outcome;
+using testing::require;
 using testing::run_each_nccl;
 
 namespace {
@@ -36,16 +39,6 @@ constexpr int ranks = 2;
 using exact = reproducible<nccl::communicator_ref, contract<reproducibility::correctly_rounded>>;
 using probe = probed<nccl::communicator_ref>;
 
-void require(bool holds, const char* what)
-{
-    if (!holds) throw std::runtime_error(what);
-}
-void check_all(const std::vector<rank_outcome>& outcomes)
-{
-    for (const rank_outcome& outcome : outcomes) {
-        if (outcome.thrown) CHECK_NOTHROW(std::rethrow_exception(outcome.thrown));
-    }
-}
 void end_raw_group(ncclComm_t comm)
 {
     ncclResult_t state = ncclGroupEnd();

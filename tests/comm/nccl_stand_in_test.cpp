@@ -17,6 +17,7 @@
 #include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
+#include "support/checks.hpp"
 #include "support/count_allocations.hpp"
 #include "tests/support/stand_in/kernels.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
@@ -26,13 +27,12 @@
 using namespace collprobe;
 using testing::device_values;
 using testing::nccl_provider;
+using testing::require;
 
 namespace {
 
 constexpr nccl::blocking_mode modes[] = {nccl::blocking_mode::blocking, nccl::blocking_mode::non_blocking};
 constexpr std::uint64_t larger(int ranks) { return ranks <= 3 ? 2051 : 331; }
-
-void require(bool condition, const char* what) { conformance::require(condition, what); }
 
 /// Ranks that use borrowed references of what they own.
 struct borrowed_provider {

@@ -23,26 +23,16 @@
 
 #include <collprobe/device/host/stream.hpp>
 
+#include "support/checks.hpp"
 #include "support/count_allocations.hpp"
 
 using namespace collprobe;
+using testing::error_of;
+using testing::soon_ms;
 
 namespace {
 
-constexpr std::int64_t soon_ms = 20'000;
-
 void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
-
-template <class Body>
-std::optional<error> error_of(Body body)
-{
-    try {
-        body();
-    } catch (const error& failure) {
-        return failure;
-    }
-    return std::nullopt;
-}
 
 } // namespace
 

@@ -11,25 +11,15 @@
 
 #include <collprobe/device/host/device.hpp>
 
+#include "support/checks.hpp"
+
 using namespace collprobe;
+using testing::contains;
+using testing::refusal;
+using testing::soon_ms;
 using host::device;
 
 namespace {
-
-constexpr std::int64_t soon_ms = 20'000;
-
-template <class Body>
-std::string refusal(Body body)
-{
-    try {
-        body();
-    } catch (const error& failure) {
-        if (failure.code() == status::invalid_argument) return failure.what();
-    }
-    return "accepted";
-}
-
-bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 /// Sums positions times values, block by block.
 struct weighted_sum {

@@ -17,12 +17,11 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/fault/faulty.hpp>
 
+#include "support/checks.hpp"
 #include "support/run_ranks.hpp"
 
 /// Calls with faults beside what they must give, computed from the plan by plain loops and a clean communicator.
 namespace collprobe::testing {
-
-inline constexpr std::int64_t soon_ms = 20'000;
 
 /// The calls of a test: the same shape again and again.
 struct fault_calls {

@@ -15,6 +15,7 @@
 #include <collprobe/fault/faulty.hpp>
 
 #include "step/nccl_steps.hpp"
+#include "support/checks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
@@ -23,11 +24,6 @@ using namespace collprobe::testing;
 namespace {
 
 constexpr std::size_t count = 1003;
-
-void require(bool condition, const std::string& what)
-{
-    if (!condition) throw std::runtime_error(what);
-}
 
 /// Rank r sends r + 1 everywhere.
 std::vector<float> sent_by(int rank) { return std::vector<float>(count, static_cast<float>(rank + 1)); }

@@ -13,6 +13,7 @@
 #include <collprobe/guard/nccl/copy_then_all_gather.hpp>
 
 #include "step/nccl_steps.hpp"
+#include "support/checks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
@@ -38,11 +39,6 @@ bool gathered(const device_vector<float>& full, int ranks, int generation)
     }
     return true;
 }
-void require(bool condition, const char* what)
-{
-    if (!condition) throw std::runtime_error(what);
-}
-
 struct counted {
     std::uint64_t records = stand_in::calls("cudaEventRecord");
     std::uint64_t waits = stand_in::calls("cudaStreamWaitEvent");

@@ -14,6 +14,7 @@
 #include <collprobe/guard/copy_then_all_gather.hpp>
 #include <collprobe/scan/statistics.hpp>
 
+#include "support/checks.hpp"
 #include "support/count_allocations.hpp"
 #include "support/host_gate.hpp"
 #include "support/run_ranks.hpp"
@@ -26,13 +27,7 @@ using std::uint64_t;
 namespace {
 
 using device = host::device;
-constexpr std::int64_t soon_ms = 20'000;
 constexpr float poison = -1e30f;
-
-void require(bool condition, const char* what)
-{
-    if (!condition) throw std::runtime_error(what);
-}
 
 /// Element `index` of rank `rank`'s shard in a generation.
 float value(int rank, uint64_t index, int generation = 1)
@@ -64,21 +59,6 @@ void run(int ranks, Body body)
         const host::stream producer, on, consumer;
         body(comm, producer.get(), on.get(), consumer.get());
     });
-}
-
-std::optional<error> refusal(const auto& call)
-{
-    try {
-        call();
-    } catch (const error& refused) {
-        return refused;
-    }
-    return std::nullopt;
-}
-
-bool mentions(const std::optional<error>& refused, const char* text)
-{
-    return refused && std::string(refused->what()).find(text) != std::string::npos;
 }
 
 } // namespace
@@ -381,10 +361,10 @@ TEST_CASE("a stale or empty source is refused by its generation, also at the pee
         const auto fresh = [] { return local::group(1).communicator(0); };
         guarded<device, float> nothing(4);
         auto comm = fresh();
-        CHECK(mentions(refusal([&] { copy_then_all_gather(nothing, full, comm, on, {}, {}); }), "nothing was written"));
-        CHECK(mentions(refusal([&] { nothing.read(on, [](view<const float>) {}); }), "nothing was written"));
+        CHECK(mentions(error_of([&] { copy_then_all_gather(nothing, full, comm, on, {}, {}); }), "nothing was written"));
+        CHECK(mentions(error_of([&] { nothing.read(on, [](view<const float>) {}); }), "nothing was written"));
         auto another = fresh();
-        CHECK(mentions(refusal([&] {
+        CHECK(mentions(error_of([&] {
             copy_then_all_gather(view<const float>(full), view<float>(full), another, on, {}, {}, {.at_least = 1});
         }), "plain view"));
     });
@@ -398,7 +378,7 @@ TEST_CASE("overlaps, sizes and rungs that cannot be are refused with what is wro
                              gather_options<device, float> options = {}) {
         local::group group(ranks, {.timeout_ms = 1000});
         auto comm = group.communicator(0);
-        return refusal([&] { copy_then_all_gather(source, destination, comm, on, {}, {}, options); });
+        return error_of([&] { copy_then_all_gather(source, destination, comm, on, {}, {}, options); });
     };
     const view<float> all(full);
     const auto overlapping = refused(2, all.part(1, 8), all);
@@ -438,8 +418,8 @@ TEST_CASE("a handle never waits for what follows, and one without an event says 
         closed.close(on);
         CHECK(done.query());
         done.synchronize(soon_ms);
-        CHECK(mentions(refusal([&] { without.query(); }), "name no consumers"));
-        CHECK(mentions(refusal([&] { without.wait(consumer); }), "name no consumers"));
+        CHECK(mentions(error_of([&] { without.query(); }), "name no consumers"));
+        CHECK(mentions(error_of([&] { without.wait(consumer); }), "name no consumers"));
         without.wait(on);
         closed.open();
         on.synchronize(soon_ms);
@@ -453,7 +433,7 @@ TEST_CASE("two histories over the same memory are refused, a part of the destina
     guarded<device, float> full{view<float>(memory)}, alias{view<float>(memory)};
     const auto call = [&](auto&& source, gather_options<device, float> options = {}) {
         auto comm = local::group(1).communicator(0);
-        return refusal([&] { copy_then_all_gather(source, full, comm, on, {}, {}, options).synchronize(soon_ms); });
+        return error_of([&] { copy_then_all_gather(source, full, comm, on, {}, {}, options).synchronize(soon_ms); });
     };
     std::vector<float> elsewhere(8);
     CHECK(mentions(call(alias), "know nothing of each other"));
@@ -489,13 +469,13 @@ TEST_CASE("a batch copies first and gathers then, and refuses tensors that share
     guarded<device, float> staging(4);
     const gather_item<device, float> reused[]
         = {{a, view<float>(full_a), {.shard = &staging}}, {b, view<float>(full_b), {.shard = &staging}}};
-    CHECK(mentions(refusal([&] { copy_then_all_gather(reused, comm, on, {}, {}); }), "tensors 0 and 1 use the same memory"));
+    CHECK(mentions(error_of([&] { copy_then_all_gather(reused, comm, on, {}, {}); }), "tensors 0 and 1 use the same memory"));
     statistics seen;
     device::workspace scratch;
     const gather_item<device, float> probed_twice[] = {{a, view<float>(full_a), {.probe = &seen, .scratch = &scratch}},
         {b, view<float>(full_b), {.probe = &seen, .scratch = &scratch}}};
     auto fresh = local::group(1).communicator(0);
-    CHECK(mentions(refusal([&] { copy_then_all_gather(probed_twice, fresh, on, {}, {}); }), "tensors 0 and 1"));
+    CHECK(mentions(error_of([&] { copy_then_all_gather(probed_twice, fresh, on, {}, {}); }), "tensors 0 and 1"));
 }
 
 TEST_CASE("a copy fills a probe in the same pass")
@@ -519,7 +499,7 @@ TEST_CASE("a handle has deadlines, and surfaces what the work left")
         const host_gate closed;
         closed.close(on);
         auto done = copy_then_all_gather(source, full, comm, on, {}, {});
-        const auto late = refusal([&] { done.synchronize(20); });
+        const auto late = error_of([&] { done.synchronize(20); });
         CHECK((late && late->code() == status::timeout));
         closed.open();
         done.synchronize(soon_ms);

@@ -11,6 +11,7 @@
 #include <collprobe/device/host/device.hpp>
 #include <collprobe/guard/guarded.hpp>
 
+#include "support/checks.hpp"
 #include "support/host_gate.hpp"
 #include "support/run_ranks.hpp"
 
@@ -21,8 +22,6 @@ namespace {
 
 using device = host::device;
 using buffer = guarded<device, float>;
-constexpr std::int64_t soon_ms = 20'000;
-
 void fill(buffer& into, host::stream_ref on, float value)
 {
     into.write(on, [&](view<float> data) { device::fill(on, data, value); });

@@ -11,14 +11,13 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/guard/node_groups.hpp>
 
+#include "support/checks.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
 using namespace collprobe::testing;
 
 namespace {
-
-constexpr std::int64_t soon_ms = 20'000;
 
 bool says(const std::optional<error>& failure, const std::string& text)
 {

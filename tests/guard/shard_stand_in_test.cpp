@@ -14,6 +14,7 @@
 #include <collprobe/guard/shard.hpp>
 
 #include "step/nccl_steps.hpp"
+#include "support/checks.hpp"
 #include "tests/support/stand_in/stand_in_nccl.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
@@ -23,11 +24,6 @@ using namespace collprobe::testing;
 namespace {
 
 using shard_of_floats = secondary_shard<nccl::communicator, float>;
-
-void require(bool condition, const char* what)
-{
-    if (!condition) throw std::runtime_error(what);
-}
 
 float value(std::uint64_t index, int generation)
 {

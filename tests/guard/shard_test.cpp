@@ -16,6 +16,7 @@
 #include <collprobe/guard/node_groups.hpp>
 #include <collprobe/guard/shard.hpp>
 
+#include "support/checks.hpp"
 #include "support/count_allocations.hpp"
 #include "support/host_gate.hpp"
 #include "support/run_ranks.hpp"
@@ -28,13 +29,7 @@ using std::uint64_t;
 namespace {
 
 using device = host::device;
-constexpr std::int64_t soon_ms = 20'000;
 constexpr int poison = -77;
-
-void require(bool condition, const char* what)
-{
-    if (!condition) throw std::runtime_error(what);
-}
 
 /// Element `index` of the parameter in a generation; exact in bfloat16 below index 100.
 template <class T>
@@ -114,20 +109,6 @@ void run_with_shard(uint64_t count, Body body)
         body(nodes, shard, a.get(), b.get(), c.get());
         for (const host::stream_ref each : {a.get(), b.get(), c.get()}) each.synchronize(soon_ms);
     });
-}
-
-std::optional<error> refusal(const auto& call)
-{
-    try {
-        call();
-    } catch (const error& refused) {
-        return refused;
-    }
-    return std::nullopt;
-}
-bool mentions(const std::optional<error>& refused, const char* text)
-{
-    return refused && std::string(refused->what()).find(text) != std::string::npos;
 }
 
 /// A shard of `count` elements through its life, against what its elements must be.
@@ -304,7 +285,7 @@ TEST_CASE("a shard that was never made, is stale or was invalidated is not gathe
         node_groups nodes(world, 1);
         shard_of_floats shard(nodes, 4);
         const host::stream on;
-        return refusal([&] { use(shard, on.get()); });
+        return error_of([&] { use(shard, on.get()); });
     };
     const auto made = [&](auto then) {
         return [&, then](shard_of_floats& shard, host::stream_ref on) {
@@ -402,7 +383,7 @@ TEST_CASE("counts that are not the layout's are refused with both")
         auto world = local::group(1).communicator(0);
         node_groups nodes(world, 1);
         const host::stream on;
-        return refusal([&] {
+        return error_of([&] {
             shard_of_floats shard(nodes, count);
             use(shard, on.get());
         });

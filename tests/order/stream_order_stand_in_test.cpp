@@ -13,6 +13,7 @@
 #include <collprobe/guard/copy_then_all_gather.hpp>
 #include <collprobe/order/nccl/ordered.hpp>
 
+#include "support/checks.hpp"
 #include "tests/support/stand_in/nccl_ranks.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
@@ -21,7 +22,9 @@
 // Compiled with COLLPROBE_STREAM_ORDER=1, as is the stand-in.
 
 using namespace collprobe;
+using testing::check_all;
 using testing::clean_stand_in;
+using testing::require;
 using testing::run_each_nccl;
 
 namespace {
@@ -61,13 +64,6 @@ std::string messages(const stream_order& checker)
     return text;
 }
 
-void check_all(const std::vector<testing::rank_outcome>& outcomes)
-{
-    for (const testing::rank_outcome& outcome : outcomes) {
-        if (!outcome.thrown) continue;
-        CHECK_NOTHROW(std::rethrow_exception(outcome.thrown));
-    }
-}
 void must(cudaError_t code) { REQUIRE(code == cudaSuccess); }
 
 } // namespace

@@ -14,14 +14,16 @@
 #include <collprobe/guard/copy_then_all_gather.hpp>
 
 #include "tests/race_lab/watch.hpp"
+#include "tests/support/checks.hpp"
 
 /// The race laboratory: README.md. A `Lab` says where a failure mode is tried: its `device`, its `communicator`, its
 /// `gate`, and how its ranks are run.
 namespace collprobe::race_lab {
 
+using testing::require;
+using testing::soon_ms;
 using word = std::uint32_t;
 constexpr std::uint64_t slot = 64; ///< elements of a shard
-constexpr std::int64_t soon_ms = 20'000;
 constexpr int poison = 0; ///< the generation that everything has at first
 constexpr int generations = 4;
 
@@ -29,13 +31,6 @@ constexpr int generations = 4;
 constexpr word pattern(int generation, int rank, std::uint64_t index)
 {
     return static_cast<word>(generation) << 24 | static_cast<word>(rank) << 16 | static_cast<word>(index);
-}
-
-/// The lines of the asserts are in the messages: ranks are threads, and their exceptions come out elsewhere.
-inline void require(bool condition, const char* what, call_site where = call_site::current())
-{
-    if (condition) return;
-    throw std::runtime_error(std::string(where.file) + ":" + std::to_string(where.line) + ": " + what);
 }
 
 /// One rank's streams and buffers. Nothing here orders one stream behind another.

@@ -15,6 +15,7 @@
 
 #include "sum/exact_oracle.hpp"
 #include "sum/sum_cases.hpp"
+#include "support/checks.hpp"
 #include "support/run_ranks.hpp"
 
 /// Terms that are hard to add, spread over ranks and leaves, and what their sums must be.
@@ -83,13 +84,6 @@ bool same_number(T a, T b)
 {
     return to_bits(a) == to_bits(b) || (is_nan(a) && is_nan(b));
 }
-
-inline void require(bool condition, const std::string& what)
-{
-    if (!condition) throw std::runtime_error(what);
-}
-
-inline constexpr std::int64_t soon_ms = 20'000;
 
 /// The least scratch memory.
 constexpr std::uint64_t least_scratch(int ranks, std::uint64_t leaves)

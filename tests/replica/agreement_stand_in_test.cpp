@@ -11,17 +11,13 @@
 #include <collprobe/replica/majority_repair.hpp>
 
 #include "step/nccl_steps.hpp"
+#include "support/checks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
 using namespace collprobe::testing;
 
 namespace {
-
-void require(bool right, const char* what)
-{
-    if (!right) throw std::runtime_error(what);
-}
 
 } // namespace
 

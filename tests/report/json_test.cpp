@@ -10,15 +10,12 @@
 #include <collprobe/report/json.hpp>
 
 #include "sample.hpp"
+#include "support/checks.hpp"
 
 using namespace collprobe;
+using testing::contains;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part)
-{
-    return text.find(part) != std::string::npos;
-}
 
 step_record step_with_suspects()
 {

@@ -7,15 +7,12 @@
 #include <collprobe/report/table.hpp>
 
 #include "sample.hpp"
+#include "support/checks.hpp"
 
 using namespace collprobe;
+using testing::contains;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part)
-{
-    return text.find(part) != std::string::npos;
-}
 
 std::string line_with(const std::string& text, const std::string& part)
 {

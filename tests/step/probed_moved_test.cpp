@@ -19,10 +19,12 @@
 #include <collprobe/replica/periodic_averaging.hpp>
 #include <collprobe/step/probed.hpp>
 
+#include "support/checks.hpp"
 #include "support/host_gate.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
+using testing::soon_ms;
 
 namespace {
 
@@ -39,8 +41,6 @@ static_assert(handle<periodic_averaging<world_handle>> && handle<dynamic_averagi
 static_assert(handle<guarded<host::device, float>>);
 using stacked = probed<audited<reproducible<faulty<world_handle>>>>;
 static_assert(handle<stacked>);
-
-constexpr std::int64_t soon_ms = 20'000;
 
 /// A trainer's own object, with the probe inside.
 struct trainer {

@@ -12,6 +12,7 @@
 #include <collprobe/comm/bootstrap.hpp>
 
 #include "support/run_ranks.hpp"
+#include "tests/support/checks.hpp"
 
 namespace collprobe::testing {
 
@@ -30,11 +31,6 @@ struct ended : rank_outcome {
         return known ? known->what() : std::string(thrown ? "not a collprobe::error" : "");
     }
 };
-
-inline bool contains(const std::string& text, const std::string& part)
-{
-    return text.find(part) != std::string::npos;
-}
 
 /// Runs `fn(rank)` for each of `ranks` on a thread of its own.
 template <class Fn>

@@ -8,6 +8,7 @@
 
 #include <collprobe/device/host/stream.hpp>
 
+#include "checks.hpp"
 #include "count_allocations.hpp"
 
 namespace collprobe::testing {
@@ -57,7 +58,6 @@ public:
     std::uint64_t waits() const { return waits_; }
 
 private:
-    static constexpr std::int64_t soon_ms = 20'000;
     std::latch warm_, counted_, worked_;
     std::atomic<long> before_{0}, after_{0};
     std::atomic<std::uint64_t> waits_{0};

@@ -10,37 +10,12 @@
 
 #include <collprobe/device/cuda/device.hpp>
 
+#include "tests/support/checks.hpp"
 #include "tests/support/stand_in/kernels.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
 
 /// What tests over the stand-in share.
 namespace collprobe::testing {
-
-inline constexpr std::int64_t soon_ms = 20'000;
-
-template <class Body>
-std::optional<error> error_of(Body body)
-{
-    try {
-        body();
-    } catch (const error& failure) {
-        return failure;
-    }
-    return std::nullopt;
-}
-
-inline bool contains(const std::string& text, const std::string& part)
-{
-    return text.find(part) != std::string::npos;
-}
-
-/// What `body` was refused with as an invalid argument; "accepted" if it was not.
-template <class Body>
-std::string refusal(Body body)
-{
-    const std::optional<error> failure = error_of(body);
-    return failure && failure->code() == status::invalid_argument ? failure->what() : "accepted";
-}
 
 /// Holds a stream up until opened, at the latest when it is destroyed.
 class gate {
