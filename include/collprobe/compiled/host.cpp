@@ -10,7 +10,9 @@
 #include <collprobe/comm/detail/board.ipp>
 #include <collprobe/comm/detail/call.ipp>
 #include <collprobe/comm/local/detail/check.ipp>
+#include <collprobe/comm/local/detail/communicator.ipp>
 #include <collprobe/comm/local/detail/group.ipp>
+#include <collprobe/comm/local/detail/moves.ipp>
 #include <collprobe/core/detail/error.ipp>
 #include <collprobe/metrics/detail/direction.ipp>
 #include <collprobe/metrics/detail/dispersion.ipp>

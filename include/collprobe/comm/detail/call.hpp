@@ -24,6 +24,8 @@ struct call_description {
     std::uint64_t count = 0;
     std::uint64_t whole = 0; ///< count of what this call does a part of; 0 if it is a call of its own
 
+    /// Of `count` elements.
+    std::uint64_t bytes() const noexcept { return count * static_cast<std::uint64_t>(bytes_of(type)); }
     bool has_data() const noexcept { return call != collective::barrier && call != collective::split; }
     bool reduces() const noexcept
     {

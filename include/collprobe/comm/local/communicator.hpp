@@ -67,30 +67,16 @@ private:
         call_site where;
         mover move;
 
-        void operator()() const
-        {
-            state->meet.enter(rank, call, own, where);
-            if (move != nullptr) move(*state, rank);
-            state->meet.leave(rank, call);
-        }
-        void cancel(const std::exception_ptr& cause) const noexcept
-        {
-            state->could_not_take_part(rank, own.what.call, cause);
-        }
+        void operator()() const;
+        void cancel(const std::exception_ptr& cause) const noexcept;
     };
 
     template <collective Call, class T>
     void enqueue(stream_ref on, const posting& own, call_site where) const
     {
-        const std::uint64_t call = state_->meet.next_call(rank_);
-        try {
-            on.enqueue(task{state_, rank_, call, own, where, detail::mover_of<Call, T>()});
-        } catch (const std::exception& cause) {
-            // The number is taken and nobody will come for it.
-            state_->could_not_enqueue(rank_, cause.what());
-            throw;
-        }
+        enqueue(on, own, detail::mover_of<Call, T>(), where);
     }
+    void enqueue(stream_ref on, const posting& own, mover move, call_site where) const;
 };
 
 /// n ranks of one process that share a communicator.
@@ -101,3 +87,7 @@ static_assert(full_communicator<communicator, float>);
 } // namespace collprobe::local
 
 #include <collprobe/comm/local/run.hpp>
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/comm/local/detail/communicator.ipp>
+#endif

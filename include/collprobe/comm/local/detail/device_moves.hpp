@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -190,13 +191,13 @@ void enqueue_reduce_scatter(const group_state& state, int rank, typename Device:
     Device::for_each(on, what.count, body);
 }
 
-/// Copies `count` elements unless they are there already, in place.
-template <class Device, class T>
-void enqueue_copy(typename Device::stream_ref on, const T* source, T* destination, std::uint64_t count,
+/// Copies bytes unless they are there already, in place.
+template <class Device>
+void enqueue_copy(typename Device::stream_ref on, const std::byte* source, std::byte* destination, std::uint64_t bytes,
     call_site where)
 {
-    if (count == 0 || source == destination) return;
-    Device::template copy<T>(on, view<const T>(source, count), view<T>(destination, count), where);
+    if (bytes == 0 || source == destination) return;
+    Device::copy(on, view<const std::byte>(source, bytes), view<std::byte>(destination, bytes), where);
 }
 
 /// Puts rank `rank`'s share of `Call` on its stream. Nothing to do for a barrier.
@@ -205,21 +206,21 @@ void enqueue_move(
     const group_state& state, int rank, typename Device::stream_ref on, [[maybe_unused]] call_site where)
 {
     [[maybe_unused]] const int n = state.meet.size();
-    [[maybe_unused]] const std::uint64_t count = state.meet.posted(rank).what.count;
+    [[maybe_unused]] const std::uint64_t bytes = state.meet.posted(rank).what.bytes();
     if constexpr (Call == collective::all_reduce) {
         enqueue_all_reduce<Device, T>(state, rank, on);
     } else if constexpr (Call == collective::reduce_scatter) {
         enqueue_reduce_scatter<Device, T>(state, rank, on);
     } else if constexpr (Call == collective::broadcast) {
-        const T* const source = sent<T>(state, state.meet.posted(rank).what.root);
-        enqueue_copy<Device, T>(on, source, received<T>(state, rank), count, where);
+        const std::byte* const source = sent<std::byte>(state, state.meet.posted(rank).what.root);
+        enqueue_copy<Device>(on, source, received<std::byte>(state, rank), bytes, where);
     } else if constexpr (Call == collective::all_gather || Call == collective::all_to_all) {
-        if (count == 0) return;
+        if (bytes == 0) return;
         // An all-to-all takes part `rank` of each send, a gather the whole.
         const std::uint64_t part = Call == collective::all_to_all ? static_cast<std::uint64_t>(rank) : 0;
         for (int from = 0; from < n; ++from) {
-            enqueue_copy<Device, T>(on, sent<T>(state, from) + part * count,
-                received<T>(state, rank) + static_cast<std::uint64_t>(from) * count, count, where);
+            enqueue_copy<Device>(on, sent<std::byte>(state, from) + part * bytes,
+                received<std::byte>(state, rank) + static_cast<std::uint64_t>(from) * bytes, bytes, where);
         }
     } else {
         static_assert(Call == collective::barrier);

@@ -72,32 +72,10 @@ void move_reduce_scatter(const group_state& state, int rank)
             copy(values, receive + at, static_cast<std::uint64_t>(length));
         });
 }
-template <class T>
-void move_all_gather(const group_state& state, int rank)
-{
-    const std::uint64_t count = state.meet.posted(rank).what.count;
-    if (count == 0) return;
-    for (int from = 0; from < state.meet.size(); ++from) {
-        copy(sent<T>(state, from),
-            received<T>(state, rank) + static_cast<std::uint64_t>(from) * count, count);
-    }
-}
-template <class T>
-void move_all_to_all(const group_state& state, int rank)
-{
-    const std::uint64_t count = state.meet.posted(rank).what.count;
-    if (count == 0) return;
-    for (int from = 0; from < state.meet.size(); ++from) {
-        copy(sent<T>(state, from) + static_cast<std::uint64_t>(rank) * count,
-            received<T>(state, rank) + static_cast<std::uint64_t>(from) * count, count);
-    }
-}
-template <class T>
-void move_broadcast(const group_state& state, int rank)
-{
-    const collprobe::detail::call_description& what = state.meet.posted(rank).what;
-    copy(sent<T>(state, what.root), received<T>(state, rank), what.count);
-}
+// Where nothing is reduced, what moves is bytes.
+void move_all_gather(const group_state& state, int rank);
+void move_all_to_all(const group_state& state, int rank);
+void move_broadcast(const group_state& state, int rank);
 
 /// The one of these that does `Call`; null where there is nothing to move.
 template <collective Call, class T>
@@ -105,10 +83,14 @@ constexpr auto mover_of() noexcept -> void (*)(const group_state&, int)
 {
     if constexpr (Call == collective::all_reduce) return &move_all_reduce<T>;
     else if constexpr (Call == collective::reduce_scatter) return &move_reduce_scatter<T>;
-    else if constexpr (Call == collective::all_gather) return &move_all_gather<T>;
-    else if constexpr (Call == collective::all_to_all) return &move_all_to_all<T>;
-    else if constexpr (Call == collective::broadcast) return &move_broadcast<T>;
+    else if constexpr (Call == collective::all_gather) return &move_all_gather;
+    else if constexpr (Call == collective::all_to_all) return &move_all_to_all;
+    else if constexpr (Call == collective::broadcast) return &move_broadcast;
     else return nullptr;
 }
 
 } // namespace collprobe::local::detail
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/comm/local/detail/moves.ipp>
+#endif

@@ -7,24 +7,29 @@
 
 #include <collprobe/comm/local/order.hpp>
 #include <collprobe/core/element.hpp>
+#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/sum/combine.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::local::detail {
 
+template <element T>
+using source_of_rank = collprobe::detail::function_ref<const T*(int rank)>;
+template <element T>
+using store_block = collprobe::detail::function_ref<void(const T* values, std::uint64_t first, int count)>;
+
 /// Reduces a run of elements over all ranks, in the order of an algorithm. `source(rank)` gives the
 /// rank's first element. A block is read from all ranks before `store(values, first, count)` gets its
 /// result, so the results may overwrite the sources.
-template <element T, class Source>
+template <element T>
 class ordered_reduction {
 public:
-    ordered_reduction(reduction operation, int ranks, Source source) noexcept
+    ordered_reduction(reduction operation, int ranks, source_of_rank<T> source) noexcept
         : operation_(operation), ranks_(ranks), source_(source)
     {
     }
 
     /// first_rank, first_rank + 1, ... around the ring of ranks; from 0 that is the linear order.
-    template <class Store>
-    void along_ring(int first_rank, std::uint64_t first, std::uint64_t last, Store store)
+    void along_ring(int first_rank, std::uint64_t first, std::uint64_t last, store_block<T> store)
     {
         by_blocks(first, last, [&](std::uint64_t at, int count) {
             prepare(levels_[0], first_rank, at, count);
@@ -37,8 +42,7 @@ public:
     }
 
     /// From the leaves to the root of one of the two trees.
-    template <class Store>
-    void along_tree(int tree, std::uint64_t first, std::uint64_t last, Store store)
+    void along_tree(int tree, std::uint64_t first, std::uint64_t last, store_block<T> store)
     {
         by_blocks(first, last, [&](std::uint64_t at, int count) {
             climb(tree, collprobe::detail::tree_root(tree, ranks_), 0, at, count);
@@ -81,8 +85,7 @@ private:
             collprobe::detail::combine(operation_, levels_[level], levels_[level + 1], count);
         }
     }
-    template <class Store>
-    void finish(std::uint64_t at, int count, Store store)
+    void finish(std::uint64_t at, int count, store_block<T> store)
     {
         collprobe::detail::complete(operation_, levels_[0], count, ranks_);
         store(static_cast<const T*>(levels_[0]), at, count);
@@ -90,19 +93,19 @@ private:
 
     reduction operation_;
     int ranks_;
-    Source source_;
+    source_of_rank<T> source_;
     T levels_[max_levels][block];
     T scaled_[block];
 };
 
 /// Reduces the elements [first, last) of an all-reduce of `count` elements: which rank comes when
 /// depends on where in the whole an element stands.
-template <element T, class Source, class Store>
+template <element T>
 void reduce_in_order(reduction_order order, reduction operation, int ranks, std::uint64_t count,
-    std::uint64_t first, std::uint64_t last, Source source, Store store)
+    std::uint64_t first, std::uint64_t last, source_of_rank<T> source, store_block<T> store)
 {
     const collprobe::detail::gradual_underflow as_ieee_has_it;
-    ordered_reduction<T, Source> reduce(operation, ranks, source);
+    ordered_reduction<T> reduce(operation, ranks, source);
     collprobe::detail::compiler_barrier(&reduce); // nothing is read, so nothing computed, before the mode is set
     switch (order) {
     case reduction_order::linear: reduce.along_ring(0, first, last, store); return;
@@ -134,12 +137,12 @@ constexpr int part_start(reduction_order order, int ranks, int part) noexcept
 }
 
 /// Reduces part `part` of a reduce-scatter, `count` elements, which `source(rank)` points to.
-template <element T, class Source, class Store>
+template <element T>
 void reduce_part_in_order(reduction_order order, reduction operation, int ranks, int part,
-    std::uint64_t count, Source source, Store store)
+    std::uint64_t count, source_of_rank<T> source, store_block<T> store)
 {
     const collprobe::detail::gradual_underflow as_ieee_has_it;
-    ordered_reduction<T, Source> reduce(operation, ranks, source);
+    ordered_reduction<T> reduce(operation, ranks, source);
     collprobe::detail::compiler_barrier(&reduce); // nothing is read, so nothing computed, before the mode is set
     reduce.along_ring(part_start(order, ranks, part), 0, count, store);
 }

@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The instances that `collprobe::compiled` holds: what a probed call of floating-point elements asks for, and the
+// exchange of its records. COLLPROBE_INSTANCE is `extern template` or `template`; so no include guard.
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+#define COLLPROBE_REDUCTIONS_OF(T) \
+    COLLPROBE_INSTANCE void local::detail::move_all_reduce<T>(const local::detail::group_state&, int); \
+    COLLPROBE_INSTANCE void local::detail::move_reduce_scatter<T>(const local::detail::group_state&, int);
+
+#define COLLPROBE_SCANS_OF(T) \
+    COLLPROBE_INSTANCE statistics_reducer<T, true>::partial detail::reduce_blocks( \
+        const statistics_reducer<T, true>&, std::uint64_t); \
+    COLLPROBE_INSTANCE detail::result_reducer<T>::partial detail::reduce_blocks( \
+        const detail::result_reducer<T>&, std::uint64_t); \
+    COLLPROBE_INSTANCE void detail::accumulate_gram<T, local::communicator>(local::communicator&, view<const T>, \
+        view<double>, view<unsigned char>, host::stream_ref, call_site);
+
+COLLPROBE_REDUCTIONS_OF(float)
+COLLPROBE_REDUCTIONS_OF(bfloat16)
+COLLPROBE_REDUCTIONS_OF(float16)
+COLLPROBE_REDUCTIONS_OF(double)
+COLLPROBE_REDUCTIONS_OF(std::uint64_t)
+COLLPROBE_SCANS_OF(float)
+COLLPROBE_SCANS_OF(bfloat16)
+COLLPROBE_SCANS_OF(float16)
+COLLPROBE_SCANS_OF(double)
+
+COLLPROBE_INSTANCE void detail::measure_orders(
+    order_meter&, const detail::gathered_step&, view<const detail::bucket_call>, step_record&) noexcept;
+
+#undef COLLPROBE_SCANS_OF
+#undef COLLPROBE_REDUCTIONS_OF
+
+} // namespace collprobe
+
+#undef COLLPROBE_INSTANCE
