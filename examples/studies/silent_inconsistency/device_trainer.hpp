@@ -11,7 +11,7 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/scan/digest.hpp>
-#include <collprobe/step/captured_step.hpp>
+#include <collprobe/step/observation.hpp>
 #include <collprobe/step/probed.hpp>
 
 #include "device_kernels.hpp"

@@ -23,23 +23,17 @@
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/metrics/order_sensitivity.hpp>
 #include <collprobe/scan/statistics.hpp>
-#include <collprobe/step/captured_step.hpp>
 #include <collprobe/step/detail/buffers.hpp>
 #include <collprobe/step/detail/judge.hpp>
 #include <collprobe/step/detail/measure_orders.hpp>
 #include <collprobe/step/detail/message.hpp>
+#include <collprobe/step/detail/replay.hpp>
 #include <collprobe/step/detail/summary.hpp>
 #include <collprobe/step/detail/wire_layout.hpp>
+#include <collprobe/step/observation.hpp>
 #include <collprobe/step/probe_options.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
-
-/// What a rank knows of its step beside the gradients.
-struct step_observation {
-    double loss = 0; ///< mean loss of the rank's batch
-    double weight = 1; ///< how many samples or tokens that mean is over
-    std::uint64_t sample_digest = 0; ///< digest of the rank's sample ids; 0 if not given
-};
 
 /// A communicator that looks at what it is handed. It satisfies the communicator concept, forwards
 /// every call to the communicator it wraps, reads floating-point inputs before the call and results

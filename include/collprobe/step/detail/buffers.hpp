@@ -10,7 +10,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
-#include <collprobe/step/captured_step.hpp>
+#include <collprobe/step/detail/replay.hpp>
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/step/detail/stream_lanes.hpp>
 #include <collprobe/step/detail/wire_layout.hpp>

@@ -5,58 +5,13 @@
 #include <atomic>
 #include <cstdint>
 
-#include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/config.hpp>
-#include <collprobe/core/widen.hpp>
 #include <collprobe/step/detail/message.hpp>
-
-namespace collprobe::inline COLLPROBE_ABI {
-
-template <communicator Comm>
-class probed;
-
-/// A number in memory that the device reads, in single or double precision.
-class device_number {
-public:
-    constexpr device_number() = default;
-    constexpr device_number(const float* address) noexcept : single_(address) {}
-    constexpr device_number(const double* address) noexcept : double_(address) {}
-
-    COLLPROBE_HD double read(double otherwise) const noexcept
-    {
-        if (single_ != nullptr) return detail::widen(*single_);
-        return double_ != nullptr ? *double_ : otherwise;
-    }
-
-private:
-    const float* single_ = nullptr;
-    const double* double_ = nullptr;
-};
-
-/// A `step_observation` in memory that the device reads (for CUDA: its own, pinned or managed) when the
-/// stream gets to the end of the step; in a captured step anew at each replay.
-struct device_observation {
-    device_number loss = {}; ///< none: 0
-    device_number weight = {}; ///< none: 1
-    const std::uint64_t* sample_digest = nullptr; ///< none: 0
-};
-
-/// A step recorded in a graph: what `probed::replay` knows it by. Copy it freely; it owns nothing.
-class captured_step {
-public:
-    captured_step() = default;
-
-private:
-    template <communicator Comm>
-    friend class probed;
-    explicit captured_step(std::uint64_t serial) noexcept : serial_(serial) {}
-
-    std::uint64_t serial_ = 0; ///< of all captured steps of the process; 0 for none
-};
+#include <collprobe/step/observation.hpp>
 
 /// How a graph, whose nodes are fixed, tells a different step at each replay: it reads a ticket that
 /// the replay writes, on the stream, just before the launch.
-namespace detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Never given twice in a process: so it tells a step from those of every other communicator, wherever they are moved.
 inline std::uint64_t next_capture_serial() noexcept
@@ -123,5 +78,4 @@ struct publish_report {
     }
 };
 
-} // namespace detail
-} // namespace collprobe
+} // namespace collprobe::detail
