@@ -33,11 +33,14 @@ using testing::for_all_element_types;
 #define COLLPROBE_ISA_NAMESPACE wide_on_avx2
 #define COLLPROBE_ISA_WIDTH 64
 #define COLLPROBE_ISA_REGISTER "m"
+#define COLLPROBE_ISA_UNROLL
+#include <collprobe/simd/detail/vector_kernel.hpp>
 #include <collprobe/scan/detail/digest_kernel.hpp>
 #include <collprobe/scan/detail/statistics_kernel.hpp>
 #undef COLLPROBE_ISA_NAMESPACE
 #undef COLLPROBE_ISA_WIDTH
 #undef COLLPROBE_ISA_REGISTER
+#undef COLLPROBE_ISA_UNROLL
 #if defined(__clang__)
 #pragma clang attribute pop
 #else

@@ -163,7 +163,7 @@ inline constexpr digest_key_table digest_keys{};
 } // namespace collprobe
 
 #define COLLPROBE_KERNEL <collprobe/scan/detail/digest_kernel.hpp>
-#include <collprobe/simd/for_each_isa.hpp>
+#include <collprobe/simd/dispatch.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 namespace detail {
@@ -184,14 +184,11 @@ inline digest_sums sum_words([[maybe_unused]] isa path, const unsigned char* dat
         for (; i < end; ++i)
             sums.add(static_cast<std::uint32_t>(word + i), load_word(data + 4 * i), digest_keys.key[word + i]);
     };
-#if COLLPROBE_X86_SIMD
     if (path != isa::portable) {
         const std::uint64_t head = (16 - word % 16) % 16;
         scalar_until(head < words ? head : words);
-        if (path == isa::avx512) i += avx512::sum_words(data + 4 * i, words - i, word + i, sums);
-        else i += avx2::sum_words(data + 4 * i, words - i, word + i, sums);
+        i += COLLPROBE_ON_ISA(path, 0, sum_words(data + 4 * i, words - i, word + i, sums));
     }
-#endif
     scalar_until(words);
     return sums;
 }

@@ -7,7 +7,7 @@
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
-#include <collprobe/simd/vector.hpp>
+#include <collprobe/simd/dispatch.hpp>
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/detail/column_sum.hpp>
 
@@ -55,9 +55,9 @@ struct sum_rows {
     COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
     {
         const detail::gradual_underflow as_ieee_has_it;
-#if COLLPROBE_X86_SIMD
-        if (detail::supports(detail::isa::avx2)) return sum_block_by_avx2(block * width);
-#endif
+        if constexpr (COLLPROBE_X86_SIMD != 0) {
+            if (detail::supports(detail::isa::avx2)) return sum_block_by_avx2(block * width);
+        }
         sum_block(block * width);
     }
 
@@ -67,13 +67,8 @@ private:
         std::uint64_t by;
         COLLPROBE_HD const T* operator()(std::uint64_t k) const noexcept { return rows(k) + by; }
     };
-    // Out of the scope that sets the mode. Without FMA, which would round otherwise: both give the same bits.
-#if COLLPROBE_X86_SIMD
-    __attribute__((noinline, flatten, target("avx2"))) void sum_block_by_avx2(std::uint64_t first) const noexcept
-    {
-        sum_block_inlined(first);
-    }
-#endif
+    // Out of the scope that sets the mode: not inlined.
+    COLLPROBE_COMPILED_FOR_AVX2 void sum_block_by_avx2(std::uint64_t first) const noexcept { sum_block_inlined(first); }
 #if !defined(__CUDA_ARCH__)
     __attribute__((noinline))
 #endif

@@ -1,37 +1,9 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// No include guard: for_each_isa.hpp includes this once per instruction set.
+// No include guard: simd/dispatch.hpp includes this once per instruction set.
 #if defined(COLLPROBE_ISA_NAMESPACE)
 namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
-
-inline constexpr int width = COLLPROBE_ISA_WIDTH; // bytes of a vector
-using words64 = vector<std::uint64_t, width>;
-
-template <class V>
-[[gnu::always_inline]] inline V load(const void* from) noexcept
-{
-    typedef V unaligned __attribute__((aligned(1), may_alias));
-    return *static_cast<const unaligned*>(from);
-}
-
-/// The product of the low halves of each 64-bit lane.
-[[gnu::always_inline]] inline words64 multiply_low_halves(words64 a, words64 b) noexcept
-{
-#if COLLPROBE_ISA_WIDTH == 32
-    using v8si = vector<int, 32>;
-    return reinterpret_cast<words64>(
-        __builtin_ia32_pmuludq256(reinterpret_cast<v8si>(a), reinterpret_cast<v8si>(b)));
-#elif defined(COLLPROBE_ISA_AVX512) && !defined(__clang__)
-    using v16si = vector<int, 64>;
-    using v8di = vector<long long, 64>;
-    constexpr unsigned char all_lanes = 0xff;
-    return reinterpret_cast<words64>(__builtin_ia32_pmuludq512_mask(
-        reinterpret_cast<v16si>(a), reinterpret_cast<v16si>(b), v8di{}, all_lanes));
-#else
-    return (a & 0xffffffffu) * (b & 0xffffffffu); // clang sees the instruction in this
-#endif
-}
 
 /// The sums of a digest over consecutive lines of 64 bytes. `weighted` adds up the running sums, so that
 /// a product counts once for each line from its own to the end: a weight by position, without a product.

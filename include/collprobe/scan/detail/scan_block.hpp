@@ -11,7 +11,7 @@
 #include <collprobe/simd/vector.hpp>
 
 #define COLLPROBE_KERNEL <collprobe/scan/detail/statistics_kernel.hpp>
-#include <collprobe/simd/for_each_isa.hpp>
+#include <collprobe/simd/dispatch.hpp>
 
 /// The statistics of one block in host memory. The vector kernels do the plain case; what they leave
 /// (the tail, blocks with NaN or infinity, scaled doubles) is scalar code with the same lanes.
@@ -79,10 +79,7 @@ void scan_block([[maybe_unused]] isa path, const T* data, std::uint64_t count, b
 {
     std::uint64_t done = 0;
     bool finite = true;
-#if COLLPROBE_X86_SIMD
-    if (path == isa::avx512) done = avx512::scan<T, with_digest>(data, count, out, digest, first_byte, finite);
-    else if (path == isa::avx2) done = avx2::scan<T, with_digest>(data, count, out, digest, first_byte, finite);
-#endif
+    done = COLLPROBE_ON_ISA(path, 0, scan<T, with_digest>(data, count, out, digest, first_byte, finite));
     if constexpr (with_digest)
         digest.merge(digest_bytes(path, reinterpret_cast<const unsigned char*>(data + done),
             (count - done) * sizeof(T), first_byte + done * sizeof(T)));
@@ -99,12 +96,7 @@ distance_sums scan_distances([[maybe_unused]] isa path, const T* data, std::uint
 {
     distance_sums sums;
     std::uint64_t done = 0;
-#if COLLPROBE_X86_SIMD
-    if (all_finite && scale == 0) {
-        if (path == isa::avx512) done = avx512::scan_distances(data, count, pivot, sums);
-        else if (path == isa::avx2) done = avx2::scan_distances(data, count, pivot, sums);
-    }
-#endif
+    if (all_finite && scale == 0) done = COLLPROBE_ON_ISA(path, 0, scan_distances(data, count, pivot, sums));
     scan_distances_scalar(data, done, count, scale, pivot, sums);
     return sums;
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// No include guard: for_each_isa.hpp includes this once per instruction set, after statistics_kernel.hpp.
+// No include guard: simd/dispatch.hpp includes this once per instruction set, after statistics_kernel.hpp.
 #if defined(COLLPROBE_ISA_NAMESPACE)
 namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
 
@@ -20,20 +20,7 @@ template <int k, class T>
 {
     if constexpr (std::is_same_v<T, bfloat16>) {
         constexpr int group = k * width / 64; // of eight elements
-#if defined(__clang__)
-        const auto wide = __builtin_convertvector(
-            load<vector<std::uint16_t, 16>>(from + 8 * group), vector<std::uint32_t, 32>);
-#else
-        const auto wide = reinterpret_cast<vector<std::uint32_t, 32>>(
-            __builtin_ia32_pmovzxwd256(load<vector<short, 16>>(from + 8 * group)));
-#endif
-        const auto eight = reinterpret_cast<vector<float, 32>>(wide << 16);
-#if COLLPROBE_ISA_WIDTH == 32
-        if constexpr (k % 2 == 0) return convert(__builtin_shufflevector(eight, eight, 0, 1, 2, 3));
-        else return convert(upper_half(eight));
-#else
-        return convert(eight);
-#endif
+        return doubles_of_eight<k>(reinterpret_cast<eight_floats>(words_of_shorts(from + 8 * group) << 16));
     } else {
         return load_doubles<k>(from);
     }

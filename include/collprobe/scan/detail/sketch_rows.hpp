@@ -17,7 +17,7 @@
 #include <collprobe/sum/rounding.hpp>
 
 #define COLLPROBE_KERNEL <collprobe/scan/detail/sketch_kernel.hpp>
-#include <collprobe/simd/for_each_isa.hpp>
+#include <collprobe/simd/dispatch.hpp>
 
 /// A buffer as rows of as many elements as a sketch has bins: how it is cut, and the sums on the CPU.
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -120,10 +120,8 @@ void add_word_of_columns([[maybe_unused]] isa path, const sketch_source<T>& from
     std::uint64_t words[sketch_tile];
     for (int r = 0; r < rows; ++r) words[r] = from.signs(row + static_cast<std::uint64_t>(r), column);
     const T* data = from.data.data() + from.index(row, column);
-#if COLLPROBE_X86_SIMD
-    if (path == isa::avx512) return avx512::add_word_of_columns(data, from.bins, rows, words, sums...);
-    if (path == isa::avx2) return avx2::add_word_of_columns(data, from.bins, rows, words, sums...);
-#endif
+    if (path != isa::portable)
+        return COLLPROBE_ON_ISA(path, void(), add_word_of_columns(data, from.bins, rows, words, sums...));
     for (int r = 0; r < rows; ++r, data += from.bins) {
         for (unsigned c = 0; c < 64; ++c) add_to_bin(data[c], words[r] >> c & 1, sums[c]...);
     }

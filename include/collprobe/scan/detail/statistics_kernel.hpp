@@ -1,82 +1,29 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// No include guard: for_each_isa.hpp includes this once per instruction set, after digest_kernel.hpp.
+// No include guard: simd/dispatch.hpp includes this once per instruction set, after digest_kernel.hpp.
 #if defined(COLLPROBE_ISA_NAMESPACE)
 namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
-
-using doubles = vector<double, width>;
 
 /// Vectors that eight doubles, the lanes of a sum, fill (see `lane_position`).
 inline constexpr int vectors_of_8 = 64 / width;
 
-/// Keeps a product apart from the sum it enters: see `opaque`.
-[[gnu::always_inline]] inline doubles hidden(doubles value) noexcept
-{
-    asm("" : "+" COLLPROBE_ISA_REGISTER(value));
-    return value;
-}
-
-/// As many doubles as fill a vector, from floats or integers. GCC's `__builtin_convertvector` would go
-/// by way of narrower vectors.
-template <class Narrow>
-[[gnu::always_inline]] inline doubles convert(Narrow x) noexcept
-{
-#if !defined(__clang__) && COLLPROBE_ISA_WIDTH == 32
-    using from = std::remove_cvref_t<decltype(x[0])>;
-    if constexpr (std::is_same_v<from, float>) return __builtin_ia32_cvtps2pd256(x);
-    else if constexpr (std::is_same_v<from, int>) return __builtin_ia32_cvtdq2pd256(x);
-#elif !defined(__clang__) && defined(COLLPROBE_ISA_AVX512)
-    using from = std::remove_cvref_t<decltype(x[0])>;
-    constexpr int current_direction = 4;
-    constexpr char all_lanes = -1;
-    if constexpr (std::is_same_v<from, float>)
-        return __builtin_ia32_cvtps2pd512_mask(x, doubles{}, all_lanes, current_direction);
-    else if constexpr (std::is_same_v<from, int>)
-        return __builtin_ia32_cvtdq2pd512_mask(x, doubles{}, static_cast<unsigned char>(all_lanes));
-#endif
-    return __builtin_convertvector(x, doubles);
-}
-
-/// Eight elements of a narrow type as floats or ints: of sixteen, those at positions 8 * `group` on.
+/// Eight elements of up to 16 bits as floats or ints: of sixteen, those at positions 8 * `group` on.
 template <int group, class T>
 [[gnu::always_inline]] inline auto widen_8(const T* from) noexcept
 {
-    using words = vector<std::uint32_t, 32>;
-    using floats = vector<float, 32>;
-    using ints = vector<int, 32>;
     if constexpr (std::is_same_v<T, bfloat16>) {
-        const auto pairs = load<words>(from);
-        return reinterpret_cast<floats>(group == 0 ? pairs << 16 : pairs & 0xffff0000u);
+        const auto pairs = load<eight_words>(from);
+        return reinterpret_cast<eight_floats>(group == 0 ? pairs << 16 : pairs & 0xffff0000u);
     } else if constexpr (std::is_same_v<T, float16>) {
-        return reinterpret_cast<floats>(__builtin_ia32_vcvtph2ps256(load<vector<short, 16>>(from + 8 * group)));
+        return floats_of_halves(from + 8 * group);
     } else if constexpr (element_traits<T>::is_floating_point) {
-        floats eight;
+        eight_floats eight;
         for (int lane = 0; lane < 8; ++lane) eight[lane] = static_cast<float>(from[8 * group + lane]);
         return eight;
     } else {
-#if defined(__clang__)
-        return __builtin_convertvector(load<vector<T, 8>>(from + 8 * group), ints);
-#else
-        using v16qi = vector<char, 16>;
-        const auto bytes = reinterpret_cast<v16qi>(vector<long long, 16>{load<long long>(from + 8 * group), 0});
-        if constexpr (std::is_same_v<T, std::int8_t>) return reinterpret_cast<ints>(__builtin_ia32_pmovsxbd256(bytes));
-        else return reinterpret_cast<ints>(__builtin_ia32_pmovzxbd256(bytes));
-#endif
+        return ints_of_bytes(from + 8 * group);
     }
-}
-
-/// The upper four of eight 32-bit lanes. GCC takes a slower instruction for the generic shuffle.
-template <class V>
-[[gnu::always_inline]] inline auto upper_half(V x) noexcept
-{
-#if defined(__clang__)
-    return __builtin_shufflevector(x, x, 4, 5, 6, 7);
-#else
-    using lane = std::remove_cvref_t<decltype(x[0])>;
-    return reinterpret_cast<vector<lane, 16>>(
-        __builtin_ia32_extract128i256(reinterpret_cast<vector<long long, 32>>(x), 1));
-#endif
 }
 
 /// Vector `k` of the doubles that the sixteen elements at `from` give. Exact, except for 64-bit
@@ -88,54 +35,15 @@ template <int k, class T>
     if constexpr (std::is_same_v<T, double>) {
         return load<doubles>(from + k * lanes);
     } else if constexpr (sizeof(T) <= 2) {
-#if COLLPROBE_ISA_WIDTH == 32
-        const auto eight = widen_8<k / 2>(from);
-        if constexpr (k % 2 == 0) return convert(__builtin_shufflevector(eight, eight, 0, 1, 2, 3));
-        else return convert(upper_half(eight));
-#else
-        return convert(widen_8<k>(from));
-#endif
+        return doubles_of_eight<k>(widen_8<k * width / 64>(from));
     } else if constexpr (std::is_same_v<T, std::uint32_t>) {
         // AVX2 converts signed integers only: shift the range, exactly, before and after.
         using narrow = vector<std::uint32_t, width / 2>;
         using signed_narrow = vector<int, width / 2>;
         return hidden(convert(reinterpret_cast<signed_narrow>(load<narrow>(from + k * lanes) ^ 0x80000000u)) + 0x1p31);
     } else {
-#if defined(__clang__) && defined(COLLPROBE_ISA_AVX512)
-        asm("" : "+r"(from)); // else clang 14 cuts the load up, seeing that a wider one covers it
-#endif
-        return convert(load<vector<T, lanes * int{sizeof(T)}>>(from + k * lanes));
+        return convert(load_narrow<vector<T, lanes * int{sizeof(T)}>>(from + k * lanes));
     }
-}
-
-template <class V>
-[[gnu::always_inline]] inline V lanewise_minimum(V a, V b) noexcept
-{
-    return a < b ? a : b;
-}
-
-template <class V>
-[[gnu::always_inline]] inline V lanewise_maximum(V a, V b) noexcept
-{
-    return a > b ? a : b;
-}
-
-template <class V>
-[[gnu::always_inline]] inline auto lowest_lane(V v) noexcept
-{
-    auto result = v[0];
-    for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane)
-        if (v[lane] < result) result = v[lane];
-    return result;
-}
-
-template <class V>
-[[gnu::always_inline]] inline auto highest_lane(V v) noexcept
-{
-    auto result = v[0];
-    for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane)
-        if (v[lane] > result) result = v[lane];
-    return result;
 }
 
 /// Extrema of full-width vectors of elements, taken on their bits where an instruction for that
@@ -250,12 +158,6 @@ template <class T>
     }
 }
 
-#if defined(__clang__)
-#define COLLPROBE_ISA_UNROLL _Pragma("unroll")
-#else
-#define COLLPROBE_ISA_UNROLL _Pragma("GCC unroll 8")
-#endif
-
 /// All accumulators of a block.
 template <class T>
 struct scan_lanes {
@@ -355,8 +257,6 @@ template <class T, bool with_digest>
     __builtin_memcpy(out.squares, lanes.squares, sizeof out.squares);
     return whole;
 }
-
-#undef COLLPROBE_ISA_UNROLL
 
 /// Sums of distances from a number and of their squares.
 struct distance_lanes {

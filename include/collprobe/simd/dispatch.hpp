@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Code for the instruction sets of the processor, whatever flags the including file is compiled with:
+//
+//     #define COLLPROBE_KERNEL <collprobe/scan/detail/digest_kernel.hpp>
+//     #include <collprobe/simd/dispatch.hpp>
+//
+// compiles a kernel file once for each set beyond the baseline, in a namespace of its own. The kernel is one text; only
+// the vector's width and the namespace differ, so all instances share their logic and their bits. It computes with
+// `simd/vector.hpp`. COLLPROBE_ON_ISA calls an instance.
+#if !defined(COLLPROBE_ON_ISA)
+
+#include <cstdint>
+
+#include <collprobe/core/config.hpp>
+
+/// Whether the AVX2 and AVX-512 instances are compiled. Nvcc's front end does not know the vector extensions that they
+/// are written in, so its host code takes the portable path, which gives the same bits.
+#if defined(__x86_64__) && !defined(__CUDACC__) && (defined(__GNUC__) || defined(__clang__))
+#define COLLPROBE_X86_SIMD 1
+/// What `call` gives in the instance of a kernel for `path`; `portable` where there is none.
+#define COLLPROBE_ON_ISA(path, portable, ...) \
+    (path == isa::avx512 ? avx512::__VA_ARGS__ : path == isa::avx2 ? avx2::__VA_ARGS__ : portable)
+/// A function that is compiled for AVX2 with all that it calls: for loops that the compiler vectorises. Without FMA,
+/// which would round otherwise, so its bits are those of the portable function.
+#define COLLPROBE_COMPILED_FOR_AVX2 __attribute__((noinline, flatten, target("avx2")))
+#else
+#define COLLPROBE_X86_SIMD 0
+#define COLLPROBE_ON_ISA(path, portable, ...) (portable)
+#define COLLPROBE_COMPILED_FOR_AVX2
+#endif
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+enum class isa : std::uint8_t { portable, avx2, avx512 };
+
+constexpr const char* name(isa path) noexcept
+{
+    switch (path) {
+    case isa::portable: return "portable";
+    case isa::avx2: return "avx2";
+    case isa::avx512: return "avx512";
+    }
+    return "unknown";
+}
+
+/// Whether this machine can run a path. `__builtin_cpu_supports` is a load and a test: no cache needed.
+inline bool supports([[maybe_unused]] isa path) noexcept
+{
+#if COLLPROBE_X86_SIMD
+    // clang 14 cannot be asked for F16C; every processor with AVX2 has it.
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (path == isa::avx2) return avx2;
+    if (path == isa::avx512)
+        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+            && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+    return path == isa::portable;
+}
+
+inline isa best_isa() noexcept
+{
+    return supports(isa::avx512) ? isa::avx512 : supports(isa::avx2) ? isa::avx2 : isa::portable;
+}
+
+} // namespace collprobe::detail
+
+#endif
+
+#if defined(COLLPROBE_KERNEL)
+#if COLLPROBE_X86_SIMD
+
+#if defined(__clang__)
+#define COLLPROBE_ISA_UNROLL _Pragma("unroll")
+#else
+#define COLLPROBE_ISA_UNROLL _Pragma("GCC unroll 8")
+#endif
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+#define COLLPROBE_ISA_NAMESPACE avx2
+#define COLLPROBE_ISA_WIDTH 32
+#define COLLPROBE_ISA_REGISTER "x"
+#include COLLPROBE_KERNEL
+#undef COLLPROBE_ISA_NAMESPACE
+#undef COLLPROBE_ISA_WIDTH
+#undef COLLPROBE_ISA_REGISTER
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push( \
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
+#endif
+#define COLLPROBE_ISA_NAMESPACE avx512
+#define COLLPROBE_ISA_WIDTH 64
+#define COLLPROBE_ISA_REGISTER "v"
+#define COLLPROBE_ISA_AVX512
+#include COLLPROBE_KERNEL
+#undef COLLPROBE_ISA_NAMESPACE
+#undef COLLPROBE_ISA_WIDTH
+#undef COLLPROBE_ISA_REGISTER
+#undef COLLPROBE_ISA_AVX512
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#undef COLLPROBE_ISA_UNROLL
+
+#endif
+#undef COLLPROBE_KERNEL
+#endif
