@@ -6,7 +6,7 @@
 #     threads       it has threads: built and run under ThreadSanitizer
 #     slow          its optimised or instrumented build, or its run, takes long: not under AddressSanitizer
 #     headers       it compiles headers for their own sake: not in quick
-#     stand_in      it runs on the stand-ins for CUDA and NCCL (given to *_stand_in_test.cpp by itself)
+#     stand_in      it runs on the stand-ins for CUDA and NCCL (given to *_stand_in_test.cpp and stand_in/ by itself)
 # beside compile_fail, consumer, lint, mpi, trainer, cuda and gpu.
 
 # collprobe_wanted(<variable> [<label>...]): whether this build tree has tests of these labels
@@ -34,7 +34,8 @@ endfunction()
 # Adds the test cases of <name>_test.cpp, or .cu where there is a CUDA compiler; without names, those of all files of
 # this folder that no earlier call has named. Each file is a test, `<folder>.<name>`. The files of a folder that need
 # the same are one program, <folder>_tests; apart are those
-#     <name>_stand_in_test.cpp      over the stand-ins for CUDA and NCCL: where the headers of those were found
+#     <name>_stand_in_test.cpp      over the stand-ins for CUDA and NCCL: where the headers of those were found;
+#                                   the tests in the folder stand_in, which are of those, too
 #     that count or fail allocations by a header of support/: such a program has an operator new of its own
 #     with STREAM_ORDER             all objects of such a program tell the checker of stream order
 #     with PROGRAM                  in a program of that name
@@ -76,10 +77,12 @@ function(collprobe_add_host_test file)
     set(labels ${arg_LABELS})
     set(libraries "")
     set(program ${folder})
-    if(file MATCHES "_stand_in_test\\.cpp$")
+    if(file MATCHES "_stand_in_test\\.cpp$" OR folder STREQUAL "stand_in")
         list(APPEND labels stand_in)
         list(APPEND libraries stand_in_cuda)
-        string(APPEND program _stand_in)
+        if(NOT folder STREQUAL "stand_in")
+            string(APPEND program _stand_in)
+        endif()
         file(STRINGS ${file} nccl_includes REGEX "#include .*nccl")
         if(nccl_includes)
             list(APPEND libraries stand_in_nccl)

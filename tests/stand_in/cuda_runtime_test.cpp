@@ -1,0 +1,317 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What the tests without a GPU take for granted of CUDA: checked over the stand-in, and over CUDA's own runtime where
+// there is a GPU. Nothing here may use what only a stand-in has.
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <thread>
+
+#include <cuda_runtime_api.h>
+
+#include "stand_in/runtime_objects.hpp"
+
+using namespace collprobe::testing;
+
+TEST_CASE("without a wait two streams are not ordered")
+{
+    const runtime_stream held;
+    const runtime_stream free;
+    runtime_gate closed(held.handle);
+    CHECK(free.synchronize());
+    CHECK(free.done());
+    CHECK(cudaStreamQuery(held.handle) == cudaErrorNotReady);
+    closed.open();
+    CHECK(held.synchronize());
+    CHECK(held.done());
+}
+
+TEST_CASE("work of one stream runs in order")
+{
+    const runtime_stream stream;
+    runtime_bytes bytes;
+    for (int value = 1; value <= 100; ++value) bytes.fill(stream.handle, value);
+    bytes.fetch(stream.handle);
+    bytes.fill(stream.handle, 200);
+    CHECK(stream.synchronize());
+    CHECK(bytes.seen() == 100);
+}
+
+TEST_CASE("an event orders what follows a wait behind what came before its record")
+{
+    const runtime_stream producer;
+    const runtime_stream consumer;
+    const runtime_event ready;
+    runtime_bytes bytes;
+    runtime_gate closed(producer.handle);
+    bytes.fill(producer.handle, 7);
+    CHECK(cudaEventRecord(ready.handle, producer.handle) == cudaSuccess);
+    CHECK(cudaStreamWaitEvent(consumer.handle, ready.handle, 0) == cudaSuccess);
+    bytes.fetch(consumer.handle);
+    a_while();
+    CHECK(cudaEventQuery(ready.handle) == cudaErrorNotReady);
+    CHECK_FALSE(consumer.done());
+    closed.open();
+    CHECK(cudaEventSynchronize(ready.handle) == cudaSuccess);
+    CHECK(consumer.synchronize());
+    CHECK(bytes.seen() == 7);
+    CHECK(cudaEventQuery(ready.handle) == cudaSuccess);
+}
+
+TEST_CASE("a stream that waits already is not affected by a later record")
+{
+    const runtime_stream producer;
+    const runtime_stream consumer;
+    const runtime_event ready;
+    CHECK(cudaEventRecord(ready.handle, producer.handle) == cudaSuccess);
+    CHECK(cudaStreamWaitEvent(consumer.handle, ready.handle, 0) == cudaSuccess);
+    runtime_gate closed(producer.handle);
+    CHECK(cudaEventRecord(ready.handle, producer.handle) == cudaSuccess);
+    CHECK(consumer.synchronize());
+    CHECK(cudaEventQuery(ready.handle) == cudaErrorNotReady);
+}
+
+TEST_CASE("an event that was never recorded is over, and a wait for it is none")
+{
+    const runtime_stream stream;
+    const runtime_event never;
+    CHECK(cudaEventQuery(never.handle) == cudaSuccess);
+    CHECK(cudaEventSynchronize(never.handle) == cudaSuccess);
+    CHECK(cudaStreamWaitEvent(stream.handle, never.handle, 0) == cudaSuccess);
+    CHECK(stream.synchronize());
+}
+
+TEST_CASE("the default stream and blocking streams wait for each other, non-blocking ones for nobody")
+{
+    const runtime_stream blocking(cudaStreamDefault);
+    const runtime_stream apart;
+    runtime_bytes bytes;
+    const auto is_ordered = [&](cudaStream_t first, cudaStream_t second) {
+        const runtime_event end;
+        runtime_gate closed(first);
+        bytes.fill(second, 3);
+        CHECK(cudaEventRecord(end.handle, second) == cudaSuccess);
+        a_while();
+        const bool ordered = cudaEventQuery(end.handle) == cudaErrorNotReady;
+        closed.open();
+        CHECK(cudaEventSynchronize(end.handle) == cudaSuccess);
+        return ordered;
+    };
+    for (const cudaStream_t legacy : {cudaStream_t{}, cudaStreamLegacy}) {
+        CHECK(is_ordered(blocking.handle, legacy));
+        CHECK(is_ordered(legacy, blocking.handle));
+        CHECK_FALSE(is_ordered(legacy, apart.handle));
+        CHECK_FALSE(is_ordered(apart.handle, legacy));
+    }
+    CHECK_FALSE(is_ordered(blocking.handle, apart.handle));
+}
+
+TEST_CASE("each thread begins on device 0 and has a per-thread stream of its own")
+{
+    runtime_bytes bytes;
+    runtime_gate closed(cudaStreamPerThread);
+    int device = -1;
+    bool done = false;
+    std::thread([&] {
+        (void)cudaGetDevice(&device);
+        done = cudaStreamQuery(cudaStreamPerThread) == cudaSuccess;
+    }).join();
+    CHECK(device == 0);
+    CHECK(done);
+    CHECK(cudaStreamQuery(cudaStreamPerThread) == cudaErrorNotReady);
+}
+
+TEST_CASE("a stream that is destroyed does its work first, and the call does not wait")
+{
+    runtime_bytes bytes;
+    const runtime_event end;
+    runtime_stream dying;
+    runtime_gate closed(dying.handle);
+    bytes.fill(dying.handle, 9);
+    bytes.fetch(dying.handle);
+    CHECK(cudaEventRecord(end.handle, dying.handle) == cudaSuccess);
+    CHECK(cudaStreamDestroy(dying.handle) == cudaSuccess);
+    dying.handle = nullptr;
+    CHECK(cudaEventQuery(end.handle) == cudaErrorNotReady);
+    closed.open();
+    CHECK(cudaEventSynchronize(end.handle) == cudaSuccess);
+    CHECK(bytes.seen() == 9);
+}
+
+TEST_CASE("an error stays with its thread until it is taken")
+{
+    (void)cudaGetLastError();
+    CHECK(cudaSetDevice(device_count()) == cudaErrorInvalidDevice);
+    CHECK(cudaPeekAtLastError() == cudaErrorInvalidDevice);
+    cudaError_t elsewhere = cudaErrorUnknown;
+    std::thread([&] { elsewhere = cudaGetLastError(); }).join();
+    CHECK(elsewhere == cudaSuccess);
+    const runtime_stream works; // a call that succeeds leaves it
+    CHECK(cudaGetLastError() == cudaErrorInvalidDevice);
+    CHECK(cudaGetLastError() == cudaSuccess);
+}
+
+TEST_CASE("pointers are told apart")
+{
+    const runtime_bytes bytes;
+    int on_stack = 0;
+    cudaPointerAttributes attributes{};
+    CHECK(cudaPointerGetAttributes(&attributes, bytes.device + 1) == cudaSuccess);
+    CHECK(attributes.type == cudaMemoryTypeDevice);
+    CHECK(attributes.device == 0);
+    CHECK(cudaPointerGetAttributes(&attributes, bytes.host + 1) == cudaSuccess);
+    CHECK(attributes.type == cudaMemoryTypeHost);
+    CHECK(cudaPointerGetAttributes(&attributes, &on_stack) == cudaSuccess);
+    CHECK(attributes.type == cudaMemoryTypeUnregistered);
+}
+
+#if CUDART_VERSION >= 12000
+TEST_CASE("a stream has an id that no later stream has, whatever its handle")
+{
+    std::optional<runtime_stream> stream(std::in_place);
+    unsigned long long first = 0;
+    unsigned long long again = 0;
+    unsigned long long second = 0;
+    CHECK(cudaStreamGetId(stream->handle, &first) == cudaSuccess);
+    CHECK(cudaStreamGetId(stream->handle, &again) == cudaSuccess);
+    CHECK(first == again);
+    stream.reset();
+    stream.emplace();
+    CHECK(cudaStreamGetId(stream->handle, &second) == cudaSuccess);
+    CHECK(first != second);
+}
+#endif
+
+TEST_CASE("an event belongs to the device on which it was created")
+{
+    if (device_count() < 2) {
+        MESSAGE("SKIPPED: needs two devices");
+        return;
+    }
+    const runtime_event of_first;
+    CHECK(cudaSetDevice(1) == cudaSuccess);
+    {
+        const runtime_stream of_second;
+        CHECK(cudaEventRecord(of_first.handle, of_second.handle) == cudaErrorInvalidResourceHandle);
+        CHECK(cudaStreamWaitEvent(of_second.handle, of_first.handle, 0) == cudaSuccess); // waits may cross
+    }
+    CHECK(cudaSetDevice(0) == cudaSuccess);
+    (void)cudaGetLastError();
+}
+
+namespace {
+
+/// A capture of a stream that is ended, and its graph, once.
+struct runtime_capture {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t runnable = nullptr;
+
+    runtime_capture() = default;
+    runtime_capture(const runtime_capture&) = delete;
+    ~runtime_capture()
+    {
+        if (runnable != nullptr) (void)cudaGraphExecDestroy(runnable);
+        if (graph != nullptr) (void)cudaGraphDestroy(graph);
+        (void)cudaGetLastError();
+    }
+    cudaError_t begin(cudaStream_t on, cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal)
+    {
+        return cudaStreamBeginCapture(on, mode);
+    }
+    cudaError_t end(cudaStream_t on)
+    {
+        const cudaError_t code = cudaStreamEndCapture(on, &graph);
+        return code == cudaSuccess ? cudaGraphInstantiateWithFlags(&runnable, graph, 0) : code;
+    }
+};
+
+cudaStreamCaptureStatus state_of(cudaStream_t stream)
+{
+    cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+    CHECK(cudaStreamIsCapturing(stream, &state) == cudaSuccess);
+    return state;
+}
+
+} // namespace
+
+TEST_CASE("what is captured does not run, and runs at each launch")
+{
+    const runtime_stream stream;
+    runtime_bytes bytes;
+    runtime_capture captured;
+    REQUIRE(captured.begin(stream.handle) == cudaSuccess);
+    CHECK(state_of(stream.handle) == cudaStreamCaptureStatusActive);
+    bytes.fill(stream.handle, 5);
+    REQUIRE(captured.end(stream.handle) == cudaSuccess);
+    CHECK(state_of(stream.handle) == cudaStreamCaptureStatusNone);
+    bytes.fetch(stream.handle);
+    CHECK(stream.synchronize());
+    CHECK(bytes.seen() == 0);
+    for (int launch = 0; launch < 2; ++launch) {
+        bytes.fill(stream.handle, 1);
+        CHECK(cudaGraphLaunch(captured.runnable, stream.handle) == cudaSuccess);
+        bytes.fetch(stream.handle);
+        CHECK(stream.synchronize());
+        CHECK(bytes.seen() == 5);
+    }
+}
+
+TEST_CASE("a stream joins a capture by a wait, and must be joined again before the end")
+{
+    const runtime_stream stream;
+    const runtime_stream branch;
+    const runtime_event fork;
+    const runtime_event join;
+    runtime_bytes bytes;
+    for (const bool joined : {true, false}) {
+        runtime_capture captured;
+        REQUIRE(captured.begin(stream.handle) == cudaSuccess);
+        CHECK(cudaEventRecord(fork.handle, stream.handle) == cudaSuccess);
+        CHECK(cudaStreamWaitEvent(branch.handle, fork.handle, 0) == cudaSuccess);
+        CHECK(state_of(branch.handle) == cudaStreamCaptureStatusActive);
+        bytes.fill(branch.handle, 6);
+        CHECK(cudaEventRecord(join.handle, branch.handle) == cudaSuccess);
+        if (joined) CHECK(cudaStreamWaitEvent(stream.handle, join.handle, 0) == cudaSuccess);
+        CHECK(captured.end(stream.handle) == (joined ? cudaSuccess : cudaErrorStreamCaptureUnjoined));
+        if (!joined) continue;
+        CHECK(cudaGraphLaunch(captured.runnable, stream.handle) == cudaSuccess);
+        bytes.fetch(stream.handle);
+        CHECK(stream.synchronize());
+        CHECK(bytes.seen() == 6);
+    }
+}
+
+TEST_CASE("waiting for a stream that is being captured is refused, and the capture is lost")
+{
+    const runtime_stream stream;
+    runtime_capture captured;
+    REQUIRE(captured.begin(stream.handle, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(stream.handle) == cudaErrorStreamCaptureUnsupported);
+    CHECK(state_of(stream.handle) == cudaStreamCaptureStatusInvalidated);
+    CHECK(captured.end(stream.handle) == cudaErrorStreamCaptureInvalidated);
+    CHECK(stream.synchronize());
+}
+
+TEST_CASE("an allocation is refused while a thread captures, unless it has relaxed its mode")
+{
+    const runtime_stream stream;
+    for (const bool relaxed : {true, false}) {
+        runtime_capture captured;
+        void* memory = nullptr;
+        REQUIRE(captured.begin(stream.handle) == cudaSuccess);
+        cudaStreamCaptureMode mode = relaxed ? cudaStreamCaptureModeRelaxed : cudaStreamCaptureModeGlobal;
+        CHECK(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess);
+        CHECK(cudaMalloc(&memory, 64) == (relaxed ? cudaSuccess : cudaErrorStreamCaptureUnsupported));
+        CHECK(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess);
+        CHECK(captured.end(stream.handle) == (relaxed ? cudaSuccess : cudaErrorStreamCaptureInvalidated));
+        if (relaxed) CHECK(cudaFree(memory) == cudaSuccess);
+    }
+}
+
+TEST_CASE("the default stream is not captured")
+{
+    runtime_capture captured;
+    CHECK(captured.begin(cudaStreamLegacy) == cudaErrorStreamCaptureUnsupported);
+    CHECK(captured.begin(cudaStream_t{}) == cudaErrorStreamCaptureUnsupported);
+}
