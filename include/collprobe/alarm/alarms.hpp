@@ -17,6 +17,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+/// When a check alarms, and when the advice is to take a rank out. Equal on all ranks.
 struct alarm_options {
     /// Probability that a healthy step has any statistical suspect: what the probe was told
     /// (`probe_options::false_alarms_per_step`).

@@ -29,6 +29,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+/// What `audited` checks, and how many steps it holds. Equal on all ranks.
 struct audit_options {
     report_mode mode = report_mode::gather; ///< `summary`: O(1) bytes a bucket for any n, and nobody is named
     bool sums = true; ///< check that sums and averages are what they should be: a read of the input and of the result

@@ -21,6 +21,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+/// How finely sums are checked.
 struct conservation_options {
     sketch_options sketch = {};
     double sigmas = 8; ///< what the residual of a floating-point reduction may be

@@ -26,6 +26,7 @@ concept communicator = requires(const C& comm) {
     { comm.size() } noexcept -> std::same_as<int>;
 };
 
+/// What a communicator takes its stream as.
 template <class C>
 using stream_ref_of = typename C::device::stream_ref;
 

@@ -26,6 +26,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+/// What a `faulty` communicator may use, and which calls its faults may hit.
 struct faulty_options {
     /// The largest buffer that a fault may need a copy of (`during`, `stale`, `duplicate_shard`). Only lists with
     /// such faults allocate: so many bytes for copies, for another rank's data, and for each call that is kept.

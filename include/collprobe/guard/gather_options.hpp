@@ -34,6 +34,7 @@ constexpr const char* name(gather_rung rung) noexcept
     return "unknown";
 }
 
+/// How a gather brings its shard in, and what it keeps.
 template <class Device, element T>
 struct gather_options {
     /// `automatic`, or the rung that it must be: error if the arguments do not allow it.

@@ -12,8 +12,10 @@
 /// What the checker of stream order (order/stream_order.hpp) reports.
 namespace collprobe::inline COLLPROBE_ABI {
 
+/// What an operation does to bytes.
 enum class memory_access : std::uint8_t { read, write };
 
+/// What is wrong with the order of two operations.
 enum class hazard_kind : std::uint8_t {
     read_after_write, ///< a read that nothing orders behind a write of the same bytes
     write_after_read,

@@ -72,6 +72,7 @@ struct order_object {
 /// Cost: bench/stream_order_bench.cpp; tens of nanoseconds a call, and one clock entry a stream or thread alive.
 class stream_order {
 public:
+    /// What happens to a hazard, and how much is remembered.
     struct options {
         /// Called with each new hazard (not again for the same two call sites), by the thread whose call it
         /// is, before the work is enqueued; may throw, so that it never is. `raise` does. Hazards are

@@ -22,6 +22,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+/// The memory and the algorithm of a `reproducible` communicator. Equal on all ranks.
 struct reproducible_options {
     /// Memory on the device for terms on their way. A larger buffer is reduced in pieces that fit half of it, of
     /// which each message carries 1/n. 0: 256 KiB a rank, but at least 4 MiB.

@@ -42,6 +42,7 @@ constexpr const char* name(interval_rule rule) noexcept
     return rule == interval_rule::literal ? "literal" : "corrected";
 }
 
+/// How the interval between two averages is chosen. Equal on all ranks.
 struct dynamic_options {
     interval_rule rule = interval_rule::corrected;
     /// Of the corrected rule: more is fewer averages. Found by training (examples/studies/aggregation_faults): 1 to 2 do as

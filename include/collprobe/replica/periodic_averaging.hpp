@@ -18,6 +18,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+/// When the replicas are averaged. Equal on all ranks.
 struct periodic_options {
     std::uint64_t interval = 10; ///< H: average every so many steps
     /// Elements of float scratch memory on the device, if there are 16-bit buffers: larger ones go in pieces.

@@ -15,6 +15,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+/// The size of a count-sketch, and its hash. Equal on all ranks.
 struct sketch_options {
     std::uint32_t bins = 4096; ///< a power of two, 64 to 2^20
     std::uint64_t seed = 0x452821e638d01377u; ///< of the signs; the same on all ranks

@@ -14,6 +14,7 @@ enum class alignment_mode : std::uint8_t {
     exact, ///< from the Gram matrix of the gradients: one more gradient-sized message a step
 };
 
+/// What `probed` looks at, and how many steps it holds. Equal on all ranks.
 struct probe_options {
     report_mode mode = report_mode::gather;
     alignment_mode alignment = alignment_mode::pooled;

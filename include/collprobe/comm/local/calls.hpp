@@ -23,6 +23,7 @@
 /// a rank with the checks of their arguments, and the group.
 namespace collprobe::inline COLLPROBE_ABI::local {
 
+/// How the ranks of a process wait for each other, and in which order they add.
 struct options {
     /// How long a rank waits for another one in a collective; a negative number means for ever.
     std::int64_t timeout_ms = 30'000;

@@ -9,6 +9,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::mpi {
 
+/// How long an MPI communicator waits, and what it checks.
 struct options {
     /// How long a rank waits for the others to come to a verified call, and `synchronize` for a stream;
     /// a negative number means for ever.

@@ -19,6 +19,7 @@ enum class blocking_mode : std::uint8_t { unknown, blocking, non_blocking };
 /// gone, and whoever lent it must neither use nor destroy it any more.
 enum class abort_policy : std::uint8_t { if_owned, always, never };
 
+/// How long an NCCL communicator waits, what it checks, and when it aborts.
 struct options {
     /// How long a call may take to be enqueued (non-blocking communicators), a peer to come to a
     /// verified call, and `synchronize` to wait; a negative number means for ever.

@@ -20,10 +20,12 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+/// CUDA's half precision is `float16`.
 template <>
 struct foreign_element<__half> {
     using type = float16;
 };
+/// CUDA's bfloat16 is `bfloat16`.
 template <>
 struct foreign_element<__nv_bfloat16> {
     using type = bfloat16;

@@ -13,6 +13,7 @@
 /// What `inspect` is asked, and what it finds out about an all-reduce: plain data.
 namespace collprobe::inline COLLPROBE_ABI {
 
+/// How thoroughly `inspect` looks. Equal on all ranks.
 struct inspect_options {
     int repeats = 5; ///< equal calls whose bits are compared
     int permutations = 4; ///< ways to deal the values to the ranks
