@@ -6,8 +6,8 @@
 #
 # Measures what collprobe costs its users: CPU seconds (user and system) of the compiler, above a file that
 # includes only what every such file includes anyway, and the size of the object. Prints a table with the goals.
-# With `headers`, a second table has each public header. Of RUNS compilations (3) the fastest counts, since other
-# work on the machine can only add. CXX and CUDACXX choose the compilers; without nvcc the CUDA rows are left out.
+# Indented rows are of the compiled form. With `headers`, a second table has each public header. Of RUNS compilations
+# (3) the fastest counts, since other work on the machine can only add. CXX and CUDACXX choose the compilers; without nvcc the CUDA rows are left out.
 # Exit status 1 if a row misses its goal and STRICT is set.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
@@ -85,12 +85,18 @@ printf '%-52s %6s %6s %6s %6s %6s\n' 'CPU seconds' 'took' 'above' 'goal' 'KB' 'g
 printf '%-52s %6.2f\n' '<string> and <vector>, -O0' "$std_O0"
 row 'collprobe.hpp, -O0' "$std_O0" 0.5 - umbrella.cpp -O0
 row 'a probed all-reduce of bfloat16, local, -O2' "$std_O2" 4 - call.cpp -O2
+row '  collprobe::compiled: collprobe.hpp' "$std_O0" 0.5 - umbrella.cpp -O0 -DCOLLPROBE_COMPILED
+row '  collprobe::compiled: the all-reduce' "$std_O2" 4 - call.cpp -O2 -DCOLLPROBE_COMPILED
 if [ -x "$cuda" ] || command -v "$cuda" >/dev/null; then
     runtime=$(seconds runtime.cu -O3)
     printf '%-52s %6.2f\n' '<cuda_runtime.h>, nvcc -O3, sm_90' "$runtime"
     row 'collprobe.cuh, nvcc -O3, sm_90' "$runtime" 3 - umbrella.cu -O3
     if printf '#include <nccl.h>\n' >nccl.cu && compile nccl.cu >/dev/null 2>&1; then
         row 'a probed all-reduce of bfloat16, NCCL, nvcc -O3' "$runtime" 10 300 call.cu -O3
+        row '  collprobe::compiled_cuda: collprobe.cuh' "$runtime" 3 - umbrella.cu -O3 \
+            -DCOLLPROBE_COMPILED -DCOLLPROBE_COMPILED_CUDA
+        row '  collprobe::compiled_cuda: the all-reduce' "$runtime" 10 300 call.cu -O3 \
+            -DCOLLPROBE_COMPILED -DCOLLPROBE_COMPILED_CUDA
     else
         echo 'nccl.h was not found: the row of a probed all-reduce is left out'
     fi

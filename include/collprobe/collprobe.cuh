@@ -22,3 +22,8 @@
 #include <collprobe/comm/nccl/communicator.hpp>
 #endif
 #endif
+
+#if defined(COLLPROBE_COMPILED_CUDA) && !COLLPROBE_STREAM_ORDER
+#define COLLPROBE_INSTANCE extern template
+#include <collprobe/compiled/cuda_instances.ipp>
+#endif

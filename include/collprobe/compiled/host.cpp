@@ -14,8 +14,10 @@
 #include <collprobe/comm/local/detail/group.ipp>
 #include <collprobe/comm/local/detail/moves.ipp>
 #include <collprobe/core/detail/error.ipp>
+#include <collprobe/device/host/detail/stream.ipp>
 #include <collprobe/metrics/detail/direction.ipp>
 #include <collprobe/metrics/detail/dispersion.ipp>
+#include <collprobe/metrics/detail/order_sensitivity.ipp>
 #include <collprobe/metrics/detail/outlier.ipp>
 #include <collprobe/report/detail/alarm.ipp>
 #include <collprobe/report/detail/inspection.ipp>

@@ -26,24 +26,7 @@ namespace detail {
 
 /// Orders to try on a sum of n terms: linear, pairwise, and pseudo-random permutations that depend on nothing
 /// but n and their number, so that all ranks try the same.
-inline std::vector<summation_order> sample_orders(int terms, int orders)
-{
-    std::vector<summation_order> tried;
-    if (orders > 0) tried.push_back(linear_order(terms));
-    if (orders > 1) tried.push_back(pairwise_order(terms));
-    for (int k = 2; k < orders; ++k) {
-        std::vector<int> permutation(static_cast<std::size_t>(terms));
-        for (int i = 0; i < terms; ++i) permutation[static_cast<std::size_t>(i)] = i;
-        std::uint64_t state = static_cast<std::uint64_t>(k);
-        for (int i = terms - 1; i > 0; --i) {
-            state = mix64(state + 0x9e3779b97f4a7c15u);
-            std::swap(permutation[static_cast<std::size_t>(i)],
-                permutation[static_cast<std::size_t>(state % static_cast<std::uint64_t>(i + 1))]);
-        }
-        tried.push_back(permuted_order(permutation));
-    }
-    return tried;
-}
+std::vector<summation_order> sample_orders(int terms, int orders);
 
 /// Measures, element by element, how much a sum or an average over ranks depends on the order of its terms when
 /// each addition rounds to their type, and how far a given result is from the exact one.
@@ -176,3 +159,7 @@ struct take_sample {
 } // namespace detail
 
 } // namespace collprobe
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/metrics/detail/order_sensitivity.ipp>
+#endif

@@ -41,19 +41,7 @@ public:
     }
 
     /// Runs on the stream's thread until the stop task.
-    void serve() noexcept
-    {
-        served_here() = this;
-        for (std::uint64_t number = 1;; ++number) {
-            collprobe::detail::task& next = queue.front();
-            const bool stop = next.is_stop();
-            if (!stop) run(next, number);
-            queue.pop();
-            completed_.store(number, std::memory_order_release);
-            if (earliest_awaited() <= number) wake_waiters();
-            if (stop) return;
-        }
-    }
+    void serve() noexcept;
 
     /// Whether task `number` and all before it are done. True acquires what they did; false nothing.
     bool is_done(std::uint64_t number) const noexcept
@@ -63,34 +51,12 @@ public:
     }
 
     /// Blocks the calling thread until task `number` is done; false if the deadline passed first.
-    bool wait(std::uint64_t number, deadline until) noexcept
-    {
-        while (!is_done(number)) {
-            const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
-            announce(number);
-            if (is_done(number)) break;
-            if (until.passed()) return false;
-            collprobe::detail::wait_while(wakes_, seen, until);
-        }
-        return true;
-    }
+    bool wait(std::uint64_t number, deadline until) noexcept;
 
     /// The error that a task up to `number` left, if it has not surfaced yet.
-    std::exception_ptr error_before(std::uint64_t number) noexcept
-    {
-        if (!failed_.load(std::memory_order_acquire)) return nullptr;
-        const collprobe::detail::lock_guard lock(error_guard_);
-        return failed_at_ <= number ? error_ : nullptr;
-    }
+    std::exception_ptr error_before(std::uint64_t number) noexcept;
     /// The same, and forgets it: tasks pushed from now on run again.
-    std::exception_ptr take_error_before(std::uint64_t number) noexcept
-    {
-        if (!failed_.load(std::memory_order_acquire)) return nullptr;
-        const collprobe::detail::lock_guard lock(error_guard_);
-        if (failed_at_ > number) return nullptr;
-        failed_.store(false, std::memory_order_relaxed);
-        return std::exchange(error_, nullptr);
-    }
+    std::exception_ptr take_error_before(std::uint64_t number) noexcept;
 
 private:
     static constexpr std::uint64_t nobody = UINT64_MAX;
@@ -101,40 +67,14 @@ private:
         return last.fetch_add(1, std::memory_order_relaxed) + 1;
     }
 
-    void run(collprobe::detail::task& next, std::uint64_t number) noexcept
-    {
-        if (std::exception_ptr earlier = error_before(number)) {
-            next.cancel(earlier);
-            return;
-        }
-        try {
-            next.run();
-        } catch (...) {
-            const collprobe::detail::lock_guard lock(error_guard_);
-            error_ = std::current_exception();
-            failed_at_ = number;
-            failed_.store(true, std::memory_order_release);
-        }
-    }
+    void run(collprobe::detail::task& next, std::uint64_t number) noexcept;
 
     /// The stream's side. It changes nothing, but as a write: either this sees what a waiter has announced, or the
     /// waiter reads from this and sees what is done. Nothing is acquired, so the stream is not ordered after a waiter.
     std::uint64_t earliest_awaited() noexcept { return awaited_.fetch_or(0, std::memory_order_release); }
-    void wake_waiters() noexcept
-    {
-        // Who waits for more, or comes between the two, finds another number of wakes, and announces itself again.
-        awaited_.exchange(nobody, std::memory_order_release);
-        wakes_.fetch_add(1, std::memory_order_release);
-        collprobe::detail::wake_all(wakes_);
-    }
+    void wake_waiters() noexcept;
     /// A waiter's side: the stream will wake it when task `number` is done.
-    void announce(std::uint64_t number) noexcept
-    {
-        std::uint64_t earliest = awaited_.load(std::memory_order_acquire);
-        while (number < earliest
-            && !awaited_.compare_exchange_weak(earliest, number, std::memory_order_acquire)) {
-        }
-    }
+    void announce(std::uint64_t number) noexcept;
 
     std::atomic<std::uint64_t> completed_{0};
     // A task no later than the first that a thread waits for: until then nobody is woken.
@@ -147,19 +87,8 @@ private:
 };
 
 /// Blocks the calling host thread until task `number` of `state` is done.
-inline void synchronize(
-    stream_state& state, std::uint64_t number, const char* what, std::int64_t timeout_ms, call_site where)
-{
-    const error_origin origin{.call = "synchronize", .communicator = {}, .where = where};
-    if (stream_state::served_here() == &state) {
-        throw error(status::invalid_argument, "work on a stream must not wait for that stream", origin);
-    }
-    state.synchronizations.fetch_add(1, std::memory_order_relaxed);
-    if (!state.wait(number, deadline::in_ms(timeout_ms))) {
-        throw error(status::timeout,
-            std::string(what) + " did not finish within " + std::to_string(timeout_ms) + " ms", origin);
-    }
-}
+void synchronize(
+    stream_state& state, std::uint64_t number, const char* what, std::int64_t timeout_ms, call_site where);
 
 } // namespace detail
 
@@ -187,24 +116,9 @@ public:
     void synchronize(call_site where = call_site::current()) const { synchronize(-1, where); }
     /// The same with a deadline; a negative number of milliseconds means none.
     /// \throws error `timeout` if work is left then.
-    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
-    {
-        state("synchronize", where);
-        order_hooks::point here = order_hooks::now(*this);
-        const std::uint64_t last = state_->queue.pushed();
-        detail::synchronize(*state_, last, "work on the stream", timeout_ms, where);
-        if constexpr (order_hooks::active) order_hooks::reached(here);
-        if (const std::exception_ptr failure = state_->take_error_before(last)) std::rethrow_exception(failure);
-    }
+    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const;
     /// Whether all work enqueued so far is done. Never blocks, never throws; says nothing of errors.
-    bool query() const noexcept
-    {
-        if (state_ == nullptr) return true; // moved from: it has no work
-        order_hooks::point here = order_hooks::now(*this);
-        const bool done = state_->is_done(state_->queue.pushed());
-        if constexpr (order_hooks::active) order_hooks::reached(here, done);
-        return done;
-    }
+    bool query() const noexcept;
 
     /// A number that no other stream of the process ever has.
     std::uint64_t id(call_site = call_site::current()) const noexcept { return state_->id; }
@@ -221,12 +135,7 @@ private:
     friend class stream;
     friend class event;
     explicit stream_ref(detail::stream_state* state) noexcept : state_(state) {}
-    detail::stream_state& state(const char* call, call_site where = {}) const
-    {
-        if (state_ != nullptr) return *state_;
-        throw error(status::invalid_argument, "the stream was moved from",
-            {.call = call, .communicator = {}, .where = where});
-    }
+    detail::stream_state& state(const char* call, call_site where = {}) const;
     detail::stream_state* state_;
 };
 
@@ -234,22 +143,10 @@ private:
 /// never asked for.
 class stream {
 public:
-    stream()
-        : state_(collprobe::detail::make_ref<detail::stream_state>()),
-          worker_([state = state_.get()] { state->serve(); })
-    {
-    }
+    stream();
     stream(stream&&) = default;
     stream& operator=(stream&&) = delete;
-    ~stream()
-    {
-        if (!state_) return;
-        order_hooks::point last = order_hooks::now(get());
-        state_->queue.push([](collprobe::detail::task& slot) { slot.make_stop(); });
-        worker_.join();
-        if constexpr (order_hooks::active) order_hooks::reached(last);
-        if constexpr (order_hooks::active) order_hooks::stream_ended(get());
-    }
+    ~stream();
 
     operator stream_ref() const noexcept { return stream_ref(state_.get()); }
     stream_ref get() const noexcept { return *this; }
@@ -279,67 +176,28 @@ public:
     event() noexcept = default;
 
     /// Captures the work enqueued on `on` before this call.
-    void record(stream_ref on)
-    {
-        detail::stream_state& state = on.state("record");
-        stream_ = detail::ref<detail::stream_state>(&state);
-        number_ = state.queue.pushed();
-        if constexpr (order_hooks::active) order_hooks::record(number_, on);
-    }
+    void record(stream_ref on);
     bool recorded() const noexcept { return static_cast<bool>(stream_); }
 
     /// Whether the captured work is done; never blocks.
     /// \throws error `invalid_argument` if the event was never recorded; the error that the captured
     /// work left, if it has not surfaced elsewhere yet.
-    bool query(call_site where = call_site::current()) const
-    {
-        require_recorded("query", where);
-        if (!stream_->is_done(number_)) return false;
-        if constexpr (order_hooks::active) order_hooks::reached(number_);
-        if (const std::exception_ptr failure = stream_->error_before(number_)) std::rethrow_exception(failure);
-        return true;
-    }
+    bool query(call_site where = call_site::current()) const;
     /// Blocks the caller until the captured work is done; throws the error that it left, if any.
     void synchronize(call_site where = call_site::current()) const { synchronize(-1, where); }
     /// The same with a deadline; a negative number of milliseconds means none.
-    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
-    {
-        require_recorded("synchronize", where);
-        detail::synchronize(*stream_, number_, "the work captured by the event", timeout_ms, where);
-        if constexpr (order_hooks::active) order_hooks::reached(number_);
-        if (const std::exception_ptr failure = stream_->error_before(number_)) std::rethrow_exception(failure);
-    }
+    void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const;
 
 private:
     friend class stream_ref;
-    void require_recorded(const char* call, call_site where) const
-    {
-        if (recorded()) return;
-        throw error(status::invalid_argument, "the event was never recorded, so there is nothing to wait for",
-            {.call = call, .communicator = {}, .where = where});
-    }
+    void require_recorded(const char* call, call_site where) const;
 
     detail::ref<detail::stream_state> stream_;
     order_hooks::with_point<std::uint64_t> number_ = 0;
 };
 
-inline void stream_ref::wait(const event& awaited, call_site where) const
-{
-    awaited.require_recorded("wait", where);
-    if (awaited.stream_.get() == state_) return; // its own earlier work comes first anyway
-    if constexpr (order_hooks::active) order_hooks::wait(*this, awaited.number_, where);
-    struct wait_task {
-        detail::ref<detail::stream_state> source;
-        std::uint64_t number;
-        void operator()() const
-        {
-            source->wait(number, detail::deadline::never());
-            if (const std::exception_ptr failure = source->error_before(number)) std::rethrow_exception(failure);
-        }
-        /// What is awaited may use memory that goes when this stream is done, failed or not.
-        void cancel(const std::exception_ptr&) const noexcept { source->wait(number, detail::deadline::never()); }
-    };
-    enqueue(wait_task{awaited.stream_, awaited.number_});
-}
-
 } // namespace collprobe::host
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/device/host/detail/stream.ipp>
+#endif
