@@ -21,6 +21,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/digest_index.hpp>
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/record_queue.hpp>
@@ -385,26 +386,25 @@ private:
     /// Throws unless all ranks ended the same step, of as many calls.
     void require_same_step(const slot& finished) const
     {
-        const std::size_t n = words_.size();
-        const auto like = [&](std::size_t r) {
-            std::size_t ranks = 0;
-            for (std::size_t other = 0; other < n; ++other) {
-                if (finished.header(other) == finished.header(r)) ++ranks;
-            }
-            return ranks;
-        };
+        const auto of = [&](int r) -> const detail::audit_header& { return finished.header(static_cast<std::size_t>(r)); };
         const detail::audit_header own{finished.step, finished.buckets + 1};
-        if (finished.header(static_cast<std::size_t>(rank())) != own) fail_never_arrived(finished);
-        if (like(0) == n) return;
+        if (of(rank()) != own) fail_never_arrived(finished);
+        bool all_alike = true;
+        for (int r = 0; r < size(); ++r) all_alike = all_alike && of(r) == own;
+        if (all_alike) return;
+        const auto key = [&](int r) { return of(r).step ^ detail::mix64(of(r).buckets_and_one); };
+        detail::digest_index alike(size());
+        for (int r = 0; r < size(); ++r) alike.add(key(r), r);
+        const auto* const most = alike.majority();
         std::vector<int> culprits;
         std::string message = "the ranks ended different steps:";
-        for (std::size_t r = 0; r < n; ++r) {
-            if (2 * like(r) > n) continue;
-            culprits.push_back(static_cast<int>(r));
-            message += " rank " + std::to_string(r) + " step " + std::to_string(finished.header(r).step) + " of "
-                + std::to_string(finished.header(r).buckets_and_one - 1) + " audited calls,";
+        for (int r = 0; r < size(); ++r) {
+            if (most != nullptr && key(r) == most->digest) continue;
+            culprits.push_back(r);
+            message += " rank " + std::to_string(r) + " step " + std::to_string(of(r).step) + " of "
+                + std::to_string(of(r).buckets_and_one - 1) + " audited calls,";
         }
-        message += culprits.size() == n ? " with no majority" : " unlike the others";
+        message += most == nullptr ? " with no majority" : " unlike the others";
         caller(comm_, "end_step", finished.where).fail(status::mismatch, message, std::move(culprits));
     }
 

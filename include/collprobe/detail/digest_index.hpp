@@ -22,7 +22,7 @@ public:
         int other_than(int rank) const noexcept { return first_rank == rank ? second_rank : first_rank; }
     };
 
-    explicit digest_index(int ranks)
+    explicit digest_index(int ranks) : ranks_(ranks)
     {
         std::uint64_t places = 4;
         while (places < 2 * static_cast<std::uint64_t>(ranks)) places *= 2;
@@ -48,12 +48,13 @@ public:
     }
     const group& find(std::uint64_t digest) const noexcept { return groups_[place_of(digest)]; }
     int distinct() const noexcept { return distinct_; }
-    /// The largest number of ranks that hold the same digest.
-    int largest() const noexcept
+    /// What more than half of all ranks hold; null if there is no such digest.
+    const group* majority() const noexcept
     {
-        int most = 0;
-        for (const group& place : groups_) most = place.ranks > most ? place.ranks : most;
-        return most;
+        for (const group& place : groups_) {
+            if (2 * place.ranks > ranks_) return &place;
+        }
+        return nullptr;
     }
 
 private:
@@ -67,6 +68,7 @@ private:
         return place;
     }
 
+    int ranks_;
     fixed_array<group> groups_;
     int distinct_ = 0;
 };

@@ -64,7 +64,7 @@ inline void judge_gather_audit(const gather_verdict& verdict, int bucket, bucket
 /// received something that is not finite, of inputs that are.
 class audit_judge {
 public:
-    explicit audit_judge(int ranks) : ranks_(ranks), holders_(ranks), has_the_sum_(static_cast<std::size_t>(ranks)) {}
+    explicit audit_judge(int ranks) : holders_(ranks), has_the_sum_(static_cast<std::size_t>(ranks)) {}
 
     /// `entries`: one per rank, of the bucket with index `bucket`; all ranks should hold the same.
     void judge(view<const audit_entry> entries, int bucket, bucket_audit& out, step_audit& step)
@@ -122,39 +122,28 @@ private:
     {
         holders_.clear();
         for (std::size_t r = 0; r < entries.size(); ++r) holders_.add(entries[r].digest, static_cast<int>(r));
-        const int most = holders_.largest();
+        const digest_index::group* const most = holders_.majority();
         out.agree = holders_.distinct() == 1;
-        out.majority = 2 * most > ranks_;
+        out.majority = most != nullptr;
         if (out.agree) return true;
-        int groups_with_the_sum = 0;
-        bool most_have_the_sum = false;
-        std::uint64_t sum = 0;
-        std::uint64_t largest = 0;
         // A group has the sum if one of it says so: of equal bits a rank that was told damaged checksums says no.
         for (bool& has : has_the_sum_) has = false;
         for (const audit_entry& entry : entries) {
             if (!entry.sum.checked || !entry.sum.conserved) continue;
             has_the_sum_[static_cast<std::size_t>(holders_.find(entry.digest).first_rank)] = true;
         }
+        int groups_with_the_sum = 0;
         for (std::size_t r = 0; r < entries.size(); ++r) {
-            const digest_index::group& group = holders_.find(entries[r].digest);
-            if (group.first_rank != static_cast<int>(r)) continue;
-            const bool has_the_sum = has_the_sum_[r];
-            if (has_the_sum) {
-                ++groups_with_the_sum;
-                sum = group.digest;
-            }
-            if (group.ranks == most) {
-                largest = group.digest;
-                most_have_the_sum = has_the_sum;
-            }
+            if (!has_the_sum_[r]) continue;
+            ++groups_with_the_sum;
+            right = entries[r].digest;
         }
-        right = groups_with_the_sum == 1 ? sum : largest;
         if (groups_with_the_sum == 1) return true;
-        return out.majority && (!out.sum_checked || most_have_the_sum);
+        if (most == nullptr) return false;
+        right = most->digest;
+        return !out.sum_checked || has_the_sum_[static_cast<std::size_t>(most->first_rank)];
     }
 
-    int ranks_;
     digest_index holders_;
     fixed_array<bool> has_the_sum_; ///< by the first rank of a group
 };

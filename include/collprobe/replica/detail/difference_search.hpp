@@ -112,12 +112,9 @@ inline bool group_ranks(view<const held_buffer> held, collprobe::disagreement& o
     digest_index groups(ranks);
     for (int r = 0; r < ranks; ++r) groups.add(key(r), r);
     out.groups = groups.distinct();
-    out.majority = 2 * groups.largest() > ranks;
-    std::uint64_t chosen = key(0);
-    for (int r = 0; r < ranks && out.majority; ++r) {
-        chosen = key(r);
-        if (2 * groups.find(chosen).ranks > ranks) break;
-    }
+    const digest_index::group* const most = groups.majority();
+    out.majority = most != nullptr;
+    const std::uint64_t chosen = out.majority ? most->digest : key(0);
     for (int r = 0; r < ranks; ++r) (key(r) == chosen ? out.holders : out.others).push_back(r);
     return !out.others.empty();
 }

@@ -78,6 +78,8 @@ private:
 
     /// Ranks whose result differs from what most ranks received; no rank where there is no majority.
     void judge_replicas(const gathered_step& step, std::size_t b, step_record& out);
+    /// Looks up which ranks received which result of a call. Returns what most received; null if there is no such.
+    const digest_index::group* result_of_most(const gathered_step& step, std::size_t b);
 
     /// The lowest rank with the result that most ranks received; -1 where there is no majority.
     int holder_of_result(const gathered_step& step, std::size_t b, const bucket_call& call);

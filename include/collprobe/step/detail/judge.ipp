@@ -142,16 +142,15 @@ COLLPROBE_INLINE void step_judge::require_same_step(const gathered_step& step, c
     holders_.clear();
     for (int r = 0; r < ranks_; ++r) holders_.add(step.header(r).step, r);
     if (holders_.distinct() == 1) return;
-    const int most = holders_.largest();
+    const digest_index::group* const most = holders_.majority();
     std::string message = "the ranks report different steps:";
     std::vector<int> culprits;
     for (int r = 0; r < ranks_; ++r) {
-        const digest_index::group& same = holders_.find(step.header(r).step);
-        if (same.ranks == most && 2 * most > ranks_) continue;
+        if (most != nullptr && step.header(r).step == most->digest) continue;
         culprits.push_back(r);
         message += " rank " + std::to_string(r) + " step " + std::to_string(step.header(r).step) + ",";
     }
-    message += 2 * most > ranks_ ? " unlike the others" : " with no majority";
+    message += most != nullptr ? " unlike the others" : " with no majority";
     throw error(
         status::mismatch, message, {.call = "end_step", .communicator = {}, .where = where}, culprits);
 }
@@ -275,36 +274,35 @@ COLLPROBE_INLINE void step_judge::judge_copy(
 
 COLLPROBE_INLINE void step_judge::judge_replicas(const gathered_step& step, std::size_t b, step_record& out)
 {
-    holders_.clear();
-    for (int r = 0; r < ranks_; ++r) holders_.add(step.entry(r, b).result.digest, r);
+    const digest_index::group* const most = result_of_most(step, b);
     out.buckets[b].results_agree = holders_.distinct() == 1;
     if (out.buckets[b].results_agree) return;
     const int bucket = static_cast<int>(b);
-    const int most = holders_.largest();
-    if (2 * most <= ranks_) {
+    if (most == nullptr) {
         out.suspects.push_back({.bucket = bucket,
             .what = check::result_differs,
             .statistic = static_cast<double>(holders_.distinct())});
         return;
     }
     for (int r = 0; r < ranks_; ++r) {
-        if (holders_.find(step.entry(r, b).result.digest).ranks == most) continue;
+        if (step.entry(r, b).result.digest == most->digest) continue;
         out.suspects.push_back({.rank = r, .bucket = bucket, .what = check::result_differs, .statistic = 1});
     }
+}
+
+COLLPROBE_INLINE const digest_index::group* step_judge::result_of_most(const gathered_step& step, std::size_t b)
+{
+    holders_.clear();
+    for (int r = 0; r < ranks_; ++r) holders_.add(step.entry(r, b).result.digest, r);
+    return holders_.majority();
 }
 
 COLLPROBE_INLINE int step_judge::holder_of_result(
     const gathered_step& step, std::size_t b, const bucket_call& call)
 {
     if (!call.is_replicated() || !call.has_result) return 0;
-    holders_.clear();
-    for (int r = 0; r < ranks_; ++r) holders_.add(step.entry(r, b).result.digest, r);
-    const int most = holders_.largest();
-    if (2 * most <= ranks_) return -1;
-    for (int r = 0; r < ranks_; ++r) {
-        if (holders_.find(step.entry(r, b).result.digest).ranks == most) return r;
-    }
-    return -1;
+    const digest_index::group* const most = result_of_most(step, b);
+    return most == nullptr ? -1 : most->first_rank;
 }
 
 COLLPROBE_INLINE bool step_judge::differs_from(
