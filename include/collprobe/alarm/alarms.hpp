@@ -26,55 +26,29 @@ struct alarm_options {
     /// were judged. 1: each time.
     int strikes = 2;
     int window = 20;
-    /// Alarm at the first strike where it is 1000 times rarer than the threshold asks for.
+    /// A strike that is 1000 times rarer than the threshold alarms alone, if all ranks could be compared.
     bool strong_alone = true;
-    /// Where the other ranks are struck more often than `suspects_per_step` has it (a metric with heavy tails), ask for
-    /// as many strikes as the stated rate takes then, and a strong excess to be 2.5 times as strong.
+    /// Adapts to metrics with heavy tails. If the other ranks collect strikes faster than `suspects_per_step`, more
+    /// strikes are required until the stated rate holds, and a single-step alarm needs 2.5 times the excess.
     bool learn = true;
     int quarantine = 4; ///< strikes in the window after which the advice is to take a rank out
 };
 
-/// Turns what the checks of a step found into alarms: who, where, on what evidence, and what to do.
+/// Turns the findings of a step into alarms: which ranks, on what evidence, and what to do.
 ///
-/// Exact checks alarm at once. So does the check of sums, at the rate that it states. The loss, the norm and the
-/// direction of a rank's gradient alarm by strikes: with p = suspects_per_step, a healthy step alarms with probability at
-/// most
+/// Exact checks and the check of sums alarm at once. The loss, the norm and the direction of a gradient alarm by strikes
+/// (`alarm_options`). A healthy step alarms with a probability of at most `false_alarms_per_step()`, 2.9e-7 by default;
+/// the bound assumes that the verdicts of different steps are independent.
 ///
-///     C(window - 1, strikes - 1) p^strikes + p / 1000          (the second for `strong_alone`)
+/// Naming: exact evidence names all ranks that it shows. Statistics name at most a quarter of the ranks, at most ten, and
+/// none of two; beyond that the alarm names nobody, and its damage is unknown.
+/// Advice, buckets, the derivation of the rate, and what `learn` does: alarm/README.md.
+/// Windows: records and audits each have one, in the steps that were judged. Steps may be missing, and either may lag
+/// behind the other. A step that is judged again counts once.
 ///
-/// (2.9e-7 by default), since for a key (check, rank) of probability p_j it is at most C p_j^strikes and the p_j add up
-/// to at most p. That takes verdicts of different steps that are independent, not only steps that are: scores of a rank
-/// against its own past share that past. Of two ranks there is no other score, so there the first term counts twice
-/// (measured with p = 1e-3, one check: 90 alarms in 3e6 steps, where the formula has 60). Whatever the verdicts have to
-/// do with each other, p bounds it. `false_alarms_per_step` is that figure. Where p does not hold, since a metric is not
-/// near Gaussian, `learn` raises the strikes of that check to what the rate takes, judging each rank by how often the
-/// *other* ones were struck (a run's first hundred steps or so can exceed the rate). A strong excess counts only where
-/// all ranks could be compared.
-///
-/// Naming: statistics name at most a quarter of the ranks, and at most ten, but always may name one; of two ranks none.
-/// Beyond that the alarm names nobody, its damage is unknown. Exact evidence names all whom it shows.
-///
-/// Advice: `skip` where this step's gradient is wrong; `resync` where ranks hold other bits than most do, from the
-/// lowest rank that no exact check names (`source` -1: no rank is known to hold what is right, so restore from
-/// elsewhere, or average); `recheck` where the evidence is statistical, as for sums that rounding might explain, or is
-/// equal data; `quarantine` for a rank that the same check has named in `quarantine` of the last `window` steps, if those
-/// are few enough to be named. (A rank that was not restored is named again: follow the advice first.) Of a shard that
-/// its owner sent wrong nobody holds the right bits: `skip`.
-///
-/// Buckets: a record and an audit number the calls that each has seen. Alarms of either alone have its index; alarms of
-/// both the record's, also for what the audit found in a call that is in both (the k-th of the same call, type and
-/// count), and for one that only the audit has the number of the record's buckets plus its index in the audit. Where the
-/// audit names ranks in a bucket, it knows more than a majority does: results that differ there are alarmed as it
-/// has them, and those of the record are not counted. A direction is not judged in a step in which the audit finds the
-/// result of a reduction wrong.
-///
-/// Records, and audits, each have a window of their own, in the steps of theirs that were judged: neither need be there
-/// for every step, and one may lag behind the other. The same step judged again counts once.
-///
-/// Deterministic: the same records in the same order give the same alarms, so every rank raises the same ones in the same
-/// step. Memory: 480 bytes a rank; a step costs O(suspects), with an audit O(buckets) more for each bucket that has
-/// any, and allocates only where it has more alarms, or alarms with more ranks, than any before. Not safe for
-/// concurrent use.
+/// Deterministic: the same records in the same order give the same alarms on every rank. Not safe for concurrent use.
+/// Cost: 480 bytes a rank. A step costs O(suspects), with an audit O(buckets) more for each bucket that has any; it
+/// allocates only where it has more alarms, or alarms with more ranks, than any step before.
 class alarms {
 public:
     /// Errors: `status::invalid_argument` for fewer than 1 rank, or options out of range.

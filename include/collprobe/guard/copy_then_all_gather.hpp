@@ -138,32 +138,24 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
 
 } // namespace detail
 
-/// Brings this rank's shard into an all-gather and runs it, ordered by events alone: it reads what the producers
-/// have enqueued before the call, and what the consumers enqueue after it reads the result.
+/// Brings this rank's shard into an all-gather and runs it, ordered by events alone. The gather reads what the producers
+/// have enqueued before the call; what the consumers enqueue after the call reads the result.
 ///
 ///     copy_then_all_gather(shard, parameters, comm, communication, {compute}, {compute});
 ///
-/// `source` and `destination` are views, containers or `guarded` buffers; slot r of every rank's destination
-/// becomes rank r's source. Work that is on streams not named here is waited for if the buffers are `guarded`: so
-/// is a gather that still reads the shard, and a reader of the last result.
-///
-/// Shapes: `destination.count()` is a multiple of `size()`, equal on all ranks; a slot has `destination.count() /
-/// size()` elements. `source.count()` may be less, down to 0, and need not be equal: the rest of the slot becomes
-/// zero (short last shards). The source begins at its slot, or shares no byte with the destination.
-/// The way it takes: `gather_rung`. Elements of another floating-point type are rounded once, to nearest even.
-///
-/// Streams: copy and all-gather are enqueued on `on`. One record and one wait for each distinct producer and one
-/// record for all consumers, nothing for a stream that is `on`; the host never waits. `{}` for producers or
-/// consumers: the caller has ordered them, or will use the handle. A consumer that reads the *source's* memory for its
-/// next write (a producer that goes on) belongs to the consumers too, unless the source is `guarded`.
-/// In a capture everything becomes part of it; a producer outside it is refused, and the capture stays valid.
+/// `source`, `destination`: views, containers or `guarded` buffers. Slot r of every rank's destination becomes rank r's
+/// source. For `guarded` buffers the call also waits for work on streams that are not named here.
+/// Shapes: `destination.count()` is a multiple of `size()`, equal on all ranks; a slot has `destination.count() / size()`
+/// elements. `source.count()` may be less, and unequal: the rest of the slot becomes zero. The source begins at its slot,
+/// or shares no byte with the destination. Another floating-point type is rounded once, to nearest even.
+/// Streams: copy and all-gather are enqueued on `on`; the host never waits. With `{}` the caller has ordered the producers,
+/// or orders the consumers by the handle. A producer that next overwrites the source is a consumer, too, unless the source
+/// is `guarded`. In a capture everything becomes part of it; a producer outside it is refused.
 /// Threads: one at a time for a communicator and for a `guarded` buffer.
-///
-/// \throws error `invalid_argument` naming the argument: shapes, overlaps (with both ranges), a stale generation, a
-///   rung that the arguments do not allow; `unsupported` inside a group; the communicator's errors. Nothing is
-///   enqueued then but waits, and peers hear of it where the communicator can tell them.
-/// Cost: beside the all-gather: 2 events for a producer and a consumer; `copy` and `convert` read and write the shard
-/// once more (2 S bytes of memory against (n - 1) S on the wire).
+/// \throws error `invalid_argument` that names the argument: shapes, overlaps (with both ranges), a stale generation, an
+///   impossible rung; `unsupported` inside a group; the communicator's errors. Only waits are enqueued then, and the peers
+///   are told where the communicator can.
+/// Cost: 2 events for a producer and a consumer; `copy` and `convert` read and write the shard once more.
 template <class Source, class Destination, communicator Comm>
     requires has_all_gather<Comm, element_of<Destination>>
 gather_handle<typename Comm::device> copy_then_all_gather(Source&& source, Destination&& destination, Comm& comm,

@@ -16,25 +16,19 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// A buffer that knows what streams still do with it: each access waits, by events alone, for the earlier ones
-/// that it must not meet, on whatever streams they are. So it closes the edges that are easily forgotten: the next
-/// write against those who still read (a shard under its gather, a gathered parameter under its reader), the free
-/// against both.
+/// A buffer that knows what streams still do with it. Each access waits, by events alone, for the earlier accesses that
+/// it conflicts with, on whatever streams they are: so the next write waits for readers (a gather of a shard, a reader of a
+/// gathered parameter), and the release waits for both.
 ///
 ///     guarded<cuda::device, float> weights(count);
 ///     weights.write(compute, [&](view<float> data) { adamw<<<..., compute>>>(data.data()); });
 ///     weights.read(other, [&](view<const float> data) { forward<<<..., other>>>(data.data()); });
 ///
-/// An access waits for work enqueued before it, never for what follows; accesses of disjoint parts, and reads, do
-/// not wait for each other, nor do those of one stream. Each records one event, and waits once for each
-/// earlier access that it meets on another stream.
-///
-/// The buffer has a generation: 0 while nothing was written, one more after each write; a copy made by
-/// `copy_then_all_gather` has that of its source.
-///
-/// In a capture an access waits for those in the same capture; work outside must be done by then. What was captured
-/// is not waited for outside: make the launch of a graph an access, `weights.write(stream, [&](auto) { launch })`.
-/// Threads: one at a time.
+/// Reads, accesses of disjoint parts, and accesses of one stream do not wait for each other.
+/// Generation: 0 while nothing was written, one more after each write; `copy_then_all_gather` passes on its source's.
+/// In a capture an access waits for those in the same capture; work outside must be done by then. A later access does not
+/// wait for captured work: make the launch of a graph an access, `weights.write(stream, [&](auto) { launch })`.
+/// Threads: one at a time. Cost: one event for each access, one wait for each conflicting access on another stream.
 template <class Device, element T>
 class guarded {
 public:

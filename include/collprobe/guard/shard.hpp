@@ -24,8 +24,8 @@
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// A parameter in three forms (hpZ of ZeRO++): each rank owns a *primary* slice, each node keeps the whole as the
-/// *secondary* shards of its ranks, and each rank gathers the whole where it needs it, from its own node. So the slow
-/// network carries the parameter once for each update, however often it is gathered.
+/// *secondary* shards of its ranks, and each rank gathers the whole from its own node. The slow network carries the
+/// parameter once for each update, however often it is gathered.
 ///
 ///     node_groups nodes(world, 8);
 ///     secondary_shard<nccl::communicator, bfloat16> weights(nodes, count);
@@ -33,22 +33,14 @@ namespace collprobe::inline COLLPROBE_ABI {
 ///     weights.regenerate(communication, {}, {});                        // once for each update, across the nodes
 ///     weights.gather(parameter, communication, {compute}, {compute});   // forward, backward: within the node
 ///
-/// Nothing is copied between the two gathers, so no copy can race: the slices are laid out so that what comes in across
-/// the nodes *is* the secondary shard, and the gathered parameter has its natural order (`shard_layout`).
-///
-/// Shapes: the destination of a gather has `padded_count()` elements; what is behind `count` is zero, the last slices
-/// may be short or empty. `count` is equal on all ranks.
-///
-/// Generations: each `write_primary` makes the primary slice one newer and the secondary shard stale, because the slice
-/// lies in it; `regenerate` makes it of the same generation. A shard that is stale, invalidated or was never made is
-/// not gathered. They count calls: in a capture those of the capture, not the launches of the graph.
-///
-/// Streams: all is ordered by events, and back edges are closed, as with `guarded`: `gather` waits for `regenerate`,
-/// this for `write_primary`, and this for every gather that still reads, on whatever streams they are. No host
-/// synchronisation. All ranks make the same calls in the same order. Threads: one at a time.
-///
+/// Nothing is copied between the two gathers: what arrives across the nodes *is* the secondary shard (`shard_layout`).
+/// Shapes: `count` is equal on all ranks. The destination of a gather has `padded_count()` elements, zero behind `count`.
+/// Generations: each `write_primary` makes the secondary shard stale, until `regenerate`. A shard that is stale,
+/// invalidated or was never made is not gathered. In a capture calls count, not the launches of the graph.
+/// Streams: ordered by events, as with `guarded`, on whatever streams they are; the host never waits. All ranks make the
+/// same calls in the same order. Threads: one at a time.
 /// Cost: memory for `layout().secondary_count()` elements.
-/// Source: hierarchical partitioning, Wang et al., ZeRO++, arXiv 2306.10209, §3.2; its race: arXiv 2407.01614.
+/// Source: Wang et al., ZeRO++, arXiv 2306.10209, section 3.2; its race: arXiv 2407.01614.
 template <communicator Comm, element T>
     requires has_all_gather<typename node_groups<Comm>::part, T>
 class secondary_shard {

@@ -126,47 +126,20 @@ struct outlier_verdict {
     view<const outlier> suspects() const noexcept { return {named, static_cast<std::size_t>(count)}; }
 };
 
-/// Watches a fixed number of tests over the ranks, step by step: the loss, the norm of each
-/// bucket, the leave-one-out cosine.
-///
-/// Test j of a step takes one number per rank. It names rank r if
+/// Watches a fixed number of tests over the ranks, step by step: the loss, the norm of each bucket, the leave-one-out
+/// cosine. Test j of a step takes one number per rank. It names rank r if
 ///   (a) the modified z of r over the ranks exceeds the cut-off for probability p / 2, or
-///   (b) it exceeds the cut-off for probability 1e-2, and the rank's residual, its value less the
-///       median of the *other* ranks, is unlike its own last `window` residuals: |t| exceeds the
-///       Student cut-off of probability p / (2 n),
-/// with p = false_alarms_per_step / tests. So a healthy step alarms with probability at most
-/// false_alarms_per_step by the union bound over tests, rules and ranks; rule (b) keeps its half even
-/// without its first condition, whose help is not counted since the two depend on each other. Rule (a)
-/// alone could not see much with few ranks (at n = 4 it asks for a score of several hundred); rule
-/// (b) adds the sensitivity back once there is history.
+///   (b) it exceeds the cut-off for probability 1e-2, and the rank's residual, its value less the median of the *other*
+///       ranks, is unlike its own last `window` residuals: |t| exceeds the Student cut-off of probability p / (2 n),
+/// with p = false_alarms_per_step / tests. A healthy step alarms with probability at most false_alarms_per_step, for values
+/// that are independent and Gaussian over ranks and steps; why, and what heavy tails do: metrics/README.md.
 ///
-/// The bound is for values that are independent and Gaussian over ranks and steps, up to a level that
-/// all ranks share in a step and one that each rank keeps. Measured alarms per step with three
-/// tests at the default of 1e-4:
-///
-///     ranks                          3        4        8        16       64
-///     Gaussian                       5.5e-5   5.5e-5   6.2e-5   6.0e-5   5.3e-5
-///     lognormal (sigma 0.1), no log  7e-5     3e-5     1.4e-4   4.7e-4   2.1e-3
-///     Student's t, 10 degrees        1.0e-4   1.8e-4   1.1e-3   5.4e-3   3.0e-2
-///     Laplace                        1.8e-4   8.0e-4   7.6e-3   3.2e-2   0.27
-///
-/// So with many ranks the tails must be near Gaussian indeed: give means over many samples, not single
-/// ones, and take an alarm that repeats for one rank more seriously than one that does not.
-///
-/// The median of the others, not of all, makes the residual of healthy ranks near Gaussian for any n:
-/// with the median of all, one of three ranks would have a residual of exactly 0.
-///
-/// Residuals of ranks that exceed the cut-offs do not enter their history, so a fault cannot hide
-/// itself; after `absorb_after` such steps in a row the history starts over from the new level, and
-/// for `history_needed` steps only rule (a) watches the rank. Non-finite values belong to the exact
-/// check: their ranks are left out of the step, the cut-offs are those for the number left, and with
-/// fewer than 3 left nothing is judged. Two ranks: t of their difference, with p, sets `detected` and
-/// names nobody. One rank: nothing.
-///
-/// Deterministic: the verdict depends on the values and those of earlier steps alone, so every rank
-/// that judges the same numbers with the same program and mathematics library reaches the same one.
-/// Memory: ranks * tests * (window + 1.5) doubles, allocated by the constructor; `judge` allocates
-/// nothing. Not safe for concurrent use.
+/// A residual that exceeds its cut-off does not enter the history, so a fault cannot hide itself. After `absorb_after` such
+/// steps in a row the history starts again, and only rule (a) watches the rank for `history_needed` steps.
+/// Non-finite values are left out; with fewer than 3 ranks left nothing is judged. Two ranks: the t of their difference,
+/// with p, sets `detected` and names nobody.
+/// Deterministic: equal numbers in the same order give equal verdicts on every rank. Not safe for concurrent use.
+/// Cost: ranks * tests * (window + 1.5) doubles, allocated by the constructor; `judge` allocates nothing.
 class outlier_detector {
 public:
     /// Errors: `status::invalid_argument` for fewer than 1 rank or test, or options out of range.

@@ -40,36 +40,20 @@ struct order_object {
     explicit order_object(std::uint64_t own_number) noexcept : number(own_number) {}
 };
 
-/// Tells which two accesses to the same bytes no documented semantics of CUDA and NCCL orders: at the first
-/// execution, whatever the timing, without a GPU if need be. Vector clocks over streams, host threads and, apart
-/// from these, communicators; an interval map of byte ranges.
+/// Finds two accesses to the same bytes that no documented semantics of CUDA and NCCL orders: at the first execution,
+/// whatever the timing, with or without a GPU.
 ///
 ///     collprobe::stream_order checker;
 ///     checker.install();            // from here on the library's own calls tell it (COLLPROBE_STREAM_ORDER=1)
-///     train_one_step();             // foreign calls by cuda_stream_order.hpp; kernels by `launch`
+///     train_one_step();             // foreign calls by order/cuda/ordered.hpp; kernels by `launch`
 ///     for (const auto& hazard : checker.hazards()) std::puts(hazard.message().c_str());
 ///
-/// Guarantee. If every access to some bytes, every allocation and release of them and every ordering call is
-/// told, then for each byte the first access that is not ordered behind a conflicting one by documented
-/// semantics is reported when it is enqueued, and every report names two such accesses. Of later conflicts of
-/// the same byte one that hides behind another may be left out: cure the first, and run again.
-/// Limits. Kernels, raw calls and host code that are not told are not seen; what a kernel is said to touch is
-/// believed. Only schedules that are enqueued are checked, not what another branch or rank would enqueue. Ranks
-/// of one process are streams like any other: that a collective orders them is not known, as each could be
-/// a process, so bytes that ranks share must be ordered by events or by the host. What is enqueued before a host
-/// access of the enqueuing thread is behind it, as on all devices. Memory that other allocators have freed and
-/// given to another thread keeps its past, unless `allocate` says that it is new. CUDA's graphs are one operation
-/// when launched; what their nodes do to each other is checked while they are captured.
-///
-/// Rules. `launch`: behind what its stream and the enqueuing host thread know. An event stands for the work
-/// before its record, a copy too; a record anew does not touch who waits already. A host thread that has
-/// synchronised, or asked with success, knows what was done there. A new stream knows what its creator does.
-/// Calls of a communicator on several streams are ordered among each other, but nobody promises more: a pair that
-/// only this order keeps apart is reported as `weakly_ordered`. The collectives of a group are one operation at
-/// its end, on all its streams.
-///
-/// Threads: any; one lock. Nothing here waits for a device or makes a call to it.
-/// Cost: bench/stream_order_bench.cpp; tens of nanoseconds a call, and one clock entry a stream or thread alive.
+/// Guarantee: if every access to some bytes, every allocation and release of them and every ordering call is told, then
+/// for each byte the first access that is not ordered behind a conflicting one is reported when it is enqueued. Every
+/// report names two such accesses. A later conflict of the same byte may stay hidden: cure the first, and run again.
+/// Rules and limits: order/README.md.
+/// Threads: any; one lock. The checker waits for no device, and calls none.
+/// Cost: tens of nanoseconds a call (bench/stream_order_bench.cpp), and a clock entry for each live stream or thread.
 class stream_order {
 public:
     /// What happens to a hazard, and how much is remembered.

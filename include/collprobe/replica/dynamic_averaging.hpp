@@ -65,8 +65,8 @@ struct averaging_measure {
     std::uint64_t interval = 0; ///< until the next
 };
 
-/// Replicas that drift apart become their average when noise makes it worth while, behind the computation of a
-/// step (PAFT-Dyn, algorithm 2).
+/// Averages replicas that drift apart when the noise makes it worth while, beside the computation of a step (PAFT-Dyn,
+/// algorithm 2).
 ///
 ///     dynamic_averaging repair(comm.split(0, comm.rank()).value(), weights, {}, {.momentum = 0.9});
 ///     for (...) {
@@ -77,36 +77,18 @@ struct averaging_measure {
 ///     }
 ///     repair.finish(stream);
 ///
-/// An average that `begin_step` starts reads the parameters where they are and writes a copy; `before_update` puts
-/// that in their place, so that theta_(t+1) = thetabar_t - eta_t g~_t with any optimiser. It also measures, on a
-/// sample of coordinates, how far the ranks were apart and how large weights and gradient are; from the sums over the ranks
-/// follows the next interval, the same on all.
+/// `begin_step` starts an average of a copy; `before_update` puts the average in place: theta_(t+1) = thetabar_t - eta_t
+/// g~_t, with any optimiser. It also measures, on a sample of coordinates, the drift and the size of weights and gradient;
+/// the next interval follows from those, equal on all ranks. Why, and what a damaged message does: replica/README.md.
 ///
-/// Why the corrected rule. An average costs the same whenever it comes: a / H a step. Drift hurts by how large it is
-/// beside the weights: in an interval its mean square is about H/2 (sigma s)^2 a coordinate, where s = eta / (1 -
-/// momentum) is how far a step's noise moves a weight in the end, so it costs b H (sigma s)^2 / rms(thetabar)^2. The
-/// sum of both is least at H proportional to rms(thetabar) / (sigma s): signal to noise of the weights. Not of the
-/// gradient, as in the paper: g~ is full of the noise, so that ||g~|| / sigma no longer falls once noise drowns the
-/// gradient, and it does not know the learning rate.
-///
-/// The message of 8 bytes by which the ranks agree on the interval is trusted, as averages are; it passes by the
-/// adaptors. Where it is hit on its way to some ranks, they start averages in different steps: `mismatch`, or a
-/// `timeout`. (The sums may be hit: the largest interval that any rank makes of them holds for all.)
-///
-/// Buffers: `weights` as for `periodic_averaging`; `state` is what of the optimiser is averaged too, in the same
-/// breath. Both are borrowed and outlive this object.
-/// Preconditions: the weights and state do not change between `begin_step` and `before_update`.
-///
-/// Stream behaviour: averages run on a stream of this object, ordered by events; `before_update` makes `stream` wait
-/// for the average. The host waits in one place: `begin_step`, `least_interval` steps behind an average, for a
-/// decision that was enqueued then and is long there unless the host runs that far ahead. For a true overlap
-/// give it a communicator of its own, for collectives of one run one after the other. Not for graphs.
-/// Threads: one at a time.
-/// Errors: as `periodic_averaging`; `invalid_argument` for intervals that are 0 or out of order; for gradients that do
-/// not match the weights and a rate that is negative or not finite, which peers hear of where the communicator can
-/// tell them; `timeout` if a decision does not come.
-/// Cost: an average as in `periodic_averaging`, and messages of 32 and 8 bytes; memory for one more copy of
-/// `weights` and `state`; a copy of both into place.
+/// Buffers: `weights` and `state` as for `periodic_averaging`, borrowed; `state` is averaged with the weights. Neither
+/// may change between `begin_step` and `before_update`.
+/// Stream behaviour: averages run on a stream of this object, ordered by events; for a true overlap give it a communicator
+/// of its own. The host waits only in `begin_step`, `least_interval` steps behind an average, for its decision. Not for
+/// graphs. Threads: one at a time.
+/// Errors: as `periodic_averaging`; `invalid_argument` for intervals that are 0 or out of order, gradients that do not
+/// match the weights, or a bad rate (the peers are told where the communicator can); `timeout` if a decision does not come.
+/// Cost: an average, messages of 32 and 8 bytes, and memory and a copy of `weights` and `state`.
 template <communicator Comm>
     requires has_all_reduce<Comm, float>
 class dynamic_averaging {

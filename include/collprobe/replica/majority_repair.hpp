@@ -34,24 +34,20 @@ struct repair_result {
 
 /// Gives all ranks what most of them hold, bit for bit: weights, optimizer state, whatever should be alike.
 ///
-/// Each buffer is judged for itself: other ranks may be damaged in another one. If any has no majority, none is
-/// changed (average them, as the other repairs do). Only blocks that differ are sent, from a rank of the majority, by
-/// the communicator as it is given, adaptors included; only ranks outside the majority are written to. Then all is
-/// checked again: a repair that was hit is repeated, from another rank of the majority if there is one.
+/// Each buffer is judged for itself. If any has no majority, none is changed: average them, as the other repairs do. Only
+/// blocks that differ are sent, from a rank of the majority and through all adaptors; only the other ranks are written to.
+/// Then everything is checked again: a repair that was hit is repeated, from another rank of the majority if there is one.
 /// Shapes, preconditions: those of `agreement`. Blocks the host; collective: all ranks call it in the same step.
-///
-/// Where a step must not wait, decide by a check made k steps ago, whose answer is there by now and the same on all
-/// ranks (k below `checks_in_flight`):
+/// A step that must not wait decides by the answer to a check made k steps ago (k below `checks_in_flight`), which is there
+/// by now and the same on all ranks. (The answer of `agreement::poll` comes to each rank at its own time.)
 ///
 ///     check.check(list, stream); // each step
 ///     if (step >= k && !check.wait()) majority_repair(check, list, stream);
 ///
-/// Not by `agreement::poll`: an answer comes to each rank at its own time, so that one would repair while others
-/// train on, which is a `mismatch` or a `timeout`. Answers to the checks that were under way when a repair ran say no
-/// once more; then nothing is found, for the price of a check.
-/// Errors: `mismatch`, on all ranks, if one of them has another count or type, by name; those of `agreement`.
-/// Cost: while all agree, that of a check: 16 bytes a buffer and one read. Else that of `agreement::locate` and of
-/// the check behind it, and a broadcast of what differs (with up to some 64 bytes around each place).
+/// Checks that were under way during a repair report the old difference once more; the next repair then finds nothing.
+/// Errors: `mismatch`, on all ranks, for a rank with another count or type, by name; those of `agreement`.
+/// Cost: while all agree, 16 bytes a buffer and one read. Else that of `agreement::locate`, another check, and a broadcast
+/// of what differs (with up to some 64 bytes around each place).
 template <communicator Comm>
 repair_result majority_repair(agreement<Comm>& check, view<const replica> buffers, stream_ref_of<Comm> stream,
     repair_options options = {}, call_site where = call_site::current())

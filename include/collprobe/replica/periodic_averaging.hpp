@@ -28,28 +28,22 @@ struct periodic_options {
     bool through_adaptors = false;
 };
 
-/// Replicas that drift apart become their average every H steps (PAFT-Sync, algorithm 1).
+/// Averages replicas that drift apart every H steps (PAFT-Sync, algorithm 1).
 ///
 ///     periodic_averaging repair(comm, weights, {.interval = 10});
 ///     ... // each step, behind the optimiser
 ///     repair.step(stream);
 ///
-/// It bounds the drift and needs no detection, and it mixes what is wrong into all ranks: sigma^2 / M of the noise
-/// stays. `majority_repair` is exact where most ranks are right.
-///
-/// Buffers: floating-point, several, of any of the types; the same list with the same counts on all ranks. They are
-/// borrowed, and outlive this object. Optimizer state that shall be averaged too stands in the same list. 16-bit
-/// elements travel and are added as float and are rounded once. Equal replicas keep their bits if the number of
-/// ranks is a power of two; otherwise the communicator's average may round, on all ranks alike.
-/// Afterwards all ranks hold the same bits, for the communicator gives all the same result; if something behind it
-/// changes what a rank receives (`through_adaptors`), they differ by that: `majority_repair` behind the average then
-/// gives all ranks the bits that most received. (If more than half of the ranks were hit, it has no majority.)
-///
-/// Stream behaviour: enqueued on `stream`; the host neither waits nor allocates. Without 16-bit buffers `average`
-/// may be captured.
-/// Threads: one at a time.
-/// Errors: `invalid_argument` for integers (an average of which is none of them: repair those by majority), null or
-/// misaligned buffers, interval 0; the communicator's.
+/// It bounds the drift without detecting it, and mixes what is wrong into all ranks: sigma^2 / M of the noise stays.
+/// `majority_repair` is exact where most ranks are right.
+/// Buffers: floating-point, of any types; the same list and counts on all ranks; borrowed. 16-bit elements travel and are
+/// added as float, and are rounded once. Equal replicas keep their bits if the number of ranks is a power of two.
+/// Result: all ranks hold the same bits, unless an adaptor changes what a rank receives (`through_adaptors`); then
+/// `majority_repair` gives all ranks the bits that most received.
+/// Stream behaviour: enqueued on `stream`; the host neither waits nor allocates. Without 16-bit buffers `average` may be
+/// captured. Threads: one at a time.
+/// Errors: `invalid_argument` for integers (repair those by majority), null or misaligned buffers, interval 0; the
+/// communicator's.
 /// Cost: an all-reduce of the buffers every H steps; 16-bit elements as 4 bytes, with two more passes.
 template <communicator Comm>
     requires has_all_reduce<Comm, float>
