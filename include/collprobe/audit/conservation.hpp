@@ -59,35 +59,24 @@ struct conservation_memory {
 
 } // namespace detail
 
-/// Whether the result of an all-reduce, or reduce-scatter, is the sum, or average, of what the ranks sent: a linear checksum.
+/// Checks by a linear checksum whether the result of an all-reduce or reduce-scatter is the sum or average of what the
+/// ranks sent.
 ///
 ///     conservation_check<local::communicator> check(comm);
 ///     check.before<float>(gradient, stream);                       // the result may overwrite it
 ///     comm.all_reduce(gradient, gradient, reduction::sum, stream);
 ///     check.after<float>(gradient, reduction::sum, verdict.data(), stream);
 ///
-/// `before` sketches what the rank sends, `after` adds these sketches over the ranks, sketches the result and compares
-/// the two, bin by bin, within what rounding explains (`conservation_bound`). Integers must match exactly, modulo 2^bits
-/// of their type; an integer average within its remainders, n - 1 an element: of int8 that has no power in full
-/// bins, and is not checked from 128 / (n - 1) elements a bin on. Other operations are not checked.
-///
-/// What is seen: a change by 8 standard deviations (default) in any bin. With n = 8 ranks of independent gradients,
-/// 2^20 elements and 4096 bins that is one element of the sum off by 0.47 of the sum's root mean square for bfloat16,
-/// 0.06 for half and 7.2e-6 for float: half of such changes are seen, and 99 % of those 1.3 times as large (measured). Of
-/// gradients on which the ranks agree, less is seen (`conservation_bound` says how much). Not seen: what was wrong
-/// before `before`, and changes that cancel in a bin. The checksum itself travels by the same communicator, as an
-/// all-reduce of doubles: a fault there shows as one here.
-///
-/// Every rank judges its own copy of the result: verdicts differ where results do, which `agreement` tells.
-/// Where an input is not finite, nothing is checked. A result that is not finite though all inputs are, and so small
-/// that no sum of them overflows, is a violation.
-///
-/// Stream behaviour: everything is enqueued, the host does not wait, nothing is allocated. The memory is used again by
-/// the next pair of calls: give one object to one stream, or let the streams wait for each other. Calls may be captured;
-/// graphs of them must not be launched when the object is gone. Not inside an NCCL group.
+/// `before` sketches what the rank sends. `after` adds these sketches over the ranks, sketches the result, and compares bin
+/// by bin, within what rounding explains (`conservation_bound`). Integer sums must match exactly. What is seen and what is
+/// not: audit/README.md.
+/// Every rank judges its own copy of the result. Where an input is not finite, nothing is checked; a result that is not
+/// finite, although no sum of the inputs overflows, is a violation.
+/// Stream behaviour: everything is enqueued; the host does not wait, nothing is allocated. Give one object to one stream, or
+/// order the streams. Calls may be captured; such graphs must not be launched when the object is gone. Not in an NCCL group.
 /// Collective: all ranks call `before` and `after` around the same collective, with the same options.
-/// Cost: one read of what is sent, one of the result, an all-reduce of 16 bytes a bin in double (8 in integers; twice
-/// that for a reduce-scatter). Memory on the device, once: 48 bytes a bin on the CPU, 2 KiB (8 MiB in all) on a GPU.
+/// Cost: a read of what is sent, one of the result, an all-reduce of 16 bytes a bin (8 for integers; twice that for a
+/// reduce-scatter). Memory on the device: 48 bytes a bin on the CPU, 2 KiB (8 MiB in all) on a GPU.
 /// Source: K.-H. Huang and J. Abraham, "Algorithm-based fault tolerance for matrix operations" (1984).
 template <communicator Comm>
 class conservation_check {

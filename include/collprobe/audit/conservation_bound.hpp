@@ -90,48 +90,12 @@ inline rounded_terms terms_of(rounding_order order, int n)
     return once;
 }
 
-/// The standard deviation that rounding gives the distance, in a bin, of the sketch of a result from that of its n
-/// inputs, for sums and averages of floating-point numbers. Derived, then calibrated by a campaign
-/// (tests/audit/conservation_campaign.cpp).
+/// The standard deviation, in a bin, of the distance between the sketch of a result and that of its n inputs, as rounding
+/// causes it: for sums and averages of floating-point numbers. Derived, then calibrated by a campaign
+/// (tests/audit/conservation_campaign.cpp): 144,000 clean reductions had residuals of up to 7.4 deviations.
 ///
-/// Let E be the energy (sum of squares) of all ranks' elements of a bin, scaled as the average scales them, and E_S
-/// that of the result. If no rank is special, a sum of m of the n terms has the energy P(m) = m a + m (m - 1) c with
-/// a = E / n and c_0 = (E_S - E) / (n (n - 1)) for c, kept within [0, a]: E_S may be that of a damaged result. Of terms
-/// that cancel at the end the sums on the way do not: for these c is at least a - 2 E_S / n, which counts where E_S is
-/// below E / 2. The last sum, m = n, has c_0 always. Rounding to T, of unit roundoff u, numbers with the energy P adds
-/// the variance f u^2 / 3 * P: f is the mean of 1 / m^2 over significands 1 <= m < 2, 0.541 if their logarithms are
-/// uniform, and 0.6 here: sums and averages of normal numbers have up to that. Then
-///
-///     v = f u^2 / 3 * [sum of P(m) over the order's roundings + (E if an average's 1/n is no power of two)
-///                      + (sum of m m' over all pairs of different roundings) / 2 * rho^2 c_0]
-///       + f d^2 / 3 * [(R / 2 + 2) (E + E_S + D^2 + D_S^2) + sum of P(m) over n - 1 roundings + E + (the same pairs)]
-///
-/// is the variance in the bin. The pairs are the covariance of roundings: with c_0 = a all ranks have the same x, and
-/// the errors of 2 x, 3 x, ... are not independent. rho = c_0 / a is how far the ranks agree, and independent gradients
-/// (rho near 0) are judged as sharply as without. A half is what the worst x need. The last line, d = 2^-53, is of the
-/// sketch itself: the sums of R elements, D of the inputs and D_S of the result, whose way to a large end is long; the
-/// sum over ranks; the product with 1/n. It counts for doubles only. (An average's 1/n, rounded to T, is taken as the
-/// communicator takes it.) To sqrt(v) is added what underflow does: n sqrt(R) halves of the smallest subnormal of T
-/// for an average (sqrt(R) for `single`), and what squares below 2^-1022 lose of an energy of doubles.
-///
-/// Measured on 144,000 clean reductions, of all types and orders, 2 to 64 ranks, 1 to 256 elements a bin (largest of the
-/// root mean squares over a type, order and operation; largest residual; none is an alarm at 8):
-///
-///     normal 0.88, 5.9    heavy-tailed 0.89, 6.5    sparse 0.88, 4.4      one rank 100 times the others 0.95, 6.9
-///     aligned 1.0, 5.2    identical 0.63, 6.4       constant 0.65, 7.4    cancelling 0.33, 4.3, by halves 0.43, 3.3
-///
-/// The price: where ranks agree, only larger damage is seen, with n = 8 in a linear order 1.03, 1.24 and 1.9 times as
-/// large for rho = 0.2, 0.5 and 1 as without the covariance, with n = 16 1.08, 1.5 and 2.6 times; and in bins whose E_S
-/// is below E / 2.
-///
-/// Limits of the model. Energies do not tell whether one rank's elements are far larger than the others'. If so, and the
-/// small ones are the same on all other ranks, each addition to the large one makes the same error: a residual can have
-/// up to 2.2 sqrt(n - 1) times the deviation above. Measured, for one rank 10 to 1000 times the others: root mean
-/// squares up to 3.1 and residuals up to 11 with n = 8, 4.8 and 17 with n = 16. Then a wrong input of one rank shows as
-/// damage of the reduction. Of constant buffers all elements have the same error, up to sqrt(3 / f) = 2.2 deviations of
-/// each if they are rounded once: `single` had residuals up to 7.7 in 300 of them on 3, 5 and 7 ranks, other orders up to
-/// 6.5 in 3,600 on 3 to 64, with 2^16 elements; unlucky constants can be above 8. So can buffers that are constant, and
-/// the same on all ranks, in a part of each bin, and terms that cancel to a sum of more than E / 2.
+/// E is the energy (sum of squares) of all ranks' elements of a bin, scaled as the average scales them; E_S is that of the
+/// result. The model, its measured accuracy, what it costs where ranks agree, and its limits: audit/conservation_bound.md.
 struct conservation_bound {
     double scale = 1; ///< of the inputs, into the scale of the result
     double unit_roundoff = 0; ///< of the element type
