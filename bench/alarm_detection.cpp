@@ -91,7 +91,7 @@ public:
           result_(elements),
           message_bytes_(detail::message_layout{}.bytes(buckets)),
           messages_(n_ * message_bytes_ / 8),
-          calls_(buckets, detail::bucket_call{collective::all_reduce, element_type::float32, reduction::average, part, true, false}),
+          calls_(buckets, detail::probed_call{collective::all_reduce, element_type::float32, reduction::average, part, true, false}),
           judge_(ranks, 1e-4)
     {
         double total = 0;
@@ -163,7 +163,7 @@ private:
         for (std::size_t b = 0; b < buckets; ++b) {
             const double* const g = &gradients_[r * elements + b * part];
             const double* const all = &received[b * part];
-            bucket_entry entry{};
+            call_entry entry{};
             entry.input.count = part;
             entry.input.digest = mix64((t * 4096 + r) * 16 + b);
             entry.input.sum_of_squares = dot(g, g, part);
@@ -186,7 +186,7 @@ private:
     vector result_;
     std::uint64_t message_bytes_;
     std::vector<std::uint64_t> messages_;
-    std::vector<detail::bucket_call> calls_;
+    std::vector<detail::probed_call> calls_;
     detail::step_judge judge_;
 };
 

@@ -113,7 +113,7 @@ struct watch {
         ++record.step;
         record.suspects.clear();
         for (int test = 0; test < tests; ++test) {
-            const check what = test == 0 ? check::loss : test == 1 ? check::cosine : check::gradient_norm;
+            const finding what = test == 0 ? finding::loss : test == 1 ? finding::cosine : finding::gradient_norm;
             detail::append_suspects(detector.judge(test, run.values[test]), record.ranks, what, test - 2, record.suspects);
         }
         suspicious += record.suspects.empty() ? 0 : 1;

@@ -261,19 +261,19 @@ private:
     baseline::byterobust byterobust_;
 };
 
-bool any(const std::vector<suspect>& suspects, bool (*is)(check))
+bool any(const std::vector<suspect>& suspects, bool (*is)(finding))
 {
     for (const suspect& found : suspects) {
         if (is(found.what)) return true;
     }
     return false;
 }
-bool is_exact(check what) { return what == check::non_finite || what == check::duplicate || what == check::stale; }
-bool is_difference(check what) { return what == check::result_differs; }
-bool is_sum(check what) { return what == check::sum_differs; }
-bool is_statistical(check what)
+bool is_exact(finding what) { return what == finding::non_finite || what == finding::duplicate || what == finding::stale; }
+bool is_difference(finding what) { return what == finding::result_differs; }
+bool is_sum(finding what) { return what == finding::sum_differs; }
+bool is_statistical(finding what)
 {
-    return what == check::loss || what == check::gradient_norm || what == check::cosine;
+    return what == finding::loss || what == finding::gradient_norm || what == finding::cosine;
 }
 
 /// What the checks said of a step in which `of` was injected on `rank`.
@@ -370,7 +370,7 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
             }
             for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r) {
                 for (std::size_t b = 0; b < buckets; ++b) {
-                    norms[r * buckets + b] = norm_of(record.buckets[b].inputs[r]);
+                    norms[r * buckets + b] = norm_of(record.calls[b].inputs[r]);
                 }
             }
             const baseline::rule_input shown_to_rules{

@@ -86,10 +86,10 @@ void probed_all_reduce(benchmark::State& state)
 {
     const int ranks = static_cast<int>(state.range(0));
     const auto count = static_cast<std::size_t>(state.range(1));
-    const auto mode = static_cast<alignment_mode>(state.range(2));
+    const auto mode = static_cast<direction_mode>(state.range(2));
     pair_of_times sum;
     for (auto _ : state) {
-        const pair_of_times times = time_steps(ranks, 1, count, 5, {.alignment = mode});
+        const pair_of_times times = time_steps(ranks, 1, count, 5, {.direction = mode});
         state.SetIterationTime(times.probed / 5);
         sum.bare += times.bare;
         sum.probed += times.probed;
@@ -130,13 +130,13 @@ void judge_step(benchmark::State& state)
     const int ranks = static_cast<int>(state.range(0));
     const auto buckets = static_cast<std::size_t>(state.range(1));
     std::vector<unsigned char> bytes(static_cast<std::size_t>(ranks) * detail::message_layout{}.bytes(buckets));
-    std::vector<detail::bucket_call> calls(buckets, {.count = 4096, .has_result = true});
+    std::vector<detail::probed_call> calls(buckets, {.count = 4096, .has_result = true});
     std::mt19937_64 random(1);
     std::normal_distribution<double> normal;
     for (int r = 0; r < ranks; ++r) {
         unsigned char* const message = bytes.data() + static_cast<std::size_t>(r) * detail::message_layout{}.bytes(buckets);
         *reinterpret_cast<detail::step_header*>(message) = {1, 2 + 0.1 * normal(random), 1, 0, 0};
-        auto* const entries = reinterpret_cast<detail::bucket_entry*>(message + sizeof(detail::step_header));
+        auto* const entries = reinterpret_cast<detail::call_entry*>(message + sizeof(detail::step_header));
         for (std::size_t b = 0; b < buckets; ++b) {
             entries[b] = {};
             entries[b].input.count = 4096;

@@ -90,7 +90,7 @@ double gather_time(int ranks, std::uint64_t buckets)
     detail::step_judge judge(ranks, 1e-4);
     const std::uint64_t words = detail::message_layout{}.bytes(buckets) / 8;
     std::vector<std::uint64_t> all(words * static_cast<std::uint64_t>(ranks));
-    const std::vector<detail::bucket_call> calls(
+    const std::vector<detail::probed_call> calls(
         buckets, {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, false});
     summary_simulation::rank_values values{0, std::vector<double>(buckets), {}, 42};
     step_record record;

@@ -45,7 +45,7 @@ inline std::vector<std::uint64_t> message_of(std::uint64_t step, const rank_valu
     auto* const bytes = reinterpret_cast<unsigned char*>(words.data());
     *reinterpret_cast<step_header*>(bytes) = {step, values.loss, 1, 0, 0};
     for (std::size_t b = 0; b < values.norms.size(); ++b) {
-        bucket_entry entry{};
+        call_entry entry{};
         entry.input.count = 1000;
         entry.input.nan = values.nonfinite.empty() ? 0 : values.nonfinite[b];
         entry.input.sum_of_squares = values.norms[b] * values.norms[b];
@@ -99,7 +99,7 @@ public:
     {
         using namespace collprobe;
         calls_.resize(buckets_);
-        for (detail::bucket_call& call : calls_) call = {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, false};
+        for (detail::probed_call& call : calls_) call = {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, false};
         detail::judge_summary(judge, report(all_).summary(), ranks, calls_, 0, {}, out, call_site::current());
         const detail::advance_reference advance{
             report(all_).summary(), reinterpret_cast<detail::step_reference*>(references_.data())};
@@ -118,7 +118,7 @@ private:
     std::vector<double> references_;
     std::vector<std::uint64_t> all_;
     std::vector<std::uint64_t> own_;
-    std::vector<collprobe::detail::bucket_call> calls_;
+    std::vector<collprobe::detail::probed_call> calls_;
     bool first_ = true;
 };
 

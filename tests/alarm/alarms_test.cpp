@@ -29,30 +29,30 @@ step_record record_of(std::uint64_t step, int ranks, found suspects = {})
     record.suspects = std::move(suspects);
     return record;
 }
-step_record with(step_record record, std::vector<bucket_record> buckets)
+step_record with(step_record record, std::vector<call_record> buckets)
 {
-    record.buckets = std::move(buckets);
+    record.calls = std::move(buckets);
     return record;
 }
-step_audit audit_of(std::uint64_t step, int ranks, std::vector<bucket_audit> buckets, found suspects)
+step_audit audit_of(std::uint64_t step, int ranks, std::vector<call_audit> buckets, found suspects)
 {
     step_audit audit;
     audit.step = step;
     audit.ranks = ranks;
-    audit.buckets = std::move(buckets);
+    audit.calls = std::move(buckets);
     audit.suspects = std::move(suspects);
     return audit;
 }
-suspect exact(check what, int rank, int bucket = 0) { return {.rank = rank, .bucket = bucket, .what = what, .statistic = 1}; }
-suspect score(check what, int rank, double excess = 1.1, int bucket = 0)
+suspect exact(finding what, int rank, int bucket = 0) { return {.rank = rank, .call = bucket, .what = what, .statistic = 1}; }
+suspect score(finding what, int rank, double excess = 1.1, int bucket = 0)
 {
-    return {.rank = rank, .bucket = bucket, .what = what, .statistic = 10 * excess, .threshold = 10};
+    return {.rank = rank, .call = bucket, .what = what, .statistic = 10 * excess, .threshold = 10};
 }
 std::vector<raised_alarm> copy(view<const raised_alarm> raised) { return {raised.begin(), raised.end()}; }
 
 bool same(const raised_alarm& a, const raised_alarm& b)
 {
-    return a.step == b.step && a.bucket == b.bucket && a.what == b.what && a.where == b.where && a.ranks == b.ranks
+    return a.step == b.step && a.call == b.call && a.what == b.what && a.where == b.where && a.ranks == b.ranks
         && to_bits(a.statistic) == to_bits(b.statistic) && to_bits(a.threshold) == to_bits(b.threshold)
         && to_bits(a.false_alarms_per_step) == to_bits(b.false_alarms_per_step) && a.strikes == b.strikes
         && a.action == b.action && a.source == b.source;
@@ -71,24 +71,24 @@ TEST_CASE("a healthy step raises no alarm")
 TEST_CASE("each exact check alarms at once and advises what fits it")
 {
     struct expectation {
-        check what;
+        finding what;
         int rank;
         damage where;
         advice action;
         int source;
     };
     const expectation cases[] = {
-        {check::non_finite, 3, damage::input, advice::skip, -1},
-        {check::stale, 3, damage::input, advice::skip, -1},
-        {check::duplicate, 3, damage::duplicated_data, advice::recheck, -1},
-        {check::result_differs, 3, damage::broadcast, advice::resync, 0},
-        {check::result_differs, 0, damage::broadcast, advice::resync, 1},
-        {check::result_differs, -1, damage::unknown, advice::skip, -1}, // no majority
-        {check::shard_differs, 0, damage::broadcast, advice::resync, 1},
-        {check::shard_differs, -1, damage::unknown, advice::skip, -1},
-        {check::replica_differs, 0, damage::broadcast, advice::resync, 1},
-        {check::replica_differs, -1, damage::unknown, advice::resync, -1}, // restore from elsewhere
-        {check::sum_differs, -1, damage::unknown, advice::skip, -1},
+        {finding::non_finite, 3, damage::input, advice::skip, -1},
+        {finding::stale, 3, damage::input, advice::skip, -1},
+        {finding::duplicate, 3, damage::duplicated_data, advice::recheck, -1},
+        {finding::result_differs, 3, damage::broadcast, advice::resync, 0},
+        {finding::result_differs, 0, damage::broadcast, advice::resync, 1},
+        {finding::result_differs, -1, damage::unknown, advice::skip, -1}, // no majority
+        {finding::shard_differs, 0, damage::broadcast, advice::resync, 1},
+        {finding::shard_differs, -1, damage::unknown, advice::skip, -1},
+        {finding::replica_differs, 0, damage::broadcast, advice::resync, 1},
+        {finding::replica_differs, -1, damage::unknown, advice::resync, -1}, // restore from elsewhere
+        {finding::sum_differs, -1, damage::unknown, advice::skip, -1},
     };
     for (const expectation& each : cases) {
         CAPTURE(name(each.what));
@@ -101,7 +101,7 @@ TEST_CASE("each exact check alarms at once and advises what fits it")
             REQUIRE(raised.size() == 1);
             const raised_alarm& one = raised[0];
             CHECK(one.step == 7);
-            CHECK(one.bucket == 5);
+            CHECK(one.call == 5);
             CHECK(one.what == each.what);
             CHECK(one.where == each.where);
             CHECK(one.action == each.action);
@@ -117,25 +117,25 @@ TEST_CASE("the audit's attribution is the alarm's damage")
 {
     for (const damage where : {damage::input, damage::reduce, damage::broadcast, damage::unknown}) {
         alarms watch(4);
-        bucket_audit bad;
+        call_audit bad;
         bad.where = where;
-        const std::vector<raised_alarm> sum = copy(watch.judge(audit_of(1, 4, {{}, bad}, {exact(check::sum_differs, -1, 1)})));
+        const std::vector<raised_alarm> sum = copy(watch.judge(audit_of(1, 4, {{}, bad}, {exact(finding::sum_differs, -1, 1)})));
         REQUIRE(sum.size() == 1);
         CHECK(sum[0].where == where);
         CHECK(sum[0].action == advice::skip);
         // A bucket that the record speaks of, too: the same attribution, one alarm.
-        const std::vector<raised_alarm> both = copy(watch.judge(with(record_of(2, 4, {exact(check::result_differs, 2, 1)}), {{}, {}}),
-            audit_of(2, 4, {{}, bad}, {exact(check::result_differs, 2, 1)})));
+        const std::vector<raised_alarm> both = copy(watch.judge(with(record_of(2, 4, {exact(finding::result_differs, 2, 1)}), {{}, {}}),
+            audit_of(2, 4, {{}, bad}, {exact(finding::result_differs, 2, 1)})));
         REQUIRE(both.size() == 1);
         CHECK(both[0].where == where);
         CHECK(both[0].ranks == std::vector<int>{2});
     }
     // Damage of the input is known from the input itself, whatever the audit of its bucket says.
     alarms watch(4);
-    bucket_audit bad;
+    call_audit bad;
     bad.where = damage::unknown;
     const std::vector<raised_alarm> raised
-        = copy(watch.judge(record_of(1, 4, {exact(check::non_finite, 2, 0)}), audit_of(1, 4, {bad}, {})));
+        = copy(watch.judge(record_of(1, 4, {exact(finding::non_finite, 2, 0)}), audit_of(1, 4, {bad}, {})));
     REQUIRE(raised.size() == 1);
     CHECK(raised[0].where == damage::input);
 }
@@ -143,7 +143,7 @@ TEST_CASE("the audit's attribution is the alarm's damage")
 TEST_CASE("the check of sums has the rate that it states, and only what is certain drops the step")
 {
     alarms watch(4);
-    suspect residual{.rank = -1, .bucket = 0, .what = check::sum_differs, .statistic = 40, .threshold = 8};
+    suspect residual{.rank = -1, .call = 0, .what = finding::sum_differs, .statistic = 40, .threshold = 8};
     residual.exact = false;
     residual.false_alarms_per_step = 3e-12;
     const std::vector<raised_alarm> raised = copy(watch.judge(audit_of(0, 4, {{}}, {residual})));
@@ -152,25 +152,25 @@ TEST_CASE("the check of sums has the rate that it states, and only what is certa
     CHECK(raised[0].threshold == 8);
     CHECK(raised[0].false_alarms_per_step == 3e-12);
     CHECK(raised[0].action == advice::recheck);
-    const suspect integers{.rank = -1, .bucket = 0, .what = check::sum_differs, .statistic = 5, .threshold = 0};
+    const suspect integers{.rank = -1, .call = 0, .what = finding::sum_differs, .statistic = 5, .threshold = 0};
     const std::vector<raised_alarm> certain = copy(watch.judge(audit_of(2, 4, {{}}, {integers})));
     REQUIRE(certain.size() == 1);
     CHECK(certain[0].false_alarms_per_step == 0);
     CHECK(certain[0].action == advice::skip);
 }
 
-bucket_record recorded(collective call, std::uint64_t count)
+call_record recorded(collective call, std::uint64_t count)
 {
-    bucket_record each;
+    call_record each;
     each.call = call;
     each.count = count;
     return each;
 }
 
 /// A reduction, or a gather, that the audit found fault with.
-bucket_audit damaged(collective call, damage where, std::vector<int> culprits)
+call_audit damaged(collective call, damage where, std::vector<int> culprits)
 {
-    bucket_audit bad;
+    call_audit bad;
     bad.call = call;
     bad.where = where;
     bad.agree = where == damage::reduce;
@@ -181,9 +181,9 @@ bucket_audit damaged(collective call, damage where, std::vector<int> culprits)
 
 TEST_CASE("of a shard that its owner sent wrong nobody holds the right bits")
 {
-    suspect owner = exact(check::shard_differs, 2);
+    suspect owner = exact(finding::shard_differs, 2);
     owner.other_rank = 2;
-    suspect receiver = exact(check::shard_differs, 3);
+    suspect receiver = exact(finding::shard_differs, 3);
     receiver.other_rank = 1;
     {
         alarms watch(8);
@@ -209,10 +209,10 @@ TEST_CASE("of a shard that its owner sent wrong nobody holds the right bits")
     {
         // Its own copy was right, so that a majority speaks against it and would restore it from wrong bits.
         alarms watch(8);
-        const std::vector<raised_alarm> raised = copy(watch.judge(with(record_of(1, 8, {exact(check::result_differs, 2)}),
+        const std::vector<raised_alarm> raised = copy(watch.judge(with(record_of(1, 8, {exact(finding::result_differs, 2)}),
             {recorded(collective::all_gather, 0)}), audit_of(1, 8, {damaged(collective::all_gather, damage::broadcast, {2})}, {owner})));
         REQUIRE(raised.size() == 1);
-        CHECK(raised[0].what == check::shard_differs);
+        CHECK(raised[0].what == finding::shard_differs);
         CHECK(raised[0].action == advice::skip);
     }
 }
@@ -220,25 +220,25 @@ TEST_CASE("of a shard that its owner sent wrong nobody holds the right bits")
 TEST_CASE("buckets of a record and an audit are matched by their calls, whatever each has passed over")
 {
     const auto audited = [](element_type type, std::uint64_t count) {
-        bucket_audit each;
+        call_audit each;
         each.type = type;
         each.count = count;
         return each;
     };
     // The probe passed over the integers, the audit over the exchange. The wanted call is the second of its kind.
-    const std::vector<bucket_record> seen{recorded(collective::all_reduce, 100), recorded(collective::all_to_all, 100),
+    const std::vector<call_record> seen{recorded(collective::all_reduce, 100), recorded(collective::all_to_all, 100),
         recorded(collective::all_reduce, 7), recorded(collective::all_reduce, 100)};
-    std::vector<bucket_audit> checked{audited(element_type::int32, 100), audited(element_type::float32, 100),
+    std::vector<call_audit> checked{audited(element_type::int32, 100), audited(element_type::float32, 100),
         audited(element_type::float32, 7), audited(element_type::int32, 100), audited(element_type::float32, 100)};
     checked[4].where = damage::broadcast;
     checked[4].agree = false;
     {
         alarms watch(8);
         const std::vector<raised_alarm> raised
-            = copy(watch.judge(with(record_of(1, 8, {exact(check::result_differs, 5, 3)}), seen),
-                audit_of(1, 8, checked, {exact(check::result_differs, 5, 4)})));
+            = copy(watch.judge(with(record_of(1, 8, {exact(finding::result_differs, 5, 3)}), seen),
+                audit_of(1, 8, checked, {exact(finding::result_differs, 5, 4)})));
         REQUIRE(raised.size() == 1);
-        CHECK(raised[0].bucket == 3);
+        CHECK(raised[0].call == 3);
         CHECK(raised[0].ranks == std::vector<int>{5});
         CHECK(raised[0].where == damage::broadcast);
     }
@@ -247,30 +247,30 @@ TEST_CASE("buckets of a record and an audit are matched by their calls, whatever
         alarms watch(8);
         checked[3].where = damage::reduce;
         const std::vector<raised_alarm> raised
-            = copy(watch.judge(with(record_of(1, 8, {exact(check::result_differs, 5, 1)}), seen),
-                audit_of(1, 8, checked, {exact(check::sum_differs, -1, 3), exact(check::replica_differs, 1, -1)})));
+            = copy(watch.judge(with(record_of(1, 8, {exact(finding::result_differs, 5, 1)}), seen),
+                audit_of(1, 8, checked, {exact(finding::sum_differs, -1, 3), exact(finding::replica_differs, 1, -1)})));
         REQUIRE(raised.size() == 3);
-        CHECK(raised[0].bucket == 1);
+        CHECK(raised[0].call == 1);
         CHECK(raised[0].where == damage::broadcast);
-        CHECK(raised[1].bucket == 4 + 3);
+        CHECK(raised[1].call == 4 + 3);
         CHECK(raised[1].where == damage::reduce);
-        CHECK(raised[2].bucket == -1);
+        CHECK(raised[2].call == -1);
     }
     {
         alarms watch(8); // alone each has its own indices
-        CHECK(watch.judge(audit_of(1, 8, checked, {exact(check::result_differs, 5, 4)}))[0].bucket == 4);
-        CHECK(watch.judge(with(record_of(1, 8, {exact(check::result_differs, 5, 3)}), seen))[0].bucket == 3);
+        CHECK(watch.judge(audit_of(1, 8, checked, {exact(finding::result_differs, 5, 4)}))[0].call == 4);
+        CHECK(watch.judge(with(record_of(1, 8, {exact(finding::result_differs, 5, 3)}), seen))[0].call == 3);
     }
 }
 
 TEST_CASE("where the audit names ranks the majority of the record has nothing to say")
 {
     const step_audit named = audit_of(1, 2, {damaged(collective::all_reduce, damage::broadcast, {1})},
-        {exact(check::result_differs, 1)});
+        {exact(finding::result_differs, 1)});
     {
         alarms watch(2); // of two ranks only the sum tells which one is right
         const std::vector<raised_alarm> raised
-            = copy(watch.judge(with(record_of(1, 2, {exact(check::result_differs, -1)}), {{}}), named));
+            = copy(watch.judge(with(record_of(1, 2, {exact(finding::result_differs, -1)}), {{}}), named));
         REQUIRE(raised.size() == 1);
         CHECK(raised[0].ranks == std::vector<int>{1});
         CHECK(raised[0].action == advice::resync);
@@ -279,9 +279,9 @@ TEST_CASE("where the audit names ranks the majority of the record has nothing to
     {
         alarms watch(4); // the majority is wrong
         const std::vector<raised_alarm> raised
-            = copy(watch.judge(with(record_of(1, 4, {exact(check::result_differs, 2)}), {{}}),
+            = copy(watch.judge(with(record_of(1, 4, {exact(finding::result_differs, 2)}), {{}}),
                 audit_of(1, 4, {damaged(collective::all_reduce, damage::broadcast, {0, 1, 3})},
-                    {exact(check::result_differs, 0), exact(check::result_differs, 1), exact(check::result_differs, 3)})));
+                    {exact(finding::result_differs, 0), exact(finding::result_differs, 1), exact(finding::result_differs, 3)})));
         REQUIRE(raised.size() == 1);
         CHECK(raised[0].ranks == std::vector<int>{0, 1, 3});
         CHECK(raised[0].source == 2);
@@ -289,18 +289,18 @@ TEST_CASE("where the audit names ranks the majority of the record has nothing to
     {
         alarms watch(2); // the control: another bucket, and no audit
         const std::vector<raised_alarm> raised
-            = copy(watch.judge(with(record_of(1, 2, {exact(check::result_differs, -1, 1)}), {{}, {}}), named));
+            = copy(watch.judge(with(record_of(1, 2, {exact(finding::result_differs, -1, 1)}), {{}, {}}), named));
         REQUIRE(raised.size() == 2);
         CHECK(raised[0].action == advice::skip);
-        CHECK(watch.judge(record_of(2, 2, {exact(check::result_differs, -1)})).size() == 1);
+        CHECK(watch.judge(record_of(2, 2, {exact(finding::result_differs, -1)})).size() == 1);
     }
 }
 
 TEST_CASE("no direction is judged where the audit finds a reduction wrong")
 {
-    const bucket_audit whole;
+    const call_audit whole;
     const struct {
-        bucket_audit bucket;
+        call_audit call;
         bool judged;
     } cases[] = {{whole, true}, {damaged(collective::all_reduce, damage::reduce, {}), false},
         {damaged(collective::all_reduce, damage::broadcast, {1}), false},
@@ -310,25 +310,25 @@ TEST_CASE("no direction is judged where the audit finds a reduction wrong")
         alarms watch(8);
         for (std::uint64_t step = 0; step < 2; ++step) {
             const std::vector<raised_alarm> raised = copy(watch.judge(
-                record_of(step, 8, {score(check::cosine, 5), score(check::loss, 5)}), audit_of(step, 8, {whole, each.bucket}, {})));
+                record_of(step, 8, {score(finding::cosine, 5), score(finding::loss, 5)}), audit_of(step, 8, {whole, each.call}, {})));
             REQUIRE(raised.size() == (step == 0 ? 0u : each.judged ? 2u : 1u));
-            if (step == 1) CHECK((raised[0].what == check::cosine) == each.judged);
+            if (step == 1) CHECK((raised[0].what == finding::cosine) == each.judged);
         }
         // Nor did it count as a strike.
-        CHECK(watch.judge(record_of(2, 8, {score(check::cosine, 5)})).empty() == !each.judged);
+        CHECK(watch.judge(record_of(2, 8, {score(finding::cosine, 5)})).empty() == !each.judged);
     }
 }
 
 TEST_CASE("a strong excess counts only where all ranks were compared")
 {
-    for (const check what : {check::loss, check::gradient_norm, check::cosine}) {
+    for (const finding what : {finding::loss, finding::gradient_norm, finding::cosine}) {
         CAPTURE(name(what));
         step_record record = with(record_of(1, 8, {score(what, 5, 1e6)}), {{}});
-        record.buckets[0].gradient_norm.finite = 8;
+        record.calls[0].gradient_norm.finite = 8;
         CHECK(alarms(8).judge(record).size() == 1);
         step_record fewer = record;
-        if (what == check::loss) fewer.loss.finite = 7;
-        else if (what == check::gradient_norm) fewer.buckets[0].gradient_norm.finite = 7;
+        if (what == finding::loss) fewer.loss.finite = 7;
+        else if (what == finding::gradient_norm) fewer.calls[0].gradient_norm.finite = 7;
         else fewer.cosine.leave_one_out[3] = detail::not_a_number(); // of no length, or with another result
         CHECK(alarms(8).judge(fewer).empty());
     }
@@ -344,7 +344,7 @@ TEST_CASE("of two ranks whose scores share their past the rate is stated twice a
 
 TEST_CASE("a statistical check alarms at the second strike of twenty steps and not after more steps")
 {
-    for (const check what : {check::loss, check::gradient_norm, check::cosine}) {
+    for (const finding what : {finding::loss, finding::gradient_norm, finding::cosine}) {
         for (int gap = 1; gap <= 25; ++gap) {
             CAPTURE(gap);
             alarms watch(8);
@@ -358,7 +358,7 @@ TEST_CASE("a statistical check alarms at the second strike of twenty steps and n
             CHECK(raised[0].ranks == std::vector<int>{5});
             CHECK(raised[0].where == damage::input);
             CHECK(raised[0].action == advice::recheck);
-            CHECK(raised[0].bucket == 3);
+            CHECK(raised[0].call == 3);
             CHECK(raised[0].statistic == doctest::Approx(12));
             CHECK(raised[0].threshold == 10);
             CHECK(raised[0].false_alarms_per_step == doctest::Approx(19e-8)); // C(19, 1) (1e-4)^2
@@ -369,21 +369,21 @@ TEST_CASE("a statistical check alarms at the second strike of twenty steps and n
 TEST_CASE("strikes of different ranks and checks and of one step judged twice do not add up")
 {
     alarms watch(8, {.learn = false});
-    CHECK(watch.judge(record_of(1, 8, {score(check::loss, 5)})).empty());
-    CHECK(watch.judge(record_of(1, 8, {score(check::loss, 5)})).empty());
-    CHECK(watch.judge(record_of(2, 8, {score(check::loss, 4)})).empty());
-    CHECK(watch.judge(record_of(3, 8, {score(check::cosine, 5)})).empty());
-    CHECK(watch.judge(record_of(4, 8, {score(check::gradient_norm, 5, 1.1, 0), score(check::gradient_norm, 5, 1.1, 1)})).empty());
-    CHECK(watch.judge(record_of(5, 8, {score(check::loss, 5)})).size() == 1);
+    CHECK(watch.judge(record_of(1, 8, {score(finding::loss, 5)})).empty());
+    CHECK(watch.judge(record_of(1, 8, {score(finding::loss, 5)})).empty());
+    CHECK(watch.judge(record_of(2, 8, {score(finding::loss, 4)})).empty());
+    CHECK(watch.judge(record_of(3, 8, {score(finding::cosine, 5)})).empty());
+    CHECK(watch.judge(record_of(4, 8, {score(finding::gradient_norm, 5, 1.1, 0), score(finding::gradient_norm, 5, 1.1, 1)})).empty());
+    CHECK(watch.judge(record_of(5, 8, {score(finding::loss, 5)})).size() == 1);
     watch.reset();
-    CHECK(watch.judge(record_of(6, 8, {score(check::loss, 5)})).empty());
-    CHECK(watch.judge(record_of(7, 8, {score(check::loss, 5)})).size() == 1);
+    CHECK(watch.judge(record_of(6, 8, {score(finding::loss, 5)})).empty());
+    CHECK(watch.judge(record_of(7, 8, {score(finding::loss, 5)})).size() == 1);
 }
 
 TEST_CASE("one strike is enough where it is asked for")
 {
     alarms watch(8, {.suspects_per_step = 1e-5, .strikes = 1});
-    const std::vector<raised_alarm> raised = copy(watch.judge(record_of(1, 8, {score(check::loss, 5, 1.01)})));
+    const std::vector<raised_alarm> raised = copy(watch.judge(record_of(1, 8, {score(finding::loss, 5, 1.01)})));
     REQUIRE(raised.size() == 1);
     CHECK(raised[0].false_alarms_per_step == 1e-5);
     CHECK(watch.false_alarms_per_step() == 1e-5);
@@ -400,37 +400,37 @@ TEST_CASE("a strong excess alarms alone and how strong depends on the number of 
         CAPTURE(each.ranks);
         const bool few = each.ranks < 10;
         alarms watch(each.ranks);
-        CHECK(watch.judge(record_of(1, each.ranks, {score(check::cosine, 1, each.factor * (few ? 0.9 : 0.999))})).empty());
+        CHECK(watch.judge(record_of(1, each.ranks, {score(finding::cosine, 1, each.factor * (few ? 0.9 : 0.999))})).empty());
         alarms other(each.ranks);
         const std::vector<raised_alarm> raised
-            = copy(other.judge(record_of(1, each.ranks, {score(check::cosine, 1, -each.factor * (few ? 1.1 : 1.001))})));
+            = copy(other.judge(record_of(1, each.ranks, {score(finding::cosine, 1, -each.factor * (few ? 1.1 : 1.001))})));
         REQUIRE(raised.size() == 1);
         CHECK(raised[0].strikes == 1);
         CHECK(raised[0].false_alarms_per_step == doctest::Approx(1e-7));
         CHECK(raised[0].action == advice::recheck);
         // Against its own past, for any number of ranks: four times the threshold.
-        suspect past = score(check::cosine, 1, 4.01);
+        suspect past = score(finding::cosine, 1, 4.01);
         past.by_history = true;
         CHECK(alarms(each.ranks).judge(record_of(1, each.ranks, {past})).size() == 1);
         past.statistic = 39.9;
         CHECK(alarms(each.ranks).judge(record_of(1, each.ranks, {past})).empty());
         alarms never(each.ranks, {.strong_alone = false});
-        CHECK(never.judge(record_of(1, each.ranks, {score(check::cosine, 1, 1e9)})).empty());
+        CHECK(never.judge(record_of(1, each.ranks, {score(finding::cosine, 1, 1e9)})).empty());
     }
     // The cut-offs were for all ranks: one that is left out for its NaN leaves fewer.
     alarms watch(8);
-    const std::vector<raised_alarm> raised = copy(watch.judge(record_of(1, 8, {exact(check::non_finite, 1), score(check::cosine, 2, 1e6)})));
+    const std::vector<raised_alarm> raised = copy(watch.judge(record_of(1, 8, {exact(finding::non_finite, 1), score(finding::cosine, 2, 1e6)})));
     REQUIRE(raised.size() == 1);
-    CHECK(raised[0].what == check::non_finite);
+    CHECK(raised[0].what == finding::non_finite);
 }
 
 TEST_CASE("where other ranks were struck unexpectedly often a strong excess must be stronger")
 {
-    suspect past = score(check::cosine, 1, 9.9);
+    suspect past = score(finding::cosine, 1, 9.9);
     past.by_history = true;
     alarms watch(8);
     for (std::uint64_t step = 0; step < 40; ++step)
-        watch.judge(record_of(step, 8, {score(check::cosine, 2 + static_cast<int>(step % 6))}));
+        watch.judge(record_of(step, 8, {score(finding::cosine, 2 + static_cast<int>(step % 6))}));
     CHECK(watch.judge(record_of(40, 8, {past})).empty());
     past.statistic = -101;
     past.rank = 0;
@@ -450,7 +450,7 @@ TEST_CASE("statistics name a quarter of the ranks and at most ten")
         for (const int named : {each.limit, each.limit + 1}) {
             alarms watch(each.ranks, {.strikes = 1});
             found suspects;
-            for (int rank = named - 1; rank >= 0; --rank) suspects.push_back(score(check::loss, rank, 1.1, rank));
+            for (int rank = named - 1; rank >= 0; --rank) suspects.push_back(score(finding::loss, rank, 1.1, rank));
             const std::vector<raised_alarm> raised = copy(watch.judge(record_of(1, each.ranks, suspects)));
             REQUIRE(raised.size() == 1);
             CAPTURE(each.ranks);
@@ -471,7 +471,7 @@ TEST_CASE("statistics name a quarter of the ranks and at most ten")
 TEST_CASE("statistics of two ranks are detected and nobody is named")
 {
     alarms watch(2);
-    const suspect nobody{.rank = -1, .what = check::loss, .statistic = 8, .threshold = 7};
+    const suspect nobody{.rank = -1, .what = finding::loss, .statistic = 8, .threshold = 7};
     CHECK(watch.judge(record_of(1, 2, {nobody})).empty());
     const std::vector<raised_alarm> raised = copy(watch.judge(record_of(2, 2, {nobody})));
     REQUIRE(raised.size() == 1);
@@ -479,12 +479,12 @@ TEST_CASE("statistics of two ranks are detected and nobody is named")
     CHECK(raised[0].where == damage::unknown);
     CHECK(raised[0].action == advice::recheck);
     // Even where somebody else's detector named one.
-    CHECK(watch.judge(record_of(3, 2, {score(check::cosine, 1)})).empty());
-    const std::vector<raised_alarm> named = copy(watch.judge(record_of(4, 2, {score(check::cosine, 1)})));
+    CHECK(watch.judge(record_of(3, 2, {score(finding::cosine, 1)})).empty());
+    const std::vector<raised_alarm> named = copy(watch.judge(record_of(4, 2, {score(finding::cosine, 1)})));
     REQUIRE(named.size() == 1);
     CHECK(named[0].ranks.empty());
     // What a rank itself shows needs no comparison.
-    const std::vector<raised_alarm> nan = copy(watch.judge(record_of(5, 2, {exact(check::non_finite, 1)})));
+    const std::vector<raised_alarm> nan = copy(watch.judge(record_of(5, 2, {exact(finding::non_finite, 1)})));
     REQUIRE(nan.size() == 1);
     CHECK(nan[0].ranks == std::vector<int>{1});
 }
@@ -493,22 +493,22 @@ TEST_CASE("one rank alone can be told of its NaN")
 {
     alarms watch(1);
     CHECK(watch.judge(record_of(0, 1)).empty());
-    const std::vector<raised_alarm> raised = copy(watch.judge(record_of(1, 1, {exact(check::non_finite, 0)})));
+    const std::vector<raised_alarm> raised = copy(watch.judge(record_of(1, 1, {exact(finding::non_finite, 0)})));
     REQUIRE(raised.size() == 1);
     CHECK(raised[0].action == advice::skip);
     // All ranks are named: nobody is left to restore from.
-    const std::vector<raised_alarm> odd = copy(watch.judge(record_of(2, 1, {exact(check::shard_differs, 0)})));
+    const std::vector<raised_alarm> odd = copy(watch.judge(record_of(2, 1, {exact(finding::shard_differs, 0)})));
     REQUIRE(odd.size() == 1);
     CHECK(odd[0].action == advice::skip);
 }
 
 TEST_CASE("a rank that is named again and again is to be taken out")
 {
-    for (const check what : {check::non_finite, check::stale, check::result_differs, check::shard_differs,
-             check::replica_differs, check::gradient_norm, check::loss, check::cosine}) {
+    for (const finding what : {finding::non_finite, finding::stale, finding::result_differs, finding::shard_differs,
+             finding::replica_differs, finding::gradient_norm, finding::loss, finding::cosine}) {
         CAPTURE(name(what));
         alarms watch(8, {.quarantine = 3});
-        const suspect one = what >= check::loss ? score(what, 6) : exact(what, 6);
+        const suspect one = what >= finding::loss ? score(what, 6) : exact(what, 6);
         std::vector<raised_alarm> raised;
         for (std::uint64_t step = 0; step < 15; step += 5) {
             for (std::uint64_t quiet = 1; quiet < 5; ++quiet) watch.judge(record_of(step + quiet, 8));
@@ -525,7 +525,7 @@ TEST_CASE("a rank that is named again and again is to be taken out")
         if (!raised.empty()) CHECK(raised[0].action != advice::quarantine);
     }
     // Equal data do not tell whose they are; a sum is nobody's.
-    for (const check what : {check::duplicate, check::sum_differs}) {
+    for (const finding what : {finding::duplicate, finding::sum_differs}) {
         alarms watch(8, {.quarantine = 1});
         const std::vector<raised_alarm> raised = copy(watch.judge(record_of(1, 8, {exact(what, 6)})));
         REQUIRE(raised.size() == 1);
@@ -536,9 +536,9 @@ TEST_CASE("a rank that is named again and again is to be taken out")
 TEST_CASE("ranks to restore and one to take out make two alarms with one healthy source")
 {
     alarms watch(8, {.quarantine = 2});
-    watch.judge(record_of(1, 8, {exact(check::result_differs, 0)}));
+    watch.judge(record_of(1, 8, {exact(finding::result_differs, 0)}));
     const std::vector<raised_alarm> raised
-        = copy(watch.judge(record_of(2, 8, {exact(check::result_differs, 0), exact(check::result_differs, 2)})));
+        = copy(watch.judge(record_of(2, 8, {exact(finding::result_differs, 0), exact(finding::result_differs, 2)})));
     REQUIRE(raised.size() == 2);
     CHECK(raised[0].action == advice::quarantine);
     CHECK(raised[0].ranks == std::vector<int>{0});
@@ -547,7 +547,7 @@ TEST_CASE("ranks to restore and one to take out make two alarms with one healthy
     CHECK(raised[1].source == 1); // rank 0 holds other bits, too
     // A rank that has the majority's bits here, but other ones elsewhere, is the last choice.
     const std::vector<raised_alarm> split = copy(
-        watch.judge(record_of(50, 8, {exact(check::replica_differs, 0, 0), exact(check::replica_differs, 1, 1)})));
+        watch.judge(record_of(50, 8, {exact(finding::replica_differs, 0, 0), exact(finding::replica_differs, 1, 1)})));
     REQUIRE(split.size() == 2);
     CHECK(split[0].source == 2);
     CHECK(split[1].source == 2);
@@ -557,7 +557,7 @@ TEST_CASE("too many ranks with exact evidence are named and none is to be taken 
 {
     alarms watch(8, {.quarantine = 1});
     const std::vector<raised_alarm> raised = copy(watch.judge(record_of(
-        2, 8, {exact(check::result_differs, 6), exact(check::result_differs, 2), exact(check::result_differs, 3)})));
+        2, 8, {exact(finding::result_differs, 6), exact(finding::result_differs, 2), exact(finding::result_differs, 3)})));
     REQUIRE(raised.size() == 1);
     CHECK(raised[0].ranks == std::vector<int>{2, 3, 6});
     CHECK(raised[0].action == advice::resync);
@@ -573,7 +573,7 @@ TEST_CASE("records and audits may lag behind each other")
         watch.judge(record_of(step, 4));
         if (step % 10 != 0) continue;
         raised = copy(watch.judge(
-            audit_of(step + 10, 4, {}, step == 0 || step == 30 ? found{exact(check::replica_differs, 1)} : found{})));
+            audit_of(step + 10, 4, {}, step == 0 || step == 30 ? found{exact(finding::replica_differs, 1)} : found{})));
     }
     REQUIRE(raised.size() == 1); // the first of four audits, and the last
     CHECK(raised[0].strikes == 2);
@@ -591,7 +591,7 @@ int false_alarms(alarms& watch, int ranks, double per_step, int steps, unsigned 
         record.step = static_cast<std::uint64_t>(step);
         record.suspects.clear();
         if (uniform(random) < per_step)
-            record.suspects.push_back(score(check::loss, static_cast<int>(random() % static_cast<unsigned>(ranks))));
+            record.suspects.push_back(score(finding::loss, static_cast<int>(random() % static_cast<unsigned>(ranks))));
         count += watch.judge(record).empty() ? 0 : 1;
     }
     return count;
@@ -620,7 +620,7 @@ TEST_CASE("a faulty rank does not raise the bar for itself")
     alarms watch(8);
     int raised = 0;
     for (std::uint64_t step = 0; step < 1000; ++step) {
-        raised += step % 7 == 0 && !watch.judge(record_of(step, 8, {score(check::gradient_norm, 5)})).empty() ? 1 : 0;
+        raised += step % 7 == 0 && !watch.judge(record_of(step, 8, {score(finding::gradient_norm, 5)})).empty() ? 1 : 0;
         if (step % 7 != 0) watch.judge(record_of(step, 8));
     }
     CHECK(raised == 142); // of 143: all but the first
@@ -636,13 +636,13 @@ TEST_CASE("two that are fed the same agree and a step costs no allocation")
     for (std::uint64_t step = 0; step < 500; ++step) {
         found suspects;
         for (int i = 0; i < static_cast<int>(random() % 4); ++i) {
-            const check what = static_cast<check>(random() % 10);
+            const finding what = static_cast<finding>(random() % 10);
             const int rank = static_cast<int>(random() % 17) - 1;
-            suspects.push_back(what >= check::loss ? score(what, rank, 1 + static_cast<double>(random() % 3), static_cast<int>(random() % 3))
+            suspects.push_back(what >= finding::loss ? score(what, rank, 1 + static_cast<double>(random() % 3), static_cast<int>(random() % 3))
                                                    : exact(what, rank, static_cast<int>(random() % 3)));
         }
         records.push_back(record_of(step, 16, suspects));
-        audits.push_back(audit_of(step, 16, std::vector<bucket_audit>(3), random() % 2 == 0 ? suspects : found{}));
+        audits.push_back(audit_of(step, 16, std::vector<call_audit>(3), random() % 2 == 0 ? suspects : found{}));
     }
     std::size_t raised = 0;
     for (std::size_t i = 0; i < records.size(); ++i) {
@@ -684,7 +684,7 @@ TEST_CASE("what cannot be is refused")
 
     alarms watch(4);
     for (const step_record& bad :
-        {record_of(1, 5), record_of(1, 4, {exact(check::stale, 4)}), record_of(1, 4, {exact(check::stale, -2)})}) {
+        {record_of(1, 5), record_of(1, 4, {exact(finding::stale, 4)}), record_of(1, 4, {exact(finding::stale, -2)})}) {
         bool thrown = false;
         try {
             watch.judge(bad);

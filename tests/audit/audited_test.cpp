@@ -116,11 +116,11 @@ std::vector<step_audit> audits(int ranks, std::uint64_t steps, const audit_optio
         for (std::size_t s = 0; s < of_rank.size(); ++s) {
             CHECK(of_rank[s].step == seen[0][s].step);
             REQUIRE(of_rank[s].suspects.size() == seen[0][s].suspects.size());
-            REQUIRE(of_rank[s].buckets.size() == seen[0][s].buckets.size());
-            for (std::size_t b = 0; b < of_rank[s].buckets.size(); ++b) {
-                CHECK(of_rank[s].buckets[b].where == seen[0][s].buckets[b].where);
-                CHECK(of_rank[s].buckets[b].culprits == seen[0][s].buckets[b].culprits);
-                CHECK(of_rank[s].buckets[b].residual == seen[0][s].buckets[b].residual);
+            REQUIRE(of_rank[s].calls.size() == seen[0][s].calls.size());
+            for (std::size_t b = 0; b < of_rank[s].calls.size(); ++b) {
+                CHECK(of_rank[s].calls[b].where == seen[0][s].calls[b].where);
+                CHECK(of_rank[s].calls[b].culprits == seen[0][s].calls[b].culprits);
+                CHECK(of_rank[s].calls[b].residual == seen[0][s].calls[b].residual);
             }
         }
     }
@@ -178,18 +178,18 @@ TEST_CASE("clean steps raise nothing, whatever the type, operation and count")
         for (const step_audit& audit : all) {
             CHECK(audit.ranks == ranks);
             CHECK(audit.suspects.empty());
-            REQUIRE(audit.buckets.size() == 12);
-            for (const bucket_audit& bucket : audit.buckets) {
+            REQUIRE(audit.calls.size() == 12);
+            for (const call_audit& bucket : audit.calls) {
                 CHECK(bucket.agree);
                 CHECK(bucket.conserved);
                 CHECK(bucket.where == damage::none);
             }
-            CHECK(audit.buckets[0].sum_checked);
-            CHECK(audit.buckets[4].sum_checked);
-            CHECK_FALSE(audit.buckets[6].sum_checked);
-            CHECK_FALSE(audit.buckets[9].sum_checked);
-            CHECK(audit.buckets[2].type == element_type::float64);
-            CHECK(audit.buckets[9].call == collective::all_gather);
+            CHECK(audit.calls[0].sum_checked);
+            CHECK(audit.calls[4].sum_checked);
+            CHECK_FALSE(audit.calls[6].sum_checked);
+            CHECK_FALSE(audit.calls[9].sum_checked);
+            CHECK(audit.calls[2].type == element_type::float64);
+            CHECK(audit.calls[9].call == collective::all_gather);
         }
     }
 }
@@ -203,13 +203,13 @@ TEST_CASE("any flipped bit of one rank's result names the rank")
                     if (rank == bad) flip(result[1234], bit);
                 });
                 REQUIRE(all.size() == 1);
-                const bucket_audit& found = all[0].buckets.at(0);
+                const call_audit& found = all[0].calls.at(0);
                 CHECK_FALSE(found.agree);
                 CHECK(found.where == damage::broadcast);
                 CHECK(found.culprits == std::vector<int>{bad});
                 REQUIRE(all[0].suspects.size() == 1);
                 CHECK(all[0].suspects[0].rank == bad);
-                CHECK(all[0].suspects[0].what == check::result_differs);
+                CHECK(all[0].suspects[0].what == finding::result_differs);
             }
         }
     }
@@ -221,13 +221,13 @@ TEST_CASE("the sum tells which of two ranks received damage, and a damage below 
         const auto large = reduce_audits(2, {}, [=](int rank, view<float> result) {
             if (rank == bad) result[77] += 0.25f;
         });
-        CHECK(large.at(0).buckets.at(0).where == damage::broadcast);
-        CHECK(large[0].buckets[0].culprits == std::vector<int>{bad});
+        CHECK(large.at(0).calls.at(0).where == damage::broadcast);
+        CHECK(large[0].calls[0].culprits == std::vector<int>{bad});
         const auto small = reduce_audits(2, {}, [=](int rank, view<float> result) {
             if (rank == bad) flip(result[77], 0);
         });
-        CHECK(small.at(0).buckets.at(0).where == damage::unknown);
-        CHECK(small[0].buckets[0].culprits.empty());
+        CHECK(small.at(0).calls.at(0).where == damage::unknown);
+        CHECK(small[0].calls[0].culprits.empty());
     }
 }
 
@@ -238,13 +238,13 @@ TEST_CASE("a result that is wrong on all ranks alike was damaged in the reductio
             4, {}, [](int, view<float> result) { result[4321] += 1; }, 2, 10'000, operation);
         REQUIRE(all.size() == 2);
         for (const step_audit& audit : all) {
-            CHECK(audit.buckets.at(0).agree);
-            CHECK_FALSE(audit.buckets[0].conserved);
-            CHECK(audit.buckets[0].where == damage::reduce);
-            CHECK(audit.buckets[0].culprits.empty());
-            CHECK(audit.buckets[0].residual > audit.buckets[0].residual_limit);
+            CHECK(audit.calls.at(0).agree);
+            CHECK_FALSE(audit.calls[0].conserved);
+            CHECK(audit.calls[0].where == damage::reduce);
+            CHECK(audit.calls[0].culprits.empty());
+            CHECK(audit.calls[0].residual > audit.calls[0].residual_limit);
             REQUIRE(audit.suspects.size() == 1);
-            CHECK(audit.suspects[0].what == check::sum_differs);
+            CHECK(audit.suspects[0].what == finding::sum_differs);
         }
     }
 }
@@ -260,7 +260,7 @@ TEST_CASE("all-gathers and broadcasts that deliver other bits to a rank name it"
             comm.broadcast(view<const float>(own), view(own), 1, stream);
             stream.synchronize(30'000);
         });
-    for (const bucket_audit& bucket : all.at(0).buckets) {
+    for (const call_audit& bucket : all.at(0).calls) {
         CHECK(bucket.where == damage::broadcast);
         CHECK(bucket.culprits == std::vector<int>{2});
     }
@@ -278,7 +278,7 @@ TEST_CASE("a reduce-scatter is checked over all its parts, and nobody is named")
                     comm.reduce_scatter(view<const float>(own), view(part), reduction::average, stream);
                     stream.synchronize(30'000);
                 });
-            const bucket_audit& found = all.at(0).buckets.at(0);
+            const call_audit& found = all.at(0).calls.at(0);
             CHECK(found.call == collective::reduce_scatter);
             CHECK(found.sum_checked);
             CHECK(found.agree);
@@ -296,18 +296,18 @@ TEST_CASE("the summary tells the same without names, and is silent on clean step
     const auto differs = reduce_audits(4, summary, [](int rank, view<float> result) {
         if (rank == 3) flip(result[5], 1);
     });
-    CHECK_FALSE(differs.at(0).buckets.at(0).agree);
-    CHECK(differs[0].buckets[0].where == damage::unknown);
+    CHECK_FALSE(differs.at(0).calls.at(0).agree);
+    CHECK(differs[0].calls[0].where == damage::unknown);
     const auto wrong = reduce_audits(4, summary, [](int, view<float> result) { result[5] += 1; });
-    CHECK(wrong.at(0).buckets.at(0).agree);
-    CHECK(wrong[0].buckets[0].where == damage::reduce);
-    CHECK(wrong[0].buckets[0].residual > 1);
+    CHECK(wrong.at(0).calls.at(0).agree);
+    CHECK(wrong[0].calls[0].where == damage::reduce);
+    CHECK(wrong[0].calls[0].residual > 1);
 }
 
 TEST_CASE("without sums only agreement is checked")
 {
     const auto all = reduce_audits(4, {.sums = false}, [](int, view<float> result) { result[5] += 1; });
-    CHECK_FALSE(all.at(0).buckets.at(0).sum_checked);
+    CHECK_FALSE(all.at(0).calls.at(0).sum_checked);
     CHECK(all[0].suspects.empty());
 }
 
@@ -319,8 +319,8 @@ TEST_CASE("a NaN of a rank's own gradient is not blamed on the reduction")
         comm.all_reduce(own, view(own), reduction::sum, stream);
         stream.synchronize(30'000);
     });
-    CHECK_FALSE(all.at(0).buckets.at(0).sum_checked);
-    CHECK(all[0].buckets[0].where == damage::none);
+    CHECK_FALSE(all.at(0).calls.at(0).sum_checked);
+    CHECK(all[0].calls[0].where == damage::none);
 }
 
 TEST_CASE("calls on several streams are one step, and many steps may be under way")
@@ -345,7 +345,7 @@ TEST_CASE("calls on several streams are one step, and many steps may be under wa
         std::uint64_t read = 0;
         while (comm.poll(audit)) {
             CHECK(audit.step == comm.dropped_steps() + read);
-            CHECK(audit.buckets.size() == 2);
+            CHECK(audit.calls.size() == 2);
             CHECK(audit.suspects.empty());
             ++read;
         }
@@ -356,7 +356,7 @@ TEST_CASE("calls on several streams are one step, and many steps may be under wa
 TEST_CASE("calls beyond the limit are forwarded and counted")
 {
     testing::local_provider{2}.run([](local::communicator& world) {
-        audited comm{local::communicator(world), {.max_buckets = 1}};
+        audited comm{local::communicator(world), {.max_calls = 1}};
         host::stream stream;
         std::vector<float> data(10, 1.0f);
         comm.all_reduce(data, view(data), reduction::sum, stream);
@@ -366,7 +366,7 @@ TEST_CASE("calls beyond the limit are forwarded and counted")
         CHECK(data[9] == 4.0f);
         step_audit audit;
         REQUIRE(comm.poll(audit));
-        CHECK(audit.buckets.size() == 1);
+        CHECK(audit.calls.size() == 1);
         CHECK(audit.unaudited_calls == 1);
     });
 }
@@ -466,8 +466,8 @@ TEST_CASE("integers that are wrong for all are seen in a summary too")
             comm.end_step(0, stream);
             step_audit audit;
             REQUIRE(comm.wait(audit));
-            CHECK_FALSE(audit.buckets.at(0).conserved);
-            CHECK(audit.buckets[0].where == damage::reduce);
+            CHECK_FALSE(audit.calls.at(0).conserved);
+            CHECK(audit.calls[0].where == damage::reduce);
             REQUIRE(audit.suspects.size() == 1);
             CHECK(audit.suspects[0].exact);
             CHECK(audit.suspects[0].false_alarms_per_step == 0);
@@ -487,9 +487,9 @@ TEST_CASE("a shard that was damaged on its way out names its owner, as input")
         comm.end_step(0, stream);
         step_audit audit;
         REQUIRE(comm.wait(audit));
-        CHECK(audit.buckets.at(0).where == damage::input);
+        CHECK(audit.calls.at(0).where == damage::input);
         REQUIRE(audit.suspects.size() == 1);
-        CHECK(audit.suspects[0].what == check::shard_differs);
+        CHECK(audit.suspects[0].what == finding::shard_differs);
         CHECK(audit.suspects[0].rank == 2);
         CHECK(audit.suspects[0].other_rank == 2);
     });
@@ -509,9 +509,9 @@ TEST_CASE("an audited communicator that is moved keeps its steps")
         comm.end_step(1, stream);
         step_audit audit;
         REQUIRE(comm.wait(audit));
-        CHECK(audit.buckets.size() == 1);
+        CHECK(audit.calls.size() == 1);
         REQUIRE(comm.wait(audit));
-        CHECK(audit.buckets.size() == 2);
+        CHECK(audit.calls.size() == 2);
         CHECK(data[0] == 8.0f);
     });
 }
@@ -519,8 +519,8 @@ TEST_CASE("an audited communicator that is moved keeps its steps")
 TEST_CASE("options out of range and null buffers are refused by name")
 {
     testing::local_provider{1}.run([](local::communicator& world) {
-        CHECK_THROWS_WITH_AS(audited(local::communicator(world), {.max_buckets = 0}),
-            doctest::Contains("audited: invalid argument: max_buckets"), error);
+        CHECK_THROWS_WITH_AS(audited(local::communicator(world), {.max_calls = 0}),
+            doctest::Contains("audited: invalid argument: max_calls"), error);
         CHECK_THROWS_WITH_AS(audited(local::communicator(world), {.steps_in_flight = 1}),
             doctest::Contains("steps_in_flight"), error);
         CHECK_THROWS_WITH_AS(
@@ -547,10 +547,10 @@ TEST_CASE("it stacks: probes above, a contract beneath")
         step_record record;
         step_audit audit;
         REQUIRE(comm.poll(record));
-        CHECK(record.buckets.size() == 1);
+        CHECK(record.calls.size() == 1);
         REQUIRE(comm.base().poll(audit));
-        REQUIRE(audit.buckets.size() == 1);
-        CHECK(audit.buckets[0].sum_checked);
+        REQUIRE(audit.calls.size() == 1);
+        CHECK(audit.calls[0].sum_checked);
         CHECK(audit.suspects.empty());
     });
 }

@@ -24,7 +24,7 @@ entry unchecked(std::uint64_t digest)
 }
 
 struct judgement {
-    bucket_audit audit;
+    call_audit audit;
     step_audit step;
 };
 
@@ -62,9 +62,9 @@ TEST_CASE("equal bits that are not the sum were damaged in the reduction, and no
     CHECK(found.audit.where == damage::reduce);
     CHECK(found.audit.culprits.empty());
     REQUIRE(found.step.suspects.size() == 1);
-    CHECK(found.step.suspects[0].what == check::sum_differs);
+    CHECK(found.step.suspects[0].what == finding::sum_differs);
     CHECK(found.step.suspects[0].rank == -1);
-    CHECK(found.step.suspects[0].bucket == 4);
+    CHECK(found.step.suspects[0].call == 4);
     CHECK(found.step.suspects[0].statistic == 99);
     CHECK(found.step.suspects[0].threshold == 8);
 }
@@ -81,7 +81,7 @@ TEST_CASE("who holds other bits than the majority is named, with or without a su
             CHECK(found.audit.where == damage::broadcast);
             CHECK(found.audit.culprits == ranks{1});
             REQUIRE(found.step.suspects.size() == 1);
-            CHECK(found.step.suspects[0].what == check::result_differs);
+            CHECK(found.step.suspects[0].what == finding::result_differs);
             CHECK(found.step.suspects[0].rank == 1);
         }
     }
@@ -114,7 +114,7 @@ TEST_CASE("without a right group it is unknown what happened, and nobody is name
         CHECK(found.audit.where == damage::unknown);
         CHECK(found.audit.culprits.empty());
         REQUIRE(found.step.suspects.size() == 1);
-        CHECK(found.step.suspects[0].what == check::result_differs);
+        CHECK(found.step.suspects[0].what == finding::result_differs);
         CHECK(found.step.suspects[0].rank == -1);
         CHECK(found.step.suspects[0].statistic >= 2);
     }
@@ -130,7 +130,7 @@ TEST_CASE("ranks that hold the same and judge it differently were told different
 TEST_CASE("shards that arrived damaged name whom the digests speak against")
 {
     gather_verdict verdict;
-    bucket_audit audit;
+    call_audit audit;
     step_audit step;
     detail::judge_gather_audit(verdict, 1, audit, step);
     CHECK(audit.agree);
@@ -147,8 +147,8 @@ TEST_CASE("shards that arrived damaged name whom the digests speak against")
     CHECK(audit.culprits == ranks{2});
     REQUIRE(step.suspects.size() == 1);
     CHECK(step.suspects[0].rank == 2);
-    CHECK(step.suspects[0].what == check::shard_differs);
-    CHECK(step.suspects[0].bucket == 1);
+    CHECK(step.suspects[0].what == finding::shard_differs);
+    CHECK(step.suspects[0].call == 1);
 
     CHECK(step.suspects[0].other_rank == 0);
 

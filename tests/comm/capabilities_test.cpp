@@ -159,9 +159,9 @@ TEST_CASE("capabilities - the smallest communicator works under every wrapper")
         comm.base().end_step(7, stream);
         stream.synchronize(20'000);
         step_record seen;
-        CHECK((comm.poll(seen) && seen.buckets.size() == 1));
+        CHECK((comm.poll(seen) && seen.calls.size() == 1));
         step_audit audit;
-        CHECK((comm.base().poll(audit) && audit.buckets.size() == 1 && audit.suspects.empty()));
+        CHECK((comm.base().poll(audit) && audit.calls.size() == 1 && audit.suspects.empty()));
     }
     smallest world;
     agreement check(world);

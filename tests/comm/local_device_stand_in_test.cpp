@@ -73,7 +73,7 @@ struct probed_provider {
     void run(Body body) const
     {
         inner.run([&](comm_t& world) {
-            communicator comm(world, {.max_buckets = 4'000});
+            communicator comm(world, {.max_calls = 4'000});
             body(comm);
         });
     }

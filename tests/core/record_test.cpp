@@ -44,16 +44,16 @@ TEST_CASE("what is not known yet is NaN by its bits")
     CHECK(is_nan(s.mean));
     CHECK(is_nan(s.std_sample));
     CHECK(s.minimum_rank == -1);
-    CHECK(is_nan(alignment{}.mean_pairwise));
+    CHECK(is_nan(direction{}.mean_pairwise));
 }
 
 TEST_CASE("every enumerator has a name")
 {
-    for (int i = 0; i <= static_cast<int>(check::cosine); ++i) CHECK(std::strcmp(name(static_cast<check>(i)), "unknown") != 0);
+    for (int i = 0; i <= static_cast<int>(finding::cosine); ++i) CHECK(std::strcmp(name(static_cast<finding>(i)), "unknown") != 0);
     for (int i = 0; i <= static_cast<int>(collective::split); ++i) {
         CHECK(std::strcmp(name(static_cast<collective>(i)), "unknown") != 0);
     }
-    CHECK(std::strcmp(name(static_cast<check>(99)), "unknown") == 0);
+    CHECK(std::strcmp(name(static_cast<finding>(99)), "unknown") == 0);
     CHECK(std::strcmp(name(report_mode::summary), "summary") == 0);
 }
 

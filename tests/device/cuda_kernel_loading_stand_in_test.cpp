@@ -126,7 +126,7 @@ TEST_CASE("probed loads its kernels at construction, so that none waits for a ru
     const cuda::stream stream;
     cuda::buffer<float> gradient(100);
     cuda::buffer<double> other(50);
-    probed comm(local::device_group<device>(1).communicator(0), {.alignment = alignment_mode::exact});
+    probed comm(local::device_group<device>(1).communicator(0), {.direction = direction_mode::exact});
     const std::uint64_t launches = stand_in::calls("cudaLaunchKernel");
     gate running(stream); // as a collective that waits for another rank
     comm.all_reduce(view<const float>(gradient.data(), 100), view(gradient), reduction::sum, stream);

@@ -38,7 +38,7 @@ struct outcome {
         for (const collprobe::step_record& record : records) {
             for (const collprobe::suspect& found : record.suspects) {
                 all.push_back(std::to_string(record.step) + ": rank " + std::to_string(found.rank)
-                    + ", bucket " + std::to_string(found.bucket) + ": " + name(found.what));
+                    + ", bucket " + std::to_string(found.call) + ": " + name(found.what));
             }
         }
         return all;

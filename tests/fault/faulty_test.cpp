@@ -330,9 +330,9 @@ TEST_CASE("under a probe a fault is not in its inputs, and results that differ a
             CHECK(receive == std::vector<float>(4000, all));
             CHECK(comm.base().injected().count() == (world.rank() == 1 ? 1 : 0));
         });
-        REQUIRE(record.buckets.size() == 1);
-        CHECK(record.buckets[0].inputs[1].absolute_maximum == 4);
-        CHECK(record.buckets[0].results_agree == (phase != fault_phase::after));
+        REQUIRE(record.calls.size() == 1);
+        CHECK(record.calls[0].inputs[1].absolute_maximum == 4);
+        CHECK(record.calls[0].results_agree == (phase != fault_phase::after));
     }
 }
 
@@ -355,10 +355,10 @@ TEST_CASE("over a probe a fault is in its inputs, and what it does to results st
             CHECK(probe.poll(own));
             if (world.rank() == 0) record = own;
         });
-        REQUIRE(record.buckets.size() == 1);
-        CHECK(record.buckets[0].inputs[0].absolute_maximum == 3);
-        CHECK(record.buckets[0].inputs[1].absolute_maximum == (phase == fault_phase::after ? 4 : 400));
-        CHECK(record.buckets[0].results_agree);
+        REQUIRE(record.calls.size() == 1);
+        CHECK(record.calls[0].inputs[0].absolute_maximum == 3);
+        CHECK(record.calls[0].inputs[1].absolute_maximum == (phase == fault_phase::after ? 4 : 400));
+        CHECK(record.calls[0].results_agree);
     }
 }
 

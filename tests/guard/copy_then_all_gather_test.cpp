@@ -84,11 +84,11 @@ TEST_CASE("every rank gets every shard, whatever the rung, the sizes and the ele
                                 {.shard = keep ? &shard : nullptr});
                             done.synchronize(soon_ms);
                             check_gathered(full, ranks, slot, whole);
-                            const auto expected = keep ? gather_rung::copy
-                                : in_slot                                          ? gather_rung::in_place
-                                : count == slot                                    ? gather_rung::send_source
-                                                                                   : gather_rung::copy;
-                            require(done.rung() == expected || slot == 0, "another rung");
+                            const auto expected = keep ? gather_path::copy
+                                : in_slot                                          ? gather_path::in_place
+                                : count == slot                                    ? gather_path::send_source
+                                                                                   : gather_path::copy;
+                            require(done.path() == expected || slot == 0, "another rung");
                             if (keep) {
                                 require(slot == 0
                                         || std::memcmp(kept.data(), full.data() + static_cast<uint64_t>(comm.rank()) * slot,
@@ -107,7 +107,7 @@ TEST_CASE("every rank gets every shard, whatever the rung, the sizes and the ele
                     auto first = copy_then_all_gather(source, narrow, comm, on, {}, {});
                     auto second = copy_then_all_gather(source, wide, comm, on, {}, {});
                     second.synchronize(soon_ms);
-                    require(first.rung() == gather_rung::convert, "not converted");
+                    require(first.path() == gather_path::convert, "not converted");
                     check_gathered(narrow, ranks, slot, whole);
                     check_gathered(wide, ranks, slot, whole);
                 }
@@ -393,9 +393,9 @@ TEST_CASE("overlaps, sizes and rungs that cannot be are refused with what is wro
     CHECK(mentions(refused(2, view<const float>(other), all, {.shard = &small}), "the shard has 7"));
     CHECK(mentions(refused(2, view<const float>(other), all, {.shard = &astride}), "overlaps destination"));
     CHECK(mentions(refused(2, view<const float>(other).part(1, 4), all, {.shard = &astride_source}), "overlaps source"));
-    CHECK(mentions(refused(2, view<const float>(other), all, {.rung = gather_rung::in_place}), "need send_source"));
-    CHECK(mentions(refused(2, view<const float>(other).part(0, 7), all, {.rung = gather_rung::send_source}), "need copy"));
-    CHECK(mentions(refused(2, all.part(0, 8), all, {.rung = gather_rung::copy}), "need in_place"));
+    CHECK(mentions(refused(2, view<const float>(other), all, {.path = gather_path::in_place}), "need send_source"));
+    CHECK(mentions(refused(2, view<const float>(other).part(0, 7), all, {.path = gather_path::send_source}), "need copy"));
+    CHECK(mentions(refused(2, all.part(0, 8), all, {.path = gather_path::copy}), "need in_place"));
     statistics result;
     CHECK(mentions(refused(2, view<const float>(other), all, {.probe = &result}), "scratch is null"));
     std::vector<statistics> room(2);
@@ -487,7 +487,7 @@ TEST_CASE("a copy fills a probe in the same pass")
         device::workspace scratch;
         auto done = copy_then_all_gather(source, full, comm, on, {}, {}, {.probe = &seen, .scratch = &scratch});
         done.synchronize(soon_ms);
-        require(done.rung() == gather_rung::copy && seen.count == 7, "not probed");
+        require(done.path() == gather_path::copy && seen.count == 7, "not probed");
         require(seen.maximum == static_cast<double>(value(comm.rank(), 6)), "another maximum");
     });
 }

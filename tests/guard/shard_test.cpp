@@ -120,7 +120,7 @@ void check_shard(node_groups<counting>& nodes, uint64_t count, host::stream_ref 
     const auto check = [&](uint64_t generation) {
         std::vector<T> parameter(shard.padded_count(), static_cast<T>(static_cast<float>(poison)));
         auto done = shard.gather(parameter, on, {}, {});
-        require(done.rung() == gather_rung::send_source || count == 0, "the shard was copied");
+        require(done.path() == gather_path::send_source || count == 0, "the shard was copied");
         done.synchronize(soon_ms);
         require(is_parameter(parameter, count, generation), "another parameter");
         const view<T> kept = shard.secondary().memory();
@@ -131,7 +131,7 @@ void check_shard(node_groups<counting>& nodes, uint64_t count, host::stream_ref 
     shard.secondary().write(on, [&](view<T> all) { device::fill(on, all, static_cast<T>(static_cast<float>(poison))); });
     write_primary(shard, on);
     auto made = shard.regenerate(on, {}, {});
-    require(made.rung() == gather_rung::in_place || count == 0, "the primary slice was copied");
+    require(made.path() == gather_path::in_place || count == 0, "the primary slice was copied");
     check(1);
     const uint64_t slot = shard.padded_count() / (k * z);
     require(*nodes.across_nodes().sent == (k - 1) * slot * sizeof(T), "other bytes between the nodes");

@@ -12,7 +12,7 @@ namespace {
 
 using collprobe::detail::align_from_gram;
 using collprobe::detail::align_from_sums;
-using collprobe::alignment;
+using collprobe::direction;
 
 using gradients = std::vector<std::vector<double>>;
 
@@ -111,7 +111,7 @@ TEST_CASE("alignment of random gradients agrees with long double")
             CAPTURE(n);
             CAPTURE(noise);
 
-            alignment a;
+            direction a;
             collprobe::detail::align_from_gram(expected.gram, static_cast<int>(n), a);
             CHECK(near(a.mean_pairwise, expected.mean_pairwise, 1e-12));
             CHECK(near(a.pooled, expected.pooled, 1e-12));
@@ -120,7 +120,7 @@ TEST_CASE("alignment of random gradients agrees with long double")
             REQUIRE(a.leave_one_out.size() == n);
             for (std::size_t r = 0; r < n; ++r) CHECK(near(a.leave_one_out[r], expected.leave_one_out[r], 1e-12));
 
-            alignment b;
+            direction b;
             collprobe::detail::align_from_sums(expected.norms_squared, expected.dots, expected.sum_norm_squared, b);
             CHECK(undefined(b.mean_pairwise));
             CHECK(near(b.pooled, expected.pooled, 1e-12));
@@ -149,7 +149,7 @@ TEST_CASE("one rank of eight a hundred times random lowers pooled far below the 
     for (int sign = 0; sign < 2; ++sign) {
         for (double& x : g[5]) x = -x;
         const truth expected(g);
-        alignment a;
+        direction a;
         collprobe::detail::align_from_gram(expected.gram, 8, a);
         CHECK(near(a.mean_pairwise, expected.mean_pairwise, 1e-12));
         CHECK(near(a.pooled, expected.pooled, 1e-12));
@@ -159,7 +159,7 @@ TEST_CASE("one rank of eight a hundred times random lowers pooled far below the 
         CHECK(std::fabs(a.leave_one_out[5]) < 0.03);
 
         // Subtracting the large rank costs the free form digits, not the answer.
-        alignment b;
+        direction b;
         collprobe::detail::align_from_sums(expected.norms_squared, expected.dots, expected.sum_norm_squared, b);
         for (std::size_t r = 0; r < 8; ++r) CHECK(near(b.leave_one_out[r], expected.leave_one_out[r], 1e-9));
     }
@@ -172,9 +172,9 @@ TEST_CASE("noise scale and cosine are one number")
     for (const double ratio : {0.1, 0.5, 2.0, 20.0}) { // signal over noise, in squared norm
         const double truth_scale = 1 / ratio;
         const truth expected(shared_signal(8, 40000, std::sqrt(truth_scale), 7));
-        alignment a;
+        direction a;
         collprobe::detail::align_from_sums(expected.norms_squared, expected.sum_norm_squared, a);
-        alignment b;
+        direction b;
         collprobe::detail::align_from_gram(expected.gram, 8, b);
         CAPTURE(ratio);
         CHECK(near(a.noise_scale / truth_scale, 1, 0.05));
@@ -189,7 +189,7 @@ TEST_CASE("identical gradients have cosine one and no noise")
     std::vector<double> gradient = shared_signal(1, 100, 1, 9)[0];
     for (const std::size_t n : {2u, 3u, 8u}) {
         const truth expected(gradients(n, gradient));
-        alignment a;
+        direction a;
         collprobe::detail::align_from_gram(expected.gram, static_cast<int>(n), a);
         CHECK(near(a.mean_pairwise, 1, 1e-15));
         CHECK(near(a.pooled, 1, 1e-15));
@@ -206,7 +206,7 @@ TEST_CASE("identical gradients have cosine one and no noise")
 TEST_CASE("opposite gradients have cosine minus one and unbounded noise")
 {
     const std::vector<double> gram = {4, -4, -4, 4};
-    alignment a;
+    direction a;
     collprobe::detail::align_from_gram(gram, 2, a);
     CHECK(a.mean_pairwise == -1);
     CHECK(a.pooled == -1);
@@ -226,7 +226,7 @@ TEST_CASE("one rank has no alignment")
 {
     const std::vector<double> gram = {4};
     const std::vector<double> dots = {4};
-    alignment a;
+    direction a;
     for (const bool from_gram : {true, false}) {
         if (from_gram) collprobe::detail::align_from_gram(gram, 1, a);
         else collprobe::detail::align_from_sums(gram, dots, 4, a);
@@ -249,7 +249,7 @@ TEST_CASE("ranks without direction are left out")
     for (std::size_t i = 0; i < 6; ++i)
         all.gram[i * 6 + 5] = all.gram[5 * 6 + i]
             = i % 2 == 0 ? collprobe::detail::not_a_number() : collprobe::detail::infinity();
-    alignment a;
+    direction a;
     collprobe::detail::align_from_gram(all.gram, 6, a);
     CHECK(near(a.mean_pairwise, healthy.mean_pairwise, 1e-12));
     CHECK(near(a.pooled, healthy.pooled, 1e-12));
@@ -289,7 +289,7 @@ TEST_CASE("alignment has no unit")
         std::vector<double> dots = expected.dots;
         for (std::vector<double>* all : {&gram, &norms, &dots})
             for (double& x : *all) x *= scale;
-        alignment a;
+        direction a;
         collprobe::detail::align_from_gram(gram, 5, a);
         CHECK(near(a.mean_pairwise, expected.mean_pairwise, 1e-12));
         CHECK(near(a.noise_scale / expected.noise_scale, 1, 1e-11));
@@ -305,7 +305,7 @@ TEST_CASE("a rank that outweighs the others keeps its leave-one-out cosine with 
     gradients g = shared_signal(4, 300, 0.5, 13);
     for (double& x : g[2]) x *= 1e9;
     const truth expected(g);
-    alignment a;
+    direction a;
     collprobe::detail::align_from_gram(expected.gram, 4, a);
     for (std::size_t r = 0; r < 4; ++r) CHECK(near(a.leave_one_out[r], expected.leave_one_out[r], 1e-12));
     // The sums have lost it, and say so rather than guess.
@@ -317,7 +317,7 @@ TEST_CASE("a Gram matrix of another size is refused")
     const std::vector<double> gram(8, 1.0);
     const std::vector<double> norms(3, 1.0);
     const std::vector<double> dots(2, 1.0);
-    alignment a;
+    direction a;
     CHECK_THROWS_AS(collprobe::detail::align_from_gram(gram, 3, a), collprobe::error);
     CHECK_THROWS_AS(collprobe::detail::align_from_gram(gram, 0, a), collprobe::error);
     CHECK_THROWS_AS(collprobe::detail::align_from_sums(norms, dots, 1, a), collprobe::error);
@@ -336,7 +336,7 @@ TEST_CASE("the smoothed noise scale averages moments before it divides")
     CHECK(near(smoothed.noise_scale(), (0.9 * 3 + 5) / (0.9 * 2 - 1), 1e-13));
     smoothed.update({collprobe::detail::not_a_number(), 1});
     CHECK(near(smoothed.noise_scale(), (0.9 * 3 + 5) / (0.9 * 2 - 1), 1e-13));
-    alignment a;
+    direction a;
     smoothed.write_to(a);
     CHECK(a.noise_scale == smoothed.noise_scale());
     CHECK(near(a.predicted_cosine, 1 / (1 + a.noise_scale), 1e-14));

@@ -50,7 +50,7 @@ void check_audits()
     for (std::uint64_t step = 0; step < 4; ++step) {
         CHECK(comm.poll(audit));
         CHECK(audit.step == step);
-        CHECK(audit.buckets.size() == 1 && audit.buckets[0].where == expected[step]);
+        CHECK(audit.calls.size() == 1 && audit.calls[0].where == expected[step]);
         const view<const alarm_record> raised = watch.judge(audit);
         CHECK(raised.size() == (expected[step] == damage::none ? 0 : 1));
         if (step == 1) CHECK(raised[0].ranks == std::vector<int>{last} && raised[0].action == advice::resync);

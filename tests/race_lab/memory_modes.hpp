@@ -127,7 +127,7 @@ void f13_shard_beside_its_slot()
         at.write(at.producer, 1, mine);
         if (guarded_call) {
             auto done = copy_then_all_gather(mine, at.full(), at.comm, at.on, {at.producer}, {at.consumer});
-            require(done.rung() == gather_rung::in_place, "not in place");
+            require(done.path() == gather_path::in_place, "not in place");
             at.completes(at.consumer, 1);
         } else {
             // In place by the rules: nobody sees that the slot is another rank's.

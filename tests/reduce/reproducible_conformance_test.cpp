@@ -96,7 +96,7 @@ TEST_CASE("a probe around it sees what goes in and the sum that comes out")
     CHECK_NOTHROW(testing::local_provider{3}.run([&](local::communicator& world) {
         const host::stream stream;
         std::vector<float> send(1000, 0.25f + static_cast<float>(world.rank())), receive(1000);
-        probed comm{reproducible(world, exact{}), {.max_buckets = 8}};
+        probed comm{reproducible(world, exact{}), {.max_calls = 8}};
         static_assert(full_communicator<decltype(comm), float>);
         comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
         comm.end_step(1, {.loss = 1.0}, stream);
@@ -104,7 +104,7 @@ TEST_CASE("a probe around it sees what goes in and the sum that comes out")
         conformance::require(receive[999] == 3.75f, "wrong sum");
         step_record record;
         conformance::require(comm.poll(record), "no record");
-        conformance::require(record.buckets.size() == 1 && record.buckets[0].results_agree, "wrong record");
+        conformance::require(record.calls.size() == 1 && record.calls[0].results_agree, "wrong record");
     }));
 }
 
@@ -115,14 +115,14 @@ TEST_CASE("a probe's own messages are under no contract: one that gives no sums 
         CHECK_NOTHROW(testing::local_provider{3}.run([&](local::communicator& world) {
             const host::stream stream;
             std::vector<float> send(1000, 0.25f + static_cast<float>(world.rank())), receive(1000);
-            probed comm{reproducible(world, narrow{}), {.mode = mode, .alignment = alignment_mode::exact, .max_buckets = 8}};
+            probed comm{reproducible(world, narrow{}), {.mode = mode, .direction = direction_mode::exact, .max_calls = 8}};
             static_assert(has_all_reduce<decltype(comm), float> && !has_all_reduce<decltype(comm), double>);
             comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
             comm.end_step(1, {.loss = 1.0}, stream);
             stream.synchronize(20'000);
             step_record record;
             conformance::require(comm.poll(record), "no record");
-            conformance::require(record.buckets[0].results_agree, "wrong record");
+            conformance::require(record.calls[0].results_agree, "wrong record");
             conformance::require(is_finite(record.cosine.mean_pairwise), "no Gram matrix");
         }));
     }
@@ -134,7 +134,7 @@ TEST_CASE("leaves and a Gram matrix go through a probe, which tells what is not 
         const host::stream stream;
         std::vector<float> leaves(200, 1.0f + static_cast<float>(world.rank())), sum(100), part(50);
         std::vector<double> gram(4);
-        probed comm{reproducible(world), {.max_buckets = 8}};
+        probed comm{reproducible(world), {.max_calls = 8}};
         static_assert(!has_all_reduce_with_extras<probed<local::communicator>, float>);
         const auto send = view<const float>(leaves);
         const reduction_outcome outcome
@@ -152,12 +152,12 @@ TEST_CASE("leaves and a Gram matrix go through a probe, which tells what is not 
         step_record record;
         conformance::require(comm.poll(record), "no record");
         conformance::require(record.suspects.empty(), "a clean step is suspect");
-        conformance::require(record.buckets.size() == 3 && record.buckets[0].results_agree, "wrong buckets");
+        conformance::require(record.calls.size() == 3 && record.calls[0].results_agree, "wrong buckets");
         // Only the last call is of one gradient a rank.
         conformance::require(record.gradient_norms == std::vector<double>{10.0, 20.0}, "wrong norms");
         conformance::require(comm.poll(record), "no record");
         conformance::require(record.suspects.size() == 1 && record.suspects[0].rank == 1
-                && record.suspects[0].what == check::non_finite && record.suspects[0].index == 150,
+                && record.suspects[0].what == finding::non_finite && record.suspects[0].index == 150,
             "the infinity is not named");
     }));
 }

@@ -14,8 +14,8 @@ alarm_record differing()
 {
     alarm_record raised;
     raised.step = 17;
-    raised.bucket = 1;
-    raised.what = check::result_differs;
+    raised.call = 1;
+    raised.what = finding::result_differs;
     raised.where = damage::broadcast;
     raised.ranks = {3};
     raised.statistic = 1;
@@ -27,7 +27,7 @@ alarm_record statistical()
 {
     alarm_record raised;
     raised.step = 18;
-    raised.what = check::cosine;
+    raised.what = finding::cosine;
     raised.where = damage::input;
     raised.ranks = {1, 2, 5};
     raised.statistic = -12.5;
@@ -48,7 +48,7 @@ TEST_CASE("an alarm in words says who, where, on what evidence and what to do")
         == "step 18, whole step: cosine: ranks 1, 2 and 5, score -12.5 against 10, strike 4, at most 0.25 false alarms "
            "a step; damage: input; advice: take out of the job");
     alarm_record nobody = differing();
-    nobody.what = check::replica_differs;
+    nobody.what = finding::replica_differs;
     nobody.where = damage::unknown;
     nobody.ranks.clear();
     nobody.source = -1;

@@ -20,8 +20,8 @@ namespace {
 step_record step_with_suspects()
 {
     step_record record = sample_step(3);
-    record.suspects = {{.rank = 2, .bucket = 1, .what = check::non_finite, .statistic = 3, .index = 41},
-        {.rank = 0, .other_rank = 1, .what = check::duplicate, .statistic = detail::infinity()}};
+    record.suspects = {{.rank = 2, .call = 1, .what = finding::non_finite, .statistic = 3, .index = 41},
+        {.rank = 0, .other_rank = 1, .what = finding::duplicate, .statistic = detail::infinity()}};
     return record;
 }
 

@@ -71,9 +71,9 @@ TEST_CASE("findings join the steps on which one check names one rank and bucket"
     report::run_history history;
     for (std::uint64_t step = 0; step < 6; ++step) {
         step_record record = sample_step(step);
-        if (step >= 2) record.suspects.push_back({.rank = 1, .bucket = 0, .what = check::stale});
-        if (step == 3) record.suspects.push_back({.rank = 2, .bucket = 0, .what = check::stale});
-        if (step == 4) record.suspects.push_back({.rank = 1, .bucket = 1, .what = check::stale});
+        if (step >= 2) record.suspects.push_back({.rank = 1, .call = 0, .what = finding::stale});
+        if (step == 3) record.suspects.push_back({.rank = 2, .call = 0, .what = finding::stale});
+        if (step == 4) record.suspects.push_back({.rank = 1, .call = 1, .what = finding::stale});
         history.add(record);
     }
     const report::run_summary summary = history.summarize();
@@ -84,5 +84,5 @@ TEST_CASE("findings join the steps on which one check names one rank and bucket"
     CHECK(summary.findings[0].last_step == 5);
     CHECK(summary.findings[0].steps == 4);
     CHECK(summary.findings[1].first.rank == 2);
-    CHECK(summary.findings[2].first.bucket == 1);
+    CHECK(summary.findings[2].first.call == 1);
 }

@@ -64,9 +64,9 @@ TEST_CASE("the comparison has a column per run and the medians of the same recor
 TEST_CASE("a step shows every rank and says what the suspects did")
 {
     step_record record = sample_step(17);
-    record.suspects = {{.rank = 2, .bucket = 1, .what = check::non_finite, .statistic = 3, .index = 41},
-        {.rank = 1, .other_rank = 2, .bucket = -1, .what = check::duplicate, .statistic = 1},
-        {.rank = 0, .bucket = 0, .what = check::gradient_norm, .statistic = 123.4, .threshold = 32}};
+    record.suspects = {{.rank = 2, .call = 1, .what = finding::non_finite, .statistic = 3, .index = 41},
+        {.rank = 1, .other_rank = 2, .call = -1, .what = finding::duplicate, .statistic = 1},
+        {.rank = 0, .call = 0, .what = finding::gradient_norm, .statistic = 123.4, .threshold = 32}};
     const std::string text = report::step_table(record);
     CHECK(contains(text, "step 17\n"));
     CHECK(contains(line_with(text, "0.25"), "0     0.25"));
@@ -84,9 +84,9 @@ TEST_CASE("a step shows every rank and says what the suspects did")
 
 TEST_CASE("every check is described with rank and bucket")
 {
-    for (const check what : {check::non_finite, check::duplicate, check::stale, check::result_differs,
-             check::shard_differs, check::replica_differs, check::sum_differs, check::loss, check::gradient_norm, check::cosine}) {
-        const std::string text = report::describe({.rank = 5, .bucket = 3, .what = what});
+    for (const finding what : {finding::non_finite, finding::duplicate, finding::stale, finding::result_differs,
+             finding::shard_differs, finding::replica_differs, finding::sum_differs, finding::loss, finding::gradient_norm, finding::cosine}) {
+        const std::string text = report::describe({.rank = 5, .call = 3, .what = what});
         CHECK(contains(text, "rank 5, bucket 3: "));
         CHECK(text.size() > std::string("rank 5, bucket 3: ").size());
     }
@@ -94,14 +94,14 @@ TEST_CASE("every check is described with rank and bucket")
 
 TEST_CASE("a rank that the check could not name is some rank")
 {
-    CHECK(report::describe({.bucket = 3, .what = check::result_differs}) == "some rank, bucket 3: received other bits than others");
-    CHECK(report::describe({.what = check::loss, .statistic = 8, .threshold = 7})
+    CHECK(report::describe({.call = 3, .what = finding::result_differs}) == "some rank, bucket 3: received other bits than others");
+    CHECK(report::describe({.what = finding::loss, .statistic = 8, .threshold = 7})
         == "some rank, whole step: its loss stands out, score 8 against 7");
 }
 
 TEST_CASE("a duplicate is described with the other rank")
 {
-    CHECK(report::describe({.rank = 6, .other_rank = 5, .bucket = 3, .what = check::duplicate})
+    CHECK(report::describe({.rank = 6, .other_rank = 5, .call = 3, .what = finding::duplicate})
         == "rank 6, bucket 3: the same bits as rank 5");
 }
 
@@ -110,9 +110,9 @@ TEST_CASE("the list of findings names the steps and is bounded")
     report::run_history history;
     for (std::uint64_t step = 10; step < 13; ++step) {
         step_record record = sample_step(step);
-        record.suspects = {{.rank = 3, .bucket = 1, .what = check::stale}};
+        record.suspects = {{.rank = 3, .call = 1, .what = finding::stale}};
         for (int rank = 0; rank < 30 && step == 11; ++rank) {
-            record.suspects.push_back({.rank = rank, .bucket = 9, .what = check::stale});
+            record.suspects.push_back({.rank = rank, .call = 9, .what = finding::stale});
         }
         history.add(record);
     }

@@ -148,17 +148,17 @@ inline void check_same(const step_record& a, const step_record& b)
     for (std::size_t i = 0; i < a.suspects.size(); ++i) {
         CHECK(a.suspects[i].what == b.suspects[i].what);
         CHECK(a.suspects[i].rank == b.suspects[i].rank);
-        CHECK(a.suspects[i].bucket == b.suspects[i].bucket);
+        CHECK(a.suspects[i].call == b.suspects[i].call);
     }
-    REQUIRE(a.buckets.size() == b.buckets.size());
-    for (std::size_t i = 0; i < a.buckets.size(); ++i) {
-        CHECK(a.buckets[i].call == b.buckets[i].call);
-        CHECK(a.buckets[i].count == b.buckets[i].count);
-        CHECK(a.buckets[i].results_agree == b.buckets[i].results_agree);
-        check_same(a.buckets[i].gradient_norm, b.buckets[i].gradient_norm);
-        REQUIRE(a.buckets[i].inputs.size() == b.buckets[i].inputs.size());
-        for (std::size_t r = 0; r < a.buckets[i].inputs.size(); ++r) {
-            CHECK(a.buckets[i].inputs[r].digest == b.buckets[i].inputs[r].digest);
+    REQUIRE(a.calls.size() == b.calls.size());
+    for (std::size_t i = 0; i < a.calls.size(); ++i) {
+        CHECK(a.calls[i].call == b.calls[i].call);
+        CHECK(a.calls[i].count == b.calls[i].count);
+        CHECK(a.calls[i].results_agree == b.calls[i].results_agree);
+        check_same(a.calls[i].gradient_norm, b.calls[i].gradient_norm);
+        REQUIRE(a.calls[i].inputs.size() == b.calls[i].inputs.size());
+        for (std::size_t r = 0; r < a.calls[i].inputs.size(); ++r) {
+            CHECK(a.calls[i].inputs[r].digest == b.calls[i].inputs[r].digest);
         }
     }
 }

@@ -111,13 +111,13 @@ TEST_CASE("replays with fresh data give the records of the same steps uncaptured
 {
     for (const int ranks : {1, 2, 3}) {
         for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-            for (const alignment_mode alignment : {alignment_mode::pooled, alignment_mode::exact}) {
+            for (const direction_mode direction : {direction_mode::pooled, direction_mode::exact}) {
                 CAPTURE(ranks);
                 CAPTURE(static_cast<int>(mode));
-                CAPTURE(static_cast<int>(alignment));
+                CAPTURE(static_cast<int>(direction));
                 run_nccl(ranks, [&](nccl::communicator& world) {
                     trainer rank(world);
-                    const probe_options options{.mode = mode, .alignment = alignment, .scratch_bytes = 1 << 14};
+                    const probe_options options{.mode = mode, .direction = direction, .scratch_bytes = 1 << 14};
                     probed_nccl plain(world, options);
                     probed_nccl comm(world, options);
                     captured_step captured;
@@ -214,7 +214,7 @@ TEST_CASE("uncaptured steps and replays mix on any streams, and their records co
         run_nccl(3, [mode](nccl::communicator& world) {
             trainer rank(world);
             const cuda::stream other;
-            probed_nccl comm(world, {.mode = mode, .alignment = alignment_mode::exact, .captured_steps = 2});
+            probed_nccl comm(world, {.mode = mode, .direction = direction_mode::exact, .captured_steps = 2});
             const auto uncaptured = [&](std::uint64_t number) {
                 rank.prepare(number);
                 rank.reduce(comm);
@@ -246,7 +246,7 @@ TEST_CASE("uncaptured steps and replays mix on any streams, and their records co
             for (std::uint64_t number = 0; number < 9; ++number) {
                 records.push_back(next_record(comm));
                 CHECK(records.back().step == number);
-                CHECK(records.back().buckets.size() == 3);
+                CHECK(records.back().calls.size() == 3);
                 CHECK(records.back().loss.mean
                     == doctest::Approx(2.25 + static_cast<double>(number >= 3 && number < 8 ? 3 : number)));
             }
@@ -263,8 +263,8 @@ TEST_CASE("a captured step may fork to other streams: each bucket on its own, wi
     run_nccl(2, [](nccl::communicator& world) {
         trainer rank(world);
         const std::vector<cuda::stream> side(2);
-        probed_nccl plain(world, {.alignment = alignment_mode::exact});
-        probed_nccl comm(world, {.alignment = alignment_mode::exact});
+        probed_nccl plain(world, {.direction = direction_mode::exact});
+        probed_nccl comm(world, {.direction = direction_mode::exact});
         captured_step captured;
         const graph step(rank.stream, [&] {
             cuda::event fork;
@@ -325,7 +325,7 @@ TEST_CASE("what a graph cannot hold is refused by name, and the capture can be g
         rank.reduce(comm);
         in_lost_capture(rank.stream, [&] { check_refused([&] { rank.reduce(comm); }, "before the capture"); });
         comm.end_step(1, rank.seen(1), rank.stream);
-        CHECK(next_record(comm).buckets.size() == 3);
+        CHECK(next_record(comm).calls.size() == 3);
 
         captured_step captured;
         const graph step(rank.stream, [&] {
@@ -356,7 +356,7 @@ TEST_CASE("a released step makes room for another capture, after its replays")
 {
     run_nccl(2, [](nccl::communicator& world) {
         trainer rank(world);
-        probed_nccl comm(world, {.alignment = alignment_mode::exact, .steps_in_flight = 8});
+        probed_nccl comm(world, {.direction = direction_mode::exact, .steps_in_flight = 8});
         rank.prepare(0);
         for (std::uint64_t round = 0; round < 3; ++round) {
             captured_step captured;
@@ -373,7 +373,7 @@ TEST_CASE("a released step makes room for another capture, after its replays")
             for (std::uint64_t i = 0; i < 5; ++i) {
                 const step_record record = next_record(comm);
                 CHECK(record.step == 10 * round + i);
-                CHECK(record.buckets.size() == 3 * (round + 1));
+                CHECK(record.calls.size() == 3 * (round + 1));
             }
         }
     });
@@ -539,7 +539,7 @@ TEST_CASE("a step left open by a capture does not take calls of another capture"
             captured = comm.end_captured_step({}, rank.stream);
         });
         comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
-        CHECK(next_record(comm).buckets.size() == 3);
+        CHECK(next_record(comm).calls.size() == 3);
         rank.stream.synchronize(soon_ms);
     });
 }
@@ -586,7 +586,7 @@ TEST_CASE("exact alignment every few steps leaves captured steps without the ext
 {
     run_nccl(2, [](nccl::communicator& world) {
         trainer rank(world);
-        probed_nccl comm(world, {.alignment = alignment_mode::exact, .exact_every = 2});
+        probed_nccl comm(world, {.direction = direction_mode::exact, .exact_every = 2});
         captured_step captured;
         const graph step(rank.stream, [&] {
             rank.reduce(comm);

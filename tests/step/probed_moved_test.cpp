@@ -97,9 +97,9 @@ TEST_CASE("a probe in a struct and in a vector moves with steps under way, and r
         for (std::uint64_t step = 0; step < 4; ++step) {
             REQUIRE(open.comm.poll(record));
             CHECK(record.step == step);
-            REQUIRE(record.buckets.size() == 1);
-            CHECK(record.buckets[0].inputs.size() == 3);
-            CHECK(record.buckets[0].results_agree);
+            REQUIRE(record.calls.size() == 1);
+            CHECK(record.calls[0].inputs.size() == 3);
+            CHECK(record.calls[0].results_agree);
         }
         CHECK(open.gradient == std::vector<float>(1000, 2.0f));
         trainers.erase(trainers.begin());
@@ -183,10 +183,10 @@ TEST_CASE("a whole stack moves with calls under way, and what each layer has beg
             REQUIRE(comm.base().poll(audit));
             CHECK(record.step == step);
             CHECK(audit.step == step);
-            CHECK(record.buckets.size() == 2 - step);
-            CHECK(audit.buckets.size() == 2 - step);
+            CHECK(record.calls.size() == 2 - step);
+            CHECK(audit.calls.size() == 2 - step);
             // The fault hits what rank 1 receives for its part of the first sum, which all ranks then get.
-            CHECK(audit.buckets[0].conserved == (step != 0));
+            CHECK(audit.calls[0].conserved == (step != 0));
         }
         CHECK(comm.base().base().base().injected_total() == (comm.rank() == 1 ? 1 : 0));
     });

@@ -117,10 +117,10 @@ TEST_CASE("the records are those of the same steps on the CPU, bit for bit, on o
 {
     for (const int ranks : {1, 2, 3}) {
         for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-            for (const alignment_mode alignment : {alignment_mode::pooled, alignment_mode::exact}) {
+            for (const direction_mode direction : {direction_mode::pooled, direction_mode::exact}) {
                 // Distances from a mean are no integers: their sum over three ranks depends on the order.
                 if (mode == report_mode::summary && ranks > 2) continue;
-                const probe_options options{.mode = mode, .alignment = alignment, .scratch_bytes = 1 << 14};
+                const probe_options options{.mode = mode, .direction = direction, .scratch_bytes = 1 << 14};
                 const auto expected = on_host(ranks, options, 6);
                 run_nccl(ranks, [&](nccl::communicator& world) {
                     probed_nccl comm(world, options);
@@ -203,7 +203,7 @@ TEST_CASE("the current device stays what it was")
         check_away();
         comm.end_step(0, {}, rank.streams[0]);
         check_away();
-        CHECK(next_record(comm).buckets.size() == 1);
+        CHECK(next_record(comm).calls.size() == 1);
         rank.streams[0].synchronize(soon_ms);
     });
 }
@@ -217,7 +217,7 @@ TEST_CASE("steps on more streams than foreseen allocate once and then no more")
         for (std::uint64_t step = 0; step < 20; ++step) {
             for (std::size_t b = 0; b < 3; ++b) rank.reduce(comm, b, rank.streams[(b + step) % 3]);
             comm.end_step(step, {}, rank.streams[0]);
-            CHECK(next_record(comm).buckets.size() == 3);
+            CHECK(next_record(comm).calls.size() == 3);
         }
         for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
     });
@@ -252,7 +252,7 @@ TEST_CASE("inside a group probed calls are refused, those of the wrapped communi
         }
         rank.reduce(comm, 2, rank.streams[0]);
         comm.end_step(0, {}, rank.streams[0]);
-        CHECK(next_record(comm).buckets.size() == 1);
+        CHECK(next_record(comm).calls.size() == 1);
         rank.streams[0].synchronize(soon_ms);
     });
 }
@@ -286,7 +286,7 @@ TEST_CASE("a buffer or stream that the communicator refuses is not read before")
         }
         CHECK(call_counts().launches == before.launches);
         comm.end_step(0, {}, rank.streams[0]);
-        CHECK(next_record(comm).buckets.empty());
+        CHECK(next_record(comm).calls.empty());
         rank.streams[0].synchronize(soon_ms);
     });
 }
@@ -329,7 +329,7 @@ TEST_CASE("a CUDA call that fails surfaces at the probed call, and the next step
         comm.end_step(1, {}, rank.streams[0]);
         const step_record record = next_record(comm);
         CHECK(record.step == 1);
-        CHECK(record.buckets.size() == 1);
+        CHECK(record.calls.size() == 1);
 
         stand_in::fail_next("cudaMalloc", cudaErrorMemoryAllocation, 3);
         check_refused([&] { probed_nccl broken(world); }, "cudaMalloc", status::device_failure);
@@ -492,5 +492,5 @@ TEST_CASE("equal handles of different streams are told apart: of two threads, an
         comm.end_step(0, {}, others.back());
         check_record();
     }
-    CHECK(next_record(comm).buckets.size() == 2);
+    CHECK(next_record(comm).calls.size() == 2);
 }

@@ -101,7 +101,7 @@ std::vector<step_record> run_steps(int ranks, const probe_options& options, int 
             for (std::size_t i = 0; i < a.suspects.size(); ++i) {
                 REQUIRE(a.suspects[i].rank == b.suspects[i].rank);
                 REQUIRE(a.suspects[i].what == b.suspects[i].what);
-                REQUIRE(a.suspects[i].bucket == b.suspects[i].bucket);
+                REQUIRE(a.suspects[i].call == b.suspects[i].call);
             }
         }
     }
@@ -254,7 +254,7 @@ bool has_direction(const step_record& record)
 bool names_a_direction(const step_record& record)
 {
     for (const suspect& found : record.suspects) {
-        if (found.what == check::cosine) return true;
+        if (found.what == finding::cosine) return true;
     }
     return false;
 }
@@ -271,11 +271,11 @@ TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T
         for (int r = 0; r < n; ++r) gradients.push_back(random_gradient<T>(r, sizes, 17));
         const brute_force expected(gradients);
         const auto records = run_steps<T>(n,
-            {.alignment = alignment_mode::exact, .scratch_bytes = 4096}, 2,
+            {.direction = direction_mode::exact, .scratch_bytes = 4096}, 2,
             [&](int rank, int) { return gradients[static_cast<std::size_t>(rank)]; });
         const step_record& record = records[1];
         CHECK(record.ranks == n);
-        REQUIRE(record.buckets.size() == sizes.size());
+        REQUIRE(record.calls.size() == sizes.size());
         check_close(record.cosine.mean_pairwise, expected.mean_pairwise, 1e-12);
         check_close(record.cosine.pooled, expected.pooled, 1e-12);
         long double mean = 0, squares = 0;
@@ -309,7 +309,7 @@ TEST_CASE("one rank of eight at a hundred times the norm and random: exact 0.374
         }
         return result;
     };
-    const auto records = run_steps<float>(8, {.alignment = alignment_mode::exact}, 1, gradient);
+    const auto records = run_steps<float>(8, {.direction = direction_mode::exact}, 1, gradient);
     CHECK(records[0].cosine.mean_pairwise == doctest::Approx(0.374).epsilon(0.01));
     CHECK(records[0].cosine.pooled == doctest::Approx(0.021).epsilon(0.25));
     CHECK(std::abs(records[0].cosine.leave_one_out[5]) < 0.02);
@@ -335,7 +335,7 @@ TEST_CASE("pooled mode needs no gradient-sized message and keeps the same number
         CHECK(in.cosine.leave_one_out.empty());
         CHECK(to_bits(in.cosine.pooled) == to_bits(out.cosine.pooled));
         CHECK(to_bits(in.gradient_norm.std) == to_bits(out.gradient_norm.std));
-        CHECK(in.buckets[1].inputs[2].digest == out.buckets[1].inputs[2].digest);
+        CHECK(in.calls[1].inputs[2].digest == out.calls[1].inputs[2].digest);
     }
 }
 
@@ -367,14 +367,14 @@ TEST_CASE("summary mode tells the same spread, extrema and agreement as the tabl
             same(a.loss, b.loss);
             same(a.loss_weighted, b.loss_weighted);
             same(a.gradient_norm, b.gradient_norm);
-            REQUIRE(b.buckets.size() == a.buckets.size());
-            for (std::size_t k = 0; k < a.buckets.size(); ++k) {
-                same(a.buckets[k].gradient_norm, b.buckets[k].gradient_norm);
-                CHECK(b.buckets[k].count == a.buckets[k].count);
-                CHECK(b.buckets[k].results_agree);
-                CHECK(b.buckets[k].inputs.empty());
-                CHECK(is_nan(a.buckets[k].pooled_cosine) == is_nan(b.buckets[k].pooled_cosine));
-                if (n > 1) CHECK(b.buckets[k].pooled_cosine == doctest::Approx(a.buckets[k].pooled_cosine).epsilon(1e-9));
+            REQUIRE(b.calls.size() == a.calls.size());
+            for (std::size_t k = 0; k < a.calls.size(); ++k) {
+                same(a.calls[k].gradient_norm, b.calls[k].gradient_norm);
+                CHECK(b.calls[k].count == a.calls[k].count);
+                CHECK(b.calls[k].results_agree);
+                CHECK(b.calls[k].inputs.empty());
+                CHECK(is_nan(a.calls[k].pooled_cosine) == is_nan(b.calls[k].pooled_cosine));
+                if (n > 1) CHECK(b.calls[k].pooled_cosine == doctest::Approx(a.calls[k].pooled_cosine).epsilon(1e-9));
             }
             if (n > 1) {
                 CHECK(b.cosine.pooled == doctest::Approx(a.cosine.pooled).epsilon(1e-9));
@@ -393,7 +393,7 @@ TEST_CASE("both modes take the step's norm of the gradients among many buckets, 
         std::vector<double> norms;
         local::run(2, [&](local::communicator& world) {
             host::stream stream;
-            probed<local::communicator> comm(world, {.mode = mode, .max_buckets = 2 * calls});
+            probed<local::communicator> comm(world, {.mode = mode, .max_calls = 2 * calls});
             std::vector<float> send(calls), receive(calls);
             step_record record;
             // The second step has fewer calls, and others of them are gradients.
@@ -435,13 +435,13 @@ TEST_CASE("a NaN is named by rank, bucket and index in both modes, and the norms
         CHECK(records[0].suspects.empty());
         REQUIRE(records[1].suspects.size() >= 1);
         const suspect& found = records[1].suspects[0];
-        CHECK(found.what == check::non_finite);
+        CHECK(found.what == finding::non_finite);
         CHECK(found.rank == 2);
-        CHECK(found.bucket == 1);
+        CHECK(found.call == 1);
         CHECK(found.statistic == 1);
         if (mode == report_mode::gather) CHECK(found.index == 4321);
-        CHECK(records[1].buckets[1].nonfinite == 1);
-        CHECK(records[1].buckets[1].gradient_norm.finite == 4);
+        CHECK(records[1].calls[1].nonfinite == 1);
+        CHECK(records[1].calls[1].gradient_norm.finite == 4);
     }
 }
 
@@ -459,9 +459,9 @@ TEST_CASE("a loss that is no number is named")
             if (comm.rank() == 0) records.push_back(record);
         });
         REQUIRE(records[0].suspects.size() == 1);
-        CHECK(records[0].suspects[0].what == check::non_finite);
+        CHECK(records[0].suspects[0].what == finding::non_finite);
         CHECK(records[0].suspects[0].rank == 1);
-        CHECK(records[0].suspects[0].bucket == -1);
+        CHECK(records[0].suspects[0].call == -1);
         CHECK(records[0].loss.finite == 2);
         CHECK(records[0].loss.mean == doctest::Approx(2.0));
     }
@@ -480,14 +480,14 @@ TEST_CASE("equal bits of two ranks and of two steps are named, zeros are not")
     REQUIRE(records[1].suspects.size() == 4); // both ranks: the bits do not tell whose they are
     for (std::size_t i = 0; i < 4; ++i) {
         const suspect& found = records[1].suspects[i];
-        CHECK(found.what == check::duplicate);
+        CHECK(found.what == finding::duplicate);
         CHECK(found.rank == (i % 2 == 0 ? 1 : 3));
         CHECK(found.other_rank == (i % 2 == 0 ? 3 : 1));
-        CHECK(found.bucket == static_cast<int>(i / 2));
+        CHECK(found.call == static_cast<int>(i / 2));
     }
     REQUIRE(records[2].suspects.size() == 2);
     for (const suspect& found : records[2].suspects) {
-        CHECK(found.what == check::stale);
+        CHECK(found.what == finding::stale);
         CHECK(found.rank == 0);
     }
 }
@@ -502,7 +502,7 @@ TEST_CASE("where several ranks hold the same, each of them is named with the low
     const auto named = [](const step_record& record) {
         std::vector<std::vector<int>> pairs;
         for (const suspect& found : record.suspects) {
-            if (found.what == check::duplicate) pairs.push_back({found.rank, found.other_rank});
+            if (found.what == finding::duplicate) pairs.push_back({found.rank, found.other_rank});
         }
         return pairs;
     };
@@ -525,8 +525,8 @@ TEST_CASE("equal sample ids of two ranks are named")
     });
     REQUIRE(record.suspects.size() == 2);
     for (const suspect& found : record.suspects) {
-        CHECK(found.what == check::duplicate);
-        CHECK(found.bucket == -1);
+        CHECK(found.what == finding::duplicate);
+        CHECK(found.call == -1);
         CHECK(found.rank + found.other_rank == 3);
     }
     CHECK(record.suspects[0].rank == 1);
@@ -582,10 +582,10 @@ TEST_CASE("a result that differs on one rank is named by majority, and only dete
             REQUIRE(comm.poll(own));
             if (world.rank() == 0) record = own;
         });
-        CHECK_FALSE(record.buckets[0].results_agree);
+        CHECK_FALSE(record.calls[0].results_agree);
         REQUIRE(record.suspects.size() == 1);
-        CHECK(record.suspects[0].what == check::result_differs);
-        CHECK(record.suspects[0].bucket == 0);
+        CHECK(record.suspects[0].what == finding::result_differs);
+        CHECK(record.suspects[0].call == 0);
         CHECK(record.suspects[0].rank == (n == 5 && mode == report_mode::gather ? 1 : -1));
     }
 }
@@ -593,7 +593,7 @@ TEST_CASE("a result that differs on one rank is named by majority, and only dete
 TEST_CASE("a rank that received a damaged result is named for that, not for its gradient's direction")
 {
     for (const int bad : {0, 3}) {
-        std::vector<check> found;
+        std::vector<finding> found;
         std::vector<double> cosines;
         local::run(4, [&](local::communicator& world) {
             probed comm(damaging(world, 40, bad));
@@ -617,7 +617,7 @@ TEST_CASE("a rank that received a damaged result is named for that, not for its 
                 CHECK(own.suspects.at(0).rank == bad);
             }
         });
-        CHECK(found == std::vector<check>{check::result_differs});
+        CHECK(found == std::vector<finding>{finding::result_differs});
         REQUIRE(cosines.size() == 4);
         for (int r = 0; r < 4; ++r) CHECK(is_finite(cosines[static_cast<std::size_t>(r)]) == (r != bad));
     }
@@ -634,7 +634,7 @@ TEST_CASE_TEMPLATE("a sum that is wrong on all ranks blames no rank for its dire
                 CHECK(has_direction(records[s]));
                 CHECK(records[s].suspects.empty());
             }
-            CHECK(records[40].buckets[0].results_agree);
+            CHECK(records[40].calls[0].results_agree);
             CHECK_FALSE(names_a_direction(records[40]));
             REQUIRE(records[40].cosine.leave_one_out.size() == 8);
             for (const double cosine : records[40].cosine.leave_one_out) CHECK(is_nan(cosine));
@@ -689,24 +689,24 @@ TEST_CASE("what a probe and an audit find of one fault is one alarm")
     // Of two ranks: the probe alone cannot name the one that received other bits.
     const auto hit = alarms_of_audited_steps(2, 21, [](auto& world) { return damaging(world, 41, 1); });
     REQUIRE(hit.size() == 1);
-    CHECK(hit[0].what == check::result_differs);
-    CHECK(hit[0].bucket == 0); // of the record, which has no integers
+    CHECK(hit[0].what == finding::result_differs);
+    CHECK(hit[0].call == 0); // of the record, which has no integers
     CHECK(hit[0].ranks == std::vector<int>{1});
     CHECK(hit[0].action == advice::resync);
     CHECK(hit[0].source == 0);
 
     const auto wrong = alarms_of_audited_steps(8, 41, [](auto& world) { return damaged_reduction(world, 81, 5, 100); });
     REQUIRE(wrong.size() == 1);
-    CHECK(wrong[0].what == check::sum_differs);
-    CHECK(wrong[0].bucket == 0);
+    CHECK(wrong[0].what == finding::sum_differs);
+    CHECK(wrong[0].call == 0);
     CHECK(wrong[0].where == damage::reduce);
     CHECK(wrong[0].action == advice::skip); // so far off that no rounding explains it
     CHECK(wrong[0].ranks.empty());
 
     const auto integers = alarms_of_audited_steps(8, 2, [](auto& world) { return damaged_reduction(world, 2, 5, 100); });
     REQUIRE(integers.size() == 1);
-    CHECK(integers[0].what == check::sum_differs);
-    CHECK(integers[0].bucket == 1); // the record has one bucket, the audit's first is behind it
+    CHECK(integers[0].what == finding::sum_differs);
+    CHECK(integers[0].call == 1); // the record has one bucket, the audit's first is behind it
     CHECK(integers[0].action == advice::skip);
     CHECK(integers[0].false_alarms_per_step == 0);
 }
@@ -779,7 +779,7 @@ TEST_CASE("numbers that only the device knows are read at the end of the step, a
             CHECK(records[6].loss.mean == 0);
             const auto same_samples = [](const step_record& record) {
                 int named = 0;
-                for (const suspect& found : record.suspects) named += found.what == check::duplicate ? 1 : 0;
+                for (const suspect& found : record.suspects) named += found.what == finding::duplicate ? 1 : 0;
                 return named;
             };
             for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
@@ -805,7 +805,7 @@ TEST_CASE("a scaled gradient is named at once, in its bucket")
         bool named = false;
         for (const suspect& found : record.suspects) {
             CHECK(found.rank == 6);
-            named = named || (found.what == check::gradient_norm && found.bucket == 1);
+            named = named || (found.what == finding::gradient_norm && found.call == 1);
         }
         CHECK(named);
     }
@@ -826,8 +826,8 @@ TEST_CASE("a record says that two ranks do not fit though neither can be named")
     }
     REQUIRE(records[50].suspects.size() == 1); // of two ranks the cosine is one number
     const suspect& found = records[50].suspects[0];
-    CHECK(found.what == check::gradient_norm);
-    CHECK(found.bucket == 1);
+    CHECK(found.what == finding::gradient_norm);
+    CHECK(found.call == 1);
     CHECK(found.rank == -1);
     CHECK(std::fabs(found.statistic) > found.threshold);
     CHECK(found.threshold > 0);
@@ -956,7 +956,7 @@ TEST_CASE("an error that nobody polls for surfaces where a step waits for its pl
 TEST_CASE("steady state allocates nothing and never waits on the host")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-        for (const alignment_mode alignment : {alignment_mode::pooled, alignment_mode::exact}) {
+        for (const direction_mode direction : {direction_mode::pooled, direction_mode::exact}) {
             std::atomic<long> before{0}, after{0};
             std::atomic<std::uint64_t> waits{0};
             std::atomic<int> arrived{0}, left{0};
@@ -964,7 +964,7 @@ TEST_CASE("steady state allocates nothing and never waits on the host")
             local::run(n, [&](local::communicator& world) {
                 host::stream stream;
                 probed<local::communicator> comm(
-                    world, {.mode = mode, .alignment = alignment, .steps_in_flight = 8, .unread_steps = 4});
+                    world, {.mode = mode, .direction = direction, .steps_in_flight = 8, .unread_steps = 4});
                 std::vector<float> send(1000), receive(1000);
                 std::mt19937 random(static_cast<unsigned>(world.rank()));
                 step_record record;
@@ -1000,7 +1000,7 @@ TEST_CASE("buckets on several streams are all in the record, whichever stream en
     std::vector<step_record> records;
     local::run(3, [&](local::communicator& world) {
         host::stream a, b, c;
-        probed<local::communicator> comm(world, {.alignment = alignment_mode::exact});
+        probed<local::communicator> comm(world, {.direction = direction_mode::exact});
         for (std::uint64_t step = 0; step < 20; ++step) {
             auto send = random_gradient<float>(world.rank(), {3000, 20'000, 10}, step + 1);
             auto receive = send;
@@ -1029,7 +1029,7 @@ TEST_CASE("other collectives are probed too, integers and calls beyond the limit
     step_record record;
     local::run(4, [&](local::communicator& world) {
         host::stream stream;
-        probed<local::communicator> comm(world, {.max_buckets = 5});
+        probed<local::communicator> comm(world, {.max_calls = 5});
         std::vector<float> small(8, 1.5f + static_cast<float>(world.rank()));
         std::vector<float> large(32, 0.5f + static_cast<float>(world.rank()));
         std::vector<float> out_small(8), out_large(32), out_other(32);
@@ -1051,13 +1051,13 @@ TEST_CASE("other collectives are probed too, integers and calls beyond the limit
         REQUIRE(comm.poll(own));
         if (world.rank() == 1) record = own;
     });
-    REQUIRE(record.buckets.size() == 5);
+    REQUIRE(record.calls.size() == 5);
     CHECK(record.unprobed_calls == 1);
     const collective expected[] = {collective::all_gather, collective::reduce_scatter, collective::all_to_all,
         collective::broadcast, collective::all_reduce};
     for (std::size_t b = 0; b < 5; ++b) {
-        CHECK(record.buckets[b].call == expected[b]);
-        CHECK(record.buckets[b].results_agree);
+        CHECK(record.calls[b].call == expected[b]);
+        CHECK(record.calls[b].results_agree);
     }
     // Only the reduce-scatter is a sum of gradients: it alone makes up the whole gradient's norm.
     CHECK(record.gradient_norms[1] == doctest::Approx(std::sqrt(32 * 1.5 * 1.5)));
@@ -1118,7 +1118,7 @@ TEST_CASE("bad options and null buffers are refused by name")
                 CHECK(std::string(failure.what()).find(word) != std::string::npos);
             }
         };
-        refused({.max_buckets = 0}, "max_buckets");
+        refused({.max_calls = 0}, "max_calls");
         refused({.steps_in_flight = 1}, "steps_in_flight");
         refused({.unread_steps = 0}, "unread_steps");
         refused({.exact_every = 0}, "exact_every");
@@ -1208,7 +1208,7 @@ TEST_CASE("misaligned buffers are refused by name, whatever the wrapped communic
 
 TEST_CASE("one rank alone gets a record with what is defined for it")
 {
-    const auto records = run_steps<float>(1, {.alignment = alignment_mode::exact}, 1,
+    const auto records = run_steps<float>(1, {.direction = direction_mode::exact}, 1,
         [](int rank, int) { return random_gradient<float>(rank, {100}, 1); });
     CHECK(records[0].loss.std == 0);
     CHECK(is_nan(records[0].loss.std_sample));
@@ -1253,10 +1253,10 @@ TEST_CASE("buffers outlive the work on them when ending a step throws")
 TEST_CASE("gradients of a few elements raise no alarms about direction")
 {
     for (const std::size_t count : {1u, 2u, 4u}) {
-        const auto records = run_steps<float>(4, {.alignment = alignment_mode::exact}, 100,
+        const auto records = run_steps<float>(4, {.direction = direction_mode::exact}, 100,
             [&](int rank, int step) { return random_gradient<float>(rank, {count}, 900 + static_cast<std::uint64_t>(step)); });
         for (const step_record& record : records) {
-            for (const suspect& found : record.suspects) CHECK(found.what != check::cosine);
+            for (const suspect& found : record.suspects) CHECK(found.what != finding::cosine);
         }
     }
 }

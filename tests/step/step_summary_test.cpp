@@ -106,23 +106,23 @@ TEST_CASE("a hundred thousand ranks are summed up as one table of them is")
         CHECK(record.loss.finite == ranks);
         CHECK(record.loss.maximum_rank == std::max_element(losses.begin(), losses.end()) - losses.begin());
         CHECK(record.loss.minimum_rank == std::min_element(losses.begin(), losses.end()) - losses.begin());
-        CHECK(record.buckets[1].gradient_norm.std == doctest::Approx(moments(norms).second).epsilon(1e-9));
-        CHECK(record.buckets[1].gradient_norm.maximum_rank == std::max_element(norms.begin(), norms.end()) - norms.begin());
-        CHECK(record.buckets[1].gradient_norm.maximum
+        CHECK(record.calls[1].gradient_norm.std == doctest::Approx(moments(norms).second).epsilon(1e-9));
+        CHECK(record.calls[1].gradient_norm.maximum_rank == std::max_element(norms.begin(), norms.end()) - norms.begin());
+        CHECK(record.calls[1].gradient_norm.maximum
             == doctest::Approx(*std::max_element(norms.begin(), norms.end())).epsilon(0x1p-32));
         if (step == 0) {
             CHECK(record.loss.maximum_rank == 77777);
             CHECK(record.suspects.empty());
         } else if (step == 1) {
             REQUIRE(record.suspects.size() == 2); // both buckets have the digest
-            CHECK(record.suspects[0].what == check::result_differs);
-            CHECK_FALSE(record.buckets[0].results_agree);
+            CHECK(record.suspects[0].what == finding::result_differs);
+            CHECK_FALSE(record.calls[0].results_agree);
         } else {
             REQUIRE(record.suspects.size() == 1);
-            CHECK(record.suspects[0].what == check::non_finite);
+            CHECK(record.suspects[0].what == finding::non_finite);
             CHECK(record.suspects[0].rank == 99998);
             CHECK(record.suspects[0].statistic == 5);
-            CHECK(record.buckets[1].nonfinite == 8);
+            CHECK(record.calls[1].nonfinite == 8);
         }
     }
 }

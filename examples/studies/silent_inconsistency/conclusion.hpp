@@ -64,13 +64,13 @@ inline std::string conclude_cosine(const run_result& run)
 /// What the named suspects are worth, and what to do about them; empty if there are none.
 inline std::string conclude_suspects(const std::vector<run_result>& runs)
 {
-    using collprobe::check;
+    using collprobe::finding;
     std::size_t exact = 0;
     std::size_t statistical = 0;
     for (const run_result& run : runs) {
-        for (const collprobe::report::finding& found : run.history.summarize().findings) {
-            const check what = found.first.what;
-            const bool judged = what == check::loss || what == check::gradient_norm || what == check::cosine;
+        for (const collprobe::report::repeated_finding& found : run.history.summarize().findings) {
+            const finding what = found.first.what;
+            const bool judged = what == finding::loss || what == finding::gradient_norm || what == finding::cosine;
             ++(judged ? statistical : exact);
         }
     }

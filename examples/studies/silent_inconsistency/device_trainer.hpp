@@ -35,7 +35,7 @@ public:
           skipped_(1),
           damaged_(1),
           digest_(1),
-          comm_(std::move(comm), {.alignment = collprobe::alignment_mode::exact})
+          comm_(std::move(comm), {.direction = collprobe::direction_mode::exact})
     {
         for (std::size_t bucket = 0; bucket < model_.layers(); ++bucket) {
             const std::uint64_t count = model_.parameters(layer_of(bucket)).count();

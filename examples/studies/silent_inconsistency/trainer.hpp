@@ -32,7 +32,7 @@ public:
     rank_trainer(const job& work, Communicator comm)
         : job_(work),
           model_(work.widths(), work.weights_seed(), work.given.dropout),
-          comm_(std::move(comm), {.alignment = collprobe::alignment_mode::exact})
+          comm_(std::move(comm), {.direction = collprobe::direction_mode::exact})
     {
         for (std::size_t bucket = 0; bucket < model_.layers(); ++bucket) {
             const std::size_t count = model_.parameters(layer_of(bucket)).size();

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/alarm/detail/buckets.hpp>
+#include <collprobe/alarm/detail/calls.hpp>
 #include <collprobe/alarm/detail/list.hpp>
 #include <collprobe/alarm/detail/rules.hpp>
 #include <collprobe/alarm/detail/strikes.hpp>
@@ -42,12 +42,12 @@ struct alarm_options {
 ///
 /// Naming: exact evidence names all ranks that it shows. Statistics name at most a quarter of the ranks, at most ten, and
 /// none of two; beyond that the alarm names nobody, and its damage is unknown.
-/// Advice, buckets, the derivation of the rate, and what `learn` does: alarm/README.md.
+/// Advice, calls, the derivation of the rate, and what `learn` does: alarm/README.md.
 /// Windows: records and audits each have one, in the steps that were judged. Steps may be missing, and either may lag
 /// behind the other. A step that is judged again counts once.
 ///
 /// Deterministic: the same records in the same order give the same alarms on every rank. Not safe for concurrent use.
-/// Cost: 480 bytes a rank. A step costs O(suspects), with an audit O(buckets) more for each bucket that has any; it
+/// Cost: 480 bytes a rank. A step costs O(suspects), with an audit O(calls) more for each call that has any; it
 /// allocates only where it has more alarms, or alarms with more ranks, than any step before.
 class alarms {
 public:
@@ -85,10 +85,10 @@ public:
     {
         require(audit.ranks, audit.suspects, where);
         raised_.clear();
-        take(audit, std::vector<bucket_record>());
+        take(audit, std::vector<call_record>());
         return raised_.settle(ranks_);
     }
-    /// Both of one step: where they speak of the same bucket, they make one alarm.
+    /// Both of one step: where they speak of the same call, they make one alarm.
     view<const alarm_record> judge(
         const step_record& record, const step_audit& audit, const call_site& where = call_site::current())
     {
@@ -96,7 +96,7 @@ public:
         require(audit.ranks, audit.suspects, where);
         raised_.clear();
         take(record, audit);
-        take(audit, record.buckets);
+        take(audit, record.calls);
         return raised_.settle(ranks_);
     }
 
@@ -149,39 +149,39 @@ private:
         records_.begin(record.step);
         // A rank left out for its NaN leaves fewer to compare with, for which the excess was not made.
         bool all_finite = true;
-        for (const suspect& found : record.suspects) all_finite = all_finite && found.what != check::non_finite;
+        for (const suspect& found : record.suspects) all_finite = all_finite && found.what != finding::non_finite;
         const bool wrong_sum = detail::has_wrong_sum(audit);
         detail::compared_ranks compared(record);
-        detail::bucket_matcher audited(record.buckets, audit.buckets);
+        detail::call_matcher audited(record.calls, audit.calls);
         for (const suspect& found : record.suspects) {
             if (detail::is_statistical(found.what)) {
-                if (found.what == check::cosine && wrong_sum) continue;
+                if (found.what == finding::cosine && wrong_sum) continue;
                 judge_statistical(record.step, found, all_finite && compared.of(found) == ranks_);
                 continue;
             }
-            const int match = audited(found.bucket);
-            const bucket_audit* const same = match < 0 ? nullptr : &audit.buckets[static_cast<std::size_t>(match)];
-            if (found.what == check::result_differs && same != nullptr && !same->culprits.empty()) continue;
-            judge_exact(record.step, records_, found, found.bucket, same == nullptr ? damage::none : same->where);
+            const int match = audited(found.call);
+            const call_audit* const same = match < 0 ? nullptr : &audit.calls[static_cast<std::size_t>(match)];
+            if (found.what == finding::result_differs && same != nullptr && !same->culprits.empty()) continue;
+            judge_exact(record.step, records_, found, found.call, same == nullptr ? damage::none : same->where);
         }
     }
-    void take(const step_audit& audit, const std::vector<bucket_record>& recorded)
+    void take(const step_audit& audit, const std::vector<call_record>& recorded)
     {
         audits_.begin(audit.step);
-        detail::bucket_matcher record_of(audit.buckets, recorded);
+        detail::call_matcher record_of(audit.calls, recorded);
         for (const suspect& found : audit.suspects) {
-            const std::size_t own = static_cast<std::size_t>(found.bucket);
-            const bool known = found.bucket >= 0 && own < audit.buckets.size();
-            int bucket = found.bucket < 0 ? -1 : record_of(found.bucket);
-            if (bucket < 0 && found.bucket >= 0) bucket = static_cast<int>(recorded.size()) + found.bucket;
-            judge_exact(audit.step, audits_, found, bucket, known ? audit.buckets[own].where : damage::none);
+            const std::size_t own = static_cast<std::size_t>(found.call);
+            const bool known = found.call >= 0 && own < audit.calls.size();
+            int call_index = found.call < 0 ? -1 : record_of(found.call);
+            if (call_index < 0 && found.call >= 0) call_index = static_cast<int>(recorded.size()) + found.call;
+            judge_exact(audit.step, audits_, found, call_index, known ? audit.calls[own].where : damage::none);
         }
     }
 
-    void judge_exact(std::uint64_t step, detail::strike_book& book, const suspect& found, int bucket, damage audited)
+    void judge_exact(std::uint64_t step, detail::strike_book& book, const suspect& found, int call_index, damage audited)
     {
         const int strikes = book.strike(static_cast<int>(found.what), found.rank);
-        raise(step, found, bucket, detail::place_of(found, audited), strikes, found.false_alarms_per_step);
+        raise(step, found, call_index, detail::place_of(found, audited), strikes, found.false_alarms_per_step);
     }
     void judge_statistical(std::uint64_t step, const suspect& found, bool all_compared)
     {
@@ -193,15 +193,15 @@ private:
         const bool strong = options_.strong_alone && all_compared
             && detail::absolute(found.statistic) >= excess * found.threshold;
         if (strikes < needed && !strong) return;
-        raise(step, found, found.bucket, detail::place_of(found, damage::none), strikes,
+        raise(step, found, found.call, detail::place_of(found, damage::none), strikes,
             strikes < needed ? strong_rate() : stated_);
     }
-    void raise(std::uint64_t step, const suspect& found, int bucket, damage where, int strikes, double rate)
+    void raise(std::uint64_t step, const suspect& found, int call_index, damage where, int strikes, double rate)
     {
         const bool out = found.rank >= 0 && detail::is_blame(found.what) && strikes >= options_.quarantine;
         alarm_record next;
         next.step = step;
-        next.bucket = bucket;
+        next.call = call_index;
         next.what = found.what;
         next.where = where;
         next.statistic = found.statistic;

@@ -32,10 +32,10 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 /// What `audited` checks, and how many steps it holds. Equal on all ranks.
 struct audit_options {
-    report_mode mode = report_mode::gather; ///< `summary`: O(1) bytes a bucket for any n, and nobody is named
+    report_mode mode = report_mode::gather; ///< `summary`: O(1) bytes a call for any n, and nobody is named
     bool sums = true; ///< check that sums and averages are what they should be: a read of the input and of the result
     conservation_options conservation = {};
-    int max_buckets = 64; ///< audited calls a step; further ones are forwarded and counted
+    int max_calls = 64; ///< audited calls a step; further ones are forwarded and counted
     int steps_in_flight = 4; ///< steps whose reports may be under way
     int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped
 };
@@ -58,15 +58,15 @@ struct audit_options {
 ///     comm.base().end_step(step, stream); // each has steps of its own
 ///     if (comm.poll(record) && comm.base().poll(audit)) alarms.judge(record, audit);
 ///
-/// Shapes: one audited call is one bucket; all ranks make the same calls in the same order, with the same options.
+/// Shapes: all ranks make the same calls in the same order, with the same options.
 /// Stream behaviour: everything is enqueued on the stream of the call, behind the audited call before it, on whatever
 /// stream that was; the host neither waits nor allocates once a step has been as large as it gets. (If the host runs
 /// more than `steps_in_flight - 1` steps ahead, the next call waits for the oldest.) Captures are refused.
 /// Threads: one at a time. Errors: those of the wrapped communicator; `invalid_argument` for an option out of range or
 /// a buffer that is null with a count above 0 or not aligned; `unsupported` on a capturing stream and in an NCCL group.
 /// Cost per call: a read of the result for its digest; of sums a read of the input and one of the result more, and
-/// an all-reduce of `16 * bins` bytes; of an all-gather what `gather_check` costs. Per step: `16 + 40 * buckets` bytes
-/// to every rank (`gather`), or `16 + 32 * buckets` reduced (`summary`), and a copy or two to the host.
+/// an all-reduce of `16 * bins` bytes; of an all-gather what `gather_check` costs. Per step: `16 + 40 * calls` bytes
+/// to every rank (`gather`), or `16 + 32 * calls` reduced (`summary`), and a copy or two to the host.
 template <communicator Comm>
 class audited : public adaptor<Comm> {
     using base_type = adaptor<Comm>;
@@ -92,7 +92,7 @@ public:
     {
         const auto scope = detail::enter_device(comm_);
         memory_ = detail::in_flight<detail::audit_memory<device>>(timeout_ms(), options.steps_in_flight,
-            static_cast<std::uint64_t>(options.max_buckets), static_cast<std::uint64_t>(comm_.size()), options.mode);
+            static_cast<std::uint64_t>(options.max_calls), static_cast<std::uint64_t>(comm_.size()), options.mode);
     }
     /// Legal while steps are under way. An object that was moved from can only be destroyed or assigned to.
     audited(audited&&) = default;
@@ -140,32 +140,32 @@ public:
             [&] { comm_.broadcast(send, receive, root, stream, where); });
     }
 
-    /// Ends a step: what was audited since the last call becomes its buckets. Collective; enqueued on `stream`, behind
+    /// Ends a step: its calls are those audited since the last one. Collective; enqueued on `stream`, behind
     /// the audited work of every stream. `step` is the caller's number, equal on all ranks.
     /// \throws error `unsupported` on a capturing stream.
     void end_step(std::uint64_t step, stream_ref stream, call_site where = call_site::current())
     {
         require_immediate(caller(comm_, "end_step", where), stream);
         const auto scope = detail::enter_device(comm_);
-        slot& open = open_step(stream, where);
+        in_flight_step& open = open_step(stream, where);
         auto& ranks = detail::innermost(comm_);
         detail::enqueue_marked(memory_->last, stream, [&] {
             follow(stream, where);
-            const std::uint64_t bytes = detail::audit_bytes(open.buckets);
+            const std::uint64_t bytes = detail::audit_bytes(open.call_count);
             open.expect_report(static_cast<std::size_t>(rank()), options_.mode);
-            device::for_each(stream, 1, detail::write_audit_header{open.message.data(), {step, open.buckets + 1}});
+            device::for_each(stream, 1, detail::write_audit_header{open.message.data(), {step, open.call_count + 1}});
             if (options_.mode == report_mode::gather) {
                 const view<unsigned char> all(open.report.data(), bytes * static_cast<std::uint64_t>(size()));
                 ranks.all_gather(view<const unsigned char>(open.message.data(), bytes), all, stream, where);
                 if (open.gathered != 0) {
-                    device::copy(stream, view<const gather_verdict>(open.gathers.data(), open.buckets),
-                        view(open.host_gathers.data(), open.buckets), where);
+                    device::copy(stream, view<const gather_verdict>(open.gathers.data(), open.call_count),
+                        view(open.host_gathers.data(), open.call_count), where);
                 }
                 device::copy(stream, view<const unsigned char>(all), view(open.host.data(), all.count()), where);
             } else {
                 const view<std::uint64_t> keys(
-                    reinterpret_cast<std::uint64_t*>(open.report.data()), detail::audit_key_count(open.buckets));
-                device::for_each(stream, open.buckets + 1, detail::pack_audit{open.message.data(), keys.data()});
+                    reinterpret_cast<std::uint64_t*>(open.report.data()), detail::audit_key_count(open.call_count));
+                device::for_each(stream, open.call_count + 1, detail::pack_audit{open.message.data(), keys.data()});
                 ranks.all_reduce(view<const std::uint64_t>(keys), keys, reduction::max, stream, where);
                 device::copy(stream, view<const std::uint64_t>(keys),
                     view(reinterpret_cast<std::uint64_t*>(open.host.data()), keys.count()), where);
@@ -208,7 +208,7 @@ public:
 
 private:
     using caller = detail::caller<Comm>;
-    using slot = detail::audit_slot<device>;
+    using in_flight_step = detail::audit_in_flight<device>;
     /// Of a call that adds nothing up.
     static constexpr reduction no_sum = reduction::max;
 
@@ -216,7 +216,7 @@ private:
     {
         const caller who(comm_, "audited", where);
         const auto check = [&](bool condition, const char* message) { who.require(condition, message); };
-        check(options.max_buckets >= 1, "max_buckets must be at least 1");
+        check(options.max_calls >= 1, "max_calls must be at least 1");
         check(options.steps_in_flight >= 2, "steps_in_flight must be at least 2");
         check(options.unread_steps >= 1, "unread_steps must be at least 1");
         return options;
@@ -246,22 +246,22 @@ private:
         detail::check_buffer(comm_, input, "send", call.call, stream, where);
         detail::check_buffer(comm_, result, "receive", call.call, stream, where);
         const auto scope = detail::enter_device(comm_);
-        slot& open = open_step(stream, where);
-        if (open.buckets == open.calls.size()) {
+        in_flight_step& open = open_step(stream, where);
+        if (open.call_count == open.calls.size()) {
             ++open.unaudited;
             make_call();
             return;
         }
         const bool sum = options_.sums && (operation == reduction::sum || operation == reduction::average);
-        detail::audit_entry& entry = open.entry(open.buckets);
-        gather_verdict* const gathered = open.gathers.data() + open.buckets;
+        detail::audit_entry& entry = open.entry(open.call_count);
+        gather_verdict* const gathered = open.gathers.data() + open.call_count;
         detail::enqueue_marked(memory_->last, stream, [&] {
             follow(stream, where);
             if (sum) sums().template before<T>(input, stream, where);
             if (call.by_shards) shards().template before<T>(input, stream, where);
             make_call();
-            open.calls[open.buckets] = call;
-            ++open.buckets;
+            open.calls[open.call_count] = call;
+            ++open.call_count;
             if (call.by_shards) {
                 ++open.gathered;
                 shards().template after<T>(view<const T>(result), gathered, stream, where);
@@ -295,13 +295,13 @@ private:
         if (memory_->last.recorded()) stream.wait(memory_->last, where);
     }
 
-    slot& open_step(stream_ref stream, call_site where)
+    in_flight_step& open_step(stream_ref stream, call_site where)
     {
         if (open_ != nullptr) return *open_;
-        if (ended_ - judged_ == memory_->slots.size()) judge_finished();
-        while (ended_ - judged_ == memory_->slots.size()) wait_for_oldest(where);
-        slot& next = memory_->slots[static_cast<std::size_t>(ended_ % memory_->slots.size())];
-        next.buckets = 0;
+        if (ended_ - judged_ == memory_->ring.size()) judge_finished();
+        while (ended_ - judged_ == memory_->ring.size()) wait_for_oldest(where);
+        in_flight_step& next = memory_->ring[static_cast<std::size_t>(ended_ % memory_->ring.size())];
+        next.call_count = 0;
         next.gathered = 0;
         next.unaudited = 0;
         follow(stream, where);
@@ -317,13 +317,13 @@ private:
         judge_finished();
     }
 
-    slot& oldest() noexcept { return memory_->slots[static_cast<std::size_t>(judged_ % memory_->slots.size())]; }
+    in_flight_step& oldest() noexcept { return memory_->ring[static_cast<std::size_t>(judged_ % memory_->ring.size())]; }
 
     /// Judges the steps whose messages have arrived, in order, up to the first that failed.
     void judge_finished()
     {
         while (judged_ < ended_ && !failure_) {
-            slot& next = oldest();
+            in_flight_step& next = oldest();
             try {
                 if (!next.done.query()) return;
                 judge(next);
@@ -340,14 +340,14 @@ private:
         if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
     }
 
-    void judge(const slot& finished)
+    void judge(const in_flight_step& finished)
     {
         step_audit& out = unread_.next();
         out.step = finished.step;
         out.ranks = size();
         out.suspects.clear();
         out.unaudited_calls = finished.unaudited;
-        out.buckets.resize(static_cast<std::size_t>(finished.buckets));
+        out.calls.resize(static_cast<std::size_t>(finished.call_count));
         if (options_.mode == report_mode::gather) judge_all_ranks(finished, out);
         else judge_summary(finished, out);
         state_certainty(out);
@@ -359,12 +359,12 @@ private:
     void state_certainty(step_audit& out) const
     {
         double sums = 0;
-        for (const bucket_audit& bucket : out.buckets) sums += bucket.sum_checked && is_floating(bucket.type) ? 1 : 0;
+        for (const call_audit& judged : out.calls) sums += judged.sum_checked && is_floating(judged.type) ? 1 : 0;
         const conservation_options& check_of_sums = options_.conservation;
         const double of_a_bin = detail::error_function_complement(check_of_sums.sigmas * 0.70710678118654752440);
         for (suspect& found : out.suspects) {
-            if (found.what != check::sum_differs) continue;
-            if (!is_floating(out.buckets[static_cast<std::size_t>(found.bucket)].type)) continue;
+            if (found.what != finding::sum_differs) continue;
+            if (!is_floating(out.calls[static_cast<std::size_t>(found.call)].type)) continue;
             found.exact = found.statistic > 4.0 * size() * found.threshold;
             found.false_alarms_per_step = sums * check_of_sums.sketch.bins * of_a_bin;
         }
@@ -376,7 +376,7 @@ private:
         return floating;
     }
 
-    [[noreturn]] void fail_never_arrived(const slot& finished) const
+    [[noreturn]] void fail_never_arrived(const in_flight_step& finished) const
     {
         caller(comm_, "poll", finished.where)
             .fail(status::device_failure,
@@ -384,15 +384,15 @@ private:
     }
 
     /// Throws unless all ranks ended the same step, of as many calls.
-    void require_same_step(const slot& finished) const
+    void require_same_step(const in_flight_step& finished) const
     {
         const auto of = [&](int r) -> const detail::audit_header& { return finished.header(static_cast<std::size_t>(r)); };
-        const detail::audit_header own{finished.step, finished.buckets + 1};
+        const detail::audit_header own{finished.step, finished.call_count + 1};
         if (of(rank()) != own) fail_never_arrived(finished);
         bool all_alike = true;
         for (int r = 0; r < size(); ++r) all_alike = all_alike && of(r) == own;
         if (all_alike) return;
-        const auto key = [&](int r) { return of(r).step ^ detail::mix64(of(r).buckets_and_one); };
+        const auto key = [&](int r) { return of(r).step ^ detail::mix64(of(r).calls_and_one); };
         detail::digest_index alike(size());
         for (int r = 0; r < size(); ++r) alike.add(key(r), r);
         const auto* const most = alike.majority();
@@ -402,45 +402,45 @@ private:
             if (most != nullptr && key(r) == most->digest) continue;
             culprits.push_back(r);
             message += " rank " + std::to_string(r) + " step " + std::to_string(of(r).step) + " of "
-                + std::to_string(of(r).buckets_and_one - 1) + " audited calls,";
+                + std::to_string(of(r).calls_and_one - 1) + " audited calls,";
         }
         message += most == nullptr ? " with no majority" : " unlike the others";
         caller(comm_, "end_step", finished.where).fail(status::mismatch, message, std::move(culprits));
     }
 
-    bucket_audit& describe(const slot& finished, std::uint64_t b, step_audit& out) const
+    call_audit& describe(const in_flight_step& finished, std::uint64_t b, step_audit& out) const
     {
-        bucket_audit& bucket = out.buckets[static_cast<std::size_t>(b)];
+        call_audit& judged = out.calls[static_cast<std::size_t>(b)];
         const detail::audited_call& call = finished.calls[static_cast<std::size_t>(b)];
-        bucket.call = call.call;
-        bucket.type = call.type;
-        bucket.count = call.count;
-        return bucket;
+        judged.call = call.call;
+        judged.type = call.type;
+        judged.count = call.count;
+        return judged;
     }
 
     /// Of parts that each rank has for itself it cannot be told whether the sum was wrong or what became of it.
-    static void leave_open(bucket_audit& bucket) noexcept
+    static void leave_open(call_audit& judged) noexcept
     {
-        if (bucket.call == collective::reduce_scatter && bucket.where == damage::reduce) bucket.where = damage::unknown;
+        if (judged.call == collective::reduce_scatter && judged.where == damage::reduce) judged.where = damage::unknown;
     }
 
-    void judge_all_ranks(const slot& finished, step_audit& out)
+    void judge_all_ranks(const in_flight_step& finished, step_audit& out)
     {
         require_same_step(finished);
-        for (std::uint64_t b = 0; b < finished.buckets; ++b) {
+        for (std::uint64_t b = 0; b < finished.call_count; ++b) {
             if (finished.calls[static_cast<std::size_t>(b)].by_shards) {
                 detail::judge_gather_audit(
                     finished.host_gathers[b], static_cast<int>(b), describe(finished, b, out), out);
                 continue;
             }
             for (std::size_t r = 0; r < words_.size(); ++r) words_[r] = finished.reported(r, b);
-            bucket_audit& bucket = describe(finished, b, out);
-            judge_.judge(view<const detail::audit_entry>(words_), static_cast<int>(b), bucket, out);
-            leave_open(bucket);
+            call_audit& judged = describe(finished, b, out);
+            judge_.judge(view<const detail::audit_entry>(words_), static_cast<int>(b), judged, out);
+            leave_open(judged);
         }
     }
 
-    void judge_summary(const slot& finished, step_audit& out)
+    void judge_summary(const in_flight_step& finished, step_audit& out)
     {
         const std::uint64_t* const keys = finished.keys();
         const auto& step = *reinterpret_cast<const detail::audit_step_keys*>(keys);
@@ -449,11 +449,11 @@ private:
             caller(comm_, "end_step", finished.where)
                 .fail(status::mismatch, "the ranks ended different steps, this rank " + std::to_string(finished.step));
         }
-        for (std::uint64_t b = 0; b < finished.buckets; ++b) {
+        for (std::uint64_t b = 0; b < finished.call_count; ++b) {
             const auto& of = *reinterpret_cast<const detail::audit_keys*>(keys + detail::audit_key_count(b));
-            bucket_audit& bucket = describe(finished, b, out);
-            detail::judge_audit_keys(of, static_cast<int>(b), bucket, out);
-            leave_open(bucket);
+            call_audit& judged = describe(finished, b, out);
+            detail::judge_audit_keys(of, static_cast<int>(b), judged, out);
+            leave_open(judged);
         }
     }
 
@@ -461,11 +461,11 @@ private:
     conservation_check<Comm> sums_;
     gather_check<Comm> shards_;
     detail::audit_judge judge_;
-    detail::fixed_array<detail::audit_entry> words_; ///< of all ranks on one bucket
+    detail::fixed_array<detail::audit_entry> words_; ///< of all ranks on one call
     detail::record_queue<step_audit> unread_;
     std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged yet
     detail::in_flight<detail::audit_memory<device>> memory_;
-    slot* open_ = nullptr; ///< what the calls since the last step write; null if there was none
+    in_flight_step* open_ = nullptr; ///< what the calls since the last step write; null if there was none
     std::uint64_t ended_ = 0;
     std::uint64_t judged_ = 0;
 };

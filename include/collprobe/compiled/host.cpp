@@ -7,7 +7,7 @@
 #define COLLPROBE_COMPILED 1
 #endif
 
-#include <collprobe/comm/detail/board.ipp>
+#include <collprobe/comm/detail/rendezvous.ipp>
 #include <collprobe/comm/detail/call.ipp>
 #include <collprobe/comm/local/detail/check.ipp>
 #include <collprobe/comm/local/detail/communicator.ipp>

@@ -29,7 +29,7 @@ COLLPROBE_SCANS_OF(float16)
 COLLPROBE_SCANS_OF(double)
 
 COLLPROBE_INSTANCE void detail::measure_orders(
-    order_meter&, const detail::gathered_step&, view<const detail::bucket_call>, step_record&) noexcept;
+    order_meter&, const detail::gathered_step&, view<const detail::probed_call>, step_record&) noexcept;
 
 COLLPROBE_INSTANCE class detail::step_memory<host::device>;
 COLLPROBE_INSTANCE class probed<local::communicator>;

@@ -9,7 +9,7 @@
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// The calls of a communicator in which all ranks take part. (`barrier` and `split` move no data: they
-/// are never the collective of a bucket.)
+/// are never the collective of a probed call.)
 enum class collective : std::uint8_t {
     all_reduce,
     reduce_scatter,

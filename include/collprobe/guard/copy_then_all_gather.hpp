@@ -88,11 +88,11 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
     const caller<Comm> who(comm, "copy_then_all_gather", where);
     who.require_immediate(", or give all tensors to one call");
     bool marks = consumers.empty();
-    gather_rung rung = gather_rung::automatic;
+    gather_path path = gather_path::automatic;
     for (std::size_t i = 0; i < count; ++i) {
         const auto plan = plan_of(i);
         marks = marks || plan.has_history();
-        rung = plan.rung();
+        path = plan.path();
     }
     for (const stream_ref& consumer : consumers) marks = marks || !(consumer == on);
 
@@ -119,7 +119,7 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
     };
     if (!marks) {
         enqueue();
-        return {on, std::move(done), rung};
+        return {on, std::move(done), path};
     }
     try {
         enqueue_marked(done, on, enqueue);
@@ -133,7 +133,7 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
     for (const stream_ref* consumer = consumers.begin(); consumer != consumers.end(); ++consumer) {
         if (is_new_stream(consumers, consumer, on)) consumer->wait(done, where);
     }
-    return {on, std::move(done), rung};
+    return {on, std::move(done), path};
 }
 
 } // namespace detail
@@ -153,7 +153,7 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
 /// is `guarded`. In a capture everything becomes part of it; a producer outside it is refused.
 /// Threads: one at a time for a communicator and for a `guarded` buffer.
 /// \throws error `invalid_argument` that names the argument: shapes, overlaps (with both ranges), a stale generation, an
-///   impossible rung; `unsupported` inside a group; the communicator's errors. Only waits are enqueued then, and the peers
+///   impossible path; `unsupported` inside a group; the communicator's errors. Only waits are enqueued then, and the peers
 ///   are told where the communicator can.
 /// Cost: 2 events for a producer and a consumer; `copy` and `convert` read and write the shard once more.
 template <class Source, class Destination, communicator Comm>

@@ -14,7 +14,7 @@
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// How a shard gets into the all-gather, from the cheapest to the dearest.
-enum class gather_rung : std::uint8_t {
+enum class gather_path : std::uint8_t {
     automatic, ///< the first of these that is right
     in_place, ///< the source is its slot of the destination already: no copy
     send_source, ///< the source is the send buffer: the all-gather itself moves it
@@ -22,14 +22,14 @@ enum class gather_rung : std::uint8_t {
     convert, ///< one kernel writes the retained shard, or the slot, in the destination's element type
 };
 
-constexpr const char* name(gather_rung rung) noexcept
+constexpr const char* name(gather_path path) noexcept
 {
-    switch (rung) {
-    case gather_rung::automatic: return "automatic";
-    case gather_rung::in_place: return "in_place";
-    case gather_rung::send_source: return "send_source";
-    case gather_rung::copy: return "copy";
-    case gather_rung::convert: return "convert";
+    switch (path) {
+    case gather_path::automatic: return "automatic";
+    case gather_path::in_place: return "in_place";
+    case gather_path::send_source: return "send_source";
+    case gather_path::copy: return "copy";
+    case gather_path::convert: return "convert";
     }
     return "unknown";
 }
@@ -37,8 +37,8 @@ constexpr const char* name(gather_rung rung) noexcept
 /// How a gather brings its shard in, and what it keeps.
 template <class Device, element T>
 struct gather_options {
-    /// `automatic`, or the rung that it must be: error if the arguments do not allow it.
-    gather_rung rung = gather_rung::automatic;
+    /// `automatic`, or the path that it must be: error if the arguments do not allow it.
+    gather_path path = gather_path::automatic;
     /// Keeps a copy of this rank's slot beyond the call (a secondary shard); as many elements as a slot.
     guarded<Device, T>* shard = nullptr;
     /// A `guarded` source must have at least this generation: an older one is stale. 0 asks for nothing.
@@ -114,13 +114,13 @@ class gather_handle {
 public:
     using stream_ref = typename Device::stream_ref;
 
-    gather_handle(stream_ref on, typename Device::event done, gather_rung rung) noexcept
-        : on_(on), done_(std::move(done)), rung_(rung)
+    gather_handle(stream_ref on, typename Device::event done, gather_path path) noexcept
+        : on_(on), done_(std::move(done)), path_(path)
     {
     }
 
     /// What was done; of a batch, of its last tensor.
-    gather_rung rung() const noexcept { return rung_; }
+    gather_path path() const noexcept { return path_; }
     /// Work enqueued on `consumer` from now on runs behind the all-gather.
     void wait(stream_ref consumer, call_site where = call_site::current()) const
     {
@@ -148,7 +148,7 @@ private:
 
     stream_ref on_;
     typename Device::event done_;
-    gather_rung rung_;
+    gather_path path_;
 };
 
 } // namespace collprobe

@@ -48,9 +48,9 @@ namespace detail {
 
 /// Noise scale and predicted cosine from moments whose negative estimates are cut at 0. `signal` and
 /// `noise` need only be right up to a common factor.
-void set_noise(double signal, double noise, alignment& out) noexcept;
+void set_noise(double signal, double noise, direction& out) noexcept;
 
-/// All of `alignment` from the Gram matrix G[i * n + j] = g_i . g_j (squared gradient units; only the
+/// All of `direction` from the Gram matrix G[i * n + j] = g_i . g_j (squared gradient units; only the
 /// diagonal and what is above it are read).
 ///
 /// - `mean_pairwise`: the mean over pairs i < j of G_ij / sqrt(G_ii G_jj), each cut to [-1, 1]: the
@@ -70,7 +70,7 @@ void set_noise(double signal, double noise, alignment& out) noexcept;
 /// Reuses the capacity of `out.leave_one_out`: no allocation once it has held n. Errors:
 /// `status::invalid_argument` if `gram` has not n * n entries. O(n^2), and n^2 more for each rank that
 /// outweighs all others by 2^10.
-void align_from_gram(view<const double> gram, int n, alignment& out,
+void align_from_gram(view<const double> gram, int n, direction& out,
     const call_site& where = call_site::current());
 
 /// What needs no Gram matrix: `pooled`, `noise_scale` and `predicted_cosine` from the squared norms
@@ -88,14 +88,14 @@ void align_from_gram(view<const double> gram, int n, alignment& out,
 /// are differences: the absolute error of `pooled` is about 2^-51 n / (n - 1) for equal norms, that of
 /// `noise_scale` about 2^-50 n (so agreement closer than that reads as 0), if the arguments are exact.
 /// With digests or norms of S taken after a rounding in 16 bits expect 1e-3 instead. O(n), no allocation.
-void align_from_sums(view<const double> norms_squared, double sum_norm_squared, alignment& out) noexcept;
+void align_from_sums(view<const double> norms_squared, double sum_norm_squared, direction& out) noexcept;
 
 /// The same, and `leave_one_out` of every rank from the dots g_r . S.
 ///
 /// Reuses the capacity of `out.leave_one_out`: no allocation once it has held n. Errors:
 /// `status::invalid_argument` if the sizes differ.
 void align_from_sums(view<const double> norms_squared, view<const double> dots_with_sum,
-    double sum_norm_squared, alignment& out, const call_site& where = call_site::current());
+    double sum_norm_squared, direction& out, const call_site& where = call_site::current());
 
 /// The gradient noise scale over many steps: the moments are averaged, each by itself, before their
 /// ratio is taken, since the ratio of one step is biased and has no variance to speak of.
@@ -118,7 +118,7 @@ public:
 
     /// Sets `noise_scale` and `predicted_cosine` of `out` to the averaged ones, with the conventions of
     /// `align_from_sums`; leaves the rest alone.
-    void write_to(alignment& out) const noexcept;
+    void write_to(direction& out) const noexcept;
 
     /// In units of one rank's batch.
     double noise_scale() const noexcept;

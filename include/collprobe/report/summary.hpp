@@ -20,7 +20,7 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 double median(const std::vector<double>& values);
 
 /// One thing that a check found in a run, on however many steps.
-struct finding {
+struct repeated_finding {
     suspect first; ///< as on the first of the steps
     std::uint64_t first_step = 0;
     std::uint64_t last_step = 0;
@@ -36,7 +36,7 @@ struct run_summary {
     std::uint64_t suspicious_steps = 0; ///< steps on which any rank is named
     std::array<double, metric_count> medians{}; ///< by `metric`; NaN by its bits where no step has it
     std::vector<double> leave_one_out; ///< per rank, as the medians
-    std::vector<finding> findings; ///< in order of their first step
+    std::vector<repeated_finding> findings; ///< in order of their first step
 
     double operator[](metric which) const noexcept { return medians[static_cast<std::size_t>(which)]; }
 };
@@ -68,7 +68,7 @@ private:
     std::uint64_t suspicious_steps_ = 0;
     std::array<std::vector<double>, metric_count> series_;
     std::vector<std::vector<double>> leave_one_out_; // [rank][step]
-    std::vector<finding> findings_;
+    std::vector<repeated_finding> findings_;
 };
 
 } // namespace collprobe::report

@@ -9,7 +9,7 @@
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// How gradient directions are compared.
-enum class alignment_mode : std::uint8_t {
+enum class direction_mode : std::uint8_t {
     pooled, ///< from norms alone, and leave-one-out where inputs outlive their all-reduce: no message
     exact, ///< from the Gram matrix of the gradients: one more gradient-sized message a step
 };
@@ -17,11 +17,11 @@ enum class alignment_mode : std::uint8_t {
 /// What `probed` looks at, and how many steps it holds. Equal on all ranks.
 struct probe_options {
     report_mode mode = report_mode::gather;
-    alignment_mode alignment = alignment_mode::pooled;
+    direction_mode direction = direction_mode::pooled;
     int exact_every = 1; ///< with `exact`: every so many steps, `pooled` in between. A captured step is exact if it is 1
-    int max_buckets = 64; ///< probed calls a step; further ones are forwarded and counted
+    int max_calls = 64; ///< probed calls a step; further ones are forwarded and counted
     /// Elements of each sum or average of which all ranks' terms travel with the step's message, to measure how
-    /// much the reduction depends on its order (`bucket_record::order`); 0 for none. `gather` and `results` only.
+    /// much the reduction depends on its order (`call_record::order`); 0 for none. `gather` and `results` only.
     /// Costs two launches a call, 16 bytes an element and rank in the message, and on the host, where a step is judged
     /// (in `poll`, or in a call that waits for the oldest step), what `order_meter` says: with 8 ranks some 0.3 to 1 us
     /// an element, with 256 10 to 30.

@@ -39,7 +39,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// every call to the communicator it wraps, reads floating-point inputs before the call and results
 /// after it, and once a step lets the ranks exchange what they saw: in one small message.
 ///
-/// Shapes: one probed call is one bucket. Integer calls and calls beyond `max_buckets` are forwarded
+/// Shapes: integer calls and calls beyond `max_calls` are forwarded
 /// unseen. All ranks make the same calls in the same order and give the same options.
 /// Stream behaviour: everything is enqueued on the stream of the call; the host neither waits nor
 /// allocates once a step has been as large as it gets. (If the host runs more than
@@ -50,9 +50,9 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// should the wrapped communicator take it; `unsupported` where it does not enqueue at once (inside an
 /// NCCL group), for the probe of a result would run before the call.
 /// Cost per call: two launches and an event record, and for a stream's first call in a step a wait for
-/// its last; one read of the input and one of the result. `exact` alignment adds, per
+/// its last; one read of the input and one of the result. `exact` direction adds, per
 /// `scratch_bytes / 2` of input, an all-to-all and two launches; `order_sample` two launches. Per step:
-/// `160 * buckets + 40` bytes sent to every rank (`gather`; `16 * order_sample * buckets` more), or `88 * buckets + 136` bytes reduced (`summary`), and one copy to the
+/// `160 * calls + 40` bytes sent to every rank (`gather`; `16 * order_sample * calls` more), or `88 * calls + 136` bytes reduced (`summary`), and one copy to the
 /// host.
 template <communicator Comm>
 class probed : public adaptor<Comm> {
@@ -71,7 +71,7 @@ public:
     explicit probed(Comm comm, probe_options options = {}, call_site where = call_site::current())
         : base_type(std::move(comm)),
           options_(checked(options, where)),
-          form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.alignment == alignment_mode::exact,
+          form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.direction == direction_mode::exact,
               {static_cast<std::uint64_t>(options.order_sample)}},
           judge_(comm_.size(), options.false_alarms_per_step, options.mode),
           meter_(comm_.size(), detail::sample_orders(comm_.size(), options.order_sample > 0 ? options.orders : 0)),
@@ -111,7 +111,7 @@ public:
     }
 
     /// Reductions with leaves or a Gram matrix, where the wrapped communicator has them. Several leaves are
-    /// one bucket: it is looked at for what is not finite and for results that differ, but counts as no gradient,
+    /// one call: it is looked at for what is not finite and for results that differ, but counts as no gradient,
     /// for the rank's gradient is their sum, which nobody has.
     template <element T>
         requires has_all_reduce_with_extras<Comm, T>
@@ -167,7 +167,7 @@ public:
             stream, where, [&] { comm_.broadcast(send, receive, root, stream, where); });
     }
 
-    /// Ends a step: what was probed since the last call becomes its buckets. Collective; enqueued on
+    /// Ends a step: its calls are those probed since the last one. Collective; enqueued on
     /// `stream`, behind the probed work of every stream used in the step.
     /// `step` is the caller's number, equal on all ranks.
     /// \throws error `invalid_argument` on a capturing stream.
@@ -244,7 +244,7 @@ public:
         who.require(!is_capturing(stream, where), "the stream is capturing");
         // A graph's collectives go past the communicator: only this call can refuse one that has failed.
         detail::throw_failure_of(comm_, where);
-        slot& to = memory_->slots[next_slot(where)];
+        in_flight_step& to = memory_->ring[next_in_ring(where)];
         const auto write_tickets = [&](detail::replay_ticket next) {
             device::for_each(
                 stream, 1, detail::write_tickets{work.tickets.data(), {.next = next, .current = {}}});
@@ -319,16 +319,16 @@ public:
 
 private:
     using caller = detail::caller<Comm>;
-    using block = detail::step_block<device>;
+    using block = detail::step_buffers<device>;
     using tools = detail::step_tools<device>;
     using captured_work = detail::captured_work<device>;
-    using slot = detail::step_slot<device>;
+    using in_flight_step = detail::step_in_flight<device>;
 
     const probe_options& checked(const probe_options& options, call_site where) const
     {
         const caller who(comm_, "probed", where);
         const auto check = [&](bool condition, const char* message) { who.require(condition, message); };
-        check(options.max_buckets >= 1, "max_buckets must be at least 1");
+        check(options.max_calls >= 1, "max_calls must be at least 1");
         check(options.steps_in_flight >= 2, "steps_in_flight must be at least 2");
         check(options.unread_steps >= 1, "unread_steps must be at least 1");
         check(options.exact_every >= 1, "exact_every must be at least 1");
@@ -346,8 +346,8 @@ private:
         return options;
     }
 
-    /// Puts `stream` behind what a launch that threw may have left in front of the slot.
-    void await_disturbance(slot& to, stream_ref stream, call_site where)
+    /// Puts `stream` behind what a launch that threw may have left in front of the step's memory.
+    void await_disturbance(in_flight_step& to, stream_ref stream, call_site where)
     {
         if (to.disturbed && to.done.recorded()) stream.wait(to.done, where);
         to.disturbed = false;
@@ -371,7 +371,7 @@ private:
 
     /// Probes the input, makes the call, probes the result.
     template <element T, class Call>
-    void around(detail::bucket_call call, view<const T> input, view<T> result, bool input_survives,
+    void around(detail::probed_call call, view<const T> input, view<T> result, bool input_survives,
         stream_ref stream, call_site where, Call&& make_call)
     {
         if constexpr (!floating_element<T>) {
@@ -389,7 +389,7 @@ private:
             detail::check_buffer(comm_, result, "receive", call.call, stream, where);
             const auto scope = detail::enter_device(comm_);
             block& open = open_step(stream, who);
-            if (open.buckets == open.calls.size()) {
+            if (open.call_count == open.calls.size()) {
                 ++open.unprobed_calls;
                 make_call();
                 return;
@@ -398,19 +398,19 @@ private:
             call.type = element_traits<T>::type;
             call.has_result = options_.results;
             const T* const surviving = input_survives && call.is_gradient() ? input.data() : nullptr;
-            const std::uint64_t bucket = open.buckets;
-            detail::bucket_entry& entry = open.entry(bucket);
+            const std::uint64_t call_index = open.call_count;
+            detail::call_entry& entry = open.entry(call_index);
             detail::enqueue_marked(on.done, stream, [&] {
                 device::reduce(
                     stream, statistics_reducer<T, true>{input}, input.count(), &entry.input, on.workspace);
                 if (call.is_gradient()) add_to_gram(open, input, stream, where);
-                sample(call, input, 0, form_.layout.input_sample(open.message.data(), bucket), stream);
+                sample(call, input, 0, form_.layout.input_sample(open.message.data(), call_index), stream);
                 make_call();
                 open.add(call);
                 if (!call.has_result) return;
                 const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
                 sample(call, view<const T>(result), part * static_cast<std::uint64_t>(rank()),
-                    form_.layout.result_sample(open.message.data(), bucket), stream);
+                    form_.layout.result_sample(open.message.data(), call_index), stream);
                 device::reduce(stream, detail::result_reducer<T>{view<const T>(result), surviving},
                     result.count(), &entry.result, on.workspace);
             });
@@ -419,7 +419,7 @@ private:
 
     /// Takes the sampled elements of a gradient of which `here` begins with element `first`.
     template <floating_element T>
-    void sample(const detail::bucket_call& call, view<const T> here, std::uint64_t first, std::uint64_t* words,
+    void sample(const detail::probed_call& call, view<const T> here, std::uint64_t first, std::uint64_t* words,
         stream_ref stream)
     {
         // Of other calls nothing is sampled, but what travels must be defined.
@@ -430,7 +430,7 @@ private:
     template <element T>
     void add_to_gram(block& open, view<const T> input, stream_ref stream, call_site where)
     {
-        if (options_.alignment != alignment_mode::exact) return;
+        if (options_.direction != direction_mode::exact) return;
         const auto every = static_cast<std::uint64_t>(options_.exact_every);
         if (capture_ != nullptr ? every != 1 : ended_ % every != 0) return;
         auto& ranks = detail::innermost(comm_);
@@ -457,7 +457,7 @@ private:
         who.require(!is_capturing(stream, where),
             "the stream is capturing: a step in a graph ends with end_captured_step");
         const block& open = open_step(stream, who);
-        slot& to = memory_->slots[next_slot(where)];
+        in_flight_step& to = memory_->ring[next_in_ring(where)];
         detail::enqueue_marked(memory_->reported, stream, [&] {
             // Reports follow each other, wherever they are: the references are of the one before.
             if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
@@ -478,18 +478,18 @@ private:
         const block& open = *open_;
         auto& ranks = detail::innermost(comm_);
         with.lanes.join(stream, where);
-        device::for_each(stream, options_.results ? 1 : open.buckets + 1, write_header);
+        device::for_each(stream, options_.results ? 1 : open.call_count + 1, write_header);
         const detail::step_report report = report_of(open);
         if (options_.mode == report_mode::gather) {
-            const view<const unsigned char> own(open.message.data(), form_.layout.bytes(open.buckets));
+            const view<const unsigned char> own(open.message.data(), form_.layout.bytes(open.call_count));
             ranks.all_gather(own, report.messages(), stream, where);
         } else {
-            device::for_each(stream, open.buckets + 1,
-                detail::pack_summary{open.message.data(), open.gradients.data(), open.buckets, comm_.rank(),
+            device::for_each(stream, open.call_count + 1,
+                detail::pack_summary{open.message.data(), open.gradients.data(), open.call_count, comm_.rank(),
                     with.reference(), report.summary()});
             ranks.all_reduce(view<const double>(report.sums()), report.sums(), reduction::sum, stream, where);
             ranks.all_reduce(view<const std::uint64_t>(report.keys()), report.keys(), reduction::max, stream, where);
-            device::for_each(stream, open.buckets + 1, detail::advance_reference{report.summary(), with.reference()});
+            device::for_each(stream, open.call_count + 1, detail::advance_reference{report.summary(), with.reference()});
         }
         if (open.has_gram) {
             ranks.all_reduce(view<const double>(report.gram()), report.gram(), reduction::sum, stream, where);
@@ -498,11 +498,11 @@ private:
 
     detail::step_report report_of(const block& seen) const noexcept
     {
-        return {seen.report.data(), form_, seen.buckets};
+        return {seen.report.data(), form_, seen.call_count};
     }
-    detail::step_report host_report(const slot& of, const block& seen) const noexcept
+    detail::step_report host_report(const in_flight_step& of, const block& seen) const noexcept
     {
-        return {of.host.data(), form_, seen.buckets};
+        return {of.host.data(), form_, seen.call_count};
     }
 
     /// The step being recorded. Its first call decides whether it is one of a graph.
@@ -536,7 +536,7 @@ private:
             capture_->tools.gram_done = {};
             open_ = &capture_->block;
         } else {
-            open_ = &memory_->slots[next_slot(where)].own;
+            open_ = &memory_->ring[next_in_ring(where)].own;
         }
         open_->clear();
         return *open_;
@@ -571,11 +571,11 @@ private:
     }
 
     /// Where the next step goes; waits for the oldest if all slots are taken.
-    std::size_t next_slot(call_site where)
+    std::size_t next_in_ring(call_site where)
     {
-        if (ended_ - judged_ == memory_->slots.size()) judge_finished();
-        while (ended_ - judged_ == memory_->slots.size()) wait_for_oldest(where);
-        return static_cast<std::size_t>(ended_ % memory_->slots.size());
+        if (ended_ - judged_ == memory_->ring.size()) judge_finished();
+        while (ended_ - judged_ == memory_->ring.size()) wait_for_oldest(where);
+        return static_cast<std::size_t>(ended_ % memory_->ring.size());
     }
 
     void wait_for_oldest(call_site where)
@@ -585,9 +585,9 @@ private:
         judge_finished();
     }
 
-    slot& oldest() noexcept { return memory_->slots[static_cast<std::size_t>(judged_ % memory_->slots.size())]; }
+    in_flight_step& oldest() noexcept { return memory_->ring[static_cast<std::size_t>(judged_ % memory_->ring.size())]; }
 
-    void await_report(slot& of, std::uint64_t step, captured_work* from, call_site where) noexcept
+    void await_report(in_flight_step& of, std::uint64_t step, captured_work* from, call_site where) noexcept
     {
         of.step = step;
         of.from = from;
@@ -599,7 +599,7 @@ private:
     void judge_finished()
     {
         while (judged_ < ended_ && !failure_) {
-            slot& next = oldest();
+            in_flight_step& next = oldest();
             try {
                 if (!next.done.query()) return;
                 judge(next);
@@ -616,22 +616,22 @@ private:
         if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
     }
 
-    void count_judged(const slot& finished) noexcept
+    void count_judged(const in_flight_step& finished) noexcept
     {
         ++judged_;
         if (finished.from != nullptr) --finished.from->unjudged;
     }
 
-    void judge(const slot& finished)
+    void judge(const in_flight_step& finished)
     {
         step_record& out = unread_.next();
         const block& seen = finished.seen();
         const detail::step_report report = host_report(finished, seen);
-        const view<const detail::bucket_call> calls(seen.calls.data(), seen.buckets);
+        const view<const detail::probed_call> calls(seen.calls.data(), seen.call_count);
         const view<const double> gram = seen.has_gram ? report.gram() : view<double>();
         if (options_.mode == report_mode::gather) {
             const detail::gathered_step step(
-                report.messages().data(), comm_.size(), seen.buckets, form_.layout);
+                report.messages().data(), comm_.size(), seen.call_count, form_.layout);
             require_arrived(step.header(comm_.rank()).step, finished);
             judge_.judge(step, calls, gram, out, finished.where);
             detail::measure_orders(meter_, step, calls, out);
@@ -644,7 +644,7 @@ private:
         unread_.push();
     }
 
-    void require_arrived(std::uint64_t step, const slot& finished) const
+    void require_arrived(std::uint64_t step, const in_flight_step& finished) const
     {
         if (step == finished.step) return;
         caller(comm_, "poll", finished.where)

@@ -417,14 +417,14 @@ struct collected {
     cudaStream_t on;
 };
 /// The end of a communicator, which NCCL leaves to the end of the group as well.
-struct farewell {
+struct deferred_end {
     ncclComm_t comm;
     ncclResult_t (*end)(ncclComm_t comm);
 };
 struct thread_group {
     int depth = 0;
     std::vector<collected> calls;
-    std::vector<farewell> farewells;
+    std::vector<deferred_end> deferred_ends;
     std::vector<std::function<ncclResult_t()>> splits;
     ncclResult_t error = ncclSuccess;
 };
@@ -445,7 +445,7 @@ ncclResult_t drop_group(ncclResult_t error)
         if (!call.comm->blocking) call.comm->state = error;
     }
     group.calls.clear();
-    group.farewells.clear();
+    group.deferred_ends.clear();
     group.splits.clear();
     group.error = ncclSuccess;
     return error;
@@ -458,13 +458,13 @@ ncclResult_t end_comm(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t comm))
         (void)cudaSetDevice(comm->device); // and leaves it so
         return end(comm);
     }
-    for (const farewell& other : group.farewells) {
+    for (const deferred_end& other : group.deferred_ends) {
         if (other.comm != comm) continue;
         std::fprintf(stderr, "NCCL stand-in: a group ends a communicator twice, at the same time\n");
         const std::lock_guard lock(registry().guard);
         ++registry().dead_calls;
     }
-    group.farewells.push_back({comm, end});
+    group.deferred_ends.push_back({comm, end});
     return ncclSuccess;
 }
 
@@ -556,7 +556,7 @@ ncclResult_t collect(collprobe::stand_in::scripted& script, ncclComm_t comm, ope
 ncclResult_t end_group()
 {
     if (group.error != ncclSuccess) return drop_group(group.error);
-    for (const farewell& last : std::exchange(group.farewells, {})) (void)last.end(last.comm);
+    for (const deferred_end& last : std::exchange(group.deferred_ends, {})) (void)last.end(last.comm);
     ncclResult_t made = ncclSuccess;
     for (const auto& split : std::exchange(group.splits, {})) made = split();
     if (group.calls.empty()) return made;

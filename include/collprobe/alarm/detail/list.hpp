@@ -18,7 +18,7 @@ public:
     void clear() noexcept { used_ = 0; }
 
     /// Adds `next`, which has no ranks yet, for one rank or, with -1, for none that is known. Statistical findings of one
-    /// check are one alarm for all buckets, with the bucket of the strongest evidence. `first`: what to do if too many
+    /// check are one alarm for all calls, with the call of the strongest evidence. `first`: what to do if too many
     /// are named to take them out.
     void add(const alarm_record& next, int rank, advice first)
     {
@@ -65,7 +65,7 @@ public:
             alarm_record& each = raised_[i];
             if (each.action != advice::resync) continue;
             if (!each.ranks.empty()) each.source = source_for(each, ranks);
-            if (each.source < 0 && each.what != check::replica_differs) each.action = advice::skip;
+            if (each.source < 0 && each.what != finding::replica_differs) each.action = advice::skip;
         }
         return {raised_.data(), used_};
     }
@@ -76,7 +76,7 @@ private:
         for (std::size_t i = 0; i < used_; ++i) {
             alarm_record& each = raised_[i];
             if (each.what == next.what && each.where == next.where && each.action == next.action && first_[i] == first
-                && each.ranks.empty() != named && (is_statistical(next.what) || each.bucket == next.bucket)) {
+                && each.ranks.empty() != named && (is_statistical(next.what) || each.call == next.call)) {
                 return &each;
             }
         }
@@ -90,7 +90,7 @@ private:
     }
     static void take_evidence(alarm_record& into, const alarm_record& from) noexcept
     {
-        into.bucket = from.bucket;
+        into.call = from.call;
         into.statistic = from.statistic;
         into.threshold = from.threshold;
     }

@@ -21,7 +21,7 @@ struct audit_entry {
 };
 
 /// What the digests of an all-gather's shards told: equal on all ranks already.
-inline void judge_gather_audit(const gather_verdict& verdict, int bucket, bucket_audit& out, step_audit& step)
+inline void judge_gather_audit(const gather_verdict& verdict, int call_index, call_audit& out, step_audit& step)
 {
     out.agree = out.majority = verdict.intact();
     out.sum_checked = false;
@@ -34,7 +34,7 @@ inline void judge_gather_audit(const gather_verdict& verdict, int bucket, bucket
     out.culprits = verdict.culprits();
     bool owners = false;
     bool receivers = false;
-    suspect found{.bucket = bucket, .what = check::shard_differs, .statistic = static_cast<double>(verdict.damaged)};
+    suspect found{.call = call_index, .what = finding::shard_differs, .statistic = static_cast<double>(verdict.damaged)};
     for (const int rank : out.culprits) {
         for (std::uint32_t i = 0; i < verdict.listed; ++i) {
             const damaged_shard& shard = verdict.shard[i];
@@ -66,8 +66,8 @@ class audit_judge {
 public:
     explicit audit_judge(int ranks) : holders_(ranks), has_the_sum_(static_cast<std::size_t>(ranks)) {}
 
-    /// `entries`: one per rank, of the bucket with index `bucket`; all ranks should hold the same.
-    void judge(view<const audit_entry> entries, int bucket, bucket_audit& out, step_audit& step)
+    /// `entries`: one per rank, of the call with index `call_index`; all ranks should hold the same.
+    void judge(view<const audit_entry> entries, int call_index, call_audit& out, step_audit& step)
     {
         const std::size_t n = entries.size();
         out.agree = true;
@@ -90,8 +90,8 @@ public:
         std::uint64_t right = 0;
         if (!group_of_right_ranks(entries, out, right)) {
             out.where = damage::unknown;
-            step.suspects.push_back({.bucket = bucket,
-                .what = check::result_differs,
+            step.suspects.push_back({.call = call_index,
+                .what = finding::result_differs,
                 .statistic = static_cast<double>(holders_.distinct())});
         } else if (!out.agree) {
             out.where = damage::broadcast;
@@ -99,8 +99,8 @@ public:
                 if (entries[r].digest == right) continue;
                 out.culprits.push_back(static_cast<int>(r));
                 step.suspects.push_back({.rank = static_cast<int>(r),
-                    .bucket = bucket,
-                    .what = check::result_differs,
+                    .call = call_index,
+                    .what = finding::result_differs,
                     .statistic = 1});
             }
         }
@@ -108,8 +108,8 @@ public:
         if (out.agree && !out.conserved) {
             // All hold the same: who finds it wrong and who does not were told different sums of checksums.
             out.where = conserved == 0 ? damage::reduce : damage::unknown;
-            step.suspects.push_back({.bucket = bucket,
-                .what = check::sum_differs,
+            step.suspects.push_back({.call = call_index,
+                .what = finding::sum_differs,
                 .statistic = out.residual,
                 .threshold = out.residual_limit});
         }
@@ -118,7 +118,7 @@ public:
 
 private:
     /// Whether it can be told which digest is right. Sets `agree` and `majority`.
-    bool group_of_right_ranks(view<const audit_entry> entries, bucket_audit& out, std::uint64_t& right)
+    bool group_of_right_ranks(view<const audit_entry> entries, call_audit& out, std::uint64_t& right)
     {
         holders_.clear();
         for (std::size_t r = 0; r < entries.size(); ++r) holders_.add(entries[r].digest, static_cast<int>(r));

@@ -22,18 +22,18 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 struct audit_header {
     std::uint64_t step;
-    std::uint64_t buckets_and_one; ///< never 0, so that a message can be told from none
+    std::uint64_t calls_and_one; ///< never 0, so that a message can be told from none
 
     friend bool operator==(const audit_header&, const audit_header&) = default;
 };
 static_assert(std::is_trivially_copyable_v<audit_entry> && sizeof(audit_entry) % 8 == 0);
 
-COLLPROBE_HD constexpr std::uint64_t audit_bytes(std::uint64_t buckets) noexcept
+COLLPROBE_HD constexpr std::uint64_t audit_bytes(std::uint64_t call_count) noexcept
 {
-    return sizeof(audit_header) + buckets * sizeof(audit_entry);
+    return sizeof(audit_header) + call_count * sizeof(audit_entry);
 }
 
-/// The summary of a bucket, to be reduced with max: O(1) bytes, whatever the number of ranks.
+/// The summary of a call, to be reduced with max: O(1) bytes, whatever the number of ranks.
 struct audit_keys {
     std::uint64_t digest;
     std::uint64_t digest_complement;
@@ -47,9 +47,9 @@ struct audit_step_keys {
 };
 static_assert(sizeof(audit_keys) == 4 * sizeof(std::uint64_t) && sizeof(audit_step_keys) == 2 * sizeof(std::uint64_t));
 
-COLLPROBE_HD constexpr std::uint64_t audit_key_count(std::uint64_t buckets) noexcept { return 2 + 4 * buckets; }
+COLLPROBE_HD constexpr std::uint64_t audit_key_count(std::uint64_t call_count) noexcept { return 2 + 4 * call_count; }
 
-/// Index 0 writes the step's keys, index b + 1 those of bucket b.
+/// Index 0 writes the step's keys, index b + 1 those of call b.
 struct pack_audit {
     const unsigned char* message;
     std::uint64_t* keys;
@@ -93,8 +93,8 @@ struct audited_call {
     bool is_replicated() const noexcept { return call != collective::reduce_scatter; }
 };
 
-/// What the summary of a bucket tells: whether, not who. A residual is in units of its limit then.
-inline void judge_audit_keys(const audit_keys& keys, int bucket, bucket_audit& out, step_audit& step)
+/// What the summary of a call tells: whether, not who. A residual is in units of its limit then.
+inline void judge_audit_keys(const audit_keys& keys, int call_index, call_audit& out, step_audit& step)
 {
     out.agree = keys.digest == ~keys.digest_complement;
     out.majority = out.agree;
@@ -104,17 +104,17 @@ inline void judge_audit_keys(const audit_keys& keys, int bucket, bucket_audit& o
     out.conserved = out.residual <= 1;
     out.culprits.clear();
     out.where = out.agree && out.conserved ? damage::none : out.agree ? damage::reduce : damage::unknown;
-    if (!out.agree) step.suspects.push_back({.bucket = bucket, .what = check::result_differs, .statistic = 2});
+    if (!out.agree) step.suspects.push_back({.call = call_index, .what = finding::result_differs, .statistic = 2});
     if (!out.conserved) {
         step.suspects.push_back(
-            {.bucket = bucket, .what = check::sum_differs, .statistic = out.residual, .threshold = 1});
+            {.call = call_index, .what = finding::sum_differs, .statistic = out.residual, .threshold = 1});
     }
 }
 
 /// A step from its first call until it is judged.
 template <class Device>
-struct audit_slot {
-    audit_slot(std::uint64_t room, std::uint64_t ranks, report_mode mode)
+struct audit_in_flight {
+    audit_in_flight(std::uint64_t room, std::uint64_t ranks, report_mode mode)
         : calls(room),
           message(audit_bytes(room)),
           report(report_bytes(room, ranks, mode)),
@@ -127,38 +127,38 @@ struct audit_slot {
     {
         return mode == report_mode::gather ? ranks * audit_bytes(room) : 8 * audit_key_count(room);
     }
-    audit_entry& entry(std::uint64_t bucket) const noexcept
+    audit_entry& entry(std::uint64_t call_index) const noexcept
     {
-        return reinterpret_cast<audit_entry*>(message.data() + sizeof(audit_header))[bucket];
+        return reinterpret_cast<audit_entry*>(message.data() + sizeof(audit_header))[call_index];
     }
     /// Makes what the host has no report of this step, until one arrives: the work that brings it may fail.
     void expect_report(std::size_t rank, report_mode mode) const noexcept
     {
-        const std::uint64_t first = mode == report_mode::gather ? rank * audit_bytes(buckets) : 0;
+        const std::uint64_t first = mode == report_mode::gather ? rank * audit_bytes(call_count) : 0;
         for (std::uint64_t i = 0; i < sizeof(audit_header); ++i) host[first + i] = 0;
     }
     /// Rank r's message in the report.
     const audit_header& header(std::size_t rank) const noexcept
     {
-        return *reinterpret_cast<const audit_header*>(host.data() + rank * audit_bytes(buckets));
+        return *reinterpret_cast<const audit_header*>(host.data() + rank * audit_bytes(call_count));
     }
-    const audit_entry& reported(std::size_t rank, std::uint64_t bucket) const noexcept
+    const audit_entry& reported(std::size_t rank, std::uint64_t call_index) const noexcept
     {
-        return reinterpret_cast<const audit_entry*>(&header(rank) + 1)[bucket];
+        return reinterpret_cast<const audit_entry*>(&header(rank) + 1)[call_index];
     }
     const std::uint64_t* keys() const noexcept { return reinterpret_cast<const std::uint64_t*>(host.data()); }
 
     std::vector<audited_call> calls;
-    std::uint64_t buckets = 0;
+    std::uint64_t call_count = 0;
     std::uint64_t unaudited = 0;
     std::uint64_t step = 0;
     call_site where;
     typename Device::template buffer<unsigned char> message; ///< an `audit_header`, then entries
     typename Device::template buffer<unsigned char> report; ///< the messages of all ranks, or keys
     typename Device::template host_buffer<unsigned char> host; ///< the same
-    typename Device::template buffer<gather_verdict> gathers; ///< a place for each bucket, used by all-gathers
+    typename Device::template buffer<gather_verdict> gathers; ///< a place for each call, used by all-gathers
     typename Device::template host_buffer<gather_verdict> host_gathers;
-    std::uint64_t gathered = 0; ///< how many buckets are judged by shards
+    std::uint64_t gathered = 0; ///< how many calls are judged by shards
     typename Device::event done;
 };
 
@@ -167,12 +167,12 @@ template <class Device>
 struct audit_memory {
     audit_memory(int steps, std::uint64_t room, std::uint64_t ranks, report_mode mode)
     {
-        slots.reserve(static_cast<std::size_t>(steps));
-        for (int i = 0; i < steps; ++i) slots.emplace_back(room, ranks, mode);
+        ring.reserve(static_cast<std::size_t>(steps));
+        for (int i = 0; i < steps; ++i) ring.emplace_back(room, ranks, mode);
     }
     bool finished_by(deadline until) const noexcept { return detail::finished_by(until, last); }
 
-    std::vector<audit_slot<Device>> slots; ///< a ring: step number k is in slot k
+    std::vector<audit_in_flight<Device>> ring; ///< a ring: step number k is at k
     typename Device::workspace workspace;
     typename Device::event last; ///< the last call or report: each comes behind the one before
 };

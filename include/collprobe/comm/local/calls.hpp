@@ -194,7 +194,7 @@ public:
 
 protected:
     using argument_check = collprobe::detail::argument_check;
-    using posting = collprobe::detail::posting;
+    using arguments = collprobe::detail::arguments;
     using call_description = collprobe::detail::call_description;
     using state_ref = detail::ref<State>;
 
@@ -209,7 +209,7 @@ private:
     void enqueue(stream_ref on, std::uint64_t count, reduction operation, int root, const void* send,
         void* receive, call_site where) const
     {
-        const posting own{{Call, element_traits<T>::type, operation, root, count, whole_}, send, receive};
+        const arguments own{{Call, element_traits<T>::type, operation, root, count, whole_}, send, receive};
         static_cast<const Self&>(*this).template enqueue<Call, T>(on, own, where);
     }
     std::uint64_t parts() const noexcept { return static_cast<std::uint64_t>(size()); }
@@ -244,7 +244,7 @@ public:
         std::vector<int> all;
         for (int rank = 0; rank < ranks; ++rank) all.push_back(rank);
         state_ = detail::make_ref<state_type>(std::move(settings.name), settings.timeout_ms,
-            settings.order, detail::make_ref<detail::family>(), std::move(all));
+            settings.order, detail::make_ref<detail::group_tree>(), std::move(all));
     }
 
     int size() const noexcept { return state_->meet.size(); }

@@ -63,7 +63,7 @@ private:
         state_ref state;
         int rank;
         std::uint64_t call;
-        posting own;
+        arguments own;
         call_site where;
         mover move;
 
@@ -72,11 +72,11 @@ private:
     };
 
     template <collective Call, class T>
-    void enqueue(stream_ref on, const posting& own, call_site where) const
+    void enqueue(stream_ref on, const arguments& own, call_site where) const
     {
         enqueue(on, own, detail::mover_of<Call, T>(), where);
     }
-    void enqueue(stream_ref on, const posting& own, mover move, call_site where) const;
+    void enqueue(stream_ref on, const arguments& own, mover move, call_site where) const;
 };
 
 /// n ranks of one process that share a communicator.

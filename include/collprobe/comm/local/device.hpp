@@ -61,7 +61,7 @@ concept has_ordinals = requires(Device tag, int ordinal, call_site where) {
 template <class Stream>
 concept runs_callables = requires(const Stream& on) { on.enqueue([] {}); };
 
-/// What the ranks of a device communicator share beyond the board.
+/// What the ranks of a device communicator share beyond the rendezvous.
 template <class Device>
 class device_group_state : public group_state {
 public:
@@ -136,7 +136,7 @@ private:
     using state_type = detail::device_group_state<Device>;
     using rank_state = typename state_type::rank_state;
     using typename base::argument_check;
-    using typename base::posting;
+    using typename base::arguments;
     using typename base::state_ref;
     using base::rank_;
     using base::state_;
@@ -181,7 +181,7 @@ private:
     // - they wait for `done` behind `leave`; the rank records it next behind the `enter` of its next
     //   call, where all ranks have come, and so have called their waits.
     template <collective Call, class T>
-    void enqueue(stream_ref on, const posting& own, call_site where) const
+    void enqueue(stream_ref on, const arguments& own, call_site where) const
     {
         // A rank that fails before the meeting must say so, or its peers wait for it.
         const auto or_tell = [&](auto&& work) {
@@ -194,7 +194,7 @@ private:
         };
         or_tell([&] { refuse_unfit(on, Call, where); });
         [[maybe_unused]] const auto scope = or_tell([&] { return collprobe::detail::enter_device(*this); });
-        collprobe::detail::board& meet = state_->meet;
+        collprobe::detail::rendezvous& meet = state_->meet;
         rank_state& mine = state_->at(rank_);
         const std::uint64_t call = meet.next_call(rank_);
         or_tell([&] {

@@ -33,8 +33,8 @@ constexpr const char* name(advice what) noexcept
 /// Something that somebody should know of, with the evidence. Equal on every rank.
 struct alarm_record {
     std::uint64_t step = 0;
-    int bucket = -1; ///< index of the bucket in the step, -1 for the whole step
-    check what = check::non_finite;
+    int call = -1; ///< index of the call in the step, -1 for the whole step
+    finding what = finding::non_finite;
     damage where = damage::unknown;
     std::vector<int> ranks; ///< that are named, ascending; empty where none can be
     double statistic = 0; ///< the largest of its evidence, and what that was compared with

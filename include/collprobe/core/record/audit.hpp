@@ -12,7 +12,7 @@
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// What was found in one audited collective of a step. Equal on every rank.
-struct bucket_audit {
+struct call_audit {
     collective call = collective::all_reduce;
     element_type type = element_type::float32;
     std::uint64_t count = 0; ///< elements that each rank sent
@@ -33,9 +33,9 @@ struct bucket_audit {
 struct step_audit {
     std::uint64_t step = 0;
     int ranks = 0;
-    std::vector<bucket_audit> buckets;
-    std::vector<suspect> suspects; ///< bucket by bucket; empty on a healthy step
-    std::uint64_t unaudited_calls = 0; ///< calls beyond the bucket limit: forwarded, not checked
+    std::vector<call_audit> calls;
+    std::vector<suspect> suspects; ///< call by call; empty on a healthy step
+    std::uint64_t unaudited_calls = 0; ///< calls beyond `max_calls`: forwarded, not checked
 };
 
 } // namespace collprobe

@@ -30,7 +30,7 @@ struct spread {
 };
 
 /// How the gradients of the ranks point. Undefined values are NaN by their bits.
-struct alignment {
+struct direction {
     double mean_pairwise = detail::not_a_number(); ///< mean of cos(g_i, g_j) over all pairs i < j
     double pooled = detail::not_a_number(); ///< the same, each pair weighted by its norms
     /// Gradient noise scale in units of one rank's batch: multiply by samples per rank for B_simple.
@@ -53,7 +53,7 @@ constexpr const char* name(report_mode mode) noexcept
 }
 
 /// One probed collective of a step, over all ranks.
-struct bucket_record {
+struct call_record {
     collective call = collective::all_reduce;
     element_type type = element_type::float32;
     std::uint64_t count = 0; ///< elements that each rank sent
@@ -73,19 +73,19 @@ struct step_record {
     report_mode mode = report_mode::gather;
     spread loss;
     spread loss_weighted; ///< each rank weighted by its tokens; as `loss` where the weights are equal
-    spread gradient_norm; ///< of the whole gradient, all buckets together
-    alignment cosine; ///< of the whole gradient
+    spread gradient_norm; ///< of the whole gradient, all calls together
+    direction cosine; ///< of the whole gradient
     std::vector<double> losses; ///< per rank; empty in `summary` mode
     std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode
-    std::vector<bucket_record> buckets;
-    std::vector<suspect> suspects; ///< loss first, then bucket by bucket, then direction; empty on a healthy step
-    std::uint64_t unprobed_calls = 0; ///< calls beyond the bucket limit: forwarded, not measured
+    std::vector<call_record> calls;
+    std::vector<suspect> suspects; ///< loss first, then call by call, then direction; empty on a healthy step
+    std::uint64_t unprobed_calls = 0; ///< calls beyond `max_calls`: forwarded, not measured
 
-    /// Of all buckets together.
+    /// Of all calls together.
     order_sensitivity order() const noexcept
     {
         order_sensitivity all;
-        for (const bucket_record& bucket : buckets) all = merged(all, bucket.order);
+        for (const call_record& each : calls) all = merged(all, each.order);
         return all;
     }
 };

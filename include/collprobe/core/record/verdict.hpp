@@ -9,9 +9,9 @@
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// The question a verdict answers.
-enum class check : std::uint8_t {
+enum class finding : std::uint8_t {
     non_finite, ///< NaN or infinity in the rank's buffer: exact
-    /// The rank holds the same bits as another, in a bucket or as sample ids: exact. All ranks that hold
+    /// The rank holds the same bits as another, in a call or as sample ids: exact. All ranks that hold
     /// them are named, since equal bits do not tell whose they are.
     duplicate,
     stale, ///< the rank's buffer is bit for bit what it was in the step before: exact
@@ -25,19 +25,19 @@ enum class check : std::uint8_t {
     cosine, ///< statistical: leave-one-out cosine
 };
 
-constexpr const char* name(check what) noexcept
+constexpr const char* name(finding what) noexcept
 {
     switch (what) {
-    case check::non_finite: return "non_finite";
-    case check::duplicate: return "duplicate";
-    case check::stale: return "stale";
-    case check::result_differs: return "result_differs";
-    case check::shard_differs: return "shard_differs";
-    case check::replica_differs: return "replica_differs";
-    case check::sum_differs: return "sum_differs";
-    case check::loss: return "loss";
-    case check::gradient_norm: return "gradient_norm";
-    case check::cosine: return "cosine";
+    case finding::non_finite: return "non_finite";
+    case finding::duplicate: return "duplicate";
+    case finding::stale: return "stale";
+    case finding::result_differs: return "result_differs";
+    case finding::shard_differs: return "shard_differs";
+    case finding::replica_differs: return "replica_differs";
+    case finding::sum_differs: return "sum_differs";
+    case finding::loss: return "loss";
+    case finding::gradient_norm: return "gradient_norm";
+    case finding::cosine: return "cosine";
     }
     return "unknown";
 }
@@ -47,8 +47,8 @@ struct suspect {
     int rank = -1; ///< -1: the check found that something is wrong, but not whose it is
     /// `duplicate`: the lowest other rank that holds the same; `shard_differs`: the owner of the shard; else -1.
     int other_rank = -1;
-    int bucket = -1; ///< index of the bucket in the step, -1 for the whole step
-    check what = check::non_finite;
+    int call = -1; ///< index of the call in the step, -1 for the whole step
+    finding what = finding::non_finite;
     double statistic = 0; ///< what was measured: a score, or a count for exact checks
     double threshold = 0; ///< what it was compared with; 0 for exact checks
     std::uint64_t index = no_index; ///< first bad element where one is known

@@ -56,7 +56,7 @@ public:
         choose();
     }
 
-    gather_rung rung() const noexcept { return rung_; }
+    gather_path path() const noexcept { return path_; }
     bool has_history() const noexcept
     {
         return what_.source.history() != nullptr || what_.destination.history() != nullptr || shard() != nullptr;
@@ -91,7 +91,7 @@ public:
             if constexpr (order_hooks::active) order_hooks::access(on, "convert", source_, to, where_);
             device::for_each(on, to.count(), convert_body<Source, T>{source_, to});
         } else {
-            if (rung_ == gather_rung::copy && !source_.empty()) {
+            if (path_ == gather_path::copy && !source_.empty()) {
                 const view<T> into = to.part(0, source_.count());
                 if (what_.options.probe != nullptr) {
                     if constexpr (order_hooks::active) order_hooks::access(on, "copy", source_, into, where_);
@@ -146,7 +146,7 @@ private:
     bool pads() const noexcept { return source_.count() < slot_.count(); }
     access_mode mode_of_shard() const noexcept
     {
-        return rung_ == gather_rung::copy || converts || pads() ? access_mode::write : access_mode::read;
+        return path_ == gather_path::copy || converts || pads() ? access_mode::write : access_mode::read;
     }
     bool is_source(view<T> memory) const noexcept
     {
@@ -217,25 +217,25 @@ private:
         send_ = keeps ? shard()->memory() : slot_;
         const bool is_there = is_source(send_);
         const bool can_send = is_there || (!keeps && !converts && !pads() && !is_source(slot_));
-        if (converts) rung_ = gather_rung::convert;
-        else if (is_there && send_.data() == slot_.data()) rung_ = gather_rung::in_place;
-        else if (is_there) rung_ = gather_rung::send_source;
-        else if (can_send && options.rung != gather_rung::copy && options.probe == nullptr) rung_ = gather_rung::send_source;
-        else rung_ = gather_rung::copy;
+        if (converts) path_ = gather_path::convert;
+        else if (is_there && send_.data() == slot_.data()) path_ = gather_path::in_place;
+        else if (is_there) path_ = gather_path::send_source;
+        else if (can_send && options.path != gather_path::copy && options.probe == nullptr) path_ = gather_path::send_source;
+        else path_ = gather_path::copy;
 
-        if (options.rung != gather_rung::automatic && options.rung != rung_) {
-            refuse(std::string("rung ") + name(options.rung) + " is asked for, and these arguments need " + name(rung_));
+        if (options.path != gather_path::automatic && options.path != path_) {
+            refuse(std::string("rung ") + name(options.path) + " is asked for, and these arguments need " + name(path_));
         }
         if (options.probe != nullptr) {
             const view<statistics> filled(options.probe, 1);
             if (meet(filled, source_) || meet(filled, destination_) || meet(filled, send_)) {
                 refuse("the probe lies in the memory of the source, the destination or the shard");
             }
-            if (rung_ != gather_rung::copy) refuse("only a copy can fill the probe, and the rung is " + std::string(name(rung_)));
+            if (path_ != gather_path::copy) refuse("only a copy can fill the probe, and the rung is " + std::string(name(path_)));
             if (options.scratch == nullptr) refuse("a probe needs a workspace: scratch is null");
         }
         if constexpr (!converts) {
-            if (rung_ == gather_rung::send_source && !is_there) {
+            if (path_ == gather_path::send_source && !is_there) {
                 // The all-gather only reads it.
                 send_ = view<T>(const_cast<T*>(source_.data()), source_.count());
             }
@@ -278,7 +278,7 @@ private:
     view<T> destination_;
     view<T> slot_; ///< of this rank
     view<T> send_; ///< what the all-gather sends
-    gather_rung rung_ = gather_rung::automatic;
+    gather_path path_ = gather_path::automatic;
 };
 
 } // namespace collprobe::detail

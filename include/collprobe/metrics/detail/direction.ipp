@@ -52,7 +52,7 @@ COLLPROBE_INLINE double leave_one_out(
 
 namespace detail {
 
-COLLPROBE_INLINE void set_noise(double signal, double noise, alignment& out) noexcept
+COLLPROBE_INLINE void set_noise(double signal, double noise, direction& out) noexcept
 {
     out.noise_scale = not_a_number();
     out.predicted_cosine = not_a_number();
@@ -67,7 +67,7 @@ COLLPROBE_INLINE void set_noise(double signal, double noise, alignment& out) noe
     }
 }
 
-COLLPROBE_INLINE void align_from_gram(view<const double> gram, int n, alignment& out, const call_site& where)
+COLLPROBE_INLINE void align_from_gram(view<const double> gram, int n, direction& out, const call_site& where)
 {
     if (n < 1 || gram.size() != static_cast<std::size_t>(n) * static_cast<std::size_t>(n)) {
         throw error(status::invalid_argument,
@@ -185,7 +185,7 @@ COLLPROBE_INLINE void align_from_gram(view<const double> gram, int n, alignment&
 }
 
 COLLPROBE_INLINE void align_from_sums(
-    view<const double> norms_squared, double sum_norm_squared, alignment& out) noexcept
+    view<const double> norms_squared, double sum_norm_squared, direction& out) noexcept
 {
     out.mean_pairwise = not_a_number();
     out.pooled = not_a_number();
@@ -225,7 +225,7 @@ COLLPROBE_INLINE void align_from_sums(
 }
 
 COLLPROBE_INLINE void align_from_sums(view<const double> norms_squared, view<const double> dots_with_sum,
-    double sum_norm_squared, alignment& out, const call_site& where)
+    double sum_norm_squared, direction& out, const call_site& where)
 {
     if (norms_squared.size() != dots_with_sum.size()) {
         throw error(status::invalid_argument,
@@ -262,7 +262,7 @@ COLLPROBE_INLINE detail::noise_moments detail::smoothed_noise_scale::moments() c
     return result;
 }
 
-COLLPROBE_INLINE void detail::smoothed_noise_scale::write_to(alignment& out) const noexcept
+COLLPROBE_INLINE void detail::smoothed_noise_scale::write_to(direction& out) const noexcept
 {
     const detail::noise_moments mean = moments();
     detail::set_noise(mean.signal, mean.noise, out);
@@ -270,14 +270,14 @@ COLLPROBE_INLINE void detail::smoothed_noise_scale::write_to(alignment& out) con
 
 COLLPROBE_INLINE double detail::smoothed_noise_scale::noise_scale() const noexcept
 {
-    alignment result;
+    direction result;
     write_to(result);
     return result.noise_scale;
 }
 
 COLLPROBE_INLINE double detail::smoothed_noise_scale::predicted_cosine() const noexcept
 {
-    alignment result;
+    direction result;
     write_to(result);
     return result.predicted_cosine;
 }

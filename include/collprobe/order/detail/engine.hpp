@@ -10,7 +10,7 @@
 
 #include <collprobe/order/detail/domain.hpp>
 #include <collprobe/order/detail/explain.hpp>
-#include <collprobe/order/detail/reports.hpp>
+#include <collprobe/order/detail/hazard_list.hpp>
 #include <collprobe/order/detail/table.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -37,8 +37,8 @@ public:
         for (capture* const each : captures_) delete each;
     }
 
-    order_reports& reports() noexcept { return reports_; }
-    const order_reports& reports() const noexcept { return reports_; }
+    hazard_list& reports() noexcept { return reports_; }
+    const hazard_list& reports() const noexcept { return reports_; }
     /// Called with each new report.
     std::vector<stream_hazard>* news = nullptr;
 
@@ -522,7 +522,7 @@ private:
     order_clock together_;
     std::vector<memory_range> reads_;
     std::vector<memory_range> writes_;
-    order_reports reports_;
+    hazard_list reports_;
 };
 
 } // namespace collprobe::detail

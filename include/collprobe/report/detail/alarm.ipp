@@ -48,8 +48,8 @@ COLLPROBE_INLINE std::string advise(const alarm_record& raised)
 COLLPROBE_INLINE std::string describe(const alarm_record& raised)
 {
     std::string text = "step " + std::to_string(raised.step);
-    text += raised.bucket < 0 ? std::string(", whole step: ")
-                              : ", bucket " + std::to_string(raised.bucket) + ": ";
+    text += raised.call < 0 ? std::string(", whole step: ")
+                              : ", bucket " + std::to_string(raised.call) + ": ";
     text += std::string(name(raised.what)) + ": " + detail::list_named(raised);
     if (raised.threshold > 0) {
         text += ", score " + short_number(raised.statistic) + " against " + short_number(raised.threshold);
@@ -66,7 +66,7 @@ COLLPROBE_INLINE std::string json_line(std::string_view run, const alarm_record&
     std::string line;
     detail::json_writer json(line);
     detail::write_head(json, "alarm", run);
-    json.key("step").integer(raised.step).key("bucket").index(raised.bucket);
+    json.key("step").integer(raised.step).key("bucket").index(raised.call);
     json.key("check").text(name(raised.what)).key("damage").text(name(raised.where));
     json.key("ranks").open('[');
     for (const int rank : raised.ranks) json.element().index(rank);

@@ -82,7 +82,7 @@ COLLPROBE_INLINE void write_head(json_writer& json, std::string_view kind, std::
 COLLPROBE_INLINE void write_suspect(json_writer& json, const suspect& named)
 {
     json.key("rank").index(named.rank).key("other_rank").index(named.other_rank);
-    json.key("bucket").index(named.bucket).key("check").text(name(named.what));
+    json.key("bucket").index(named.call).key("check").text(name(named.what));
     json.key("statistic").number(named.statistic).key("threshold").number(named.threshold);
     json.key("index");
     if (named.index == no_index) json.index(-1);
@@ -127,7 +127,7 @@ COLLPROBE_INLINE std::string json_line(const run_summary& summary, const std::ve
     detail::write_metrics(
         json, [&](metric which) { return summary[which]; }, summary.leave_one_out);
     json.key("suspects").open('[');
-    for (const finding& found : summary.findings) {
+    for (const repeated_finding& found : summary.findings) {
         json.element().open('{');
         detail::write_suspect(json, found.first);
         json.key("first_step").integer(found.first_step).key("last_step").integer(found.last_step);

@@ -68,9 +68,9 @@ COLLPROBE_INLINE run_summary run_history::summarize() const
 
 COLLPROBE_INLINE void run_history::note(const suspect& named, std::uint64_t step)
 {
-    for (finding& known : findings_) {
+    for (repeated_finding& known : findings_) {
         const suspect& before = known.first;
-        if (before.what == named.what && before.rank == named.rank && before.bucket == named.bucket
+        if (before.what == named.what && before.rank == named.rank && before.call == named.call
             && before.other_rank == named.other_rank) {
             known.last_step = step;
             ++known.steps;

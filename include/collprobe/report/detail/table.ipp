@@ -51,30 +51,30 @@ COLLPROBE_INLINE std::string describe(const suspect& named)
 {
     const std::string others = named.rank < 0 ? "others" : "the majority of the ranks";
     std::string text = named.rank < 0 ? std::string("some rank") : "rank " + std::to_string(named.rank);
-    text += named.bucket < 0 ? std::string(", whole step: ")
-                             : ", bucket " + std::to_string(named.bucket) + ": ";
+    text += named.call < 0 ? std::string(", whole step: ")
+                             : ", bucket " + std::to_string(named.call) + ": ";
     const std::string score
         = " stands out, score " + short_number(named.statistic) + " against " + short_number(named.threshold);
     switch (named.what) {
-    case check::non_finite:
+    case finding::non_finite:
         text += short_number(named.statistic) + " element(s) are NaN or infinite";
         if (named.index != no_index) text += ", the first at index " + std::to_string(named.index);
         break;
-    case check::duplicate:
-        text += std::string(named.bucket < 0 ? "the same samples as " : "the same bits as ")
+    case finding::duplicate:
+        text += std::string(named.call < 0 ? "the same samples as " : "the same bits as ")
             + (named.other_rank < 0 ? "another rank" : "rank " + std::to_string(named.other_rank));
         break;
-    case check::stale: text += "sent the very bits of the step before"; break;
-    case check::result_differs: text += "received other bits than " + others; break;
-    case check::shard_differs: text += "received other bits of a shard than its owner sent"; break;
-    case check::replica_differs: text += "holds other bits than " + others; break;
-    case check::sum_differs:
+    case finding::stale: text += "sent the very bits of the step before"; break;
+    case finding::result_differs: text += "received other bits than " + others; break;
+    case finding::shard_differs: text += "received other bits of a shard than its owner sent"; break;
+    case finding::replica_differs: text += "holds other bits than " + others; break;
+    case finding::sum_differs:
         text += "the result is not the sum of the inputs, residual " + short_number(named.statistic)
             + " against " + short_number(named.threshold);
         break;
-    case check::loss: text += "its loss" + score; break;
-    case check::gradient_norm: text += "the norm of its gradient" + score; break;
-    case check::cosine: text += "the cosine of its gradient with the others'" + score; break;
+    case finding::loss: text += "its loss" + score; break;
+    case finding::gradient_norm: text += "the norm of its gradient" + score; break;
+    case finding::cosine: text += "the cosine of its gradient with the others'" + score; break;
     }
     return text;
 }
@@ -131,7 +131,7 @@ COLLPROBE_INLINE std::string finding_list(const run_summary& run, std::size_t li
 {
     std::string text;
     std::size_t shown = 0;
-    for (const finding& found : run.findings) {
+    for (const repeated_finding& found : run.findings) {
         if (shown++ == limit) {
             text += "... and " + std::to_string(run.findings.size() - limit) + " more\n";
             break;

@@ -21,8 +21,8 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// What the calls of one step write.
 template <class Device>
-struct step_block {
-    step_block(const step_report::shape& form, std::uint64_t room)
+struct step_buffers {
+    step_buffers(const step_report::shape& form, std::uint64_t room)
         : layout(form.layout),
           calls(room),
           gradients((room + 63) / 64),
@@ -33,26 +33,26 @@ struct step_block {
 
     void clear() noexcept
     {
-        buckets = 0;
+        call_count = 0;
         unprobed_calls = 0;
         has_gram = false;
     }
     /// Counts a call whose entry is being written.
-    void add(const bucket_call& call) noexcept
+    void add(const probed_call& call) noexcept
     {
-        std::uint64_t& word = gradients[buckets / 64];
-        if (buckets % 64 == 0) word = 0;
-        word |= static_cast<std::uint64_t>(call.is_gradient()) << (buckets % 64);
-        calls[buckets] = call;
-        ++buckets;
+        std::uint64_t& word = gradients[call_count / 64];
+        if (call_count % 64 == 0) word = 0;
+        word |= static_cast<std::uint64_t>(call.is_gradient()) << (call_count % 64);
+        calls[call_count] = call;
+        ++call_count;
     }
-    bucket_entry& entry(std::uint64_t bucket) const noexcept { return layout.entry(message.data(), bucket); }
+    call_entry& entry(std::uint64_t call_index) const noexcept { return layout.entry(message.data(), call_index); }
 
     message_layout layout;
-    std::uint64_t buckets = 0;
+    std::uint64_t call_count = 0;
     std::uint64_t unprobed_calls = 0;
     bool has_gram = false;
-    std::vector<bucket_call> calls;
+    std::vector<probed_call> calls;
     typename Device::template host_buffer<std::uint64_t> gradients; ///< a bit for each call; the device reads them
     typename Device::template buffer<unsigned char> message; ///< a `step_header`, then entries
     typename Device::template buffer<unsigned char> report; ///< a `step_report`
@@ -66,7 +66,7 @@ struct step_tools {
     step_tools(const step_report::shape& form, const probe_options& options)
         : lanes(options.streams)
     {
-        const auto room = static_cast<std::uint64_t>(options.max_buckets);
+        const auto room = static_cast<std::uint64_t>(options.max_calls);
         if (form.mode == report_mode::summary) {
             references = typename Device::template buffer<std::uint64_t>(step_report::reference_bytes(room) / 8);
         }
@@ -85,7 +85,7 @@ struct step_tools {
 
     stream_lanes<Device> lanes;
     typename Device::template buffer<unsigned char> gram_scratch;
-    typename Device::event gram_done; ///< scratch and matrix are shared by buckets on all streams
+    typename Device::event gram_done; ///< scratch and matrix are shared by calls on all streams
     typename Device::template buffer<std::uint64_t> references; ///< as in a `step_report`
 };
 
@@ -93,7 +93,7 @@ struct step_tools {
 template <class Device>
 struct captured_work {
     captured_work(const step_report::shape& form, const probe_options& options)
-        : block(form, static_cast<std::uint64_t>(options.max_buckets)), tools(form, options), tickets(1)
+        : block(form, static_cast<std::uint64_t>(options.max_calls)), tools(form, options), tickets(1)
     {
     }
 
@@ -103,7 +103,7 @@ struct captured_work {
         Device::for_each(stream, 1, write_tickets{tickets.data(), {}});
     }
 
-    step_block<Device> block;
+    step_buffers<Device> block;
     step_tools<Device> tools;
     typename Device::template buffer<replay_tickets> tickets;
     typename Device::event replayed; ///< the last replay, outside the capture
@@ -114,14 +114,14 @@ struct captured_work {
 
 /// A step on its way to the host. Its calls write `own`, or those of a captured step `from->block`.
 template <class Device>
-struct step_slot {
-    step_slot(const step_report::shape& form, std::uint64_t room)
+struct step_in_flight {
+    step_in_flight(const step_report::shape& form, std::uint64_t room)
         : own(form, room), host(step_report::bytes(form, room))
     {
     }
-    const step_block<Device>& seen() const noexcept { return from == nullptr ? own : from->block; }
+    const step_buffers<Device>& seen() const noexcept { return from == nullptr ? own : from->block; }
 
-    step_block<Device> own;
+    step_buffers<Device> own;
     typename Device::template host_buffer<unsigned char> host; ///< the report
     captured_work<Device>* from = nullptr;
     std::uint64_t step = 0;
@@ -135,8 +135,8 @@ template <class Device>
 struct step_memory {
     step_memory(const step_report::shape& form, const probe_options& options, call_site where) : tools(form, options)
     {
-        const auto room = static_cast<std::uint64_t>(options.max_buckets);
-        for (int i = 0; i < options.steps_in_flight; ++i) slots.emplace_back(form, room);
+        const auto room = static_cast<std::uint64_t>(options.max_calls);
+        for (int i = 0; i < options.steps_in_flight; ++i) ring.emplace_back(form, room);
         if constexpr (can_capture<typename Device::stream_ref>) {
             captured.reserve(static_cast<std::size_t>(options.captured_steps));
             for (int i = 0; i < options.captured_steps; ++i) captured.emplace_back(form, options);
@@ -157,7 +157,7 @@ struct step_memory {
         return tools.lanes.finished_by(until) && detail::finished_by(until, reported);
     }
 
-    std::vector<step_slot<Device>> slots; ///< a ring: step number k is in slot k
+    std::vector<step_in_flight<Device>> ring; ///< a ring: step number k is at k
     step_tools<Device> tools; ///< of all steps but the captured ones
     std::vector<captured_work<Device>> captured;
     typename Device::event reported; ///< the last `end_step`

@@ -17,7 +17,7 @@
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 COLLPROBE_INLINE void append_suspects(
-    const outlier_verdict& verdict, int ranks, check what, int bucket, std::vector<suspect>& out)
+    const outlier_verdict& verdict, int ranks, finding what, int call_index, std::vector<suspect>& out)
 {
     for (const outlier& found : verdict.suspects()) {
         // The stronger evidence: the score over the ranks, or the one over the rank's own past.
@@ -25,7 +25,7 @@ COLLPROBE_INLINE void append_suspects(
             || (found.history_cutoff > 0
                 && absolute(found.history_score) * found.cutoff > found.score * found.history_cutoff);
         out.push_back({.rank = found.rank,
-            .bucket = bucket,
+            .call = call_index,
             .what = what,
             .statistic = by_history ? found.history_score : found.score,
             .threshold = by_history ? found.history_cutoff : found.cutoff,
@@ -34,7 +34,7 @@ COLLPROBE_INLINE void append_suspects(
     }
     if (!verdict.detected || verdict.count != 0) return;
     // Two ranks, or too many to be told from the others: something is wrong, and nobody is named.
-    out.push_back({.bucket = bucket,
+    out.push_back({.call = call_index,
         .what = what,
         .statistic = verdict.score,
         .threshold = verdict.cutoff,
@@ -56,7 +56,7 @@ COLLPROBE_INLINE step_judge::step_judge(int ranks, double false_alarms_per_step,
 {
 }
 
-COLLPROBE_INLINE void step_judge::judge(const gathered_step& step, view<const bucket_call> calls,
+COLLPROBE_INLINE void step_judge::judge(const gathered_step& step, view<const probed_call> calls,
     view<const double> gram, step_record& out, call_site where)
 {
     require_same_step(step, where);
@@ -65,8 +65,8 @@ COLLPROBE_INLINE void step_judge::judge(const gathered_step& step, view<const bu
     out.mode = report_mode::gather;
     out.unprobed_calls = step.header(0).unprobed_calls;
     out.suspects.clear();
-    out.buckets.resize(calls.size());
-    if (calls.size() > known_buckets_) grow(calls.size());
+    out.calls.resize(calls.size());
+    if (calls.size() > known_calls_) grow(calls.size());
 
     judge_losses(step, out);
     for (double& value : norms_squared_) value = 0;
@@ -78,11 +78,11 @@ COLLPROBE_INLINE void step_judge::judge(const gathered_step& step, view<const bu
     std::uint64_t elements = 0;
     for (std::size_t b = 0; b < calls.size(); ++b) {
         const int holder = holder_of_result(step, b, calls[b]);
-        describe_bucket(step, b, calls[b], holder, out.buckets[b]);
-        judge_bucket(step, b, calls[b], out);
+        describe_call(step, b, calls[b], holder, out.calls[b]);
+        judge_call(step, b, calls[b], out);
         if (!calls[b].is_gradient()) continue;
         for (int r = 0; r < ranks_; ++r) {
-            const bucket_entry& entry = step.entry(r, b);
+            const call_entry& entry = step.entry(r, b);
             norms_squared_[index(r)] += unscaled(entry.input.sum_of_squares, entry.input.scale);
             if (differs_from(holder, step, b, calls[b], r)) {
                 differs_[index(r)] = true;
@@ -94,9 +94,9 @@ COLLPROBE_INLINE void step_judge::judge(const gathered_step& step, view<const bu
                 && is_finite(entry.result.dot);
         }
         elements += calls[b].count;
-        const double of_bucket = sum_norm_squared_of(step, b, calls[b], holder);
-        all_are_sums = all_are_sums && !is_no_sum(step, b, calls[b], of_bucket);
-        sum_norm_squared += of_bucket;
+        const double of_call = sum_norm_squared_of(step, b, calls[b], holder);
+        all_are_sums = all_are_sums && !is_no_sum(step, b, calls[b], of_call);
+        sum_norm_squared += of_call;
     }
     // Of a result that is not the sum the dot tells nothing of the rank's gradient.
     for (int r = 0; r < ranks_; ++r) {
@@ -110,13 +110,13 @@ COLLPROBE_INLINE void step_judge::judge(const gathered_step& step, view<const bu
     align_over_steps(gram, total(norms_squared_), sum_norm_squared, out.cosine);
     bool norms_are_suspect = false;
     for (const suspect& found : out.suspects) {
-        norms_are_suspect = norms_are_suspect || found.what == check::gradient_norm;
+        norms_are_suspect = norms_are_suspect || found.what == finding::gradient_norm;
     }
     if (elements >= elements_for_direction) judge_cosines(gram, norms_are_suspect, out);
 }
 
 COLLPROBE_INLINE void step_judge::align_over_steps(
-    view<const double> gram, double squares, double sum_norm_squared, alignment& out)
+    view<const double> gram, double squares, double sum_norm_squared, direction& out)
 {
     if (!gram.empty()) {
         align_from_gram(gram, ranks_, out);
@@ -132,7 +132,7 @@ COLLPROBE_INLINE void step_judge::align_over_steps(
     out.predicted_cosine = noise_.predicted_cosine();
 }
 
-COLLPROBE_INLINE double step_judge::sum_factor(const bucket_call& call) const noexcept
+COLLPROBE_INLINE double step_judge::sum_factor(const probed_call& call) const noexcept
 {
     return call.operation == reduction::average ? ranks_ : 1;
 }
@@ -155,16 +155,16 @@ COLLPROBE_INLINE void step_judge::require_same_step(const gathered_step& step, c
         status::mismatch, message, {.call = "end_step", .communicator = {}, .where = where}, culprits);
 }
 
-COLLPROBE_INLINE void step_judge::grow(std::size_t buckets)
+COLLPROBE_INLINE void step_judge::grow(std::size_t call_count)
 {
-    known_buckets_ = buckets;
-    previous_ = fixed_array<held>(buckets * index(ranks_));
-    detector_ = detector_for(buckets);
+    known_calls_ = call_count;
+    previous_ = fixed_array<held>(call_count * index(ranks_));
+    detector_ = detector_for(call_count);
 }
 
-COLLPROBE_INLINE outlier_detector step_judge::detector_for(std::size_t buckets) const
+COLLPROBE_INLINE outlier_detector step_judge::detector_for(std::size_t call_count) const
 {
-    return outlier_detector(table_ranks_, static_cast<int>(first_bucket_test + buckets),
+    return outlier_detector(table_ranks_, static_cast<int>(first_call_test + call_count),
         {.false_alarms_per_step = false_alarms_per_step_});
 }
 
@@ -175,7 +175,7 @@ COLLPROBE_INLINE void step_judge::judge_losses(const gathered_step& step, step_r
         out.losses[index(r)] = step.header(r).loss;
         weights_[index(r)] = step.header(r).weight;
         if (!is_finite(step.header(r).loss)) {
-            out.suspects.push_back({.rank = r, .what = check::non_finite, .statistic = 1});
+            out.suspects.push_back({.rank = r, .what = finding::non_finite, .statistic = 1});
         }
     }
     out.loss = dispersion(out.losses);
@@ -189,59 +189,59 @@ COLLPROBE_INLINE void step_judge::judge_losses(const gathered_step& step, step_r
         if (step.header(r).sample_digest != 0) judge_copy(step.header(r).sample_digest, r, -1, out);
     }
     for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_loss(out.losses[index(r)]);
-    judge_statistically(loss_test, values_, check::loss, -1, out);
+    judge_statistically(loss_test, values_, finding::loss, -1, out);
 }
 
-COLLPROBE_INLINE void step_judge::describe_bucket(
-    const gathered_step& step, std::size_t b, const bucket_call& call, int holder, bucket_record& bucket)
+COLLPROBE_INLINE void step_judge::describe_call(
+    const gathered_step& step, std::size_t b, const probed_call& call, int holder, call_record& described)
 {
-    bucket.call = call.call;
-    bucket.type = call.type;
-    bucket.count = call.count;
-    bucket.nonfinite = 0;
-    bucket.inputs.resize(index(ranks_));
+    described.call = call.call;
+    described.type = call.type;
+    described.count = call.count;
+    described.nonfinite = 0;
+    described.inputs.resize(index(ranks_));
     for (int r = 0; r < ranks_; ++r) {
-        bucket.inputs[index(r)] = step.entry(r, b).input;
-        bucket.nonfinite += bucket.inputs[index(r)].nonfinite();
-        values_[index(r)] = bucket.inputs[index(r)].l2();
+        described.inputs[index(r)] = step.entry(r, b).input;
+        described.nonfinite += described.inputs[index(r)].nonfinite();
+        values_[index(r)] = described.inputs[index(r)].l2();
     }
-    bucket.gradient_norm = dispersion(values_);
-    bucket.pooled_cosine = not_a_number();
+    described.gradient_norm = dispersion(values_);
+    described.pooled_cosine = not_a_number();
     if (call.is_gradient() && call.has_result) {
         for (int r = 0; r < ranks_; ++r) {
             values_[index(r)]
-                = unscaled(bucket.inputs[index(r)].sum_of_squares, bucket.inputs[index(r)].scale);
+                = unscaled(described.inputs[index(r)].sum_of_squares, described.inputs[index(r)].scale);
         }
         align_from_sums(values_, sum_norm_squared_of(step, b, call, holder), scratch_);
-        bucket.pooled_cosine = scratch_.pooled;
+        described.pooled_cosine = scratch_.pooled;
     }
-    bucket.order = {};
+    described.order = {};
 }
 
-COLLPROBE_INLINE void step_judge::judge_bucket(
-    const gathered_step& step, std::size_t b, const bucket_call& call, step_record& out)
+COLLPROBE_INLINE void step_judge::judge_call(
+    const gathered_step& step, std::size_t b, const probed_call& call, step_record& out)
 {
-    const int bucket = static_cast<int>(b);
+    const int call_index = static_cast<int>(b);
     for (int r = 0; r < ranks_; ++r) {
         const statistics& input = step.entry(r, b).input;
         if (input.nonfinite() == 0) continue;
         out.suspects.push_back({.rank = r,
-            .bucket = bucket,
-            .what = check::non_finite,
+            .call = call_index,
+            .what = finding::non_finite,
             .statistic = static_cast<double>(input.nonfinite()),
             .index = input.first_nonfinite});
     }
     if (call.is_gradient()) judge_copies(step, b, out);
     if (call.is_replicated() && call.has_result) judge_replicas(step, b, out);
-    else out.buckets[b].results_agree = true;
+    else out.calls[b].results_agree = true;
     if (!call.is_gradient()) return; // shards and parameters may differ as they like
     for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_norm(step.entry(r, b).input.l2());
-    judge_statistically(first_bucket_test + b, values_, check::gradient_norm, bucket, out);
+    judge_statistically(first_call_test + b, values_, finding::gradient_norm, call_index, out);
 }
 
 COLLPROBE_INLINE void step_judge::judge_copies(const gathered_step& step, std::size_t b, step_record& out)
 {
-    const int bucket = static_cast<int>(b);
+    const int call_index = static_cast<int>(b);
     const auto tells
         = [](const statistics& input) { return input.finite() - input.zero >= telling_elements; };
     holders_.clear();
@@ -255,38 +255,38 @@ COLLPROBE_INLINE void step_judge::judge_copies(const gathered_step& step, std::s
             before = {};
             continue;
         }
-        judge_copy(input.digest, r, bucket, out);
+        judge_copy(input.digest, r, call_index, out);
         if (before.count == input.count && before.digest == input.digest) {
-            out.suspects.push_back({.rank = r, .bucket = bucket, .what = check::stale, .statistic = 1});
+            out.suspects.push_back({.rank = r, .call = call_index, .what = finding::stale, .statistic = 1});
         }
         before = {input.count, input.digest};
     }
 }
 
 COLLPROBE_INLINE void step_judge::judge_copy(
-    std::uint64_t digest, int rank, int bucket, step_record& out) const
+    std::uint64_t digest, int rank, int call_index, step_record& out) const
 {
     const int other = holders_.find(digest).other_than(rank);
     if (other < 0) return;
     out.suspects.push_back(
-        {.rank = rank, .other_rank = other, .bucket = bucket, .what = check::duplicate, .statistic = 1});
+        {.rank = rank, .other_rank = other, .call = call_index, .what = finding::duplicate, .statistic = 1});
 }
 
 COLLPROBE_INLINE void step_judge::judge_replicas(const gathered_step& step, std::size_t b, step_record& out)
 {
     const digest_index::group* const most = result_of_most(step, b);
-    out.buckets[b].results_agree = holders_.distinct() == 1;
-    if (out.buckets[b].results_agree) return;
-    const int bucket = static_cast<int>(b);
+    out.calls[b].results_agree = holders_.distinct() == 1;
+    if (out.calls[b].results_agree) return;
+    const int call_index = static_cast<int>(b);
     if (most == nullptr) {
-        out.suspects.push_back({.bucket = bucket,
-            .what = check::result_differs,
+        out.suspects.push_back({.call = call_index,
+            .what = finding::result_differs,
             .statistic = static_cast<double>(holders_.distinct())});
         return;
     }
     for (int r = 0; r < ranks_; ++r) {
         if (step.entry(r, b).result.digest == most->digest) continue;
-        out.suspects.push_back({.rank = r, .bucket = bucket, .what = check::result_differs, .statistic = 1});
+        out.suspects.push_back({.rank = r, .call = call_index, .what = finding::result_differs, .statistic = 1});
     }
 }
 
@@ -298,7 +298,7 @@ COLLPROBE_INLINE const digest_index::group* step_judge::result_of_most(const gat
 }
 
 COLLPROBE_INLINE int step_judge::holder_of_result(
-    const gathered_step& step, std::size_t b, const bucket_call& call)
+    const gathered_step& step, std::size_t b, const probed_call& call)
 {
     if (!call.is_replicated() || !call.has_result) return 0;
     const digest_index::group* const most = result_of_most(step, b);
@@ -306,14 +306,14 @@ COLLPROBE_INLINE int step_judge::holder_of_result(
 }
 
 COLLPROBE_INLINE bool step_judge::differs_from(
-    int holder, const gathered_step& step, std::size_t b, const bucket_call& call, int rank)
+    int holder, const gathered_step& step, std::size_t b, const probed_call& call, int rank)
 {
     if (!call.is_replicated() || !call.has_result) return false;
     return holder < 0 || step.entry(rank, b).result.digest != step.entry(holder, b).result.digest;
 }
 
 COLLPROBE_INLINE double step_judge::sum_norm_squared_of(
-    const gathered_step& step, std::size_t b, const bucket_call& call, int holder) const
+    const gathered_step& step, std::size_t b, const probed_call& call, int holder) const
 {
     if (!call.has_result || holder < 0) return not_a_number();
     const double factor = sum_factor(call) * sum_factor(call);
@@ -330,14 +330,14 @@ COLLPROBE_INLINE double step_judge::sum_norm_squared_of(
 }
 
 COLLPROBE_INLINE bool step_judge::is_no_sum(
-    const gathered_step& step, std::size_t b, const bucket_call& call, double sum_norm_squared) const
+    const gathered_step& step, std::size_t b, const probed_call& call, double sum_norm_squared) const
 {
     if (call.call != collective::all_reduce || !is_finite(sum_norm_squared)) return false;
     const double factor = sum_factor(call);
     double dots = 0;
     double squares = 0;
     for (int r = 0; r < ranks_; ++r) {
-        const bucket_entry& entry = step.entry(r, b);
+        const call_entry& entry = step.entry(r, b);
         if (!is_finite(entry.result.dot) || entry.result.digest != step.entry(0, b).result.digest)
             return false;
         dots += entry.result.dot * factor;
@@ -380,13 +380,13 @@ COLLPROBE_INLINE void step_judge::judge_cosines(
         }
         values_[i] = fisher_z(cosine);
     }
-    judge_statistically(cosine_test, values_, check::cosine, -1, out);
+    judge_statistically(cosine_test, values_, finding::cosine, -1, out);
 }
 
 COLLPROBE_INLINE void step_judge::judge_statistically(
-    std::size_t test, view<const double> values, check what, int bucket, step_record& out)
+    std::size_t test, view<const double> values, finding what, int call_index, step_record& out)
 {
-    append_suspects(detector_.judge(static_cast<int>(test), values), ranks_, what, bucket, out.suspects);
+    append_suspects(detector_.judge(static_cast<int>(test), values), ranks_, what, call_index, out.suspects);
 }
 
 COLLPROBE_INLINE double step_judge::total(view<const double> values) noexcept

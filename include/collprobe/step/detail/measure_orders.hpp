@@ -16,11 +16,11 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 template <floating_element T>
 struct sampled_element {
     const gathered_step& step;
-    std::uint64_t bucket;
+    std::uint64_t call_index;
     std::uint64_t sample;
 
-    T operator[](int rank) const noexcept { return value(step.layout().input_sample(step.message(rank), bucket)); }
-    T result(int rank) const noexcept { return value(step.layout().result_sample(step.message(rank), bucket)); }
+    T operator[](int rank) const noexcept { return value(step.layout().input_sample(step.message(rank), call_index)); }
+    T result(int rank) const noexcept { return value(step.layout().result_sample(step.message(rank), call_index)); }
 
 private:
     T value(const std::uint64_t* words) const noexcept
@@ -31,14 +31,14 @@ private:
 
 template <floating_element T>
 order_sensitivity measure_order(
-    order_meter& meter, const gathered_step& step, std::uint64_t bucket, const bucket_call& call) noexcept
+    order_meter& meter, const gathered_step& step, std::uint64_t call_index, const probed_call& call) noexcept
 {
     const std::uint64_t samples = step.layout().samples;
     meter.start(call.operation);
     for (std::uint64_t i = 0; i < samples; ++i) {
         const std::uint64_t place = sample_place(i, samples, call.count);
         if (place >= call.count) break;
-        const sampled_element<T> terms{step, bucket, i};
+        const sampled_element<T> terms{step, call_index, i};
         // A reduce-scatter leaves each rank a part.
         const bool is_scattered = call.call == collective::reduce_scatter;
         const std::uint64_t holder
@@ -48,16 +48,16 @@ order_sensitivity measure_order(
     return meter.finish();
 }
 
-/// Completes the buckets of `out` by what a step's samples tell. All ranks compute the same.
+/// Completes the calls of `out` by what a step's samples tell. All ranks compute the same.
 /// A template, so that who uses no `probed` compiles none of this.
 template <class Step>
-void measure_orders(order_meter& meter, const Step& step, view<const bucket_call> calls, step_record& out) noexcept
+void measure_orders(order_meter& meter, const Step& step, view<const probed_call> calls, step_record& out) noexcept
 {
     if (step.layout().samples == 0) return;
     for (std::size_t b = 0; b < calls.size(); ++b) {
         if (!calls[b].is_gradient()) continue;
         with_floating_type(
-            calls[b].type, [&]<class T>(T) { out.buckets[b].order = measure_order<T>(meter, step, b, calls[b]); });
+            calls[b].type, [&]<class T>(T) { out.calls[b].order = measure_order<T>(meter, step, b, calls[b]); });
     }
 }
 

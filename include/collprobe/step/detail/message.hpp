@@ -10,7 +10,7 @@
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/sum/dot.hpp>
 
-/// What a rank says of a step: one header, then one entry per bucket, with its samples where those are asked
+/// What a rank says of a step: one header, then one entry per call, with its samples where those are asked
 /// for. Travels as bytes.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -31,50 +31,50 @@ struct result_record {
     std::int32_t padding;
 };
 
-struct bucket_entry {
+struct call_entry {
     statistics input;
     result_record result;
 };
 
-static_assert(std::is_trivially_copyable_v<step_header> && std::is_trivially_copyable_v<bucket_entry>);
-static_assert(sizeof(step_header) % 8 == 0 && sizeof(bucket_entry) % 8 == 0);
+static_assert(std::is_trivially_copyable_v<step_header> && std::is_trivially_copyable_v<call_entry>);
+static_assert(sizeof(step_header) % 8 == 0 && sizeof(call_entry) % 8 == 0);
 
 /// Where the parts of a message are.
 struct message_layout {
-    std::uint64_t samples = 0; ///< elements of each bucket that travel with its entry: of the input and of the result
+    std::uint64_t samples = 0; ///< elements of each call that travel with its entry: of the input and of the result
 
-    COLLPROBE_HD constexpr std::uint64_t bytes(std::uint64_t buckets) const noexcept
+    COLLPROBE_HD constexpr std::uint64_t bytes(std::uint64_t call_count) const noexcept
     {
-        return sizeof(step_header) + buckets * stride();
+        return sizeof(step_header) + call_count * stride();
     }
     template <class Bytes>
-    COLLPROBE_HD auto& entry(Bytes* message, std::uint64_t bucket) const noexcept
+    COLLPROBE_HD auto& entry(Bytes* message, std::uint64_t call_index) const noexcept
     {
-        using entry_type = std::conditional_t<std::is_const_v<Bytes>, const bucket_entry, bucket_entry>;
-        return *reinterpret_cast<entry_type*>(message + sizeof(step_header) + bucket * stride());
+        using entry_type = std::conditional_t<std::is_const_v<Bytes>, const call_entry, call_entry>;
+        return *reinterpret_cast<entry_type*>(message + sizeof(step_header) + call_index * stride());
     }
     /// A word for each sampled element of what the rank sent.
     template <class Bytes>
-    COLLPROBE_HD auto* input_sample(Bytes* message, std::uint64_t bucket) const noexcept
+    COLLPROBE_HD auto* input_sample(Bytes* message, std::uint64_t call_index) const noexcept
     {
         using word = std::conditional_t<std::is_const_v<Bytes>, const std::uint64_t, std::uint64_t>;
-        return reinterpret_cast<word*>(&entry(message, bucket) + 1);
+        return reinterpret_cast<word*>(&entry(message, call_index) + 1);
     }
     /// The same of what it received.
     template <class Bytes>
-    COLLPROBE_HD auto* result_sample(Bytes* message, std::uint64_t bucket) const noexcept
+    COLLPROBE_HD auto* result_sample(Bytes* message, std::uint64_t call_index) const noexcept
     {
-        return input_sample(message, bucket) + samples;
+        return input_sample(message, call_index) + samples;
     }
 
 private:
     COLLPROBE_HD constexpr std::uint64_t stride() const noexcept
     {
-        return sizeof(bucket_entry) + 2 * samples * sizeof(std::uint64_t);
+        return sizeof(call_entry) + 2 * samples * sizeof(std::uint64_t);
     }
 };
 
-/// Begins a message: index 0 writes the header, index b + 1 empties the result of bucket b.
+/// Begins a message: index 0 writes the header, index b + 1 empties the result of call b.
 struct write_header {
     unsigned char* message;
     step_header value;
@@ -87,8 +87,8 @@ struct write_header {
     }
 };
 
-/// What every rank knows of a bucket from its own call.
-struct bucket_call {
+/// What every rank knows of a probed call, from its own side.
+struct probed_call {
     collective call = collective::all_reduce;
     element_type type = element_type::float32;
     reduction operation = reduction::sum;
@@ -113,8 +113,8 @@ struct bucket_call {
 class gathered_step {
 public:
     gathered_step(
-        const unsigned char* bytes, int ranks, std::uint64_t buckets, const message_layout& layout = {}) noexcept
-        : bytes_(bytes), stride_(layout.bytes(buckets)), ranks_(ranks), layout_(layout)
+        const unsigned char* bytes, int ranks, std::uint64_t call_count, const message_layout& layout = {}) noexcept
+        : bytes_(bytes), stride_(layout.bytes(call_count)), ranks_(ranks), layout_(layout)
     {
     }
     int ranks() const noexcept { return ranks_; }
@@ -127,9 +127,9 @@ public:
     {
         return *reinterpret_cast<const step_header*>(message(rank));
     }
-    const bucket_entry& entry(int rank, std::uint64_t bucket) const noexcept
+    const call_entry& entry(int rank, std::uint64_t call_index) const noexcept
     {
-        return layout_.entry(message(rank), bucket);
+        return layout_.entry(message(rank), call_index);
     }
 
 private:

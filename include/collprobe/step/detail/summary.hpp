@@ -10,7 +10,7 @@
 #include <collprobe/step/detail/judge.hpp>
 #include <collprobe/step/detail/message.hpp>
 
-/// The `summary` form of a step: numbers that an all-reduce can combine, O(buckets) whatever n is.
+/// The `summary` form of a step: numbers that an all-reduce can combine, O(calls) whatever n is.
 ///
 /// Sums (one all-reduce of doubles) are taken of distances from a reference, the mean of the step
 /// before, which every rank holds: so a small deviation of large numbers keeps its digits. Extrema
@@ -33,7 +33,7 @@ struct step_sums {
     double gradient_norm_squared;
 };
 
-struct bucket_sums {
+struct call_sums {
     moment_sums gradient_norm;
     double gradient_norm_squared;
     double nonfinite;
@@ -51,42 +51,42 @@ struct step_keys {
     std::uint64_t step_complement;
     extremum_keys loss;
     extremum_keys gradient_norm;
-    std::uint64_t nonfinite_loss; ///< as `bucket_keys::nonfinite`, with a count of 1
+    std::uint64_t nonfinite_loss; ///< as `call_keys::nonfinite`, with a count of 1
 };
 
-struct bucket_keys {
+struct call_keys {
     extremum_keys gradient_norm;
     std::uint64_t digest;
     std::uint64_t digest_complement;
     std::uint64_t nonfinite; ///< count (at most 2^44 - 1) and rank
 };
 
-static_assert(sizeof(step_sums) == 10 * sizeof(double) && sizeof(bucket_sums) == 6 * sizeof(double));
-static_assert(sizeof(step_keys) == 7 * sizeof(std::uint64_t) && sizeof(bucket_keys) == 5 * sizeof(std::uint64_t));
+static_assert(sizeof(step_sums) == 10 * sizeof(double) && sizeof(call_sums) == 6 * sizeof(double));
+static_assert(sizeof(step_keys) == 7 * sizeof(std::uint64_t) && sizeof(call_keys) == 5 * sizeof(std::uint64_t));
 
-/// The reference means of the step; those of the buckets are a run of doubles behind it.
+/// The reference means of the step; those of the calls are a run of doubles behind it.
 struct step_reference {
     double loss;
     double gradient_norm;
 };
 
-/// A step in its combined form: each part is that of the step, followed by those of its buckets.
+/// A step in its combined form: each part is that of the step, followed by those of its calls.
 struct summary_parts {
     step_reference* reference; ///< that the sums were taken with
     step_sums* sums;
     step_keys* keys;
 
-    COLLPROBE_HD double& bucket_reference(std::uint64_t b) const noexcept
+    COLLPROBE_HD double& call_reference(std::uint64_t b) const noexcept
     {
         return reinterpret_cast<double*>(reference + 1)[b];
     }
-    COLLPROBE_HD bucket_sums& bucket(std::uint64_t b) const noexcept
+    COLLPROBE_HD call_sums& call(std::uint64_t b) const noexcept
     {
-        return reinterpret_cast<bucket_sums*>(sums + 1)[b];
+        return reinterpret_cast<call_sums*>(sums + 1)[b];
     }
-    COLLPROBE_HD bucket_keys& bucket_extrema(std::uint64_t b) const noexcept
+    COLLPROBE_HD call_keys& call_extrema(std::uint64_t b) const noexcept
     {
-        return reinterpret_cast<bucket_keys*>(keys + 1)[b];
+        return reinterpret_cast<call_keys*>(keys + 1)[b];
     }
 };
 
@@ -128,23 +128,23 @@ COLLPROBE_HD inline moment_sums moments_of(double value, double reference) noexc
     return {1, distance, distance * distance};
 }
 
-/// Writes one rank's contribution. Index 0 does the step, index b + 1 does bucket b.
+/// Writes one rank's contribution. Index 0 does the step, index b + 1 does call b.
 struct pack_summary {
     const unsigned char* message; ///< this rank's header and entries
-    const std::uint64_t* gradients; ///< a bit for each bucket; in host memory, which is far: few words
-    std::uint64_t buckets;
+    const std::uint64_t* gradients; ///< a bit for each call; in host memory, which is far: few words
+    std::uint64_t call_count;
     int rank;
-    const step_reference* reference; ///< followed by those of the buckets
+    const step_reference* reference; ///< followed by those of the calls
     summary_parts to;
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
         const auto& header = *reinterpret_cast<const step_header*>(message);
-        const auto* const entries = reinterpret_cast<const bucket_entry*>(&header + 1);
+        const auto* const entries = reinterpret_cast<const call_entry*>(&header + 1);
         if (index == 0) {
             double norm_squared = 0;
             std::uint64_t word = 0;
-            for (std::uint64_t b = 0; b < buckets; ++b, word >>= 1) {
+            for (std::uint64_t b = 0; b < call_count; ++b, word >>= 1) {
                 if (b % 64 == 0) word = gradients[b / 64];
                 if ((word & 1) != 0) norm_squared += unscaled_square(entries[b].input);
             }
@@ -158,16 +158,16 @@ struct pack_summary {
             return;
         }
         const std::uint64_t b = index - 1;
-        const bucket_entry& entry = entries[b];
+        const call_entry& entry = entries[b];
         const double norm_squared = unscaled_square(entry.input);
         const double norm = square_root(norm_squared);
         const double factor = power_of_two(entry.result.scale);
         const std::uint64_t nonfinite = entry.input.nonfinite();
         const double mean = reinterpret_cast<const double*>(reference + 1)[b];
-        to.bucket_reference(b) = mean;
-        to.bucket(b) = {moments_of(norm, mean), norm_squared, static_cast<double>(nonfinite),
+        to.call_reference(b) = mean;
+        to.call(b) = {moments_of(norm, mean), norm_squared, static_cast<double>(nonfinite),
             entry.result.sum_of_squares * factor * factor};
-        to.bucket_extrema(b) = {extrema_of(norm, rank), entry.result.digest, ~entry.result.digest,
+        to.call_extrema(b) = {extrema_of(norm, rank), entry.result.digest, ~entry.result.digest,
             count_key(nonfinite, rank)};
     }
 
@@ -182,7 +182,7 @@ private:
 /// Moves the references to the means of the step just summed. Indices as in `pack_summary`.
 struct advance_reference {
     summary_parts from;
-    step_reference* reference; ///< followed by those of the buckets
+    step_reference* reference; ///< followed by those of the calls
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
@@ -191,7 +191,7 @@ struct advance_reference {
             advance(reference->gradient_norm, from.sums->gradient_norm);
             return;
         }
-        advance(reinterpret_cast<double*>(reference + 1)[index - 1], from.bucket(index - 1).gradient_norm);
+        advance(reinterpret_cast<double*>(reference + 1)[index - 1], from.call(index - 1).gradient_norm);
     }
 
 private:
@@ -207,12 +207,12 @@ spread summed_spread(const moment_sums& sums, int finite, double reference, cons
 /// `align_from_sums` from totals over ranks: sum |g_r|, sum |g_r|^2 and |sum g_r|^2. The difference
 /// (sum |g_r|)^2 - sum |g_r|^2 loses log2(n / (n - 1)) bits or more where one rank outweighs the others.
 void align_from_totals(const moment_sums& norms, double reference, double squares, double sum_norm_squared,
-    int ranks, alignment& out) noexcept;
+    int ranks, direction& out) noexcept;
 
 /// The record of a step from its combined form. Exact checks only: naming a statistical outlier takes
 /// the table of all ranks, which this mode does not have.
 void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
-    view<const bucket_call> calls, std::uint64_t unprobed_calls, view<const double> gram,
+    view<const probed_call> calls, std::uint64_t unprobed_calls, view<const double> gram,
     step_record& out, call_site where);
 
 } // namespace collprobe::detail

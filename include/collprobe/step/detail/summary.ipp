@@ -41,7 +41,7 @@ COLLPROBE_INLINE spread summed_spread(
 }
 
 COLLPROBE_INLINE void align_from_totals(const moment_sums& norms, double reference, double squares,
-    double sum_norm_squared, int ranks, alignment& out) noexcept
+    double sum_norm_squared, int ranks, direction& out) noexcept
 {
     out.mean_pairwise = not_a_number();
     out.pooled = not_a_number();
@@ -57,7 +57,7 @@ COLLPROBE_INLINE void align_from_totals(const moment_sums& norms, double referen
 }
 
 COLLPROBE_INLINE void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
-    view<const bucket_call> calls, std::uint64_t unprobed_calls, view<const double> gram, step_record& out,
+    view<const probed_call> calls, std::uint64_t unprobed_calls, view<const double> gram, step_record& out,
     call_site where)
 {
     if (step.keys->step != ~step.keys->step_complement) {
@@ -73,7 +73,7 @@ COLLPROBE_INLINE void judge_summary(step_judge& judge, const summary_parts& step
     out.suspects.clear();
     out.losses.clear();
     out.gradient_norms.clear();
-    out.buckets.resize(calls.size());
+    out.calls.resize(calls.size());
 
     const step_sums& sums = *step.sums;
     const step_reference& reference = *step.reference;
@@ -85,43 +85,43 @@ COLLPROBE_INLINE void judge_summary(step_judge& judge, const summary_parts& step
         reference.gradient_norm, step.keys->gradient_norm);
     if (step.keys->nonfinite_loss != 0) {
         out.suspects.push_back(
-            {.rank = extremum_rank(step.keys->nonfinite_loss), .what = check::non_finite, .statistic = 1});
+            {.rank = extremum_rank(step.keys->nonfinite_loss), .what = finding::non_finite, .statistic = 1});
     }
 
     double sum_norm_squared = 0;
     for (std::size_t b = 0; b < calls.size(); ++b) {
-        const bucket_call& call = calls[b];
-        const bucket_sums& bucket = step.bucket(b);
-        const bucket_keys& keys = step.bucket_extrema(b);
-        bucket_record& record = out.buckets[b];
+        const probed_call& call = calls[b];
+        const call_sums& totals = step.call(b);
+        const call_keys& keys = step.call_extrema(b);
+        call_record& record = out.calls[b];
         record.call = call.call;
         record.type = call.type;
         record.count = call.count;
         record.inputs.clear();
-        const int finite_norms = static_cast<int>(bucket.gradient_norm.count);
+        const int finite_norms = static_cast<int>(totals.gradient_norm.count);
         record.gradient_norm
-            = summed_spread(bucket.gradient_norm, finite_norms, step.bucket_reference(b), keys.gradient_norm);
-        record.nonfinite = static_cast<std::uint64_t>(bucket.nonfinite);
+            = summed_spread(totals.gradient_norm, finite_norms, step.call_reference(b), keys.gradient_norm);
+        record.nonfinite = static_cast<std::uint64_t>(totals.nonfinite);
         record.results_agree
             = !call.is_replicated() || !call.has_result || keys.digest == ~keys.digest_complement;
         record.pooled_cosine = not_a_number();
         if (keys.nonfinite != 0) {
             out.suspects.push_back({.rank = extremum_rank(keys.nonfinite),
-                .bucket = static_cast<int>(b),
-                .what = check::non_finite,
+                .call = static_cast<int>(b),
+                .what = finding::non_finite,
                 .statistic = static_cast<double>(key_count(keys.nonfinite))});
         }
         if (!record.results_agree) {
             out.suspects.push_back(
-                {.bucket = static_cast<int>(b), .what = check::result_differs, .statistic = 2});
+                {.call = static_cast<int>(b), .what = finding::result_differs, .statistic = 2});
         }
         if (!call.is_gradient()) continue;
         const double factor = call.operation == reduction::average ? ranks : 1;
         const double copies = call.call == collective::all_reduce ? ranks : 1;
         const double result
-            = call.has_result ? factor * factor * bucket.result_norm_squared / copies : not_a_number();
+            = call.has_result ? factor * factor * totals.result_norm_squared / copies : not_a_number();
         sum_norm_squared += result;
-        align_from_totals(bucket.gradient_norm, step.bucket_reference(b), bucket.gradient_norm_squared,
+        align_from_totals(totals.gradient_norm, step.call_reference(b), totals.gradient_norm_squared,
             result, ranks, out.cosine);
         record.pooled_cosine = out.cosine.pooled;
     }

@@ -13,9 +13,9 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Where the parts of a step's report lie in the one block of memory that holds it, first on the
 /// device and after one copy on the host:
-///     exact alignment   n x n doubles, the Gram matrix
+///     exact direction   n x n doubles, the Gram matrix
 ///     gather            n messages
-///     summary           reference, sums and keys, each of the step and then of its buckets
+///     summary           reference, sums and keys, each of the step and then of its calls
 /// All parts are whole 8-byte words without gaps.
 class step_report {
 public:
@@ -26,49 +26,49 @@ public:
         message_layout layout = {};
     };
 
-    step_report(unsigned char* block, const shape& form, std::uint64_t buckets) noexcept
-        : block_(block), form_(form), buckets_(buckets)
+    step_report(unsigned char* block, const shape& form, std::uint64_t call_count) noexcept
+        : block_(block), form_(form), call_count_(call_count)
     {
     }
 
-    static std::uint64_t bytes(const shape& form, std::uint64_t buckets) noexcept
+    static std::uint64_t bytes(const shape& form, std::uint64_t call_count) noexcept
     {
         return gram_bytes(form)
             + (form.mode == report_mode::gather
-                    ? form.ranks * form.layout.bytes(buckets)
-                    : reference_bytes(buckets) + sums_bytes(buckets) + keys_bytes(buckets));
+                    ? form.ranks * form.layout.bytes(call_count)
+                    : reference_bytes(call_count) + sums_bytes(call_count) + keys_bytes(call_count));
     }
-    static std::uint64_t reference_bytes(std::uint64_t buckets) noexcept
+    static std::uint64_t reference_bytes(std::uint64_t call_count) noexcept
     {
-        return sizeof(step_reference) + buckets * sizeof(double);
+        return sizeof(step_reference) + call_count * sizeof(double);
     }
 
     view<double> gram() const noexcept { return {reinterpret_cast<double*>(block_), form_.ranks * form_.ranks}; }
     view<unsigned char> messages() const noexcept
     {
-        return {block_ + gram_bytes(form_), form_.ranks * form_.layout.bytes(buckets_)};
+        return {block_ + gram_bytes(form_), form_.ranks * form_.layout.bytes(call_count_)};
     }
     summary_parts summary() const noexcept
     {
         unsigned char* const reference = block_ + gram_bytes(form_);
-        unsigned char* const sums = reference + reference_bytes(buckets_);
+        unsigned char* const sums = reference + reference_bytes(call_count_);
         return {reinterpret_cast<step_reference*>(reference), reinterpret_cast<step_sums*>(sums),
-            reinterpret_cast<step_keys*>(sums + sums_bytes(buckets_))};
+            reinterpret_cast<step_keys*>(sums + sums_bytes(call_count_))};
     }
     /// What the all-reduces of a summary combine.
     view<double> sums() const noexcept
     {
-        return {reinterpret_cast<double*>(summary().sums), sums_bytes(buckets_) / sizeof(double)};
+        return {reinterpret_cast<double*>(summary().sums), sums_bytes(call_count_) / sizeof(double)};
     }
     view<std::uint64_t> keys() const noexcept
     {
-        return {reinterpret_cast<std::uint64_t*>(summary().keys), keys_bytes(buckets_) / sizeof(std::uint64_t)};
+        return {reinterpret_cast<std::uint64_t*>(summary().keys), keys_bytes(call_count_) / sizeof(std::uint64_t)};
     }
     /// The bytes in use: the Gram matrix comes first so that they are one run with it or without.
     view<unsigned char> used(bool with_gram) const noexcept
     {
         const std::uint64_t first = with_gram ? 0 : gram_bytes(form_);
-        return {block_ + first, bytes(form_, buckets_) - first};
+        return {block_ + first, bytes(form_, call_count_) - first};
     }
 
 private:
@@ -76,18 +76,18 @@ private:
     {
         return form.room_for_gram ? form.ranks * form.ranks * sizeof(double) : 0;
     }
-    static std::uint64_t sums_bytes(std::uint64_t buckets) noexcept
+    static std::uint64_t sums_bytes(std::uint64_t call_count) noexcept
     {
-        return sizeof(step_sums) + buckets * sizeof(bucket_sums);
+        return sizeof(step_sums) + call_count * sizeof(call_sums);
     }
-    static std::uint64_t keys_bytes(std::uint64_t buckets) noexcept
+    static std::uint64_t keys_bytes(std::uint64_t call_count) noexcept
     {
-        return sizeof(step_keys) + buckets * sizeof(bucket_keys);
+        return sizeof(step_keys) + call_count * sizeof(call_keys);
     }
 
     unsigned char* block_;
     shape form_;
-    std::uint64_t buckets_;
+    std::uint64_t call_count_;
 };
 
 } // namespace collprobe::detail

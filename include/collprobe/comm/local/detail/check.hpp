@@ -6,7 +6,7 @@
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/detail/argument_rules.hpp>
-#include <collprobe/comm/detail/board.hpp>
+#include <collprobe/comm/detail/rendezvous.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/error.hpp>
 
@@ -17,7 +17,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 class argument_check : public argument_rules<argument_check> {
 public:
     /// \throws error the communicator's failure, if it has one.
-    argument_check(board& meet, int rank, collective call, call_site where)
+    argument_check(rendezvous& meet, int rank, collective call, call_site where)
         : meet_(meet), rank_(rank), call_(call), where_(where)
     {
         meet.require_usable(rank, call, where);
@@ -28,7 +28,7 @@ public:
     int size() const noexcept { return meet_.size(); }
 
 private:
-    board& meet_;
+    rendezvous& meet_;
     int rank_;
     collective call_;
     call_site where_;

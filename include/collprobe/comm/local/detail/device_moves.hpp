@@ -19,7 +19,7 @@
 #include <collprobe/sum/combine.hpp>
 
 /// One rank's share of the data movement of a collective as work of a device, enqueued between `enter`
-/// and `leave` of the board. The shares are those of local_moves.hpp, and so are the bits.
+/// and `leave` of the rendezvous. The shares are those of local_moves.hpp, and so are the bits.
 namespace collprobe::inline COLLPROBE_ABI::local::detail {
 
 /// How many ranks a kernel knows: their addresses travel with its launch, and all arguments of a
@@ -137,7 +137,7 @@ private:
     }
 };
 
-/// The reduction of all ranks' postings, without what differs between collectives.
+/// The reduction of all ranks' arguments, without what differs between collectives.
 template <element T>
 element_reduction<T> posted_reduction(const group_state& state, const collprobe::detail::call_description& what)
 {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/detail/board.hpp>
+#include <collprobe/comm/detail/rendezvous.hpp>
 #include <collprobe/comm/local/order.hpp>
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/function_ref.hpp>
@@ -18,18 +18,18 @@
 
 namespace collprobe::inline COLLPROBE_ABI::local::detail {
 
-using collprobe::detail::board_failure;
+using collprobe::detail::rendezvous_failure;
 using collprobe::detail::make_ref;
-using collprobe::detail::posting;
+using collprobe::detail::arguments;
 using collprobe::detail::ref;
 
 class group_state;
 
 /// A group and all that were split from it, directly or not: whoever is alive. When a rank is gone
 /// all of them must fail, or a peer would wait in one of them.
-class family : public collprobe::detail::ref_counted {
+class group_tree : public collprobe::detail::ref_counted {
 public:
-    /// Tells `member` at once if the family has failed already.
+    /// Tells `member` at once if the group tree has failed already.
     void join(group_state* member);
     void leave(group_state* member) noexcept;
     /// Fails every member because of ranks of the first group.
@@ -52,7 +52,7 @@ private:
 class group_state : public collprobe::detail::ref_counted {
 public:
     /// `ancestors[r]` is what rank r is called in the group that this one descends from.
-    group_state(std::string name, std::int64_t timeout_ms, reduction_order combine_in, ref<family> kin,
+    group_state(std::string name, std::int64_t timeout_ms, reduction_order combine_in, ref<group_tree> kin,
         std::vector<int> ancestors);
     virtual ~group_state() { relatives->leave(this); }
 
@@ -73,9 +73,9 @@ public:
     /// And of one that could not put its part of a collective on its stream.
     void could_not_enqueue(int rank, const std::string& cause);
 
-    collprobe::detail::board meet;
+    collprobe::detail::rendezvous meet;
     const reduction_order order;
-    const ref<family> relatives;
+    const ref<group_tree> relatives;
     const std::vector<int> first_group_ranks;
 
 private:

@@ -10,7 +10,7 @@
 namespace collprobe::inline COLLPROBE_ABI::local::detail {
 
 COLLPROBE_INLINE group_state::group_state(std::string name, std::int64_t timeout_ms,
-    reduction_order combine_in, ref<family> kin, std::vector<int> ancestors)
+    reduction_order combine_in, ref<group_tree> kin, std::vector<int> ancestors)
     : meet(static_cast<int>(ancestors.size()), std::move(name), timeout_ms),
       order(combine_in),
       relatives(std::move(kin)),
@@ -84,14 +84,14 @@ COLLPROBE_INLINE void group_state::could_not_enqueue(int rank, const std::string
         {rank}});
 }
 
-COLLPROBE_INLINE void family::join(group_state* member)
+COLLPROBE_INLINE void group_tree::join(group_state* member)
 {
     const collprobe::detail::lock_guard lock(guard_);
     members_.push_back(member);
     if (failed_) tell(*member);
 }
 
-COLLPROBE_INLINE void family::leave(group_state* member) noexcept
+COLLPROBE_INLINE void group_tree::leave(group_state* member) noexcept
 {
     const collprobe::detail::lock_guard lock(guard_);
     for (group_state*& other : members_) {
@@ -102,7 +102,7 @@ COLLPROBE_INLINE void family::leave(group_state* member) noexcept
     }
 }
 
-COLLPROBE_INLINE void family::fail(std::string message, std::vector<int> first_group_ranks)
+COLLPROBE_INLINE void group_tree::fail(std::string message, std::vector<int> first_group_ranks)
 {
     const collprobe::detail::lock_guard lock(guard_);
     if (failed_) return;
@@ -112,7 +112,7 @@ COLLPROBE_INLINE void family::fail(std::string message, std::vector<int> first_g
     for (group_state* const member : members_) tell(*member);
 }
 
-COLLPROBE_INLINE void family::tell(group_state& member)
+COLLPROBE_INLINE void group_tree::tell(group_state& member)
 {
     std::vector<int> members_among_culprits;
     for (std::size_t rank = 0; rank < member.first_group_ranks.size(); ++rank) {
@@ -124,7 +124,7 @@ COLLPROBE_INLINE void family::tell(group_state& member)
     member.meet.fail({status::peer_failure, message_, std::move(members_among_culprits)});
 }
 
-COLLPROBE_INLINE std::vector<int> family::first_group_ranks(
+COLLPROBE_INLINE std::vector<int> group_tree::first_group_ranks(
     const std::string& name, const std::vector<int>& culprits)
 {
     std::vector<int> result;

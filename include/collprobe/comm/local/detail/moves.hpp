@@ -9,7 +9,7 @@
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/detail/reduce_in_order.hpp>
 
-/// One rank's share of the data movement of a collective, between `enter` and `leave` of the board.
+/// One rank's share of the data movement of a collective, between `enter` and `leave` of the rendezvous.
 namespace collprobe::inline COLLPROBE_ABI::local::detail {
 
 template <class T>

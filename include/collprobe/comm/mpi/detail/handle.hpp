@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/detail/board.hpp>
+#include <collprobe/comm/detail/rendezvous.hpp>
 #include <collprobe/comm/detail/call.hpp>
 #include <collprobe/comm/mpi/detail/call_order.hpp>
 #include <collprobe/comm/mpi/detail/library.hpp>
@@ -23,7 +23,7 @@
 namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 
 using collprobe::detail::list_ranks;
-using failure = collprobe::detail::board_failure;
+using failure = collprobe::detail::rendezvous_failure;
 
 /// What the copies of a communicator and its queued work share: the `MPI_Comm`, the order of calls and
 /// the failure. One host thread at a time makes calls; the work runs on the threads of the streams.

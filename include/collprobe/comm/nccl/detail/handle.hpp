@@ -18,7 +18,7 @@
 
 #include <collprobe/comm/detail/call.hpp>
 #include <collprobe/comm/nccl/detail/raw_group.hpp>
-#include <collprobe/comm/nccl/detail/split_orphans.hpp>
+#include <collprobe/comm/nccl/detail/pending_splits.hpp>
 #include <collprobe/comm/nccl/detail/verifier.hpp>
 #include <collprobe/comm/nccl/detail/zero_bytes.hpp>
 #include <collprobe/comm/nccl/options.hpp>
@@ -198,7 +198,7 @@ public:
         // NCCL is what the abort is for.
         const deadline until = deadline::in_ms(100);
         for (unsigned round = 0; calls_.load() > own_calls && !until.passed(); ++round) pause(round);
-        if (!left_to_group(farewell::abort)) abort_now();
+        if (!left_to_group(deferred_end::abort)) abort_now();
     }
     /// The `ncclComm_t` is somebody else's from now on, or gone: `why` is what later calls throw.
     bool give_up(const char* why)
@@ -218,7 +218,7 @@ public:
                 fail({status::invalid_argument, "the communicator was destroyed", {}});
                 abort(0);
             } else if (alive_.load()) {
-                if (left_to_group(farewell::end)) return;
+                if (left_to_group(deferred_end::end)) return;
                 if (!outside_group([this] { finalize_and_destroy(); })) abort(0);
             }
             fail({status::invalid_argument, "the communicator was destroyed", {}});
@@ -240,14 +240,14 @@ public:
     void leave_group_end() noexcept
     {
         leave();
-        farewell due = farewell::none;
+        deferred_end due = deferred_end::none;
         {
             const collprobe::detail::lock_guard lock(group_guard_);
             group_ = membership::none;
-            due = std::exchange(due_, farewell::none);
+            due = std::exchange(due_, deferred_end::none);
         }
-        if (due == farewell::abort) abort_now();
-        if (due == farewell::end) end(false);
+        if (due == deferred_end::abort) abort_now();
+        if (due == deferred_end::end) end(false);
     }
     /// Whether a group is seen that `ncclGroupStart` has opened on the calling thread (`options::watch_groups`).
     bool sees_raw_group() noexcept { return settings_.watch_groups && watch_.sees_group(); }
@@ -279,8 +279,8 @@ public:
             });
         } catch (...) {
             // NCCL may still be making it, on a thread of its own, until an abort has ended that.
-            orphans_.keep(part);
-            if (aborted_.load()) orphans_.abort();
+            pending_splits_.keep(part);
+            if (aborted_.load()) pending_splits_.abort();
             throw;
         }
         made.first = part->comm;
@@ -288,7 +288,7 @@ public:
         // In a group that `ncclGroupStart` has opened NCCL writes there at the end, whatever the color.
         else if (color == no_color) collprobe::detail::leak(*part);
         else {
-            orphans_.keep(part);
+            pending_splits_.keep(part);
             throw error(status::unsupported,
                 "NCCL has made nothing: ncclGroupStart has opened a group on this thread. End the group first",
                 origin(call, where));
@@ -506,11 +506,11 @@ private:
     /// An open group of NCCL's points to the communicators whose calls it has collected, and its end
     /// follows these pointers: whoever ends such a communicator before, on any thread, crashes it.
     enum class membership : std::uint8_t { none, collected, ending };
-    enum class farewell : std::uint8_t { none, end, abort };
+    enum class deferred_end : std::uint8_t { none, end, abort };
 
     /// Leaves the end of the communicator to the group that has collected calls of it, if one has. (In
     /// one that is ending, what is left to do hangs inside NCCL, and only an abort can free it.)
-    bool left_to_group(farewell wanted) noexcept
+    bool left_to_group(deferred_end wanted) noexcept
     {
         const collprobe::detail::lock_guard lock(group_guard_);
         if (group_ != membership::collected) return false;
@@ -542,7 +542,7 @@ private:
             const cuda::device_guard current(device_, std::nothrow);
             (void)ncclCommAbort(comm_);
             aborted_ = true;
-            orphans_.abort();
+            pending_splits_.abort();
         };
         if (!outside_group(abort)) abort();
     }
@@ -553,7 +553,7 @@ private:
         const cuda::device_guard current(device_, std::nothrow);
         // Finalising what is under way is an error of use, so all must be enqueued.
         await_quietly();
-        orphans_.abort();
+        pending_splits_.abort();
         ncclResult_t state = ncclCommFinalize(comm_);
         if (state == ncclInProgress) state = await_quietly();
         if (alive_.exchange(false)) (void)(state == ncclSuccess ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
@@ -612,11 +612,11 @@ private:
     std::atomic<bool> alive_{true};
     std::atomic<bool> aborted_{false};
     std::atomic<bool> hangs_{false}; // perhaps
-    split_orphans orphans_;
+    pending_splits pending_splits_;
     group_watch watch_;
     collprobe::detail::mutex group_guard_; // of the two below
     membership group_ = membership::none;
-    farewell due_ = farewell::none;
+    deferred_end due_ = deferred_end::none;
 };
 
 } // namespace detail

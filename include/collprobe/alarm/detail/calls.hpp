@@ -12,35 +12,35 @@
 /// What a record and an audit of the same step say of the same call.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The index in `to` of the call that has index `bucket` in `from`: as the k-th of its kind (call, type, count) there
+/// The index in `to` of the call that has index `call_index` in `from`: as the k-th of its kind (call, type, count) there
 /// it is the k-th here. -1 where there is none. A probe passes over integers, an audit over exchanges, so that
-/// indices differ; of each kind that both take they take the same calls in the same order. O(buckets).
+/// indices differ; of each kind that both take they take the same calls in the same order. O(calls).
 template <class From, class To>
-int counterpart(const std::vector<From>& from, int bucket, const std::vector<To>& to) noexcept
+int counterpart(const std::vector<From>& from, int call_index, const std::vector<To>& to) noexcept
 {
-    if (bucket < 0 || static_cast<std::size_t>(bucket) >= from.size()) return -1;
-    const From& wanted = from[static_cast<std::size_t>(bucket)];
+    if (call_index < 0 || static_cast<std::size_t>(call_index) >= from.size()) return -1;
+    const From& wanted = from[static_cast<std::size_t>(call_index)];
     const auto alike = [&wanted](const auto& other) {
         return other.call == wanted.call && other.type == wanted.type && other.count == wanted.count;
     };
     int before = 0;
-    for (int b = 0; b < bucket; ++b) before += alike(from[static_cast<std::size_t>(b)]) ? 1 : 0;
+    for (int b = 0; b < call_index; ++b) before += alike(from[static_cast<std::size_t>(b)]) ? 1 : 0;
     for (std::size_t b = 0; b < to.size(); ++b) {
         if (alike(to[b]) && before-- == 0) return static_cast<int>(b);
     }
     return -1;
 }
 
-/// The same for one suspect after the other, which come bucket by bucket.
+/// The same for one suspect after the other, which come call by call.
 template <class From, class To>
-class bucket_matcher {
+class call_matcher {
 public:
-    bucket_matcher(const std::vector<From>& from, const std::vector<To>& to) noexcept : from_(from), to_(to) {}
-    int operator()(int bucket) noexcept
+    call_matcher(const std::vector<From>& from, const std::vector<To>& to) noexcept : from_(from), to_(to) {}
+    int operator()(int call_index) noexcept
     {
-        if (bucket != last_) {
-            last_ = bucket;
-            match_ = counterpart(from_, bucket, to_);
+        if (call_index != last_) {
+            last_ = call_index;
+            match_ = counterpart(from_, call_index, to_);
         }
         return match_;
     }
@@ -56,9 +56,9 @@ private:
 /// to do with that result tells nothing of the gradient.
 inline bool has_wrong_sum(const step_audit& audit) noexcept
 {
-    for (const bucket_audit& bucket : audit.buckets) {
-        const bool reduction = bucket.call == collective::all_reduce || bucket.call == collective::reduce_scatter;
-        if (reduction && !(bucket.agree && bucket.conserved)) return true;
+    for (const call_audit& judged : audit.calls) {
+        const bool reduction = judged.call == collective::all_reduce || judged.call == collective::reduce_scatter;
+        if (reduction && !(judged.agree && judged.conserved)) return true;
     }
     return false;
 }
@@ -69,10 +69,10 @@ public:
     explicit compared_ranks(const step_record& record) noexcept : record_(record) {}
     int of(const suspect& found) noexcept
     {
-        if (found.what == check::loss) return record_.loss.finite;
-        if (found.what == check::gradient_norm) {
-            const std::size_t bucket = static_cast<std::size_t>(found.bucket);
-            return found.bucket >= 0 && bucket < record_.buckets.size() ? record_.buckets[bucket].gradient_norm.finite
+        if (found.what == finding::loss) return record_.loss.finite;
+        if (found.what == finding::gradient_norm) {
+            const std::size_t call_index = static_cast<std::size_t>(found.call);
+            return found.call >= 0 && call_index < record_.calls.size() ? record_.calls[call_index].gradient_norm.finite
                                                                         : record_.gradient_norm.finite;
         }
         if (directions_ < 0) {

@@ -18,12 +18,12 @@ struct split_result : collprobe::detail::leakable {
 
 /// Splits that have failed while NCCL may still be making their communicator: on a thread of its own, or at the end
 /// of a group. Any thread may keep one or end them.
-class split_orphans {
+class pending_splits {
 public:
-    split_orphans() = default;
-    split_orphans(const split_orphans&) = delete;
+    pending_splits() = default;
+    pending_splits(const pending_splits&) = delete;
     /// The memory outlives them: NCCL may write there for as long as a group is open.
-    ~split_orphans() { take_each([](split_result* each) { collprobe::detail::leak(*each); }); }
+    ~pending_splits() { take_each([](split_result* each) { collprobe::detail::leak(*each); }); }
 
     void keep(split_result* part) noexcept
     {

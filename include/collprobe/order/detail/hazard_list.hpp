@@ -20,9 +20,9 @@ struct order_site {
 };
 
 /// The hazards found, each pair of call sites once, and the redundant waits.
-class order_reports {
+class hazard_list {
 public:
-    explicit order_reports(std::size_t most) : most_(most), sites_(1) {}
+    explicit hazard_list(std::size_t most) : most_(most), sites_(1) {}
 
     std::uint32_t site_number(const char* operation, call_site where)
     {

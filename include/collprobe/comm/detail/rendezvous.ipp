@@ -5,7 +5,7 @@
 #include <exception>
 #include <utility>
 
-#include <collprobe/comm/detail/board.hpp>
+#include <collprobe/comm/detail/rendezvous.hpp>
 #include <collprobe/detail/wait.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -78,7 +78,7 @@ COLLPROBE_INLINE std::vector<int> meeting::missing_in(std::uint64_t round) const
     return missing;
 }
 
-COLLPROBE_INLINE board::board(int ranks, std::string name, std::int64_t timeout_ms)
+COLLPROBE_INLINE rendezvous::rendezvous(int ranks, std::string name, std::int64_t timeout_ms)
     : name_(std::move(name)),
       timeout_ms_(timeout_ms),
       ranks_(static_cast<std::size_t>(ranks)),
@@ -87,14 +87,14 @@ COLLPROBE_INLINE board::board(int ranks, std::string name, std::int64_t timeout_
 {
 }
 
-COLLPROBE_INLINE void board::enter(int rank, std::uint64_t call, const posting& own, call_site where)
+COLLPROBE_INLINE void rendezvous::enter(int rank, std::uint64_t call, const arguments& own, call_site where)
 {
     await_turn(rank, call, own.what.call, where);
     at(rank).posted = own;
     meet(work_, rank, call, own.what.call, where, [&] { check_agreement(call); });
 }
 
-COLLPROBE_INLINE void board::leave(int rank, std::uint64_t call) noexcept
+COLLPROBE_INLINE void rendezvous::leave(int rank, std::uint64_t call) noexcept
 {
     work_.leave(call);
     std::atomic<std::uint32_t>& turn = at(rank).turn;
@@ -104,16 +104,16 @@ COLLPROBE_INLINE void board::leave(int rank, std::uint64_t call) noexcept
     if ((seen & awaited) != 0) wake_all(turn);
 }
 
-COLLPROBE_INLINE void board::enter_on_host(
+COLLPROBE_INLINE void rendezvous::enter_on_host(
     int rank, std::uint64_t call, collective what, call_site where, function_ref<void()> resolve)
 {
     meet(host_, rank, call, what, where, resolve);
 }
 
-COLLPROBE_INLINE bool board::fail(board_failure cause) noexcept
+COLLPROBE_INLINE bool rendezvous::fail(rendezvous_failure cause) noexcept
 {
-    board_failure* const record = new board_failure(std::move(cause));
-    board_failure* none = nullptr;
+    rendezvous_failure* const record = new rendezvous_failure(std::move(cause));
+    rendezvous_failure* none = nullptr;
     if (!failure_.compare_exchange_strong(none, record, std::memory_order_acq_rel)) {
         delete record;
         return false;
@@ -127,20 +127,20 @@ COLLPROBE_INLINE bool board::fail(board_failure cause) noexcept
     return true;
 }
 
-COLLPROBE_INLINE void board::require_usable(int rank, collective call, call_site where) const
+COLLPROBE_INLINE void rendezvous::require_usable(int rank, collective call, call_site where) const
 {
-    if (const board_failure* const cause = failure()) {
+    if (const rendezvous_failure* const cause = failure()) {
         throw error(cause->code, cause->message, origin(rank, call, where), cause->culprits);
     }
 }
 
-COLLPROBE_INLINE error_origin board::origin(int rank, collective call, call_site where) const
+COLLPROBE_INLINE error_origin rendezvous::origin(int rank, collective call, call_site where) const
 {
     return {
         .call = collprobe::name(call), .rank = rank, .size = size(), .communicator = name_, .where = where};
 }
 
-COLLPROBE_INLINE void board::await_turn(int rank, std::uint64_t call, collective what, call_site where)
+COLLPROBE_INLINE void rendezvous::await_turn(int rank, std::uint64_t call, collective what, call_site where)
 {
     std::atomic<std::uint32_t>& turn = at(rank).turn;
     const std::uint32_t wanted = static_cast<std::uint32_t>(call) * one_turn;
@@ -165,7 +165,7 @@ COLLPROBE_INLINE void board::await_turn(int rank, std::uint64_t call, collective
     }
 }
 
-COLLPROBE_INLINE void board::check_agreement(std::uint64_t call)
+COLLPROBE_INLINE void rendezvous::check_agreement(std::uint64_t call)
 {
     disagreement found
         = compare_calls(size(), [&](int rank) -> const call_description& { return posted(rank).what; });
@@ -175,7 +175,7 @@ COLLPROBE_INLINE void board::check_agreement(std::uint64_t call)
         std::move(found.culprits)});
 }
 
-COLLPROBE_INLINE void board::meet(meeting& place, int rank, std::uint64_t call, collective what,
+COLLPROBE_INLINE void rendezvous::meet(meeting& place, int rank, std::uint64_t call, collective what,
     call_site where, function_ref<void()> resolve)
 {
     const auto decide = [&]() noexcept {
@@ -196,7 +196,7 @@ COLLPROBE_INLINE void board::meet(meeting& place, int rank, std::uint64_t call, 
     if (!place.arrive(rank, call, timeout_ms_, decide, give_up)) require_usable(rank, what, where);
 }
 
-COLLPROBE_INLINE std::string board::describe_call(collective what, std::uint64_t call)
+COLLPROBE_INLINE std::string rendezvous::describe_call(collective what, std::uint64_t call)
 {
     return std::string(collprobe::name(what)) + " (call " + std::to_string(call)
         + (what == collective::split ? " of split)" : " of the communicator)");

@@ -18,7 +18,7 @@
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Why a communicator can no longer be used.
-struct board_failure {
+struct rendezvous_failure {
     status code = status::peer_failure;
     std::string message;
     std::vector<int> culprits;
@@ -59,7 +59,7 @@ private:
 };
 
 /// What one rank brings to a collective. The addresses are for those who move the data.
-struct posting {
+struct arguments {
     call_description what;
     const void* send = nullptr;
     void* receive = nullptr;
@@ -70,12 +70,12 @@ struct posting {
 /// Ranks number their collectives when they are called (`next_call`) and meet later, in call order,
 /// where the work runs (`enter`, `leave`). Host calls that block (`split`) meet on a second, separate
 /// meeting. The first failure wins, is kept for ever and is what all ranks are told.
-class board {
+class rendezvous {
 public:
-    board(int ranks, std::string name, std::int64_t timeout_ms);
-    board(const board&) = delete;
-    board& operator=(const board&) = delete;
-    ~board() { delete failure_.load(std::memory_order_acquire); }
+    rendezvous(int ranks, std::string name, std::int64_t timeout_ms);
+    rendezvous(const rendezvous&) = delete;
+    rendezvous& operator=(const rendezvous&) = delete;
+    ~rendezvous() { delete failure_.load(std::memory_order_acquire); }
 
     int size() const noexcept { return static_cast<int>(ranks_.size()); }
     const std::string& name() const noexcept { return name_; }
@@ -89,11 +89,11 @@ public:
 
     /// Waits for the rank's own turn and for all ranks, and checks that all called the same.
     /// Returns when the data may be moved; then `leave` must follow, and nothing may block before it.
-    /// \throws error if the ranks disagree, one is missing too long or the board has failed.
-    void enter(int rank, std::uint64_t call, const posting& own, call_site where);
+    /// \throws error if the ranks disagree, one is missing too long or the rendezvous has failed.
+    void enter(int rank, std::uint64_t call, const arguments& own, call_site where);
     void leave(int rank, std::uint64_t call) noexcept;
     /// What `rank` brought to the collective that the caller has entered.
-    const posting& posted(int rank) const noexcept { return ranks_[static_cast<std::size_t>(rank)].posted; }
+    const arguments& posted(int rank) const noexcept { return ranks_[static_cast<std::size_t>(rank)].posted; }
 
     /// The same for a host call, which must be the rank's `call`-th; `resolve()` runs on the last rank.
     void enter_on_host(
@@ -101,9 +101,9 @@ public:
     void leave_on_host(std::uint64_t call) noexcept { host_.leave(call); }
 
     /// Makes the communicator unusable on all ranks. Returns false if it already was.
-    bool fail(board_failure cause) noexcept;
-    /// What failed, or null. It lives as long as the board.
-    const board_failure* failure() const noexcept { return failure_.load(std::memory_order_acquire); }
+    bool fail(rendezvous_failure cause) noexcept;
+    /// What failed, or null. It lives as long as the rendezvous.
+    const rendezvous_failure* failure() const noexcept { return failure_.load(std::memory_order_acquire); }
 
     /// \throws error the failure, as `rank` reports it from a call; returns if there is none.
     void require_usable(int rank, collective call, call_site where) const;
@@ -118,7 +118,7 @@ private:
     struct alignas(64) rank_state {
         std::atomic<std::uint64_t> calls{0};
         std::atomic<std::uint32_t> turn{0};
-        posting posted;
+        arguments posted;
     };
     rank_state& at(int rank) noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
 
@@ -138,11 +138,11 @@ private:
     fixed_array<rank_state> ranks_;
     meeting work_;
     meeting host_;
-    std::atomic<board_failure*> failure_{nullptr};
+    std::atomic<rendezvous_failure*> failure_{nullptr};
 };
 
 } // namespace collprobe::detail
 
 #if COLLPROBE_DEFINITIONS
-#include <collprobe/comm/detail/board.ipp>
+#include <collprobe/comm/detail/rendezvous.ipp>
 #endif
