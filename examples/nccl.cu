@@ -15,11 +15,11 @@
 
 using namespace collprobe;
 
-void train(int device, int devices, ncclUniqueId id)
+void train(unsigned rank, int ranks, ncclUniqueId id)
 {
-    cudaSetDevice(device);
+    cudaSetDevice(int(rank));
     ncclComm_t comm;
-    if (ncclCommInitRank(&comm, devices, id, device) != ncclSuccess) std::exit(1);
+    if (ncclCommInitRank(&comm, ranks, id, int(rank)) != ncclSuccess) std::exit(1);
     cudaStream_t stream;
     cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     constexpr std::size_t count = 1 << 16;
@@ -30,7 +30,8 @@ void train(int device, int devices, ncclUniqueId id)
     {
         probed probe{nccl::communicator_ref(comm)}; // borrows comm
         for (unsigned step = 0; step < 3; ++step) {
-            const std::vector<__nv_bfloat16> computed(count, __float2bfloat16(0.5f));
+            std::vector<__nv_bfloat16> computed(count);
+            for (unsigned i = 0; i < count; ++i) computed[i] = __float2bfloat16(float((i * 7919 + step * 31 + rank * 17) % 101));
             const float mean_loss = 1.0f / static_cast<float>(step + 1);
             cudaMemcpyAsync(gradient, computed.data(), count * sizeof computed[0], cudaMemcpyHostToDevice, stream);
             cudaMemcpyAsync(loss, &mean_loss, sizeof mean_loss, cudaMemcpyHostToDevice, stream);
@@ -54,6 +55,6 @@ int main()
     ncclUniqueId id;
     if (ncclGetUniqueId(&id) != ncclSuccess) return 1;
     std::vector<std::thread> ranks;
-    for (int device = 0; device < devices; ++device) ranks.emplace_back(train, device, devices, id);
+    for (int rank = 0; rank < devices; ++rank) ranks.emplace_back(train, unsigned(rank), devices, id);
     for (std::thread& rank : ranks) rank.join();
 }
