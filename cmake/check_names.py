@@ -85,7 +85,7 @@ def declared(words, has_body):
             while at < len(words) and words[at] not in BEGINNINGS:
                 at = bracket_end(words, at) if words[at] in CLOSING else at + 1
     words = words[at:]
-    if not words or words[0] in ("static_assert", "extern", "asm", "friend") or special:
+    if not words or words[0] in ("static_assert", "extern", "asm", "friend", "COLLPROBE_INSTANCE") or special:
         return None
     for kind in ("class", "struct", "union", "enum"):
         if words[0] == kind:

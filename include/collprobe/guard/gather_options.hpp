@@ -9,7 +9,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/guard/guarded.hpp>
-#include <collprobe/scan/statistics.hpp>
+#include <collprobe/scan/copy_statistics.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -34,6 +34,33 @@ constexpr const char* name(gather_path path) noexcept
     return "unknown";
 }
 
+namespace detail {
+
+/// Where the statistics of a copy go, and the function that makes them. Only a program that gives a pointer refers to
+/// that function: all others need no kernel of it, on a GPU.
+template <class Device, element T>
+class gather_probe {
+public:
+    gather_probe() = default;
+    gather_probe(statistics* result) noexcept : result_(result), copy_(&copy_with_statistics<Device, T>) {}
+
+    /// Null if no statistics are asked for.
+    statistics* result() const noexcept { return result_; }
+    void copy(typename Device::stream_ref on, view<const T> source, view<T> destination,
+        typename Device::workspace& scratch, call_site where) const
+    {
+        copy_(on, source, destination, result_, scratch, where);
+    }
+
+private:
+    statistics* result_ = nullptr;
+    void (*copy_)(
+        typename Device::stream_ref, view<const T>, view<T>, statistics*, typename Device::workspace&, call_site)
+        = nullptr;
+};
+
+} // namespace detail
+
 /// How a gather brings its shard in, and what it keeps.
 template <class Device, element T>
 struct gather_options {
@@ -44,8 +71,9 @@ struct gather_options {
     /// A `guarded` source must have at least this generation: an older one is stale. 0 asks for nothing.
     std::uint64_t at_least = 0;
     /// Filled with the statistics and digest of the source by the copy, in the same pass; in device or pinned memory.
-    /// Only a copy can: with a probe, `automatic` copies where it would not have to.
-    statistics* probe = nullptr;
+    /// Only a copy can: with a probe, `automatic` copies where it would not have to. A pointer to `statistics`; on a
+    /// GPU the program includes scan/cuda/statistics.cuh.
+    detail::gather_probe<Device, T> probe = {};
     /// Needed with `probe`; belongs to the stream of the all-gather until that is done.
     typename Device::workspace* scratch = nullptr;
 };

@@ -16,7 +16,6 @@
 #include <collprobe/guard/gather_options.hpp>
 #include <collprobe/guard/guarded.hpp>
 #include <collprobe/order/hooks.hpp>
-#include <collprobe/scan/copy_statistics.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -65,7 +64,7 @@ public:
     /// Whether the two may be in one group: what the one writes the other must not touch.
     bool independent_of(const gather_plan& other) const noexcept
     {
-        const bool same_probe = what_.options.probe != nullptr && what_.options.probe == other.what_.options.probe;
+        const bool same_probe = probe() != nullptr && probe() == other.probe();
         return !same_probe && !writes_into(other) && !other.writes_into(*this);
     }
 
@@ -93,9 +92,9 @@ public:
         } else {
             if (path_ == gather_path::copy && !source_.empty()) {
                 const view<T> into = to.part(0, source_.count());
-                if (what_.options.probe != nullptr) {
+                if (probe() != nullptr) {
                     if constexpr (order_hooks::active) order_hooks::access(on, "copy", source_, into, where_);
-                    copy_with_statistics<device>(on, source_, into, what_.options.probe, *what_.options.scratch, where_);
+                    what_.options.probe.copy(on, source_, into, *what_.options.scratch, where_);
                 } else {
                     device::copy(on, source_, into, where_);
                 }
@@ -143,6 +142,7 @@ private:
     static constexpr const char* call = "copy_then_all_gather";
 
     guarded<device, T>* shard() const noexcept { return what_.options.shard; }
+    statistics* probe() const noexcept { return what_.options.probe.result(); }
     bool pads() const noexcept { return source_.count() < slot_.count(); }
     access_mode mode_of_shard() const noexcept
     {
@@ -220,14 +220,14 @@ private:
         if (converts) path_ = gather_path::convert;
         else if (is_there && send_.data() == slot_.data()) path_ = gather_path::in_place;
         else if (is_there) path_ = gather_path::send_source;
-        else if (can_send && options.path != gather_path::copy && options.probe == nullptr) path_ = gather_path::send_source;
+        else if (can_send && options.path != gather_path::copy && probe() == nullptr) path_ = gather_path::send_source;
         else path_ = gather_path::copy;
 
         if (options.path != gather_path::automatic && options.path != path_) {
             refuse(std::string("rung ") + name(options.path) + " is asked for, and these arguments need " + name(path_));
         }
-        if (options.probe != nullptr) {
-            const view<statistics> filled(options.probe, 1);
+        if (probe() != nullptr) {
+            const view<statistics> filled(probe(), 1);
             if (meet(filled, source_) || meet(filled, destination_) || meet(filled, send_)) {
                 refuse("the probe lies in the memory of the source, the destination or the shard");
             }
