@@ -12,6 +12,6 @@
 #include <collprobe/sum/order.hpp>
 #include <collprobe/sum/partial_sum.hpp>
 #include <collprobe/sum/round_scaled.hpp>
-#include <collprobe/sum/rounding.hpp>
+#include <collprobe/simd/rounding.hpp>
 #include <collprobe/sum/sum_rows.hpp>
 #include <collprobe/sum/ulp.hpp>

@@ -17,7 +17,7 @@
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/order.hpp>
 #include <collprobe/sum/partial_sum.hpp>
-#include <collprobe/sum/rounding.hpp>
+#include <collprobe/simd/rounding.hpp>
 #include <collprobe/sum/ulp.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {

@@ -11,6 +11,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/reduce_blocks.hpp>
+#include <collprobe/detail/target.hpp>
 #include <collprobe/scan/detail/merge_statistics.hpp>
 #include <collprobe/scan/detail/scan_block.hpp>
 #include <collprobe/scan/digest.hpp>
@@ -108,9 +109,10 @@ struct statistics_reducer {
     COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept
     {
         into.digest.merge(next.digest);
-#if !defined(__CUDA_ARCH__)
-        if (detail::gradual_underflow::flushing()) return detail::merge_statistics_guarded<T>(into.value, next.value);
-#endif
+        if constexpr (!detail::on_device) {
+            if (detail::gradual_underflow::flushing())
+                return detail::merge_statistics_guarded<T>(into.value, next.value);
+        }
         detail::merge_statistics<T>(into.value, next.value);
     }
 

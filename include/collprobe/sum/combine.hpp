@@ -8,7 +8,7 @@
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/sum/detail/add.hpp>
-#include <collprobe/sum/rounding.hpp>
+#include <collprobe/simd/rounding.hpp>
 
 /// The arithmetic of one hop of a reduction: two values of the element type give one, rounded to it.
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -21,7 +21,7 @@ COLLPROBE_HD T multiply(T a, T b) noexcept
     if constexpr (std::is_floating_point_v<T>) {
         return rounded_product(a, b);
     } else if constexpr (floating_element<T>) {
-        return T(rounded_product(widened(static_cast<float>(a)), widened(static_cast<float>(b))));
+        return T(rounded_product(exact_double(static_cast<float>(a)), exact_double(static_cast<float>(b))));
     } else {
         return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
     }

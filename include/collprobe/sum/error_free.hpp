@@ -3,7 +3,7 @@
 #pragma once
 
 #include <collprobe/core/config.hpp>
-#include <collprobe/sum/rounding.hpp>
+#include <collprobe/simd/rounding.hpp>
 
 /// Error-free transforms: a floating-point sum together with what its rounding lost. They hold under
 /// `-ffast-math` and `--use_fast_math`; on the CPU subnormal numbers must not be flushed to zero

@@ -6,18 +6,9 @@
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
+#include <collprobe/detail/target.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
-
-/// The index of the highest set bit. Precondition: value != 0.
-COLLPROBE_HD constexpr int highest_bit(std::uint64_t value) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    return 63 - __clzll(static_cast<long long>(value));
-#else
-    return 63 - __builtin_clzll(value);
-#endif
-}
 
 /// A number to be rounded: significand * 2^exponent, and a little more (less than one unit of the
 /// significand) if `sticky`. With `sticky` the significand must have its bit 63 or 62 set, so that what

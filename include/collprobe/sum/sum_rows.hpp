@@ -7,6 +7,7 @@
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
+#include <collprobe/detail/target.hpp>
 #include <collprobe/simd/dispatch.hpp>
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/detail/column_sum.hpp>
@@ -69,10 +70,7 @@ private:
     };
     // Out of the scope that sets the mode: not inlined.
     COLLPROBE_COMPILED_FOR_AVX2 void sum_block_by_avx2(std::uint64_t first) const noexcept { sum_block_inlined(first); }
-#if !defined(__CUDA_ARCH__)
-    __attribute__((noinline))
-#endif
-    COLLPROBE_HD void sum_block(std::uint64_t first) const noexcept
+    COLLPROBE_HOST_NOINLINE COLLPROBE_HD void sum_block(std::uint64_t first) const noexcept
     {
         sum_block_inlined(first);
     }

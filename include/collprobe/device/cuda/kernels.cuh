@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include <collprobe/detail/math.hpp>
-#include <collprobe/detail/unroll.hpp>
+#include <collprobe/detail/target.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/device/cuda/kernel_loading.hpp>
 #include <collprobe/device/slots.hpp>

@@ -7,6 +7,7 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/target.hpp>
 #include <collprobe/scan/digest.hpp>
 
 /// What the search for differences computes on a device. Elements are bits here, in a word of their size.
@@ -65,16 +66,16 @@ struct digest_blocks {
         const std::uint64_t left = count - first;
         const std::uint64_t here = left < blocks.length ? left : blocks.length;
         digest_state state;
-#if defined(__CUDA_ARCH__)
-        for (std::uint64_t i = first; i < first + here; ++i) {
-            const Word bits = load_bits<Word>(buffer, i);
-            if constexpr (sizeof(Word) == 2) state.add(2 * i, bit_cast<float16>(bits));
-            else state.add(i * sizeof(Word), bits);
+        if constexpr (on_device) {
+            for (std::uint64_t i = first; i < first + here; ++i) {
+                const Word bits = load_bits<Word>(buffer, i);
+                if constexpr (sizeof(Word) == 2) state.add(2 * i, bit_cast<float16>(bits));
+                else state.add(i * sizeof(Word), bits);
+            }
+        } else {
+            state = digest_bytes(best_isa(), static_cast<const unsigned char*>(buffer) + first * sizeof(Word),
+                here * sizeof(Word), first * sizeof(Word));
         }
-#else
-        state = digest_bytes(best_isa(), static_cast<const unsigned char*>(buffer) + first * sizeof(Word),
-            here * sizeof(Word), first * sizeof(Word));
-#endif
         digests[block] = state.finish();
     }
 };

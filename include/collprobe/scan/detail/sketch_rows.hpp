@@ -10,11 +10,12 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/core/widen.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/detail/target.hpp>
 #include <collprobe/scan/statistics.hpp> // the vector code that the kernel builds on
 #include <collprobe/simd/barrier.hpp>
 #include <collprobe/simd/gradual_underflow.hpp>
 #include <collprobe/simd/vector.hpp>
-#include <collprobe/sum/rounding.hpp>
+#include <collprobe/simd/rounding.hpp>
 
 #define COLLPROBE_KERNEL <collprobe/scan/detail/sketch_kernel.hpp>
 #include <collprobe/simd/dispatch.hpp>
@@ -42,16 +43,6 @@ template <element T>
 COLLPROBE_HD constexpr std::uint64_t sketch_numbers(std::uint64_t bins) noexcept
 {
     return floating_element<T> ? 2 * bins : bins;
-}
-
-/// The logarithm of a power of two.
-COLLPROBE_HD inline unsigned log2_of_power(std::uint64_t power) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    return static_cast<unsigned>(__ffsll(static_cast<long long>(power)) - 1);
-#else
-    return static_cast<unsigned>(__builtin_ctzll(power));
-#endif
 }
 
 /// A run of elements that begins with element `first` of its buffer. Row r holds the elements whose index is

@@ -58,17 +58,10 @@ struct rare_counts {
     /// `kinds`: number of NaN, and of infinities of either sign from bit 8 and 16 on.
     COLLPROBE_HD void add(std::uint32_t kinds, std::uint32_t first) noexcept
     {
-#if defined(__CUDA_ARCH__)
-        atomicAdd(&nan, kinds & 0xff);
-        atomicAdd(&positive_infinity, kinds >> 8 & 0xff);
-        atomicAdd(&negative_infinity, kinds >> 16);
-        atomicMin(&first_nonfinite, first);
-#else
-        nan += kinds & 0xff;
-        positive_infinity += kinds >> 8 & 0xff;
-        negative_infinity += kinds >> 16;
-        if (first < first_nonfinite) first_nonfinite = first;
-#endif
+        add_to(nan, kinds & 0xff);
+        add_to(positive_infinity, kinds >> 8 & 0xff);
+        add_to(negative_infinity, kinds >> 16);
+        lower_to(first_nonfinite, first);
     }
 };
 
@@ -374,15 +367,6 @@ private:
         }
     }
 
-    COLLPROBE_HD static double magnitude(double x) noexcept
-    {
-#if defined(__CUDA_ARCH__)
-        return fabs(x); // a modifier of the addition
-#else
-        return absolute(x);
-#endif
-    }
-
     COLLPROBE_HD void add_integers(const words16& words) noexcept
     {
         counts.range.add(words);
@@ -402,29 +386,20 @@ private:
     COLLPROBE_HD void add_bytes(std::uint32_t word) noexcept
     {
         const std::uint32_t nonzero = (((word & 0x7f7f7f7f) + 0x7f7f7f7f) | word) & 0x80808080;
-#if defined(__CUDA_ARCH__)
         constexpr std::uint32_t ones = 0x01010101;
-        counts.zero += 4 - __popc(nonzero);
+        counts.zero += 4 - set_bits(nonzero);
         if constexpr (element_traits<T>::is_signed_type) {
             const std::uint32_t signs = (word >> 7 & ones) * 0xfe + ones; // 1 or -1 each
-            const int numbers = static_cast<int>(word);
-            integer_sum_ = __dp4a(numbers, static_cast<int>(ones), integer_sum_);
-            integer_magnitudes_ = __dp4a(numbers, static_cast<int>(signs), integer_magnitudes_);
-            integer_squares_ = static_cast<std::uint32_t>(__dp4a(numbers, numbers, static_cast<int>(integer_squares_)));
+            const auto numbers = static_cast<std::int32_t>(word);
+            integer_sum_ = add_byte_products(numbers, static_cast<std::int32_t>(ones), integer_sum_);
+            integer_magnitudes_ = add_byte_products(numbers, static_cast<std::int32_t>(signs), integer_magnitudes_);
+            integer_squares_ = static_cast<std::uint32_t>(
+                add_byte_products(numbers, numbers, static_cast<std::int32_t>(integer_squares_)));
         } else {
-            integer_sum_ = static_cast<std::int32_t>(__dp4a(word, ones, static_cast<std::uint32_t>(integer_sum_)));
-            integer_squares_ = __dp4a(word, word, integer_squares_);
+            integer_sum_ = static_cast<std::int32_t>(
+                add_byte_products(word, ones, static_cast<std::uint32_t>(integer_sum_)));
+            integer_squares_ = add_byte_products(word, word, integer_squares_);
         }
-#else
-        counts.zero += 4 - static_cast<std::uint32_t>(__builtin_popcount(nonzero));
-        const words16 words{{word, 0, 0, 0}};
-        for (unsigned e = 0; e < 4; ++e) {
-            const int x = element_of<T>(words, e);
-            integer_sum_ += x;
-            integer_magnitudes_ += x < 0 ? -x : x;
-            integer_squares_ += static_cast<std::uint32_t>(x * x);
-        }
-#endif
     }
 };
 

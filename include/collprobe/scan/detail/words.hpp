@@ -3,12 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/widen.hpp>
-#include <collprobe/detail/unroll.hpp>
+#include <collprobe/detail/target.hpp>
 
 /// Sixteen bytes of a buffer at a time, as a thread of a GPU takes them in. On the host the same code
 /// reads ordinary memory: a test runs the schedule of a kernel there.
@@ -47,13 +46,7 @@ COLLPROBE_HD constexpr void clear_element(words16& words, unsigned e) noexcept
 COLLPROBE_HD inline words16 load_aligned(const unsigned char* from) noexcept
 {
     words16 words;
-#if defined(__CUDA_ARCH__)
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(words.w[0]), "=r"(words.w[1]), "=r"(words.w[2]), "=r"(words.w[3])
-        : "l"(__cvta_generic_to_global(from)));
-#else
-    std::memcpy(words.w, from, 16);
-#endif
+    load_constant_16(words.w, from);
     return words;
 }
 
@@ -126,17 +119,10 @@ struct byte_source {
 template <unsigned n>
 COLLPROBE_HD inline void store_words(unsigned char* to, const words16 (&words)[n], unsigned stride) noexcept
 {
-#if defined(__CUDA_ARCH__)
     const auto address = reinterpret_cast<std::uintptr_t>(to);
-    if (address % 16 == 0) {
+    if (!on_device || address % 16 == 0) {
         COLLPROBE_UNROLL
-        for (unsigned k = 0; k < n; ++k) {
-            asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
-                :
-                : "l"(__cvta_generic_to_global(to + k * stride)), "r"(words[k].w[0]), "r"(words[k].w[1]),
-                "r"(words[k].w[2]), "r"(words[k].w[3])
-                : "memory");
-        }
+        for (unsigned k = 0; k < n; ++k) store_16(to + k * stride, words[k].w);
     } else if (address % 4 == 0) {
         COLLPROBE_UNROLL
         for (unsigned k = 0; k < n; ++k)
@@ -154,9 +140,6 @@ COLLPROBE_HD inline void store_words(unsigned char* to, const words16 (&words)[n
             }
         }
     }
-#else
-    for (unsigned k = 0; k < n; ++k) std::memcpy(to + k * stride, words[k].w, 16);
-#endif
 }
 
 } // namespace collprobe::detail

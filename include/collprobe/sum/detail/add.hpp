@@ -7,7 +7,7 @@
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
-#include <collprobe/sum/rounding.hpp>
+#include <collprobe/simd/rounding.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 

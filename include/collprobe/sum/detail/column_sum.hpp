@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include <collprobe/core/config.hpp>
@@ -15,7 +14,7 @@
 #include <collprobe/sum/error_free.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/round_scaled.hpp>
-#include <collprobe/sum/rounding.hpp>
+#include <collprobe/simd/rounding.hpp>
 
 /// Sums over the rows of a block of columns: per column, the terms of one element. The loops over columns
 /// have a constant length, so that the host's are vectorised and a GPU's are unrolled into registers.
@@ -25,17 +24,14 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 template <int width, floating_element T>
 COLLPROBE_HD inline const T* row_values(const T* from, int count, [[maybe_unused]] T (&room)[width]) noexcept
 {
-#if defined(__CUDA_ARCH__)
-    if constexpr (sizeof(room) == 16) {
+    if constexpr (!on_device) {
+        if (count == width) return from;
+    } else if constexpr (sizeof(room) == 16) {
         if (count == width && reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
-            const uint4 word = *reinterpret_cast<const uint4*>(from);
-            memcpy(room, &word, 16);
+            copy_16(room, from);
             return room;
         }
     }
-#else
-    if (count == width) return from;
-#endif
     for (int i = 0; i < width; ++i) room[i] = i < count ? from[i] : T{};
     return room;
 }
@@ -46,10 +42,9 @@ COLLPROBE_HD inline Wide widened_to(T value) noexcept
 {
     if constexpr (std::is_same_v<Wide, double>) {
         return widen(value);
+    } else if constexpr (on_device && std::is_same_v<T, float16>) {
+        return static_cast<float>(widen(value));
     } else {
-#if defined(__CUDA_ARCH__)
-        if constexpr (element_traits<T>::type == element_type::float16) return static_cast<float>(widen(value));
-#endif
         return static_cast<Wide>(value);
     }
 }
@@ -61,13 +56,7 @@ COLLPROBE_HD inline T narrowed(Wide value) noexcept
     if constexpr (std::is_same_v<T, Wide>) {
         return value;
     } else if constexpr (std::is_same_v<T, float>) {
-#if defined(__CUDA_ARCH__)
-        float nearest;
-        asm("cvt.rn.f32.f64 %0, %1;" : "=f"(nearest) : "d"(value));
-        return nearest;
-#else
-        return static_cast<float>(value);
-#endif
+        return nearest_float(value);
     } else {
         return T(value);
     }

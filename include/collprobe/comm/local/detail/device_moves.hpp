@@ -70,10 +70,8 @@ struct element_reduction {
 
     COLLPROBE_HD void operator()(std::uint64_t index) const
     {
-#if !defined(__CUDA_ARCH__)
-        // Each hop stands between two `settle`s, which the compiler keeps behind this.
+        // Each hop stands between two compiler barriers, which stay behind this.
         const collprobe::detail::gradual_underflow as_ieee_has_it;
-#endif
         const std::uint64_t at = first + index;
         const T result = completed(order == reduction_order::tree
                 ? up_tree(visits[at < boundary ? 0 : 1], at)

@@ -141,16 +141,4 @@ COLLPROBE_HD inline double rounded_quotient(double a, double b) noexcept
 
 #undef COLLPROBE_ROUNDED
 
-/// The same number in double, subnormal numbers included.
-COLLPROBE_HD inline double widened(float value) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    double wide;
-    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(value));
-    return wide;
-#else
-    return value;
-#endif
-}
-
 } // namespace collprobe::detail

@@ -1,0 +1,195 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include <collprobe/core/config.hpp>
+
+/// What a GPU does by an instruction of its own, and the same for the host. No header but this one, core/config.hpp and
+/// those of simd/ asks which compiler compiles it, or for which device.
+#if defined(__CUDA_ARCH__)
+/// Before a loop of device code: the compiler unrolls it whole, or not at all. Nothing for the host, whose compiler
+/// warns of pragmas that it does not know.
+#define COLLPROBE_UNROLL _Pragma("unroll")
+#define COLLPROBE_NO_UNROLL _Pragma("unroll 1")
+/// Before a function that keeps work on the host within the scope of a floating-point mode.
+#define COLLPROBE_HOST_NOINLINE
+#else
+#define COLLPROBE_UNROLL
+#define COLLPROBE_NO_UNROLL
+#define COLLPROBE_HOST_NOINLINE __attribute__((noinline))
+#endif
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Whether this is compiled for a GPU. For `if constexpr` in templates: the other branch is not compiled.
+#if defined(__CUDA_ARCH__)
+inline constexpr bool on_device = true;
+#else
+inline constexpr bool on_device = false;
+#endif
+
+/// The index of the highest set bit. Precondition: value != 0.
+COLLPROBE_HD constexpr int highest_bit(std::uint64_t value) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    return 63 - __clzll(static_cast<long long>(value));
+#else
+    return 63 - __builtin_clzll(value);
+#endif
+}
+
+/// The logarithm of a power of two.
+COLLPROBE_HD inline unsigned log2_of_power(std::uint64_t power) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    return static_cast<unsigned>(__ffsll(static_cast<long long>(power)) - 1);
+#else
+    return static_cast<unsigned>(__builtin_ctzll(power));
+#endif
+}
+
+COLLPROBE_HD inline std::uint32_t set_bits(std::uint32_t word) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    return static_cast<std::uint32_t>(__popc(word));
+#else
+    return static_cast<std::uint32_t>(__builtin_popcount(word));
+#endif
+}
+
+/// Atomic on a GPU.
+COLLPROBE_HD inline void add_to(std::uint32_t& sum, std::uint32_t value) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    atomicAdd(&sum, value);
+#else
+    sum += value;
+#endif
+}
+COLLPROBE_HD inline void lower_to(std::uint32_t& least, std::uint32_t value) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    atomicMin(&least, value);
+#else
+    if (value < least) least = value;
+#endif
+}
+
+/// Sixteen bytes at an address that is a multiple of 16, which nobody writes while the kernel runs.
+COLLPROBE_HD inline void load_constant_16(std::uint32_t (&words)[4], const unsigned char* from) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+        : "l"(__cvta_generic_to_global(from)));
+#else
+    std::memcpy(words, from, 16);
+#endif
+}
+
+/// To an address that is a multiple of 16.
+COLLPROBE_HD inline void store_16(unsigned char* to, const std::uint32_t (&words)[4]) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+        :
+        : "l"(__cvta_generic_to_global(to)), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+        : "memory");
+#else
+    std::memcpy(to, words, 16);
+#endif
+}
+
+/// From an address that is a multiple of 16, to memory of any alignment.
+COLLPROBE_HD inline void copy_16(void* to, const void* from) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    const uint4 word = *static_cast<const uint4*>(from);
+    memcpy(to, &word, 16);
+#else
+    std::memcpy(to, from, 16);
+#endif
+}
+
+/// c plus the products of the four signed, or unsigned, bytes of a and b.
+COLLPROBE_HD inline std::int32_t add_byte_products(std::int32_t a, std::int32_t b, std::int32_t c) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    return __dp4a(a, b, c);
+#else
+    for (int shift = 0; shift < 32; shift += 8)
+        c += static_cast<std::int8_t>(a >> shift) * static_cast<std::int8_t>(b >> shift);
+    return c;
+#endif
+}
+COLLPROBE_HD inline std::uint32_t add_byte_products(std::uint32_t a, std::uint32_t b, std::uint32_t c) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    return __dp4a(a, b, c);
+#else
+    for (int shift = 0; shift < 32; shift += 8) c += (a >> shift & 0xff) * (b >> shift & 0xff);
+    return c;
+#endif
+}
+
+/// |value|; on a GPU a modifier of the instruction that takes it.
+COLLPROBE_HD inline double magnitude(double value) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    return fabs(value);
+#else
+    return __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, value) & ~(std::uint64_t{1} << 63));
+#endif
+}
+
+/// a * b + c: fused on a GPU.
+COLLPROBE_HD inline double multiply_add(double a, double b, double c) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    return __fma_rn(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+/// The same number, subnormal numbers included: -ftz chooses the instruction that the compiler emits, not the meaning of
+/// this one.
+COLLPROBE_HD inline double exact_double(float value) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    double wide;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(value));
+    return wide;
+#else
+    return value;
+#endif
+}
+
+/// The number with this pattern of binary16. On a GPU only. (A subnormal half is a normal float.)
+COLLPROBE_HD inline float float_of_half_bits([[maybe_unused]] std::uint16_t bits) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    float single;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(single) : "h"(bits));
+    return single;
+#else
+    __builtin_unreachable();
+#endif
+}
+
+/// The nearest float, ties to even, subnormal results included.
+COLLPROBE_HD inline float nearest_float(double value) noexcept
+{
+#if defined(__CUDA_ARCH__)
+    float nearest;
+    asm("cvt.rn.f32.f64 %0, %1;" : "=f"(nearest) : "d"(value));
+    return nearest;
+#else
+    return static_cast<float>(value);
+#endif
+}
+
+} // namespace collprobe::detail
