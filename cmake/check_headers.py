@@ -5,7 +5,8 @@
 
 Names every line of a header that includes what it may not: a folder above its own (layers.txt), another
 folder's detail/, a vendor's header outside the folders cuda, nccl and mpi, what only nvcc compiles from a
-.hpp, or a standard header that costs an including file more than the library. Also names what the umbrella
+.hpp, or a standard header that costs an including file more than the library; and every #if on compiler or device
+outside detail/target.hpp, core/config.hpp and simd/. Also names what the umbrella
 of a folder lacks, and headers whose COLLPROBE_ABI no include of theirs defines. Exit status 1 if there is any.
 """
 import pathlib
@@ -18,6 +19,8 @@ table = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else pathlib.Path(__file_
 HEAVY = set("cmath memory thread functional immintrin.h iostream sstream chrono regex map unordered_map".split())
 VENDOR = re.compile(r"^(cuda[^/]*|cuda/.*|nvtx3/.*|nccl[^/]*|mpi\.h)$")
 VENDOR_FOLDERS = {"cuda", "nccl", "mpi"}
+TARGET = re.compile(r"\s*#\s*(if|elif|ifdef|ifndef)\b.*\b__(CUDA_ARCH|CUDACC|NVCC|clang|GNUC|SSE|AVX|x86_64|aarch64)")
+TARGET_PLACES = ("core/config.hpp", "detail/target.hpp", "simd/")
 KERNELS = re.compile(r"^(cub/.*|thrust/.*|cooperative_groups.*|device_launch_parameters\.h|.*\.cuh)$")
 
 allowed = {}
@@ -50,6 +53,8 @@ for file in sorted(root.rglob("*")):
     own = place_of(path)
     includes[path] = set()
     for number, line in enumerate(file.read_text().splitlines(), 1):
+        if TARGET.match(line) and not path.startswith(TARGET_PLACES):
+            findings.append(f"{path}:{number}: asks for the compiler or the device: detail/target.hpp does that")
         match = re.match(r'\s*#\s*include\s*([<"])([^>"]*)[>"]', line)
         if not match:
             continue

@@ -12,6 +12,5 @@
 #include <collprobe/sum/order.hpp>
 #include <collprobe/sum/partial_sum.hpp>
 #include <collprobe/sum/round_scaled.hpp>
-#include <collprobe/simd/rounding.hpp>
 #include <collprobe/sum/sum_rows.hpp>
 #include <collprobe/sum/ulp.hpp>
