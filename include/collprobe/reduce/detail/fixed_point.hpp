@@ -33,14 +33,16 @@ constexpr int bits_for_terms(std::uint64_t terms) noexcept
 
 /// Up to how many terms are added so: the sum of their codes for NaN and infinity must not run over.
 inline constexpr std::uint64_t max_fixed_point_terms = (std::uint64_t{1} << 20) - 1;
+/// Whether the sums of that many of any numbers of T fit in 62 bits, so that no element needs a unit of its own.
+template <floating_element T>
+inline constexpr bool sums_fit_in_one_unit = fixed_point_bits<T> + bits_for_terms(max_fixed_point_terms) <= 62;
 
 /// The unit of the sum of `terms` elements of which the largest has this code, as a power of two: terms are
-/// below 2^62 / terms units. Where that holds every number of the type its smallest one is the unit (2^-24 for halves).
+/// below 2^62 / terms units. Where all sums fit, the smallest number of the type is the unit (2^-24 for halves).
 template <floating_element T>
 COLLPROBE_HD constexpr int fixed_point_unit(int code, int term_bits) noexcept
 {
-    if constexpr (fixed_point_bits<T> + bits_for_terms(max_fixed_point_terms) <= 62)
-        return element_traits<T>::min_subnormal_exponent;
+    if constexpr (sums_fit_in_one_unit<T>) return element_traits<T>::min_subnormal_exponent;
     // |x| < 2^(exponent + 1)
     const int exponent = element_traits<T>::min_exponent + (code > 0 ? code - 1 : 0);
     return exponent + 1 - (62 - term_bits);
