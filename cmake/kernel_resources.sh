@@ -32,7 +32,7 @@ done | xargs -P "$jobs" -L 1 sh -c '
 # ptxas says, in this order: the name; stack and spills; registers and shared memory.
 cat "$work"/*.log | "${CXXFILT:-c++filt}" -n | awk -v may_have_stack="$may_have_stack" -v compiler="$("$nvcc" --version | sed -n 's/.*release.*, V/nvcc /p')" '
     function short(name) {
-        gsub(/collprobe::(cuda::|local::)?(detail::)?/, "", name)
+        gsub(/collprobe::(v[0-9_]+(stream_order)?::)?(cuda::|local::)?(detail::)?/, "", name)
         gsub(/std::/, "", name)
         sub(/\(accumulation\)0/, "native", name)
         sub(/\(accumulation\)1/, "float32", name)
