@@ -6,8 +6,9 @@
 Names every line of a header that includes what it may not: a folder above its own (layers.txt), another
 folder's detail/, a vendor's header outside the folders cuda, nccl and mpi, what only nvcc compiles from a
 .hpp, or a standard header that costs an including file more than the library; and every #if on compiler or device
-outside detail/target.hpp, core/config.hpp and simd/. Also names what the umbrella
-of a folder lacks, and headers whose COLLPROBE_ABI no include of theirs defines. Exit status 1 if there is any.
+outside detail/target.hpp, core/config.hpp and simd/. Also names what the umbrella of a folder lacks, headers whose
+COLLPROBE_ABI no include of theirs defines, and questions to a communicator that comm/capabilities.hpp answers. Exit
+status 1 if there is any.
 """
 import pathlib
 import re
@@ -22,6 +23,10 @@ VENDOR_FOLDERS = {"cuda", "nccl", "mpi"}
 TARGET = re.compile(r"\s*#\s*(if|elif|ifdef|ifndef)\b.*\b__(CUDA_ARCH|CUDACC|NVCC|clang|GNUC|SSE|AVX|x86_64|aarch64)")
 TARGET_PLACES = ("core/config.hpp", "detail/target.hpp", "simd/")
 KERNELS = re.compile(r"^(cub/.*|thrust/.*|cooperative_groups.*|device_launch_parameters\.h|.*\.cuh)$")
+
+# The members in the table of comm/capabilities.hpp, in a requires-expression.
+CAPABILITY = re.compile(r"\brequires\s*(?:\([^)]*\)\s*)?\{[^{}]*?(?:\.|->)(name|timeout_ms|device_scope|check|synchronize|abort"
+                        r"|collectives_enqueue_at_once|group_scope|check_buffer|refuse|part_of|base)\s*\(")
 
 allowed = {}
 groups = {}
@@ -52,7 +57,12 @@ for file in sorted(root.rglob("*")):
     path = file.relative_to(root).as_posix()
     own = place_of(path)
     includes[path] = set()
-    for number, line in enumerate(file.read_text().splitlines(), 1):
+    text = file.read_text()
+    if path != "comm/capabilities.hpp":
+        for match in CAPABILITY.finditer(text):
+            findings.append(f"{path}:{text.count(chr(10), 0, match.start()) + 1}: asks for {match.group(1)}(): "
+                            "comm/capabilities.hpp has a concept for it, and a function that does without")
+    for number, line in enumerate(text.splitlines(), 1):
         if TARGET.match(line) and not path.startswith(TARGET_PLACES):
             findings.append(f"{path}:{number}: asks for the compiler or the device: detail/target.hpp does that")
         match = re.match(r'\s*#\s*include\s*([<"])([^>"]*)[>"]', line)

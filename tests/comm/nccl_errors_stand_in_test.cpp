@@ -65,7 +65,7 @@ const std::vector<bad_call>& bad_calls()
             [](comm_t& c, on_t on, mem_t& m) {
                 c.all_reduce(m.in().part(0, 4), view<float>(nullptr, 4), reduction::sum, on);
             }},
-        {"all_reduce", "receive is not aligned to its elements of 4 bytes",
+        {"all_reduce", "receive is not aligned to 4 bytes",
             [](comm_t& c, on_t on, mem_t& m) {
                 auto* const odd = reinterpret_cast<float*>(reinterpret_cast<char*>(m.data()) + 42);
                 c.all_reduce(m.in().part(0, 4), view<float>(odd, 4), reduction::sum, on);

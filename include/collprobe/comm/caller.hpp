@@ -2,36 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <collprobe/comm/capabilities.hpp>
+#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
-
-/// What keeps `count` elements of `element_bytes` at `data` from being used, to stand behind the name of an argument;
-/// empty: nothing.
-inline std::string flaw_of_buffer(const void* data, std::uint64_t count, std::uint64_t element_bytes)
-{
-    if (count == 0) return {};
-    if (data == nullptr) return " is null with count " + std::to_string(count);
-    if (reinterpret_cast<std::uintptr_t>(data) % element_bytes != 0) {
-        return " is not aligned to " + std::to_string(element_bytes) + " bytes";
-    }
-    return {};
-}
-template <class T>
-std::string flaw_of_buffer(view<T> buffer)
-{
-    return flaw_of_buffer(buffer.data(), buffer.count(), alignof(T));
-}
 
 inline constexpr const char* inside_a_group
     = "the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not enqueued until it ends: "

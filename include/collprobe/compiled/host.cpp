@@ -9,6 +9,7 @@
 
 #include <collprobe/comm/detail/rendezvous.ipp>
 #include <collprobe/comm/detail/call.ipp>
+#include <collprobe/comm/detail/collective_arguments.ipp>
 #include <collprobe/comm/local/detail/check.ipp>
 #include <collprobe/comm/local/detail/communicator.ipp>
 #include <collprobe/comm/local/detail/group.ipp>

@@ -40,8 +40,6 @@ template <class... Ignored> constexpr void record(const Ignored&...) noexcept {}
 template <class... Ignored> constexpr void wait(const Ignored&...) noexcept {}
 template <class... Ignored> constexpr void reached(const Ignored&...) noexcept {}
 template <class... Ignored> constexpr void access(const Ignored&...) noexcept {}
-template <class... Ignored> constexpr void broadcast(const Ignored&...) noexcept {}
-template <class... Ignored> constexpr void barrier(const Ignored&...) noexcept {}
 template <class... Ignored> constexpr void call(const Ignored&...) noexcept {}
 constexpr void group_begin() noexcept {}
 template <class... Ignored> constexpr void allocated(const Ignored&...) noexcept {}

@@ -163,28 +163,16 @@ void access(const Stream& on, const char* what, memory_range read, memory_range 
 {
     detail::tell([&](sink& to) { to.access(stream_of(on), read, write, what, where); });
 }
-/// `state` owns what stands for the communicator in this process, where it may have several ranks.
-template <class Stream, class State, class Comm>
-void call(const Stream& on, const State& state, const Comm& comm, const char* what, memory_range read,
+/// `communicator`: the address of what stands for it in this process, where it may have several ranks. `deferrable`:
+/// whether an open group may put the call off.
+template <class Stream>
+void call(const Stream& on, const void* communicator, int rank, const char* what, bool deferrable, memory_range read,
     memory_range write, call_site where)
 {
     // Addresses have 48 bits.
     const std::uint64_t handle
-        = reinterpret_cast<std::uintptr_t>(state.get()) ^ static_cast<std::uint64_t>(comm.rank()) << 48;
-    // With one rank NCCL enqueues at once, also in a group.
-    const bool deferrable = requires { comm.group_scope(); } && comm.size() > 1;
+        = reinterpret_cast<std::uintptr_t>(communicator) ^ static_cast<std::uint64_t>(rank) << 48;
     detail::tell([&](sink& to) { to.collective(stream_of(on), handle, read, write, what, deferrable, where); });
-}
-template <class Stream, class State, class Comm>
-void broadcast(const Stream& on, const State& state, const Comm& comm, int root, memory_range send,
-    memory_range receive, call_site where)
-{
-    call(on, state, comm, "broadcast", comm.rank() == root ? send : memory_range(), receive, where);
-}
-template <class Stream, class State, class Comm>
-void barrier(const Stream& on, const State& state, const Comm& comm, call_site where)
-{
-    call(on, state, comm, "barrier", {}, {}, where);
 }
 inline void group_begin() noexcept
 {

@@ -53,7 +53,7 @@ COLLPROBE_INLINE std::string describe(const call_description& what, const call_d
     if (what.reduces() && (reference == nullptr || reference->operation != what.operation)) {
         add(name(what.operation));
     }
-    if (what.call == collective::broadcast && (reference == nullptr || reference->root != what.root)) {
+    if (what.root >= 0 && (reference == nullptr || reference->root != what.root)) {
         add("root " + std::to_string(what.root));
     }
     return text;

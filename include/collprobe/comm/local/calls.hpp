@@ -6,18 +6,16 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/detail/collective_calls.hpp>
 #include <collprobe/comm/local/detail/check.hpp>
 #include <collprobe/comm/local/detail/group.hpp>
 #include <collprobe/comm/local/order.hpp>
-#include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/order/hooks.hpp>
 
 /// What ranks as threads of one process have in common, whatever device they compute on: the calls of
 /// a rank with the checks of their arguments, and the group.
@@ -33,14 +31,15 @@ struct options {
     reduction_order order = reduction_order::linear;
 };
 
-/// The calls of one rank. `Self` is the communicator that derives from this: its
-/// `enqueue<Call, T>(on, what, send, receive, where)` does what has been checked here. `State` is what
-/// the ranks share, a `detail::group_state`.
+/// What the handles of a rank have in common. `Self` is the communicator that derives from this; `State` is what the
+/// ranks share, a `detail::group_state`.
 template <class Self, class Device, class State>
-class basic_communicator {
+class basic_communicator : public collprobe::detail::collective_calls<Self, Device> {
+    using calls = collprobe::detail::collective_calls<Self, Device>;
+    friend calls;
+
 public:
-    using device = Device;
-    using stream_ref = typename Device::stream_ref;
+    using typename calls::stream_ref;
 
     int rank() const noexcept { return rank_; }
     int size() const noexcept { return state_->meet.size(); }
@@ -48,113 +47,6 @@ public:
     /// `options::timeout_ms` of the group.
     std::int64_t timeout_ms() const noexcept { return state_->meet.timeout_ms(); }
     reduction_order order() const noexcept { return state_->order; }
-
-    /// Element i of every rank's `receive` becomes the reduction of element i of all ranks' `send`.
-    /// Shapes: `send.count() == receive.count()`, equal on all ranks, 0 allowed; `receive` is `send`
-    /// or disjoint from it.
-    /// Stream: enqueued on `on`; both buffers must stay as they are until the stream is past it.
-    /// \throws error `invalid_argument`, or the communicator's failure; later failures go to the stream.
-    /// Cost: the ranks share the work: each reads and writes count / n elements of n buffers.
-    template <element T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const argument_check check(state_->meet, rank_, collective::all_reduce, where);
-        check.operation(operation);
-        check.buffer(send, "send");
-        check.buffer(receive, "receive");
-        check.shape(send, 1, receive, 1, "equal counts");
-        check.placement(send, receive, send.data() == receive.data());
-        if constexpr (order_hooks::active) order_hooks::call(on, state_, *this, "all_reduce", send, receive, where);
-        enqueue<collective::all_reduce, T>(on, send.count(), operation, -1, send.data(), receive.data(), where);
-    }
-
-    /// Rank r's `receive` becomes part r of the reduction of all ranks' `send`.
-    /// Shapes: `send.count() == size() * receive.count()`, equal on all ranks, 0 allowed; `receive` is
-    /// part r of `send` or disjoint from it. With the order `tree` it is the ring's, as in NCCL.
-    /// Stream and errors: as for `all_reduce`.
-    /// Cost: each rank reads receive.count() elements of n buffers and writes as many once.
-    template <element T>
-    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const argument_check check(state_->meet, rank_, collective::reduce_scatter, where);
-        check.operation(operation);
-        check.buffer(send, "send");
-        check.buffer(receive, "receive");
-        check.shape(send, parts(), receive, 1, "size() times as many to send as to receive");
-        check.placement(send, receive, receive.data() == own_part(send));
-        if constexpr (order_hooks::active) order_hooks::call(on, state_, *this, "reduce_scatter", send, receive, where);
-        enqueue<collective::reduce_scatter, T>(
-            on, receive.count(), operation, -1, send.data(), receive.data(), where);
-    }
-
-    /// Part r of every rank's `receive` becomes rank r's `send`.
-    /// Shapes: `receive.count() == size() * send.count()`, equal on all ranks, 0 allowed; `send` is
-    /// part r of `receive` or disjoint from it.
-    /// Stream and errors: as for `all_reduce`. Cost: each rank reads and writes receive.count() elements.
-    template <element T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const argument_check check(state_->meet, rank_, collective::all_gather, where);
-        check.buffer(send, "send");
-        check.buffer(receive, "receive");
-        check.shape(send, 1, receive, parts(), "size() times as many to receive as to send");
-        check.placement(send, receive, send.data() == own_part(receive));
-        if constexpr (order_hooks::active) order_hooks::call(on, state_, *this, "all_gather", send, receive, where);
-        enqueue<collective::all_gather, T>(
-            on, send.count(), reduction::sum, -1, send.data(), receive.data(), where);
-    }
-
-    /// Part s of rank r's `receive` becomes part r of rank s's `send`.
-    /// Shapes: `send.count() == receive.count()`, a multiple of `size()`, equal on all ranks, 0 allowed;
-    /// the two are disjoint.
-    /// Stream and errors: as for `all_reduce`. Cost: each rank reads and writes receive.count() elements.
-    template <element T>
-    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const argument_check check(state_->meet, rank_, collective::all_to_all, where);
-        check.buffer(send, "send");
-        check.buffer(receive, "receive");
-        check.shape(send, parts(), receive, parts(), "equal counts that are a multiple of size()");
-        check.placement(send, receive, false);
-        if constexpr (order_hooks::active) order_hooks::call(on, state_, *this, "all_to_all", send, receive, where);
-        enqueue<collective::all_to_all, T>(
-            on, send.count() / parts(), reduction::sum, -1, send.data(), receive.data(), where);
-    }
-
-    /// Every rank's `receive` becomes the `send` of rank `root`; the other ranks' `send` is ignored.
-    /// Shapes: `receive.count()` is equal on all ranks and the root's `send.count()`, 0 allowed; on the
-    /// root `receive` is `send` or disjoint from it.
-    /// Stream and errors: as for `all_reduce`. Cost: each rank reads and writes receive.count() elements.
-    template <element T>
-    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const argument_check check(state_->meet, rank_, collective::broadcast, where);
-        check.root(root);
-        check.buffer(receive, "receive");
-        if (rank_ == root) {
-            check.buffer(send, "send");
-            check.shape(send, 1, receive, 1, "equal counts");
-            check.placement(send, receive, send.data() == receive.data());
-        }
-        if constexpr (order_hooks::active) order_hooks::broadcast(on, state_, *this, root, send, receive, where);
-        enqueue<collective::broadcast, T>(
-            on, receive.count(), reduction::sum, root, send.data(), receive.data(), where);
-    }
-
-    /// Work behind it on any rank's stream runs after the work before it on every rank's.
-    /// Stream and errors: as for `all_reduce`.
-    void barrier(stream_ref on, call_site where = call_site::current()) const
-    {
-        const argument_check check(state_->meet, rank_, collective::barrier, where);
-        if constexpr (order_hooks::active) order_hooks::barrier(on, state_, *this, where);
-        // Of no element: the type is what a description without data has.
-        enqueue<collective::barrier, std::uint8_t>(on, 0, reduction::sum, -1, nullptr, nullptr, where);
-    }
 
     /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty
     /// for `no_color`. It has the parent's order and time-out, its own failures, and a name like
@@ -181,9 +73,6 @@ public:
         state_->meet.fail({status::peer_failure,
             collprobe::detail::list_ranks({rank_}) + " aborted: " + reason, {rank_}});
     }
-    /// The calls of this handle from now on are parts of one of `count` elements, 0 for none: ranks that disagree
-    /// on it get `mismatch`, as on counts. For adaptors that make several calls of one.
-    void part_of(std::uint64_t count) noexcept { whole_ = count; }
     /// What a bad argument of this rank in a `call` on a stream does: fails the communicator. For adaptors with rules
     /// of their own, before they throw `why`.
     void refuse(const error& why, collective, stream_ref) const
@@ -195,28 +84,24 @@ public:
 protected:
     using argument_check = collprobe::detail::argument_check;
     using arguments = collprobe::detail::arguments;
-    using call_description = collprobe::detail::call_description;
     using state_ref = detail::ref<State>;
 
     basic_communicator(state_ref state, int rank) noexcept : state_(std::move(state)), rank_(rank) {}
 
     state_ref state_;
     int rank_ = 0;
-    std::uint64_t whole_ = 0;
 
 private:
-    template <collective Call, class T>
-    void enqueue(stream_ref on, std::uint64_t count, reduction operation, int root, const void* send,
-        void* receive, call_site where) const
+    argument_check checked(collective call, stream_ref, call_site where) const
     {
-        const arguments own{{Call, element_traits<T>::type, operation, root, count, whole_}, send, receive};
-        static_cast<const Self&>(*this).template enqueue<Call, T>(on, own, where);
+        return {state_->meet, rank_, call, where};
     }
-    std::uint64_t parts() const noexcept { return static_cast<std::uint64_t>(size()); }
-    template <class T>
-    const T* own_part(view<T> whole) const noexcept
+    const void* identity() const noexcept { return state_.get(); }
+    template <class Mover>
+    void launch(const collprobe::detail::call_description& what, const collprobe::detail::collective_arguments& with,
+        stream_ref on, call_site where, Mover move) const
     {
-        return whole.part(static_cast<std::uint64_t>(rank_) * (whole.count() / parts()), whole.count()).data();
+        static_cast<const Self&>(*this).enqueue(on, arguments{what, with.send, with.receive}, move, where);
     }
 };
 

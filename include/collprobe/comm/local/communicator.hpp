@@ -39,6 +39,9 @@ inline constexpr int max_ranks = 256;
 /// streams (NCCL's do, too): on another stream the later call waits, in that stream, for the earlier.
 /// All ranks get the same bits.
 ///
+/// Cost: the ranks share the work. Each reads and writes, in elements of n buffers: of an all-reduce count / n; of a
+/// reduce-scatter what it receives, written once; of the others what it receives.
+///
 /// Arithmetic, the same for every order: each combination rounds to the element type. Integers wrap.
 /// An integer average is the wrapped sum divided by n, truncated towards zero; a floating-point one is
 /// the sum of the values times 1/n, each product and 1/n rounded to the element type (NCCL's
@@ -53,6 +56,7 @@ private:
     friend class basic_group;
     using base = basic_communicator<communicator, host::device, detail::group_state>;
     friend base;
+    friend collprobe::detail::collective_calls<communicator, host::device>;
     using state_type = detail::group_state;
     using mover = void (*)(const detail::group_state&, int rank);
 
@@ -72,9 +76,9 @@ private:
     };
 
     template <collective Call, class T>
-    void enqueue(stream_ref on, const arguments& own, call_site where) const
+    static mover mover_of() noexcept
     {
-        enqueue(on, own, detail::mover_of<Call, T>(), where);
+        return detail::mover_of<Call, T>();
     }
     void enqueue(stream_ref on, const arguments& own, mover move, call_site where) const;
 };

@@ -133,7 +133,9 @@ private:
     template <class>
     friend class basic_group;
     friend base;
+    friend collprobe::detail::collective_calls<device_communicator, Device>;
     using state_type = detail::device_group_state<Device>;
+    using mover = void (*)(const detail::group_state&, int rank, stream_ref on, call_site where);
     using rank_state = typename state_type::rank_state;
     using typename base::argument_check;
     using typename base::arguments;
@@ -181,8 +183,13 @@ private:
     // - they wait for `done` behind `leave`; the rank records it next behind the `enter` of its next
     //   call, where all ranks have come, and so have called their waits.
     template <collective Call, class T>
-    void enqueue(stream_ref on, const arguments& own, call_site where) const
+    static mover mover_of() noexcept
     {
+        return &detail::enqueue_move<Device, Call, T>;
+    }
+    void enqueue(stream_ref on, const arguments& own, mover move, call_site where) const
+    {
+        const collective what = own.what.call;
         // A rank that fails before the meeting must say so, or its peers wait for it.
         const auto or_tell = [&](auto&& work) {
             try {
@@ -192,7 +199,7 @@ private:
                 throw;
             }
         };
-        or_tell([&] { refuse_unfit(on, Call, where); });
+        or_tell([&] { refuse_unfit(on, what, where); });
         [[maybe_unused]] const auto scope = or_tell([&] { return collprobe::detail::enter_device(*this); });
         collprobe::detail::rendezvous& meet = state_->meet;
         rank_state& mine = state_->at(rank_);
@@ -202,7 +209,7 @@ private:
             // its share of the last one is done, and nobody moves anything before all are ready. On the
             // same stream that is so anyway, but a stream cannot be told from an earlier one in its place.
             if (mine.done.recorded()) on.wait(mine.done, where);
-            if constexpr (detail::runs_callables<stream_ref>) on.enqueue(presence{state_, rank_, call, Call});
+            if constexpr (detail::runs_callables<stream_ref>) on.enqueue(presence{state_, rank_, call, what});
             record(mine.ready, on, where);
             mine.ordinal = ordinal_;
         });
@@ -221,9 +228,9 @@ private:
             reach_peers(mine, where);
             for_peers([&](rank_state& peer) { on.wait(peer.ready, where); });
             if constexpr (detail::runs_callables<stream_ref>) {
-                on.enqueue(gate{state_, rank_, call, Call, where});
+                on.enqueue(gate{state_, rank_, call, what, where});
             }
-            detail::enqueue_move<Device, Call, T>(*state_, rank_, on, where);
+            move(*state_, rank_, on, where);
         });
         attempt([&] { record(mine.done, on, where); });
         mine.enqueued = !failure;
@@ -234,14 +241,14 @@ private:
         attempt([&] {
             for_peers([&](rank_state& peer) {
                 all_enqueued = all_enqueued && peer.enqueued;
-                if (Call != collective::barrier && peer.done.recorded()) on.wait(peer.done, where);
+                if (what != collective::barrier && peer.done.recorded()) on.wait(peer.done, where);
             });
         });
         if (failure) {
             if (mine.enqueued) state_->could_not_enqueue(rank_, collprobe::detail::message_of(failure));
             std::rethrow_exception(failure);
         }
-        if (!all_enqueued) meet.require_usable(rank_, Call, where);
+        if (!all_enqueued) meet.require_usable(rank_, what, where);
     }
 
     void refuse_unfit(stream_ref on, collective call, call_site where) const

@@ -2,15 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/detail/collective_calls.hpp>
 #include <collprobe/comm/mpi/detail/check.hpp>
 #include <collprobe/comm/mpi/detail/handle.hpp>
 #include <collprobe/comm/mpi/detail/library.hpp>
@@ -19,10 +18,8 @@
 #include <collprobe/comm/mpi/options.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
-#include <collprobe/core/view.hpp>
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/device/host/device.hpp>
-#include <collprobe/order/hooks.hpp>
 
 /// MPI's communicators: ranks as processes, on one machine or many, that compute on the CPU. MPI 3.1 or
 /// newer, initialised for calls from any thread (`environment` does that): streams call it.
@@ -65,11 +62,16 @@ class communicator;
 /// (its standard advises it, implementations do). Arithmetic is that of `local`: 16-bit types round at
 /// each combination, a floating-point average multiplies each value by 1/n first, integers wrap, min and
 /// max prefer a number to a NaN and order -0 < +0, subnormal numbers count.
-class communicator_ref {
-public:
-    using device = host::device;
-    using stream_ref = host::stream_ref;
+///
+/// Cost: MPI's of MPI_Allreduce, MPI_Reduce_scatter_block, MPI_Allgather, MPI_Alltoall, MPI_Bcast, MPI_Barrier. An
+/// average of floating point reads and writes the buffer once more; of a reduce-scatter it takes memory for `send`,
+/// which stays with the communicator. A reduce-scatter in place takes memory for `receive`, and a copy; a broadcast
+/// that is not in place a copy on the root.
+class communicator_ref : public collprobe::detail::collective_calls<communicator_ref, host::device> {
+    using calls = collprobe::detail::collective_calls<communicator_ref, host::device>;
+    friend calls;
 
+public:
     /// Reads rank and size. With `verify_calls` it is collective: it duplicates the `MPI_Comm` for its
     /// own messages. Make it once, not for each call.
     /// \throws error `invalid_argument`: MPI not initialised, MPI_COMM_NULL, an inter-communicator, a
@@ -91,111 +93,6 @@ public:
     /// The `MPI_Comm`, for calls that are not made here.
     MPI_Comm native_handle() const noexcept { return handle_->comm(); }
 
-    /// Element i of every rank's `receive` becomes the reduction of element i of all ranks' `send`.
-    /// Shapes: `send.count() == receive.count()`, equal on all ranks; `receive` is `send` or disjoint.
-    /// Stream: enqueued on `on`; both buffers must stay as they are until the stream is past it.
-    /// \throws error see the top of this file; later failures go to the stream.
-    /// Cost: MPI_Allreduce; an average of floating point reads and writes the buffer once more.
-    template <element T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const detail::argument_check check(handle_, collective::all_reduce, &on, where);
-        check.operation(operation);
-        check.buffer(send, "send");
-        check.buffer(receive, "receive");
-        check.shape(send, 1, receive, 1, "equal counts");
-        check.placement(send, receive, send.data() == receive.data());
-        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_reduce", send, receive, where);
-        enqueue<collective::all_reduce, T>(on, operation, -1, send.count(), send.data(), receive.data(), where);
-    }
-
-    /// Rank r's `receive` becomes part r of the reduction of all ranks' `send`.
-    /// Shapes: `send.count() == size() * receive.count()`, equal on all ranks; `receive` is part r of
-    /// `send` or disjoint.
-    /// Stream and errors: as for `all_reduce`.
-    /// Cost: MPI_Reduce_scatter_block. In place it takes memory for `receive`, and a copy; an average of
-    /// floating point memory for `send`, which stays with the communicator.
-    template <element T>
-    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const detail::argument_check check(handle_, collective::reduce_scatter, &on, where);
-        check.operation(operation);
-        check.buffer(send, "send");
-        check.buffer(receive, "receive");
-        check.shape(send, parts(), receive, 1, "size() times as many to send as to receive");
-        check.placement(send, receive, receive.data() == own_part(send));
-        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "reduce_scatter", send, receive, where);
-        enqueue<collective::reduce_scatter, T>(
-            on, operation, -1, receive.count(), send.data(), receive.data(), where);
-    }
-
-    /// Part r of every rank's `receive` becomes rank r's `send`.
-    /// Shapes: `receive.count() == size() * send.count()`, equal on all ranks; `send` is part r of
-    /// `receive` or disjoint.
-    /// Stream and errors: as for `all_reduce`. Cost: MPI_Allgather.
-    template <element T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const detail::argument_check check(handle_, collective::all_gather, &on, where);
-        check.buffer(send, "send");
-        check.buffer(receive, "receive");
-        check.shape(send, 1, receive, parts(), "size() times as many to receive as to send");
-        check.placement(send, receive, send.data() == own_part(receive));
-        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_gather", send, receive, where);
-        enqueue<collective::all_gather, T>(
-            on, reduction::sum, -1, send.count(), send.data(), receive.data(), where);
-    }
-
-    /// Part s of rank r's `receive` becomes part r of rank s's `send`.
-    /// Shapes: `send.count() == receive.count()`, a multiple of `size()`, equal on all ranks; disjoint.
-    /// Stream and errors: as for `all_reduce`. Cost: MPI_Alltoall.
-    template <element T>
-    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const detail::argument_check check(handle_, collective::all_to_all, &on, where);
-        check.buffer(send, "send");
-        check.buffer(receive, "receive");
-        check.shape(send, parts(), receive, parts(), "equal counts that are a multiple of size()");
-        check.placement(send, receive, false);
-        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_to_all", send, receive, where);
-        enqueue<collective::all_to_all, T>(
-            on, reduction::sum, -1, send.count() / parts(), send.data(), receive.data(), where);
-    }
-
-    /// Every rank's `receive` becomes the `send` of rank `root`; the other ranks' `send` is ignored.
-    /// Shapes: `receive.count()` is equal on all ranks and the root's `send.count()`; on the root
-    /// `receive` is `send` or disjoint.
-    /// Stream and errors: as for `all_reduce`. Cost: MPI_Bcast, and on the root a copy unless in place.
-    template <element T>
-    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const detail::argument_check check(handle_, collective::broadcast, &on, where);
-        check.root(root);
-        check.buffer(receive, "receive");
-        if (rank() == root) {
-            check.buffer(send, "send");
-            check.shape(send, 1, receive, 1, "equal counts");
-            check.placement(send, receive, send.data() == receive.data());
-        }
-        if constexpr (order_hooks::active) order_hooks::broadcast(on, handle_, *this, root, send, receive, where);
-        enqueue<collective::broadcast, T>(
-            on, reduction::sum, root, receive.count(), send.data(), receive.data(), where);
-    }
-
-    /// Work behind it on any rank's stream runs after the work before it on every rank's.
-    /// Stream and errors: as for `all_reduce`. Cost: MPI_Barrier.
-    void barrier(stream_ref on, call_site where = call_site::current()) const
-    {
-        const detail::argument_check check(handle_, collective::barrier, &on, where);
-        if constexpr (order_hooks::active) order_hooks::barrier(on, handle_, *this, where);
-        enqueue<collective::barrier, std::uint8_t>(on, reduction::sum, -1, 0, nullptr, nullptr, where);
-    }
-
     /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty
     /// for `no_color`. It has the parent's options and a name like "mpi/split3.color1" for the fourth
     /// split of "mpi".
@@ -204,9 +101,6 @@ public:
     /// \throws error `invalid_argument` for a color below -1; else see the top of this file.
     std::optional<communicator> split(int color, int key, call_site where = call_site::current()) const;
 
-    /// The calls of this handle from now on are parts of one of `count` elements, 0 for none: with `verify_calls`
-    /// ranks that disagree on it get `mismatch`, as on counts. For adaptors that make several calls of one.
-    void part_of(std::uint64_t count) noexcept { whole_ = count; }
     /// What a bad argument of this rank in a `call` on the stream `on` does: with `verify_calls` the communicator
     /// fails on all ranks when the stream comes to it, else nothing happens. For adaptors with rules of their own,
     /// before they throw `why`.
@@ -242,10 +136,10 @@ protected:
     communicator_ref(handle_ref handle, call_site where) : handle_(std::move(handle)) { handle_->open(where); }
 
     handle_ref handle_;
-    std::uint64_t whole_ = 0;
 
 private:
     using call_description = collprobe::detail::call_description;
+    using mover = void (*)(const detail::transfer&);
 
     /// One rank's part in a collective, in its stream.
     struct task {
@@ -254,7 +148,7 @@ private:
         call_description what;
         const void* send;
         void* receive;
-        void (*move)(const detail::transfer&);
+        mover move;
         call_site where;
 
         void operator()() const
@@ -271,26 +165,28 @@ private:
         }
     };
 
+    detail::argument_check checked(collective call, const stream_ref& on, call_site where) const
+    {
+        return {handle_, call, &on, where};
+    }
+    const void* identity() const noexcept { return handle_.get(); }
     template <collective Call, class T>
-    void enqueue(stream_ref on, reduction operation, int root, std::uint64_t count, const void* send, void* receive,
-        call_site where) const
+    static mover mover_of() noexcept
+    {
+        return &detail::move<Call, T>;
+    }
+    void launch(const call_description& what, const collprobe::detail::collective_arguments& with, stream_ref on,
+        call_site where, mover move) const
     {
         const std::uint64_t number = handle_->next_call();
         try {
-            on.enqueue(task{handle_, number, {Call, element_traits<T>::type, operation, root, count, whole_}, send,
-                receive, detail::move<Call, T>, where});
+            on.enqueue(task{handle_, number, what, with.send, with.receive, move, where});
         } catch (const std::exception& cause) {
             // The number is taken and nobody will come for it.
             handle_->fail({status::peer_failure,
                 detail::list_ranks({rank()}) + " could not enqueue: " + cause.what(), {rank()}});
             throw;
         }
-    }
-    std::uint64_t parts() const noexcept { return static_cast<std::uint64_t>(size()); }
-    template <class T>
-    const T* own_part(view<T> whole) const noexcept
-    {
-        return whole.part(static_cast<std::uint64_t>(rank()) * (whole.count() / parts()), whole.count()).data();
     }
 };
 

@@ -7,12 +7,13 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include <nccl.h>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/detail/collective_calls.hpp>
+#include <collprobe/comm/nccl/detail/call.hpp>
 #include <collprobe/comm/nccl/detail/check.hpp>
 #include <collprobe/comm/nccl/detail/handle.hpp>
 #include <collprobe/comm/nccl/group.hpp>
@@ -23,7 +24,6 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/device/cuda/device.hpp>
-#include <collprobe/order/hooks.hpp>
 
 /// NCCL's communicators, as a trainer has them or created here, for any C++ compiler: NCCL 2.19 or
 /// newer, no nvcc.
@@ -72,11 +72,16 @@ class communicator;
 /// registered. A count of 0 calls nothing. Arithmetic and the order of additions are NCCL's.
 ///
 /// Host cost of a call beyond NCCL's own: about a microsecond, most of it `options::check_buffers`.
-class communicator_ref {
-public:
-    using device = cuda::device;
-    using stream_ref = cuda::stream_ref;
+///
+/// Cost, with NCCL's ring: an all-reduce sends 2 (n - 1) / n of the buffer from each rank, a reduce-scatter and an
+/// all-to-all (n - 1) / n of `send`, an all-gather (n - 1) / n of `receive`, a broadcast the root's buffer once; a
+/// barrier is an all-reduce of one byte, and nothing for one rank. All-to-all is `ncclAlltoAll` where NCCL has it
+/// (2.28), else sends and receives in a group.
+class communicator_ref : public collprobe::detail::collective_calls<communicator_ref, cuda::device> {
+    using calls = collprobe::detail::collective_calls<communicator_ref, cuda::device>;
+    friend calls;
 
+public:
     /// Waits until the `ncclComm_t` is initialised (if that is under way), reads its rank, size and
     /// device, and takes the memory that barriers need. Make it once, not for each call.
     /// \throws error `invalid_argument` for a null handle or a time-out of 0, what NCCL says, or `timeout`.
@@ -116,134 +121,6 @@ public:
         call_site where = call_site::current()) const
     {
         detail::argument_check(*handle_, call, on, where).buffer(buffer, argument);
-    }
-
-    /// Element i of every rank's `receive` becomes the reduction of element i of all ranks' `send`.
-    /// Shapes: `send.count() == receive.count()`, equal on all ranks; `receive` is `send` or disjoint.
-    /// \throws error see the top of this file.
-    /// Cost: with the ring, each rank sends 2 (n - 1) / n of the buffer.
-    template <element T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const detail::argument_check check(*handle_, collective::all_reduce, on, where);
-        check.operation(operation);
-        check.buffer(send, "send");
-        check.buffer(receive, "receive");
-        check.shape(send, 1, receive, 1, "equal counts");
-        check.placement(send, receive, send.data() == receive.data());
-        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_reduce", send, receive, where);
-        launch({collective::all_reduce, type_of<T>, operation, -1, send.count()}, "ncclAllReduce", on, where,
-            [&](ncclComm_t comm) {
-                return ncclAllReduce(send.data(), receive.data(), send.size(), detail::data_type_of<T>,
-                    detail::operation(operation), comm, on.get());
-            });
-    }
-
-    /// Rank r's `receive` becomes part r of the reduction of all ranks' `send`.
-    /// Shapes: `send.count() == size() * receive.count()`, equal on all ranks; `receive` is part r of
-    /// `send` or disjoint.
-    /// \throws error see the top of this file. Cost: each rank sends (n - 1) / n of `send`.
-    template <element T>
-    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const detail::argument_check check(*handle_, collective::reduce_scatter, on, where);
-        check.operation(operation);
-        check.buffer(send, "send");
-        check.buffer(receive, "receive");
-        check.shape(send, parts(), receive, 1, "size() times as many to send as to receive");
-        check.placement(send, receive, receive.data() == own_part(send));
-        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "reduce_scatter", send, receive, where);
-        launch({collective::reduce_scatter, type_of<T>, operation, -1, receive.count()}, "ncclReduceScatter", on,
-            where, [&](ncclComm_t comm) {
-                return ncclReduceScatter(send.data(), receive.data(), receive.size(), detail::data_type_of<T>,
-                    detail::operation(operation), comm, on.get());
-            });
-    }
-
-    /// Part r of every rank's `receive` becomes rank r's `send`.
-    /// Shapes: `receive.count() == size() * send.count()`, equal on all ranks; `send` is part r of
-    /// `receive` or disjoint.
-    /// \throws error see the top of this file. Cost: each rank sends (n - 1) / n of `receive`.
-    template <element T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const detail::argument_check check(*handle_, collective::all_gather, on, where);
-        check.buffer(send, "send");
-        check.buffer(receive, "receive");
-        check.shape(send, 1, receive, parts(), "size() times as many to receive as to send");
-        check.placement(send, receive, send.data() == own_part(receive));
-        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_gather", send, receive, where);
-        launch({collective::all_gather, type_of<T>, reduction::sum, -1, send.count()}, "ncclAllGather", on, where,
-            [&](ncclComm_t comm) {
-                return ncclAllGather(
-                    send.data(), receive.data(), send.size(), detail::data_type_of<T>, comm, on.get());
-            });
-    }
-
-    /// Part s of rank r's `receive` becomes part r of rank s's `send`.
-    /// Shapes: `send.count() == receive.count()`, a multiple of `size()`, equal on all ranks; disjoint.
-    /// `ncclAlltoAll` where NCCL has it (2.28), else sends and receives in a group.
-    /// \throws error see the top of this file. Cost: each rank sends (n - 1) / n of `send`.
-    template <element T>
-    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const detail::argument_check check(*handle_, collective::all_to_all, on, where);
-        check.buffer(send, "send");
-        check.buffer(receive, "receive");
-        check.shape(send, parts(), receive, parts(), "equal counts that are a multiple of size()");
-        check.placement(send, receive, false);
-        if constexpr (order_hooks::active) order_hooks::call(on, handle_, *this, "all_to_all", send, receive, where);
-        launch({collective::all_to_all, type_of<T>, reduction::sum, -1, send.count() / parts()}, "ncclAlltoAll", on,
-            where, [&](ncclComm_t comm) {
-                const std::size_t part = send.size() / static_cast<std::size_t>(parts());
-#if NCCL_VERSION_CODE >= 22800
-                return ncclAlltoAll(send.data(), receive.data(), part, detail::data_type_of<T>, comm, on.get());
-#else
-                return detail::exchange_parts(
-                    send.data(), receive.data(), part, sizeof(T), detail::data_type_of<T>, size(), comm, on.get());
-#endif
-            });
-    }
-
-    /// Every rank's `receive` becomes the `send` of rank `root`; the other ranks' `send` is ignored.
-    /// Shapes: `receive.count()` is equal on all ranks and the root's `send.count()`; on the root
-    /// `receive` is `send` or disjoint.
-    /// \throws error see the top of this file. Cost: the root sends the buffer once, with the ring.
-    template <element T>
-    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref on,
-        call_site where = call_site::current()) const
-    {
-        const detail::argument_check check(*handle_, collective::broadcast, on, where);
-        check.root(root);
-        check.buffer(receive, "receive");
-        if (rank() == root) {
-            check.buffer(send, "send");
-            check.shape(send, 1, receive, 1, "equal counts");
-            check.placement(send, receive, send.data() == receive.data());
-        }
-        const T* const from = rank() == root ? send.data() : receive.data();
-        if constexpr (order_hooks::active) order_hooks::broadcast(on, handle_, *this, root, send, receive, where);
-        launch({collective::broadcast, type_of<T>, reduction::sum, root, receive.count()}, "ncclBroadcast", on, where,
-            [&](ncclComm_t comm) {
-                return ncclBroadcast(
-                    from, receive.data(), receive.size(), detail::data_type_of<T>, root, comm, on.get());
-            });
-    }
-
-    /// Work behind it on any rank's stream runs after the work before it on every rank's.
-    /// \throws error see the top of this file. Cost: an all-reduce of one byte; nothing for one rank.
-    void barrier(stream_ref on, call_site where = call_site::current()) const
-    {
-        const detail::argument_check check(*handle_, collective::barrier, on, where);
-        if constexpr (order_hooks::active) order_hooks::barrier(on, handle_, *this, where);
-        launch({collective::barrier, element_type::uint8, reduction::sum, -1, size() > 1 ? 1u : 0u},
-            "ncclAllReduce (of a barrier)", on, where, [&](ncclComm_t comm) {
-                return ncclAllReduce(handle_->zero(), handle_->zero(), 1, ncclUint8, ncclMax, comm, on.get());
-            });
     }
 
     /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty
@@ -289,9 +166,6 @@ public:
         handle_->abort(0);
     }
 
-    /// The calls of this copy from now on are parts of one of `count` elements, 0 for none: with `verify_calls`,
-    /// ranks that disagree on it get `mismatch`, as on counts. For adaptors that make several calls of one.
-    void part_of(std::uint64_t count) noexcept { whole_ = count; }
     /// What a bad argument of this rank in a `call` on the stream `on` does: with `verify_calls` the peers, which
     /// are in the call or come to it, get `peer_failure` that names this rank. For adaptors with rules of their
     /// own, before they throw `why`.
@@ -306,27 +180,31 @@ protected:
     communicator_ref(handle_ref handle, call_site where) : handle_(std::move(handle)) { handle_->open(where); }
 
     handle_ref handle_;
-    std::uint64_t whole_ = 0;
 
 private:
-    using call_description = collprobe::detail::call_description;
-    template <class T>
-    static constexpr element_type type_of = element_traits<T>::type;
-
-    std::uint64_t parts() const noexcept { return static_cast<std::uint64_t>(size()); }
-    template <class T>
-    const T* own_part(view<T> whole) const noexcept
+    detail::argument_check checked(collective call, stream_ref on, call_site where) const
     {
-        return whole.part(static_cast<std::uint64_t>(rank()) * (whole.count() / parts()), whole.count()).data();
+        return {*handle_, call, on, where};
     }
-
-    template <class Call>
-    void launch(call_description what, const char* function, stream_ref on, call_site where, Call call) const
+    const void* identity() const noexcept { return handle_.get(); }
+    template <collective, class>
+    static std::nullptr_t mover_of() noexcept
     {
-        what.whole = whole_;
+        return nullptr; // NCCL takes the type as a number
+    }
+    void launch(const collprobe::detail::call_description& what, const collprobe::detail::collective_arguments& with,
+        stream_ref on, call_site where, std::nullptr_t) const
+    {
         if (handle_->verifies()) handle_->verify(what, false, on, where);
-        if (what.count == 0) handle_->check(collprobe::name(what.call), where);
-        else handle_->enqueue(function, collprobe::name(what.call), where, call);
+        const bool is_barrier = what.call == collective::barrier;
+        if (is_barrier ? size() == 1 : what.count == 0) {
+            handle_->check(collprobe::name(what.call), where);
+            return;
+        }
+        handle_->enqueue(detail::function_of(what.call), collprobe::name(what.call), where, [&](ncclComm_t comm) {
+            if (is_barrier) return ncclAllReduce(handle_->zero(), handle_->zero(), 1, ncclUint8, ncclMax, comm, on.get());
+            return detail::make_call(what, with.sends(rank()) ? with.send : with.receive, with.receive, size(), comm, on.get());
+        });
     }
 };
 

@@ -4,8 +4,7 @@
 
 #include <string>
 
-#include <collprobe/comm/communicator.hpp>
-#include <collprobe/comm/detail/argument_rules.hpp>
+#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/detail/rendezvous.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/error.hpp>
@@ -14,7 +13,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Refuses bad arguments of one rank's call: throws on this rank and fails the communicator, for the
 /// peers that have called or will call cannot be served any more.
-class argument_check : public argument_rules<argument_check> {
+class argument_check {
 public:
     /// \throws error the communicator's failure, if it has one.
     argument_check(rendezvous& meet, int rank, collective call, call_site where)
@@ -24,8 +23,8 @@ public:
     }
 
     [[noreturn]] void fail(const std::string& message, status code = status::invalid_argument) const;
-    collective call() const noexcept { return call_; }
-    int size() const noexcept { return meet_.size(); }
+    /// Any memory of the process will do.
+    void places(const collective_arguments&) const noexcept {}
 
 private:
     rendezvous& meet_;

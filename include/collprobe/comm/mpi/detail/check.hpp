@@ -6,7 +6,7 @@
 #include <exception>
 #include <string>
 
-#include <collprobe/comm/detail/argument_rules.hpp>
+#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/mpi/detail/handle.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/ref.hpp>
@@ -17,7 +17,7 @@ namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 /// Refuses bad arguments of one rank's call before MPI sees them. Nothing is enqueued then, and the
 /// communicator stays usable: the peers wait until the rank makes the call right. With `verify_calls`
 /// they are told instead, when the stream comes to it, and the communicator fails on all ranks.
-class argument_check : public collprobe::detail::argument_rules<argument_check> {
+class argument_check {
 public:
     /// `on` is null for a call that has no stream.
     /// \throws error the communicator's failure.
@@ -44,8 +44,8 @@ public:
         if (on == nullptr) told();
         else on->enqueue(told);
     }
-    collective call() const noexcept { return call_; }
-    int size() const noexcept { return comm_->size(); }
+    /// Any memory of the process will do.
+    void places(const collprobe::detail::collective_arguments&) const noexcept {}
 
 private:
     /// What the peers are told, in the order of calls.

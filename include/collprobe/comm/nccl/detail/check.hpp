@@ -7,7 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <collprobe/comm/detail/argument_rules.hpp>
+#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/nccl/detail/handle.hpp>
 #include <collprobe/comm/nccl/detail/verify.hpp>
 #include <collprobe/core/error.hpp>
@@ -19,7 +19,7 @@ namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
 /// Refuses bad arguments of one rank's call before NCCL sees them. Nothing is enqueued then, and the
 /// communicator stays usable: the peers wait until the rank makes the call right, or somebody aborts.
 /// (With `verify_calls` they are told instead.) Makes the communicator's device current meanwhile.
-class argument_check : public collprobe::detail::argument_rules<argument_check> {
+class argument_check {
 public:
     /// \throws error the communicator's failure; or for a stream that cannot be used.
     argument_check(handle& comm, collective call, cuda::stream_ref on, call_site where)
@@ -34,24 +34,20 @@ public:
         comm_.tell_refusal(call_, on_, where_);
         throw bad;
     }
-    /// What NCCL demands is more than what the CPU does.
+    /// That the device can read and write the buffers.
+    void places(const collprobe::detail::collective_arguments& with) const
+    {
+        if (with.sends(comm_.rank())) place(with.send, with.send_count, "send");
+        place(with.receive, with.receive_count, "receive");
+    }
+    /// All that is demanded of one buffer.
     template <class T>
     void buffer(view<T> buffer, const char* argument) const
     {
-        if (buffer.empty()) return;
-        if (buffer.data() == nullptr) {
-            fail(std::string(argument) + " is null with count " + std::to_string(buffer.count()));
-        }
-        if (buffer.count() > static_cast<std::uint64_t>(INT64_MAX) / sizeof(T)) {
-            fail(std::string(argument) + " has the impossible count " + std::to_string(buffer.count()));
-        }
-        if (reinterpret_cast<std::uintptr_t>(buffer.data()) % sizeof(T) != 0) {
-            fail(std::string(argument) + " is not aligned to its elements of " + std::to_string(sizeof(T)) + " bytes");
-        }
-        if (comm_.settings().check_buffers) place(buffer.data(), argument);
+        const std::string flaw = collprobe::detail::flaw_of_buffer(buffer);
+        if (!flaw.empty()) fail(argument + flaw);
+        place(buffer.data(), buffer.count(), argument);
     }
-    collective call() const noexcept { return call_; }
-    int size() const noexcept { return comm_.size(); }
 
 private:
     static int usable(const handle& comm, collective call, call_site where)
@@ -84,8 +80,9 @@ private:
         }
     }
 
-    void place(const void* data, const char* argument) const
+    void place(const void* data, std::uint64_t count, const char* argument) const
     {
+        if (count == 0 || !comm_.settings().check_buffers) return;
         cudaPointerAttributes found{};
         cuda::check(cudaPointerGetAttributes(&found, data), "cudaPointerGetAttributes", comm_.device(), on_.get(),
             where_);

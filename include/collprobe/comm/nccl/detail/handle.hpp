@@ -83,25 +83,6 @@ private:
     int before_ = -1;
 };
 
-/// All-to-all by sends and receives, where NCCL has no call for it. `part` is elements per rank.
-inline ncclResult_t exchange_parts(const void* send, void* receive, std::size_t part, std::size_t element_bytes,
-    ncclDataType_t type, int ranks, ncclComm_t comm, cudaStream_t on)
-{
-    ncclResult_t first = ncclGroupStart();
-    if (first != ncclSuccess) return first;
-    const auto note = [&first](ncclResult_t result) {
-        if (result != ncclSuccess && result != ncclInProgress && first == ncclSuccess) first = result;
-    };
-    const std::size_t bytes = part * element_bytes;
-    for (int peer = 0; peer < ranks; ++peer) {
-        const std::size_t offset = static_cast<std::size_t>(peer) * bytes;
-        note(ncclSend(static_cast<const char*>(send) + offset, part, type, peer, comm, on));
-        note(ncclRecv(static_cast<char*>(receive) + offset, part, type, peer, comm, on));
-    }
-    const ncclResult_t end = ncclGroupEnd();
-    return first != ncclSuccess ? first : end;
-}
-
 class handle;
 
 /// The group that the calling thread has open (`nccl::group`): NCCL's groups belong to threads.

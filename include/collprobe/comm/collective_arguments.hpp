@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/view.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// What keeps `count` elements of `element_bytes` at `data` from being used, to stand behind the name of an argument;
+/// empty: nothing.
+std::string flaw_of_buffer(const void* data, std::uint64_t count, std::uint64_t element_bytes);
+template <class T>
+std::string flaw_of_buffer(view<T> buffer)
+{
+    return flaw_of_buffer(buffer.data(), buffer.count(), alignof(T));
+}
+
+/// What one rank hands to a collective, without the type of the elements.
+struct collective_arguments {
+    collective call = collective::barrier;
+    element_type type = element_type::uint8;
+    reduction operation = reduction::sum;
+    int root = -1;
+    const void* send = nullptr;
+    std::uint64_t send_count = 0;
+    void* receive = nullptr;
+    std::uint64_t receive_count = 0;
+
+    std::uint64_t element_bytes() const noexcept { return static_cast<std::uint64_t>(bytes_of(type)); }
+    /// Whether the rank's `send` is read.
+    bool sends(int rank) const noexcept { return call != collective::broadcast || rank == root; }
+    view<const unsigned char> bytes_sent(int rank) const noexcept
+    {
+        return {static_cast<const unsigned char*>(send), sends(rank) ? send_count * element_bytes() : 0};
+    }
+    view<const unsigned char> bytes_received() const noexcept
+    {
+        return {static_cast<const unsigned char*>(receive), receive_count * element_bytes()};
+    }
+};
+
+template <collective Call, class T>
+collective_arguments arguments_of(view<const T> send, view<T> receive, reduction operation = reduction::sum,
+    int root = -1) noexcept
+{
+    return {Call, element_traits<T>::type, operation, root, send.data(), send.count(), receive.data(), receive.count()};
+}
+
+/// Which buffers of a collective hold a part for each rank.
+struct collective_shape {
+    bool send_has_parts;
+    bool receive_has_parts;
+    const char* rule; ///< for messages
+};
+constexpr collective_shape shape_of(collective call) noexcept
+{
+    switch (call) {
+    case collective::reduce_scatter: return {true, false, "size() times as many to send as to receive"};
+    case collective::all_gather: return {false, true, "size() times as many to receive as to send"};
+    case collective::all_to_all: return {true, true, "equal counts that are a multiple of size()"};
+    case collective::all_reduce:
+    case collective::broadcast:
+    case collective::barrier:
+    case collective::split: break;
+    }
+    return {false, false, "equal counts"};
+}
+
+/// The count by which the ranks must agree: elements of a part, where there are parts.
+inline std::uint64_t agreed_count(const collective_arguments& with, int size) noexcept
+{
+    return with.receive_count / (shape_of(with.call).receive_has_parts ? static_cast<std::uint64_t>(size) : 1);
+}
+
+/// What is wrong with the arguments of a collective of `size` ranks, the same for every communicator; empty: nothing.
+std::string flaw_of_arguments(const collective_arguments& with, int rank, int size);
+
+} // namespace collprobe::detail
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/comm/detail/collective_arguments.ipp>
+#endif
