@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <exception>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,10 +12,11 @@
 #include <collprobe/audit/detail/judge.hpp>
 #include <collprobe/audit/detail/message.hpp>
 #include <collprobe/audit/gather_check.hpp>
-#include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
+#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/intercepting_adaptor.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
@@ -68,8 +68,9 @@ struct audit_options {
 /// an all-reduce of `16 * bins` bytes; of an all-gather what `gather_check` costs. Per step: `16 + 40 * calls` bytes
 /// to every rank (`gather`), or `16 + 32 * calls` reduced (`summary`), and a copy or two to the host.
 template <communicator Comm>
-class audited : public adaptor<Comm> {
-    using base_type = adaptor<Comm>;
+class audited : public detail::intercepting_adaptor<audited<Comm>, Comm> {
+    using base_type = detail::intercepting_adaptor<audited, Comm>;
+    friend base_type;
     using base_type::comm_;
 
 public:
@@ -100,45 +101,6 @@ public:
     /// Waits until the streams are done with this object's buffers, at most the communicator's time-out; then they
     /// are leaked. Drops steps that were not read.
     ~audited() = default;
-
-    template <element T>
-        requires has_all_reduce<Comm, T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
-        stream_ref stream, call_site where = call_site::current())
-    {
-        around<T>({.call = collective::all_reduce, .type = element_traits<T>::type, .count = send.count()}, send,
-            receive, operation, stream, where, [&] { comm_.all_reduce(send, receive, operation, stream, where); });
-    }
-
-    template <element T>
-        requires has_reduce_scatter<Comm, T>
-    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
-        stream_ref stream, call_site where = call_site::current())
-    {
-        around<T>({.call = collective::reduce_scatter, .type = element_traits<T>::type, .count = send.count()}, send,
-            receive, operation, stream, where,
-            [&] { comm_.reduce_scatter(send, receive, operation, stream, where); });
-    }
-
-    template <element T>
-        requires has_all_gather<Comm, T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
-        call_site where = call_site::current())
-    {
-        around<T>({.call = collective::all_gather, .type = element_traits<T>::type, .count = send.count(),
-                      .by_shards = options_.mode == report_mode::gather},
-            send, receive, no_sum, stream, where, [&] { comm_.all_gather(send, receive, stream, where); });
-    }
-
-    template <element T>
-        requires has_broadcast<Comm, T>
-    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref stream,
-        call_site where = call_site::current())
-    {
-        around<T>({.call = collective::broadcast, .type = element_traits<T>::type, .count = receive.count()},
-            view<const T>(), receive, no_sum, stream, where,
-            [&] { comm_.broadcast(send, receive, root, stream, where); });
-    }
 
     /// Ends a step: its calls are those audited since the last one. Collective; enqueued on `stream`, behind
     /// the audited work of every stream. `step` is the caller's number, equal on all ranks.
@@ -209,8 +171,6 @@ public:
 private:
     using caller = detail::caller<Comm>;
     using in_flight_step = detail::audit_in_flight<device>;
-    /// Of a call that adds nothing up.
-    static constexpr reduction no_sum = reduction::max;
 
     const audit_options& checked(const audit_options& options, call_site where) const
     {
@@ -232,13 +192,21 @@ private:
     }
 
     /// Looks at the input, makes the call, looks at the result.
-    template <element T, class Call>
-    void around(detail::audited_call call, view<const T> input, view<T> result, reduction operation,
-        stream_ref stream, call_site where, Call&& make_call)
+    template <element T>
+    void around(const detail::collective_arguments& with, view<const T> send, view<T> result, stream_ref stream,
+        call_site where, detail::forward_call<T> forward)
     {
+        if (with.call == collective::all_to_all) return forward(send);
+        const bool is_broadcast = with.call == collective::broadcast;
+        const bool is_gather = with.call == collective::all_gather;
+        const view<const T> input = is_broadcast ? view<const T>() : send;
+        const detail::audited_call call{.call = with.call,
+            .type = with.type,
+            .count = is_broadcast ? with.receive_count : with.send_count,
+            .by_shards = is_gather && options_.mode == report_mode::gather};
         const caller who(comm_, call.call, where);
         if (!input.readable() || !result.readable()) {
-            make_call(); // refuses it, and so that its peers hear of it; if not, this object does
+            forward(send); // refuses it, and so that its peers hear of it; if not, this object does
             who.require_readable(input, "send");
             who.require_readable(result, "receive");
         }
@@ -249,17 +217,19 @@ private:
         in_flight_step& open = open_step(stream, where);
         if (open.call_count == open.calls.size()) {
             ++open.unaudited;
-            make_call();
+            forward(send);
             return;
         }
-        const bool sum = options_.sums && (operation == reduction::sum || operation == reduction::average);
+        const reduction operation = with.operation;
+        const bool sum = options_.sums && !is_broadcast && !is_gather
+            && (operation == reduction::sum || operation == reduction::average);
         detail::audit_entry& entry = open.entry(open.call_count);
         gather_verdict* const gathered = open.gathers.data() + open.call_count;
         detail::enqueue_marked(memory_->last, stream, [&] {
             follow(stream, where);
             if (sum) sums().template before<T>(input, stream, where);
             if (call.by_shards) shards().template before<T>(input, stream, where);
-            make_call();
+            forward(send);
             open.calls[open.call_count] = call;
             ++open.call_count;
             if (call.by_shards) {

@@ -4,18 +4,17 @@
 
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
+#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/intercepting_adaptor.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/detail/overlap.hpp>
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/fault/detail/body.hpp>
 #include <collprobe/fault/detail/check_faults.hpp>
@@ -57,8 +56,9 @@ struct faulty_options {
 /// Cost: nothing in calls without a fault (but a copy of what a later `stale` needs); else one pass over what is hit,
 /// a copy for `during`, and for `duplicate_shard` a broadcast.
 template <communicator Comm>
-class faulty : public adaptor<Comm> {
-    using base_type = adaptor<Comm>;
+class faulty : public detail::intercepting_adaptor<faulty<Comm>, Comm> {
+    using base_type = detail::intercepting_adaptor<faulty, Comm>;
+    friend base_type;
     using base_type::comm_;
 
 public:
@@ -104,63 +104,7 @@ public:
     std::uint64_t calls() const noexcept { return calls_; }
     const std::vector<fault>& faults() const noexcept { return faults_; }
 
-    template <element T>
-        requires has_all_reduce<Comm, T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref stream,
-        call_site where = call_site::current())
-    {
-        const bool is_sound = send.count() == receive.count() && are_apart(send, receive, send.data());
-        run<T>({collective::all_reduce, is_sound, true}, send, receive, stream, where,
-            [&](view<const T> sent) { comm_.all_reduce(sent, receive, operation, stream, where); });
-    }
-    template <element T>
-        requires has_reduce_scatter<Comm, T>
-    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
-        stream_ref stream, call_site where = call_site::current())
-    {
-        const bool is_sound = send.count() == ranks() * receive.count()
-            && are_apart(send, receive, own_part(send, receive.count()));
-        run<T>({collective::reduce_scatter, is_sound, true}, send, receive, stream, where,
-            [&](view<const T> sent) { comm_.reduce_scatter(sent, receive, operation, stream, where); });
-    }
-    template <element T>
-        requires has_all_gather<Comm, T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
-        call_site where = call_site::current())
-    {
-        const bool is_sound = receive.count() == ranks() * send.count()
-            && are_apart(receive, send, own_part(receive, send.count()));
-        run<T>({collective::all_gather, is_sound, true}, send, receive, stream, where,
-            [&](view<const T> sent) { comm_.all_gather(sent, receive, stream, where); });
-    }
-    template <element T>
-        requires has_all_to_all<Comm, T>
-    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
-        call_site where = call_site::current())
-    {
-        const bool is_sound = send.count() == receive.count() && send.count() % ranks() == 0
-            && are_apart(send, receive, static_cast<const T*>(nullptr));
-        run<T>({collective::all_to_all, is_sound, true}, send, receive, stream, where,
-            [&](view<const T> sent) { comm_.all_to_all(sent, receive, stream, where); });
-    }
-    template <element T>
-        requires has_broadcast<Comm, T>
-    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref stream,
-        call_site where = call_site::current())
-    {
-        const bool sends = rank() == root;
-        const bool is_sound = root >= 0 && root < size()
-            && (!sends || (send.count() == receive.count() && are_apart(send, receive, send.data())));
-        run<T>({collective::broadcast, is_sound, sends}, send, receive, stream, where,
-            [&](view<const T> sent) { comm_.broadcast(sent, receive, root, stream, where); });
-    }
-
 private:
-    struct call_kind {
-        collective where;
-        bool is_sound; ///< as far as counts and places go; otherwise the wrapped communicator says what is wrong
-        bool sends;
-    };
     /// One call on its way through the phases.
     template <element T>
     struct running {
@@ -173,27 +117,7 @@ private:
         call_site where;
     };
 
-    std::uint64_t ranks() const noexcept { return static_cast<std::uint64_t>(size()); }
-    std::uint64_t own_rank() const noexcept { return static_cast<std::uint64_t>(rank()); }
     static unsigned bit(collective of) noexcept { return 1u << static_cast<unsigned>(of); }
-
-    template <class T>
-    const T* own_part(view<T> whole, std::uint64_t count) const noexcept
-    {
-        return whole.empty() ? nullptr : whole.data() + own_rank() * count;
-    }
-    /// Whether `part` is where it is in place, or disjoint from `whole`.
-    template <class T, class U>
-    static bool are_apart(view<T> whole, view<U> part, const std::remove_const_t<T>* in_place) noexcept
-    {
-        return part.data() == in_place
-            || !detail::overlap(whole.data(), whole.size_bytes(), part.data(), part.size_bytes());
-    }
-    template <class T>
-    static bool can_be_touched(view<T> buffer) noexcept
-    {
-        return buffer.empty() || (buffer.data() != nullptr && buffer.aligned());
-    }
 
     /// Whether anything is to be done in a call: for a `duplicate_shard` anywhere, all ranks take part.
     bool concerns(std::uint64_t call) const noexcept
@@ -213,24 +137,25 @@ private:
         return false;
     }
 
-    template <element T, class Forward>
-    void run(const call_kind& kind, view<const T> send, view<T> receive, stream_ref stream, call_site where,
-        const Forward& forward)
+    template <element T>
+    void around(const detail::collective_arguments& with, view<const T> send, view<T> receive, stream_ref stream,
+        call_site where, detail::forward_call<T> forward)
     {
-        if ((counted_ & bit(kind.where)) == 0) return forward(send);
+        if ((counted_ & bit(with.call)) == 0) return forward(send);
         const std::uint64_t call = calls_++;
-        const bool is_sound = kind.is_sound && can_be_touched(receive) && (!kind.sends || can_be_touched(send));
-        if (!is_sound || !concerns(call)) return forward(send);
+        // The wrapped communicator says what is wrong.
+        if (!concerns(call) || !detail::flaw_of_arguments(with, rank(), size()).empty()) return forward(send);
+        const bool sends = with.sends(rank());
         if (!detail::enqueues_at_once(comm_)) {
-            detail::caller(comm_, kind.where, where)
-                .refuse(kind.where, stream, detail::inside_a_group, status::unsupported);
+            detail::caller(comm_, with.call, where)
+                .refuse(with.call, stream, detail::inside_a_group, status::unsupported);
         }
         const auto scope = detail::enter_device(comm_);
         running<T> now{call,
-            {kind.where, element_traits<T>::type, kind.sends ? send.count() : 0, receive.count(), size()}, send,
-            receive, false, stream, where};
+            {with.call, with.type, sends ? send.count() : 0, receive.count(), size()}, send, receive, false, stream,
+            where};
         const auto all = [&] {
-            if (kind.sends) keep(fault_phase::before, now, send);
+            if (sends) keep(fault_phase::before, now, send);
             damage(fault_phase::before, now);
             damage(fault_phase::during, now);
             save_tails(now);

@@ -186,9 +186,10 @@ gather_handle<typename Comm::device> copy_then_all_gather(const Items& items, Co
     using plan = detail::gather_plan<Comm, typename item::element_type, typename item::source_type>;
     const item* const first = std::data(items);
     const std::size_t count = std::size(items);
-    const auto plan_of = [&](std::size_t i) { return plan(comm, first[i], on, where); };
+    // Plans are cheap to make again, and memory is not allocated here; each item is checked once.
+    const auto plan_of = [&](std::size_t i) { return plan(comm, first[i], on, where, true); };
     for (std::size_t i = 0; i < count; ++i) {
-        const plan one = plan_of(i);
+        const plan one(comm, first[i], on, where);
         for (std::size_t j = 0; j < i; ++j) {
             if (one.independent_of(plan_of(j))) continue;
             detail::caller(comm, "copy_then_all_gather", where)

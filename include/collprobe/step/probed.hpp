@@ -10,11 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
+#include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/gram.hpp>
+#include <collprobe/comm/intercepting_adaptor.hpp>
 #include <collprobe/comm/reduction_extras.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
@@ -55,8 +56,9 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// `160 * calls + 40` bytes sent to every rank (`gather`; `16 * order_sample * calls` more), or `88 * calls + 136` bytes reduced (`summary`), and one copy to the
 /// host.
 template <communicator Comm>
-class probed : public adaptor<Comm> {
-    using base_type = adaptor<Comm>;
+class probed : public detail::intercepting_adaptor<probed<Comm>, Comm> {
+    using base_type = detail::intercepting_adaptor<probed, Comm>;
+    friend base_type;
     using base_type::comm_;
 
 public:
@@ -89,27 +91,8 @@ public:
     /// not read. Graphs with captured steps must not be launched any more.
     ~probed() = default;
 
-    template <element T>
-        requires has_all_reduce<Comm, T>
-    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
-        stream_ref stream, call_site where = call_site::current())
-    {
-        const bool survives = static_cast<const void*>(send.data()) != receive.data();
-        around<T>({.call = collective::all_reduce, .operation = operation, .count = send.count()}, send,
-            receive, survives, stream, where,
-            [&] { comm_.all_reduce(send, receive, operation, stream, where); });
-    }
-
-    template <element T>
-        requires has_reduce_scatter<Comm, T>
-    void reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
-        stream_ref stream, call_site where = call_site::current())
-    {
-        around<T>({.call = collective::reduce_scatter, .operation = operation, .count = send.count()}, send,
-            receive, false, stream, where,
-            [&] { comm_.reduce_scatter(send, receive, operation, stream, where); });
-    }
-
+    using base_type::all_reduce;
+    using base_type::reduce_scatter;
     /// Reductions with leaves or a Gram matrix, where the wrapped communicator has them. Several leaves are
     /// one call: it is looked at for what is not finite and for results that differ, but counts as no gradient,
     /// for the rank's gradient is their sum, which nobody has.
@@ -118,12 +101,10 @@ public:
     reduction_outcome all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
         stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
     {
-        const bool survives = static_cast<const void*>(send.data()) != receive.data();
         reduction_outcome outcome;
-        around<T>({.call = collective::all_reduce, .operation = operation, .count = send.count(),
-                      .has_leaves = extras.leaves != 1},
-            send, receive, survives, stream, where,
-            [&] { outcome = comm_.all_reduce(send, receive, operation, stream, extras, where); });
+        around<T>(detail::arguments_of<collective::all_reduce>(send, receive, operation), send, receive, stream, where,
+            [&](view<const T> sent) { outcome = comm_.all_reduce(sent, receive, operation, stream, extras, where); },
+            extras.leaves != 1);
         return outcome;
     }
     template <element T>
@@ -132,39 +113,11 @@ public:
         stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
     {
         reduction_outcome outcome;
-        around<T>({.call = collective::reduce_scatter, .operation = operation, .count = send.count(),
-                      .has_leaves = extras.leaves != 1},
-            send, receive, false, stream, where,
-            [&] { outcome = comm_.reduce_scatter(send, receive, operation, stream, extras, where); });
+        around<T>(detail::arguments_of<collective::reduce_scatter>(send, receive, operation), send, receive, stream,
+            where,
+            [&](view<const T> sent) { outcome = comm_.reduce_scatter(sent, receive, operation, stream, extras, where); },
+            extras.leaves != 1);
         return outcome;
-    }
-
-    template <element T>
-        requires has_all_gather<Comm, T>
-    void all_gather(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
-        call_site where = call_site::current())
-    {
-        around<T>({.call = collective::all_gather, .count = send.count()}, send, receive, false, stream, where,
-            [&] { comm_.all_gather(send, receive, stream, where); });
-    }
-
-    template <element T>
-        requires has_all_to_all<Comm, T>
-    void all_to_all(std::type_identity_t<view<const T>> send, view<T> receive, stream_ref stream,
-        call_site where = call_site::current())
-    {
-        around<T>({.call = collective::all_to_all, .count = send.count()}, send, receive, false, stream, where,
-            [&] { comm_.all_to_all(send, receive, stream, where); });
-    }
-
-    /// Only the result is probed: the ranks other than the root send nothing.
-    template <element T>
-        requires has_broadcast<Comm, T>
-    void broadcast(std::type_identity_t<view<const T>> send, view<T> receive, int root, stream_ref stream,
-        call_site where = call_site::current())
-    {
-        around<T>({.call = collective::broadcast, .count = receive.count()}, view<const T>(), receive, false,
-            stream, where, [&] { comm_.broadcast(send, receive, root, stream, where); });
     }
 
     /// Ends a step: its calls are those probed since the last one. Collective; enqueued on
@@ -369,18 +322,26 @@ private:
         else return false;
     }
 
-    /// Probes the input, makes the call, probes the result.
-    template <element T, class Call>
-    void around(detail::probed_call call, view<const T> input, view<T> result, bool input_survives,
-        stream_ref stream, call_site where, Call&& make_call)
+    /// Probes the input, makes the call, probes the result. Of a broadcast only the result is probed: the ranks other
+    /// than the root send nothing.
+    template <element T>
+    void around(const detail::collective_arguments& with, view<const T> send, view<T> result, stream_ref stream,
+        call_site where, detail::forward_call<T> forward, bool has_leaves = false)
     {
         if constexpr (!floating_element<T>) {
-            make_call();
-            return;
+            forward(send);
         } else {
+            const bool is_broadcast = with.call == collective::broadcast;
+            const view<const T> input = is_broadcast ? view<const T>() : send;
+            detail::probed_call call{.call = with.call,
+                .type = with.type,
+                .operation = with.operation,
+                .count = is_broadcast ? with.receive_count : with.send_count,
+                .has_result = options_.results,
+                .has_leaves = has_leaves};
             const caller who(comm_, call.call, where);
             if (!input.readable() || !result.readable()) {
-                make_call(); // refuses it, and so that its peers hear of it; if not, this object does
+                forward(send); // refuses it, and so that its peers hear of it; if not, this object does
                 who.require_readable(input, "send");
                 who.require_readable(result, "receive");
             }
@@ -391,12 +352,11 @@ private:
             block& open = open_step(stream, who);
             if (open.call_count == open.calls.size()) {
                 ++open.unprobed_calls;
-                make_call();
+                forward(send);
                 return;
             }
             lane& on = lane_of(stream, who);
-            call.type = element_traits<T>::type;
-            call.has_result = options_.results;
+            const bool input_survives = with.call == collective::all_reduce && with.send != with.receive;
             const T* const surviving = input_survives && call.is_gradient() ? input.data() : nullptr;
             const std::uint64_t call_index = open.call_count;
             detail::call_entry& entry = open.entry(call_index);
@@ -405,7 +365,7 @@ private:
                     stream, statistics_reducer<T, true>{input}, input.count(), &entry.input, on.workspace);
                 if (call.is_gradient()) add_to_gram(open, input, stream, where);
                 sample(call, input, 0, form_.layout.input_sample(open.message.data(), call_index), stream);
-                make_call();
+                forward(send);
                 open.add(call);
                 if (!call.has_result) return;
                 const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;

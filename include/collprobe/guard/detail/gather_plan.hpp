@@ -33,25 +33,19 @@ public:
     static_assert(!converts || (floating_element<T> && floating_element<Source>),
         "only floating-point elements are converted on their way into an all-gather");
 
-    gather_plan(const Comm& comm, const item& what, stream_ref on, call_site where)
+    /// `is_checked`: whether a plan of the same arguments was made before, in the same call.
+    gather_plan(const Comm& comm, const item& what, stream_ref on, call_site where, bool is_checked = false)
         : comm_(comm), what_(what), on_(on), where_(where), source_(what.source.memory()),
           destination_(what.destination.memory())
     {
         const auto ranks = static_cast<std::uint64_t>(comm.size());
-        check(source_, "source");
-        check(destination_, "destination");
-        if (destination_.count() % ranks != 0) {
-            refuse("destination.count() is " + std::to_string(destination_.count()) + ", no multiple of size(), "
-                + std::to_string(ranks));
-        }
+        if (!is_checked) check_buffers(ranks);
         const std::uint64_t count = destination_.count() / ranks;
         slot_ = destination_.part(static_cast<std::uint64_t>(comm.rank()) * count, count);
-        if (source_.count() > count) {
-            refuse("source.count() is " + std::to_string(source_.count()) + ", and a rank's slot of the destination has "
-                + std::to_string(count) + " elements");
+        if (!is_checked) {
+            check_generation();
+            check_places();
         }
-        check_generation();
-        check_places();
         choose();
     }
 
@@ -163,6 +157,21 @@ private:
             return meet(written, other.source_) || meet(written, other.destination_) || meet(written, other.send_);
         };
         return touches(destination_) || (mode_of_shard() == access_mode::write && touches(send_));
+    }
+
+    void check_buffers(std::uint64_t ranks) const
+    {
+        check(source_, "source");
+        check(destination_, "destination");
+        if (destination_.count() % ranks != 0) {
+            refuse("destination.count() is " + std::to_string(destination_.count()) + ", no multiple of size(), "
+                + std::to_string(ranks));
+        }
+        const std::uint64_t count = destination_.count() / ranks;
+        if (source_.count() > count) {
+            refuse("source.count() is " + std::to_string(source_.count()) + ", and a rank's slot of the destination has "
+                + std::to_string(count) + " elements");
+        }
     }
 
     void check_generation() const
