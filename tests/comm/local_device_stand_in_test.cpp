@@ -113,6 +113,16 @@ TEST_CASE("reductions on CUDA's streams have the bits of the CPU's")
 TEST_CASE("ranks get the devices in turn, and access to each other's memory once")
 {
     stand_in::reset();
+    // Other tests of the program may have asked for more.
+    struct two_devices {
+        int before = 0;
+        two_devices()
+        {
+            cuda::check(cudaGetDeviceCount(&before), "cudaGetDeviceCount");
+            stand_in::set_device_count(2);
+        }
+        ~two_devices() { stand_in::set_device_count(before); }
+    } const in_this_test;
     provider{5}.run([](comm_t& comm) {
         int current = -1;
         cuda::check(cudaGetDevice(&current), "cudaGetDevice");

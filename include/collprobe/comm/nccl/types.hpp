@@ -42,8 +42,7 @@ namespace detail {
 inline constexpr ncclDataType_t data_types[] = {ncclInt8, ncclUint8, ncclInt32, ncclUint32, ncclInt64, ncclUint64,
     ncclFloat16, ncclBfloat16, ncclFloat32, ncclFloat64};
 static_assert(std::size(data_types) == collprobe::detail::element_list::count());
-template <element T>
-inline constexpr ncclDataType_t data_type_of = data_types[static_cast<int>(element_traits<T>::type)];
+constexpr ncclDataType_t data_type(element_type type) noexcept { return data_types[static_cast<int>(type)]; }
 
 constexpr ncclRedOp_t operation(reduction operation) noexcept
 {
