@@ -7,6 +7,7 @@
 
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
+#include <collprobe/detail/target.hpp>
 #include <collprobe/sum/detail/add.hpp>
 #include <collprobe/simd/rounding.hpp>
 
