@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""any_order.py --work DIR [--shuffles N] [--unit FILE] COMPILER FLAGS... -- HEADERS...
+"""any_order.py --root DIR --work DIR COMPILER FLAGS... -- HEADERS...
 
-Compiles units that include the same headers in different orders: as given, backwards, and shuffled with seeds. Every
-inline function and variable must have the same code in all of them, else a program of two such files breaks the
-one-definition rule. --unit names a file that is included last, for the templates that it instantiates. The code is
-not optimised, so a call stands in it by the name of the overload that was chosen. Exit status 1 if any differs.
+Compiles units that include the same headers of DIR in different orders, until each of two headers stood before the
+other once (where neither includes the other). Every inline function and variable must have the same code in all of
+them, else a program of two such files breaks the one-definition rule. The code is not optimised, so a call stands
+in it by the name of the overload that was chosen. Exit status 1 if any differs.
 """
 import argparse
 import collections
 import hashlib
 import pathlib
-import random
 import re
 import subprocess
 import sys
@@ -20,13 +19,13 @@ import sys
 at = sys.argv.index("--", 1) if "--" in sys.argv else len(sys.argv)
 options = argparse.ArgumentParser(usage=__doc__)
 options.add_argument("--work", type=pathlib.Path, required=True)
-options.add_argument("--shuffles", type=int, default=1)
-options.add_argument("--unit", type=pathlib.Path)
+options.add_argument("--root", type=pathlib.Path, required=True)
 settings, command = options.parse_known_args(sys.argv[1:at])
 headers = sys.argv[at + 1:]
 
 LABEL = re.compile(r'^("?[A-Za-z_.$][\w.$]*"?):')
 LOCAL = re.compile(r"\.L[\w.$]*")
+STANDARD = re.compile(r"_ZN?K?(S[tabsiod]|9__gnu_cxx)")  # what the compiler makes of those varies, harmlessly
 IGNORED = re.compile(r"\s*\.(cfi_|loc\b|file\b|ident|type|size|p2align|align|globl|weak|hidden|section \.note)")
 
 
@@ -84,30 +83,66 @@ def readable(text):
     return subprocess.run(["c++filt"], input=text, capture_output=True, text=True).stdout.strip()
 
 
-orders = {"forwards": headers, "backwards": headers[::-1]}
-for seed in range(1, settings.shuffles + 1):
-    orders[f"shuffled with seed {seed}"] = random.Random(seed).sample(headers, len(headers))
+def read_first(headers):
+    """Which of the headers the compiler has read before each one's own text, whatever the order."""
+    includes = {header: re.findall(r"^\s*#\s*include <([^>]*)>", (settings.root / header).read_text(), re.M)
+        for header in headers}
+    first = {}
+
+    def visit(header, above):
+        if header not in first:
+            found = set()
+            for each in includes[header]:
+                if each in includes and each not in above:
+                    found |= {each} | visit(each, above | {header})
+            first[header] = found - {header}
+        return first[header]
+
+    for header in headers:
+        visit(header, frozenset({header}))
+    return first
+
+
+def orders_of(headers):
+    """Orders in which, together, each of two headers stands before the other, where an order of includes can have it so."""
+    first = read_first(headers)
+    after = {one: {other for other in headers if other not in first[one] and one not in first[other]} - {one}
+        for one in headers}
+    while any(after.values()):
+        order, left = [], set(headers)
+        while left:
+            # What still has to stand before most of the rest, with what it includes.
+            chosen = max(sorted(left), key=lambda one: len(after[one] & left) / (1 + len(first[one] & left)))
+            order += sorted(first[chosen] & left, key=lambda one: (len(first[one]), one)) + [chosen]
+            left -= {chosen} | first[chosen]
+        yield order
+        for place, one in enumerate(order):
+            after[one] -= set(order[place:])
+
 
 settings.work.mkdir(parents=True, exist_ok=True)
 seen, differing, compared = {}, {}, 0
-for order, included in orders.items():
-    unit = settings.work / "unit.cpp"
-    lines = [f"#include <{header}>\n" for header in included]
-    if settings.unit:
-        lines.append(f'#include "{settings.unit.resolve()}"\n')
-    unit.write_text("".join(lines))
-    made = subprocess.run(command + ["-O0", "-S", "-w", "-g0", "-fkeep-inline-functions", str(unit), "-o", "-"],
+# What has no guard is a piece of the header that includes it.
+headers = [header for header in headers if "#pragma once" in (settings.root / header).read_text()]
+orders = list(orders_of(headers)) or [headers]
+for number, included in enumerate(orders, 1):
+    order = f"order_{number}"
+    unit = settings.work / f"{order}.cpp"
+    unit.write_text("".join(f"#include <{header}>\n" for header in included))
+    made = subprocess.run(command + ["-I", str(settings.root), "-O0", "-S", "-w", "-g0", "-fkeep-inline-functions", str(unit), "-o", "-"],
         capture_output=True, text=True)
     if made.returncode != 0:
-        sys.exit(f"{order}: {made.stderr}")
+        sys.exit(f"{order}.cpp does not compile:\n{made.stderr[:2000]}")
     for name, text in code_of(made.stdout).items():
+        if STANDARD.match(name) and "collprobe" not in name:
+            continue
         first = seen.setdefault(name, (order, text))
         compared += first[0] != order
         if first[1] != text and name not in differing:
             differing[name] = (first[0], order, first[1], text)
 
 for name, (one, other, text, other_text) in sorted(differing.items()):
-    print(f"{readable(name)} is another function {other} than {one}:")
+    print(f"{readable(name)} is another in {other}.cpp than in {one}.cpp:")
     for line, other_line in zip(text.splitlines(), other_text.splitlines()):
         if line != other_line:
             print(f"    {readable(line)} | {readable(other_line)}")

@@ -239,6 +239,115 @@ TEST_CASE("raw handles: an unrecorded event, a reused one, synchronisation and r
     must(cudaFree(data));
 }
 
+TEST_CASE("copies and fills of the default stream are known to the host where CUDA promises it")
+{
+    const clean_stand_in clean;
+    stream_order checker;
+    checker.install();
+    // Not ordered with the default stream but through the host.
+    const cuda::stream other_owner;
+    const cudaStream_t other = other_owner.get().get();
+    std::vector<float> pageable(count);
+    void* data = nullptr;
+    void* copy = nullptr;
+    void* pinned = nullptr;
+    void* managed = nullptr;
+    must(ordered::malloc(&data, size));
+    must(ordered::malloc(&copy, size));
+    must(ordered::malloc_host(&pinned, size));
+    must(ordered::malloc_managed(&managed, size));
+    ordered::touch(nullptr, {}, {{data, size}}, "writer");
+    list expected;
+    SUBCASE("device to pageable")
+    {
+        must(ordered::memcpy(pageable.data(), data, size, cudaMemcpyDeviceToHost));
+        ordered::touch_host({pageable.data(), size}, memory_access::read);
+        ordered::touch(other, {{data, size}}, {}, "reader");
+    }
+    SUBCASE("device to pinned")
+    {
+        must(ordered::memcpy(pinned, data, size, cudaMemcpyDefault));
+        ordered::touch_host({pinned, size}, memory_access::write);
+    }
+    SUBCASE("host to host")
+    {
+        must(ordered::memcpy(pageable.data(), pinned, size, cudaMemcpyHostToHost));
+        ordered::touch_host({pageable.data(), size}, memory_access::write);
+        ordered::touch_host({pinned, size}, memory_access::write);
+    }
+    SUBCASE("pinned to device")
+    {
+        must(ordered::memcpy(data, pinned, size, cudaMemcpyHostToDevice));
+        ordered::touch_host({pinned, size}, memory_access::write);
+        ordered::touch(other, {{data, size}}, {}, "reader");
+    }
+    SUBCASE("pageable to device: the source is free, the destination written in the order of the stream")
+    {
+        must(ordered::memcpy(copy, pageable.data(), size, cudaMemcpyHostToDevice));
+        ordered::touch_host({pageable.data(), size}, memory_access::write);
+        ordered::touch(other, {{data, size}}, {}, "reader of what was there before");
+        CHECK(checker.hazard_count() == 0);
+        ordered::touch(other, {{copy, size}}, {}, "reader");
+        expected = {hazard_kind::read_after_write};
+    }
+    SUBCASE("device to device: in the order of the stream")
+    {
+        must(ordered::memcpy(copy, data, size, cudaMemcpyDeviceToDevice));
+        ordered::touch(nullptr, {{copy, size}}, {}, "reader behind it");
+        CHECK(checker.hazard_count() == 0);
+        ordered::touch(other, {{copy, size}}, {}, "reader");
+        expected = {hazard_kind::read_after_write};
+    }
+    SUBCASE("a source that another stream writes")
+    {
+        ordered::touch(other, {}, {{copy, size}}, "writer");
+        must(ordered::memcpy(pageable.data(), copy, size, cudaMemcpyDeviceToHost));
+        expected = {hazard_kind::read_after_write};
+    }
+    SUBCASE("a fill of device memory: in the order of the stream")
+    {
+        must(ordered::memset(copy, 0, size));
+        ordered::touch(other, {{copy, size}}, {}, "reader");
+        expected = {hazard_kind::read_after_write};
+    }
+    SUBCASE("a fill of pinned or managed memory")
+    {
+        must(ordered::memset(pinned, 0, size));
+        must(ordered::memset(managed, 0, size));
+        ordered::touch_host({pinned, size}, memory_access::read);
+        ordered::touch(other, {{managed, size}}, {}, "reader");
+    }
+    SUBCASE("an event, a copy and a fill of the default stream")
+    {
+        cudaEvent_t event = nullptr;
+        must(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+        must(ordered::memset_async(copy, 0, size));
+        must(ordered::memcpy_async(data, copy, size, cudaMemcpyDeviceToDevice));
+        must(ordered::event_record(event));
+        must(ordered::stream_wait_event(other, event));
+        ordered::touch(other, {{data, size}}, {}, "reader");
+        must(ordered::event_destroy(event));
+    }
+    SUBCASE("memory that was given back")
+    {
+        must(ordered::device_synchronize());
+        must(ordered::free(managed));
+        must(ordered::free_host(pinned));
+        ordered::touch(other, {{managed, size}}, {}, "late");
+        ordered::touch_host({pinned, size}, memory_access::read);
+        expected = {hazard_kind::use_after_release, hazard_kind::use_after_release};
+        must(ordered::malloc_managed(&managed, size));
+        must(ordered::malloc_host(&pinned, size));
+    }
+    CAPTURE(messages(checker));
+    CHECK(kinds(checker) == expected);
+    must(ordered::device_synchronize());
+    must(ordered::free(data));
+    must(ordered::free(copy));
+    must(ordered::free(managed));
+    must(ordered::free_host(pinned));
+}
+
 TEST_CASE("the legacy default stream is ordered with blocking streams only")
 {
     const clean_stand_in clean;

@@ -335,8 +335,9 @@ cudaError_t deallocate(void* memory, cudaMemoryType type)
     {
         const std::lock_guard lock(memory_table::instance().guard);
         const auto found = memory_table::instance().live.find(reinterpret_cast<std::uintptr_t>(memory));
-        if (found == memory_table::instance().live.end() || found->second.type != type)
-            return cudaErrorInvalidValue;
+        if (found == memory_table::instance().live.end()) return cudaErrorInvalidValue;
+        const bool managed = found->second.type == cudaMemoryTypeManaged && type == cudaMemoryTypeDevice;
+        if (found->second.type != type && !managed) return cudaErrorInvalidValue;
         bytes = found->second.bytes;
         memory_table::instance().live.erase(found);
     }
@@ -650,6 +651,18 @@ cudaError_t CUDARTAPI cudaFreeAsync(void* memory, cudaStream_t stream)
     STAND_IN_CALL(cudaFreeAsync);
     return enqueue(stream, [memory] { (void)deallocate(memory, cudaMemoryTypeDevice); });
 }
+cudaError_t CUDARTAPI cudaMallocManaged(void** memory, size_t bytes, unsigned int)
+{
+    STAND_IN_CALL(cudaMallocManaged);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    return done(allocate(memory, bytes, cudaMemoryTypeManaged));
+}
+cudaError_t CUDARTAPI cudaMallocHost(void** memory, size_t bytes)
+{
+    STAND_IN_CALL(cudaMallocHost);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    return done(allocate(memory, bytes, cudaMemoryTypeHost));
+}
 cudaError_t CUDARTAPI cudaHostAlloc(void** memory, size_t bytes, unsigned int)
 {
     STAND_IN_CALL(cudaHostAlloc);
@@ -720,7 +733,11 @@ cudaError_t CUDARTAPI cudaMemset(void* to, int value, size_t bytes)
 {
     STAND_IN_CALL(cudaMemset);
     if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
-    return enqueue(nullptr, [to, value, bytes] { std::memset(to, value, bytes); });
+    const cudaError_t code = enqueue(nullptr, [to, value, bytes] { std::memset(to, value, bytes); });
+    cudaPointerAttributes attributes{};
+    (void)cudaPointerGetAttributes(&attributes, to);
+    if (code != cudaSuccess || attributes.type == cudaMemoryTypeDevice) return code;
+    return done(synchronize(default_stream()));
 }
 
 // Streams.

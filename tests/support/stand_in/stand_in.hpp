@@ -57,7 +57,7 @@ void reset();
 /// Waits until the streams destroyed so far have done their work and are gone: before what they may still tell goes.
 void drain_destroyed_streams();
 
-/// Live allocations of cudaMalloc and cudaHostAlloc.
+/// Live allocations of all CUDA's calls.
 std::size_t live_allocations();
 
 /// A function of a stand-in: counts its calls and gives out its scripted failures. Counting orders no

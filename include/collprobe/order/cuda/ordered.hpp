@@ -65,15 +65,65 @@ inline void touch_host(memory_range bytes, memory_access mode, call_site where =
 
 // --- Copies ---
 
+namespace detail {
+
+/// What the calling thread has waited for when cudaMemcpy returns.
+enum class copy_wait : std::uint8_t {
+    none,
+    source, ///< all that was on the stream before, and the reading of the source: it was staged
+    all,
+};
+
+inline cudaMemoryType memory_type(const void* memory)
+{
+    cudaPointerAttributes attributes{};
+    cuda::check(cudaPointerGetAttributes(&attributes, memory), "cudaPointerGetAttributes");
+    return attributes.type;
+}
+inline bool is_on_host(cudaMemoryType type) noexcept
+{
+    return type == cudaMemoryTypeUnregistered || type == cudaMemoryTypeHost;
+}
+/// The CUDA Runtime API's section "API synchronization behavior". Managed memory counts as the device's.
+inline copy_wait wait_of_copy(const void* to_memory, const void* from)
+{
+    const cudaMemoryType source = memory_type(from);
+    if (is_on_host(memory_type(to_memory)) || source == cudaMemoryTypeHost) return copy_wait::all;
+    return source == cudaMemoryTypeUnregistered ? copy_wait::source : copy_wait::none;
+}
+
+} // namespace detail
+
 inline cudaError_t memcpy_async(void* to_memory, const void* from, std::size_t bytes, cudaMemcpyKind kind,
-    cudaStream_t stream, call_site where = call_site::current())
+    cudaStream_t stream = nullptr, call_site where = call_site::current())
 {
     detail::tell([&](stream_order& to) {
         to.launch(detail::stream_of(stream), {{from, bytes}}, {{to_memory, bytes}}, "memcpy", where);
     });
     return cudaMemcpyAsync(to_memory, from, bytes, kind, stream);
 }
-inline cudaError_t memset_async(void* memory, int value, std::size_t bytes, cudaStream_t stream,
+/// On the default stream. The calling thread has waited for a copy to the host or from pinned memory; for one from
+/// pageable memory to the device, for the reading of the source only; for one within devices not at all.
+inline cudaError_t memcpy(void* to_memory, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+    call_site where = call_site::current())
+{
+    auto waits = detail::copy_wait::none;
+    order_point waited;
+    detail::tell([&](stream_order& to) {
+        const order_stream on = detail::stream_of(nullptr);
+        waits = detail::wait_of_copy(to_memory, from);
+        if (waits != detail::copy_wait::source) to.launch(on, {{from, bytes}}, {{to_memory, bytes}}, "memcpy", where);
+        to.record(waited, on);
+    });
+    return detail::told(cudaMemcpy(to_memory, from, bytes, kind), [&](stream_order& to) {
+        if (waits == detail::copy_wait::none) return;
+        to.reached(waited);
+        if (waits == detail::copy_wait::all) return;
+        to.touch_host({from, bytes}, memory_access::read, "memcpy", where);
+        to.launch(detail::stream_of(nullptr), {}, {{to_memory, bytes}}, "memcpy", where);
+    });
+}
+inline cudaError_t memset_async(void* memory, int value, std::size_t bytes, cudaStream_t stream = nullptr,
     call_site where = call_site::current())
 {
     detail::tell([&](stream_order& to) {
@@ -81,10 +131,25 @@ inline cudaError_t memset_async(void* memory, int value, std::size_t bytes, cuda
     });
     return cudaMemsetAsync(memory, value, bytes, stream);
 }
+/// On the default stream. The calling thread has waited for it if the memory is pinned or managed, else not.
+inline cudaError_t memset(void* memory, int value, std::size_t bytes, call_site where = call_site::current())
+{
+    bool waits = false;
+    order_point waited;
+    detail::tell([&](stream_order& to) {
+        const order_stream on = detail::stream_of(nullptr);
+        waits = detail::memory_type(memory) != cudaMemoryTypeDevice;
+        to.launch(on, {}, {{memory, bytes}}, "memset", where);
+        to.record(waited, on);
+    });
+    return detail::told(cudaMemset(memory, value, bytes), [&](stream_order& to) {
+        if (waits) to.reached(waited);
+    });
+}
 
 // --- Events and synchronisation ---
 
-inline cudaError_t event_record(cudaEvent_t event, cudaStream_t stream)
+inline cudaError_t event_record(cudaEvent_t event, cudaStream_t stream = nullptr)
 {
     return detail::told(cudaEventRecord(event, stream),
         [&](stream_order& to) { to.record(order_object(event), detail::stream_of(stream)); });
@@ -141,6 +206,16 @@ inline cudaError_t malloc(void** memory, std::size_t bytes)
 {
     return detail::told(cudaMalloc(memory, bytes), [&](stream_order& to) { to.allocate({*memory, bytes}); });
 }
+inline cudaError_t malloc_managed(void** memory, std::size_t bytes, unsigned int flags = cudaMemAttachGlobal)
+{
+    return detail::told(
+        cudaMallocManaged(memory, bytes, flags), [&](stream_order& to) { to.allocate({*memory, bytes}); });
+}
+/// Pinned memory.
+inline cudaError_t malloc_host(void** memory, std::size_t bytes)
+{
+    return detail::told(cudaMallocHost(memory, bytes), [&](stream_order& to) { to.allocate({*memory, bytes}); });
+}
 /// The calling thread must know that all work with the bytes is done: that cudaFree may wait is not promised.
 inline cudaError_t free(void* memory, call_site where = call_site::current())
 {
@@ -148,6 +223,14 @@ inline cudaError_t free(void* memory, call_site where = call_site::current())
         to.release({memory, to.allocated_bytes(memory)}, true, where);
     });
     return cudaFree(memory);
+}
+/// The same for pinned memory.
+inline cudaError_t free_host(void* memory, call_site where = call_site::current())
+{
+    detail::tell([&](stream_order& to) {
+        to.release({memory, to.allocated_bytes(memory)}, true, where);
+    });
+    return cudaFreeHost(memory);
 }
 #if CUDART_VERSION >= 11020
 inline cudaError_t malloc_async(
