@@ -7,6 +7,7 @@
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/error.hpp>
+#include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/order/stream.hpp>
 
 /// What the checker of stream order (order/stream_order.hpp) reports.
@@ -102,16 +103,7 @@ private:
     }
     static std::string describe(memory_range bytes)
     {
-        return std::to_string(bytes.bytes) + " bytes from " + hexadecimal(bytes.first);
-    }
-    static std::string hexadecimal(std::uintptr_t number)
-    {
-        std::string digits;
-        do {
-            digits.insert(digits.begin(), "0123456789abcdef"[number % 16]);
-            number /= 16;
-        } while (number != 0);
-        return "0x" + digits;
+        return std::to_string(bytes.bytes) + " bytes from " + detail::hexadecimal(bytes.first);
     }
 };
 

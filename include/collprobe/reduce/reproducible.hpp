@@ -314,8 +314,7 @@ private:
             ? what.send.data()
             : what.send.data() + static_cast<std::uint64_t>(comm_.rank()) * what.receive.count();
         if (what.receive.data() != in_place
-            && detail::overlap(what.send.data(), what.send.size_bytes(), what.receive.data(),
-                what.receive.size_bytes())) {
+            && detail::overlap(what.send, what.receive)) {
             refuse("send and receive overlap, and not as in place");
         }
         const std::uint64_t terms = ranks() * leaves;

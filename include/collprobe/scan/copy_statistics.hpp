@@ -62,8 +62,7 @@ void copy_with_statistics(typename Device::stream_ref on, view<const T> source, 
     require(source.count() == destination.count(), "source and destination differ in count");
     require(source.empty() || (source.data() != nullptr && destination.data() != nullptr),
         "source or destination is null with a count above 0");
-    require(!detail::overlap(source.data(), source.size_bytes(), destination.data(), destination.size_bytes()),
-        "source and destination overlap");
+    require(!detail::overlap(source, destination), "source and destination overlap");
     require(result != nullptr, "the result is null");
     Device::reduce(on, detail::copy_statistics_reducer<T, true>{source, destination.data()}, source.count(), result, scratch);
 }

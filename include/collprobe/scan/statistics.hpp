@@ -9,6 +9,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/core/widen.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/reduce_blocks.hpp>
 #include <collprobe/detail/target.hpp>
@@ -95,7 +96,7 @@ struct statistics_reducer {
         } else {
             s.zero = detail::is_zero(element) ? 1 : 0;
             s.subnormal = detail::is_subnormal(element) ? 1 : 0;
-            const double x = s.zero != 0 ? 0 : detail::to_double(element);
+            const double x = s.zero != 0 ? 0 : detail::widen(element);
             s.minimum = s.maximum = s.mean = x;
             s.l1 = s.absolute_maximum = detail::absolute(x);
             if constexpr (std::is_same_v<T, double>) s.scale = detail::scale_for(s.absolute_maximum);

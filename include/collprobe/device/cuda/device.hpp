@@ -68,9 +68,7 @@ struct device {
             source.count() == destination.count(), "copy", "source and destination differ in count", where);
         require(source.empty() || (source.data() != nullptr && destination.data() != nullptr), "copy",
             "source or destination is null with a count above 0", where);
-        require(!collprobe::detail::overlap(
-                    source.data(), source.size_bytes(), destination.data(), destination.size_bytes()),
-            "copy", "source and destination overlap", where);
+        require(!collprobe::detail::overlap(source, destination), "copy", "source and destination overlap", where);
         if (source.empty()) return;
         if constexpr (order_hooks::active) order_hooks::access(on, "copy", source, destination, where);
         check(cudaMemcpyAsync(destination.data(), source.data(),

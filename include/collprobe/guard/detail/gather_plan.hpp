@@ -11,6 +11,7 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/detail/overlap.hpp>
 #include <collprobe/guard/detail/convert.hpp>
 #include <collprobe/guard/gather_options.hpp>
@@ -146,15 +147,10 @@ private:
     {
         return !converts && static_cast<const void*>(memory.data()) == static_cast<const void*>(source_.data());
     }
-    template <class A, class B>
-    static bool meet(view<A> a, view<B> b) noexcept
-    {
-        return overlap(a.data(), a.size_bytes(), b.data(), b.size_bytes());
-    }
     bool writes_into(const gather_plan& other) const noexcept
     {
         const auto touches = [&](view<T> written) {
-            return meet(written, other.source_) || meet(written, other.destination_) || meet(written, other.send_);
+            return overlap(written, other.source_) || overlap(written, other.destination_) || overlap(written, other.send_);
         };
         return touches(destination_) || (mode_of_shard() == access_mode::write && touches(send_));
     }
@@ -191,18 +187,18 @@ private:
     /// The source is its slot, or no byte of it is in the destination; a retained shard likewise.
     void check_places() const
     {
-        if (!(is_source(slot_) || !meet(source_, destination_))) {
+        if (!(is_source(slot_) || !overlap(source_, destination_))) {
             refuse("source " + bytes_of(source_) + " overlaps destination " + bytes_of(destination_)
                 + ", and does not begin at this rank's slot " + bytes_of(slot_));
         }
         const void* const destination = what_.destination.history();
         const auto other_history = [&](const void* of) { return destination != nullptr && of != nullptr && of != destination; };
-        if (other_history(what_.source.history()) && meet(source_, destination_)) {
+        if (other_history(what_.source.history()) && overlap(source_, destination_)) {
             refuse("source and destination are two guarded buffers over the same memory, which know nothing of each "
                    "other: write the slot by destination.write(first, count, ...), and give a view of it as the source");
         }
         if (shard() == nullptr) return;
-        if (other_history(shard()) && meet(shard()->memory(), destination_)) {
+        if (other_history(shard()) && overlap(shard()->memory(), destination_)) {
             refuse("shard and destination are two guarded buffers over the same memory, which know nothing of each other");
         }
         const view<T> kept = shard()->memory();
@@ -210,11 +206,11 @@ private:
             refuse("the shard has " + std::to_string(kept.count()) + " elements, a rank's slot of the destination "
                 + std::to_string(slot_.count()));
         }
-        if (kept.data() != slot_.data() && meet(kept, destination_)) {
+        if (kept.data() != slot_.data() && overlap(kept, destination_)) {
             refuse("shard " + bytes_of(kept) + " overlaps destination " + bytes_of(destination_)
                 + ", and is not this rank's slot " + bytes_of(slot_));
         }
-        if (!is_source(kept) && meet(kept, source_)) {
+        if (!is_source(kept) && overlap(kept, source_)) {
             refuse("shard " + bytes_of(kept) + " overlaps source " + bytes_of(source_));
         }
     }
@@ -237,7 +233,7 @@ private:
         }
         if (probe() != nullptr) {
             const view<statistics> filled(probe(), 1);
-            if (meet(filled, source_) || meet(filled, destination_) || meet(filled, send_)) {
+            if (overlap(filled, source_) || overlap(filled, destination_) || overlap(filled, send_)) {
                 refuse("the probe lies in the memory of the source, the destination or the shard");
             }
             if (path_ != gather_path::copy) refuse("only a copy can fill the probe, and the rung is " + std::string(name(path_)));
@@ -262,15 +258,6 @@ private:
     {
         const auto first = reinterpret_cast<std::uintptr_t>(memory.data());
         return "[" + hexadecimal(first) + ", " + hexadecimal(first + memory.size_bytes()) + ")";
-    }
-    static std::string hexadecimal(std::uint64_t number)
-    {
-        std::string digits;
-        do {
-            digits.insert(digits.begin(), "0123456789abcdef"[number % 16]);
-            number /= 16;
-        } while (number != 0);
-        return "0x" + digits;
     }
 
     /// The peers, who may have called, are told where the communicator can.

@@ -20,12 +20,6 @@ template <class T>
 inline constexpr bool squares_are_exact = (element_traits<T>::is_floating_point && sizeof(T) <= 4) || sizeof(T) <= 2;
 
 template <element T>
-COLLPROBE_HD constexpr double to_double(T value) noexcept
-{
-    return static_cast<double>(value);
-}
-
-template <element T>
 COLLPROBE_HD constexpr bool is_negative(T value) noexcept
 {
     if constexpr (element_traits<T>::is_floating_point) return (to_bits(value) & element_traits<T>::sign_mask) != 0;

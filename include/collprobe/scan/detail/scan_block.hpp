@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include <collprobe/core/widen.hpp>
 #include <collprobe/scan/detail/block_sums.hpp>
 #include <collprobe/scan/digest.hpp>
 #include <collprobe/simd/barrier.hpp>
@@ -30,7 +31,7 @@ void scan_scalar(const T* data, std::uint64_t begin, std::uint64_t end, block_su
             else ++out.positive_infinity;
             continue;
         }
-        const double x = to_double(element);
+        const double x = widen(element);
         const std::uint64_t lane = lane_position<T>(i) % 8;
         out.sum[lane] += x;
         out.squares[lane] += opaque(x * x);
@@ -65,7 +66,7 @@ void scan_distances_scalar(const T* data, std::uint64_t begin, std::uint64_t end
     const double factor = power_of_two(-scale);
     for (std::uint64_t i = begin; i < end; ++i) {
         if (!is_finite(data[i])) continue;
-        const double d = opaque(opaque(to_double(data[i]) * factor) - pivot);
+        const double d = opaque(opaque(widen(data[i]) * factor) - pivot);
         const std::uint64_t lane = lane_position<T>(i) % 8;
         out.sum[lane] += d;
         out.squares[lane] += opaque(d * d);

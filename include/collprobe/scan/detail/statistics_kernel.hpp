@@ -111,8 +111,8 @@ struct range_lanes {
             const bool any_negative = (low & traits::sign_mask) != 0;
             if (any_positive && high >= traits::smallest_nonfinite) return false;
             if (any_negative && bits_type(low & size_mask) >= traits::smallest_nonfinite) return false;
-            out.minimum = to_double(bit_cast<T>(any_negative ? low : nearest));
-            out.maximum = to_double(bit_cast<T>(any_positive ? high : bits_type(nearest | traits::sign_mask)));
+            out.minimum = widen(bit_cast<T>(any_negative ? low : nearest));
+            out.maximum = widen(bit_cast<T>(any_positive ? high : bits_type(nearest | traits::sign_mask)));
             any_tiny = nearest <= traits::fraction_mask;
         } else {
             if constexpr (is_double) {
