@@ -44,7 +44,8 @@ def without_other_branch(text, stream_order):
 def tokens_of(path, stream_order):
     """(token, line) of all that the compiler reads; where other conditions stand, of all their branches."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: "\n" * m.group(0).count("\n"), path.read_text(), flags=re.S)
-    text = re.sub(r"((?:[^\n]*\\\n)+)([^\n]*)", lambda m: m.group(0).replace("\\\n", " ") + "\n" * m.group(1).count("\n"), text)
+    text = re.sub(r"((?:[^\n]*\\\n)+)([^\n]*)",
+        lambda m: m.group(0).replace("\\\n", " ") + "\n" * m.group(1).count("\n"), text)
     for number, line in enumerate(without_other_branch(text, stream_order).split("\n"), 1):
         for match in TOKEN.finditer(line):
             yield match.group(0), number
@@ -183,7 +184,8 @@ for stream_order in (False, True):
         if file.suffix in (".hpp", ".cuh", ".ipp"):
             for space, kind, name, parameters, line in read(file, stream_order):
                 definitions[space, name].append((file.relative_to(root).as_posix(), line, kind, parameters))
-    classes = {name for (_, name), places in definitions.items() if {"class", "struct", "enum"} & {p[2] for p in places}}
+    classes = {name for (_, name), places in definitions.items()
+        if {"class", "struct", "enum"} & {kind for _, _, kind, _ in places}}
     for (space, name), places in definitions.items():
         for i, (path, line, kind, parameters) in enumerate(places):
             for other_path, other_line, other_kind, other_parameters in places[:i]:

@@ -104,7 +104,7 @@ def read_first(headers):
 
 
 def orders_of(headers):
-    """Orders in which, together, each of two headers stands before the other, where an order of includes can have it so."""
+    """Orders in which, together, each of two headers stands before the other, unless one includes the other."""
     first = read_first(headers)
     after = {one: {other for other in headers if other not in first[one] and one not in first[other]} - {one}
         for one in headers}
@@ -129,8 +129,8 @@ for number, included in enumerate(orders, 1):
     order = f"order_{number}"
     unit = settings.work / f"{order}.cpp"
     unit.write_text("".join(f"#include <{header}>\n" for header in included))
-    made = subprocess.run(command + ["-I", str(settings.root), "-O0", "-S", "-w", "-g0", "-fkeep-inline-functions", str(unit), "-o", "-"],
-        capture_output=True, text=True)
+    flags = ["-I", str(settings.root), "-O0", "-S", "-w", "-g0", "-fkeep-inline-functions", "-o", "-"]
+    made = subprocess.run(command + flags + [str(unit)], capture_output=True, text=True)
     if made.returncode != 0:
         sys.exit(f"{order}.cpp does not compile:\n{made.stderr[:2000]}")
     for name, text in code_of(made.stdout).items():
@@ -147,5 +147,6 @@ for name, (one, other, text, other_text) in sorted(differing.items()):
         if line != other_line:
             print(f"    {readable(line)} | {readable(other_line)}")
             break
-print(f"{len(orders)} orders of {len(headers)} headers: {compared} comparisons of {len(seen)} symbols, {len(differing)} differ")
+print(f"{len(orders)} orders of {len(headers)} headers: {compared} comparisons of {len(seen)} symbols, "
+    f"{len(differing)} differ")
 sys.exit(1 if differing or not compared else 0)
