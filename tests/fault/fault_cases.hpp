@@ -17,7 +17,7 @@
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/fault/faulty.hpp>
 
-#include "support/checks.hpp"
+#include "support/errors.hpp"
 #include "support/run_ranks.hpp"
 
 /// Calls with faults beside what they must give, computed from the plan by plain loops and a clean communicator.

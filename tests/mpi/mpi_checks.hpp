@@ -23,7 +23,6 @@ inline void check_at(bool good, const char* what, const char* file, int line)
     MPI_Abort(MPI_COMM_WORLD, 1);
     std::abort();
 }
-#undef CHECK // doctest's, where a helper includes it: these programs have no runner of doctest
 #define CHECK(condition) collprobe::testing::check_at(static_cast<bool>(condition), #condition, __FILE__, __LINE__)
 
 /// Ends the process after that many seconds, and mpirun then the job.
