@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
@@ -8,7 +9,7 @@
 
 // compile_fail rounds_but_shall_not_depend_on_order: contract_holds_for<.*evaluated to
 // compile_fail narrower_than_the_terms: contract_holds_for<.*evaluated to
-// compile_fail wrapped_the_wrong_way_round: a communicator that cannot be moved cannot be wrapped
+// compile_fail wrapped_without_a_move: (deleted function|deleted copy constructor).*probed
 // compile_fail two_accumulators: a contract names at most one accumulator
 
 using namespace collprobe;
@@ -34,9 +35,11 @@ int main()
     sum<contract<size_invariant, accumulation::float32>, double>({});
 #endif
     probed inner{reproducible{local::group(1).communicator(0)}};
-#if defined(SECTION_wrapped_the_wrong_way_round)
     probed probe{local::group(1).communicator(0)};
+#if defined(SECTION_wrapped_without_a_move)
     reproducible outer{probe};
+#else
+    reproducible outer{std::move(probe)};
 #endif
 #if defined(SECTION_two_accumulators)
     sum<contract<size_invariant, accumulation::float32, accumulation::float64>, float>({});

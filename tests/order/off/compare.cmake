@@ -18,7 +18,7 @@ get_filename_component(unit ${UNIT} NAME)
 # An empty line stays, since line numbers are part of the object file.
 set(hook "\n[ \t]*(if constexpr .order_hooks::active. |..maybe_unused.. )?order_hooks::[^\n]*;[ \t]*(//[^\n]*)?\n")
 set(taken_out 0)
-file(GLOB_RECURSE headers ${WORK}/without/include/*.hpp)
+file(GLOB_RECURSE headers ${WORK}/without/include/*.hpp ${WORK}/without/include/*.ipp)
 list(FILTER headers EXCLUDE REGEX "/collprobe/order/")
 foreach(header IN LISTS headers)
     file(READ ${header} text)
