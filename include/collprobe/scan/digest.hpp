@@ -61,40 +61,20 @@ struct digest_sums {
     }
 };
 
-/// What is known of a digest before its end: two sums over the words read so far, and their bytes.
+/// The state of a digest: two sums over the words read so far, and the number of their bytes.
 ///
-/// The digest of a buffer is a function of its bytes, their positions and their number alone. The
-/// bytes are read as little-endian 32-bit words W_i, i counted from the start of the buffer, a tail
-/// shorter than a word padded with zeros. With u = i / 2048, j = i mod 2048, group g = j / 16 + j mod 2
-/// and lane l = (j / 2) mod 4, all modulo 2^64:
+/// The digest of a buffer depends on its bytes, their positions and their number alone. Both sums are linear in the
+/// bytes. So the states of parts of a buffer, cut at any byte and read in any order, add up to the state of the
+/// whole.
 ///
-///     s1 = sum of K_u a_j W_i,    s2 = sum of L_u m_l (257 - 2 g) a_j W_i,
-///     digest = mix64(s1 + mix64(s2 + (bytes + 1) * odd constant)),
+/// A digest always shows zeros that were appended to a buffer. At least one sum changes if one element changes, if
+/// the same bits flip in two words of a period (8 KiB), or if two such words are swapped. The digest misses a change
+/// that alters both sums with probability about 2^-64. Any other change leaves both sums as they were with
+/// probability about 2^-62. The digest finds errors; it does not resist an attacker who builds a collision.
 ///
-/// where a_j are 2048 distinct odd 32-bit keys and K_u, L_u, m_l odd 64-bit keys, all from SplitMix64.
-/// Both sums are linear in the bytes, so parts of a buffer, cut at any byte and read in any order,
-/// have states that simply add. The cost is one 32 x 32 -> 64 bit product and one addition a word, and
-/// one addition for each lane of a line of 64 bytes: the weight by group comes from adding up running
-/// sums.
-///
-/// What is certain, by arithmetic modulo 2^64, where factors that are odd lose nothing:
-/// - a change within one word, of any bits, changes s1 and s2;
-/// - any change of two words of one period that do not share both lane and group changes s1 or s2: if
-///   s1 stays, s2 changes by a product of a word's change (not a multiple of 2^32), odd keys, and a
-///   difference of weights (not a multiple of 2^33: a test checks all). So any change of one element
-///   shows, of eight bytes too. Four words share lane and group, odd ones of a line with even ones of
-///   the next; of the 2^64 values that two of them can take, all but a few change s1;
-/// - the same change d in any two words of a period, or d and -d, changes s1: the sum or difference of
-///   two distinct keys is neither 0 nor a multiple of 2^33. So do two equal bit flips, whether up or
-///   down, and a swap of two words. Among the four words that share lane and group this holds for any
-///   number of equal flips (a test checks all);
-/// - of two buffers that differ in one of s1, s2 and length alone, the digests differ, since mix64 is
-///   a bijection: zeros appended to a buffer always show.
-/// Where both sums change, the digests are equal by chance with probability about 2^-64; any other
-/// change leaves both sums alone with about 2^-62 (each keeps 32 random bits even if only sign bits
-/// differ; for changes confined to words that share lane and group s2 says no more than s1, and the
-/// chance is that of one sum, 2^-64 for random values). It finds errors; it does not resist someone who
-/// builds a collision.
+/// Cost of a word: one product of 32 x 32 -> 64 bits and one addition; and one addition for each lane of a line of 64
+/// bytes.
+/// Source: the definition and what is certain about it are in scan/digest.md.
 struct digest_state {
     std::uint64_t first = 0;
     std::uint64_t second = 0;

@@ -21,22 +21,19 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 /// Reduces a buffer to its `statistics`, in one read, by blocks of a fixed length.
 ///
-/// A reducer for the devices' `reduce`: `run` takes in one block, `merge` joins the partials of two
-/// disjoint parts, `finish` gives the result. With the fixed tree of `detail::reduce_block_range` the
-/// bits of the result depend on the buffer alone, not on threads nor on the processor: an element of a
-/// block has its fixed lane in each sum, and AVX2, AVX-512 and portable code do the same operations.
-/// (`add`, one element at a time, gives the same counts, extrema and digest; its moments round
-/// differently. So do all moments if the including file is compiled with -ffast-math.)
+/// A reducer for the devices' `reduce`: `run` takes in one block, `merge` joins the partials of two disjoint parts,
+/// `finish` gives the result. With the fixed tree of `detail::reduce_block_range` the bits of the result depend on
+/// the buffer alone, not on threads or processor: each element of a block has its fixed lane in each sum, in AVX2,
+/// AVX-512 and portable code. `add`, one element at a time, gives the same counts, extrema and digest; its moments
+/// round differently. All moments do so if the including file is compiled with -ffast-math.
 ///
-/// Accuracy: `l1`, `sum_of_squares` to 1e-12 relative; `mean` to 1e-12 of the mean magnitude; `m2` to
-/// 1e-12 relative as long as |mean| is below some 100 standard deviations; beyond that its relative
-/// error grows like 2^-53 |mean| / deviation, as two blocks' means, rounded to double, are subtracted
-/// (the same holds where the mean is subnormal and so has few digits). 64-bit integers
-/// beyond 2^53 are first rounded to double. Doubles whose squares would overflow or underflow are
-/// scaled (`statistics::scale`).
+/// Accuracy, relative: `l1` and `sum_of_squares` 1e-12; `mean` 1e-12 of the mean magnitude; `m2` 1e-12 while |mean|
+/// is below some 100 standard deviations. Beyond that, or with a subnormal mean, the error of `m2` grows like 2^-53
+/// |mean| / deviation, because two blocks' rounded means are subtracted. 64-bit integers beyond 2^53 are first
+/// rounded to double. Doubles whose squares would overflow or underflow are scaled (`statistics::scale`).
 ///
-/// Cost: one read of memory. A block whose mean is large against its deviation is read again from
-/// the cache; a block with NaN or infinity too, by scalar code. Nothing is allocated.
+/// Cost: one read of memory; no allocation. A block whose mean is large against its deviation is read again from the
+/// cache. A block with NaN or infinity is read again by scalar code.
 template <element T, bool with_digest>
 struct statistics_reducer {
     /// Elements of a block: long enough that what is done once a block costs little, short enough for the

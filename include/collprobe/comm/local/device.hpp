@@ -21,33 +21,27 @@
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/device/host/device.hpp>
 
-/// Ranks as threads of one process whose collectives run on a device: several ranks may share one GPU
-/// or have one each. Made for tests and small experiments, not for speed: what n ranks do can be seen
-/// on one GPU, which NCCL refuses. The bits are those of `local` on the CPU, except that a result which
-/// is NaN need not have the same sign and payload.
-///
-/// Calls. Every rank needs a host thread of its own (NCCL asks the same of ranks that are threads): a
-/// call blocks it until the peers have called. It never waits for the device. Streams are ordered by
-/// events: a collective reads no buffer before the work in front of it on the peers' streams is done,
-/// and work behind it on any rank's stream finds everybody through with that rank's buffers.
-///
-/// Errors are those of `local` (local.hpp), with these differences:
-/// - `mismatch`, `timeout` and `peer_failure` are thrown by the call itself, on all ranks, and nothing
-///   is enqueued then. The time of `options::timeout_ms` runs from a rank's call. How long the device
-///   takes has no limit here.
-/// - If the device refuses work on one rank, its call throws that error, those of the others
-///   `peer_failure`, and what the buffers hold is undefined.
-/// - Work that fails on a rank's stream fails the streams of all ranks. On a CUDA device it fails
-///   whatever the process does there; on the CPU the peers' streams get the exception of that work, or
-///   `peer_failure` if the rank has been told of it already, and nothing is written.
-/// - A stream of which a graph is being captured is refused as `unsupported`: the ranks' captures
-///   belong to different threads, and CUDA cannot join them.
+/// Ranks as threads of one process whose collectives run on a device. Several ranks may share one GPU, which NCCL
+/// refuses, or each rank may have its own. Made for tests and small experiments, not for speed. The bits are those of
+/// `local` on the CPU, except that a NaN result may have another sign and payload.
+/// Preconditions: every rank has a host thread of its own (NCCL asks the same of ranks that are threads).
+/// Stream behaviour: a call blocks its thread until the peers have called; it never waits for the device. A
+/// collective reads no buffer before the earlier work on the peers' streams is done. Later work on a rank's stream
+/// runs after all ranks are done with that rank's buffers.
+/// Errors are those of `local` (comm/local/communicator.hpp), with these differences:
+/// - The call itself throws `mismatch`, `timeout` and `peer_failure`, on all ranks, and enqueues nothing then. The
+///   time of `options::timeout_ms` starts at a rank's call. The device's time has no limit.
+/// - If the device refuses work on one rank, that rank's call throws the device's error and the others throw
+///   `peer_failure`. The contents of the buffers are undefined then.
+/// - Work that fails on one rank's stream fails all ranks' streams. On CUDA it fails all work of the process on the
+///   device. On the CPU the peers get its exception (`peer_failure` if its own rank has got it); nothing is written.
+/// - `unsupported`: the stream is being captured. CUDA cannot join captures that belong to different threads.
 namespace collprobe::inline COLLPROBE_ABI::local {
 
 namespace detail {
 
-/// A kind of device of which a machine may have several. Functions that take the device type as a tag
-/// and are found beside it; device/cuda/peers.hpp has them for CUDA.
+/// A kind of device of which a machine may have several. The functions take the device type as a tag and are declared
+/// beside it; device/cuda/peers.hpp has them for CUDA.
 template <class Device>
 concept has_ordinals = requires(Device tag, int ordinal, call_site where) {
     { ordinal_count(tag, where) } -> std::same_as<int>;
@@ -57,15 +51,16 @@ concept has_ordinals = requires(Device tag, int ordinal, call_site where) {
     enable_peer_access(tag, ordinal, ordinal, where); ///< may be repeated
 };
 
-/// Streams that run callables of the host, so that a failure on one can be seen from there.
+/// Streams that run callables of the host. The communicator sees a failure on such a stream.
 template <class Stream>
 concept runs_callables = requires(const Stream& on) { on.enqueue([] {}); };
 
-/// What the ranks of a device communicator share beyond the rendezvous.
+/// The state that the ranks of a device communicator share beyond the rendezvous.
 template <class Device>
 class device_group_state : public group_state {
 public:
-    /// One rank's side of the events. Written by its thread alone; whoever reads has met it since.
+    /// One rank's side of the events. Only the rank's own thread writes it; a rank that reads it has met the owner
+    /// since.
     struct alignas(64) rank_state {
         typename Device::event ready; ///< behind what the stream held before the collective
         typename Device::event done; ///< behind the rank's share of it
@@ -103,16 +98,15 @@ private:
 
 } // namespace detail
 
-/// One rank's handle of a group on `Device`, a full communicator: cheap to copy and to move. Copies are
-/// the same rank. Used by one host thread at a time.
+/// One rank's handle of a group on `Device`, a full communicator. Cheap to copy and to move. Copies are the same
+/// rank. One host thread uses it at a time.
 ///
-/// The device is the one that was current when the group gave out the handle; streams and buffers
-/// belong to it. Ranks on different devices get access to each other's memory in their first call
-/// (`unsupported` if the machine cannot). Arithmetic and call order over streams are as in
-/// `local::communicator`.
+/// The device is the one that was current when the group gave out the handle; streams and buffers belong to that
+/// device. Ranks on different devices get access to each other's memory in their first call (`unsupported` if the
+/// machine cannot do so). Arithmetic and call order over streams are as in `local::communicator`.
 ///
-/// Cost of a call, besides the move: two meetings of the host threads, two records and 2n - 1 waits.
-/// An all-reduce or reduce-scatter is one kernel a rank, an all-gather or all-to-all n copies a rank.
+/// Cost of a call, besides moving the data: two meetings of the host threads, two event records and 2n - 1 waits. An
+/// all-reduce or reduce-scatter is one kernel a rank. An all-gather or all-to-all is n copies a rank.
 template <class Device>
 class device_communicator
     : public basic_communicator<device_communicator<Device>, Device, detail::device_group_state<Device>> {

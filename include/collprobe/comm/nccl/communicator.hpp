@@ -25,58 +25,40 @@
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/device/cuda/device.hpp>
 
-/// NCCL's communicators, as a trainer has them or created here, for any C++ compiler: NCCL 2.19 or
-/// newer, no nvcc.
+/// NCCL's communicators, borrowed from a trainer or created here. NCCL 2.19 or newer; any C++ compiler, no nvcc.
 ///
-/// Errors. Every one is a `collprobe::error`.
-/// - A bad argument throws `invalid_argument` (`unsupported` for a stream that would silently give wrong
-///   data) at the call. Nothing is enqueued, and the communicator stays usable; but the peers wait until
-///   this rank calls right, or somebody aborts. NCCL's own checks are far fewer; what they refuse can be
-///   corrected too, but on a non-blocking communicator, which NCCL keeps failed after that: so it is here.
-/// - NCCL does not compare what the ranks call. Different counts, types, operations or roots hang, or
-///   move wrong data, unless `options::verify_calls` is on: then all ranks throw `mismatch`, which
-///   names the culprits as `local` does, or `timeout` if one does not call.
-/// - Asynchronous errors (a peer is gone, a network or a kernel failed) are looked for at the start of
-///   each call, in `check` and in `synchronize`: `peer_failure` for ncclRemoteError, else
-///   `device_failure`, with NCCL's last error text.
-/// - `timeout`: a call on a non-blocking communicator is not enqueued, or `synchronize` has work left.
-///   NCCL cannot say who is missing. `options::abort_on_failure` says whether that ends the communicator.
-/// Asynchronous errors, an abort and `mismatch` are final: each later call throws the same.
-///
-/// Deadlines. With a *non-blocking* communicator every call here ends in time, but for the destructor of a
-/// healthy owner, which waits for its work. The price is a thread that NCCL starts at each call.
-/// A *blocking* one waits inside NCCL, where no time-out reaches: `create` and `split` for all ranks; a
-/// collective, or the end of a group, for the peers to which it makes the first connection (which is one
-/// for each algorithm, so not only in the first call). A missing peer blocks the caller for ever. `abort`
-/// from another thread ends that in practice, but NCCL vouches for it with non-blocking ones only (user
-/// guide, fault tolerance). So `create` makes non-blocking ones unless told otherwise.
+/// Errors. Every error is a `collprobe::error`. comm/nccl/README.md has the details, and lists the calls that may
+/// block for ever.
+/// - `invalid_argument`, at the call: a bad argument. `unsupported`, at the call: a stream that would silently give
+///   wrong data. Nothing is enqueued, and the communicator stays usable. The peers wait until this rank makes the
+///   right call, or until they are aborted.
+/// - `mismatch`, on all ranks: different counts, types, operations or roots, if `options::verify_calls` is on.
+///   Without it such calls hang or move wrong data, because NCCL does not compare them.
+/// - `peer_failure` (ncclRemoteError) or `device_failure`: an asynchronous error, such as a lost peer or a failed
+///   network or kernel, with NCCL's last error text. Each call looks for one at its start; `check` and `synchronize`
+///   do so too.
+/// - `timeout`: a call on a non-blocking communicator is not enqueued in time, `synchronize` has work left, or a rank
+///   does not come to a verified call.
+/// Asynchronous errors, an abort and `mismatch` are final: each later call throws the same error.
 namespace collprobe::inline COLLPROBE_ABI::nccl {
 
 class communicator;
 
-/// A borrowed `ncclComm_t`: it must outlive this object and its copies, which are the same rank.
-/// Cheap to copy and to move. Used by one host thread at a time, as NCCL demands; `abort` may come
-/// from any. Two that are made of the same `ncclComm_t` separately, instead of copied, know nothing of
-/// each other's groups and failures; nor does any of a group that was opened by `ncclGroupStart` itself.
-/// Do not abort one while the other's group, or such a group, has calls of it: NCCL would crash.
+/// A borrowed `ncclComm_t`. It must outlive this object and its copies; copies are the same rank. Cheap to copy and
+/// move.
 ///
-/// Collectives are enqueued on the stream they are given when they return, also on a non-blocking
-/// communicator (which NCCL leaves to the caller), so that an event recorded behind them captures them;
-/// in a `group` they are enqueued at its end. They never wait for the work, allocate nothing and may be
-/// captured, from the first call on; then all ranks must capture, and launch the graph together (NCCL
-/// user guide, CUDA graphs). Those of one communicator run one after the other even on different
-/// streams, because NCCL orders them internally; do not rely on that order for your own data
-/// (NVIDIA/nccl issue 574). Calls on several communicators must come in the same order on all ranks.
-///
-/// Buffers are device memory, or pinned or managed memory; aligned to their elements, need not be
-/// registered. A count of 0 calls nothing. Arithmetic and the order of additions are NCCL's.
-///
-/// Host cost of a call beyond NCCL's own: about a microsecond, most of it `options::check_buffers`.
-///
-/// Cost, with NCCL's ring: an all-reduce sends 2 (n - 1) / n of the buffer from each rank, a reduce-scatter and an
-/// all-to-all (n - 1) / n of `send`, an all-gather (n - 1) / n of `receive`, a broadcast the root's buffer once; a
-/// barrier is an all-reduce of one byte, and nothing for one rank. All-to-all is `ncclAlltoAll` where NCCL has it
-/// (2.28), else sends and receives in a group.
+/// Preconditions: one host thread uses it at a time; only `abort` may come from any thread. Buffers are device,
+/// pinned or managed memory, aligned to their elements; they need not be registered. Calls on several communicators
+/// come in the same order on all ranks. Copy this object instead of making a second one of the same `ncclComm_t`: see
+/// comm/nccl/README.md.
+/// Stream behaviour: a collective is on its stream when it returns (in a `group`: at the group's end), also on a
+/// non-blocking communicator; an event recorded behind it covers it. It never waits for the work and allocates
+/// nothing. It may be captured from the first call on; then all ranks must capture, and launch the graph together
+/// (NCCL user guide, CUDA graphs). The collectives of one communicator run one after the other, even on different
+/// streams. Do not rely on that order for your own data (NVIDIA/nccl issue 574).
+/// A count of 0 calls nothing. Arithmetic and the order of additions are NCCL's.
+/// Cost: a call takes about a microsecond of the host beyond NCCL's own, most of it `options::check_buffers`. The
+/// README has the bytes that each collective sends.
 class communicator_ref : public collprobe::detail::collective_calls<communicator_ref, cuda::device> {
     using calls = collprobe::detail::collective_calls<communicator_ref, cuda::device>;
     friend calls;

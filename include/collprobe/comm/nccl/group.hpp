@@ -17,25 +17,20 @@ namespace collprobe::inline COLLPROBE_ABI::nccl {
 /// `ncclGroupStart` itself see `options::watch_groups`.
 inline bool in_group() noexcept { return detail::open_group::here().depth > 0; }
 
-/// Several collectives as one, of one or more communicators: `ncclGroupStart` and, at the end,
-/// `ncclGroupEnd`. Groups nest; the outermost one counts.
+/// Several collectives as one, of one or more communicators: `ncclGroupStart` and, at the end, `ncclGroupEnd`. Groups
+/// nest; the outermost one counts. A group belongs to the thread that opened it and is closed on that thread.
 ///
-/// Within a group a collective checks its arguments and returns *without having been enqueued*: that
-/// happens at the end. So work that must come behind it (an event record, a copy of the result) must
-/// be enqueued after the end, and a send buffer must not change before; no check of stream order can
-/// see that. Collectives of a group must not need each other's results: they may run at the same time, or
-/// in another order. (A communicator of one rank enqueues at once, also in a group.) If the collectives of a
-/// group are on several streams, all of them start after the work before on every one of these
-/// streams, and work behind on every one waits for all (NCCL user guide, streams and groups).
-/// Blocking and non-blocking communicators must not share a group.
-///
-/// A communicator that fails or is aborted while a group has calls of it spoils the group: the end
-/// enqueues none of its calls, of any communicator, ends the failed one and throws its failure. Until
-/// then it is not ended, because NCCL would crash, so what hangs on the device goes on hanging. The other
-/// communicators stay usable if they are blocking; NCCL ends non-blocking ones with the group.
-///
-/// A group belongs to the thread that opened it and must be closed on it. The host cost is NCCL's:
-/// one launch for all its collectives.
+/// Preconditions: no collective of the group needs another's result, because NCCL may run them at the same time or in
+/// another order. Blocking and non-blocking communicators do not share a group.
+/// Stream behaviour: a collective checks its arguments and returns *without being enqueued*; the end enqueues it (a
+/// communicator of one rank enqueues at once). So enqueue an event record or a copy of the result after the end, and
+/// do not change a send buffer before it; the checker of stream order cannot see such errors. If the collectives are
+/// on several streams, all start after the earlier work on all these streams, and later work on each of them waits
+/// for all (NCCL user guide, streams and groups).
+/// Errors: if a communicator fails or is aborted while a group has calls of it, the end enqueues no call of any
+/// communicator, ends the failed one and throws its failure. NCCL would crash if it were ended before; so its hanging
+/// work hangs until then. The other communicators stay usable if they are blocking; NCCL ends non-blocking ones.
+/// Cost: NCCL's, one launch for all collectives.
 class [[nodiscard]] group {
 public:
     /// \throws error what `ncclGroupStart` says.

@@ -14,7 +14,7 @@
 #include <collprobe/comm/mpi/detail/library.hpp>
 #include <collprobe/detail/wait.hpp>
 
-/// `options::verify_calls`: where the ranks meet before a collective.
+/// The meeting of the ranks before a collective, for `options::verify_calls`.
 namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 
 using collprobe::detail::call_description;
@@ -23,7 +23,7 @@ using collprobe::detail::deadline;
 /// Why a rank comes to a meeting only to say that it will not take part.
 enum class absence : std::uint8_t { none, bad_argument, stream_failed };
 
-/// What a rank says of the call that it comes to.
+/// What a rank tells its peers about the call that it makes.
 struct arrival {
     std::uint64_t number; ///< of the call, from 0
     std::uint64_t count;
@@ -42,7 +42,7 @@ struct arrival {
 };
 static_assert(sizeof(arrival) == 32);
 
-/// Lets another thread run; from the hundredth `round` on it sleeps, at most 0.2 ms.
+/// Lets another thread run. From round 100 on it sleeps: for 20 us, from round 300 on for 200 us.
 inline void pause(unsigned round) noexcept
 {
     if (round < 100) {
@@ -53,11 +53,12 @@ inline void pause(unsigned round) noexcept
     nanosleep(&nap, nullptr);
 }
 
-/// One meeting of all ranks after another, over messages between each two.
+/// One meeting of all ranks after another, by messages between each two ranks. A meeting has two rounds.
 ///
-/// Two rounds. First every rank tells all others what it calls. Who has heard of all says `come`, and
-/// from then on stays; who has waited too long says for whom and goes. All take part who hear `come`
-/// from everybody: so a rank that comes too late learns it, and does not wait for those who have gone.
+/// In the first round every rank tells all others what it calls. In the second a rank that has heard from all others
+/// sends `come` and commits. A rank that times out instead names the missing ranks and leaves. The call proceeds only
+/// on ranks that received `come` from everyone, so a late rank learns that it is late and never waits for ranks that
+/// have left.
 class meeting {
 public:
     /// `comm` is this object's alone for messages between two ranks.
