@@ -10,9 +10,9 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A number to be rounded: significand * 2^exponent, and a little more (less than one unit of the
-/// significand) if `sticky`. With `sticky` the significand must have its bit 63 or 62 set, so that what
-/// is missing lies below every bit that rounding looks at.
+/// A number to be rounded: significand * 2^exponent, and a rest of less than one unit of the significand if `sticky`.
+/// With `sticky` the significand must have its bit 63 or 62 set, so that the rest lies below every bit that the
+/// rounding uses.
 struct scaled {
     std::uint64_t significand = 0;
     int exponent = 0;
@@ -20,8 +20,8 @@ struct scaled {
     bool negative = false;
 };
 
-/// The element nearest to a number, ties to even, in one step: subnormal results and overflow to infinity
-/// as IEEE 754 has them; zero keeps the sign. On integers alone, so no flag of the build matters.
+/// The element nearest to a number, ties to even, in one step. Subnormal results and overflow to infinity are those
+/// of IEEE 754; zero keeps the sign. Computes on integers alone, so no flag of the build matters.
 template <floating_element T>
 COLLPROBE_HD constexpr T round_scaled(const scaled& number) noexcept
 {

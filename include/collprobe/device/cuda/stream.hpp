@@ -179,12 +179,12 @@ private:
     int device_ = -1; // known of a `stream`
 };
 
-/// An owned stream of the current device, which is not ordered against the default stream. The
-/// destructor does not wait: as with `cudaStreamDestroy`, work enqueued before it still runs, so
-/// synchronise before freeing what it uses.
+/// An owned stream of the current device, which is not ordered against the default stream. The destructor does not
+/// wait: as with `cudaStreamDestroy`, work enqueued before it still runs. So synchronise before you free memory that
+/// the work uses.
 ///
-/// One that was moved from is no stream: all that is asked of it but `query` (true) and `device` (-1) throws
-/// `invalid_argument`, since CUDA would take its null handle for a default stream.
+/// An object that was moved from is no stream. Its `query` gives true and its `device` gives -1; all other members
+/// throw `invalid_argument`, because CUDA would take the null handle for a default stream.
 class stream {
 public:
     stream(call_site where = call_site::current())
@@ -257,19 +257,19 @@ inline unsigned long long stream_ref::capture_number(call_site where) const
     return detail::capture_of(handle_, device_, where);
 }
 
-/// A point in a stream. Recording captures the work enqueued so far and forgets an earlier record;
-/// whoever already waits is not affected by a later one. A copy stands for the same point and keeps
-/// it: recording the original anew leaves its copies alone.
+/// A point in a stream. A record captures the work enqueued so far and replaces the earlier record. It does not
+/// affect streams and threads that already wait. A copy marks the same point and keeps it: a new record of the
+/// original does not affect its copies.
 ///
-/// The CUDA event comes from a pool (event_pool) at the first record and goes back at the end; a
-/// record on a stream of another device, or while copies exist, takes another one. One thread at a
-/// time may use an `event`; copies are independent.
+/// The CUDA event comes from a pool (event_pool) at the first record and goes back at the end. A record on a stream
+/// of another device, or while copies exist, takes another CUDA event. One thread at a time may use an `event`;
+/// copies are independent.
 class event {
 public:
     event() noexcept = default;
 
-    /// Captures the work enqueued on `on` before this call. During a capture it marks a point of the
-    /// graph, which streams can wait for and the host cannot. On failure the earlier record stays.
+    /// Captures the work enqueued on `on` before this call. During a capture it marks a point of the graph; streams
+    /// can wait for that point and the host cannot. On failure the earlier record stays.
     void record(stream_ref on, call_site where = call_site::current())
     {
         const int device = on.device(where);
@@ -290,9 +290,8 @@ public:
     /// The CUDA event of the last record, for calls outside this library; null if there is none.
     cudaEvent_t get() const noexcept { return point_.handle(); }
 
-    /// Whether the captured work is done; never blocks, and invalidates nobody's capture.
-    /// \throws error `invalid_argument` if the event was never recorded, or last in a capture;
-    /// `device_failure`.
+    /// Whether the captured work is done. Never blocks; invalidates no capture.
+    /// \throws error `invalid_argument` if the event was never recorded, or last in a capture; `device_failure`.
     bool query(call_site where = call_site::current()) const
     {
         require_host_visible("query", where);
@@ -326,7 +325,7 @@ private:
 
     bool poll(call_site where) const
     {
-        // Whoever polls may be a thread that has set no device.
+        // The polling thread may be one that has set no device.
         const device_guard current(point_.device(), where);
         const detail::relaxed_capture_mode relaxed;
         const cudaError_t code = cudaEventQuery(get());
