@@ -60,16 +60,16 @@ class communicator_ref : public collprobe::detail::collective_calls<communicator
     friend calls;
 
 public:
-    /// Reads rank and size. With `verify_calls` it is collective: it duplicates the `MPI_Comm` for its
-    /// own messages. Make it once, not for each call.
-    /// \throws error `invalid_argument`: MPI not initialised, MPI_COMM_NULL, an inter-communicator, a
-    ///   time-out of 0; `unsupported`: MPI without MPI_THREAD_MULTIPLE; what MPI says.
+    /// Reads rank and size. With `verify_calls` it is collective: it duplicates the `MPI_Comm` for its own messages.
+    /// Make it once, not for each call.
+    /// \throws error `invalid_argument`: MPI not initialised, MPI_COMM_NULL, an inter-communicator, a time-out of 0;
+    ///   `unsupported`: MPI without MPI_THREAD_MULTIPLE; MPI's errors.
     explicit communicator_ref(MPI_Comm borrowed, options settings = {}, call_site where = call_site::current())
         : communicator_ref(
             collprobe::detail::make_ref<detail::handle>(borrowed, std::move(settings), false), where)
     {
     }
-    // Moving copies: what is moved from may be the owner.
+    // A move copies, because the object that is moved from may be the owner.
     communicator_ref(const communicator_ref&) = default;
     communicator_ref& operator=(const communicator_ref&) = default;
 
@@ -78,20 +78,19 @@ public:
     const std::string& name() const noexcept { return handle_->settings().name; }
     /// `options::timeout_ms`.
     std::int64_t timeout_ms() const noexcept { return handle_->settings().timeout_ms; }
-    /// The `MPI_Comm`, for calls that are not made here.
+    /// The `MPI_Comm`, for calls that this library does not make.
     MPI_Comm native_handle() const noexcept { return handle_->comm(); }
 
-    /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty
-    /// for `no_color`. It has the parent's options and a name like "mpi/split3.color1" for the fourth
-    /// split of "mpi".
-    /// Blocks the calling thread until this rank's earlier calls are done and all ranks call: nothing that
-    /// they wait for may come after it on this thread.
+    /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty for
+    /// `no_color`. It has the parent's options and a name like "mpi/split3.color1" for the fourth split of "mpi".
+    /// Stream behaviour: blocks the calling thread until this rank's earlier calls are done and all ranks call. So
+    /// this thread must not postpone work that these calls wait for until after the split.
     /// \throws error `invalid_argument` for a color below -1; else see the top of this file.
     std::optional<communicator> split(int color, int key, call_site where = call_site::current()) const;
 
-    /// What a bad argument of this rank in a `call` on the stream `on` does: with `verify_calls` the communicator
-    /// fails on all ranks when the stream comes to it, else nothing happens. For adaptors with rules of their own,
-    /// before they throw `why`.
+    /// Reports a bad argument of this rank in a `call` on the stream `on`. With `verify_calls` the communicator fails
+    /// on all ranks when the stream reaches the call; else nothing happens. For adaptors with their own rules, before
+    /// they throw `why`.
     void refuse(const error& why, collective call, stream_ref on) const
     {
         detail::argument_check::tell(handle_, call, &on, why);
@@ -100,8 +99,8 @@ public:
     /// Throws the communicator's failure, if it has one. Never blocks.
     void check(call_site where = call_site::current()) const { handle_->require_usable("check", where); }
 
-    /// Blocks the caller until the work on `on` is done, as the stream's own `synchronize`, but not for
-    /// longer than `options::timeout_ms`.
+    /// Blocks the caller until the work on `on` is done, as the stream's own `synchronize` does, but at most for
+    /// `options::timeout_ms`.
     /// \throws error `timeout` if work is left then; the stream's error.
     void synchronize(stream_ref on, call_site where = call_site::current()) const
     {
@@ -109,7 +108,7 @@ public:
         try {
             on.synchronize(timeout_ms, where);
         } catch (const error& known) {
-            // A time-out that is no rank's is the stream's.
+            // A time-out that names no rank is the stream's.
             if (known.code() != status::timeout || known.rank() >= 0) throw;
             throw error(status::timeout,
                 "work on the stream did not finish within " + std::to_string(timeout_ms)
@@ -170,7 +169,7 @@ private:
         try {
             on.enqueue(task{handle_, number, what, with.send, with.receive, move, where});
         } catch (const std::exception& cause) {
-            // The number is taken and nobody will come for it.
+            // The number is taken, and no task will run with it.
             handle_->fail({status::peer_failure,
                 detail::list_ranks({rank()}) + " could not enqueue: " + cause.what(), {rank()}});
             throw;
@@ -178,14 +177,14 @@ private:
     }
 };
 
-/// An owned `MPI_Comm`. It is a `communicator_ref` too: copy it as one to lend it, for as long as this
-/// object lives.
+/// An owned `MPI_Comm`. It is a `communicator_ref` too: to lend it, copy it as a `communicator_ref`, for as long as
+/// this object lives.
 ///
-/// The destructor waits until this rank's calls are done and frees the `MPI_Comm`; it throws nothing.
-/// Where the communicator has failed, or an exception passes, it does neither: MPI_Finalize ends it.
+/// The destructor waits until this rank's calls are done and frees the `MPI_Comm`; it throws nothing. If the
+/// communicator has failed, or an exception passes, it neither waits nor frees: MPI_Finalize ends the `MPI_Comm`.
 class communicator : public communicator_ref {
 public:
-    /// A communicator with the ranks of `original`, which is not used afterwards. Blocks the caller until
+    /// A communicator with the ranks of `original`. It does not use `original` afterwards. Blocks the caller until
     /// all ranks call.
     /// \throws error as `communicator_ref`'s constructor.
     static communicator duplicate(MPI_Comm original, options settings = {}, call_site where = call_site::current())
@@ -199,8 +198,8 @@ public:
         return adopt(created, std::move(settings), where);
     }
 
-    /// Takes over an `MPI_Comm` that the caller has created, and lets its errors return.
-    /// \throws error as `communicator_ref`'s constructor; the `MPI_Comm` is the caller's then.
+    /// Takes over an `MPI_Comm` that the caller has created, and sets its error handler so that MPI's errors return.
+    /// \throws error as `communicator_ref`'s constructor; the caller keeps the `MPI_Comm` then.
     static communicator adopt(MPI_Comm owned, options settings = {}, call_site where = call_site::current())
     {
         return communicator(

@@ -61,7 +61,7 @@ inline void pause(unsigned round) noexcept
 /// have left.
 class meeting {
 public:
-    /// `comm` is this object's alone for messages between two ranks.
+    /// Preconditions: only this object uses `comm` for messages between two ranks.
     meeting(MPI_Comm comm, int rank, int size)
         : comm_(comm),
           rank_(rank),
@@ -77,8 +77,8 @@ public:
     meeting(const meeting&) = delete;
     meeting& operator=(const meeting&) = delete;
 
-    /// Tells `own` to all and hears of all. Returns the ranks that did not come: empty if all are here,
-    /// then `arrivals` holds what they said. `given_up` are those who did not wait for them.
+    /// Tells `own` to all ranks and hears from all. Returns the ranks that did not come. If it is empty, all have
+    /// come and `arrivals` holds their messages. `given_up` gets the ranks that stopped waiting for the missing ones.
     /// \throws refusal
     std::vector<int> gather(const arrival& own, deadline until, std::vector<int>& given_up)
     {
@@ -103,12 +103,12 @@ public:
         leave();
         return missing;
     }
-    /// Says that this rank takes part and waits until all have said whether they do. Returns the ranks
-    /// that did not come in time for those who then gave up; empty if all take part.
+    /// Says that this rank takes part, and waits until all ranks have said whether they do. Returns the ranks that
+    /// other ranks (`given_up`) gave up to wait for; empty if all take part.
     std::vector<int> agree(std::vector<int>& given_up)
     {
         decide({});
-        // Not for long: all have arrived, and each decides within its own deadline.
+        // A short wait: all ranks have arrived, and each decides within its own deadline.
         for (unsigned round = 0; !all_done(deciding_); ++round) pause(round);
         given_up = who_gave_up();
         if (!given_up.empty()) {
@@ -118,7 +118,7 @@ public:
         for (unsigned round = 0; !all_done(sent_); ++round) pause(round);
         return {};
     }
-    /// For a meeting that ends after `gather`: all know that no collective follows.
+    /// For a meeting that ends after `gather`: all ranks know that no collective follows.
     void leave()
     {
         for (std::vector<MPI_Request>* const open : {&arriving_, &deciding_}) {
@@ -128,7 +128,7 @@ public:
                 MPI_Wait(&request, MPI_STATUS_IGNORE);
             }
         }
-        // Messages this small are gone at once; MPI may yet want to see it.
+        // MPI sends such small messages at once, but a request may need further tests before it is complete.
         const deadline soon = deadline::in_ms(1000);
         for (unsigned round = 0; !all_done(sent_) && !soon.passed(); ++round) pause(round);
     }
@@ -154,7 +154,7 @@ private:
     {
         require(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, peer, tag, comm_, &request), "MPI_Isend");
     }
-    /// A decision is a set of ranks: those that did not come, one bit each; `come` is the empty one.
+    /// A decision is the set of ranks that did not come, one bit each; `come` is the empty set.
     std::uint64_t* decision_of(int rank) noexcept { return &decisions_[static_cast<std::size_t>(rank) * words_]; }
     bool says_missing(int witness, int rank) noexcept
     {
@@ -176,7 +176,7 @@ private:
             "MPI_Testall");
         return done != 0;
     }
-    /// Of the messages that are here now.
+    /// Looks at the messages that have arrived by now.
     std::vector<int> who_gave_up()
     {
         std::vector<int> ranks;

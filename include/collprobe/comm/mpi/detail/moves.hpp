@@ -14,11 +14,11 @@
 #include <collprobe/simd/gradual_underflow.hpp>
 #include <collprobe/sum/combine.hpp>
 
-/// Each collective as MPI has it: in place, averages, and counts beyond `int`. All ranks have the same
-/// arguments. Every function throws `refusal` where MPI does not do as told.
+/// Each collective by calls of MPI: in place, averages, and counts beyond `int`. All ranks have the same arguments.
+/// Every function throws `refusal` if a call of MPI fails.
 namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 
-/// Memory that grows to what was needed once.
+/// Memory that keeps the largest size that was needed.
 class scratch {
 public:
     template <class T>
@@ -110,7 +110,7 @@ void reduce_scatter(const transfer& of, const T* send, T* receive)
             scale(scaled, send, whole, of.size);
             send = scaled;
         } else if (in_place) {
-            // In place means another thing to MPI: it would write over the other parts.
+            // MPI's in-place means something else: it would write over the other parts.
             into = of.spare.of<T>(of.count);
         }
         require(MPI_Reduce_scatter_block(send, into, static_cast<int>(of.count), type, operation, of.comm),
@@ -135,7 +135,7 @@ void reduce_scatter(const transfer& of, const T* send, T* receive)
     complete(of.operation, receive, of.count, of.size);
 }
 
-/// Calls `move(type, count)` with what a part of `of.count` elements is to MPI.
+/// Calls `move(type, count)` with MPI's type and count for a part of `of.count` elements.
 template <element T, class Move>
 void with_part(const transfer& of, Move move)
 {
@@ -170,7 +170,7 @@ void broadcast(const transfer& of, const T* send, T* receive)
 {
     const bool from_elsewhere = of.rank == of.root && send != receive;
     by_pieces(of.count, of.limit, [&](std::uint64_t first, int count) {
-        // The root's buffer is only read.
+        // MPI only reads the root's buffer.
         T* const buffer = from_elsewhere ? const_cast<T*>(send) : receive;
         require(MPI_Bcast(buffer + first, count, bits_type<T>(), of.root, of.comm), "MPI_Bcast");
     });
