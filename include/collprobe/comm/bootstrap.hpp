@@ -27,7 +27,7 @@
 /// Needs a POSIX system. Not in an umbrella header: only the file that starts a rank needs it.
 namespace collprobe::inline COLLPROBE_ABI::bootstrap {
 
-/// What a process knows of the job that it is a rank of, before the ranks can talk to each other.
+/// The place of a process in its job, known before the ranks can communicate.
 struct job {
     int rank = 0; ///< 0 <= rank < size
     int size = 1;
@@ -70,19 +70,20 @@ struct options {
     std::int64_t timeout_ms = 300'000; ///< how long a rank waits for all others; negative: for ever
 };
 
-/// Gives every rank rank 0's `value`, through files in the directory `job.path`.
+/// Gives every rank the `value` of rank 0, through files in the directory `job.path`. Collective. With one rank it
+/// does nothing.
 ///
-/// The directory is made if it is missing (its parent must be there), and removed at the end if nothing else is in it.
-/// Each rank writes a note and waits; rank 0 answers when it has seen all notes. Files appear under their name when
-/// they are complete (written beside it, then renamed); no locks are used, so NFS will do. What an earlier run left
-/// does not count: its key differs, or else its notes are cleared by rank 0 and its answer repeats other numbers.
-///
-/// Shapes: `value` is any trivially copyable object but a pointer, or a `view` of such elements, of the same size on
-/// all ranks, at most 64 KiB. A rank other than 0 may pass anything and gets the value only if all ranks do. With one
-/// rank nothing happens. Collective. Blocks; no stream is involved.
-/// \throws error on every rank: `invalid_argument`: no path, value null or too large; `timeout`: ranks are missing, in
-///   `culprits()`; `mismatch`: ranks differ in size of job or value, or two processes are one rank; `peer_failure`: a
-///   rank left in between; `device_failure`: a file cannot be read or written. Messages name the file or directory.
+/// Shapes: `value` is any trivially copyable object except a pointer, or a `view` of such elements, of the same size
+/// on all ranks, at most 64 KiB. The value of other ranks than 0 is ignored; a rank gets the value only if all ranks
+/// do.
+/// Preconditions: the parent of the directory is there. The call makes the directory, and removes it at the end if it
+/// is empty. NFS is supported: no locks are used, and a file appears under its name only when it is complete (written
+/// beside it, then renamed). The files of an earlier run do no harm: their key differs, or rank 0 removes them.
+/// Stream behaviour: blocks the calling thread; no stream is involved.
+/// \throws error on every rank: `invalid_argument`: no path, value null or too large; `timeout`: ranks are missing,
+///   in `culprits()`; `mismatch`: ranks differ in size of job or value, or two processes are one rank;
+///   `peer_failure`: a rank left in between; `device_failure`: a file cannot be read or written. Messages name the
+///   file or directory.
 /// Cost: two small files a rank, looked at every 1 to 20 ms.
 template <detail::exchangeable T>
 void exchange(const job& of, T&& value, const options& settings = {}, call_site where = call_site::current())

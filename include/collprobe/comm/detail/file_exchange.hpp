@@ -34,9 +34,10 @@ struct exchange_call {
     std::int64_t timeout_ms;
 };
 
-/// Every rank writes the file `rank-<r>`. When rank 0 has seen them all, it writes `root`: the numbers that it found in
-/// the others' files, and the value. A rank that finds its number there removes its file. When all have, rank 0 removes
-/// `root`, and all return. A failure travels in `root` in the value's place. Throws `failed_exchange`.
+/// Every rank writes the file `rank-<r>`. When rank 0 has seen all of them, it writes `root`: the numbers that it
+/// found in the other ranks' files, and the value. A rank that finds its number in `root` removes its own file. When
+/// all files are removed, rank 0 removes `root`, and all ranks return. A failure is written to `root` in place of the
+/// value. Throws `failed_exchange`.
 class file_exchange {
 public:
     explicit file_exchange(const exchange_call& call)
@@ -61,18 +62,18 @@ public:
     }
 
 private:
-    /// What a rank's file holds.
+    /// The content of a rank's file.
     struct note {
         std::uint64_t rank, size, value_bytes, number;
     };
-    /// How `root` begins. Behind it: the number of each rank, then the value, or the message and the culprits.
+    /// The head of `root`. The number of each rank follows, then the value, or the message and the culprits.
     struct answer {
         std::uint64_t size, failed, code, bytes, culprits;
     };
 
     void give()
     {
-        // What an earlier run left. A rank that is here already writes its file anew.
+        // Removes the files of an earlier run. A rank of this run that has already written its file writes it again.
         for (const std::string& name : directory_.names(prefix_)) directory_.remove(name);
         write_note();
         while (!all_came()) pause();
@@ -110,7 +111,7 @@ private:
         if (!received.empty()) std::memcpy(call_.value.data(), received.data(), received.size());
     }
 
-    /// A rank other than 0: its file is there as it wrote it, or it writes it again.
+    /// A rank other than 0: checks that its file is as it wrote it, and else writes it again.
     void look_after_own_note()
     {
         list();
@@ -129,7 +130,7 @@ private:
             status::timeout, "rank 0 did not answer in " + directory_.path_of(root_file()) + within(), {0}};
     }
 
-    /// Rank 0: whether all ranks' files are there, and fit.
+    /// Rank 0: whether all ranks' files are there and agree with its own.
     bool all_came()
     {
         const std::vector<char> here = list();
@@ -165,7 +166,7 @@ private:
         }
     }
 
-    /// A rank but 0 whose file is still there; 0 if there is none.
+    /// A rank other than 0 whose file is still there; 0 if there is none.
     int one_that_waits()
     {
         const std::vector<char> here = list();
@@ -175,7 +176,7 @@ private:
         return 0;
     }
 
-    /// Rank 0 tells the ranks that are there, and waits a little for them to read it.
+    /// Rank 0 tells the failure to the ranks that are there, and waits a little for them to read it.
     void tell(const failed_exchange& failed)
     {
         try {
@@ -235,7 +236,7 @@ private:
         content += bytes_of(culprits.data(), culprits.size() * sizeof(int));
         directory_.write(root_file(), prefix_ + "new-" + std::to_string(number_), content);
     }
-    /// Whether rank 0's answer is one to this rank; then its parts.
+    /// Whether rank 0's answer is there and is for this rank. If so, its parts.
     bool read_answer(answer& head, std::string& rest) const
     {
         constexpr std::uint64_t word = sizeof(std::uint64_t);
@@ -252,7 +253,7 @@ private:
     }
     static std::string_view bytes_of(const void* data, std::size_t count) { return {static_cast<const char*>(data), count}; }
 
-    /// Which ranks' files are there now.
+    /// The ranks whose files are there now.
     std::vector<char> list()
     {
         std::vector<char> here(ranks(), 0);

@@ -42,9 +42,8 @@ public:
     }
     group(const group&) = delete;
     group& operator=(const group&) = delete;
-    /// Ends the group if `end` was not called: also when an exception passes, for NCCL would collect
-    /// calls for ever. An error becomes the failure of the communicators in the group, whose next call
-    /// throws it.
+    /// Ends the group if `end` was not called, also when an exception passes: else NCCL would collect calls for ever.
+    /// An error becomes the failure of the communicators in the group, whose next call throws it.
     ~group()
     {
         if (depth_ == 0) return;
@@ -55,10 +54,10 @@ public:
         }
     }
 
-    /// Enqueues what the group collected, if it is the outermost, and waits until that has happened (for
-    /// non-blocking communicators; never for the work itself).
-    /// \throws error `invalid_argument` if it was ended before, another thread opened it or a group
-    ///   within it is still open; otherwise what NCCL says, or a communicator's failure or time-out.
+    /// If the group is the outermost, enqueues its calls and waits until they are enqueued (for non-blocking
+    /// communicators; it never waits for the work itself).
+    /// \throws error `invalid_argument` if it was ended before, another thread opened it or a group within it is
+    ///   still open; otherwise NCCL's errors, or a communicator's failure or time-out.
     void end(call_site where = call_site::current())
     {
         if (depth_ == 0) misused("the group was ended before", where);
@@ -87,7 +86,8 @@ private:
     void finish(call_site where, bool final)
     {
         depth_ = 0;
-        // Taken out, and put back for its memory: whoever reports an error may open another group.
+        // Taken out, because code that reports an error may open another group; put back so that its memory is used
+        // again.
         auto members = std::move(open_->members);
         open_->members.clear();
         if (--open_->depth > 0) {
@@ -104,7 +104,7 @@ private:
                 open.members = std::move(members);
             }
         } const at_exit{*open_, members};
-        // Calls of these communicators are under way in `ncclGroupEnd`, for `handle::abort`.
+        // `handle::abort` must know that calls of these communicators are under way in `ncclGroupEnd`.
         const detail::handle* failed = nullptr;
         for (const auto& member : members) {
             if (member->enter_group_end() && failed == nullptr) failed = member.get();
@@ -125,7 +125,7 @@ private:
             return;
         }
         if (result == ncclSuccess) return;
-        // A wrong argument can be corrected by who calls `end`, but by nobody after the destructor.
+        // The caller of `end` can correct a wrong argument; after the destructor no caller can.
         if (final || detail::status_of(result) != status::invalid_argument) {
             const std::string why = failed != nullptr
                 ? "communicator '" + failed->settings().name + "' in it has failed"
@@ -144,7 +144,7 @@ private:
         require(result, "ncclGroupEnd", where);
     }
 
-    /// The open group fails at its end, and enqueues nothing: it remembers the error of this call.
+    /// Remembers the error of this call: the open group fails at its end, and enqueues nothing.
     static void spoil() noexcept
     {
         const ncclComm_t none = nullptr;
