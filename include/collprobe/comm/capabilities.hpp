@@ -88,8 +88,8 @@ void throw_failure_of([[maybe_unused]] const C& comm, [[maybe_unused]] call_site
     if constexpr (has_check<C>) comm.check(where);
 }
 
-/// Blocks the caller until the work in front of `done` is over, however long that takes, or the communicator has
-/// failed: then the work may stay on its stream for ever.
+/// Blocks the caller until the work in front of `done` is over, however long that takes.
+/// \throws error the communicator's failure; then the work may stay on its stream for ever.
 template <communicator C, class Event>
 void await([[maybe_unused]] const C& comm, const Event& done, [[maybe_unused]] call_site where)
 {
@@ -120,7 +120,7 @@ bool enqueues_at_once([[maybe_unused]] const C& comm)
     else return true;
 }
 
-/// Makes the calls of `work` as one, where the communicator can.
+/// Makes the calls of `work` as one, if the communicator can.
 template <communicator C, class Work>
 void as_one_group([[maybe_unused]] const C& comm, [[maybe_unused]] call_site where, const Work& work)
 {
@@ -153,8 +153,8 @@ void part_of([[maybe_unused]] C& comm, [[maybe_unused]] std::uint64_t count)
     if constexpr (has_part_of<C>) comm.part_of(count);
 }
 
-/// The communicator under all adaptors: for an adaptor's own messages, which those beneath it must not treat as
-/// the caller's.
+/// The communicator under all adaptors. An adaptor sends its own messages over it, because the adaptors beneath must
+/// not treat these as the caller's.
 template <communicator C>
 auto& innermost(C& comm) noexcept
 {
