@@ -19,18 +19,18 @@ namespace detail {
 inline constexpr std::uint32_t digest_period = 2048;
 inline constexpr std::uint32_t digest_period_bytes = 4 * digest_period;
 
-/// The key of the words whose index is `word` modulo the period: odd, pseudo-random (SplitMix64).
-/// No two are equal (a test checks it). A device thread that strides by the period keeps its keys.
+/// The key of the words whose index is `word` modulo the period: odd, pseudo-random (SplitMix64). All keys are
+/// distinct (a test checks it). A device thread whose stride is the period keeps its keys.
 COLLPROBE_HD constexpr std::uint32_t digest_key(std::uint32_t word) noexcept
 {
     return static_cast<std::uint32_t>(mix64((std::uint64_t{word} + 1) * 0x9e3779b97f4a7c15u) >> 32) | 1;
 }
 
-/// The second sum weighs each product of a word and its key by its place in the period: by its lane,
-/// one of four (the pair of words that it belongs to, of the four pairs in 32 bytes), and by its group.
-/// Both factors are odd. The words of even index in a line of 64 bytes share a group with those of odd
-/// index in the line before: vector code adds up its running sums once a line, between even and odd
-/// words, and the two words of an 8-byte element are in different groups.
+/// The second sum weighs each product of a word and its key by the word's place in the period: by its lane and by its
+/// group. Both factors are odd. The lane is the pair of words, of the four pairs in 32 bytes, that the word belongs
+/// to. The words of even index in a line of 64 bytes share a group with the words of odd index in the line before,
+/// because vector code adds up its running sums once a line, between even and odd words. So the two words of an
+/// 8-byte element are in different groups.
 COLLPROBE_HD constexpr std::uint64_t digest_lane_key(std::uint32_t lane) noexcept
 {
     return mix64(0x13198a2e03707344u + lane * 0x9e3779b97f4a7c15u) | 1;
@@ -120,15 +120,15 @@ struct digest_state {
         bytes += other.bytes;
     }
 
-    /// The digest, once every byte was taken in exactly once.
+    /// The digest, once every byte has been taken in exactly once.
     COLLPROBE_HD constexpr std::uint64_t finish() const noexcept
     {
         return mix64(first + mix64(second + (bytes + 1) * 0xd1342543de82ef95u));
     }
 };
 
-/// One key more than the period: vector code reads the odd keys by a load that is one key ahead. The
-/// slack fills the last such load.
+/// The keys of a period and some more: vector code reads the odd keys by a load that is one key ahead, and the last
+/// such load needs the additional keys.
 struct digest_key_table {
     alignas(64) std::uint32_t key[digest_period + 16] = {};
 
@@ -154,7 +154,7 @@ inline std::uint32_t load_word(const unsigned char* from) noexcept
         | std::uint32_t{from[3]} << 24;
 }
 
-/// Sums over `words` words, the first at `word` of a period, the last within the same period.
+/// Sums over `words` words. The first is word `word` of a period, and the last is within the same period.
 inline digest_sums sum_words([[maybe_unused]] isa path, const unsigned char* data, std::uint64_t words,
     std::uint64_t word) noexcept
 {
@@ -173,7 +173,7 @@ inline digest_sums sum_words([[maybe_unused]] isa path, const unsigned char* dat
     return sums;
 }
 
-/// The state of `bytes` bytes that stand at `first_byte` of their buffer.
+/// The state of `bytes` bytes that begin at offset `first_byte` of their buffer.
 inline digest_state digest_bytes(
     isa path, const unsigned char* data, std::uint64_t bytes, std::uint64_t first_byte) noexcept
 {
@@ -205,7 +205,7 @@ void require_data(view<const T> input, const char* call, const call_site& where)
         "null input with a count of " + std::to_string(input.count()), {call, -1, 0, {}, where});
 }
 
-/// For what reads elements; a digest reads bytes.
+/// For functions that read elements; a digest reads bytes.
 template <class T>
 void require_aligned(view<const T> input, const char* call, const call_site& where)
 {
@@ -216,11 +216,12 @@ void require_aligned(view<const T> input, const char* call, const call_site& whe
 
 } // namespace detail
 
-/// The 64-bit digest of a buffer: equal for equal bytes, on every machine and device (see
-/// `digest_state` for the definition and for what it detects).
+/// The 64-bit digest of a buffer: equal for equal bytes, on every machine and device. `digest_state` says what it
+/// detects; scan/digest.md has the definition.
 ///
-/// `input`: elements in host memory, of any alignment. Throws `error` (invalid_argument) on a null
-/// pointer with a count above 0. Reads the buffer once; allocates nothing.
+/// Shapes: `input`: elements in host memory, of any alignment.
+/// \throws error `invalid_argument` on a null pointer with a count above 0.
+/// Cost: one read of the buffer; no allocation.
 template <element T>
 std::uint64_t digest(view<const T> input, call_site where = call_site::current())
 {

@@ -36,9 +36,9 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// cache. A block with NaN or infinity is read again by scalar code.
 template <element T, bool with_digest>
 struct statistics_reducer {
-    /// Elements of a block: long enough that what is done once a block costs little, short enough for the
-    /// second-level cache. Its bytes are a multiple of 128, which the digest's fast path asks for, and
-    /// counters in the lanes of a vector do not overflow.
+    /// Elements of a block. A block is long enough to make the work per block cheap, and short enough for the
+    /// second-level cache. Its bytes are a multiple of 128, as the digest's fast path requires, and counters in the
+    /// lanes of a vector do not overflow.
     static constexpr std::uint64_t block = sizeof(T) == 1 ? 4096 : 16384;
 
     struct partial {
@@ -57,10 +57,10 @@ struct statistics_reducer {
         return result;
     }
 
-    /// Takes in the `count` elements from `first` on. Host only. Precondition: `into` is `identity()`
-    /// or covers other elements. Give it a whole fixed block (`first` a multiple of `block`, `count` at
-    /// most `block`) for reproducible bits; other parts of at most `block` elements work as well, with a
-    /// digest at the cost of a second read from the cache.
+    /// Takes in the `count` elements from `first` on. For reproducible bits, give it whole fixed blocks (`first` a
+    /// multiple of `block`, `count` at most `block`). Other parts of at most `block` elements are valid too.
+    /// Preconditions: host only. `into` is `identity()` or covers other elements.
+    /// Cost: with a digest, a part that is no fixed block is read a second time from the cache.
     void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
     {
         run(into, first, count, detail::best_isa());
@@ -123,7 +123,7 @@ struct statistics_reducer {
     }
 
 private:
-    // Not inlined: keeps the arithmetic between the two writes of the floating-point mode.
+    // Not inlined, so that the arithmetic stays between the two writes of the floating-point mode.
     [[gnu::noinline]] void run_block(
         partial& into, std::uint64_t first, std::uint64_t count, detail::isa path) const noexcept
     {
@@ -141,11 +141,12 @@ private:
     }
 };
 
-/// What one read of a buffer tells (`statistics`), computed on the calling thread.
+/// The `statistics` of a buffer from one read, computed on the calling thread.
 ///
-/// `input`: elements in host memory, aligned for T; 0 of them are legal. Throws `error`
-/// (invalid_argument) on a null pointer with a count above 0 and on a misaligned one. Accuracy, cost and reproducibility: see
-/// `statistics_reducer`. Source of the merge of moments: Chan, Golub and LeVeque, 1979.
+/// Shapes: `input`: elements in host memory, aligned for T; a count of 0 is legal.
+/// \throws error `invalid_argument` on a null pointer with a count above 0 and on a misaligned one.
+/// Accuracy, cost and reproducibility: see `statistics_reducer`.
+/// Source: for the merge of moments, Chan, Golub and LeVeque (1979).
 template <element T>
 statistics compute_statistics(
     view<const T> input, bool with_digest = true, call_site where = call_site::current())

@@ -9,7 +9,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// What an alarm advises to do.
+/// The action that an alarm advises.
 enum class advice : std::uint8_t {
     none, ///< note it
     recheck, ///< repeat the step, or look closer: the evidence is statistical
@@ -30,7 +30,7 @@ constexpr const char* name(advice what) noexcept
     return "unknown";
 }
 
-/// Something that somebody should know of, with the evidence. Equal on every rank.
+/// A finding that the user should know of, with its evidence. Equal on every rank.
 struct alarm_record {
     std::uint64_t step = 0;
     int call = -1; ///< index of the call in the step, -1 for the whole step

@@ -11,8 +11,8 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// The question a verdict answers.
 enum class finding : std::uint8_t {
     non_finite, ///< NaN or infinity in the rank's buffer: exact
-    /// The rank holds the same bits as another, in a call or as sample ids: exact. All ranks that hold
-    /// them are named, since equal bits do not tell whose they are.
+    /// The rank holds the same bits as another rank, in a call or as sample ids: exact. All ranks that hold them are
+    /// named, because equal bits do not show which rank they belong to.
     duplicate,
     stale, ///< the rank's buffer is bit for bit what it was in the step before: exact
     result_differs, ///< ranks received different bits from a collective that gives all the same: exact
@@ -54,11 +54,11 @@ struct suspect {
     std::uint64_t index = no_index; ///< first bad element where one is known
     bool by_history = false; ///< statistical: the score is that of the rank against its own past, not the other ranks
     bool exact = true; ///< no chance, and no rounding, explains it
-    /// At most so often a healthy step has such a suspect, where the check states it by itself; else 0.
+    /// The largest rate at which a healthy step has such a suspect, if the check itself states one; else 0.
     double false_alarms_per_step = 0;
 };
 
-/// Where on the way from inputs to results the damage was done, as far as the checks tell.
+/// The place between inputs and results where the damage happened, as far as the checks show it.
 enum class damage : std::uint8_t {
     none, ///< no check has fired
     input, ///< a rank's own data, before the collective

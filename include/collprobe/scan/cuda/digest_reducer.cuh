@@ -46,7 +46,7 @@ struct block_reduction<collprobe::detail::digest_reducer<T>> {
             const bool is_last = rounds - begin < chunk;
             const std::uint32_t whole = is_last ? rounds - begin : chunk;
             __syncthreads();
-            // One factor more, of the rest: there is room, for a chunk with a rest is not full.
+            // One factor more, for the rest. There is room for it, because a chunk with a rest is not full.
             if (threadIdx.x < whole + 1)
                 memory.factors[threadIdx.x] = scan::digest_factors::of_round(first / per_round + begin + threadIdx.x);
             __syncthreads();

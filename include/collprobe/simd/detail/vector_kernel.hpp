@@ -35,15 +35,15 @@ template <class V>
 
 using doubles = vector<double, width>;
 
-/// Keeps a product apart from the sum it enters: see `opaque`.
+/// Hides a product from the optimiser, so that it is not fused with the sum that it enters: see `opaque`.
 [[gnu::always_inline]] inline doubles hidden(doubles value) noexcept
 {
     asm("" : "+" COLLPROBE_ISA_REGISTER(value));
     return value;
 }
 
-/// As many doubles as fill a vector, from floats or integers. GCC's `__builtin_convertvector` would go
-/// by way of narrower vectors.
+/// As many doubles as fill a vector, from floats or integers. GCC's `__builtin_convertvector` would use narrower
+/// vectors in between.
 template <class Narrow>
 [[gnu::always_inline]] inline doubles convert(Narrow x) noexcept
 {
@@ -122,7 +122,7 @@ template <int k, class Eight>
 #endif
 }
 
-/// As many elements as fill a vector of doubles, from memory that a wider load covers too.
+/// As many elements as fill a vector of doubles, from memory that is also valid for a wider load.
 template <class V>
 [[gnu::always_inline]] inline V load_narrow(const void* from) noexcept
 {
