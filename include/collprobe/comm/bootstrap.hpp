@@ -10,8 +10,8 @@
 #include <collprobe/comm/detail/job_variables.hpp>
 #include <collprobe/core/error.hpp>
 
-/// How ranks that are processes of their own agree on a small value of rank 0 before they have a communicator: in
-/// practice on the `ncclUniqueId` by which they make one.
+/// How ranks that are separate processes agree on a small value of rank 0 before they have a communicator. In
+/// practice the value is the `ncclUniqueId` with which they make one.
 ///
 /// | Way | Asks for | Call |
 /// |---|---|---|
@@ -20,11 +20,11 @@
 /// | NCCL itself | NCCL_COMM_ID: host:port of rank 0, the same text on all ranks | `nccl::unique_id(job)`, comm/nccl/bootstrap.hpp |
 /// | the trainer's own store (torchrun's TCPStore, say) | that store | none of this library |
 ///
-/// With NCCL_COMM_ID `ncclGetUniqueId` makes the same id on every rank, and rank 0 listens at that address while the
-/// communicator is made; NCCL then uses only network interfaces in the subnet of the address. `nccl::unique_id(job)`
-/// exchanges nothing in that case; otherwise it hands rank 0's id round through files.
+/// With NCCL_COMM_ID, `ncclGetUniqueId` makes the same id on every rank, and rank 0 listens at that address while the
+/// communicator is made. NCCL then uses only network interfaces in the subnet of the address. `nccl::unique_id(job)`
+/// exchanges nothing then; otherwise it gives rank 0's id to all ranks through files.
 ///
-/// Needs a POSIX system. Not in an umbrella header: only the file that starts a rank needs it.
+/// Needs a POSIX system. No umbrella header includes this: only the file that starts a rank needs it.
 namespace collprobe::inline COLLPROBE_ABI::bootstrap {
 
 /// The place of a process in its job, known before the ranks can communicate.
@@ -34,9 +34,9 @@ struct job {
     int local_rank = 0; ///< among the ranks of this machine; -1 if the launcher does not say
     int local_size = 1; ///< ranks on this machine; -1 if the launcher does not say
     std::string path; ///< directory for `exchange`; empty if not given
-    std::string key; ///< the same on all ranks, another for another job: tells their files apart
+    std::string key; ///< the same on all ranks of a job and different for each job: distinguishes their files
 
-    /// The job that the environment describes; one of a single rank where it describes none.
+    /// The job that the environment describes; a job of one rank if it describes none.
     ///
     /// | | torchrun, or by hand | Open MPI | MPICH, Intel MPI | Slurm |
     /// |---|---|---|---|---|
@@ -46,10 +46,10 @@ struct job {
     /// | local_size | LOCAL_WORLD_SIZE | OMPI_COMM_WORLD_LOCAL_SIZE | MPI_LOCALNRANKS | |
     /// | key | TORCHELASTIC_RUN_ID | PMIX_NAMESPACE | | SLURM_JOB_ID and SLURM_STEP_ID |
     ///
-    /// The leftmost launcher that is set counts. Others that are set must agree with it, except those of a launcher
-    /// that started the launcher: Slurm under mpirun, any under torchrun (which is known by TORCHELASTIC_RUN_ID).
-    /// COLLPROBE_PATH is the directory; COLLPROBE_JOB_KEY replaces the key.
-    /// \throws error `invalid_argument` that names the variable, its value and what is expected.
+    /// The leftmost launcher that is set counts. Other launchers that are set must agree with it, except a launcher
+    /// that started it: Slurm under mpirun, any under torchrun (recognised by TORCHELASTIC_RUN_ID). COLLPROBE_PATH is
+    /// the directory; COLLPROBE_JOB_KEY replaces the key.
+    /// \throws error `invalid_argument` that names the variable, its value and the expected value.
     static job from_environment(call_site where = call_site::current())
     {
         const detail::environment variables{where};

@@ -14,9 +14,9 @@
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
 
-/// What a communicator may say beyond its rank, its size and its collectives. Each is a member that a communicator
-/// has or has not, a concept that tells which, and a function that does without. No other file asks whether a
-/// communicator has one (cmake/check_headers.py).
+/// The abilities that a communicator may have beyond its rank, its size and its collectives. Each is a member that a
+/// communicator has or has not, a concept that tells which, and a function that also works without it. No other file
+/// asks whether a communicator has one (cmake/check_headers.py).
 ///
 /// | member | what it does | without it |
 /// |--------|--------------|------------|
@@ -33,7 +33,8 @@
 /// | `part_of(count)` | says that the next calls make up one of `count` elements; 0: no more | peers cannot compare it |
 /// | `base()` | the communicator that an adaptor wraps | it is the innermost |
 ///
-/// An adaptor passes on all of them but `group_scope`: what it puts behind a call would come before it in a group.
+/// An adaptor passes on all of them except `group_scope`: in a group, the work that the adaptor enqueues behind a
+/// call would come before the call.
 namespace collprobe::inline COLLPROBE_ABI {
 
 // clang-format off

@@ -55,7 +55,7 @@ collective_arguments arguments_of(view<const T> send, view<T> receive, reduction
 struct collective_shape {
     bool send_has_parts;
     bool receive_has_parts;
-    const char* rule; ///< for messages
+    const char* rule; ///< the shape in words, for messages
 };
 constexpr collective_shape shape_of(collective call) noexcept
 {

@@ -14,7 +14,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// How a reduction is done.
 enum class reduction_algorithm : std::uint8_t {
     automatic, ///< the cheapest one that keeps the contract
-    native, ///< the communicator's own, which keeps no contract
+    native, ///< the communicator's own reduction, which keeps no contract
     exchange, ///< all-to-all of slices, sum in the owner, all-gather
     one_shot, ///< all-gather, sum everywhere
     fixed_point, ///< agreement on exponents, the communicator's own all-reduce of int64
@@ -45,10 +45,10 @@ struct reduction_extras {
 
 /// The properties of a reduction, valid once its stream is past it.
 struct reduction_outcome {
-    reproducibility level = reproducibility::unspecified; ///< what its result keeps: at least what was asked
+    reproducibility level = reproducibility::unspecified; ///< the level of the result: at least the requested one
     reduction_algorithm algorithm = reduction_algorithm::native;
     accumulation in = accumulation::native;
-    std::uint64_t terms = 0; ///< of each element: ranks times leaves
+    std::uint64_t terms = 0; ///< terms of each element: ranks times leaves
     /// How often the values of an element are rounded to the element type: its partial sums and, in a `native`
     /// average, each value times 1/n. Roundings of a wider accumulator are not counted.
     std::uint64_t roundings_per_element = 0;

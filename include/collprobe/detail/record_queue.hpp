@@ -44,7 +44,7 @@ private:
         --size_;
     }
 
-    fixed_array<Record> records_; ///< one more than are kept: the next
+    fixed_array<Record> records_; ///< the kept records, and the next one
     std::size_t first_ = 0;
     std::size_t size_ = 0;
     std::uint64_t dropped_ = 0;

@@ -28,7 +28,7 @@ void enqueue_marked(Event& done, StreamRef stream, const Enqueue& enqueue)
     } catch (...) {
         try {
             done.record(stream);
-        } catch (...) { // the first error tells more
+        } catch (...) { // keep the first error, which tells more
         }
         throw;
     }
@@ -44,7 +44,7 @@ bool finished_by(deadline until, const Event& done) noexcept
     try {
         done.synchronize(until.is_never() ? -1 : (until.remaining_ns() + 999'999) / 1'000'000);
         return true;
-    } catch (...) { // time is over, or the work failed
+    } catch (...) { // the time is over, or the work failed
     }
     try {
         return done.query();
@@ -56,7 +56,7 @@ bool finished_by(deadline until, const Event& done) noexcept
 /// The order of calls that use the same memory, on one stream or on several.
 template <class Device>
 struct ordered_use {
-    typename Device::event done; ///< the last call: nothing uses the memory beyond it
+    typename Device::event done; ///< the end of the last call: no later work uses the memory
     typename Device::event done_in_capture; ///< the last one of `capture`, a point of its graph
     unsigned long long capture = 0;
 

@@ -25,7 +25,7 @@ struct copy_statistics_reducer {
     static constexpr std::uint64_t block = inner::block;
 
     view<const T> source;
-    T* destination; ///< room for as many elements, none of them in `source`
+    T* destination; ///< memory for as many elements, disjoint from `source`
 
     COLLPROBE_HD static constexpr partial identity() noexcept { return inner::identity(); }
     /// Host only, as in `statistics_reducer`. The block is read a second time from the cache.
@@ -64,7 +64,8 @@ void copy_with_statistics(typename Device::stream_ref on, view<const T> source, 
         "source or destination is null with a count above 0");
     require(!detail::overlap(source, destination), "source and destination overlap");
     require(result != nullptr, "the result is null");
-    Device::reduce(on, detail::copy_statistics_reducer<T, true>{source, destination.data()}, source.count(), result, scratch);
+    Device::reduce(on, detail::copy_statistics_reducer<T, true>{source, destination.data()}, source.count(), result,
+        scratch);
 }
 
 } // namespace collprobe

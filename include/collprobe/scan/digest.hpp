@@ -74,7 +74,7 @@ struct digest_sums {
 ///
 /// Cost of a word: one product of 32 x 32 -> 64 bits and one addition; and one addition for each lane of a line of 64
 /// bytes.
-/// Source: the definition and what is certain about it are in scan/digest.md.
+/// Source: scan/digest.md has the definition and the proofs.
 struct digest_state {
     std::uint64_t first = 0;
     std::uint64_t second = 0;

@@ -18,7 +18,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// The size of a count-sketch and its hash. Equal on all ranks.
 struct sketch_options {
     std::uint32_t bins = 4096; ///< a power of two, 64 to 2^20
-    std::uint64_t seed = 0x452821e638d01377u; ///< of the signs; the same on all ranks
+    std::uint64_t seed = 0x452821e638d01377u; ///< seed of the signs; the same on all ranks
 };
 
 /// The type of a bin of a sketch: a double; for integers a std::uint64_t, exact modulo 2^64.
@@ -45,7 +45,8 @@ inline void require_sketch_options(const sketch_options& options, const char* ca
 }
 
 template <element T>
-[[gnu::noinline]] void sketch_on_host(isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
+[[gnu::noinline]] void sketch_on_host(
+    isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
 {
     const gradual_underflow as_ieee_has_it;
     sketch_run(path, from, sketch, scratch);

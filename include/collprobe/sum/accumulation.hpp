@@ -22,8 +22,8 @@ enum class accumulation : std::uint8_t {
     native, ///< the element type itself: one rounding a term
     float32,
     float64,
-    compensated, ///< a pair of floats (of doubles for double): the sum and what its roundings lost
-    exact, ///< no rounding but the last: the correctly rounded sum, whatever the order
+    compensated, ///< a pair of floats (of doubles for double): the sum and its rounding errors
+    exact, ///< no rounding except the last: the correctly rounded sum, in any order
 };
 
 constexpr const char* name(accumulation in) noexcept
@@ -40,7 +40,7 @@ constexpr const char* name(accumulation in) noexcept
 
 /// The guarantee about the bits of a reduction's result. Each level implies those above it.
 enum class reproducibility : std::uint8_t {
-    unspecified, ///< what the communicator does
+    unspecified, ///< as the communicator does it
     run_to_run, ///< the same call with the same data on the same ranks gives the same bits
     size_invariant, ///< nor do the bits of an element depend on the message's size, or on its place in it
     order_invariant, ///< nor on which rank has which value, on topology or on channels

@@ -39,7 +39,7 @@ namespace detail {
 /// The number of elements of a tree all-reduce that go over tree 0; the others go over tree 1.
 constexpr std::uint64_t tree_0_count(std::uint64_t count) noexcept { return count - count / 2; }
 
-/// The neighbours of a rank in a tree; -1 where there is none.
+/// The neighbours of a rank in a tree; -1 if there is none.
 struct tree_links {
     int parent = -1;
     int child[2] = {-1, -1};

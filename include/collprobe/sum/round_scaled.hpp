@@ -49,7 +49,8 @@ COLLPROBE_HD constexpr T round_scaled(const scaled& number) noexcept
         if (above || (rest == half_unit && (rounded & 1) != 0)) ++rounded;
     }
     // The hidden bit of `rounded` adds one to the exponent field, and so does a carry out of it.
-    const std::uint64_t bits = (static_cast<std::uint64_t>(unit - traits::min_subnormal_exponent) << fraction_bits) + rounded;
+    const std::uint64_t bits
+        = (static_cast<std::uint64_t>(unit - traits::min_subnormal_exponent) << fraction_bits) + rounded;
     return finish(bits < traits::smallest_nonfinite ? bits : traits::smallest_nonfinite);
 }
 

@@ -22,7 +22,7 @@ struct call_description {
     reduction operation = reduction::sum;
     int root = -1;
     std::uint64_t count = 0;
-    std::uint64_t whole = 0; ///< count of what this call does a part of; 0 if it is a call of its own
+    std::uint64_t whole = 0; ///< count of the call that this call is a part of; 0 if it is no part
 
     /// The size of `count` elements, in bytes.
     std::uint64_t bytes() const noexcept { return count * static_cast<std::uint64_t>(bytes_of(type)); }

@@ -80,8 +80,8 @@ private:
         write_answer({ranks(), 0, 0, call_.value.count(), 0}, call_.value.data(), {});
         while (const int waiting = one_that_waits()) {
             if (until_.passed()) {
-                throw failed_exchange{status::timeout, "rank " + std::to_string(waiting) + " did not take the value from "
-                        + directory_.path_of(root_file()) + within(), {waiting}};
+                throw failed_exchange{status::timeout,
+                    "rank " + std::to_string(waiting) + " did not take the value from " + directory_.path_of(root_file()) + within(), {waiting}};
             }
             pause();
         }
@@ -98,7 +98,7 @@ private:
             if (read_answer(head, rest)) {
                 if (head.failed != 0 || !took) directory_.remove(file_of(own()));
                 if (head.failed != 0) throw_told(head, rest);
-                if (!took) until_ = collprobe::detail::deadline::in_ms(call_.timeout_ms); // rank 0 ends it for all
+                if (!took) until_ = collprobe::detail::deadline::in_ms(call_.timeout_ms); // rank 0 ends the call for all
                 took = true;
                 received = rest;
             } else if (took) {
@@ -138,7 +138,7 @@ private:
         for (int rank = 1; rank < call_.size; ++rank) {
             const std::size_t at = static_cast<std::size_t>(rank);
             if (here[at] == 0 && numbers_[at] != 0) {
-                if (!missing_ranks().empty()) throw missing(); // that rank waited for them long enough
+                if (!missing_ranks().empty()) throw missing(); // that rank has waited long enough for the missing ranks
                 throw failed_exchange{status::peer_failure,
                     "rank " + std::to_string(rank) + " left before all ranks had joined", {rank}};
             }
@@ -184,7 +184,8 @@ private:
                 note found{};
                 if (read_note(rank, found)) numbers_[rank] = found.number;
             }
-            write_answer({ranks(), 1, static_cast<std::uint64_t>(failed.code), failed.message.size(), failed.culprits.size()},
+            write_answer(
+                {ranks(), 1, static_cast<std::uint64_t>(failed.code), failed.message.size(), failed.culprits.size()},
                 failed.message.data(), failed.culprits);
             const auto until = collprobe::detail::deadline::in_ms(500);
             while (one_that_waits() != 0 && !until.passed()) pause();
@@ -196,7 +197,8 @@ private:
     {
         failed_exchange failed{static_cast<status>(head.code), "rank 0 reports: " + rest.substr(0, head.bytes), {}};
         failed.culprits.resize(head.culprits);
-        if (head.culprits != 0) std::memcpy(failed.culprits.data(), rest.data() + head.bytes, head.culprits * sizeof(int));
+        if (head.culprits != 0)
+            std::memcpy(failed.culprits.data(), rest.data() + head.bytes, head.culprits * sizeof(int));
         throw failed;
     }
 
@@ -218,7 +220,8 @@ private:
     void write_note()
     {
         const note content{own(), ranks(), call_.value.count(), number_};
-        directory_.write(file_of(own()), prefix_ + "new-" + std::to_string(number_), bytes_of(&content, sizeof content));
+        directory_.write(
+            file_of(own()), prefix_ + "new-" + std::to_string(number_), bytes_of(&content, sizeof content));
     }
     bool read_note(std::size_t rank, note& found) const
     {
@@ -251,7 +254,10 @@ private:
         rest = content.substr(sizeof head + head.size * word);
         return number == number_ && (head.failed != 0 || head.bytes == call_.value.count());
     }
-    static std::string_view bytes_of(const void* data, std::size_t count) { return {static_cast<const char*>(data), count}; }
+    static std::string_view bytes_of(const void* data, std::size_t count)
+    {
+        return {static_cast<const char*>(data), count};
+    }
 
     /// The ranks whose files are there now.
     std::vector<char> list()
@@ -290,16 +296,17 @@ private:
     shared_directory directory_;
     collprobe::detail::deadline until_ = collprobe::detail::deadline::in_ms(call_.timeout_ms);
     std::string prefix_; ///< of the names of all files of this job
-    std::uint64_t number_ = 0; ///< random: no file of an earlier run has it
-    std::vector<char> seen_; ///< the ranks whose files were ever there
-    std::vector<std::uint64_t> numbers_; ///< rank 0: what was found in them
+    std::uint64_t number_ = 0; ///< random, so that no file of an earlier run has it
+    std::vector<char> seen_; ///< the ranks whose files have been seen
+    std::vector<std::uint64_t> numbers_; ///< rank 0: the numbers found in the files
     long pause_ns_ = 1'000'000;
 };
 
 inline void exchange_files(const exchange_call& call, const call_site& where)
 {
     try {
-        const auto refuse = [](const std::string& message) { throw failed_exchange{status::invalid_argument, message, {}}; };
+        const auto refuse
+            = [](const std::string& message) { throw failed_exchange{status::invalid_argument, message, {}}; };
         if (call.size < 1 || call.size > max_size || call.rank < 0 || call.rank >= call.size) {
             refuse("a job of rank " + std::to_string(call.rank) + " of " + std::to_string(call.size)
                 + ": expected 0 <= rank < size <= " + std::to_string(max_size));
@@ -310,7 +317,9 @@ inline void exchange_files(const exchange_call& call, const call_site& where)
                 + std::to_string(max_value_bytes));
         }
         if (call.size == 1) return;
-        if (call.path.empty()) refuse("no directory to exchange through: set COLLPROBE_PATH or job.path (or NCCL_COMM_ID, which nccl::unique_id knows)");
+        if (call.path.empty())
+            refuse("no directory to exchange through: set COLLPROBE_PATH or job.path (or NCCL_COMM_ID, which"
+                   " nccl::unique_id knows)");
         file_exchange(call).run();
     } catch (const failed_exchange& failed) {
         throw error(failed.code, failed.message,

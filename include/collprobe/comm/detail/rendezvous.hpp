@@ -51,7 +51,7 @@ private:
     std::vector<int> missing_in(std::uint64_t round) const;
 
     int ranks_;
-    fixed_array<std::atomic<std::uint64_t>> rounds_; // per rank: the round it came to last, plus 1
+    fixed_array<std::atomic<std::uint64_t>> rounds_; // for each rank: the last round that it came to, plus 1
     alignas(64) std::atomic<int> arrived_{0};
     std::atomic<std::uint32_t> gate_{0}; // twice the rounds that were opened, modulo 2^32, and `closed`
     alignas(64) std::atomic<int> left_{0};

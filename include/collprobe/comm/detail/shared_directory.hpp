@@ -93,7 +93,8 @@ public:
 private:
     static int try_write(const std::string& temporary, const std::string& path, std::string_view content)
     {
-        const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+        const int file
+            = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
         if (file < 0) return errno;
         int code = 0;
         while (code == 0 && !content.empty()) {
@@ -101,7 +102,7 @@ private:
             if (gone >= 0) content.remove_prefix(static_cast<std::size_t>(gone));
             else if (errno != EINTR) code = errno;
         }
-        if (close(file) != 0 && code == 0) code = errno; // NFS tells of a full disk here
+        if (close(file) != 0 && code == 0) code = errno; // NFS reports a full disk here
         return code == 0 && std::rename(temporary.c_str(), path.c_str()) != 0 ? errno : code;
     }
 

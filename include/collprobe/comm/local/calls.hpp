@@ -60,7 +60,7 @@ public:
         if (color < no_color) check.fail("color " + std::to_string(color) + " is below no_color");
         auto [child, child_rank] = state_->template split<State>(rank_, color, key, where);
         if (!child) return std::nullopt;
-        Self part(static_cast<const Self&>(*this)); // where this rank is, it is in the part
+        Self part(static_cast<const Self&>(*this)); // this rank is in the part
         part.state_ = std::move(child);
         part.rank_ = child_rank;
         return part;

@@ -62,11 +62,11 @@ public:
     /// One rank's side of the events. Only the rank's own thread writes it; a rank that reads it has met the owner
     /// since.
     struct alignas(64) rank_state {
-        typename Device::event ready; ///< behind what the stream held before the collective
-        typename Device::event done; ///< behind the rank's share of it
+        typename Device::event ready; ///< behind the stream's work before the collective
+        typename Device::event done; ///< behind the rank's share of the collective
         bool enqueued = true; ///< whether the share of the last collective is on the stream
         int ordinal = 0; ///< the rank's device
-        std::uint64_t reachable = 0; ///< a bit for each device that it was given access to
+        std::uint64_t reachable = 0; ///< a bit for each device to which the rank has access
     };
 
     template <class... Arguments>
@@ -84,8 +84,8 @@ public:
         while (call < first && !lost_from_.compare_exchange_weak(first, call, std::memory_order_release)) {
         }
     }
-    /// Whether a rank was lost in `call` or before. Whoever has waited for all ranks to be ready in
-    /// `call` gets the same answer: a rank that is lost says so in front of its `ready`.
+    /// Whether a rank was lost in `call` or before. A rank that has waited for all ranks to be ready in `call` gets
+    /// the same answer as the others, because a lost rank says so in front of its `ready`.
     bool lost(std::uint64_t call) const noexcept
     {
         return lost_from_.load(std::memory_order_acquire) <= call;
@@ -137,7 +137,7 @@ private:
     using base::rank_;
     using base::state_;
 
-    // A stream that knows its device, and nobody who knows how devices reach each other.
+    // The stream knows its device, and no included header knows how devices reach each other.
     static_assert(detail::has_ordinals<Device> || !requires(stream_ref on) { on.device(); },
         "for CUDA include <collprobe/device/cuda/peers.hpp> before this communicator is used");
 
@@ -146,7 +146,7 @@ private:
         if constexpr (detail::has_ordinals<Device>) ordinal_ = current_ordinal(Device{}, call_site::current());
     }
 
-    /// Stands on the stream in front of `ready`, where streams run callables.
+    /// A task in front of `ready`, on streams that run callables. Its cancellation shows that earlier work failed.
     struct presence {
         state_ref state;
         int rank;
@@ -156,7 +156,7 @@ private:
         void operator()() const noexcept {}
         void cancel(const std::exception_ptr& cause) const noexcept { state->lose(rank, call, what, cause); }
     };
-    /// Stands behind all ranks' `ready`: the move is done by all ranks or by none.
+    /// A task behind all ranks' `ready`: either all ranks do the move, or none does.
     struct gate {
         state_ref state;
         int rank;
@@ -170,12 +170,12 @@ private:
         }
     };
 
-    // Every rank has two events, which it records in each collective. A wait binds to the latest record
-    // at the time of the host's call, so no rank may record again before its peers have called `wait`:
-    // - they wait for `ready` between `enter` and `leave`; the rank records it next in its next call,
-    //   behind its `leave`, which all ranks have reached by then;
-    // - they wait for `done` behind `leave`; the rank records it next behind the `enter` of its next
-    //   call, where all ranks have come, and so have called their waits.
+    // Every rank has two events, which it records in each collective. A wait refers to the latest record at the time
+    // of the host's call. So no rank may record again before its peers have called `wait`.
+    // - The peers wait for `ready` between `enter` and `leave`. The rank records it next in its next call, behind its
+    //   `leave`, which all ranks have reached by then.
+    // - The peers wait for `done` behind `leave`. The rank records it next behind the `enter` of its next call. All
+    //   ranks have come there, and so have called their waits.
     template <collective Call, class T>
     static mover mover_of() noexcept
     {
@@ -184,7 +184,7 @@ private:
     void enqueue(stream_ref on, const arguments& own, mover move, call_site where) const
     {
         const collective what = own.what.call;
-        // A rank that fails before the meeting must say so, or its peers wait for it.
+        // A rank that fails before the meeting must say so; else its peers wait for it.
         const auto or_tell = [&](auto&& work) {
             try {
                 return work();
@@ -199,9 +199,10 @@ private:
         rank_state& mine = state_->at(rank_);
         const std::uint64_t call = meet.next_call(rank_);
         or_tell([&] {
-            // Collectives run in call order, whatever their streams: this rank is ready for this one when
-            // its share of the last one is done, and nobody moves anything before all are ready. On the
-            // same stream that is so anyway, but a stream cannot be told from an earlier one in its place.
+            // Collectives run in call order, on any streams. This rank is ready for this collective when its share of
+            // the last one is done, and no rank moves data before all ranks are ready. On one and the same stream
+            // this holds without a wait. But a new stream cannot be told from an earlier one that had the same
+            // handle.
             if (mine.done.recorded()) on.wait(mine.done, where);
             if constexpr (detail::runs_callables<stream_ref>) on.enqueue(presence{state_, rank_, call, what});
             record(mine.ready, on, where);
@@ -209,7 +210,7 @@ private:
         });
         meet.enter(rank_, call, own, where);
 
-        // From here to `leave` nothing may throw past: the peers count on this rank to leave.
+        // From here to `leave` no exception may pass, because the peers count on this rank to leave.
         std::exception_ptr failure;
         const auto attempt = [&](auto&& work) noexcept {
             try {
@@ -295,9 +296,9 @@ private:
 template <class Device>
 using device_group = basic_group<device_communicator<Device>>;
 
-/// `run` (local_run.hpp) for ranks on `Device`: `fn(device_communicator<Device>&)` once for each rank,
-/// each on a thread of its own. Where there are several devices rank r gets the r-th, around the ring.
-/// \throws error as `device_group` does; what `fn` throws.
+/// `run` (comm/local/run.hpp) for ranks on `Device`: calls `fn(device_communicator<Device>&)` once for each rank,
+/// each on a thread of its own. Rank r gets device r modulo the number of devices.
+/// \throws error as `device_group` does; the exceptions of `fn`.
 template <class Device, class Fn>
 void run_on(int ranks, const options& settings, Fn&& fn, call_site where = call_site::current())
 {

@@ -186,8 +186,10 @@ private:
             return;
         }
         handle_->enqueue(detail::function_of(what.call), collprobe::name(what.call), where, [&](ncclComm_t comm) {
-            if (is_barrier) return ncclAllReduce(handle_->zero(), handle_->zero(), 1, ncclUint8, ncclMax, comm, on.get());
-            return detail::make_call(what, with.sends(rank()) ? with.send : with.receive, with.receive, size(), comm, on.get());
+            if (is_barrier)
+                return ncclAllReduce(handle_->zero(), handle_->zero(), 1, ncclUint8, ncclMax, comm, on.get());
+            return detail::make_call(
+                what, with.sends(rank()) ? with.send : with.receive, with.receive, size(), comm, on.get());
         });
     }
 };
@@ -257,7 +259,7 @@ public:
         try {
             handle = collprobe::detail::make_ref<detail::handle>(owned, std::move(settings), true);
             return communicator(handle, where);
-        } catch (...) { // a lack of memory too
+        } catch (...) { // also for a lack of memory
             if (handle && owned != nullptr) handle->abort(0);
             else if (owned != nullptr) (void)ncclCommAbort(owned);
             throw;
@@ -312,8 +314,8 @@ inline std::optional<communicator> communicator_ref::split(int color, int key, c
         throw bad;
     }
     if (in_group()) {
-        throw error(status::invalid_argument, "a split cannot be part of a group: its result is not there before the end",
-            handle_->origin("split", where), {rank()});
+        throw error(status::invalid_argument,
+            "a split cannot be part of a group: its result is not there before the end", handle_->origin("split", where), {rank()});
     }
     const cuda::device_guard current(handle_->device(), where);
     auto [part, settings] = handle_->split(color, key, where);

@@ -50,7 +50,7 @@ public:
         try {
             [[maybe_unused]] order_hooks::group_end closing;
             finish(call_site{}, true);
-        } catch (...) { // the communicators have it
+        } catch (...) { // the communicators keep the error
         }
     }
 

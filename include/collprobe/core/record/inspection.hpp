@@ -36,9 +36,9 @@ enum class order_class : std::uint8_t {
     /// The order of MPI libraries: with p the largest power of two up to n, the first 2 (n - p) ranks are added in
     /// pairs, then the p sums as in `pairwise`. If that is the same order as `pairwise`, it is called `pairwise`.
     recursive_doubling,
-    exact, ///< nothing is lost wherever the large values are: an exact or a compensated sum, which has no order
+    exact, ///< an exact or a compensated sum, which loses nothing wherever the large values are: it has no order
     fused, ///< all terms at once, aligned to the largest one, as in a fixed-point sum: it has no order
-    other, ///< none of these; or it changed between calls, or the ranks saw different ones
+    other, ///< none of these; or the order changed between calls, or differed between ranks
 };
 
 constexpr const char* name(order_class order) noexcept
@@ -62,9 +62,9 @@ constexpr const char* name(order_class order) noexcept
 
 /// One of the orders of an all-reduce, and the elements that have it.
 struct position_order {
-    std::string brackets; ///< "((0+1)+2)+3"; empty where no binary tree explains the probes
-    std::uint64_t first = 0; ///< the first element that has it
-    std::uint64_t elements = 0; ///< how many have it
+    std::string brackets; ///< "((0+1)+2)+3"; empty if no binary tree explains the probes
+    std::uint64_t first = 0; ///< the first element that has this order
+    std::uint64_t elements = 0; ///< the number of elements that have it
 };
 
 /// The arithmetic and the speed of sums over one communicator, for one type and size. Every rank has the same.
@@ -80,14 +80,14 @@ struct inspection {
     /// The number of significant bits that a partial sum keeps: the type's own, or more. It is the least that was
     /// found. 0 if it is not defined: with fewer than 3 ranks, or if the order is unknown.
     int partial_sum_bits = 0;
-    bool partial_sum_bits_or_more = false; ///< the type cannot show whether there are more
+    bool partial_sum_bits_or_more = false; ///< the type cannot show whether a partial sum keeps more
     /// How often a value is rounded to the element type (or less) on its way: n - 1 if each addition rounds; -1 if it
     /// is unknown.
     int roundings_per_element = -1;
 
     bool run_stable = true; ///< the same call gives the same bits
-    bool size_stable = true; ///< so do the same values elsewhere in a message, and in messages of other sizes
-    bool permutation_stable = true; ///< so does dealing the values to the ranks in other ways
+    bool size_stable = true; ///< the same values give the same bits at other places and in other message sizes
+    bool permutation_stable = true; ///< other ways to deal the values to the ranks give the same bits
     bool ranks_agree = true; ///< all ranks got the same bits
 
     /// Error against the exact sum, in units in the last place of the exact sum, or of the largest term if that is

@@ -26,8 +26,8 @@ struct statistics {
     std::uint64_t zero = 0; ///< of either sign
     std::uint64_t subnormal = 0;
     std::uint64_t first_nonfinite = no_index; ///< index of the first NaN or infinity
-    std::uint64_t digest = 0; ///< of the bytes (scan/digest.hpp), 0 where not asked for
-    double minimum = 0; ///< extrema and moments are 0 where no element is finite
+    std::uint64_t digest = 0; ///< of the bytes (scan/digest.hpp); 0 if it was not requested
+    double minimum = 0; ///< extrema and moments are 0 if no element is finite
     double maximum = 0;
     double absolute_maximum = 0;
     double mean = 0;

@@ -24,9 +24,9 @@ struct spread {
     double cv = detail::not_a_number(); ///< std / |mean|
     double minimum = detail::not_a_number();
     double maximum = detail::not_a_number();
-    int minimum_rank = -1; ///< lowest rank that holds it
+    int minimum_rank = -1; ///< lowest rank that holds the minimum
     int maximum_rank = -1;
-    int finite = 0; ///< ranks whose number is finite: the only ones counted above
+    int finite = 0; ///< number of ranks with a finite number; the fields above count only these
 };
 
 /// The directions of the ranks' gradients. Undefined values are NaN by their bits.
@@ -57,12 +57,12 @@ struct call_record {
     collective call = collective::all_reduce;
     element_type type = element_type::float32;
     std::uint64_t count = 0; ///< elements that each rank sent
-    spread gradient_norm; ///< of the L2 norms of what the ranks sent
-    double pooled_cosine = detail::not_a_number(); ///< of sums and averages, else undefined
+    spread gradient_norm; ///< of the L2 norms of the buffers that the ranks sent
+    double pooled_cosine = detail::not_a_number(); ///< for sums and averages, else undefined
     std::uint64_t nonfinite = 0; ///< summed over ranks
     /// Whether every rank's result has the same bits; true if the collective does not promise that.
     bool results_agree = true;
-    order_sensitivity order; ///< of sums and averages, where asked for
+    order_sensitivity order; ///< of sums and averages, if measured
     std::vector<statistics> inputs; ///< per rank; empty in `summary` mode
 };
 
@@ -72,7 +72,7 @@ struct step_record {
     int ranks = 0;
     report_mode mode = report_mode::gather;
     spread loss;
-    spread loss_weighted; ///< each rank weighted by its tokens; as `loss` where the weights are equal
+    spread loss_weighted; ///< each rank weighted by its tokens; equals `loss` if the weights are equal
     spread gradient_norm; ///< of the whole gradient, all calls together
     direction cosine; ///< of the whole gradient
     std::vector<double> losses; ///< per rank; empty in `summary` mode

@@ -28,9 +28,9 @@ struct kernel_list {
         return list;
     }
 
-    collprobe::detail::mutex mutex; ///< of `newest`: libraries come and go while other threads load
+    collprobe::detail::mutex mutex; ///< of `newest`: libraries are opened and closed while other threads load
     kernel_entry* newest = nullptr;
-    std::atomic<std::uint64_t> entered{0}; ///< the number of the newest entry there ever was
+    std::atomic<std::uint64_t> entered{0}; ///< the number of the newest entry so far
     std::atomic<std::uint64_t> loaded[devices] = {}; ///< the number up to which entries were loaded, by device
 };
 

@@ -269,14 +269,16 @@ template <class Body>
 }
 
 template <class Reducer, class Result>
-[[gnu::used]] void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch)
+[[gnu::used]] void device::reduce(
+    stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch)
 {
     const collprobe::detail::slot_plan plan
         = collprobe::detail::plan_slots(count, detail::block_reduction<Reducer>::element_bytes);
     require(collprobe::detail::has_countable_slots(plan), "reduce", "more elements than any GPU has room for",
         call_site::current());
     detail::launch<&detail::reduce_kernel<Reducer, Result>>("reduce", on.get(), plan.slots == 0 ? 1 : plan.slots,
-        reducer, count, plan, result, detail::partial_results{static_cast<unsigned long long*>(scratch.partials())}, scratch.ticket());
+        reducer, count, plan, result, detail::partial_results{static_cast<unsigned long long*>(scratch.partials())},
+        scratch.ticket());
 }
 
 } // namespace collprobe::cuda

@@ -25,7 +25,7 @@ struct block_reduction<collprobe::detail::digest_reducer<T>> {
             typename block_merge<scan::digest_totals>::storage totals;
         };
         scan::digest_multipliers multipliers;
-        scan::rare_counts rare; // of nothing: values are not looked at
+        scan::rare_counts rare; // stays empty: the scan does not look at values
     };
 
     scan::scan_input<T> input;

@@ -137,7 +137,10 @@ struct scan_range<double> {
         least = other.least < least ? other.least : least;
         most = other.most > most ? other.most : most;
     }
-    COLLPROBE_HD constexpr bool has_nonfinite() const noexcept { return patterns.has_nonfinite(upper_nonfinite<double>); }
+    COLLPROBE_HD constexpr bool has_nonfinite() const noexcept
+    {
+        return patterns.has_nonfinite(upper_nonfinite<double>);
+    }
     COLLPROBE_HD constexpr bool has_small() const noexcept { return patterns.has_small(upper_exponents<double>); }
     COLLPROBE_HD double minimum() const noexcept { return least; }
     COLLPROBE_HD double maximum() const noexcept { return most; }

@@ -55,7 +55,7 @@ template <class V, int n>
 {
     for (int k = 0; k < n; ++k) {
         V next = load<V>(static_cast<const unsigned char*>(from) + k * width);
-        asm("" : "+" COLLPROBE_ISA_REGISTER(next)); // else g++ copies the array by halves of a vector, through memory
+        asm("" : "+" COLLPROBE_ISA_REGISTER(next)); // without this g++ copies half vectors through memory
         bins[k] = next;
     }
 }

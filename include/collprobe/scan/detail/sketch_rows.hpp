@@ -162,7 +162,8 @@ void add_rows(isa path, const sketch_source<T>& from, std::uint64_t row, std::ui
 
 /// The sketch of a run of elements, in `sketch_numbers` of memory; `scratch` has the same size.
 template <element T>
-[[gnu::noinline]] void sketch_run(isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
+[[gnu::noinline]] void sketch_run(
+    isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
 {
     const std::uint64_t numbers = sketch_numbers<T>(from.bins);
     const std::uint64_t rows = from.rows();

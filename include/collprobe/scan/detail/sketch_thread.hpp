@@ -67,7 +67,8 @@ private:
         if constexpr (floating_element<T>) add_to_bin(value, minus, mine.sums[e], mine.energies[e]);
         else add_to_bin(value, minus, mine.sums[e]);
     }
-    COLLPROBE_HD void add_words(registers& mine, const words16& words, std::uint64_t row, std::uint64_t column) const noexcept
+    COLLPROBE_HD void add_words(
+        registers& mine, const words16& words, std::uint64_t row, std::uint64_t column) const noexcept
     {
         const std::uint64_t signs = from.signs(row, column) >> column % 64;
         COLLPROBE_UNROLL
@@ -100,8 +101,8 @@ private:
 template <element T>
 struct join_sketch_parts {
     const sketch_sum<T>* parts;
-    std::uint64_t count; ///< of parts; without any the sketch is zero
-    std::uint64_t numbers; ///< of a sketch
+    std::uint64_t count; ///< the number of parts; with 0 the sketch is zero
+    std::uint64_t numbers; ///< the number of values of a sketch
     sketch_sum<T>* sketch;
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept

@@ -161,7 +161,7 @@ template <element T>
 COLLPROBE_HD inline double rescale_slot(statistics& slot, std::int32_t scale) noexcept
 {
     if constexpr (std::is_same_v<T, double>) {
-        if (slot.absolute_maximum == 0) slot.scale = scale; // zeros suit any scale
+        if (slot.absolute_maximum == 0) slot.scale = scale; // zeros are compatible with any scale
         rescale(slot, scale);
         return slot.mean * power_of_two(-scale);
     } else {

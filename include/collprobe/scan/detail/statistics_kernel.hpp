@@ -66,17 +66,18 @@ struct range_lanes {
     // the other end. Other types: plain extrema.
     signed_vector signed_maximum = signed_vector{} + signed_type(bits_type{1} << (sizeof(T) * 8 - 1));
     unsigned_vector unsigned_maximum = {};
-    unsigned_vector least_magnitude = ~unsigned_vector{}; // doubled: that drops the sign without a mask
+    unsigned_vector least_magnitude = ~unsigned_vector{}; // doubled, which drops the sign without a mask
     native_vector minimum = {};
     native_vector maximum = {};
-    native_vector least = {}; // doubles: of |x|
+    native_vector least = {}; // doubles: the least |x|
     dwords top = {}; // doubles: odd lanes hold the largest upper half of |x|
     unsigned_vector zeros = {}; // integers
 
     [[gnu::always_inline]] explicit range_lanes(const T* from) noexcept
     {
         if constexpr (!is_float || is_double) minimum = maximum = load<native_vector>(from);
-        if constexpr (is_double) least = reinterpret_cast<native_vector>(reinterpret_cast<unsigned_vector>(minimum) & size_mask);
+        if constexpr (is_double)
+            least = reinterpret_cast<native_vector>(reinterpret_cast<unsigned_vector>(minimum) & size_mask);
     }
 
     [[gnu::always_inline]] void add(unsigned_vector bits) noexcept

@@ -26,18 +26,18 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The parts of a scan that the caller wants.
 struct scan_features {
-    bool moments; ///< counts, extrema, sum, sum of absolute values; else squares and what they need
+    bool moments; ///< counts, extrema, sum, sum of absolute values; if false, only the sum of squares
     bool digest;
     bool copy; ///< every byte is written to a second buffer
-    bool dot; ///< with a second buffer of the same type, if there is one
-    bool no_values = false; ///< bytes only: what they stand for is not looked at
+    bool dot; ///< the dot product with a second buffer of the same type, if there is one
+    bool no_values = false; ///< only bytes: the scan does not look at their values
 };
 
 template <element T>
 struct scan_input {
     byte_source source;
-    byte_source other; ///< of the dot product; null if there is none
-    unsigned char* destination = nullptr; ///< of the copy
+    byte_source other; ///< the second buffer of the dot product; null if there is none
+    unsigned char* destination = nullptr; ///< the destination of the copy
 
     /// Whether all buffers that are read are aligned to 16 bytes.
     COLLPROBE_HD bool aligned() const noexcept { return source.misalignment() == 0 && other.misalignment() == 0; }
@@ -312,7 +312,8 @@ private:
     /// Products modulo 2^64. The multipliers are the thread's own for all periods. They are read from memory each
     /// time: six loads a batch save 24 registers. `odd`: the first round is the second half of a period.
     template <unsigned n>
-    COLLPROBE_HD void add_digest(const words16 (&words)[n], [[maybe_unused]] unsigned odd, const digest_factors* factors) noexcept
+    COLLPROBE_HD void add_digest(
+        const words16 (&words)[n], [[maybe_unused]] unsigned odd, const digest_factors* factors) noexcept
     {
         std::uint64_t first[n] = {};
         std::uint64_t second[n] = {};
@@ -391,7 +392,7 @@ private:
         constexpr std::uint32_t ones = 0x01010101;
         counts.zero += 4 - set_bits(nonzero);
         if constexpr (element_traits<T>::is_signed_type) {
-            const std::uint32_t signs = (word >> 7 & ones) * 0xfe + ones; // 1 or -1 each
+            const std::uint32_t signs = (word >> 7 & ones) * 0xfe + ones; // each is 1 or -1
             const auto numbers = static_cast<std::int32_t>(word);
             integer_sum_ = add_byte_products(numbers, static_cast<std::int32_t>(ones), integer_sum_);
             integer_magnitudes_ = add_byte_products(numbers, static_cast<std::int32_t>(signs), integer_magnitudes_);
@@ -477,7 +478,7 @@ COLLPROBE_HD inline void sum_shifted(shifted_sums& sums, const byte_source& sour
 {
     constexpr unsigned per_vector = per_words16<T>;
     constexpr unsigned per_round = per_vector * block_threads;
-    constexpr unsigned batch = aligned ? 4 : 1; // has no influence on the result
+    constexpr unsigned batch = aligned ? 4 : 1; // does not influence the result
     const auto add = [&](T element) {
         if (!is_finite(element)) return;
         const double x = widen(element);

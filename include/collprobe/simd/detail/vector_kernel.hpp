@@ -29,7 +29,7 @@ template <class V>
     return reinterpret_cast<words64>(__builtin_ia32_pmuludq512_mask(
         reinterpret_cast<v16si>(a), reinterpret_cast<v16si>(b), v8di{}, all_lanes));
 #else
-    return (a & 0xffffffffu) * (b & 0xffffffffu); // clang sees the instruction in this
+    return (a & 0xffffffffu) * (b & 0xffffffffu); // clang compiles this to the instruction
 #endif
 }
 
@@ -127,7 +127,7 @@ template <class V>
 [[gnu::always_inline]] inline V load_narrow(const void* from) noexcept
 {
 #if defined(__clang__) && defined(COLLPROBE_ISA_AVX512)
-    asm("" : "+r"(from)); // else clang 14 cuts the load up
+    asm("" : "+r"(from)); // without this clang 14 splits the load
 #endif
     return load<V>(from);
 }

@@ -173,7 +173,7 @@ struct exponent_range {
     static constexpr bits_type magnitude = static_cast<bits_type>(~traits::sign_mask);
 
     bits_type largest;
-    bits_type least; // less 1, which makes it large for zero
+    bits_type least; // minus 1, so that it is large for zero
 
     COLLPROBE_HD static bits_type of_largest(T value) noexcept
     {
@@ -325,7 +325,8 @@ COLLPROBE_HD inline void sum_in_pair(const columns<double, Terms>& of, double* r
             result[i] = sum;
         } else {
             const scaled number = take_apart(sum);
-            result[i] = round_scaled<double>(divide(0, number.significand, number.exponent, of.divisor, number.negative));
+            result[i] = round_scaled<double>(
+                divide(0, number.significand, number.exponent, of.divisor, number.negative));
         }
     }
 }

@@ -57,16 +57,16 @@ struct element_reduction {
     const T* send[max_device_ranks];
     T* receive[max_device_ranks];
     std::uint64_t first;
-    std::uint64_t boundary; ///< ring: the end of the chunk of `first`; tree: how many go over tree 0
+    std::uint64_t boundary; ///< ring: the end of the chunk of `first`; tree: the number of elements that go over tree 0
     std::uint64_t chunk_length; ///< ring
-    int chunk; ///< ring: that of `first`
+    int chunk; ///< ring: the chunk of `first`
     int ranks;
     int receivers;
-    int start; ///< linear: the rank that comes first; others follow around the ring
+    int start; ///< linear: the first rank; the others follow around the ring
     reduction operation;
     reduction_order order;
-    T scale; ///< what a floating-point average multiplies each value with
-    tree_visit visits[2][max_device_ranks]; ///< tree: of tree 0 and of tree 1
+    T scale; ///< the factor of each value in a floating-point average
+    tree_visit visits[2][max_device_ranks]; ///< tree: the visits of tree 0 and of tree 1
 
     COLLPROBE_HD void operator()(std::uint64_t index) const
     {
@@ -122,7 +122,7 @@ private:
     }
     COLLPROBE_HD T up_tree(const tree_visit* visits_of_tree, std::uint64_t at) const
     {
-        T partials[max_device_tree_levels]; // of ranks whose parent has not come yet
+        T partials[max_device_tree_levels]; // the partial sums of ranks whose parent comes later
         int held = 0;
         for (int step = 0; step < ranks; ++step) {
             const tree_visit now = visits_of_tree[step];

@@ -106,7 +106,7 @@ void reduce_in_order(reduction_order order, reduction operation, int ranks, std:
 {
     const collprobe::detail::gradual_underflow as_ieee_has_it;
     ordered_reduction<T> reduce(operation, ranks, source);
-    collprobe::detail::compiler_barrier(&reduce); // nothing is read, so nothing computed, before the mode is set
+    collprobe::detail::compiler_barrier(&reduce); // no value is read or computed before the mode is set
     switch (order) {
     case reduction_order::linear: reduce.along_ring(0, first, last, store); return;
     case reduction_order::ring: {
@@ -143,7 +143,7 @@ void reduce_part_in_order(reduction_order order, reduction operation, int ranks,
 {
     const collprobe::detail::gradual_underflow as_ieee_has_it;
     ordered_reduction<T> reduce(operation, ranks, source);
-    collprobe::detail::compiler_barrier(&reduce); // nothing is read, so nothing computed, before the mode is set
+    collprobe::detail::compiler_barrier(&reduce); // no value is read or computed before the mode is set
     reduce.along_ring(part_start(order, ranks, part), 0, count, store);
 }
 

@@ -120,7 +120,7 @@ public:
             fail({status_of(said.code), describe(said), {}});
         } catch (const failure& cause) {
             fail(cause);
-        } catch (const error&) { // the failure that it has
+        } catch (const error&) { // the communicator keeps the failure
         } catch (const std::exception& cause) {
             fail({status::device_failure, describe_call(what.call, number) + " could not be done: " + cause.what(),
                 {rank_}});
@@ -135,7 +135,7 @@ public:
     {
         try {
             perform(number, what, why, where, [&] { throw failure{status::peer_failure, message, {rank_}}; });
-        } catch (const error&) { // the communicator has it
+        } catch (const error&) { // the communicator keeps it
         }
     }
 

@@ -43,7 +43,7 @@ inline status status_of(int code) noexcept
 {
     int kind = MPI_ERR_OTHER;
     MPI_Error_class(code, &kind);
-    if (kind == MPI_ERR_TRUNCATE) return status::mismatch; // a peer sent more than this rank expects
+    if (kind == MPI_ERR_TRUNCATE) return status::mismatch; // a peer sent more data than this rank expects
     if (kind == MPI_ERR_NO_MEM) return status::device_failure;
     return status::peer_failure;
 }

@@ -25,9 +25,9 @@ enum class absence : std::uint8_t { none, bad_argument, stream_failed };
 
 /// What a rank tells its peers about the call that it makes.
 struct arrival {
-    std::uint64_t number; ///< of the call, from 0
+    std::uint64_t number; ///< the number of the call, from 0
     std::uint64_t count;
-    std::uint64_t whole; ///< count of what this call does a part of
+    std::uint64_t whole; ///< count of the call that this call is a part of
     std::int32_t root;
     std::uint8_t call;
     std::uint8_t type;
@@ -220,7 +220,7 @@ private:
     MPI_Comm comm_;
     int rank_;
     int size_;
-    std::size_t words_; ///< of a decision
+    std::size_t words_; ///< the number of words of a decision
     arrival own_arrival_{};
     std::vector<arrival> arrivals_;
     std::vector<std::uint64_t> decisions_;

@@ -25,7 +25,7 @@ public:
     T* of(std::uint64_t count)
     {
         if (memory_.size() < count * sizeof(T)) {
-            memory_ = {}; // never both
+            memory_ = {}; // frees the old memory first: never both at a time
             memory_ = host::buffer<std::byte>(count * sizeof(T));
         }
         return reinterpret_cast<T*>(memory_.data());
@@ -41,11 +41,11 @@ struct transfer {
     int size;
     reduction operation;
     int root;
-    std::uint64_t count; ///< elements of a part, where there are parts
+    std::uint64_t count; ///< elements of a part, if there are parts
     const void* send;
     void* receive;
     scratch& spare;
-    std::uint64_t limit; ///< how many elements one call of MPI may have, all parts together
+    std::uint64_t limit; ///< the largest number of elements in one call of MPI, all parts together
 };
 
 /// Calls `body(first, count)` for pieces of at most `limit`.
@@ -186,7 +186,7 @@ void move(const transfer& of)
     }
     if (of.count == 0) return;
     const collprobe::detail::gradual_underflow as_ieee_has_it;
-    collprobe::detail::compiler_barrier(of.receive); // nothing is computed before the mode is set
+    collprobe::detail::compiler_barrier(of.receive); // no value is computed before the mode is set
     const T* const send = static_cast<const T*>(of.send);
     T* const receive = static_cast<T*>(of.receive);
     if constexpr (Call == collective::all_reduce) all_reduce(of, send, receive);

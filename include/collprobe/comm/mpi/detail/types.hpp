@@ -48,7 +48,7 @@ MPI_Op own_operation()
         MPI_Op made = MPI_OP_NULL;
         const auto apply = [](void* in, void* in_out, int* count, MPI_Datatype*) {
             const collprobe::detail::gradual_underflow as_ieee_has_it;
-            collprobe::detail::compiler_barrier(in_out); // nothing is read before the mode is set
+            collprobe::detail::compiler_barrier(in_out); // no value is read before the mode is set
             collprobe::detail::combine(operation, static_cast<T*>(in_out), static_cast<const T*>(in), *count);
         };
         require(MPI_Op_create(apply, 1, &made), "MPI_Op_create");

@@ -202,7 +202,7 @@ public:
                 if (!outside_group([this] { finalize_and_destroy(); })) abort(0);
             }
             fail({status::invalid_argument, "the communicator was destroyed", {}});
-        } catch (...) { // no memory for a message that hardly anybody reads
+        } catch (...) { // no memory for a message that is rarely read
             abort(0);
         }
     }
@@ -598,10 +598,10 @@ private:
     std::atomic<int> calls_{0};
     std::atomic<bool> alive_{true};
     std::atomic<bool> aborted_{false};
-    std::atomic<bool> hangs_{false}; // perhaps
+    std::atomic<bool> hangs_{false}; // set if work may hang on the device
     pending_splits pending_splits_;
     group_watch watch_;
-    collprobe::detail::mutex group_guard_; // of the two below
+    collprobe::detail::mutex group_guard_; // guards the two members below
     membership group_ = membership::none;
     deferred_end due_ = deferred_end::none;
 };

@@ -24,7 +24,7 @@ inline bool raw_group_is_open() noexcept
 {
 #if NCCL_VERSION_CODE >= 22700
     static const bool can_be_asked = [] {
-        int version = 0; // of the library, which need not be the header's
+        int version = 0; // the library's version, which may differ from the header's
         return ncclGetVersion(&version) == ncclSuccess && version >= 22700;
     }();
     if (!can_be_asked || ncclGroupStart() != ncclSuccess) return false;

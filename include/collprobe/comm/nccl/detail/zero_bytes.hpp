@@ -17,7 +17,7 @@ namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
 /// anything but zeros to them.
 class zero_bytes {
 public:
-    static constexpr std::size_t bytes = 64; // a cell each, so that ranks of one process share no line
+    static constexpr std::size_t bytes = 64; // of a cell, so that ranks of one process share no cache line
 
     zero_bytes() = default;
     /// Precondition: `device` is current.
@@ -51,7 +51,7 @@ public:
         if (data_ == nullptr) return;
         pool& all = pool_of_process();
         const collprobe::detail::lock_guard lock(all.guard);
-        all.free[static_cast<std::size_t>(device_)].push_back(data_); // there is room: see `add`
+        all.free[static_cast<std::size_t>(device_)].push_back(data_); // never allocates: see `add`
     }
     unsigned char* data() const noexcept { return data_; }
 
