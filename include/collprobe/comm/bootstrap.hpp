@@ -17,7 +17,7 @@
 /// |---|---|---|
 /// | shared files | COLLPROBE_PATH: a directory that all ranks see | `bootstrap::exchange(job, value)` |
 /// | MPI | MPI_Init | `bootstrap::exchange_mpi(MPI_COMM_WORLD, value)`, comm/mpi/bootstrap.hpp |
-/// | NCCL itself | NCCL_COMM_ID: host:port of rank 0, the same text on all ranks | `nccl::unique_id(job)`, comm/nccl/bootstrap.hpp |
+/// | NCCL itself | NCCL_COMM_ID: host:port of rank 0, equal on all ranks | `nccl::unique_id(job)` of comm/nccl/ |
 /// | the trainer's own store (torchrun's TCPStore, say) | that store | none of this library |
 ///
 /// With NCCL_COMM_ID, `ncclGetUniqueId` makes the same id on every rank, and rank 0 listens at that address while the

@@ -23,14 +23,14 @@
 /// | `name()` | names the communicator in messages | it has no name |
 /// | `timeout_ms()` | milliseconds that it waits for a peer; negative: for ever | 30 s |
 /// | `device_scope()` | a guard that makes its device current for the calling thread | there is no device to choose |
-/// | `check(where)` | throws what has failed; never blocks | nothing fails between calls |
+/// | `check(where)` | throws the failure, if any; never blocks | nothing fails between calls |
 /// | `synchronize(stream, where)` | blocks the host until the stream is done, at most the time-out | the stream's own |
 /// | `abort(reason)` | ends the communicator, on all ranks that it can reach | it cannot be ended |
 /// | `collectives_enqueue_at_once()` | whether a collective called now is on its stream on return | it is |
 /// | `group_scope(where)` | an object until whose `end(where)` collectives are collected | they are made one by one |
-/// | `check_buffer(view, argument, call, stream, where)` | throws what `call` would throw of it | `call` throws it |
+/// | `check_buffer(view, argument, call, stream, where)` | throws the error of `call` for it | `call` throws it |
 /// | `refuse(why, call, stream)` | tells the peers that this rank does not make `call` | they wait for it |
-/// | `part_of(count)` | says that the next calls make up one of `count` elements; 0: no more | peers cannot compare it |
+/// | `part_of(count)` | says that the next calls make up one of `count` elements; 0: none | peers cannot compare it |
 /// | `base()` | the communicator that an adaptor wraps | it is the innermost |
 ///
 /// An adaptor passes on all of them except `group_scope`: in a group, the work that the adaptor enqueues behind a
@@ -135,8 +135,9 @@ void as_one_group([[maybe_unused]] const C& comm, [[maybe_unused]] call_site whe
 }
 
 template <communicator C, class T>
-void check_buffer([[maybe_unused]] const C& comm, [[maybe_unused]] view<T> buffer, [[maybe_unused]] const char* argument,
-    [[maybe_unused]] collective call, [[maybe_unused]] stream_ref_of<C> stream, [[maybe_unused]] call_site where)
+void check_buffer([[maybe_unused]] const C& comm, [[maybe_unused]] view<T> buffer,
+    [[maybe_unused]] const char* argument, [[maybe_unused]] collective call,
+    [[maybe_unused]] stream_ref_of<C> stream, [[maybe_unused]] call_site where)
 {
     if constexpr (has_check_buffer<C, T>) comm.check_buffer(buffer, argument, call, stream, where);
 }

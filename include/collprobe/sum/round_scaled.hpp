@@ -63,8 +63,8 @@ COLLPROBE_HD constexpr scaled take_apart(T value) noexcept
     const auto bits = to_bits(value);
     const int field = static_cast<int>((bits & traits::exponent_mask) >> fraction_bits);
     const std::uint64_t hidden = field != 0 ? std::uint64_t{1} << fraction_bits : 0;
-    return {(bits & traits::fraction_mask) | hidden, traits::min_exponent - fraction_bits + (field != 0 ? field - 1 : 0),
-        false, (bits & traits::sign_mask) != 0};
+    return {(bits & traits::fraction_mask) | hidden,
+        traits::min_exponent - fraction_bits + (field != 0 ? field - 1 : 0), false, (bits & traits::sign_mask) != 0};
 }
 
 /// (high * 2^64 + low) * 2^exponent / divisor, with 64 significant bits. Precondition: divisor != 0.

@@ -81,7 +81,9 @@ private:
         while (const int waiting = one_that_waits()) {
             if (until_.passed()) {
                 throw failed_exchange{status::timeout,
-                    "rank " + std::to_string(waiting) + " did not take the value from " + directory_.path_of(root_file()) + within(), {waiting}};
+                    "rank " + std::to_string(waiting) + " did not take the value from "
+                        + directory_.path_of(root_file()) + within(),
+                    {waiting}};
             }
             pause();
         }
@@ -98,7 +100,7 @@ private:
             if (read_answer(head, rest)) {
                 if (head.failed != 0 || !took) directory_.remove(file_of(own()));
                 if (head.failed != 0) throw_told(head, rest);
-                if (!took) until_ = collprobe::detail::deadline::in_ms(call_.timeout_ms); // rank 0 ends the call for all
+                if (!took) until_ = collprobe::detail::deadline::in_ms(call_.timeout_ms); // rank 0 ends it for all
                 took = true;
                 received = rest;
             } else if (took) {

@@ -315,7 +315,8 @@ inline std::optional<communicator> communicator_ref::split(int color, int key, c
     }
     if (in_group()) {
         throw error(status::invalid_argument,
-            "a split cannot be part of a group: its result is not there before the end", handle_->origin("split", where), {rank()});
+            "a split cannot be part of a group: its result is not there before the end",
+            handle_->origin("split", where), {rank()});
     }
     const cuda::device_guard current(handle_->device(), where);
     auto [part, settings] = handle_->split(color, key, where);

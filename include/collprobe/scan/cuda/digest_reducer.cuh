@@ -60,7 +60,9 @@ struct block_reduction<collprobe::detail::digest_reducer<T>> {
         }
         __syncthreads();
         const scan::digest_totals all = block_merge<scan::digest_totals>::run(memory.totals, thread.digest);
-        if (threadIdx.x == 0) to.write(slot, collprobe::detail::digest_state{all.first, all.second, std::uint64_t{count} * sizeof(T)});
+        if (threadIdx.x == 0)
+            to.write(slot,
+                collprobe::detail::digest_state{all.first, all.second, std::uint64_t{count} * sizeof(T)});
     }
 
     template <class Result>
@@ -73,7 +75,8 @@ struct block_reduction<collprobe::detail::digest_reducer<T>> {
             all.merge({next.first, next.second});
         }
         all = block_merge<scan::digest_totals>::run(memory.totals, all);
-        if (threadIdx.x == 0) *result = collprobe::detail::digest_state{all.first, all.second, input.source.bytes}.finish();
+        if (threadIdx.x == 0)
+            *result = collprobe::detail::digest_state{all.first, all.second, input.source.bytes}.finish();
     }
 };
 

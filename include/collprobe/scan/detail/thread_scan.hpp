@@ -26,7 +26,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The parts of a scan that the caller wants.
 struct scan_features {
-    bool moments; ///< counts, extrema, sum, sum of absolute values; if false, only the sum of squares
+    bool moments; ///< counts, extrema, sum, sum of absolute values; if false, squares and the values they need
     bool digest;
     bool copy; ///< every byte is written to a second buffer
     bool dot; ///< the dot product with a second buffer of the same type, if there is one

@@ -160,8 +160,8 @@ struct scan_block {
             scan::slot_distances distances;
             COLLPROBE_NO_UNROLL
             for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
-                distances.merge(
-                    scan::slot_distances::of<T>(from.template read<partial, words::distances>(slot).value, scale, mean));
+                distances.merge(scan::slot_distances::of<T>(
+                    from.template read<partial, words::distances>(slot).value, scale, mean));
             distances = block_merge<scan::slot_distances>::run(memory.distances, distances);
             if (threadIdx.x == 0) scan::close_result(distances, mean, memory.value);
         }
@@ -172,7 +172,8 @@ struct scan_block {
 
 private:
     static_assert(offsetof(partial, value) == 0);
-    static_assert(offsetof(collprobe::detail::digest_state, first) == 0 && offsetof(collprobe::detail::digest_state, second) == 8);
+    static_assert(offsetof(collprobe::detail::digest_state, first) == 0
+        && offsetof(collprobe::detail::digest_state, second) == 8);
     using words = scan::slot_words<T>;
     static constexpr std::uint32_t second_pass = words::extent
         | (features.digest ? words::at(offsetof(partial, digest)) | words::at(offsetof(partial, digest) + 8) : 0)
