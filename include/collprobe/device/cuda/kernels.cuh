@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(block_threads) sum_each_kernel(
 
 } // namespace detail
 
-// Used, as the compiler has it: other files may call what this one only inlines.
+// Marked as used, because other files may call a function that this file only inlines.
 template <class Body>
 [[gnu::used]] void device::for_each(stream_ref on, std::uint64_t count, Body body)
 {

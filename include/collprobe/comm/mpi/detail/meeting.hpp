@@ -104,7 +104,7 @@ public:
         return missing;
     }
     /// Says that this rank takes part, and waits until all ranks have said whether they do. Returns the ranks that
-    /// other ranks (`given_up`) gave up to wait for; empty if all take part.
+    /// other ranks (`given_up`) gave up waiting for; empty if all take part.
     std::vector<int> agree(std::vector<int>& given_up)
     {
         decide({});

@@ -255,8 +255,8 @@ public:
             enqueue("ncclCommSplit", call, where, [&](ncclComm_t comm) {
                 const ncclResult_t result
                     = ncclCommSplit(comm, color == no_color ? NCCL_SPLIT_NOCOLOR : color, key, &part->comm, nullptr);
-                // NCCL returns ncclInProgress here, but its code promises that only to callers that ask for the
-                // state.
+                // NCCL's code promises the state ncclInProgress only to a caller that asks for it. So a success here
+                // counts as in progress.
                 return result == ncclSuccess ? ncclInProgress : result;
             });
         } catch (...) {
