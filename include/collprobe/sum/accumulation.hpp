@@ -40,10 +40,10 @@ constexpr const char* name(accumulation in) noexcept
 
 /// The guarantee about the bits of a reduction's result. Each level implies those above it.
 enum class reproducibility : std::uint8_t {
-    unspecified, ///< as the communicator does it
+    unspecified, ///< no guarantee: as the communicator does it
     run_to_run, ///< the same call with the same data on the same ranks gives the same bits
-    size_invariant, ///< nor do the bits of an element depend on the message's size, or on its place in it
-    order_invariant, ///< nor on which rank has which value, on topology or on channels
+    size_invariant, ///< also, an element's bits do not depend on the message's size or its place in it
+    order_invariant, ///< also, they do not depend on which rank has which value, on topology or channels
     correctly_rounded, ///< the exact sum (or average), rounded once
 };
 

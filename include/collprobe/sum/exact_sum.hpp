@@ -115,7 +115,7 @@ public:
 private:
     static constexpr std::uint64_t low_word = 0xffffffff;
 
-    /// Afterwards each digit but the last is within 0 .. 2^32 - 1; the last has the sign.
+    /// Afterwards each digit except the last is within 0 .. 2^32 - 1; the last digit has the sign.
     COLLPROBE_HD constexpr void carry() noexcept
     {
         std::int64_t over = 0;

@@ -88,7 +88,7 @@ private:
         ref<group_state> child;
     };
 
-    /// Makes the group of a name, of ranks that are so called in the first group.
+    /// Makes the group `name` from ranks that have these numbers in the first group.
     using maker = collprobe::detail::function_ref<group_state*(std::string name, std::vector<int> ancestors)>;
     std::pair<ref<group_state>, int> split_by(maker make, int rank, int color, int key, call_site where);
     void make_parts(maker make, std::uint64_t call);
