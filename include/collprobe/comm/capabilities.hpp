@@ -33,8 +33,7 @@
 /// | `part_of(count)` | says that the next calls make up one of `count` elements; 0: none | peers cannot compare it |
 /// | `base()` | the communicator that an adaptor wraps | it is the innermost |
 ///
-/// An adaptor passes on all of them except `group_scope`: in a group, the work that the adaptor enqueues behind a
-/// call would come before the call.
+/// An adaptor passes on all except `group_scope`: in a group its work behind a call would come before the call.
 namespace collprobe::inline COLLPROBE_ABI {
 
 // clang-format off
