@@ -16,9 +16,9 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// A communicator that forwards every call to the one it wraps. Derive from it, and replace the calls that
-/// shall do more: the result satisfies the communicator concept again, so adaptors stack.
-/// Everything not replaced behaves, fails and costs as that of the wrapped communicator.
+/// A communicator that forwards every call to the one it wraps. Derive from it, and replace the calls that must do
+/// more. The result satisfies the communicator concept again, so adaptors stack. A call that is not replaced behaves,
+/// fails and costs as the wrapped communicator's call.
 template <communicator Comm>
 class adaptor {
     static_assert(std::is_move_constructible_v<Comm>, "a communicator that cannot be moved cannot be wrapped");
@@ -33,7 +33,7 @@ public:
 
     int rank() const noexcept { return comm_.rank(); }
     int size() const noexcept { return comm_.size(); }
-    /// How long the wrapped communicator waits for a peer; 30 s where it does not say.
+    /// How long the wrapped communicator waits for a peer; 30 s if it does not say.
     std::int64_t timeout_ms() const noexcept { return detail::timeout_of(comm_); }
     decltype(auto) name() const
         requires has_name<Comm>

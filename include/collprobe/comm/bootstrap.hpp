@@ -10,33 +10,33 @@
 #include <collprobe/comm/detail/job_variables.hpp>
 #include <collprobe/core/error.hpp>
 
-/// How ranks that are processes of their own agree on a small value of rank 0 before they have a communicator: in
-/// practice on the `ncclUniqueId` by which they make one.
+/// How ranks that are separate processes agree on a small value of rank 0 before they have a communicator. In
+/// practice the value is the `ncclUniqueId` with which they make one.
 ///
 /// | Way | Asks for | Call |
 /// |---|---|---|
 /// | shared files | COLLPROBE_PATH: a directory that all ranks see | `bootstrap::exchange(job, value)` |
 /// | MPI | MPI_Init | `bootstrap::exchange_mpi(MPI_COMM_WORLD, value)`, comm/mpi/bootstrap.hpp |
-/// | NCCL itself | NCCL_COMM_ID: host:port of rank 0, the same text on all ranks | `nccl::unique_id(job)`, comm/nccl/bootstrap.hpp |
+/// | NCCL itself | NCCL_COMM_ID: host:port of rank 0, equal on all ranks | `nccl::unique_id(job)` of comm/nccl/ |
 /// | the trainer's own store (torchrun's TCPStore, say) | that store | none of this library |
 ///
-/// With NCCL_COMM_ID `ncclGetUniqueId` makes the same id on every rank, and rank 0 listens at that address while the
-/// communicator is made; NCCL then uses only network interfaces in the subnet of the address. `nccl::unique_id(job)`
-/// exchanges nothing in that case; otherwise it hands rank 0's id round through files.
+/// With NCCL_COMM_ID, `ncclGetUniqueId` makes the same id on every rank, and rank 0 listens at that address while the
+/// communicator is made. NCCL then uses only network interfaces in the subnet of the address. `nccl::unique_id(job)`
+/// exchanges nothing then; otherwise it gives rank 0's id to all ranks through files.
 ///
-/// Needs a POSIX system. Not in an umbrella header: only the file that starts a rank needs it.
+/// Needs a POSIX system. No umbrella header includes this: only the file that starts a rank needs it.
 namespace collprobe::inline COLLPROBE_ABI::bootstrap {
 
-/// What a process knows of the job that it is a rank of, before the ranks can talk to each other.
+/// The place of a process in its job, known before the ranks can communicate.
 struct job {
     int rank = 0; ///< 0 <= rank < size
     int size = 1;
     int local_rank = 0; ///< among the ranks of this machine; -1 if the launcher does not say
     int local_size = 1; ///< ranks on this machine; -1 if the launcher does not say
     std::string path; ///< directory for `exchange`; empty if not given
-    std::string key; ///< the same on all ranks, another for another job: tells their files apart
+    std::string key; ///< the same on all ranks of a job and different for each job: distinguishes their files
 
-    /// The job that the environment describes; one of a single rank where it describes none.
+    /// The job that the environment describes; a job of one rank if it describes none.
     ///
     /// | | torchrun, or by hand | Open MPI | MPICH, Intel MPI | Slurm |
     /// |---|---|---|---|---|
@@ -46,10 +46,10 @@ struct job {
     /// | local_size | LOCAL_WORLD_SIZE | OMPI_COMM_WORLD_LOCAL_SIZE | MPI_LOCALNRANKS | |
     /// | key | TORCHELASTIC_RUN_ID | PMIX_NAMESPACE | | SLURM_JOB_ID and SLURM_STEP_ID |
     ///
-    /// The leftmost launcher that is set counts. Others that are set must agree with it, except those of a launcher
-    /// that started the launcher: Slurm under mpirun, any under torchrun (which is known by TORCHELASTIC_RUN_ID).
-    /// COLLPROBE_PATH is the directory; COLLPROBE_JOB_KEY replaces the key.
-    /// \throws error `invalid_argument` that names the variable, its value and what is expected.
+    /// The leftmost launcher that is set counts. Other launchers that are set must agree with it, except a launcher
+    /// that started it: Slurm under mpirun, any under torchrun (recognised by TORCHELASTIC_RUN_ID). COLLPROBE_PATH is
+    /// the directory; COLLPROBE_JOB_KEY replaces the key.
+    /// \throws error `invalid_argument` that names the variable, its value and the expected value.
     static job from_environment(call_site where = call_site::current())
     {
         const detail::environment variables{where};
@@ -70,19 +70,20 @@ struct options {
     std::int64_t timeout_ms = 300'000; ///< how long a rank waits for all others; negative: for ever
 };
 
-/// Gives every rank rank 0's `value`, through files in the directory `job.path`.
+/// Gives every rank the `value` of rank 0, through files in the directory `job.path`. Collective. With one rank it
+/// does nothing.
 ///
-/// The directory is made if it is missing (its parent must be there), and removed at the end if nothing else is in it.
-/// Each rank writes a note and waits; rank 0 answers when it has seen all notes. Files appear under their name when
-/// they are complete (written beside it, then renamed); no locks are used, so NFS will do. What an earlier run left
-/// does not count: its key differs, or else its notes are cleared by rank 0 and its answer repeats other numbers.
-///
-/// Shapes: `value` is any trivially copyable object but a pointer, or a `view` of such elements, of the same size on
-/// all ranks, at most 64 KiB. A rank other than 0 may pass anything and gets the value only if all ranks do. With one
-/// rank nothing happens. Collective. Blocks; no stream is involved.
-/// \throws error on every rank: `invalid_argument`: no path, value null or too large; `timeout`: ranks are missing, in
-///   `culprits()`; `mismatch`: ranks differ in size of job or value, or two processes are one rank; `peer_failure`: a
-///   rank left in between; `device_failure`: a file cannot be read or written. Messages name the file or directory.
+/// Shapes: `value` is any trivially copyable object except a pointer, or a `view` of such elements, of the same size
+/// on all ranks, at most 64 KiB. The value of other ranks than 0 is ignored; a rank gets the value only if all ranks
+/// do.
+/// Preconditions: the parent of the directory is there. The call makes the directory, and removes it at the end if it
+/// is empty. NFS is supported: no locks are used, and a file appears under its name only when it is complete (written
+/// beside it, then renamed). The files of an earlier run do no harm: their key differs, or rank 0 removes them.
+/// Stream behaviour: blocks the calling thread; no stream is involved.
+/// \throws error on every rank: `invalid_argument`: no path, value null or too large; `timeout`: ranks are missing,
+///   in `culprits()`; `mismatch`: ranks differ in size of job or value, or two processes are one rank;
+///   `peer_failure`: a rank left in between; `device_failure`: a file cannot be read or written. Messages name the
+///   file or directory.
 /// Cost: two small files a rank, looked at every 1 to 20 ms.
 template <detail::exchangeable T>
 void exchange(const job& of, T&& value, const options& settings = {}, call_site where = call_site::current())

@@ -19,8 +19,8 @@ inline constexpr const char* inside_a_group
     = "the communicator is inside a group (nccl::group or ncclGroupStart), where calls are not enqueued until it ends: "
       "end the group first";
 
-/// One call of one rank, for the errors of algorithms and adaptors: they name the call, the rank, the communicator and
-/// the caller's line. Made where the call begins; refers to the communicator.
+/// One call of one rank, for the errors of algorithms and adaptors. They name the call, the rank, the communicator
+/// and the caller's line. Made where the call begins; refers to the communicator.
 template <communicator Comm>
 class caller {
 public:
@@ -42,7 +42,7 @@ public:
     {
         throw error(code, message, origin(), std::move(culprits));
     }
-    /// The same, but tells the peers first, who may be waiting in the collective `instead_of`.
+    /// The same, but first tells the peers, which may be waiting in the collective `instead_of`.
     [[noreturn]] void refuse(collective instead_of, stream_ref_of<Comm> on, const std::string& message,
         status code = status::invalid_argument) const
     {
@@ -61,7 +61,8 @@ public:
         const std::string flaw = flaw_of_buffer(buffer);
         if (!flaw.empty()) fail(status::invalid_argument, argument + flaw);
     }
-    /// For what is enqueued behind a collective, which must run behind it. `advice`: what else can be done about it.
+    /// For work that must run behind a collective: throws if the collective is not on its stream when it returns.
+    /// `advice` tells the user of another solution.
     void require_immediate(const char* advice = "") const
     {
         if (!enqueues_at_once(*comm_)) fail(status::unsupported, std::string(inside_a_group) + advice);

@@ -14,26 +14,26 @@
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
 
-/// What a communicator may say beyond its rank, its size and its collectives. Each is a member that a communicator
-/// has or has not, a concept that tells which, and a function that does without. No other file asks whether a
-/// communicator has one (cmake/check_headers.py).
+/// The abilities that a communicator may have beyond its rank, its size and its collectives. Each is a member that a
+/// communicator has or has not, a concept that tells which, and a function that also works without it. No other file
+/// asks whether a communicator has one (cmake/check_headers.py).
 ///
 /// | member | what it does | without it |
 /// |--------|--------------|------------|
 /// | `name()` | names the communicator in messages | it has no name |
 /// | `timeout_ms()` | milliseconds that it waits for a peer; negative: for ever | 30 s |
 /// | `device_scope()` | a guard that makes its device current for the calling thread | there is no device to choose |
-/// | `check(where)` | throws what has failed; never blocks | nothing fails between calls |
+/// | `check(where)` | throws the failure, if any; never blocks | nothing fails between calls |
 /// | `synchronize(stream, where)` | blocks the host until the stream is done, at most the time-out | the stream's own |
 /// | `abort(reason)` | ends the communicator, on all ranks that it can reach | it cannot be ended |
 /// | `collectives_enqueue_at_once()` | whether a collective called now is on its stream on return | it is |
 /// | `group_scope(where)` | an object until whose `end(where)` collectives are collected | they are made one by one |
-/// | `check_buffer(view, argument, call, stream, where)` | throws what `call` would throw of it | `call` throws it |
+/// | `check_buffer(view, argument, call, stream, where)` | throws the error of `call` for it | `call` throws it |
 /// | `refuse(why, call, stream)` | tells the peers that this rank does not make `call` | they wait for it |
-/// | `part_of(count)` | says that the next calls make up one of `count` elements; 0: no more | peers cannot compare it |
+/// | `part_of(count)` | says that the next calls make up one of `count` elements; 0: none | peers cannot compare it |
 /// | `base()` | the communicator that an adaptor wraps | it is the innermost |
 ///
-/// An adaptor passes on all of them but `group_scope`: what it puts behind a call would come before it in a group.
+/// An adaptor passes on all except `group_scope`: in a group its work behind a call would come before the call.
 namespace collprobe::inline COLLPROBE_ABI {
 
 // clang-format off
@@ -88,8 +88,8 @@ void throw_failure_of([[maybe_unused]] const C& comm, [[maybe_unused]] call_site
     if constexpr (has_check<C>) comm.check(where);
 }
 
-/// Blocks the caller until the work in front of `done` is over, however long that takes, or the communicator has
-/// failed: then the work may stay on its stream for ever.
+/// Blocks the caller until the work in front of `done` is over, however long that takes.
+/// \throws error the communicator's failure; then the work may stay on its stream for ever.
 template <communicator C, class Event>
 void await([[maybe_unused]] const C& comm, const Event& done, [[maybe_unused]] call_site where)
 {
@@ -120,7 +120,7 @@ bool enqueues_at_once([[maybe_unused]] const C& comm)
     else return true;
 }
 
-/// Makes the calls of `work` as one, where the communicator can.
+/// Makes the calls of `work` as one, if the communicator can.
 template <communicator C, class Work>
 void as_one_group([[maybe_unused]] const C& comm, [[maybe_unused]] call_site where, const Work& work)
 {
@@ -134,8 +134,9 @@ void as_one_group([[maybe_unused]] const C& comm, [[maybe_unused]] call_site whe
 }
 
 template <communicator C, class T>
-void check_buffer([[maybe_unused]] const C& comm, [[maybe_unused]] view<T> buffer, [[maybe_unused]] const char* argument,
-    [[maybe_unused]] collective call, [[maybe_unused]] stream_ref_of<C> stream, [[maybe_unused]] call_site where)
+void check_buffer([[maybe_unused]] const C& comm, [[maybe_unused]] view<T> buffer,
+    [[maybe_unused]] const char* argument, [[maybe_unused]] collective call,
+    [[maybe_unused]] stream_ref_of<C> stream, [[maybe_unused]] call_site where)
 {
     if constexpr (has_check_buffer<C, T>) comm.check_buffer(buffer, argument, call, stream, where);
 }
@@ -153,8 +154,8 @@ void part_of([[maybe_unused]] C& comm, [[maybe_unused]] std::uint64_t count)
     if constexpr (has_part_of<C>) comm.part_of(count);
 }
 
-/// The communicator under all adaptors: for an adaptor's own messages, which those beneath it must not treat as
-/// the caller's.
+/// The communicator under all adaptors. An adaptor sends its own messages over it, because the adaptors beneath must
+/// not treat these as the caller's.
 template <communicator C>
 auto& innermost(C& comm) noexcept
 {

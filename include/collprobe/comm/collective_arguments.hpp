@@ -11,8 +11,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What keeps `count` elements of `element_bytes` at `data` from being used, to stand behind the name of an argument;
-/// empty: nothing.
+/// The reason why `count` elements of `element_bytes` bytes at `data` cannot be used, to be put after the name of an
+/// argument; empty if there is none.
 std::string flaw_of_buffer(const void* data, std::uint64_t count, std::uint64_t element_bytes);
 template <class T>
 std::string flaw_of_buffer(view<T> buffer)
@@ -20,7 +20,7 @@ std::string flaw_of_buffer(view<T> buffer)
     return flaw_of_buffer(buffer.data(), buffer.count(), alignof(T));
 }
 
-/// What one rank hands to a collective, without the type of the elements.
+/// One rank's arguments of a collective, without the type of the elements.
 struct collective_arguments {
     collective call = collective::barrier;
     element_type type = element_type::uint8;
@@ -51,11 +51,11 @@ collective_arguments arguments_of(view<const T> send, view<T> receive, reduction
     return {Call, element_traits<T>::type, operation, root, send.data(), send.count(), receive.data(), receive.count()};
 }
 
-/// Which buffers of a collective hold a part for each rank.
+/// The buffers of a collective that hold a part for each rank.
 struct collective_shape {
     bool send_has_parts;
     bool receive_has_parts;
-    const char* rule; ///< for messages
+    const char* rule; ///< the shape in words, for messages
 };
 constexpr collective_shape shape_of(collective call) noexcept
 {
@@ -71,13 +71,14 @@ constexpr collective_shape shape_of(collective call) noexcept
     return {false, false, "equal counts"};
 }
 
-/// The count by which the ranks must agree: elements of a part, where there are parts.
+/// The count on which the ranks must agree: the elements of a part, if the buffer has parts.
 inline std::uint64_t agreed_count(const collective_arguments& with, int size) noexcept
 {
     return with.receive_count / (shape_of(with.call).receive_has_parts ? static_cast<std::uint64_t>(size) : 1);
 }
 
-/// What is wrong with the arguments of a collective of `size` ranks, the same for every communicator; empty: nothing.
+/// The error in the arguments of a collective of `size` ranks, the same for every communicator; empty if there is
+/// none.
 std::string flaw_of_arguments(const collective_arguments& with, int rank, int size);
 
 } // namespace collprobe::detail

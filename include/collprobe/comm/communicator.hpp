@@ -12,12 +12,12 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// n ranks that compute together. A communicator is a handle: cheap to move, used by one host thread
-/// at a time, and all ranks make the same calls in the same order.
-///
-/// Every collective is enqueued on the stream it is given and returns; the result is there when the
-/// stream gets so far. Buffers must stay as they are until then. Counts are elements and equal on all
-/// ranks. The last argument of each call is the caller's line, for messages.
+/// n ranks that compute together. A communicator is a handle that is cheap to move. One host thread at a time uses
+/// it. All ranks make the same calls in the same order. The last argument of each call is the caller's line, for
+/// messages.
+/// Shapes: counts are elements and equal on all ranks.
+/// Stream behaviour: every collective is enqueued on its stream argument and returns. The result is there when the
+/// stream has passed the collective; the buffers must not change until then.
 template <class C>
 concept communicator = requires(const C& comm) {
     typename C::device;
@@ -26,7 +26,7 @@ concept communicator = requires(const C& comm) {
     { comm.size() } noexcept -> std::same_as<int>;
 };
 
-/// What a communicator takes its stream as.
+/// The type by which a communicator takes its stream.
 template <class C>
 using stream_ref_of = typename C::device::stream_ref;
 
@@ -70,7 +70,7 @@ concept has_broadcast = communicator<C> && element<T>
            comm.broadcast(send, receive, root, stream, call_site{});
        };
 
-/// `barrier(stream)`: work behind it on any rank's stream runs after work before it on every rank's.
+/// `barrier(stream)`: work behind it on any rank's stream runs after work before it on every rank's stream.
 template <class C>
 concept has_barrier
     = communicator<C> && requires(C& comm, stream_ref_of<C> stream) { comm.barrier(stream, call_site{}); };

@@ -15,7 +15,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-/// Row and column of the `index`-th pair i <= j of n, row by row.
+/// Row and column of the `index`-th pair i <= j of n, counted row by row.
 struct pair_of_ranks {
     std::uint64_t row;
     std::uint64_t column;
@@ -31,8 +31,8 @@ struct pair_of_ranks {
     }
 };
 
-/// The dots of all pairs i <= j of contributions, each in `parts` parts of about equal length, added to
-/// `sums`: item `pair * parts + part`. A body for `sum_each`.
+/// Adds the dot products of all pairs i <= j of contributions to `sums`: item `pair * parts + part`. Each dot product
+/// is in `parts` parts of about equal length. A body for `sum_each`.
 template <element T>
 struct pair_dots {
     const T* contributions; // n runs of `length` elements
@@ -78,7 +78,7 @@ struct add_parts {
     }
 };
 
-/// Copies `source` behind which zeros fill up to a whole number of slices.
+/// Copies `source` and appends zeros up to a whole number of slices.
 template <element T>
 struct copy_padded {
     view<const T> source;
@@ -90,17 +90,18 @@ struct copy_padded {
     }
 };
 
-/// Adds this rank's part of the Gram matrix G_ij = g_i . g_j of the ranks' buffers to `partial`, an
-/// n x n row-major matrix in device memory of which the upper triangle is used. The sum of `partial`
-/// over the ranks is the matrix of the whole buffers; the caller zeroes it before and sums it after.
+/// Adds this rank's part of the Gram matrix G_ij = g_i . g_j of the ranks' buffers to `partial`. The sum of `partial`
+/// over the ranks is the matrix of the whole buffers. The caller sets `partial` to zero before and sums it over the
+/// ranks after.
 ///
-/// An all-to-all hands each rank its 1/n of every rank's elements, in chunks that fit `scratch`
-/// (bytes in device memory, at least `2 * n * sizeof(T)`, not used by others until the work is done).
-/// Stream behaviour: everything is enqueued on `stream`; `buffer` is only read.
-/// Collective: all ranks call it with the same counts and scratch sizes.
-/// Cost: (n-1)/n of the buffer sent, two passes over it, n/2 multiply-adds per element. On a GPU a block
-/// of threads takes a pair of ranks; few pairs are cut into parts, for which a little of `scratch` is used
-/// where it is large.
+/// Shapes: `partial` is an n x n row-major matrix in device memory; only the upper triangle is used. `scratch` is
+/// device memory of at least `2 * n * sizeof(T)` bytes.
+/// Preconditions: collective, with the same counts and scratch sizes on all ranks. No other work uses `scratch` until
+/// the work is done.
+/// Stream behaviour: everything is enqueued on `stream`. An all-to-all gives each rank its 1/n of every rank's
+/// elements, in chunks that fit `scratch`. `buffer` is only read.
+/// Cost: (n-1)/n of the buffer sent, two passes over it, n/2 multiply-adds per element. On a GPU a block of threads
+/// takes a pair of ranks. Few pairs are cut into parts, which use a little of `scratch` if it is large.
 template <element T, has_all_to_all<T> Comm>
 void accumulate_gram(Comm& comm, view<const T> buffer, view<double> partial, view<unsigned char> scratch,
     stream_ref_of<Comm> stream, call_site where = call_site::current())

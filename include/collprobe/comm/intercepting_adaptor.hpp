@@ -15,14 +15,14 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Makes an intercepted call with a send buffer, the caller's or another.
+/// Makes an intercepted call with a send buffer: the caller's buffer or another one.
 template <class T>
 using forward_call = function_ref<void(view<const T>)>;
 
-/// An adaptor that does the same around every collective with data. `Self` derives from this and has, private with
-/// this class as a friend, `around<T>(arguments, send, receive, stream, where, forward)`, which calls `forward(send)`
-/// once where the collective shall be made: one function for each element type, whatever the collectives.
-/// Everything else passes as in `adaptor`.
+/// An adaptor that does the same around every collective with data: one function for each element type, for all
+/// collectives. `Self` derives from this and has, private with this class as a friend, `around<T>(arguments, send,
+/// receive, stream, where, forward)`. That function calls `forward(send)` once, at the point where the collective
+/// must be made. All other calls pass as in `adaptor`.
 template <class Self, communicator Comm>
 class intercepting_adaptor : public adaptor<Comm> {
     using base_type = adaptor<Comm>;

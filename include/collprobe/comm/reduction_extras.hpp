@@ -14,7 +14,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// How a reduction is done.
 enum class reduction_algorithm : std::uint8_t {
     automatic, ///< the cheapest one that keeps the contract
-    native, ///< the communicator's own, which keeps no contract
+    native, ///< the communicator's own reduction, which keeps no contract
     exchange, ///< all-to-all of slices, sum in the owner, all-gather
     one_shot, ///< all-gather, sum everywhere
     fixed_point, ///< agreement on exponents, the communicator's own all-reduce of int64
@@ -32,33 +32,33 @@ constexpr const char* name(reduction_algorithm how) noexcept
     return "unknown";
 }
 
-/// What a single reduction may have beside its buffers.
+/// The optional arguments of a single reduction, beside its buffers.
 struct reduction_extras {
-    /// How many leaves (micro-batch gradients) each rank sends: `send` has them one after the other. A sum is over
-    /// all leaves of all ranks, an average over their number. With equal leaves, dealt out in equal runs, the
-    /// result's bits do not depend on how many ranks there are, from `size_invariant` on.
+    /// The number of leaves (micro-batch gradients) that each rank sends: `send` has them one after the other. A sum
+    /// is over all leaves of all ranks; an average divides by their number. From `size_invariant` on, if the leaves
+    /// are equal and dealt out in equal runs, the result's bits do not depend on the number of ranks.
     std::uint64_t leaves = 1;
-    /// Adds this rank's part of the Gram matrix of the ranks' buffers to it, as `accumulate_gram` does, from the
-    /// same pass over the terms: n x n in device memory. Of an exchange with one leaf.
+    /// Adds this rank's part of the Gram matrix of the ranks' buffers to it, as `accumulate_gram` does, in the same
+    /// pass over the terms: n x n in device memory. Only for an exchange with one leaf.
     view<double> gram = {};
 };
 
-/// What a reduction was, or will have been once its stream is past it.
+/// The properties of a reduction, valid once its stream is past it.
 struct reduction_outcome {
-    reproducibility level = reproducibility::unspecified; ///< what its result keeps: at least what was asked
+    reproducibility level = reproducibility::unspecified; ///< the level of the result: at least the requested one
     reduction_algorithm algorithm = reduction_algorithm::native;
     accumulation in = accumulation::native;
-    std::uint64_t terms = 0; ///< of each element: ranks times leaves
-    /// How often what makes an element is rounded to the element type: its partial sums and, of a `native` average,
-    /// each value times 1/n. Roundings of a wider accumulator are not counted.
+    std::uint64_t terms = 0; ///< terms of each element: ranks times leaves
+    /// How often the values of an element are rounded to the element type: its partial sums and, in a `native`
+    /// average, each value times 1/n. Roundings of a wider accumulator are not counted.
     std::uint64_t roundings_per_element = 0;
-    /// Bytes of payload that this rank sends. Of a `native` reduction and of `fixed_point`, which leave it to
-    /// the communicator: what a ring sends, the least there is.
+    /// Bytes of payload that this rank sends. For `native` and `fixed_point`, where the communicator chooses the
+    /// algorithm: the bytes that a ring sends, which is the least possible.
     std::uint64_t bytes_sent = 0;
     std::uint64_t collectives = 0; ///< calls of the communicator
 };
 
-/// A communicator whose reductions take `reduction_extras` and tell what they were.
+/// A communicator whose reductions take `reduction_extras` and return their `reduction_outcome`.
 template <class C, class T>
 concept has_all_reduce_with_extras = has_all_reduce<C, T>
     && requires(C& comm, view<const T> send, view<T> receive, stream_ref_of<C> stream, reduction_extras extras) {

@@ -8,8 +8,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// The calls of a communicator in which all ranks take part. (`barrier` and `split` move no data: they
-/// are never the collective of a probed call.)
+/// The calls of a communicator in which all ranks take part. (`barrier` and `split` move no data, so a probed call
+/// never is one of them.)
 enum class collective : std::uint8_t {
     all_reduce,
     reduce_scatter,
@@ -34,8 +34,8 @@ constexpr const char* name(collective call) noexcept
     return "unknown";
 }
 
-/// What a reduction computes of the n values of an element. `average` is the sum over n: NCCL's
-/// (integers: sum, then truncating division; floating point: each value times 1/n, then the sum).
+/// The function that a reduction computes of the n values of an element. `average` is the sum over n, as NCCL defines
+/// it. For integers it is the sum, then a truncating division; for floating point each value times 1/n, then the sum.
 enum class reduction : std::uint8_t { sum, average, min, max, product };
 
 constexpr const char* name(reduction operation) noexcept

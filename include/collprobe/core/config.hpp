@@ -15,17 +15,18 @@
 #define COLLPROBE_HD
 #endif
 
-/// 1: streams, buffers and communicators tell the checker of stream order what they do, if one is installed
-/// (order/stream_order.hpp). 0, the default: no code is generated for that. All translation units of a program
-/// must have the same value, and links to CMake's target `collprobe::stream_order` give them 1.
+/// 1: streams, buffers and communicators report their actions to the checker of stream order, if one is installed
+/// (order/stream_order.hpp). 0, the default: no code is generated for that. All translation units of a program must
+/// have the same value. CMake's target `collprobe::stream_order` gives 1 to the targets that link to it.
 #if !defined(COLLPROBE_STREAM_ORDER)
 #define COLLPROBE_STREAM_ORDER 0
 #endif
 
-/// A file that is compiled with COLLPROBE_COMPILED (CMake's target `collprobe::compiled` defines it) sees declarations
-/// of what does not depend on a type, and of the common instances of what does; that library holds their definitions.
-/// In other files headers end with the definitions (`.ipp`). Files of both kinds link to each other. Files with the
-/// checker of stream order are always of the second kind. Nvcc's pass for the device needs no host functions.
+/// A file that is compiled with COLLPROBE_COMPILED (CMake's target `collprobe::compiled` defines it) sees only
+/// declarations of functions that do not depend on a type, and of the common instances of templates. That library
+/// holds their definitions. In other files the headers end with the definitions (`.ipp`). Files of both kinds link to
+/// each other. Files with the checker of stream order are always of the second kind. Nvcc's pass for the device needs
+/// no host functions.
 #if defined(COLLPROBE_COMPILED) && !COLLPROBE_STREAM_ORDER
 #define COLLPROBE_LIBRARY 1
 #define COLLPROBE_INLINE
@@ -52,10 +53,9 @@
     COLLPROBE_DETAIL_EXPAND(COLLPROBE_VERSION_MAJOR, COLLPROBE_VERSION_MINOR, COLLPROBE_VERSION_PATCH, )
 #endif
 
-/// The standard headers this library may include in an umbrella header are few on purpose: an empty
-/// file that includes `collprobe.hpp` must stay cheap to compile. `<cmath>`, `<memory>`, `<thread>`,
-/// `<functional>` and `<immintrin.h>` each cost more than all of collprobe; `detail/` has what is
-/// needed of them.
+/// Few standard headers may come with an umbrella header, so that an empty file that includes `collprobe.hpp` stays
+/// cheap to compile. `<cmath>`, `<memory>`, `<thread>`, `<functional>` and `<immintrin.h>` each cost more than all of
+/// collprobe; `detail/` has replacements for the parts that the library needs.
 ///
-/// Nothing here may rely on `x != x` or on `std::isnan`: a translation unit compiled with
-/// `-ffast-math` folds them to a constant. Classify by bits (element.hpp).
+/// No code here may rely on `x != x` or on `std::isnan`: a translation unit compiled with `-ffast-math` folds them to
+/// a constant. Classify by bits (core/element.hpp).

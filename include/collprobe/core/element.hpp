@@ -10,8 +10,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// The element types a buffer can have: those that NCCL reduces. The numbers are stable (they travel
-/// in records) and independent of NCCL's own.
+/// The element types that a buffer can have: those that NCCL reduces. The numbers are stable, because they travel in
+/// records, and independent of NCCL's own.
 enum class element_type : std::uint8_t {
     int8 = 0,
     uint8 = 1,
@@ -34,16 +34,16 @@ COLLPROBE_HD constexpr To bit_cast(const From& value) noexcept
     return __builtin_bit_cast(To, value);
 }
 
-/// `condition ? a : b` by a mask: compilers do not vectorise a choice of a floating-point result.
+/// `condition ? a : b` by a mask, because compilers do not vectorise a choice of a floating-point result.
 COLLPROBE_HD constexpr std::uint32_t choose(bool condition, std::uint32_t a, std::uint32_t b) noexcept
 {
     const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
     return (a & mask) | (b & ~mask);
 }
 
-/// A double's bits rounded to a 16-bit format: to nearest, ties to even, in one step. Without branches, so that loops
-/// over it are vectorised. The one floating-point addition is of normal numbers where its result counts, so neither
-/// `-ffast-math` nor flush-to-zero matters.
+/// The bits of a double rounded to a 16-bit format: to nearest, ties to even, in one step. It has no branches, so
+/// that loops over it are vectorised. Where its result is used, the one floating-point addition is of normal numbers,
+/// so neither `-ffast-math` nor flush-to-zero matters.
 template <int fraction, int exponent>
 COLLPROBE_HD constexpr std::uint16_t double_to_16_bits(std::uint64_t bits) noexcept
 {
@@ -55,11 +55,13 @@ COLLPROBE_HD constexpr std::uint16_t double_to_16_bits(std::uint64_t bits) noexc
     // The carry of a fraction that rounds up moves into the exponent.
     const std::uint64_t half_unit = (std::uint64_t{1} << (shift - 1)) - 1 + ((magnitude >> shift) & 1);
     const auto normal = static_cast<std::uint32_t>((magnitude - ((1023 - bias) << 52) + half_unit) >> shift);
-    // Next to this number a double's unit is that of the format's subnormal numbers: the addition rounds to it.
+    // At this number the unit of a double is that of the format's subnormal numbers, so the addition rounds to that
+    // unit.
     constexpr std::uint64_t large_unit = (1023 + 1 - bias - fraction + 52) << 52;
     const auto small = static_cast<std::uint32_t>(
         bit_cast<std::uint64_t>(bit_cast<double>(magnitude) + bit_cast<double>(large_unit)) - large_unit);
-    // Comparisons of 32 bits, which every processor does many at a time; one more for what lies below them.
+    // Comparisons of 32 bits, because every processor does many of them at a time. One more comparison takes the
+    // lower bits.
     const auto high = static_cast<std::uint32_t>(magnitude >> 32);
     const std::uint32_t below = static_cast<std::uint32_t>(magnitude) != 0 ? 1 : 0;
     const std::uint32_t nan
@@ -69,15 +71,15 @@ COLLPROBE_HD constexpr std::uint16_t double_to_16_bits(std::uint64_t bits) noexc
     return static_cast<std::uint16_t>(sign | choose(high < (1023 + 1 + bias) << 20, finite, large));
 }
 
-/// A float's bits rounded to a half's, likewise; without branches, so that loops over it
-/// are vectorised. The one floating-point addition is of normal numbers where its result counts.
+/// The bits of a float rounded to those of a half, in the same way: without branches, so that loops over it are
+/// vectorised. Where its result is used, the one floating-point addition is of normal numbers.
 COLLPROBE_HD constexpr std::uint16_t float_to_float16_bits(std::uint32_t bits) noexcept
 {
     const std::uint32_t sign = (bits >> 16) & 0x8000u;
     const std::uint32_t magnitude = bits & 0x7fffffffu;
-    // 112 is the difference of the biases; the carry of a fraction that rounds up moves into the exponent.
+    // 112 is the difference of the biases. The carry of a fraction that rounds up moves into the exponent.
     const std::uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1)) >> 13;
-    // Next to 1/2 a float's unit is 2^-24, that of subnormal halves: the addition rounds to it.
+    // At 1/2 the unit of a float is 2^-24, that of subnormal halves, so the addition rounds to that unit.
     const std::uint32_t small = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
     const std::uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
     const std::uint32_t finite = choose(magnitude < 0x38800000u, small, normal);
@@ -97,9 +99,9 @@ COLLPROBE_HD constexpr std::uint16_t float_to_bfloat16_bits(std::uint32_t bits) 
 
 /// IEEE-754 binary16 as 16 bits of storage, layout-compatible with CUDA's `__half`.
 ///
-/// Conversion from `float` and from `double` rounds once, to nearest, ties to even, with overflow to
-/// infinity and gradual underflow; conversion to them is exact. There is no arithmetic: an algorithm
-/// says in which type it computes.
+/// Conversion from `float` and from `double` rounds once, to nearest, ties to even, with overflow to infinity and
+/// gradual underflow. Conversion to them is exact. There is no arithmetic: an algorithm names the type in which it
+/// computes.
 struct float16 {
     std::uint16_t bits = 0;
 
@@ -168,7 +170,7 @@ struct bfloat16 {
 static_assert(sizeof(float16) == 2 && sizeof(bfloat16) == 2);
 static_assert(std::is_trivially_copyable_v<float16> && std::is_trivially_copyable_v<bfloat16>);
 
-/// Every element type, a line each, and how to find one by its type and by its number.
+/// Every element type, one on each line, and the functions that find one by its type and by its number.
 namespace detail::element_list {
 
 template <int bytes>
@@ -193,8 +195,8 @@ struct integer {
 
 enum class infinities : bool { no, yes };
 
-/// Sign, exponent and fraction, from the highest bit down. `least_nonfinite`: the smallest pattern without a sign that
-/// is not a finite number; it is infinity or, in a type without infinities, NaN.
+/// Sign, exponent and fraction, from the highest bit down. `least_nonfinite` is the smallest pattern without a sign
+/// that is not a finite number. That is infinity or, in a type without infinities, NaN.
 template <class T, int significand_bits, int smallest_exponent, int largest_exponent, std::uint64_t least_nonfinite,
     infinities infinite = infinities::yes>
 struct floating {
@@ -236,7 +238,7 @@ constexpr auto listed(number<element_type::float64>)
     return floating<double, 53, -1022, 1023, 0x7ff0000000000000>{"double"};
 }
 
-/// How many there are; they are numbered from 0 on, without a gap.
+/// The number of element types. They are numbered from 0 on, without a gap.
 template <int so_far = 0>
 constexpr int count() noexcept
 {
@@ -247,7 +249,7 @@ constexpr int count() noexcept
 template <int at>
 using traits_at = decltype(listed(number<element_type{at}>{}));
 
-/// The number of T; that of none if it is no element type.
+/// The number of T. If T is no element type, a number that no type has.
 template <class T, int at = 0>
 constexpr int number_of() noexcept
 {
@@ -258,12 +260,14 @@ constexpr int number_of() noexcept
 
 } // namespace detail::element_list
 
-/// What an algorithm must know of an element type. `digits` counts significand bits with the hidden
-/// one (0 for integers); `max_exponent` and `min_exponent` are those of the largest finite and the
-/// smallest normal number, as powers of two (1 <= |significand| < 2); `bits_type` is the unsigned
-/// integer of the same size, and the masks are the parts of a floating-point number in it. Without its sign a number
-/// is finite below `smallest_nonfinite` and NaN from `smallest_nan` on; what is between is infinity. All finite numbers
-/// are multiples of 2^`min_subnormal_exponent`.
+/// The properties of an element type that algorithms need.
+/// - `digits`: significand bits with the hidden one (0 for integers).
+/// - `max_exponent`, `min_exponent`: those of the largest finite and the smallest normal number, as powers of two (1
+///   <= |significand| < 2).
+/// - `bits_type`: the unsigned integer of the same size. The masks are the parts of a floating-point number in it.
+/// - `smallest_nonfinite`, `smallest_nan`: a number without its sign is finite below the first, NaN from the second
+///   on, and infinity between.
+/// - `min_subnormal_exponent`: all finite numbers are multiples of 2^`min_subnormal_exponent`.
 template <class T>
 struct element_traits;
 
@@ -292,7 +296,7 @@ constexpr void for_each_type(Use&& use)
     }(std::make_integer_sequence<int, list::count()>{});
 }
 
-/// Calls `use` with a zero of the type that a number names; of any other nothing happens.
+/// Calls `use` with a zero of the type that a number names. Does nothing for other numbers.
 template <class Use>
 constexpr void with_type(element_type type, Use&& use)
 {
@@ -301,7 +305,7 @@ constexpr void with_type(element_type type, Use&& use)
     });
 }
 
-/// The same of floating-point types only.
+/// The same for floating-point types only.
 template <class Use>
 constexpr void with_floating_type(element_type type, Use&& use)
 {
@@ -333,8 +337,8 @@ COLLPROBE_HD constexpr auto to_bits(T value) noexcept
     return detail::bit_cast<typename element_traits<T>::bits_type>(value);
 }
 
-/// The element type with the layout of a type of another library, as `type`: specialise it for a type of your own, and
-/// views take memory of that type. (`comm/nccl/types.hpp` has CUDA's `__half` and `__nv_bfloat16`.)
+/// The element type with the layout of a type of another library, as `type`. Specialise it for a type of your own:
+/// views then take memory of that type. (`comm/nccl/types.hpp` has CUDA's `__half` and `__nv_bfloat16`.)
 template <class T>
 struct foreign_element {};
 
@@ -354,14 +358,14 @@ struct element_for_type<T> {
 
 } // namespace detail
 
-/// What a view of T's memory has as elements: T, or the element type with the layout of a foreign T. Const stays.
+/// The elements of a view of T's memory: T, or the element type with the layout of a foreign T. Const stays.
 template <class T>
 using element_for = typename detail::element_for_type<T>::type;
 
 namespace detail {
 
-/// Whether the bit pattern without its sign is below `end`. As signed numbers, of which any processor compares many at
-/// once.
+/// Whether the bit pattern without its sign is below `end`. Compares signed numbers, because any processor compares
+/// many of those at once.
 template <floating_element T>
 COLLPROBE_HD constexpr bool magnitude_is_below(T value, typename element_traits<T>::bits_type end) noexcept
 {
@@ -373,7 +377,7 @@ COLLPROBE_HD constexpr bool magnitude_is_below(T value, typename element_traits<
 
 } // namespace detail
 
-/// Classification by bits, right under `-ffast-math` and flush-to-zero. Integers are always finite.
+/// Classification by bits, which is right under `-ffast-math` and flush-to-zero. Integers are always finite.
 template <element T>
 COLLPROBE_HD constexpr bool is_finite(T value) noexcept
 {

@@ -11,7 +11,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// What went wrong, for code that must branch on it.
+/// The kind of an error, for code that must branch on it.
 enum class status : std::uint8_t {
     invalid_argument, ///< a bad argument of this call on this rank
     mismatch, ///< ranks called with different counts, types, operations or roots
@@ -34,8 +34,8 @@ constexpr const char* name(status code) noexcept
     return "unknown";
 }
 
-/// A line of the caller's source. Public functions take one as their last argument, by default the
-/// line of the call. (`std::source_location` is not usable with every compiler supported here.)
+/// A line of the caller's source. Public functions take one as their last argument; the default is the line of the
+/// call. (Some supported compilers have no usable `std::source_location`.)
 struct call_site {
     const char* file = "";
     const char* function = "";
@@ -48,7 +48,7 @@ struct call_site {
     }
 };
 
-/// Where an error happened, as far as the thrower knows.
+/// The place of an error, as far as the throwing code knows it.
 struct error_origin {
     const char* call = ""; ///< the public function, "all_reduce"
     int rank = -1; ///< the rank that reports, -1 if none
@@ -57,19 +57,19 @@ struct error_origin {
     call_site where = call_site::current(); ///< the caller's line
 };
 
-/// The one exception of this library. Every error is one of these: catch it by reference, branch on
-/// `code()`. `what()` names call, rank, communicator and the caller's line.
+/// The only exception of this library: every error is one. Catch it by reference and branch on `code()`. `what()`
+/// names call, rank, communicator and the caller's line.
 class error : public std::runtime_error {
 public:
     error(status code, const std::string& message, error_origin origin, std::vector<int> culprits = {});
 
     status code() const noexcept { return code_; }
-    /// The rank that reports; -1 where no communicator is involved.
+    /// The rank that reports the error; -1 if no communicator is involved.
     int rank() const noexcept { return origin_.rank; }
     const std::string& communicator() const noexcept { return origin_.communicator; }
     const char* call() const noexcept { return origin_.call; }
     const call_site& where() const noexcept { return origin_.where; }
-    /// The ranks that caused it, ascending; empty where no rank can be named.
+    /// The ranks that caused the error, ascending; empty if no rank can be named.
     const std::vector<int>& culprits() const noexcept { return culprits_; }
 
 private:

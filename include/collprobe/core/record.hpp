@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// The plain data that probes write and reports read. Nothing here computes more than a root.
+/// The plain data that probes write and reports read. No function here computes more than a square root.
 
 #include <collprobe/core/record/alarm.hpp>
 #include <collprobe/core/record/audit.hpp>

@@ -13,18 +13,17 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// A borrowed run of elements: a pointer and a count of *elements* (never bytes). The memory belongs
-/// to the caller and may be a device's. Copy it freely; it owns nothing. Memory of a foreign type (`foreign_element`)
-/// is seen as the element type of its layout: `view(pointer, count)` of a `__nv_bfloat16*` is a `view<bfloat16>`.
+/// A borrowed run of elements: a pointer and a count of *elements* (never bytes). The caller owns the memory, which
+/// may be a device's. Copy the view freely; it owns nothing. Memory of a foreign type (`foreign_element`) has the
+/// element type of its layout: `view(pointer, count)` of a `__nv_bfloat16*` is a `view<bfloat16>`.
 ///
-/// Counts are 64 bits. A null pointer is legal with a count of 0; functions that take a view refuse
-/// it with any other count.
-///
-/// `data` must be aligned for T, a multiple of `alignof(T)`, as the memory of any container is and a
-/// place within a run of bytes may not be: to touch an element elsewhere is undefined behaviour, and
-/// ends a kernel on a GPU. Communicators and probes refuse such a view by the name of the argument
-/// (`status::invalid_argument`), so copy the elements to an aligned buffer first. (A digest reads bytes
-/// and takes any address.)
+/// Shapes: counts are 64 bits. A null pointer is legal with a count of 0; functions that take a view refuse it with
+/// any other count.
+/// Preconditions: `data` is aligned for T, a multiple of `alignof(T)`. The memory of any container is aligned; a
+/// place within a run of bytes may not be. An access to a misaligned element is undefined behaviour, and ends a
+/// kernel on a GPU. Communicators and probes refuse such a view by the name of the argument
+/// (`status::invalid_argument`): copy the elements to an aligned buffer first. (A digest reads bytes and takes any
+/// address.)
 template <class T>
 class view {
     static_assert(std::is_same_v<element_for<T>, T>,
@@ -56,8 +55,8 @@ public:
     {
     }
 
-    /// From anything that holds its elements in one run: `std::vector`, `std::array`, `std::span`, a
-    /// buffer of this library. Host only.
+    /// From any object that holds its elements in one run: `std::vector`, `std::array`, `std::span`, a buffer of this
+    /// library. Host only.
     template <class Range>
         requires(!std::is_same_v<std::remove_cvref_t<Range>, view<T>>
             && !std::is_same_v<std::remove_cvref_t<Range>, view<std::remove_const_t<T>>>
@@ -76,13 +75,13 @@ public:
     COLLPROBE_HD constexpr std::uint64_t size_bytes() const noexcept { return count_ * sizeof(T); }
     COLLPROBE_HD constexpr bool empty() const noexcept { return count_ == 0; }
 
-    /// Whether the elements lie where T may; true if there are none.
+    /// Whether the elements are aligned for T; true if there are none.
     COLLPROBE_HD bool aligned() const noexcept
     {
         return count_ == 0 || reinterpret_cast<std::uintptr_t>(data_) % alignof(T) == 0;
     }
 
-    /// Whether the elements can be used as far as the pointer tells: not null, and aligned; true if there are none.
+    /// Whether the elements can be used as far as the pointer shows: not null, and aligned. True if there are none.
     COLLPROBE_HD bool readable() const noexcept { return count_ == 0 || (data_ != nullptr && aligned()); }
 
     COLLPROBE_HD constexpr T* begin() const noexcept { return data_; }

@@ -10,7 +10,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The exact value, whatever a build does to subnormal numbers on a GPU.
+/// The exact value, whatever the build does to subnormal numbers on a GPU.
 template <element T>
 COLLPROBE_HD inline double widen(T value) noexcept
 {

@@ -9,7 +9,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Which ranks hold which digest: a hash table for n ranks that is made once and cleared per use.
+/// Finds the ranks that hold a digest: a hash table for n ranks that is made once and cleared for each use.
 class digest_index {
 public:
     struct group {
@@ -34,7 +34,8 @@ public:
         for (group& place : groups_) place = {};
         distinct_ = 0;
     }
-    /// Adds `rank`, which holds `digest`. Ranks are added in ascending order.
+    /// Adds `rank`, which holds `digest`.
+    /// Precondition: ranks are added in ascending order.
     void add(std::uint64_t digest, int rank) noexcept
     {
         group& found = groups_[place_of(digest)];
@@ -48,7 +49,7 @@ public:
     }
     const group& find(std::uint64_t digest) const noexcept { return groups_[place_of(digest)]; }
     int distinct() const noexcept { return distinct_; }
-    /// What more than half of all ranks hold; null if there is no such digest.
+    /// The digest that more than half of all ranks hold, with its ranks; null if there is none.
     const group* majority() const noexcept
     {
         for (const group& place : groups_) {
@@ -58,7 +59,7 @@ public:
     }
 
 private:
-    // Digests are uniform already: their low bits are a hash.
+    // Digests are distributed uniformly, so their low bits serve as a hash.
     std::size_t place_of(std::uint64_t digest) const noexcept
     {
         std::size_t place = static_cast<std::size_t>(digest) & (groups_.size() - 1);

@@ -9,8 +9,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// An array whose length is chosen once: value-initialised elements, which need be neither copyable
-/// nor movable. Compiles in a fraction of the time that the same use of `std::vector` takes.
+/// An array whose length is chosen once. Its elements are value-initialised and need be neither copyable nor movable.
+/// It compiles in a fraction of the time that the same use of `std::vector` takes.
 template <class T>
 class fixed_array {
 public:

@@ -12,8 +12,8 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 template <class Signature>
 class function_ref;
 
-/// A reference to any callable, for a parameter: so the function that takes it need not be a template. It
-/// must not be kept beyond the call.
+/// A reference to any callable, for a parameter, so that the function need not be a template. It must not be kept
+/// beyond the call.
 template <class Result, class... Arguments>
 class function_ref<Result(Arguments...)> {
 public:

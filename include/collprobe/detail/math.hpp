@@ -6,8 +6,8 @@
 
 #include <collprobe/core/element.hpp>
 
-/// The few functions of <cmath> that the library needs: that header alone would cost an including
-/// file a tenth of a second.
+/// The few functions of <cmath> that the library needs. <cmath> itself would cost an including file a tenth of a
+/// second.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 COLLPROBE_HD inline double square_root(double value) noexcept { return __builtin_sqrt(value); }

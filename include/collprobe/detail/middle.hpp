@@ -19,8 +19,10 @@ struct middle_of_sorted {
 };
 using middle_values = middle_of_sorted<double>;
 
-/// Moves the k-th smallest value to place k, smaller ones before it and larger ones after it. O(n) on
-/// average, no allocation, the same permutation everywhere. Precondition: finite values, k < n.
+/// Moves the k-th smallest value to place k, smaller values before it and larger values after it. Allocates nothing;
+/// gives the same permutation on all platforms.
+/// Precondition: finite values, k < n.
+/// Cost: O(n) on average.
 template <class T>
 void select(view<T> values, std::size_t k) noexcept
 {
@@ -47,13 +49,14 @@ void select(view<T> values, std::size_t k) noexcept
             ++i;
             --j;
         }
-        // values[low .. j] <= pivot <= values[j + 1 .. high]; j < high since the pivot stood below `high`.
+        // values[low .. j] <= pivot <= values[j + 1 .. high]; j < high because the pivot was below `high`.
         if (k <= j) high = j;
         else low = j + 1;
     }
 }
 
-/// Reorders `values`. Precondition: at least one, all finite.
+/// The middle values. Reorders `values`.
+/// Precondition: at least one value, all finite.
 template <class T>
 middle_of_sorted<T> middle_of(view<T> values) noexcept
 {
@@ -73,7 +76,7 @@ inline double median_of(const middle_values& middle, std::size_t count) noexcept
     return count % 2 == 1 ? middle.at : 0.5 * middle.below + 0.5 * middle.at;
 }
 
-/// The median of the other count - 1 values when `value`, one of them, is taken away.
+/// The median of the other count - 1 values when `value`, one of them, is removed.
 /// Precondition: count >= 2.
 inline double median_without(double value, const middle_values& middle, std::size_t count) noexcept
 {

@@ -8,8 +8,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A mutex that is held from `lock_guard`'s construction to its end. (`<mutex>` costs an including
-/// file more than all of the library's communicators.)
+/// A mutex. A `lock_guard` holds it from its construction to its end. (`<mutex>` costs an including file more than
+/// all of the library's communicators.)
 class mutex {
 public:
     mutex() = default;

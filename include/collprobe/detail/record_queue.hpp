@@ -10,14 +10,14 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Records that nobody has read yet. When one is added to a full queue the oldest goes. Records are
+/// Records that have not been read yet. A record that is added to a full queue replaces the oldest one. Records are
 /// swapped in and out, so that their memory is used again.
 template <class Record>
 class record_queue {
 public:
     explicit record_queue(std::size_t room) : records_(room + 1) {}
 
-    /// The record to fill next, which is in nobody's way if that fails; `push` then adds it.
+    /// The record to fill next. If filling fails, the queue is unchanged; else `push` adds the record.
     Record& next() noexcept { return records_[(first_ + size_) % records_.size()]; }
     void push() noexcept
     {
@@ -44,7 +44,7 @@ private:
         --size_;
     }
 
-    fixed_array<Record> records_; ///< one more than are kept: the next
+    fixed_array<Record> records_; ///< the kept records, and the next one
     std::size_t first_ = 0;
     std::size_t size_ = 0;
     std::uint64_t dropped_ = 0;

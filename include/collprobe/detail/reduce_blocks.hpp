@@ -15,11 +15,11 @@ constexpr std::uint64_t blocks_of(std::uint64_t count, std::uint64_t block) noex
 
 /// The partial of `blocks` >= 1 fixed blocks from `first_block` on, out of `count` elements in all.
 ///
-/// Block b covers the elements from `b * Reducer::block` on. Blocks merge pairwise in a tree that
-/// depends on the number of blocks alone: the left part holds the largest power of two below
-/// `blocks`. So rounding errors grow with log(blocks), the bits of the result depend on nothing
-/// else, and threads get the same bits if each takes a subtree (2^k blocks from a multiple of 2^k
-/// on, the last one shorter) and the subtrees are merged by the same rule. Allocates nothing.
+/// Block b covers the elements from `b * Reducer::block` on. Blocks merge pairwise in a tree that depends on the
+/// number of blocks alone: the left part holds the largest power of two below `blocks`. So rounding errors grow with
+/// log(blocks), and the bits of the result depend on the blocks alone. Threads get the same bits if each takes a
+/// subtree (2^k blocks from a multiple of 2^k on, the last one shorter) and the same rule merges the subtrees.
+/// Allocates nothing.
 template <class Reducer>
 typename Reducer::partial reduce_block_range(
     const Reducer& reducer, std::uint64_t first_block, std::uint64_t blocks, std::uint64_t count)

@@ -23,9 +23,9 @@ private:
     std::atomic<std::uint32_t> references_{0};
 };
 
-/// A shared owner, as `std::shared_ptr` (whose header costs 0.1 s to include), with one difference
-/// that matters here: dropping a reference that is not the last one acquires nothing, so handles that
-/// travel between streams do not order those streams by accident (see wait.hpp).
+/// A shared owner like `std::shared_ptr`, whose header costs 0.1 s to include. One difference matters here: dropping
+/// a reference that is not the last one acquires nothing. So handles that travel between streams do not order those
+/// streams by accident (see detail/wait.hpp).
 template <class T>
 class ref {
 public:
@@ -33,7 +33,7 @@ public:
     explicit ref(T* object) noexcept : object_(object) { retain(); }
     ref(const ref& other) noexcept : object_(other.object_) { retain(); }
     ref(ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-    // Not one that takes its argument by value: in templates clang++ 14 forgets to destroy it in `x = {}`.
+    // The parameter is not taken by value, because clang++ 14 forgets to destroy it in templates in `x = {}`.
     ref& operator=(const ref& other) noexcept
     {
         ref copy(other);

@@ -7,11 +7,11 @@
 
 #include <collprobe/core/config.hpp>
 
-/// What a GPU does by an instruction of its own, and the same for the host. No header but this one, core/config.hpp and
-/// those of simd/ asks which compiler compiles it, or for which device.
+/// Operations for which a GPU has an instruction of its own, and the same operations for the host. Only this header,
+/// core/config.hpp and the headers of simd/ ask which compiler compiles them, or for which device.
 #if defined(__CUDA_ARCH__)
-/// Before a loop of device code: the compiler unrolls it whole, or not at all. Nothing for the host, whose compiler
-/// warns of pragmas that it does not know.
+/// Stands before a loop of device code: the compiler unrolls it fully, or not at all. Empty for the host, whose
+/// compiler warns of unknown pragmas.
 #define COLLPROBE_UNROLL _Pragma("unroll")
 #define COLLPROBE_NO_UNROLL _Pragma("unroll 1")
 /// Before a function that keeps work on the host within the scope of a floating-point mode.
@@ -78,7 +78,8 @@ COLLPROBE_HD inline void lower_to(std::uint32_t& least, std::uint32_t value) noe
 #endif
 }
 
-/// Sixteen bytes at an address that is a multiple of 16, which nobody writes while the kernel runs.
+/// Sixteen bytes at an address that is a multiple of 16.
+/// Precondition: no thread writes them while the kernel runs.
 COLLPROBE_HD inline void load_constant_16(std::uint32_t (&words)[4], const unsigned char* from) noexcept
 {
 #if defined(__CUDA_ARCH__)
@@ -90,7 +91,7 @@ COLLPROBE_HD inline void load_constant_16(std::uint32_t (&words)[4], const unsig
 #endif
 }
 
-/// To an address that is a multiple of 16.
+/// Writes to an address that is a multiple of 16.
 COLLPROBE_HD inline void store_16(unsigned char* to, const std::uint32_t (&words)[4]) noexcept
 {
 #if defined(__CUDA_ARCH__)
@@ -103,7 +104,7 @@ COLLPROBE_HD inline void store_16(unsigned char* to, const std::uint32_t (&words
 #endif
 }
 
-/// From an address that is a multiple of 16, to memory of any alignment.
+/// Copies from an address that is a multiple of 16 to memory of any alignment.
 COLLPROBE_HD inline void copy_16(void* to, const void* from) noexcept
 {
 #if defined(__CUDA_ARCH__)
@@ -135,7 +136,7 @@ COLLPROBE_HD inline std::uint32_t add_byte_products(std::uint32_t a, std::uint32
 #endif
 }
 
-/// |value|; on a GPU a modifier of the instruction that takes it.
+/// |value|. On a GPU it is a modifier of the instruction that uses it.
 COLLPROBE_HD inline double magnitude(double value) noexcept
 {
 #if defined(__CUDA_ARCH__)
@@ -155,8 +156,8 @@ COLLPROBE_HD inline double multiply_add(double a, double b, double c) noexcept
 #endif
 }
 
-/// The same number, subnormal numbers included: -ftz chooses the instruction that the compiler emits, not the meaning of
-/// this one.
+/// The same number, subnormal numbers included. -ftz changes the instruction that the compiler emits, but not the
+/// meaning of this instruction.
 COLLPROBE_HD inline double exact_double(float value) noexcept
 {
 #if defined(__CUDA_ARCH__)
@@ -168,7 +169,7 @@ COLLPROBE_HD inline double exact_double(float value) noexcept
 #endif
 }
 
-/// The number with this pattern of binary16. On a GPU only. (A subnormal half is a normal float.)
+/// The number with this pattern of binary16. For GPUs only. (A subnormal half is a normal float.)
 COLLPROBE_HD inline float float_of_half_bits([[maybe_unused]] std::uint16_t bits) noexcept
 {
 #if defined(__CUDA_ARCH__)

@@ -15,8 +15,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// One queued callable in place. A task runs, or is cancelled because earlier work failed; either way
-/// it is destroyed right after. A callable with `cancel(const std::exception_ptr&) noexcept` is told.
+/// One queued callable in place. A task runs, or is cancelled because earlier work failed; either way it is destroyed
+/// right after. On a cancel the queue calls `cancel(const std::exception_ptr&) noexcept` of a callable that has it.
 class task {
 public:
     static constexpr std::size_t inline_bytes = 240;
@@ -67,9 +67,9 @@ private:
 
 /// An unbounded FIFO from any number of producers to one consumer thread.
 ///
-/// The consumer acquires what a producer did before pushing, and never the reverse: pushing does not
-/// order the producer after tasks that already ran. Only recycled memory (every `tasks_per_chunk`
-/// tasks) carries such an edge, as it must. No allocation once the queue has been as long as it gets.
+/// The consumer acquires the effects of a producer before its push. A push does not order the producer after tasks
+/// that already ran; only recycled memory (every `tasks_per_chunk` tasks) must do so. The queue allocates nothing
+/// once it has reached its largest length.
 class task_queue {
 public:
     task_queue() : first_(new chunk), last_(first_) {}
@@ -104,7 +104,7 @@ public:
     /// Tasks pushed so far.
     std::uint64_t pushed() const noexcept { return pushed_.load(std::memory_order_relaxed); }
 
-    /// Consumer only: the next task, waiting for one. It stays valid until `pop`.
+    /// Returns the next task, and waits for one. It stays valid until `pop`. Only the consumer may call this.
     task& front() noexcept
     {
         std::uint32_t seen = signal_.load(std::memory_order_acquire);
@@ -159,17 +159,17 @@ private:
         while (list != nullptr) delete std::exchange(list, list->next);
     }
 
-    // Consumer's.
+    // Only the consumer uses these.
     chunk* first_;
     std::size_t read_index_ = 0;
     std::uint32_t popped_ = 0; // twice the number of popped tasks, modulo 2^32, like signal_
 
-    // Shared: twice the number of pushed tasks, and a bit that says the consumer may be asleep.
+    // Shared: twice the number of pushed tasks, and a bit that says that the consumer may be asleep.
     alignas(64) std::atomic<std::uint32_t> signal_{0};
     std::atomic<std::uint64_t> pushed_{0};
     std::atomic<chunk*> returned_{nullptr};
 
-    // Producers'.
+    // Only the producers use these.
     alignas(64) mutex producers_;
     chunk* last_;
     std::size_t write_index_ = 0;

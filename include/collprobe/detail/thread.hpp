@@ -11,8 +11,9 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A thread that is joined on destruction, as `std::jthread`, whose header costs more to include than
-/// the rest of this library together. `body` must not throw.
+/// A thread that is joined on destruction, like `std::jthread`, whose header costs more to include than the rest of
+/// this library.
+/// Precondition: `body` does not throw.
 class thread {
 public:
     thread() = default;

@@ -50,12 +50,11 @@ private:
     std::int64_t at_ns_;
 };
 
-/// Sleeps while `word` holds `seen`, until woken or the deadline; may return early for no reason.
+/// Sleeps while `word` holds `seen`, until it is woken or the deadline passes. It may return early for no reason.
 ///
-/// Not `std::atomic::wait`: its `notify` reads a waiter count with acquire order, which would give
-/// the waking thread a happens-before edge from the sleeping one. A stream would then seem ordered
-/// after work that it never waited for, and a race detector would miss the very races that this
-/// library's host streams exist to show.
+/// It does not use `std::atomic::wait`: the `notify` of that reads a waiter count with acquire order. This would give
+/// the waking thread a happens-before edge from the sleeping one. A stream would then seem ordered after work that it
+/// never waited for. A race detector would miss the very races that this library's host streams exist to show.
 inline void wait_while(const std::atomic<std::uint32_t>& word, std::uint32_t seen, deadline until) noexcept
 {
 #if defined(__linux__)

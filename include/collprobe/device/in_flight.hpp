@@ -11,15 +11,15 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/wait.hpp>
 
-/// Memory that enqueued work uses: in which order, and when it may go.
+/// Memory that enqueued work uses: the order of that work, and the time at which the memory may be freed.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Whether work on streams of this kind can be captured in a graph.
 template <class StreamRef>
 concept can_capture = requires(StreamRef stream, call_site where) { stream.capturing(where); };
 
-/// Runs `enqueue` and marks with `done` how far the stream is then, also if `enqueue` throws: the
-/// buffers must outlive what it has enqueued by then.
+/// Runs `enqueue`, and then records `done` on the stream, also if `enqueue` throws: the buffers must outlive the work
+/// that it has enqueued until then.
 template <class Event, class StreamRef, class Enqueue>
 void enqueue_marked(Event& done, StreamRef stream, const Enqueue& enqueue)
 {
@@ -28,14 +28,15 @@ void enqueue_marked(Event& done, StreamRef stream, const Enqueue& enqueue)
     } catch (...) {
         try {
             done.record(stream);
-        } catch (...) { // the first error tells more
+        } catch (...) { // keep the first error, which tells more
         }
         throw;
     }
     done.record(stream);
 }
 
-/// Waits for the work in front of `done`, which uses memory; never throws. False if work is left at the deadline.
+/// Waits for the work in front of `done`, which uses memory. Never throws. Returns false if work is left at the
+/// deadline.
 template <class Event>
 bool finished_by(deadline until, const Event& done) noexcept
 {
@@ -43,7 +44,7 @@ bool finished_by(deadline until, const Event& done) noexcept
     try {
         done.synchronize(until.is_never() ? -1 : (until.remaining_ns() + 999'999) / 1'000'000);
         return true;
-    } catch (...) { // time is over, or the work failed
+    } catch (...) { // the time is over, or the work failed
     }
     try {
         return done.query();
@@ -52,15 +53,15 @@ bool finished_by(deadline until, const Event& done) noexcept
     }
 }
 
-/// The order of calls that use the same memory, on whatever streams they are.
+/// The order of calls that use the same memory, on one stream or on several.
 template <class Device>
 struct ordered_use {
-    typename Device::event done; ///< the last call: nothing uses the memory beyond it
+    typename Device::event done; ///< the end of the last call: no later work uses the memory
     typename Device::event done_in_capture; ///< the last one of `capture`, a point of its graph
     unsigned long long capture = 0;
 
-    /// Makes `stream` wait for the last call. Returns the event that must mark the end of this call: one for calls of
-    /// the same capture, another for calls outside of captures, for neither kind can wait for the other.
+    /// Makes `stream` wait for the last call. Returns the event that must mark the end of this call. Calls of one
+    /// capture use one event and calls outside of captures use another, because neither kind can wait for the other.
     template <class StreamRef>
     typename Device::event& wait_for_last(StreamRef stream, call_site where)
     {
@@ -83,17 +84,17 @@ struct leakable {
     leakable* leaked_before = nullptr;
 };
 
-/// Leaks `used`, because a device may write there until the process ends and no call can stop it. All leaked memory
-/// stays reachable, so that a leak checker does not report it.
+/// Leaks `used`, because a device may write there until the process ends and no call can stop the device. All leaked
+/// memory stays reachable, so that a leak checker does not report it.
 inline void leak(leakable& used) noexcept
 {
     static std::atomic<leakable*> last{nullptr};
     used.leaked_before = last.exchange(&used);
 }
 
-/// Owns a `Memory`, at an address that stays, while work on streams uses it. The destructor waits for that work, at most
-/// the time-out; if work is left then, the memory is leaked. `Memory` says how to wait:
-/// `bool finished_by(deadline) const noexcept`. A handle that was moved from is empty.
+/// Owns a `Memory`, at an address that stays, while work on streams uses it. The destructor waits for that work, at
+/// most the time-out, and leaks the memory if work is left then. `Memory` provides the wait: `bool
+/// finished_by(deadline) const noexcept`. A handle that was moved from is empty.
 template <class Memory>
 class in_flight {
 public:
@@ -109,7 +110,7 @@ public:
         : held_(std::exchange(other.held_, nullptr)), timeout_ms_(other.timeout_ms_)
     {
     }
-    /// Gives up what it held, as the destructor does.
+    /// Gives up the memory that it held, as the destructor does.
     in_flight& operator=(in_flight&& other) noexcept
     {
         in_flight taken(std::move(other));
@@ -142,8 +143,8 @@ private:
     std::int64_t timeout_ms_ = -1;
 };
 
-/// Move assignment of an object of several parts that must go in the order of its destructor: memory first, and then
-/// the communicator whose work uses it.
+/// Move assignment for an object of several parts that must be destroyed in the order of its destructor: the memory
+/// first, then the communicator whose work uses the memory.
 template <class T>
 T& replace(T& target, T&& other) noexcept
 {

@@ -9,26 +9,27 @@
 /// How a reduction on a GPU is cut into parts.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Threads of a block, and bytes that they take in at once, 16 each: a round, half a period of the digest.
+/// Threads of a block, and the bytes that a block takes in at once: 16 for each thread. Those bytes are a round, half
+/// a period of the digest.
 inline constexpr unsigned block_threads = 256;
 inline constexpr unsigned round_bytes = 16 * block_threads;
 
-/// What a block reduces at a time and leaves one partial result of.
+/// The cut of a buffer into slots. A block reduces one slot at a time and leaves one partial result of it.
 struct slot_plan {
     std::uint64_t length; ///< elements of a slot; the last may be shorter
     std::uint64_t slots;
 };
 
-/// Whether a block can count the elements of a slot: kernels do so in 32 bits. False from about 2^44
-/// elements on.
+/// Whether a block can count the elements of a slot: kernels count in 32 bits. False from about 2^44 elements of a
+/// buffer on.
 constexpr bool has_countable_slots(const slot_plan& plan) noexcept { return plan.length <= 0xffffffffu; }
 
-/// Cuts `count` elements into at most 4096 slots of an even number of rounds. A function of the count
-/// alone: neither the GPU nor the number of blocks changes what is added to what.
+/// Cuts `count` elements into at most 4096 slots of an even number of rounds. The cut depends on the count alone, so
+/// neither the GPU nor the number of blocks changes the order of additions.
 ///
-/// Small buffers are cut into many slots so that every multiprocessor has one; from 128 KiB on, what is
-/// done once a slot (a block reduction of some 200 instructions a thread) costs a few percent of
-/// reading it. Long slots are multiples of four rounds, which a thread has in flight together.
+/// A small buffer has many slots, so that every multiprocessor gets one. From 128 KiB on, the work done once for each
+/// slot (a block reduction of some 200 instructions a thread) costs a few percent of reading the slot. The length of
+/// a long slot is a multiple of four rounds, because a thread has four in flight together.
 /// Precondition: `element_bytes` is 1, 2, 4 or 8.
 COLLPROBE_HD constexpr slot_plan plan_slots(std::uint64_t count, std::uint64_t element_bytes) noexcept
 {

@@ -25,10 +25,10 @@ struct copy_statistics_reducer {
     static constexpr std::uint64_t block = inner::block;
 
     view<const T> source;
-    T* destination; ///< room for as many elements, none of them in `source`
+    T* destination; ///< memory for as many elements, disjoint from `source`
 
     COLLPROBE_HD static constexpr partial identity() noexcept { return inner::identity(); }
-    /// Host only, as in `statistics_reducer`. The second read of the block is from the cache.
+    /// Host only, as in `statistics_reducer`. The block is read a second time from the cache.
     void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
     {
         if (count == 0) return;
@@ -41,14 +41,14 @@ struct copy_statistics_reducer {
 
 } // namespace detail
 
-/// Copies `source` to `destination` and writes the statistics of what was copied, with digest, to
-/// `*result`: for a copy that happens anyway, the probe then costs no read of its own.
+/// Copies `source` to `destination` and writes the statistics of the copied elements, with digest, to `*result`. If a
+/// copy happens anyway, the probe then costs no read of its own.
 ///
-/// Shapes: equal counts; 0 is legal. The memory is such that `Device` computes on it, of any alignment
-/// (a GPU stores 16 bytes at once where `destination` is aligned to that). `result` is in device or
-/// pinned memory. Stream behaviour: enqueued on `on`; `scratch` belongs to that stream until then.
-/// \throws error `invalid_argument` if the counts differ, the ranges overlap, `result` is null, or a
-/// buffer is null with a count above 0.
+/// Shapes: equal counts; 0 is legal. `Device` can compute on the memory, which may have any alignment (a GPU stores
+/// 16 bytes at once if `destination` is aligned to 16). `result` is in device or pinned memory.
+/// Stream behaviour: enqueued on `on`; `scratch` belongs to that stream until the work is done.
+/// \throws error `invalid_argument` if the counts differ, the ranges overlap, `result` is null, or a buffer is null
+///   with a count above 0.
 /// Cost: one read and one write; on a GPU one launch.
 template <class Device, element T>
 void copy_with_statistics(typename Device::stream_ref on, view<const T> source, view<T> destination,
@@ -64,7 +64,8 @@ void copy_with_statistics(typename Device::stream_ref on, view<const T> source, 
         "source or destination is null with a count above 0");
     require(!detail::overlap(source, destination), "source and destination overlap");
     require(result != nullptr, "the result is null");
-    Device::reduce(on, detail::copy_statistics_reducer<T, true>{source, destination.data()}, source.count(), result, scratch);
+    Device::reduce(on, detail::copy_statistics_reducer<T, true>{source, destination.data()}, source.count(), result,
+        scratch);
 }
 
 } // namespace collprobe

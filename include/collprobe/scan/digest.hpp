@@ -19,18 +19,18 @@ namespace detail {
 inline constexpr std::uint32_t digest_period = 2048;
 inline constexpr std::uint32_t digest_period_bytes = 4 * digest_period;
 
-/// The key of the words whose index is `word` modulo the period: odd, pseudo-random (SplitMix64).
-/// No two are equal (a test checks it). A device thread that strides by the period keeps its keys.
+/// The key of the words whose index is `word` modulo the period: odd, pseudo-random (SplitMix64). All keys are
+/// distinct (a test checks it). A device thread whose stride is the period keeps its keys.
 COLLPROBE_HD constexpr std::uint32_t digest_key(std::uint32_t word) noexcept
 {
     return static_cast<std::uint32_t>(mix64((std::uint64_t{word} + 1) * 0x9e3779b97f4a7c15u) >> 32) | 1;
 }
 
-/// The second sum weighs each product of a word and its key by its place in the period: by its lane,
-/// one of four (the pair of words that it belongs to, of the four pairs in 32 bytes), and by its group.
-/// Both factors are odd. The words of even index in a line of 64 bytes share a group with those of odd
-/// index in the line before: vector code adds up its running sums once a line, between even and odd
-/// words, and the two words of an 8-byte element are in different groups.
+/// The second sum weighs each product of a word and its key by the word's place in the period: by its lane and by its
+/// group. Both factors are odd. The lane is the pair of words, of the four pairs in 32 bytes, that the word belongs
+/// to. The words of even index in a line of 64 bytes share a group with the words of odd index in the line before,
+/// because vector code adds up its running sums once a line, between even and odd words. So the two words of an
+/// 8-byte element are in different groups.
 COLLPROBE_HD constexpr std::uint64_t digest_lane_key(std::uint32_t lane) noexcept
 {
     return mix64(0x13198a2e03707344u + lane * 0x9e3779b97f4a7c15u) | 1;
@@ -61,40 +61,20 @@ struct digest_sums {
     }
 };
 
-/// What is known of a digest before its end: two sums over the words read so far, and their bytes.
+/// The state of a digest: two sums over the words read so far, and the number of their bytes.
 ///
-/// The digest of a buffer is a function of its bytes, their positions and their number alone. The
-/// bytes are read as little-endian 32-bit words W_i, i counted from the start of the buffer, a tail
-/// shorter than a word padded with zeros. With u = i / 2048, j = i mod 2048, group g = j / 16 + j mod 2
-/// and lane l = (j / 2) mod 4, all modulo 2^64:
+/// The digest of a buffer depends on its bytes, their positions and their number alone. Both sums are linear in the
+/// bytes. So the states of parts of a buffer, cut at any byte and read in any order, add up to the state of the
+/// whole.
 ///
-///     s1 = sum of K_u a_j W_i,    s2 = sum of L_u m_l (257 - 2 g) a_j W_i,
-///     digest = mix64(s1 + mix64(s2 + (bytes + 1) * odd constant)),
+/// A digest always shows zeros that were appended to a buffer. At least one sum changes if one element changes, if
+/// the same bits flip in two words of a period (8 KiB), or if two such words are swapped. The digest misses a change
+/// that alters both sums with probability about 2^-64. Any other change leaves both sums as they were with
+/// probability about 2^-62. The digest finds errors; it does not resist an attacker who builds a collision.
 ///
-/// where a_j are 2048 distinct odd 32-bit keys and K_u, L_u, m_l odd 64-bit keys, all from SplitMix64.
-/// Both sums are linear in the bytes, so parts of a buffer, cut at any byte and read in any order,
-/// have states that simply add. The cost is one 32 x 32 -> 64 bit product and one addition a word, and
-/// one addition for each lane of a line of 64 bytes: the weight by group comes from adding up running
-/// sums.
-///
-/// What is certain, by arithmetic modulo 2^64, where factors that are odd lose nothing:
-/// - a change within one word, of any bits, changes s1 and s2;
-/// - any change of two words of one period that do not share both lane and group changes s1 or s2: if
-///   s1 stays, s2 changes by a product of a word's change (not a multiple of 2^32), odd keys, and a
-///   difference of weights (not a multiple of 2^33: a test checks all). So any change of one element
-///   shows, of eight bytes too. Four words share lane and group, odd ones of a line with even ones of
-///   the next; of the 2^64 values that two of them can take, all but a few change s1;
-/// - the same change d in any two words of a period, or d and -d, changes s1: the sum or difference of
-///   two distinct keys is neither 0 nor a multiple of 2^33. So do two equal bit flips, whether up or
-///   down, and a swap of two words. Among the four words that share lane and group this holds for any
-///   number of equal flips (a test checks all);
-/// - of two buffers that differ in one of s1, s2 and length alone, the digests differ, since mix64 is
-///   a bijection: zeros appended to a buffer always show.
-/// Where both sums change, the digests are equal by chance with probability about 2^-64; any other
-/// change leaves both sums alone with about 2^-62 (each keeps 32 random bits even if only sign bits
-/// differ; for changes confined to words that share lane and group s2 says no more than s1, and the
-/// chance is that of one sum, 2^-64 for random values). It finds errors; it does not resist someone who
-/// builds a collision.
+/// Cost of a word: one product of 32 x 32 -> 64 bits and one addition; and one addition for each lane of a line of 64
+/// bytes.
+/// Source: scan/digest.md has the definition and the proofs.
 struct digest_state {
     std::uint64_t first = 0;
     std::uint64_t second = 0;
@@ -140,15 +120,15 @@ struct digest_state {
         bytes += other.bytes;
     }
 
-    /// The digest, once every byte was taken in exactly once.
+    /// The digest, once every byte has been taken in exactly once.
     COLLPROBE_HD constexpr std::uint64_t finish() const noexcept
     {
         return mix64(first + mix64(second + (bytes + 1) * 0xd1342543de82ef95u));
     }
 };
 
-/// One key more than the period: vector code reads the odd keys by a load that is one key ahead. The
-/// slack fills the last such load.
+/// The keys of a period and some more: vector code reads the odd keys by a load that is one key ahead, and the last
+/// such load needs the additional keys.
 struct digest_key_table {
     alignas(64) std::uint32_t key[digest_period + 16] = {};
 
@@ -174,7 +154,7 @@ inline std::uint32_t load_word(const unsigned char* from) noexcept
         | std::uint32_t{from[3]} << 24;
 }
 
-/// Sums over `words` words, the first at `word` of a period, the last within the same period.
+/// Sums over `words` words. The first is word `word` of a period, and the last is within the same period.
 inline digest_sums sum_words([[maybe_unused]] isa path, const unsigned char* data, std::uint64_t words,
     std::uint64_t word) noexcept
 {
@@ -193,7 +173,7 @@ inline digest_sums sum_words([[maybe_unused]] isa path, const unsigned char* dat
     return sums;
 }
 
-/// The state of `bytes` bytes that stand at `first_byte` of their buffer.
+/// The state of `bytes` bytes that begin at offset `first_byte` of their buffer.
 inline digest_state digest_bytes(
     isa path, const unsigned char* data, std::uint64_t bytes, std::uint64_t first_byte) noexcept
 {
@@ -225,7 +205,7 @@ void require_data(view<const T> input, const char* call, const call_site& where)
         "null input with a count of " + std::to_string(input.count()), {call, -1, 0, {}, where});
 }
 
-/// For what reads elements; a digest reads bytes.
+/// For functions that read elements; a digest reads bytes.
 template <class T>
 void require_aligned(view<const T> input, const char* call, const call_site& where)
 {
@@ -236,11 +216,12 @@ void require_aligned(view<const T> input, const char* call, const call_site& whe
 
 } // namespace detail
 
-/// The 64-bit digest of a buffer: equal for equal bytes, on every machine and device (see
-/// `digest_state` for the definition and for what it detects).
+/// The 64-bit digest of a buffer: equal for equal bytes, on every machine and device. `digest_state` says what it
+/// detects; scan/digest.md has the definition.
 ///
-/// `input`: elements in host memory, of any alignment. Throws `error` (invalid_argument) on a null
-/// pointer with a count above 0. Reads the buffer once; allocates nothing.
+/// Shapes: `input`: elements in host memory, of any alignment.
+/// \throws error `invalid_argument` on a null pointer with a count above 0.
+/// Cost: one read of the buffer; no allocation.
 template <element T>
 std::uint64_t digest(view<const T> input, call_site where = call_site::current())
 {

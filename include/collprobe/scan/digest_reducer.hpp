@@ -13,11 +13,12 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-/// Reduces a buffer to its digest and nothing else: the bits of `digest(input)`, on every device.
+/// Reduces a buffer to its digest alone: the bits of `digest(input)`, on every device. A reducer for the devices'
+/// `reduce`, with a result of `std::uint64_t`. Only bytes count, so one kernel reduces buffers of any type as bytes:
+/// `digest_reducer<std::uint8_t>{{bytes, size_bytes}}`.
 ///
-/// A reducer for the devices' `reduce`, with a result of `std::uint64_t`. Only bytes count, so buffers of any type can
-/// be reduced as bytes: `digest_reducer<std::uint8_t>{{bytes, size_bytes}}`, by one kernel for all.
-/// `input`: elements in memory of the device, of any alignment. Cost: one read; nothing is allocated.
+/// Shapes: `input`: elements in memory of the device, of any alignment.
+/// Cost: one read; no allocation.
 template <element T>
 struct digest_reducer {
     using partial = digest_state;

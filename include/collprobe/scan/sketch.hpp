@@ -15,18 +15,18 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// The size of a count-sketch, and its hash. Equal on all ranks.
+/// The size of a count-sketch and its hash. Equal on all ranks.
 struct sketch_options {
     std::uint32_t bins = 4096; ///< a power of two, 64 to 2^20
-    std::uint64_t seed = 0x452821e638d01377u; ///< of the signs; the same on all ranks
+    std::uint64_t seed = 0x452821e638d01377u; ///< seed of the signs; the same on all ranks
 };
 
-/// What a bin of a sketch holds: a double; of integers a std::uint64_t, exact modulo 2^64.
+/// The type of a bin of a sketch: a double; for integers a std::uint64_t, exact modulo 2^64.
 template <element T>
 using sketch_sum = detail::sketch_sum<T>;
 
-/// Numbers that the sketch of a buffer of T takes: a sum for each bin and, of floating point, behind them an energy
-/// for each bin.
+/// The number of values in the sketch of a buffer of T: a sum for each bin. For floating point an energy for each bin
+/// follows.
 template <element T>
 constexpr std::uint64_t sketch_numbers(const sketch_options& options) noexcept
 {
@@ -45,13 +45,14 @@ inline void require_sketch_options(const sketch_options& options, const char* ca
 }
 
 template <element T>
-[[gnu::noinline]] void sketch_on_host(isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
+[[gnu::noinline]] void sketch_on_host(
+    isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
 {
     const gradual_underflow as_ieee_has_it;
     sketch_run(path, from, sketch, scratch);
 }
 
-/// The whole sketch by one thread. A body for `for_each` on the host, for one index.
+/// Computes the whole sketch on one thread. A body for `for_each` on the host, for one index.
 template <element T>
 struct sketch_at_once {
     sketch_source<T> from;
@@ -65,7 +66,7 @@ struct sketch_at_once {
 template <class Device>
 inline constexpr bool is_threaded = Device::body_bytes == 16;
 
-/// Numbers of memory that `enqueue_sketch` works with, for any count and type.
+/// The size of the scratch memory of `enqueue_sketch`, in numbers, for any count and type.
 template <class Device>
 constexpr std::uint64_t sketch_scratch_numbers(std::uint64_t bins) noexcept
 {
@@ -89,19 +90,18 @@ void enqueue_sketch(typename Device::stream_ref stream, const sketch_source<T>& 
 
 } // namespace detail
 
-/// The count-sketch of a buffer, a linear map to `bins` sums: element i, with a pseudo-random sign, is added to bin
-/// i mod bins. The sketch of a sum of buffers is the sum of their sketches, but for rounding; of integers exactly.
+/// The count-sketch of a buffer, a linear map to `bins` sums: element i, with a pseudo-random sign, is added to bin i
+/// mod bins. The sketch of a sum of buffers is the sum of their sketches, except for rounding; for integers exactly.
 ///
 /// Signs: bit i mod 64 of mix64(seed + (i / 64 + 1) * 0x9e3779b97f4a7c15), SplitMix64; 1 is a minus. Sums are in
-/// double; behind them comes each bin's energy, the sum of squares. Integers have sums only, modulo 2^64.
-/// NaN and infinities make the energy of their bin NaN or infinite, as do doubles beyond 2^511.
+/// double, and each bin's energy, its sum of squares, follows them. Integers have only sums, modulo 2^64. NaN,
+/// infinities and doubles beyond 2^511 make the energy of their bin NaN or infinite. The order of the additions is
+/// fixed: the bits depend on count, `first` and options alone, and are equal on all processors and devices.
 ///
-/// The order of the additions is fixed: the bits depend on count, `first` and options alone, and are equal on all
-/// processors and devices.
-///
-/// `input`: elements in host memory, aligned. `first`: index of its first element in the whole buffer, for the sketch
-/// of a part; sketches of disjoint parts add up to that of the whole. `result`: `sketch_numbers<T>(options)` numbers.
-/// \throws error `invalid_argument` for null, misaligned or wrongly sized views, and for bins.
+/// Shapes: `input`: elements in host memory, aligned. `first`: index of its first element in the whole buffer, for
+/// the sketch of a part; the sketches of disjoint parts add up to that of the whole. `result`:
+/// `sketch_numbers<T>(options)` numbers.
+/// \throws error `invalid_argument` for null, misaligned or wrongly sized views, and for an invalid number of bins.
 /// Cost: one read at about the speed of memory; 16 bytes a bin are allocated.
 /// Source: M. Charikar, K. Chen, M. Farach-Colton, "Finding frequent items in data streams" (2002).
 template <element T>

@@ -21,27 +21,24 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 /// Reduces a buffer to its `statistics`, in one read, by blocks of a fixed length.
 ///
-/// A reducer for the devices' `reduce`: `run` takes in one block, `merge` joins the partials of two
-/// disjoint parts, `finish` gives the result. With the fixed tree of `detail::reduce_block_range` the
-/// bits of the result depend on the buffer alone, not on threads nor on the processor: an element of a
-/// block has its fixed lane in each sum, and AVX2, AVX-512 and portable code do the same operations.
-/// (`add`, one element at a time, gives the same counts, extrema and digest; its moments round
-/// differently. So do all moments if the including file is compiled with -ffast-math.)
+/// A reducer for the devices' `reduce`: `run` takes in one block, `merge` joins the partials of two disjoint parts,
+/// `finish` gives the result. With the fixed tree of `detail::reduce_block_range` the bits of the result depend on
+/// the buffer alone, not on threads or processor: each element of a block has its fixed lane in each sum, in AVX2,
+/// AVX-512 and portable code. `add`, one element at a time, gives the same counts, extrema and digest; its moments
+/// round differently. All moments do so if the including file is compiled with -ffast-math.
 ///
-/// Accuracy: `l1`, `sum_of_squares` to 1e-12 relative; `mean` to 1e-12 of the mean magnitude; `m2` to
-/// 1e-12 relative as long as |mean| is below some 100 standard deviations; beyond that its relative
-/// error grows like 2^-53 |mean| / deviation, as two blocks' means, rounded to double, are subtracted
-/// (the same holds where the mean is subnormal and so has few digits). 64-bit integers
-/// beyond 2^53 are first rounded to double. Doubles whose squares would overflow or underflow are
-/// scaled (`statistics::scale`).
+/// Accuracy, relative: `l1` and `sum_of_squares` 1e-12; `mean` 1e-12 of the mean magnitude; `m2` 1e-12 while |mean|
+/// is below some 100 standard deviations. Beyond that, or with a subnormal mean, the error of `m2` grows like 2^-53
+/// |mean| / deviation, because two blocks' rounded means are subtracted. 64-bit integers beyond 2^53 are first
+/// rounded to double. Doubles whose squares would overflow or underflow are scaled (`statistics::scale`).
 ///
-/// Cost: one read of memory. A block whose mean is large against its deviation is read again from
-/// the cache; a block with NaN or infinity too, by scalar code. Nothing is allocated.
+/// Cost: one read of memory; no allocation. A block whose mean is large against its deviation is read again from the
+/// cache. A block with NaN or infinity is read again by scalar code.
 template <element T, bool with_digest>
 struct statistics_reducer {
-    /// Elements of a block: long enough that what is done once a block costs little, short enough for the
-    /// second-level cache. Its bytes are a multiple of 128, which the digest's fast path asks for, and
-    /// counters in the lanes of a vector do not overflow.
+    /// Elements of a block. A block is long enough to make the work per block cheap, and short enough for the
+    /// second-level cache. Its bytes are a multiple of 128, as the digest's fast path requires, and counters in the
+    /// lanes of a vector do not overflow.
     static constexpr std::uint64_t block = sizeof(T) == 1 ? 4096 : 16384;
 
     struct partial {
@@ -60,10 +57,10 @@ struct statistics_reducer {
         return result;
     }
 
-    /// Takes in the `count` elements from `first` on. Host only. Precondition: `into` is `identity()`
-    /// or covers other elements. Give it a whole fixed block (`first` a multiple of `block`, `count` at
-    /// most `block`) for reproducible bits; other parts of at most `block` elements work as well, with a
-    /// digest at the cost of a second read from the cache.
+    /// Takes in the `count` elements from `first` on. For reproducible bits, give it whole fixed blocks (`first` a
+    /// multiple of `block`, `count` at most `block`). Other parts of at most `block` elements are valid too.
+    /// Preconditions: host only. `into` is `identity()` or covers other elements.
+    /// Cost: with a digest, a part that is no fixed block is read a second time from the cache.
     void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
     {
         run(into, first, count, detail::best_isa());
@@ -126,7 +123,7 @@ struct statistics_reducer {
     }
 
 private:
-    // Not inlined: keeps the arithmetic between the two writes of the floating-point mode.
+    // Not inlined, so that the arithmetic stays between the two writes of the floating-point mode.
     [[gnu::noinline]] void run_block(
         partial& into, std::uint64_t first, std::uint64_t count, detail::isa path) const noexcept
     {
@@ -144,11 +141,12 @@ private:
     }
 };
 
-/// What one read of a buffer tells (`statistics`), computed on the calling thread.
+/// The `statistics` of a buffer from one read, computed on the calling thread.
 ///
-/// `input`: elements in host memory, aligned for T; 0 of them are legal. Throws `error`
-/// (invalid_argument) on a null pointer with a count above 0 and on a misaligned one. Accuracy, cost and reproducibility: see
-/// `statistics_reducer`. Source of the merge of moments: Chan, Golub and LeVeque, 1979.
+/// Shapes: `input`: elements in host memory, aligned for T; a count of 0 is legal.
+/// \throws error `invalid_argument` on a null pointer with a count above 0 and on a misaligned one.
+/// Accuracy, cost and reproducibility: see `statistics_reducer`.
+/// Source: for the merge of moments, Chan, Golub and LeVeque (1979).
 template <element T>
 statistics compute_statistics(
     view<const T> input, bool with_digest = true, call_site where = call_site::current())

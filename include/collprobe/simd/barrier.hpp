@@ -15,9 +15,10 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 #define COLLPROBE_FLOAT_REGISTER "+m"
 #endif
 
-/// The same value, whose origin the optimiser does not know. A product stays apart from the sum that it enters (a
-/// fused multiply-add would round differently on each path), and `-ffast-math` does not reassociate across it.
-/// Costs no instruction on x86-64 and ARM64. Device code gets the value as it is.
+/// The same value, hidden from the optimiser. So a product is not fused with the sum that it enters (a fused
+/// multiply-add would round differently on each path), and `-ffast-math` does not reassociate across it. Device code
+/// gets the value as it is.
+/// Cost: no instruction on x86-64 and ARM64.
 template <class Float>
 COLLPROBE_HD inline Float opaque(Float value) noexcept
 {
@@ -27,7 +28,7 @@ COLLPROBE_HD inline Float opaque(Float value) noexcept
     return value;
 }
 
-/// The same for a divisor: `volatile` keeps the barrier inside a loop. Where the compiler could move it out,
+/// The same for a divisor: `volatile` keeps the barrier inside a loop. If the compiler could move it out,
 /// `-freciprocal-math` would divide once and multiply by the reciprocal in the loop.
 template <class Float>
 COLLPROBE_HD inline Float opaque_divisor(Float value) noexcept
@@ -40,7 +41,8 @@ COLLPROBE_HD inline Float opaque_divisor(Float value) noexcept
 
 #undef COLLPROBE_FLOAT_REGISTER
 
-/// Makes the compiler write to memory, rounded, what was computed before, and read it from there afterwards.
+/// Makes the compiler write values to memory, rounded, that were computed before, and read them from there
+/// afterwards.
 COLLPROBE_HD inline void compiler_barrier([[maybe_unused]] void* memory) noexcept
 {
 #if !defined(__CUDA_ARCH__)

@@ -15,15 +15,15 @@
 
 #include <collprobe/core/config.hpp>
 
-/// Whether the AVX2 and AVX-512 instances are compiled. Nvcc's front end does not know the vector extensions that they
-/// are written in, so its host code takes the portable path, which gives the same bits.
+/// Whether the AVX2 and AVX-512 instances are compiled. The front end of nvcc does not know the vector extensions
+/// that they use, so its host code takes the portable path, which gives the same bits.
 #if defined(__x86_64__) && !defined(__CUDACC__) && (defined(__GNUC__) || defined(__clang__))
 #define COLLPROBE_X86_SIMD 1
-/// What `call` gives in the instance of a kernel for `path`; `portable` where there is none.
+/// The value of `call` in the instance of a kernel for `path`; `portable` if there is none.
 #define COLLPROBE_ON_ISA(path, portable, ...) \
     (path == isa::avx512 ? avx512::__VA_ARGS__ : path == isa::avx2 ? avx2::__VA_ARGS__ : portable)
-/// A function that is compiled for AVX2 with all that it calls: for loops that the compiler vectorises. Without FMA,
-/// which would round otherwise, so its bits are those of the portable function.
+/// A function that is compiled for AVX2 with all functions that it calls, for loops that the compiler vectorises. It
+/// does not use FMA, which would round differently, so its bits are those of the portable function.
 #define COLLPROBE_COMPILED_FOR_AVX2 __attribute__((noinline, flatten, target("avx2")))
 #else
 #define COLLPROBE_X86_SIMD 0
@@ -49,7 +49,7 @@ constexpr const char* name(isa path) noexcept
 inline bool supports([[maybe_unused]] isa path) noexcept
 {
 #if COLLPROBE_X86_SIMD
-    // clang 14 cannot be asked for F16C; every processor with AVX2 has it.
+    // clang 14 has no query for F16C; every processor with AVX2 has it.
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (path == isa::avx2) return avx2;
     if (path == isa::avx512)

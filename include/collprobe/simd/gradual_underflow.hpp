@@ -8,12 +8,12 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// While it lives, the calling thread computes with subnormal numbers, as IEEE 754 has it. A program
-/// linked with `-ffast-math` starts with them flushed to zero, and every thread inherits that. Device code has no
-/// such mode: there the instruction says it.
+/// While it lives, the calling thread computes with subnormal numbers, as IEEE 754 demands. A program linked with
+/// `-ffast-math` starts with subnormal numbers flushed to zero, and every thread inherits that mode. Device code has
+/// no such mode: each instruction says it.
 ///
-/// Floating-point work that needs this belongs in a function that is not inlined into its scope, else
-/// the compiler may move it out.
+/// Precondition: floating-point work that needs this is in a function that is not inlined into its scope; else the
+/// compiler may move the work out.
 class gradual_underflow {
 public:
     COLLPROBE_HD gradual_underflow() noexcept : before_(mode())

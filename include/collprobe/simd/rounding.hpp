@@ -9,15 +9,14 @@
 #include <collprobe/simd/barrier.hpp>
 #include <collprobe/simd/gradual_underflow.hpp> // goes with everything here
 
-/// Arithmetic that rounds once per operation, to the type of the operands, whatever the flags of the
-/// build. On the CPU that takes two things: each result is closed to reassociation and to fusing, which
-/// `-ffast-math` allows, and `gradual_underflow` lives around the work. In device code the instruction is
-/// named: `-fmad`, `-ftz` and `--use_fast_math` change what the compiler makes of `+` and `*` (and of
-/// CUDA's intrinsics), but not what is written in PTX.
+/// Arithmetic that rounds once per operation, to the type of the operands, whatever the flags of the build. On the
+/// CPU this needs two things. Each result is protected against reassociation and fusing, which `-ffast-math` allows;
+/// and `gradual_underflow` lives around the work. Device code names the instruction in PTX. The flags `-fmad`, `-ftz`
+/// and `--use_fast_math` change the meaning of `+`, of `*` and of CUDA's intrinsics, but not of PTX.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// As `opaque`, for loops that are to be vectorised: a value goes through integers, and the compiler does not know
-/// that what they are combined with is zero. Nothing at all but where g++ may reassociate (see below).
+/// Like `opaque`, for loops that are to be vectorised: a value goes through integers, and the compiler does not know
+/// that these are combined with zero. Does nothing except where g++ may reassociate (see below).
 template <class Float>
 class hidden {
 public:
@@ -37,9 +36,9 @@ private:
 #endif
 };
 
-// What follows must hold for a build that may reassociate. clang++ has a pragma; g++ has a barrier, which its
-// vectoriser drops: a loop that computes with what it has computed takes `hidden`, too. Of nvcc's front
-// end, which knows neither, the host code is opaque.
+// The code below must hold for a build that may reassociate. clang++ has a pragma. g++ has a barrier, but its
+// vectoriser drops it, so a loop that uses its own earlier results takes `hidden`, too. The front end of nvcc knows
+// neither, so its host code is opaque.
 #if defined(__CUDACC__) && !defined(__clang__)
 #define COLLPROBE_ROUNDED(expression) return opaque(expression)
 #elif defined(__clang__)
@@ -115,8 +114,8 @@ COLLPROBE_HD inline double rounded_product(double a, double b) noexcept
 #endif
 }
 
-/// Closed to `-freciprocal-math` (see `opaque_divisor`). In double, since g++ takes an
-/// estimate for several floats at a time; a second rounding does no harm to a quotient in more than twice the bits.
+/// Protected against `-freciprocal-math` (see `opaque_divisor`). Computed in double, because g++ takes an estimate
+/// for several floats at a time. A second rounding does not change a quotient with more than twice the bits.
 COLLPROBE_HD inline float rounded_quotient(float a, float b) noexcept
 {
 #if defined(__CUDA_ARCH__)

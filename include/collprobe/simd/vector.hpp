@@ -9,8 +9,8 @@
 #include <collprobe/simd/dispatch.hpp>
 #include <collprobe/simd/gradual_underflow.hpp>
 
-/// Vectors of the processor and what kernels do with them, without <immintrin.h>: that header alone costs an
-/// including file more time than all of collprobe.
+/// Vectors of the processor and the operations on them that kernels use, without <immintrin.h>. That header alone
+/// costs an including file more time than all of collprobe.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 #if COLLPROBE_X86_SIMD

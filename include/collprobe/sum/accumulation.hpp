@@ -9,10 +9,10 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// In what the terms of a sum are added. All but `native` round once to the element type, at the end.
+/// The type in which the terms of a sum are added. All but `native` round once to the element type, at the end.
 ///
-/// Bounds of the error before that rounding, for n terms x added one after the other without overflow, u being 2^-8
-/// (bfloat16), 2^-11 (half), 2^-24 (float) or 2^-53 (double) of the type that is added in:
+/// Bounds of the error before that rounding, for n terms x added one after the other without overflow. u is 2^-8
+/// (bfloat16), 2^-11 (half), 2^-24 (float) or 2^-53 (double) of the accumulator's type:
 ///     native, float32, float64    (n - 1) u sum |x|; ceil(log2 n) instead of n - 1 for a balanced tree
 ///     compensated                 u |sum x| + ((n - 1) u)^2 sum |x|, to first order
 ///     exact                       none
@@ -22,8 +22,8 @@ enum class accumulation : std::uint8_t {
     native, ///< the element type itself: one rounding a term
     float32,
     float64,
-    compensated, ///< a pair of floats (of doubles for double): the sum and what its roundings lost
-    exact, ///< no rounding but the last: the correctly rounded sum, whatever the order
+    compensated, ///< a pair of floats (of doubles for double): the sum and its rounding errors
+    exact, ///< no rounding except the last: the correctly rounded sum, in any order
 };
 
 constexpr const char* name(accumulation in) noexcept
@@ -38,12 +38,12 @@ constexpr const char* name(accumulation in) noexcept
     return "unknown";
 }
 
-/// What a caller can rely on about the bits of a reduction's result. Each level implies those above it.
+/// The guarantee about the bits of a reduction's result. Each level implies those above it.
 enum class reproducibility : std::uint8_t {
-    unspecified, ///< what the communicator does
+    unspecified, ///< no guarantee: as the communicator does it
     run_to_run, ///< the same call with the same data on the same ranks gives the same bits
-    size_invariant, ///< nor do the bits of an element depend on the message's size, or on its place in it
-    order_invariant, ///< nor on which rank has which value, on topology or on channels
+    size_invariant, ///< also, an element's bits do not depend on the message's size or its place in it
+    order_invariant, ///< also, they do not depend on which rank has which value, on topology or channels
     correctly_rounded, ///< the exact sum (or average), rounded once
 };
 
@@ -59,7 +59,7 @@ constexpr const char* name(reproducibility level) noexcept
     return "unknown";
 }
 
-/// Whether a sum of T can be kept in `in` at all: a type narrower than T would lose what T holds.
+/// Whether a sum of T can be kept in `in` at all: a type narrower than T would lose digits of T.
 template <floating_element T>
 COLLPROBE_HD constexpr bool holds(accumulation in) noexcept
 {
@@ -72,8 +72,8 @@ namespace detail {
 template <floating_element T>
 inline constexpr int fixed_point_bits = element_traits<T>::max_exponent + 1 - element_traits<T>::min_subnormal_exponent;
 
-/// Up to how many terms a plain sum in fp64 is exact whatever the terms: a half is an integer times 2^-24
-/// below 2^40, and 53 bits hold 2^13 of those. 0 for types of a wider range.
+/// The number of terms up to which a plain sum in fp64 is exact for any terms. A half is an integer times 2^-24 below
+/// 2^40, and 53 bits hold 2^13 of those. 0 for types of a wider range.
 template <floating_element T>
 inline constexpr std::uint64_t exact_terms_in_float64
     = fixed_point_bits<T> > 53 ? 0 : std::uint64_t{1} << (53 - fixed_point_bits<T>);
@@ -87,7 +87,7 @@ constexpr reproducibility strongest(accumulation in, std::uint64_t terms) noexce
     return exact ? reproducibility::correctly_rounded : reproducibility::size_invariant;
 }
 
-/// The accumulator for a level where the caller names none.
+/// The accumulator for a level if the caller names none.
 template <floating_element T>
 constexpr accumulation default_accumulation(reproducibility level) noexcept
 {

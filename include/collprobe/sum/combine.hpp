@@ -11,7 +11,7 @@
 #include <collprobe/sum/detail/add.hpp>
 #include <collprobe/simd/rounding.hpp>
 
-/// The arithmetic of one hop of a reduction: two values of the element type give one, rounded to it.
+/// The arithmetic of one hop of a reduction: two values of the element type give one value, rounded to that type.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The correctly rounded product. Integers wrap. 16-bit floating point is multiplied in double, where
@@ -28,7 +28,7 @@ COLLPROBE_HD T multiply(T a, T b) noexcept
     }
 }
 
-/// Whether a < b; -0 < +0, and NaN is not ordered. By bits, so right under `-ffast-math`.
+/// Whether a < b; -0 < +0, and NaN is not ordered. Compares bits, so it is right under `-ffast-math`.
 template <element T>
 COLLPROBE_HD constexpr bool less(T a, T b) noexcept
 {
@@ -44,7 +44,7 @@ COLLPROBE_HD constexpr bool less(T a, T b) noexcept
     }
 }
 
-/// The smaller value, as IEEE 754-2019 has minimumNumber: a NaN loses against a number; of -0 and +0 it is -0.
+/// The smaller value, by minimumNumber of IEEE 754-2019: a number is preferred to a NaN; of -0 and +0 it is -0.
 template <element T>
 COLLPROBE_HD constexpr T minimum_number(T a, T b) noexcept
 {
@@ -53,7 +53,7 @@ COLLPROBE_HD constexpr T minimum_number(T a, T b) noexcept
     return less(b, a) ? b : a;
 }
 
-/// The larger value, as IEEE 754-2019 has maximumNumber: a NaN loses against a number; of -0 and +0 it is +0.
+/// The larger value, by maximumNumber of IEEE 754-2019: a number is preferred to a NaN; of -0 and +0 it is +0.
 template <element T>
 COLLPROBE_HD constexpr T maximum_number(T a, T b) noexcept
 {
@@ -62,11 +62,11 @@ COLLPROBE_HD constexpr T maximum_number(T a, T b) noexcept
     return less(a, b) ? b : a;
 }
 
-/// What an integer average does to the (wrapped) sum: a division that truncates towards zero.
+/// The integer average of a (wrapped) sum: a division that truncates towards zero.
 template <element T>
 COLLPROBE_HD constexpr T truncated_quotient(T sum, int ranks) noexcept
 {
-    // In 32 bits where that is enough: device code calls a function for a division of 64.
+    // In 32 bits if that is enough, because device code calls a function for a 64-bit division.
     using wide = std::conditional_t<sizeof(T) == 8, T,
         std::conditional_t<element_traits<T>::is_signed_type, std::int32_t, std::uint32_t>>;
     return static_cast<T>(static_cast<wide>(sum) / static_cast<wide>(ranks));
@@ -111,7 +111,7 @@ constexpr T average_scale(int ranks) noexcept
     return T(1.0 / ranks);
 }
 
-/// What a rank brings to the first hop: its own value; for a floating-point average that times 1/n,
+/// The value that a rank brings to the first hop: its own value. For a floating-point average it is that times 1/n,
 /// both rounded to the element type (NCCL's PreMulSum).
 template <element T>
 void prepare(reduction operation, T* prepared, const T* value, int count, int ranks) noexcept
@@ -128,8 +128,7 @@ void prepare(reduction operation, T* prepared, const T* value, int count, int ra
     compiler_barrier(prepared);
 }
 
-/// What is left to do after the last hop: an integer average divides the (wrapped) sum, truncating
-/// towards zero.
+/// The step after the last hop: an integer average divides the (wrapped) sum, truncating towards zero.
 template <element T>
 void complete(reduction operation, T* result, int count, int ranks) noexcept
 {

@@ -9,11 +9,11 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The dot product of two runs of elements, in double: products of 16-bit and 32-bit elements are
-/// exact there. Element k adds to partial sum k mod 8 and the eight are added in a fixed order, so
-/// the bits depend on nothing but the elements.
+/// The dot product of two runs of elements, in double. Products of 16-bit and 32-bit elements are exact there.
+/// Element k adds to partial sum k mod 8, and the eight partial sums are added in a fixed order, so the bits depend
+/// on the elements alone.
 ///
-/// With more lanes than one: the part of lane `lane`, of elements `lane`, `lane + lanes` and so on.
+/// With more than one lane: the part of lane `lane`, that is of the elements `lane`, `lane + lanes` and so on.
 template <element T>
 COLLPROBE_HD inline double dot(
     const T* x, const T* y, std::uint64_t count, unsigned lane = 0, unsigned lanes = 1) noexcept

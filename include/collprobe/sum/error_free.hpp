@@ -5,12 +5,12 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/simd/rounding.hpp>
 
-/// Error-free transforms: a floating-point sum together with what its rounding lost. They hold under
-/// `-ffast-math` and `--use_fast_math`; on the CPU subnormal numbers must not be flushed to zero
-/// (`detail::gradual_underflow` sees to that where the library calls them).
+/// Error-free transforms: a floating-point sum together with its rounding error. They hold under `-ffast-math` and
+/// `--use_fast_math`. On the CPU subnormal numbers must not be flushed to zero (`detail::gradual_underflow` ensures
+/// that where the library calls these transforms).
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// A number as the unevaluated sum of two: `high` is the rounded value, `low` the error of it.
+/// A number as the unevaluated sum of two: `high` is the rounded value, `low` is its error.
 template <class Float>
 struct two_terms {
     Float high;
@@ -32,11 +32,11 @@ COLLPROBE_HD inline two_terms<Float> hidden_two_sum(Float a, Float b, const Hide
 
 } // namespace detail
 
-/// a + b = high + low exactly, high = a + b rounded to nearest. Six operations, no branch.
-/// Precondition: a + b does not overflow. If it does, `high` is infinite and `low` is not finite; `low` alone is
-/// not finite in rare cases where an operand is the largest number and a step on the way overflows.
-/// Source: D. Knuth, The Art of Computer Programming 2, 4.2.2, theorem B; S. Boldo, S. Graillat, J.-M. Muller,
-/// "On the robustness of the 2Sum and Fast2Sum algorithms" (2017).
+/// a + b = high + low exactly; high = a + b rounded to nearest. Six operations, no branch.
+/// Precondition: a + b does not overflow. If it does, `high` is infinite and `low` is not finite. In rare cases only
+/// `low` is not finite: an operand is the largest number, and an intermediate step overflows.
+/// Source: D. Knuth, The Art of Computer Programming 2, 4.2.2, theorem B; S. Boldo, S. Graillat, J.-M. Muller, "On
+/// the robustness of the 2Sum and Fast2Sum algorithms" (2017).
 template <class Float>
 COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b) noexcept
 {

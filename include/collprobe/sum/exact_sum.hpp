@@ -11,23 +11,24 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// The exact sum of any number of elements, in any order, as one long integer: every element is a
+/// The exact sum of any number of elements, in any order. The sum is one long integer, because every element is a
 /// multiple of the smallest subnormal number.
 ///
-/// `round` gives the sum rounded once, to nearest, ties to even. What IEEE 754 says of a sum of two holds
-/// for all of them: a sum beyond the largest number is infinity (though parts of it may be and cancel), one
-/// that is zero is +0 unless every term was -0, NaN gives NaN, infinities of both signs give NaN, infinities
-/// of one sign stay. A NaN result has no payload and no sign: those would depend on the order.
+/// `round` gives the sum rounded once, to nearest, ties to even. The rules of IEEE 754 for a sum of two numbers hold
+/// for the whole sum. A sum beyond the largest number is infinity; its parts may be beyond it and cancel. A sum of
+/// zero is +0 unless every term was -0. NaN gives NaN, infinities of both signs give NaN, and infinities of one sign
+/// stay. A NaN result has no payload and no sign, because those would depend on the order. The arithmetic is on
+/// integers alone, so no flag of the build matters.
 ///
-/// On integers alone: no flag of the build matters. Cost: about 5 ns a term on a CPU; 8 bytes for every 32
-/// bits of the type's range (half 40, bfloat16 and float 96, double 552 bytes).
-/// Source: U. Kulisch, "Very fast and exact accumulation of products" (2011), with 32-bit digits in 64-bit
-/// words, so that carries wait.
+/// Cost: about 5 ns a term on a CPU; 8 bytes for every 32 bits of the type's range (half 40, bfloat16 and float 96,
+/// double 552 bytes).
+/// Source: U. Kulisch, "Very fast and exact accumulation of products" (2011), with 32-bit digits in 64-bit words, so
+/// that carries can be deferred.
 template <floating_element T>
 class exact_sum {
     using traits = element_traits<T>;
     static constexpr int least = traits::min_subnormal_exponent;
-    // The range of the type, 64 bits for the number of terms.
+    // The range of the type, and 64 bits for the number of terms.
     static constexpr int digits = (traits::max_exponent + 1 - least + 64 + 31) / 32 + 1;
 
 public:
@@ -70,15 +71,17 @@ public:
         empty_ &= other.empty_;
     }
 
-    /// The sum over `divisor`, rounded once to U: the correctly rounded sum for 1, average for the number of
-    /// terms. Precondition: divisor != 0. Cost: some 100 ns.
+    /// The sum divided by `divisor`, rounded once to U: the correctly rounded sum for 1, the average for the number
+    /// of terms.
+    /// Precondition: divisor != 0.
+    /// Cost: some 100 ns.
     template <floating_element U = T>
     COLLPROBE_HD constexpr U round(std::uint32_t divisor = 1) const noexcept
     {
         if (has_nan_ || (has_positive_infinity_ && has_negative_infinity_)) return detail::quiet_nan<U>();
         if (has_positive_infinity_ || has_negative_infinity_) return detail::signed_infinity<U>(has_negative_infinity_);
-        // Magnitude and sign; digits below take the fraction of a quotient, which is at least 2^-32 units of T: down
-        // to the smallest number of T, or 64 bits for a type that may have smaller ones.
+        // Magnitude and sign. The digits below hold the fraction of a quotient, which is at least 2^-32 units of T.
+        // They reach down to the smallest number of T, or by 64 bits for a type that may have smaller numbers.
         constexpr int below = std::is_same_v<T, U> ? 1 : 3;
         exact_sum sum = *this;
         sum.carry();
@@ -99,7 +102,7 @@ public:
         while (top > 0 && quotient[top] == 0) --top;
         detail::scaled number{0, 0, rest != 0, negative};
         if (quotient[top] == 0) return detail::round_scaled<U>({0, 0, false, only_negative_zeros_ && !empty_});
-        // The 64 bits from the highest one down; what is below them is sticky.
+        // The 64 bits from the highest bit down. The bits below them are sticky.
         const auto digit = [&](int i) { return i >= 0 ? quotient[i] : 0; };
         const int shift = 31 - detail::highest_bit(quotient[top]);
         number.significand = (((digit(top) << 32) | digit(top - 1)) << shift) | ((digit(top - 2) << shift) >> 32);
@@ -112,7 +115,7 @@ public:
 private:
     static constexpr std::uint64_t low_word = 0xffffffff;
 
-    /// Afterwards each digit but the last is within 0 .. 2^32 - 1; the last has the sign.
+    /// Afterwards each digit except the last is within 0 .. 2^32 - 1; the last digit has the sign.
     COLLPROBE_HD constexpr void carry() noexcept
     {
         std::int64_t over = 0;

@@ -11,16 +11,16 @@
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/partial_sum.hpp>
 
-/// In which order n values are added: what rings, trees and the algorithms of MPI libraries do, as data.
+/// The orders in which n values are added, as data: those of rings, trees and the algorithms of MPI libraries.
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-/// How many elements one chunk of a ring all-reduce has: an n-th of all, rounded up to 16 bytes; the
-/// last chunks are shorter or empty. Chunk c starts at rank c + 1, visits c + 2, ... and ends at rank c,
-/// all modulo n; each rank adds its own value to what it received.
-/// Source: NCCL 2.28, src/device/all_reduce.h, runRing, for one channel and one loop over the data.
-/// More channels or loops repeat the same pattern on smaller pieces.
+/// The number of elements of one chunk of a ring all-reduce: an n-th of all, rounded up to 16 bytes. The last chunks
+/// are shorter or empty. Chunk c starts at rank c + 1, visits c + 2, ... and ends at rank c, all modulo n. Each rank
+/// adds its own value to the value that it received.
+/// Source: NCCL 2.28, src/device/all_reduce.h, runRing, for one channel and one loop over the data. More channels or
+/// loops repeat the same pattern on smaller pieces.
 constexpr std::uint64_t ring_chunk(std::uint64_t count, int ranks, int element_bytes) noexcept
 {
     const auto n = static_cast<std::uint64_t>(ranks);
@@ -36,10 +36,10 @@ COLLPROBE_HD constexpr int ring_start(int chunk, int ranks) noexcept { return (c
 
 namespace detail {
 
-/// How many elements of a tree all-reduce go over tree 0; the others go over tree 1.
+/// The number of elements of a tree all-reduce that go over tree 0; the others go over tree 1.
 constexpr std::uint64_t tree_0_count(std::uint64_t count) noexcept { return count - count / 2; }
 
-/// The neighbours of a rank in a tree; -1 where there is none.
+/// The neighbours of a rank in a tree; -1 if there is none.
 struct tree_links {
     int parent = -1;
     int child[2] = {-1, -1};
@@ -60,7 +60,7 @@ constexpr tree_links in_order_tree(int node, int nodes) noexcept
     const int above = (node - level) | (2 * level);
     links.parent = above < nodes ? above : node - level;
     links.child[0] = level > 1 ? node - level / 2 : -1;
-    // Where the right half of the tree is cut off, the highest subtree that is left moves up.
+    // If the number of nodes cuts off the right half of the tree, the highest remaining subtree moves up.
     for (int step = level / 2; step > 0; step /= 2) {
         if (node + step < nodes) {
             links.child[1] = node + step;
@@ -70,13 +70,13 @@ constexpr tree_links in_order_tree(int node, int nodes) noexcept
     return links;
 }
 
-/// The neighbours of `rank` in tree 0 or 1 of the double binary tree of `ranks` ranks, one rank a
-/// node. Tree 1 is tree 0 mirrored for an even number of ranks and shifted by one for an odd one, so
-/// that (nearly) every rank is a leaf in one of them. A node adds its first child's partial result to
-/// its own value, then its second child's, and passes the result to its parent.
+/// The neighbours of `rank` in tree 0 or 1 of the double binary tree of `ranks` ranks, one rank a node. Tree 1 is
+/// tree 0 mirrored for an even number of ranks, and shifted by one for an odd number. So (nearly) every rank is a
+/// leaf in one of them. A node adds its first child's partial result to its own value, then its second child's, and
+/// passes the result to its parent.
 /// Preconditions: tree is 0 or 1; 0 <= rank < ranks.
-/// Source: P. Sanders, J. Speck, J. L. Traff, "Two-tree algorithms for full bandwidth broadcast,
-/// reduction and scan" (2009); the choice of trees is that of NCCL 2.28, src/graph/trees.cc.
+/// Source: P. Sanders, J. Speck, J. L. Traff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan"
+/// (2009); the choice of trees is that of NCCL 2.28, src/graph/trees.cc.
 constexpr tree_links double_tree(int tree, int rank, int ranks) noexcept
 {
     if (tree == 0) return in_order_tree(rank, ranks);
@@ -96,7 +96,7 @@ constexpr int tree_root(int tree, int ranks) noexcept
 
 } // namespace detail
 
-/// One addition of a sum of n partial sums: that of `into` becomes itself plus that of `from`. At the start
+/// One addition of a sum of n partial sums: partial sum `into` becomes itself plus partial sum `from`. At the start
 /// partial sum i is term i.
 struct addition {
     std::uint32_t into = 0;
@@ -104,13 +104,12 @@ struct addition {
     friend constexpr bool operator==(const addition&, const addition&) = default;
 };
 
-/// The n - 1 additions of a sum of n terms, in a sequence in which they can be done. The result is left in the
-/// `into` of the last one (term 0 if there is none). Which of two partial sums is `into` does not matter:
-/// addition is commutative.
+/// The n - 1 additions of a sum of n terms, in a valid sequence. The result is left in the `into` of the last
+/// addition (term 0 if there is none). Either of two partial sums may be `into`, because addition is commutative.
 using summation_order = std::vector<addition>;
 
-/// ((x0 + x1) + x2) + ... after a rotation: from `start` on around the ring. 0 is the linear order; chunk c of
-/// a ring all-reduce has `ring_start(c, n)`.
+/// ((x0 + x1) + x2) + ... after a rotation: the ranks from `start` on around the ring. A `start` of 0 gives the
+/// linear order; chunk c of a ring all-reduce starts at `ring_start(c, n)`.
 inline summation_order rotated_order(int n, int start)
 {
     summation_order order;
@@ -122,7 +121,7 @@ inline summation_order rotated_order(int n, int start)
 
 inline summation_order linear_order(int n) { return rotated_order(n, 0); }
 
-/// One after the other as the permutation has them.
+/// One term after the other, in the order of the permutation.
 inline summation_order permuted_order(const std::vector<int>& permutation)
 {
     summation_order order;
@@ -153,7 +152,7 @@ inline summation_order tree_order(int n, int tree)
     return order;
 }
 
-/// Neighbours first: ((x0 + x1) + (x2 + x3)) + ...; a last one without a neighbour waits. Also the order of
+/// Neighbours first: ((x0 + x1) + (x2 + x3)) + ...; a last term without a neighbour waits. This is also the order of
 /// recursive doubling.
 inline summation_order pairwise_order(int n)
 {
@@ -166,8 +165,8 @@ inline summation_order pairwise_order(int n)
     return order;
 }
 
-/// The farthest first: x_i + x_(i + n/2), then a quarter, and so on down to neighbours. Where n is no power of
-/// two, the ranks beyond the largest one are added to the first ones before.
+/// The farthest first: x_i + x_(i + n/2), then a quarter, and so on down to neighbours. If n is no power of two, the
+/// ranks beyond the largest power of two are first added to the first ranks.
 /// Source: R. Rabenseifner, "Optimization of collective reduction operations" (2004).
 inline summation_order recursive_halving_order(int n)
 {
@@ -187,7 +186,8 @@ inline summation_order recursive_halving_order(int n)
 
 namespace detail {
 
-// Out of the scope that sets the mode of subnormal numbers. `partial` has room for as many as there are values.
+// A function of its own, outside of the scope that sets the mode of subnormal numbers. `partial` has room for all the
+// values.
 template <accumulation in, floating_element T>
 __attribute__((noinline)) T add_partial_sums(
     const T* values, const summation_order& order, partial_sum<in, T>* partial) noexcept
@@ -199,9 +199,11 @@ __attribute__((noinline)) T add_partial_sums(
 
 } // namespace detail
 
-/// The sum of the values in an order, each addition rounded as the accumulator does, the last rounding to T.
-/// `values` has order.size() + 1 elements. Host only. Cost: allocates; microseconds.
+/// The sum of the values in an order. Each addition rounds as the accumulator does, and the last rounding is to T.
 /// Not for speed: `sum_rows` adds many elements in linear order.
+/// Shapes: `values` has order.size() + 1 elements.
+/// Preconditions: host only.
+/// Cost: allocates; microseconds.
 template <accumulation in, floating_element T>
 T sum_in_order(const T* values, const summation_order& order)
 {

@@ -12,8 +12,8 @@
 #include <collprobe/sum/error_free.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 
-/// What stands for a part of the terms while a sum is under way, by accumulator. Partial sums can be added
-/// to each other, so any order can be followed.
+/// The sum of a part of the terms, for each accumulator. Partial sums can be added to each other, so any order can be
+/// followed.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 template <accumulation in, floating_element T>

@@ -10,9 +10,9 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A number to be rounded: significand * 2^exponent, and a little more (less than one unit of the
-/// significand) if `sticky`. With `sticky` the significand must have its bit 63 or 62 set, so that what
-/// is missing lies below every bit that rounding looks at.
+/// A number to be rounded: significand * 2^exponent, and a rest of less than one unit of the significand if `sticky`.
+/// With `sticky` the significand must have its bit 63 or 62 set, so that the rest lies below every bit that the
+/// rounding uses.
 struct scaled {
     std::uint64_t significand = 0;
     int exponent = 0;
@@ -20,8 +20,8 @@ struct scaled {
     bool negative = false;
 };
 
-/// The element nearest to a number, ties to even, in one step: subnormal results and overflow to infinity
-/// as IEEE 754 has them; zero keeps the sign. On integers alone, so no flag of the build matters.
+/// The element nearest to a number, ties to even, in one step. Subnormal results and overflow to infinity are those
+/// of IEEE 754; zero keeps the sign. Computes on integers alone, so no flag of the build matters.
 template <floating_element T>
 COLLPROBE_HD constexpr T round_scaled(const scaled& number) noexcept
 {
@@ -49,7 +49,8 @@ COLLPROBE_HD constexpr T round_scaled(const scaled& number) noexcept
         if (above || (rest == half_unit && (rounded & 1) != 0)) ++rounded;
     }
     // The hidden bit of `rounded` adds one to the exponent field, and so does a carry out of it.
-    const std::uint64_t bits = (static_cast<std::uint64_t>(unit - traits::min_subnormal_exponent) << fraction_bits) + rounded;
+    const std::uint64_t bits
+        = (static_cast<std::uint64_t>(unit - traits::min_subnormal_exponent) << fraction_bits) + rounded;
     return finish(bits < traits::smallest_nonfinite ? bits : traits::smallest_nonfinite);
 }
 
@@ -62,8 +63,8 @@ COLLPROBE_HD constexpr scaled take_apart(T value) noexcept
     const auto bits = to_bits(value);
     const int field = static_cast<int>((bits & traits::exponent_mask) >> fraction_bits);
     const std::uint64_t hidden = field != 0 ? std::uint64_t{1} << fraction_bits : 0;
-    return {(bits & traits::fraction_mask) | hidden, traits::min_exponent - fraction_bits + (field != 0 ? field - 1 : 0),
-        false, (bits & traits::sign_mask) != 0};
+    return {(bits & traits::fraction_mask) | hidden,
+        traits::min_exponent - fraction_bits + (field != 0 ? field - 1 : 0), false, (bits & traits::sign_mask) != 0};
 }
 
 /// (high * 2^64 + low) * 2^exponent / divisor, with 64 significant bits. Precondition: divisor != 0.

@@ -16,8 +16,8 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-/// Where the terms of a sum lie: `outer` times `inner` rows of elements, each row contiguous. Term k is row
-/// (k / inner, k % inner). (After an exchange each leaf of each rank is a row; the rank is the outer index.)
+/// The places of the terms of a sum: `outer` times `inner` rows of elements, each row contiguous. Term k is row (k /
+/// inner, k % inner). (After an exchange each leaf of each rank is a row; the rank is the outer index.)
 template <floating_element T>
 struct term_rows {
     const T* first = nullptr;
@@ -33,17 +33,16 @@ struct term_rows {
 
 } // namespace detail
 
-/// result[i] = the sum over the rows of element i, in the order of the rows, over `divisor`: a body for
-/// `for_each`, on the host and in a kernel. An index is a block of `width` elements: call it with
-/// `blocks()` of them.
+/// result[i] = the sum of element i over the rows, in the order of the rows, divided by `divisor`. A body for
+/// `for_each`, on the host and in a kernel. An index is a block of `width` elements: call it with `blocks()` of them.
 ///
-/// `result` may be one of the rows: a block is read before it is written. Not finite terms: as IEEE 754 has
-/// it for each addition; with `exact` as `exact_sum` has it.
-/// Preconditions: terms >= 1; divisor >= 1; for kernels, rows that are 16-byte aligned are read so.
-/// Cost: one read of each row, one write. `exact` reads a column again, alone, where its terms' exponents are farther
-/// apart than one double (for double: a pair) can hold: 45 - log2(terms) bits for bfloat16, 29 - log2(terms) for float;
-/// halves never up to 8192 terms. Such a column costs 3 to 7 ns a term on a CPU, or 10 where 128 bits do not hold it
-/// either; of doubles 13, and 300 for the rounding.
+/// Shapes: `result` may be one of the rows, because a block is read before it is written.
+/// Preconditions: terms >= 1; divisor >= 1. Kernels read rows that are 16-byte aligned in words of 16 bytes.
+/// Non-finite terms follow IEEE 754 for each addition; with `accumulation::exact` they follow `exact_sum`.
+/// Cost: one read of each row, one write. `exact` reads a column again, alone, if the exponents of its terms differ
+/// by more than one double (for double: a pair) can hold: 45 - log2(terms) bits for bfloat16, 29 - log2(terms) for
+/// float; for half never up to 8192 terms. Such a column costs 3 to 7 ns a term on a CPU, or 10 ns if 128 bits do not
+/// hold it either. For double it costs 13 ns a term, and 300 ns for the rounding.
 template <accumulation in, floating_element T, int width>
 struct sum_rows {
     detail::term_rows<T> rows;
@@ -68,7 +67,7 @@ private:
         std::uint64_t by;
         COLLPROBE_HD const T* operator()(std::uint64_t k) const noexcept { return rows(k) + by; }
     };
-    // Out of the scope that sets the mode: not inlined.
+    // Not inlined: the sum must stay inside the scope that sets the floating-point mode.
     COLLPROBE_COMPILED_FOR_AVX2 void sum_block_by_avx2(std::uint64_t first) const noexcept { sum_block_inlined(first); }
     COLLPROBE_HOST_NOINLINE COLLPROBE_HD void sum_block(std::uint64_t first) const noexcept
     {

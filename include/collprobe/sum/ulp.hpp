@@ -10,8 +10,9 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// How many steps from a number to the next lead from a to b: 0 for equal numbers (-0 and +0 are), 1 for
-/// neighbours; infinity is the neighbour of the largest number. ~0 if exactly one of them is NaN, 0 if both are.
+/// The number of steps from a to b, each from a number to the next. It is 0 for equal numbers (-0 and +0 are equal)
+/// and 1 for neighbours. Infinity is the neighbour of the largest number. ~0 if exactly one of them is NaN, 0 if both
+/// are.
 template <floating_element T>
 COLLPROBE_HD constexpr std::uint64_t ulp_distance(T a, T b) noexcept
 {
@@ -23,15 +24,15 @@ COLLPROBE_HD constexpr std::uint64_t ulp_distance(T a, T b) noexcept
     return x > y ? x - y : y - x;
 }
 
-/// The unit in the last place of a finite number: the distance of the numbers of T next to it, 2^e. That of the
-/// smallest normal number for those below it.
+/// The unit in the last place of a finite number: the distance 2^e of the numbers of T next to it. Below the smallest
+/// normal number it is that of the smallest normal number.
 template <floating_element T>
 COLLPROBE_HD constexpr double ulp(T value) noexcept
 {
     using traits = element_traits<T>;
     const int field = static_cast<int>((to_bits(value) & traits::exponent_mask) >> (traits::digits - 1));
     const int exponent = (field != 0 ? field - 1 : 0) + traits::min_exponent - (traits::digits - 1);
-    // A double's own smallest units are subnormal.
+    // The smallest units of a double are subnormal themselves.
     return exponent >= -1022 ? detail::power_of_two(exponent)
                              : detail::bit_cast<double>(std::uint64_t{1} << (exponent + 1074));
 }

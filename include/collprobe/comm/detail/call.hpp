@@ -14,17 +14,17 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What must be equal on all ranks of one collective. A member that a call does not use keeps its
-/// default, so that whole descriptions compare.
+/// The properties that must be equal on all ranks of one collective. A member that a call does not use keeps its
+/// default, so that whole descriptions can be compared.
 struct call_description {
     collective call = collective::barrier;
     element_type type = element_type::uint8;
     reduction operation = reduction::sum;
     int root = -1;
     std::uint64_t count = 0;
-    std::uint64_t whole = 0; ///< count of what this call does a part of; 0 if it is a call of its own
+    std::uint64_t whole = 0; ///< count of the call that this call is a part of; 0 if it is no part
 
-    /// Of `count` elements.
+    /// The size of `count` elements, in bytes.
     std::uint64_t bytes() const noexcept { return count * static_cast<std::uint64_t>(bytes_of(type)); }
     bool has_data() const noexcept { return call != collective::barrier && call != collective::split; }
     bool reduces() const noexcept
@@ -37,21 +37,21 @@ struct call_description {
 /// "rank 7", or "ranks 0-6, 9".
 std::string list_ranks(const std::vector<int>& ranks);
 
-/// What an exception says.
+/// The message of an exception.
 std::string message_of(const std::exception_ptr& cause);
 
-/// "all_reduce of float, count 8, sum"; with a reference of the same call only what differs from it.
+/// "all_reduce of float, count 8, sum". With a reference of the same call, only the differences from the reference.
 std::string describe(const call_description& what, const call_description* reference = nullptr);
 
-/// How the ranks of one collective disagree.
+/// The disagreement of the ranks of one collective.
 struct disagreement {
     std::string message; ///< "ranks 0-6: all_reduce of float, count 8, sum; rank 7: count 7"
     std::vector<int> culprits; ///< ascending; empty if all agree
 };
 
-/// Groups the ranks by what they called. The culprits are those outside the largest group; where two
-/// groups are the largest nobody can say which is right, and all ranks are (so always with two ranks).
-/// `description_of(rank)` gives what a rank called.
+/// Groups the ranks by their calls. The culprits are the ranks outside the largest group. If two groups are the
+/// largest (always so with two ranks that differ), all ranks are culprits. `description_of(rank)` gives the call of a
+/// rank.
 disagreement compare_calls(int ranks, function_ref<call_description(int)> description_of);
 
 } // namespace collprobe::detail

@@ -65,7 +65,7 @@ COLLPROBE_INLINE disagreement compare_calls(int ranks, function_ref<call_descrip
     for (int rank = 1; rank < ranks && agree; ++rank) agree = description_of(rank) == description_of(0);
     if (agree) return {};
 
-    // A group goes by its lowest rank.
+    // A group is named by its lowest rank.
     const fixed_array<int> group_of(static_cast<std::size_t>(ranks));
     const fixed_array<int> size_of(static_cast<std::size_t>(ranks));
     int largest = 0;

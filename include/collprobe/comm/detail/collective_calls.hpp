@@ -18,17 +18,18 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The collectives of a communicator that does them itself: argument checks, what the checker of stream order hears,
-/// and what the ranks must agree on. `Self` derives from this and has, private with this class as a friend:
+/// The collectives of a communicator that moves the data itself: checks of the arguments, messages to the checker of
+/// stream order, and the description that the ranks must agree on. `Self` derives from this and has, private with
+/// this class as a friend:
 /// - `checked(call, on, where)`: an object with `fail(message)`, which throws and tells the peers, and
-///   `places(arguments)`, which fails where memory cannot be used. Throws if the communicator has failed, or for `on`;
-/// - `mover_of<Call, T>()`: what of a collective depends on its element type, a function pointer say;
+///   `places(arguments)`, which fails if memory cannot be used. Throws if the communicator has failed or `on` is
+///   unusable;
+/// - `mover_of<Call, T>()`: the part of a collective that depends on its element type, such as a function pointer;
 /// - `launch(what, arguments, on, where, mover)`: enqueues the collective;
-/// - `identity()`: the address of what the ranks of this process share, or this rank's own.
+/// - `identity()`: the address of the state that the ranks of this process share, or of this rank's own.
 ///
-/// All collectives: enqueued on `on`; the buffers must stay as they are until the stream is past it.
-/// \throws error `invalid_argument`; the communicator's failure. Later failures are the communicator's affair, as
-/// costs are: see there.
+/// Stream behaviour: a collective is enqueued on `on`; the buffers must not change until the stream is past it.
+/// \throws error `invalid_argument`; the communicator's failure. The communicator documents later failures and costs.
 template <class Self, class Device>
 class collective_calls {
 public:
@@ -84,14 +85,15 @@ public:
         make<collective::broadcast, T>(send, receive, reduction::sum, root, on, where);
     }
 
-    /// Work behind it on any rank's stream runs after the work before it on every rank's.
+    /// Work behind the barrier on any rank's stream runs after the work before it on every rank's stream.
     void barrier(stream_ref on, call_site where = call_site::current()) const
     {
         start({}, on, where, Self::template mover_of<collective::barrier, std::uint8_t>());
     }
 
-    /// The calls of this handle from now on are parts of one of `count` elements, 0 for none: ranks that disagree on
-    /// it get `mismatch`, as on counts, where counts are compared. For adaptors that make several calls of one.
+    /// Says that the next calls of this handle are parts of one call of `count` elements; 0 for none. Ranks that
+    /// disagree on it get `mismatch` if the communicator compares counts. For adaptors that make several calls of
+    /// one.
     void part_of(std::uint64_t count) noexcept { whole_ = count; }
 
 protected:
@@ -113,7 +115,7 @@ private:
         const int size = self.size();
         if (const std::string flaw = flaw_of_arguments(with, rank, size); !flaw.empty()) check.fail(flaw);
         check.places(with);
-        // In a group a call of several ranks may be put off. (With one NCCL enqueues at once.)
+        // In a group NCCL may enqueue a call of several ranks later. (It enqueues a call of one rank at once.)
         if constexpr (order_hooks::active) order_hooks::call(on, self.identity(), rank, name(with.call), has_group_scope<Self> && size > 1, with.bytes_sent(rank), with.bytes_received(), where);
         self.launch({with.call, with.type, with.operation, with.root, agreed_count(with, size), whole_}, with, on,
             where, mover);

@@ -16,7 +16,8 @@ template <class T>
 inline constexpr bool is_plain
     = std::is_trivially_copyable_v<T> && !std::is_const_v<T> && !std::is_pointer_v<T>;
 
-/// Whether T is a view, a span or a string_view: what it points to is meant, not the pointer.
+/// Whether T is a view, a span or a string_view: the exchange carries the elements that it points to, not the
+/// pointer.
 template <class T>
 inline constexpr bool is_borrowed
     = requires { typename T::element_type; } || requires { typename T::traits_type; };
@@ -26,7 +27,7 @@ inline constexpr bool is_view = false;
 template <class E>
 inline constexpr bool is_view<view<E>> = is_plain<E>;
 
-/// As the type of a forwarding reference: a variable of plain bytes, or a view of such elements.
+/// The type of a forwarding reference to a variable of plain bytes, or to a view of such elements.
 template <class T>
 concept exchangeable = is_view<std::remove_cvref_t<T>>
     || (std::is_lvalue_reference_v<T> && is_plain<std::remove_reference_t<T>>

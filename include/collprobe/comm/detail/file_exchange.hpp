@@ -34,9 +34,10 @@ struct exchange_call {
     std::int64_t timeout_ms;
 };
 
-/// Every rank writes the file `rank-<r>`. When rank 0 has seen them all, it writes `root`: the numbers that it found in
-/// the others' files, and the value. A rank that finds its number there removes its file. When all have, rank 0 removes
-/// `root`, and all return. A failure travels in `root` in the value's place. Throws `failed_exchange`.
+/// Every rank writes the file `rank-<r>`. When rank 0 has seen all of them, it writes `root`: the numbers that it
+/// found in the other ranks' files, and the value. A rank that finds its number in `root` removes its own file. When
+/// all files are removed, rank 0 removes `root`, and all ranks return. A failure is written to `root` in place of the
+/// value. Throws `failed_exchange`.
 class file_exchange {
 public:
     explicit file_exchange(const exchange_call& call)
@@ -61,26 +62,28 @@ public:
     }
 
 private:
-    /// What a rank's file holds.
+    /// The content of a rank's file.
     struct note {
         std::uint64_t rank, size, value_bytes, number;
     };
-    /// How `root` begins. Behind it: the number of each rank, then the value, or the message and the culprits.
+    /// The head of `root`. The number of each rank follows, then the value, or the message and the culprits.
     struct answer {
         std::uint64_t size, failed, code, bytes, culprits;
     };
 
     void give()
     {
-        // What an earlier run left. A rank that is here already writes its file anew.
+        // Removes the files of an earlier run. A rank of this run that has already written its file writes it again.
         for (const std::string& name : directory_.names(prefix_)) directory_.remove(name);
         write_note();
         while (!all_came()) pause();
         write_answer({ranks(), 0, 0, call_.value.count(), 0}, call_.value.data(), {});
         while (const int waiting = one_that_waits()) {
             if (until_.passed()) {
-                throw failed_exchange{status::timeout, "rank " + std::to_string(waiting) + " did not take the value from "
-                        + directory_.path_of(root_file()) + within(), {waiting}};
+                throw failed_exchange{status::timeout,
+                    "rank " + std::to_string(waiting) + " did not take the value from "
+                        + directory_.path_of(root_file()) + within(),
+                    {waiting}};
             }
             pause();
         }
@@ -110,7 +113,7 @@ private:
         if (!received.empty()) std::memcpy(call_.value.data(), received.data(), received.size());
     }
 
-    /// A rank other than 0: its file is there as it wrote it, or it writes it again.
+    /// A rank other than 0: checks that its file is as it wrote it, and else writes it again.
     void look_after_own_note()
     {
         list();
@@ -129,7 +132,7 @@ private:
             status::timeout, "rank 0 did not answer in " + directory_.path_of(root_file()) + within(), {0}};
     }
 
-    /// Rank 0: whether all ranks' files are there, and fit.
+    /// Rank 0: whether all ranks' files are there and agree with its own.
     bool all_came()
     {
         const std::vector<char> here = list();
@@ -137,7 +140,7 @@ private:
         for (int rank = 1; rank < call_.size; ++rank) {
             const std::size_t at = static_cast<std::size_t>(rank);
             if (here[at] == 0 && numbers_[at] != 0) {
-                if (!missing_ranks().empty()) throw missing(); // that rank waited for them long enough
+                if (!missing_ranks().empty()) throw missing(); // that rank has waited long enough for the missing ranks
                 throw failed_exchange{status::peer_failure,
                     "rank " + std::to_string(rank) + " left before all ranks had joined", {rank}};
             }
@@ -165,7 +168,7 @@ private:
         }
     }
 
-    /// A rank but 0 whose file is still there; 0 if there is none.
+    /// A rank other than 0 whose file is still there; 0 if there is none.
     int one_that_waits()
     {
         const std::vector<char> here = list();
@@ -175,7 +178,7 @@ private:
         return 0;
     }
 
-    /// Rank 0 tells the ranks that are there, and waits a little for them to read it.
+    /// Rank 0 tells the failure to the ranks that are there, and waits a little for them to read it.
     void tell(const failed_exchange& failed)
     {
         try {
@@ -183,7 +186,8 @@ private:
                 note found{};
                 if (read_note(rank, found)) numbers_[rank] = found.number;
             }
-            write_answer({ranks(), 1, static_cast<std::uint64_t>(failed.code), failed.message.size(), failed.culprits.size()},
+            write_answer(
+                {ranks(), 1, static_cast<std::uint64_t>(failed.code), failed.message.size(), failed.culprits.size()},
                 failed.message.data(), failed.culprits);
             const auto until = collprobe::detail::deadline::in_ms(500);
             while (one_that_waits() != 0 && !until.passed()) pause();
@@ -195,7 +199,8 @@ private:
     {
         failed_exchange failed{static_cast<status>(head.code), "rank 0 reports: " + rest.substr(0, head.bytes), {}};
         failed.culprits.resize(head.culprits);
-        if (head.culprits != 0) std::memcpy(failed.culprits.data(), rest.data() + head.bytes, head.culprits * sizeof(int));
+        if (head.culprits != 0)
+            std::memcpy(failed.culprits.data(), rest.data() + head.bytes, head.culprits * sizeof(int));
         throw failed;
     }
 
@@ -217,7 +222,8 @@ private:
     void write_note()
     {
         const note content{own(), ranks(), call_.value.count(), number_};
-        directory_.write(file_of(own()), prefix_ + "new-" + std::to_string(number_), bytes_of(&content, sizeof content));
+        directory_.write(
+            file_of(own()), prefix_ + "new-" + std::to_string(number_), bytes_of(&content, sizeof content));
     }
     bool read_note(std::size_t rank, note& found) const
     {
@@ -235,7 +241,7 @@ private:
         content += bytes_of(culprits.data(), culprits.size() * sizeof(int));
         directory_.write(root_file(), prefix_ + "new-" + std::to_string(number_), content);
     }
-    /// Whether rank 0's answer is one to this rank; then its parts.
+    /// Whether rank 0's answer is there and is for this rank. If so, its parts.
     bool read_answer(answer& head, std::string& rest) const
     {
         constexpr std::uint64_t word = sizeof(std::uint64_t);
@@ -250,9 +256,12 @@ private:
         rest = content.substr(sizeof head + head.size * word);
         return number == number_ && (head.failed != 0 || head.bytes == call_.value.count());
     }
-    static std::string_view bytes_of(const void* data, std::size_t count) { return {static_cast<const char*>(data), count}; }
+    static std::string_view bytes_of(const void* data, std::size_t count)
+    {
+        return {static_cast<const char*>(data), count};
+    }
 
-    /// Which ranks' files are there now.
+    /// The ranks whose files are there now.
     std::vector<char> list()
     {
         std::vector<char> here(ranks(), 0);
@@ -289,16 +298,17 @@ private:
     shared_directory directory_;
     collprobe::detail::deadline until_ = collprobe::detail::deadline::in_ms(call_.timeout_ms);
     std::string prefix_; ///< of the names of all files of this job
-    std::uint64_t number_ = 0; ///< random: no file of an earlier run has it
-    std::vector<char> seen_; ///< the ranks whose files were ever there
-    std::vector<std::uint64_t> numbers_; ///< rank 0: what was found in them
+    std::uint64_t number_ = 0; ///< random, so that no file of an earlier run has it
+    std::vector<char> seen_; ///< the ranks whose files have been seen
+    std::vector<std::uint64_t> numbers_; ///< rank 0: the numbers found in the files
     long pause_ns_ = 1'000'000;
 };
 
 inline void exchange_files(const exchange_call& call, const call_site& where)
 {
     try {
-        const auto refuse = [](const std::string& message) { throw failed_exchange{status::invalid_argument, message, {}}; };
+        const auto refuse
+            = [](const std::string& message) { throw failed_exchange{status::invalid_argument, message, {}}; };
         if (call.size < 1 || call.size > max_size || call.rank < 0 || call.rank >= call.size) {
             refuse("a job of rank " + std::to_string(call.rank) + " of " + std::to_string(call.size)
                 + ": expected 0 <= rank < size <= " + std::to_string(max_size));
@@ -309,7 +319,9 @@ inline void exchange_files(const exchange_call& call, const call_site& where)
                 + std::to_string(max_value_bytes));
         }
         if (call.size == 1) return;
-        if (call.path.empty()) refuse("no directory to exchange through: set COLLPROBE_PATH or job.path (or NCCL_COMM_ID, which nccl::unique_id knows)");
+        if (call.path.empty())
+            refuse("no directory to exchange through: set COLLPROBE_PATH or job.path (or NCCL_COMM_ID, which"
+                   " nccl::unique_id knows)");
         file_exchange(call).run();
     } catch (const failed_exchange& failed) {
         throw error(failed.code, failed.message,

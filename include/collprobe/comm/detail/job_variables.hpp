@@ -9,10 +9,10 @@
 
 namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
-/// More ranks than any job has: a larger number is a mistake.
+/// A limit beyond the size of any job: a larger number is a mistake.
 inline constexpr int max_size = 1 << 20;
 
-/// The variables by which a launcher tells a process its place; null where it has none.
+/// The variables by which a launcher tells a process its place; null if the launcher has no such variable.
 struct launcher {
     const char* name;
     const char* rank;
@@ -30,7 +30,7 @@ inline constexpr launcher launchers[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", nullptr, "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", nullptr},
     {"PMI", "PMI_RANK", "PMI_SIZE", nullptr, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr, nullptr},
-    // SLURM_NTASKS is that of the allocation, which may be larger than the step's.
+    // SLURM_NTASKS is the number of tasks of the allocation, which may be larger than that of the step.
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID", nullptr,
         "SLURM_JOB_ID", "SLURM_STEP_ID"},
 };
@@ -48,13 +48,13 @@ struct place {
     std::string told_by; ///< "RANK=0, WORLD_SIZE=2"
 };
 
-/// Reads the variables of this process's environment and refuses what makes no sense.
+/// Reads the variables of this process's environment and refuses inconsistent values.
 class environment {
 public:
     explicit environment(const call_site& where) : where_(where) {}
 
-    /// The value of a variable; empty if it is not set. One that is set to nothing is refused: most
-    /// often it was meant to be filled in.
+    /// The value of a variable; empty if it is not set. A variable with an empty value is refused, because most often
+    /// the user meant to fill it in.
     std::string text(const char* name) const
     {
         const char* const value = std::getenv(name);
@@ -78,7 +78,7 @@ public:
         }
         if (chosen < 0) {
             for (const launcher& each : launchers) {
-                // Slurm leaves its variables in the shell of an allocation too.
+                // Slurm sets its variables also in the shell of an allocation.
                 if (&each == &launchers[slurm]) continue;
                 for (const char* name : {each.local_rank, each.local_size}) {
                     if (is_set(name)) refuse(shown(name) + " is set, but " + each.rank + " is not");

@@ -13,8 +13,8 @@
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/function_ref.hpp>
 
-/// Where the ranks of one process meet: who called what, who is missing, who failed. Nothing here
-/// touches the data of a collective.
+/// The meeting of the ranks of one process: it knows which rank called what, which ranks are missing, and which
+/// failed. Nothing here touches the data of a collective.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Why a communicator can no longer be used.
@@ -24,25 +24,25 @@ struct rendezvous_failure {
     std::vector<int> culprits;
 };
 
-/// A place where all ranks meet, again and again. One round: every rank `arrive`s; the last one
-/// resolves the round and opens the gate for all, or closes it for ever; whoever passed calls `leave`,
-/// which returns when all have. A gate that opened lets all ranks through, even if it is closed a
-/// moment later: so nobody returns from a round while another still reads its memory.
+/// A place where all ranks meet, again and again. In a round every rank calls `arrive`. The last rank to arrive
+/// resolves the round, and opens the gate for all ranks or closes it for ever. A rank that passed the gate calls
+/// `leave`, which returns when all ranks have called it. A gate that opened lets all ranks through, even if it is
+/// closed a moment later. So no rank returns from a round while another still reads its memory.
 class meeting {
 public:
     explicit meeting(int ranks) : ranks_(ranks), rounds_(static_cast<std::size_t>(ranks)) {}
 
-    /// Returns whether the gate opened. `resolve()` runs on the last rank to arrive, while the others
-    /// wait; it may close the meeting. `give_up(missing)` runs on a rank that has waited too long for
-    /// the ranks `missing`, which closes the meeting.
+    /// Returns whether the gate opened. `resolve()` runs on the last rank to arrive, while the others wait; it may
+    /// close the meeting. `give_up(missing)` runs on a rank that has waited too long for the ranks `missing`, and
+    /// closes the meeting.
     /// Preconditions: a rank that is in round k has left round k - 1; neither callable throws.
     bool arrive(int rank, std::uint64_t round, std::int64_t timeout_ms, function_ref<void()> resolve,
         function_ref<void(std::vector<int>)> give_up);
 
-    /// Waits for all ranks that passed, which is all: none of them blocks between the two calls.
+    /// Waits for all ranks. All have passed the gate, and none blocks between the two calls.
     void leave(std::uint64_t round) noexcept;
 
-    /// Lets nobody through any more and wakes those who wait.
+    /// Lets no further rank through, and wakes the ranks that wait.
     void close() noexcept;
 
 private:
@@ -51,14 +51,14 @@ private:
     std::vector<int> missing_in(std::uint64_t round) const;
 
     int ranks_;
-    fixed_array<std::atomic<std::uint64_t>> rounds_; // per rank: the round it came to last, plus 1
+    fixed_array<std::atomic<std::uint64_t>> rounds_; // for each rank: the last round that it came to, plus 1
     alignas(64) std::atomic<int> arrived_{0};
     std::atomic<std::uint32_t> gate_{0}; // twice the rounds that were opened, modulo 2^32, and `closed`
     alignas(64) std::atomic<int> left_{0};
     std::atomic<std::uint32_t> over_{0}; // the rounds that all ranks have left, modulo 2^32
 };
 
-/// What one rank brings to a collective. The addresses are for those who move the data.
+/// One rank's arguments of a collective. The code that moves the data uses the addresses.
 struct arguments {
     call_description what;
     const void* send = nullptr;
@@ -67,9 +67,9 @@ struct arguments {
 
 /// The shared state of a communicator whose ranks live in one process, without the data movement.
 ///
-/// Ranks number their collectives when they are called (`next_call`) and meet later, in call order,
-/// where the work runs (`enter`, `leave`). Host calls that block (`split`) meet on a second, separate
-/// meeting. The first failure wins, is kept for ever and is what all ranks are told.
+/// A rank numbers a collective when it is called (`next_call`). The ranks meet later, in call order, where the work
+/// runs (`enter`, `leave`). Host calls that block (`split`) have a separate meeting. The first failure is kept for
+/// ever, and all ranks get it.
 class rendezvous {
 public:
     rendezvous(int ranks, std::string name, std::int64_t timeout_ms);
@@ -87,22 +87,22 @@ public:
         return at(rank).calls.fetch_add(1, std::memory_order_relaxed);
     }
 
-    /// Waits for the rank's own turn and for all ranks, and checks that all called the same.
-    /// Returns when the data may be moved; then `leave` must follow, and nothing may block before it.
-    /// \throws error if the ranks disagree, one is missing too long or the rendezvous has failed.
+    /// Waits for the rank's own turn and for all ranks, and checks that all made the same call. When it returns, the
+    /// data may be moved. Then `leave` must follow, and nothing may block before it.
+    /// \throws error if the ranks disagree, a rank is missing too long, or the rendezvous has failed.
     void enter(int rank, std::uint64_t call, const arguments& own, call_site where);
     void leave(int rank, std::uint64_t call) noexcept;
-    /// What `rank` brought to the collective that the caller has entered.
+    /// The arguments of `rank` in the collective that the caller has entered.
     const arguments& posted(int rank) const noexcept { return ranks_[static_cast<std::size_t>(rank)].posted; }
 
-    /// The same for a host call, which must be the rank's `call`-th; `resolve()` runs on the last rank.
+    /// The same for a host call, which must be the rank's `call`-th. `resolve()` runs on the last rank.
     void enter_on_host(
         int rank, std::uint64_t call, collective what, call_site where, function_ref<void()> resolve);
     void leave_on_host(std::uint64_t call) noexcept { host_.leave(call); }
 
-    /// Makes the communicator unusable on all ranks. Returns false if it already was.
+    /// Makes the communicator unusable on all ranks. Returns false if it was unusable before.
     bool fail(rendezvous_failure cause) noexcept;
-    /// What failed, or null. It lives as long as the rendezvous.
+    /// The failure, or null. It lives as long as the rendezvous.
     const rendezvous_failure* failure() const noexcept { return failure_.load(std::memory_order_acquire); }
 
     /// \throws error the failure, as `rank` reports it from a call; returns if there is none.
@@ -122,8 +122,8 @@ private:
     };
     rank_state& at(int rank) noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
 
-    /// The collectives of a communicator run one after the other even if their streams differ: work
-    /// that came to its rank's later call first waits here for the earlier one.
+    /// Runs the collectives of a communicator one after the other even if their streams differ: work of a rank's
+    /// later call waits here for the rank's earlier call.
     void await_turn(int rank, std::uint64_t call, collective what, call_site where);
 
     void check_agreement(std::uint64_t call);

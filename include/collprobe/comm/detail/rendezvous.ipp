@@ -40,8 +40,8 @@ COLLPROBE_INLINE bool meeting::arrive(int rank, std::uint64_t round, std::int64_
             continue;
         }
         give_up(std::move(missing));
-        // The last rank may have come meanwhile and let the others through: then this one goes
-        // with them, for they will wait for it.
+        // The last rank may have come by now and let the others through. Then this rank goes with them, because they
+        // will wait for it.
         return (gate_.fetch_or(closed, std::memory_order_acq_rel) & ~closed) != waiting;
     }
 }

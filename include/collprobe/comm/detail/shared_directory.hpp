@@ -19,7 +19,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::bootstrap::detail {
 
-/// Why an exchange failed, before it is an `error` of a rank.
+/// The reason why an exchange failed, before it becomes an `error` of a rank.
 struct failed_exchange {
     status code;
     std::string message;
@@ -33,7 +33,7 @@ public:
 
     std::string path_of(const std::string& name) const { return path_ + "/" + name; }
 
-    /// The files whose names begin so. Listing also makes NFS look again.
+    /// The files whose names begin with `begin`. Listing also makes NFS look again.
     std::vector<std::string> names(std::string_view begin) const
     {
         std::vector<std::string> found;
@@ -50,8 +50,8 @@ public:
         return found;
     }
 
-    /// Puts a file there under its name at once, complete, in place of one that is there. `temporary`: a name for it
-    /// until then that no other process uses.
+    /// Puts a complete file there under its name in one step, and replaces an existing one. `temporary` is its name
+    /// until then, which no other process uses.
     void write(const std::string& name, const std::string& temporary, std::string_view content) const
     {
         for (int tries = 0;; ++tries) {
@@ -64,10 +64,10 @@ public:
         }
     }
 
-    /// Whether the file is there with at most `most` bytes; its content.
+    /// Whether the file is there and has at most `most` bytes. If so, its content.
     bool read(const std::string& name, std::uint64_t most, std::string& content) const
     {
-        // O_NONBLOCK: something that is no file must not stop this rank.
+        // O_NONBLOCK: something that is not a regular file must not block this rank.
         const int file = open(path_of(name).c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
         if (file < 0) {
             if (errno != ENOENT && errno != ESTALE) refuse("read", path_of(name), errno);
@@ -87,13 +87,14 @@ public:
     }
 
     void remove(const std::string& name) const noexcept { unlink(path_of(name).c_str()); }
-    /// Does nothing while there are files in it.
+    /// Does nothing while the directory has files.
     void remove_itself() const noexcept { rmdir(path_.c_str()); }
 
 private:
     static int try_write(const std::string& temporary, const std::string& path, std::string_view content)
     {
-        const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+        const int file
+            = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
         if (file < 0) return errno;
         int code = 0;
         while (code == 0 && !content.empty()) {
@@ -101,7 +102,7 @@ private:
             if (gone >= 0) content.remove_prefix(static_cast<std::size_t>(gone));
             else if (errno != EINTR) code = errno;
         }
-        if (close(file) != 0 && code == 0) code = errno; // NFS tells of a full disk here
+        if (close(file) != 0 && code == 0) code = errno; // NFS reports a full disk here
         return code == 0 && std::rename(temporary.c_str(), path.c_str()) != 0 ? errno : code;
     }
 

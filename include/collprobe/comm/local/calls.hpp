@@ -17,22 +17,22 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 
-/// What ranks as threads of one process have in common, whatever device they compute on: the calls of
-/// a rank with the checks of their arguments, and the group.
+/// The part that ranks as threads of one process have in common, on any device: the calls of a rank with the checks
+/// of their arguments, and the group.
 namespace collprobe::inline COLLPROBE_ABI::local {
 
-/// How the ranks of a process wait for each other, and in which order they add.
+/// The time-out, the name and the order of additions of the ranks of a process.
 struct options {
-    /// How long a rank waits for another one in a collective; a negative number means for ever.
+    /// How long a rank waits for another rank in a collective; a negative number means for ever.
     std::int64_t timeout_ms = 30'000;
     /// The communicator's name in messages.
     std::string name = "local";
-    /// In which order reductions combine the ranks.
+    /// The order in which reductions combine the ranks.
     reduction_order order = reduction_order::linear;
 };
 
-/// What the handles of a rank have in common. `Self` is the communicator that derives from this; `State` is what the
-/// ranks share, a `detail::group_state`.
+/// The common part of the handles of a rank. `Self` is the communicator that derives from this class. `State` is the
+/// state that the ranks share, a `detail::group_state`.
 template <class Self, class Device, class State>
 class basic_communicator : public collprobe::detail::collective_calls<Self, Device> {
     using calls = collprobe::detail::collective_calls<Self, Device>;
@@ -48,33 +48,33 @@ public:
     std::int64_t timeout_ms() const noexcept { return state_->meet.timeout_ms(); }
     reduction_order order() const noexcept { return state_->order; }
 
-    /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty
-    /// for `no_color`. It has the parent's order and time-out, its own failures, and a name like
-    /// "local/split3.color1" for the fourth split of "local".
-    /// Blocks the calling thread until all ranks call. No stream takes part.
-    /// \throws error `invalid_argument` for a color below -1, which fails the communicator;
-    ///   `timeout` naming the ranks that did not call; or the communicator's failure.
+    /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty for
+    /// `no_color`. It has the parent's order and time-out, its own failures, and a name like "local/split3.color1"
+    /// for the fourth split of "local".
+    /// Stream behaviour: blocks the calling thread until all ranks call. No stream takes part.
+    /// \throws error `invalid_argument` for a color below -1, which fails the communicator; `timeout` naming the
+    ///   ranks that did not call; or the communicator's failure.
     std::optional<Self> split(int color, int key, call_site where = call_site::current()) const
     {
         const argument_check check(state_->meet, rank_, collective::split, where);
         if (color < no_color) check.fail("color " + std::to_string(color) + " is below no_color");
         auto [child, child_rank] = state_->template split<State>(rank_, color, key, where);
         if (!child) return std::nullopt;
-        Self part(static_cast<const Self&>(*this)); // where this rank is, it is in the part
+        Self part(static_cast<const Self&>(*this)); // this rank is in the part
         part.state_ = std::move(child);
         part.rank_ = child_rank;
         return part;
     }
 
-    /// Fails the communicator on all ranks: they get `peer_failure`, this rank as the culprit and the
-    /// reason. Calls in which all ranks have already met still complete. No effect on a failed one.
+    /// Fails the communicator on all ranks: they get `peer_failure` with the reason and this rank as the culprit.
+    /// Calls in which all ranks have already met still complete. No effect on a communicator that has failed.
     void abort(const std::string& reason) const
     {
         state_->meet.fail({status::peer_failure,
             collprobe::detail::list_ranks({rank_}) + " aborted: " + reason, {rank_}});
     }
-    /// What a bad argument of this rank in a `call` on a stream does: fails the communicator. For adaptors with rules
-    /// of their own, before they throw `why`.
+    /// Reports a bad argument of this rank in a `call` on a stream: fails the communicator. For adaptors with their
+    /// own rules, before they throw `why`.
     void refuse(const error& why, collective, stream_ref) const
     {
         state_->meet.fail({status::peer_failure,
@@ -105,8 +105,8 @@ private:
     }
 };
 
-/// n ranks of one process that share a communicator. Create it on one thread, give each rank's thread
-/// `communicator(rank)`. The handles keep what they need alive; the group itself may go first.
+/// n ranks of one process that share a communicator. Create it on one thread, and give each rank's thread its
+/// `communicator(rank)`. The handles keep the shared state alive; the group itself may be destroyed before them.
 template <class Communicator>
 class basic_group {
 public:
@@ -147,9 +147,9 @@ public:
         return Communicator(state_, rank);
     }
 
-    /// Says that the thread of `rank` is gone because of `cause`: fails this group and all that were
-    /// split from it, so that no peer waits for the rank. Where `cause` is itself a consequence, the
-    /// culprits are those that it names.
+    /// Says that the thread of `rank` has ended because of `cause`. Fails this group and all groups that were split
+    /// from it, so that no peer waits for the rank. If `cause` is itself a consequence, the culprits are the ranks
+    /// that it names.
     void fail(int rank, const std::exception_ptr& cause) const
     {
         std::vector<int> culprits{rank};

@@ -15,38 +15,37 @@
 
 /// Ranks as threads of one process, with real collectives between them, on the CPU.
 ///
-/// Errors. Every one is a `collprobe::error`, and the first one is final: from then on every call on
-/// every rank throws it, and work that waits in a stream fails with it. Nobody is left waiting.
-/// - A bad argument throws `invalid_argument` at the call on that rank; the others get `peer_failure`.
-/// - Different calls, types, counts, operations or roots give all ranks `mismatch`. The culprits are
-///   the ranks outside the largest group that agrees; where two groups are the largest (always with
-///   two ranks that differ) nobody can say who is right, and all ranks are named.
-/// - A rank that does not come within `options::timeout_ms` gives `timeout`; the culprits are those
-///   who are missing. The time runs from when a rank's own stream has reached the collective.
-/// - Work on a rank's stream that fails before a collective gives the others `peer_failure`.
-/// A collective that fails has written nothing; one in which all ranks have met always completes.
-/// A failed communicator leaves those that it was split from, or that were split from it, as they are
-/// (so does NCCL's abort); only `run` fails them all, because there the rank itself is gone.
+/// Errors. Every error is a `collprobe::error`. The first one is final: every later call on every rank throws it, and
+/// work that waits in a stream fails with it. No rank is left waiting.
+/// - `invalid_argument`: thrown by the call with the bad argument, on its rank; the other ranks get `peer_failure`.
+/// - `mismatch`, on all ranks: the ranks gave different calls, types, counts, operations or roots. The culprits are
+///   the ranks outside the largest group that agrees. If two groups are the largest (always so with two ranks that
+///   differ), the error names all ranks.
+/// - `timeout`: a rank did not come within `options::timeout_ms`. The culprits are the missing ranks. The time starts
+///   when a rank's own stream reaches the collective.
+/// - `peer_failure`, on the other ranks: work on a rank's stream failed before a collective.
+/// A collective that fails has written nothing. A collective in which all ranks have met always completes.
+/// A failed communicator does not fail the communicators that it was split from or that were split from it (NCCL's
+/// abort does not either). Only `run` fails them all, because there the rank itself is gone.
 namespace collprobe::inline COLLPROBE_ABI::local {
 
 inline constexpr int max_ranks = 256;
 
-/// One rank's handle of a group: cheap to copy and to move, also while its work is queued. Copies are
-/// the same rank. Used by one host thread at a time.
+/// One rank's handle of a group. Cheap to copy and to move, also while its work is queued. Copies are the same rank.
+/// One host thread uses it at a time.
 ///
-/// Collectives return once enqueued and never block or synchronise the calling thread; they allocate
-/// nothing. Those of one communicator run one after the other in call order, even on different
-/// streams (NCCL's do, too): on another stream the later call waits, in that stream, for the earlier.
-/// All ranks get the same bits.
+/// Arithmetic, the same for every order: each combination rounds to the element type. Integers wrap. An integer
+/// average is the wrapped sum divided by n, truncated towards zero. A floating-point average is the sum of the values
+/// times 1/n; 1/n and each product are rounded to the element type (NCCL's PreMulSum). min and max prefer a number to
+/// a NaN, give NaN if all values are NaN, and order -0 < +0. Subnormal numbers count, also in a program that flushes
+/// them elsewhere. All ranks get the same bits.
 ///
-/// Cost: the ranks share the work. Each reads and writes, in elements of n buffers: of an all-reduce count / n; of a
-/// reduce-scatter what it receives, written once; of the others what it receives.
-///
-/// Arithmetic, the same for every order: each combination rounds to the element type. Integers wrap.
-/// An integer average is the wrapped sum divided by n, truncated towards zero; a floating-point one is
-/// the sum of the values times 1/n, each product and 1/n rounded to the element type (NCCL's
-/// PreMulSum). min and max prefer a number to a NaN, give NaN if there is nothing else, and order
-/// -0 < +0. Subnormal numbers count, also in a program that flushes them elsewhere.
+/// Stream behaviour: a collective returns once enqueued. It never blocks or synchronises the calling thread, and it
+/// allocates nothing. The collectives of one communicator run one after the other in call order, as NCCL's do: a
+/// later call on another stream waits, in that stream, for the earlier one.
+/// Cost: the ranks share the work. In an all-reduce each rank reads count / n elements of n buffers and writes as
+/// many of n buffers. In a reduce-scatter it reads its part of n buffers and writes the result once. In the other
+/// collectives it reads and writes the elements that it receives.
 class communicator : public basic_communicator<communicator, host::device, detail::group_state> {
 public:
     static constexpr int max_ranks = local::max_ranks;

@@ -21,33 +21,27 @@
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/device/host/device.hpp>
 
-/// Ranks as threads of one process whose collectives run on a device: several ranks may share one GPU
-/// or have one each. Made for tests and small experiments, not for speed: what n ranks do can be seen
-/// on one GPU, which NCCL refuses. The bits are those of `local` on the CPU, except that a result which
-/// is NaN need not have the same sign and payload.
-///
-/// Calls. Every rank needs a host thread of its own (NCCL asks the same of ranks that are threads): a
-/// call blocks it until the peers have called. It never waits for the device. Streams are ordered by
-/// events: a collective reads no buffer before the work in front of it on the peers' streams is done,
-/// and work behind it on any rank's stream finds everybody through with that rank's buffers.
-///
-/// Errors are those of `local` (local.hpp), with these differences:
-/// - `mismatch`, `timeout` and `peer_failure` are thrown by the call itself, on all ranks, and nothing
-///   is enqueued then. The time of `options::timeout_ms` runs from a rank's call. How long the device
-///   takes has no limit here.
-/// - If the device refuses work on one rank, its call throws that error, those of the others
-///   `peer_failure`, and what the buffers hold is undefined.
-/// - Work that fails on a rank's stream fails the streams of all ranks. On a CUDA device it fails
-///   whatever the process does there; on the CPU the peers' streams get the exception of that work, or
-///   `peer_failure` if the rank has been told of it already, and nothing is written.
-/// - A stream of which a graph is being captured is refused as `unsupported`: the ranks' captures
-///   belong to different threads, and CUDA cannot join them.
+/// Ranks as threads of one process whose collectives run on a device. Several ranks may share one GPU, which NCCL
+/// refuses, or each rank may have its own. Made for tests and small experiments, not for speed. The bits are those of
+/// `local` on the CPU, except that a NaN result may have another sign and payload.
+/// Preconditions: every rank has a host thread of its own (NCCL asks the same of ranks that are threads).
+/// Stream behaviour: a call blocks its thread until the peers have called; it never waits for the device. A
+/// collective reads no buffer before the earlier work on the peers' streams is done. Later work on a rank's stream
+/// runs after all ranks are done with that rank's buffers.
+/// Errors are those of `local` (comm/local/communicator.hpp), with these differences:
+/// - The call itself throws `mismatch`, `timeout` and `peer_failure`, on all ranks, and enqueues nothing then. The
+///   time of `options::timeout_ms` starts at a rank's call. The device's time has no limit.
+/// - If the device refuses work on one rank, that rank's call throws the device's error and the others throw
+///   `peer_failure`. The contents of the buffers are undefined then.
+/// - Work that fails on one rank's stream fails all ranks' streams. On CUDA it fails all work of the process on the
+///   device. On the CPU the peers get its exception (`peer_failure` if its own rank has got it); nothing is written.
+/// - `unsupported`: the stream is being captured. CUDA cannot join captures that belong to different threads.
 namespace collprobe::inline COLLPROBE_ABI::local {
 
 namespace detail {
 
-/// A kind of device of which a machine may have several. Functions that take the device type as a tag
-/// and are found beside it; device/cuda/peers.hpp has them for CUDA.
+/// A kind of device of which a machine may have several. The functions take the device type as a tag and are declared
+/// beside it; device/cuda/peers.hpp has them for CUDA.
 template <class Device>
 concept has_ordinals = requires(Device tag, int ordinal, call_site where) {
     { ordinal_count(tag, where) } -> std::same_as<int>;
@@ -57,21 +51,22 @@ concept has_ordinals = requires(Device tag, int ordinal, call_site where) {
     enable_peer_access(tag, ordinal, ordinal, where); ///< may be repeated
 };
 
-/// Streams that run callables of the host, so that a failure on one can be seen from there.
+/// Streams that run callables of the host. The communicator sees a failure on such a stream.
 template <class Stream>
 concept runs_callables = requires(const Stream& on) { on.enqueue([] {}); };
 
-/// What the ranks of a device communicator share beyond the rendezvous.
+/// The state that the ranks of a device communicator share beyond the rendezvous.
 template <class Device>
 class device_group_state : public group_state {
 public:
-    /// One rank's side of the events. Written by its thread alone; whoever reads has met it since.
+    /// One rank's side of the events. Only the rank's own thread writes it; a rank that reads it has met the owner
+    /// since.
     struct alignas(64) rank_state {
-        typename Device::event ready; ///< behind what the stream held before the collective
-        typename Device::event done; ///< behind the rank's share of it
+        typename Device::event ready; ///< behind the stream's work before the collective
+        typename Device::event done; ///< behind the rank's share of the collective
         bool enqueued = true; ///< whether the share of the last collective is on the stream
         int ordinal = 0; ///< the rank's device
-        std::uint64_t reachable = 0; ///< a bit for each device that it was given access to
+        std::uint64_t reachable = 0; ///< a bit for each device to which the rank has access
     };
 
     template <class... Arguments>
@@ -89,8 +84,8 @@ public:
         while (call < first && !lost_from_.compare_exchange_weak(first, call, std::memory_order_release)) {
         }
     }
-    /// Whether a rank was lost in `call` or before. Whoever has waited for all ranks to be ready in
-    /// `call` gets the same answer: a rank that is lost says so in front of its `ready`.
+    /// Whether a rank was lost in `call` or before. A rank that has waited for all ranks to be ready in `call` gets
+    /// the same answer as the others, because a lost rank says so in front of its `ready`.
     bool lost(std::uint64_t call) const noexcept
     {
         return lost_from_.load(std::memory_order_acquire) <= call;
@@ -103,16 +98,15 @@ private:
 
 } // namespace detail
 
-/// One rank's handle of a group on `Device`, a full communicator: cheap to copy and to move. Copies are
-/// the same rank. Used by one host thread at a time.
+/// One rank's handle of a group on `Device`, a full communicator. Cheap to copy and to move. Copies are the same
+/// rank. One host thread uses it at a time.
 ///
-/// The device is the one that was current when the group gave out the handle; streams and buffers
-/// belong to it. Ranks on different devices get access to each other's memory in their first call
-/// (`unsupported` if the machine cannot). Arithmetic and call order over streams are as in
-/// `local::communicator`.
+/// The device is the one that was current when the group gave out the handle; streams and buffers belong to that
+/// device. Ranks on different devices get access to each other's memory in their first call (`unsupported` if the
+/// machine cannot do so). Arithmetic and call order over streams are as in `local::communicator`.
 ///
-/// Cost of a call, besides the move: two meetings of the host threads, two records and 2n - 1 waits.
-/// An all-reduce or reduce-scatter is one kernel a rank, an all-gather or all-to-all n copies a rank.
+/// Cost of a call, besides moving the data: two meetings of the host threads, two event records and 2n - 1 waits. An
+/// all-reduce or reduce-scatter is one kernel a rank. An all-gather or all-to-all is n copies a rank.
 template <class Device>
 class device_communicator
     : public basic_communicator<device_communicator<Device>, Device, detail::device_group_state<Device>> {
@@ -143,7 +137,7 @@ private:
     using base::rank_;
     using base::state_;
 
-    // A stream that knows its device, and nobody who knows how devices reach each other.
+    // The stream knows its device, and no included header knows how devices reach each other.
     static_assert(detail::has_ordinals<Device> || !requires(stream_ref on) { on.device(); },
         "for CUDA include <collprobe/device/cuda/peers.hpp> before this communicator is used");
 
@@ -152,7 +146,7 @@ private:
         if constexpr (detail::has_ordinals<Device>) ordinal_ = current_ordinal(Device{}, call_site::current());
     }
 
-    /// Stands on the stream in front of `ready`, where streams run callables.
+    /// A task in front of `ready`, on streams that run callables. Its cancellation shows that earlier work failed.
     struct presence {
         state_ref state;
         int rank;
@@ -162,7 +156,7 @@ private:
         void operator()() const noexcept {}
         void cancel(const std::exception_ptr& cause) const noexcept { state->lose(rank, call, what, cause); }
     };
-    /// Stands behind all ranks' `ready`: the move is done by all ranks or by none.
+    /// A task behind all ranks' `ready`: either all ranks do the move, or none does.
     struct gate {
         state_ref state;
         int rank;
@@ -176,12 +170,12 @@ private:
         }
     };
 
-    // Every rank has two events, which it records in each collective. A wait binds to the latest record
-    // at the time of the host's call, so no rank may record again before its peers have called `wait`:
-    // - they wait for `ready` between `enter` and `leave`; the rank records it next in its next call,
-    //   behind its `leave`, which all ranks have reached by then;
-    // - they wait for `done` behind `leave`; the rank records it next behind the `enter` of its next
-    //   call, where all ranks have come, and so have called their waits.
+    // Every rank has two events, which it records in each collective. A wait refers to the latest record at the time
+    // of the host's call. So no rank may record again before its peers have called `wait`.
+    // - The peers wait for `ready` between `enter` and `leave`. The rank records it next in its next call, behind its
+    //   `leave`, which all ranks have reached by then.
+    // - The peers wait for `done` behind `leave`. The rank records it next behind the `enter` of its next call. All
+    //   ranks have come there, and so have called their waits.
     template <collective Call, class T>
     static mover mover_of() noexcept
     {
@@ -190,7 +184,7 @@ private:
     void enqueue(stream_ref on, const arguments& own, mover move, call_site where) const
     {
         const collective what = own.what.call;
-        // A rank that fails before the meeting must say so, or its peers wait for it.
+        // A rank that fails before the meeting must say so; else its peers wait for it.
         const auto or_tell = [&](auto&& work) {
             try {
                 return work();
@@ -205,9 +199,10 @@ private:
         rank_state& mine = state_->at(rank_);
         const std::uint64_t call = meet.next_call(rank_);
         or_tell([&] {
-            // Collectives run in call order, whatever their streams: this rank is ready for this one when
-            // its share of the last one is done, and nobody moves anything before all are ready. On the
-            // same stream that is so anyway, but a stream cannot be told from an earlier one in its place.
+            // Collectives run in call order, on any streams. This rank is ready for this collective when its share of
+            // the last one is done, and no rank moves data before all ranks are ready. On one and the same stream
+            // this holds without a wait. But a new stream cannot be told from an earlier one that had the same
+            // handle.
             if (mine.done.recorded()) on.wait(mine.done, where);
             if constexpr (detail::runs_callables<stream_ref>) on.enqueue(presence{state_, rank_, call, what});
             record(mine.ready, on, where);
@@ -215,7 +210,7 @@ private:
         });
         meet.enter(rank_, call, own, where);
 
-        // From here to `leave` nothing may throw past: the peers count on this rank to leave.
+        // From here to `leave` no exception may pass, because the peers count on this rank to leave.
         std::exception_ptr failure;
         const auto attempt = [&](auto&& work) noexcept {
             try {
@@ -301,9 +296,9 @@ private:
 template <class Device>
 using device_group = basic_group<device_communicator<Device>>;
 
-/// `run` (local_run.hpp) for ranks on `Device`: `fn(device_communicator<Device>&)` once for each rank,
-/// each on a thread of its own. Where there are several devices rank r gets the r-th, around the ring.
-/// \throws error as `device_group` does; what `fn` throws.
+/// `run` (comm/local/run.hpp) for ranks on `Device`: calls `fn(device_communicator<Device>&)` once for each rank,
+/// each on a thread of its own. Rank r gets device r modulo the number of devices.
+/// \throws error as `device_group` does; the exceptions of `fn`.
 template <class Device, class Fn>
 void run_on(int ranks, const options& settings, Fn&& fn, call_site where = call_site::current())
 {

@@ -9,8 +9,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI::local {
 
-/// In which order `local` combines the n values of an element. Every combination rounds to the
-/// element type, as it does on the wire of the algorithm that has this order.
+/// The order in which `local` combines the n values of an element. Every combination rounds to the element type, as
+/// in the algorithm that has this order.
 enum class reduction_order : std::uint8_t {
     linear, ///< ((x0 + x1) + x2) + ...: by rank
     ring, ///< NCCL's ring: the starting rank rotates from chunk to chunk, see `ring_chunk`

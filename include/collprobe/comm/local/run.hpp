@@ -18,7 +18,7 @@ namespace collprobe::inline COLLPROBE_ABI::local {
 
 namespace detail {
 
-/// Runs `fn(communicator&)` for each rank of `all` on a thread of its own, behind `enter(rank)`; see `run`.
+/// Runs `fn(communicator&)` for each rank of `all` on a thread of its own, after `enter(rank)`; see `run`.
 template <class Communicator, class Enter, class Fn>
 void run_ranks(const basic_group<Communicator>& all, Enter enter, Fn& fn)
 {
@@ -56,7 +56,7 @@ void run_ranks(const basic_group<Communicator>& all, Enter enter, Fn& fn)
                 threads.emplace_back([&body, rank] { body(rank); });
             }
         } catch (...) {
-            // The ranks that run already would wait for those that never will.
+            // The ranks that run already would wait for ranks that never start.
             all.fail(static_cast<int>(threads.size()), std::current_exception());
             for (collprobe::detail::thread& thread : threads) thread.join();
             throw;
@@ -74,13 +74,13 @@ void run_ranks(const basic_group<Communicator>& all, Enter enter, Fn& fn)
 
 } // namespace detail
 
-/// Runs `fn(communicator&)` once for each of `ranks` ranks, each on a thread of its own, and returns
-/// when all are done. If one throws, the group and all that were split from it fail, so that no other
-/// rank waits for it; then the first cause is rethrown here: the original exception, not what a peer
-/// got as a consequence. `fn` is shared by the threads.
-/// Streams that `fn` owns must be destroyed before the buffers that their work uses (declare them
-/// after), also when it throws.
-/// \throws error as `group` does; what `fn` throws.
+/// Runs `fn(communicator&)` once for each of `ranks` ranks, each on a thread of its own, and returns when all are
+/// done. The threads share `fn`. If one of them throws, the group and all communicators that were split from it fail,
+/// so that no other rank waits for the rank. Then `run` rethrows the first cause: the original exception, not an
+/// error that a peer got as a consequence.
+/// Precondition: streams that `fn` owns are destroyed before the buffers that their work uses, also when it throws:
+/// declare the streams after the buffers.
+/// \throws error as `group` does; the exceptions of `fn`.
 template <class Fn>
 void run(int ranks, const options& settings, Fn&& fn, call_site where = call_site::current())
 {

@@ -15,7 +15,7 @@
 namespace collprobe::inline COLLPROBE_ABI::bootstrap {
 namespace detail {
 
-/// One call of this header: what its errors need to know.
+/// One call of this header, as its errors describe it.
 struct mpi_call {
     MPI_Comm comm;
     const char* name; ///< the public function
@@ -49,7 +49,7 @@ struct mpi_call {
             std::move(culprits)};
     }
 
-    /// Where the communicator's error handler returns: by default MPI ends the job instead.
+    /// Throws if the communicator's error handler returns. By default MPI ends the job instead.
     void check(int code, const char* what) const
     {
         if (code == MPI_SUCCESS) return;
@@ -62,7 +62,7 @@ struct mpi_call {
 
 inline void exchange_mpi(const mpi_call& call, view<std::uint8_t> value)
 {
-    // A rank that cannot take part says so in place of its size: nobody is left waiting for it.
+    // A rank that cannot take part sends this value in place of its size, so that no rank waits for it.
     constexpr std::uint64_t refused = UINT64_MAX;
     const bool null = value.data() == nullptr && !value.empty();
     const std::uint64_t own = null || value.count() > max_value_bytes ? refused : value.count();
@@ -92,11 +92,10 @@ inline void exchange_mpi(const mpi_call& call, view<std::uint8_t> value)
 
 } // namespace detail
 
-/// The job that a communicator's ranks are. Collective over `comm`: it counts the ranks that share this
-/// one's machine. Path and key stay empty: `exchange_mpi` needs neither.
-/// \throws error `invalid_argument`: MPI not initialized, no communicator or one between two groups;
-///   `peer_failure` with MPI's text, where the communicator's error handler returns (by default MPI ends
-///   the job).
+/// The job that a communicator's ranks form. Collective over `comm`: it counts the ranks on this rank's machine. Path
+/// and key stay empty: `exchange_mpi` needs neither.
+/// \throws error `invalid_argument`: MPI not initialized, no communicator or one between two groups; `peer_failure`
+///   with MPI's text, if the communicator's error handler returns (by default MPI ends the job).
 inline job job_from_mpi(MPI_Comm comm, call_site where = call_site::current())
 {
     const detail::mpi_call call(comm, "bootstrap::job_from_mpi", where);
@@ -112,10 +111,10 @@ inline job job_from_mpi(MPI_Comm comm, call_site where = call_site::current())
     return result;
 }
 
-/// Gives every rank rank 0's `value`, over MPI. Shapes as for `exchange`. Collective over `comm`;
-/// waits as MPI does, with no time-out.
-/// \throws error as `job_from_mpi`; `invalid_argument`: value null or too large; `mismatch` on the other
-///   ranks then, and where sizes differ, with the ranks that differ from rank 0 in `culprits()`.
+/// Gives every rank the `value` of rank 0, over MPI. Collective over `comm`; waits as MPI does, with no time-out.
+/// Shapes: as for `exchange`.
+/// \throws error as `job_from_mpi`; `invalid_argument`: value null or too large; `mismatch` on the other ranks then;
+///   also if sizes differ, with the ranks that differ from rank 0 in `culprits()`.
 /// Cost: an all-gather of 8 bytes and a broadcast.
 template <detail::exchangeable T>
 void exchange_mpi(MPI_Comm comm, T&& value, call_site where = call_site::current())

@@ -21,67 +21,55 @@
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/device/host/device.hpp>
 
-/// MPI's communicators: ranks as processes, on one machine or many, that compute on the CPU. MPI 3.1 or
-/// newer, initialised for calls from any thread (`environment` does that): streams call it.
-///
-/// Errors. Every one is a `collprobe::error`.
-/// - A bad argument throws `invalid_argument` at the call. Nothing is enqueued, and the communicator
-///   stays usable; but the peers wait until this rank calls right.
-/// - MPI does not compare what the ranks call, and waits for ever. With `options::verify_calls` the ranks
-///   meet before each collective, and all of them fail alike: `mismatch` for different calls, types,
-///   counts, operations or roots, which names the culprits as `local` does; `timeout` that names the ranks
-///   that did not come in time; `peer_failure` for a rank that gave a bad argument, or whose stream had
-///   failed before. A collective that fails so has written nothing.
-/// - What MPI itself refuses fails with MPI's text: `mismatch` where a message was longer than expected,
-///   `device_failure` without memory, else `peer_failure`. On a borrowed `MPI_Comm` the lender's error
-///   handler comes first; the one that MPI starts with ends the job.
-/// - `timeout` of `synchronize`: work is left. Without `verify_calls` MPI cannot say who is missing.
-/// A failure is final: each later call throws the same. It goes to the stream of the call.
-///
-/// A process that dies ends the job: mpirun sees to that. One that throws, or hangs, does not: its peers
-/// wait inside MPI, where no time-out reaches and which no other call ends (nor does a stream's
-/// destructor), but for MPI_Abort. `environment` calls it where an exception leaves it. With
-/// `verify_calls` a rank waits for its peers outside of MPI's collectives, and gets out.
+/// MPI's communicators: ranks as processes, on one machine or many, that compute on the CPU. MPI 3.1 or newer,
+/// initialised for calls from any thread (`environment` does that), because streams call MPI.
+/// Errors. Every error is a `collprobe::error`. comm/mpi/README.md says what happens if a process dies, throws or
+/// hangs.
+/// - `invalid_argument`, at the call: nothing is enqueued and the communicator stays usable. The peers wait until
+///   this rank makes the right call.
+/// - With `options::verify_calls` the ranks meet before each collective. All fail alike and write nothing: `mismatch`
+///   for different calls, types, counts, operations or roots, with culprits as in `local`; `timeout` with the missing
+///   ranks; `peer_failure` for a rank with a bad argument or a failed stream. Without it MPI compares nothing and
+///   waits for ever.
+/// - What MPI refuses, with MPI's text: `mismatch` for a message longer than expected, `device_failure` for a lack of
+///   memory, else `peer_failure`. On a borrowed `MPI_Comm` the lender's error handler runs first; MPI's default one
+///   ends the job.
+/// - `timeout` of `synchronize`: work is left. Without `verify_calls` MPI cannot name the missing ranks.
+/// A failure is final: each later call throws it. It also goes to the stream of the call.
 namespace collprobe::inline COLLPROBE_ABI::mpi {
 
 class communicator;
 
-/// A borrowed `MPI_Comm`: it must outlive this object and its copies, which are the same rank, and
-/// nobody else may make collective calls on it while work of this object is queued. So prefer
-/// `communicator::duplicate`, which has one of its own. Cheap to copy and to move. Used by one host
-/// thread at a time.
+/// A borrowed `MPI_Comm`. It must outlive this object and its copies, which are the same rank. Cheap to copy and to
+/// move.
 ///
-/// Collectives return once enqueued and run on the stream's thread; they never wait for the work. Those of
-/// one communicator run one after the other in call order, even on different streams, as MPI demands: on
-/// another stream the later call waits, asleep, for the earlier. Calls on several communicators must come
-/// in the same order on all ranks, if they share a stream. MPI may wait busily for a peer within a call;
-/// between calls nothing does.
+/// Arithmetic is that of `local`: 16-bit types round at each combination, a floating-point average multiplies each
+/// value by 1/n first, integers wrap, min and max prefer a number to a NaN and order -0 < +0, subnormal numbers
+/// count. MPI chooses the order of sums and products; MPI's standard advises the same bits on all ranks, and
+/// implementations give them. A count of 0 calls nothing. Counts beyond `int` are allowed.
+/// Preconditions: one host thread uses the object at a time. Buffers are aligned. While its work is queued, no other
+/// code makes collective calls on the `MPI_Comm` (so prefer `communicator::duplicate`, which has its own). Calls on
+/// several communicators that share a stream come in the same order on all ranks.
 ///
-/// Buffers need nothing but to be aligned. A count of 0 calls nothing; counts beyond `int` are fine. Sums
-/// and products have MPI's order of combinations, so all ranks get the same bits where MPI gives them
-/// (its standard advises it, implementations do). Arithmetic is that of `local`: 16-bit types round at
-/// each combination, a floating-point average multiplies each value by 1/n first, integers wrap, min and
-/// max prefer a number to a NaN and order -0 < +0, subnormal numbers count.
-///
-/// Cost: MPI's of MPI_Allreduce, MPI_Reduce_scatter_block, MPI_Allgather, MPI_Alltoall, MPI_Bcast, MPI_Barrier. An
-/// average of floating point reads and writes the buffer once more; of a reduce-scatter it takes memory for `send`,
-/// which stays with the communicator. A reduce-scatter in place takes memory for `receive`, and a copy; a broadcast
-/// that is not in place a copy on the root.
+/// Stream behaviour: a collective returns once enqueued, never waits for the work, and runs on the stream's thread.
+/// As MPI demands, the collectives of one communicator run one after the other in call order: a later call on another
+/// stream sleeps until the earlier one is done. MPI may wait busily for a peer within a call, not between calls.
+/// Cost: that of MPI's own collectives; comm/mpi/README.md lists the additional copies and memory.
 class communicator_ref : public collprobe::detail::collective_calls<communicator_ref, host::device> {
     using calls = collprobe::detail::collective_calls<communicator_ref, host::device>;
     friend calls;
 
 public:
-    /// Reads rank and size. With `verify_calls` it is collective: it duplicates the `MPI_Comm` for its
-    /// own messages. Make it once, not for each call.
-    /// \throws error `invalid_argument`: MPI not initialised, MPI_COMM_NULL, an inter-communicator, a
-    ///   time-out of 0; `unsupported`: MPI without MPI_THREAD_MULTIPLE; what MPI says.
+    /// Reads rank and size. With `verify_calls` it is collective: it duplicates the `MPI_Comm` for its own messages.
+    /// Make it once, not for each call.
+    /// \throws error `invalid_argument`: MPI not initialised, MPI_COMM_NULL, an inter-communicator, a time-out of 0;
+    ///   `unsupported`: MPI without MPI_THREAD_MULTIPLE; MPI's errors.
     explicit communicator_ref(MPI_Comm borrowed, options settings = {}, call_site where = call_site::current())
         : communicator_ref(
             collprobe::detail::make_ref<detail::handle>(borrowed, std::move(settings), false), where)
     {
     }
-    // Moving copies: what is moved from may be the owner.
+    // A move copies, because the object that is moved from may be the owner.
     communicator_ref(const communicator_ref&) = default;
     communicator_ref& operator=(const communicator_ref&) = default;
 
@@ -90,20 +78,19 @@ public:
     const std::string& name() const noexcept { return handle_->settings().name; }
     /// `options::timeout_ms`.
     std::int64_t timeout_ms() const noexcept { return handle_->settings().timeout_ms; }
-    /// The `MPI_Comm`, for calls that are not made here.
+    /// The `MPI_Comm`, for calls that this library does not make.
     MPI_Comm native_handle() const noexcept { return handle_->comm(); }
 
-    /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty
-    /// for `no_color`. It has the parent's options and a name like "mpi/split3.color1" for the fourth
-    /// split of "mpi".
-    /// Blocks the calling thread until this rank's earlier calls are done and all ranks call: nothing that
-    /// they wait for may come after it on this thread.
+    /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty for
+    /// `no_color`. It has the parent's options and a name like "mpi/split3.color1" for the fourth split of "mpi".
+    /// Stream behaviour: blocks the calling thread until this rank's earlier calls are done and all ranks call. So
+    /// this thread must not postpone work that these calls wait for until after the split.
     /// \throws error `invalid_argument` for a color below -1; else see the top of this file.
     std::optional<communicator> split(int color, int key, call_site where = call_site::current()) const;
 
-    /// What a bad argument of this rank in a `call` on the stream `on` does: with `verify_calls` the communicator
-    /// fails on all ranks when the stream comes to it, else nothing happens. For adaptors with rules of their own,
-    /// before they throw `why`.
+    /// Reports a bad argument of this rank in a `call` on the stream `on`. With `verify_calls` the communicator fails
+    /// on all ranks when the stream reaches the call; else nothing happens. For adaptors with their own rules, before
+    /// they throw `why`.
     void refuse(const error& why, collective call, stream_ref on) const
     {
         detail::argument_check::tell(handle_, call, &on, why);
@@ -112,8 +99,8 @@ public:
     /// Throws the communicator's failure, if it has one. Never blocks.
     void check(call_site where = call_site::current()) const { handle_->require_usable("check", where); }
 
-    /// Blocks the caller until the work on `on` is done, as the stream's own `synchronize`, but not for
-    /// longer than `options::timeout_ms`.
+    /// Blocks the caller until the work on `on` is done, as the stream's own `synchronize` does, but at most for
+    /// `options::timeout_ms`.
     /// \throws error `timeout` if work is left then; the stream's error.
     void synchronize(stream_ref on, call_site where = call_site::current()) const
     {
@@ -121,7 +108,7 @@ public:
         try {
             on.synchronize(timeout_ms, where);
         } catch (const error& known) {
-            // A time-out that is no rank's is the stream's.
+            // A time-out that names no rank is the stream's.
             if (known.code() != status::timeout || known.rank() >= 0) throw;
             throw error(status::timeout,
                 "work on the stream did not finish within " + std::to_string(timeout_ms)
@@ -182,7 +169,7 @@ private:
         try {
             on.enqueue(task{handle_, number, what, with.send, with.receive, move, where});
         } catch (const std::exception& cause) {
-            // The number is taken and nobody will come for it.
+            // The number is taken, and no task will run with it.
             handle_->fail({status::peer_failure,
                 detail::list_ranks({rank()}) + " could not enqueue: " + cause.what(), {rank()}});
             throw;
@@ -190,14 +177,14 @@ private:
     }
 };
 
-/// An owned `MPI_Comm`. It is a `communicator_ref` too: copy it as one to lend it, for as long as this
-/// object lives.
+/// An owned `MPI_Comm`. It is a `communicator_ref` too: to lend it, copy it as a `communicator_ref`, for as long as
+/// this object lives.
 ///
-/// The destructor waits until this rank's calls are done and frees the `MPI_Comm`; it throws nothing.
-/// Where the communicator has failed, or an exception passes, it does neither: MPI_Finalize ends it.
+/// The destructor waits until this rank's calls are done and frees the `MPI_Comm`; it throws nothing. If the
+/// communicator has failed, or an exception passes, it neither waits nor frees: MPI_Finalize ends the `MPI_Comm`.
 class communicator : public communicator_ref {
 public:
-    /// A communicator with the ranks of `original`, which is not used afterwards. Blocks the caller until
+    /// A communicator with the ranks of `original`. It does not use `original` afterwards. Blocks the caller until
     /// all ranks call.
     /// \throws error as `communicator_ref`'s constructor.
     static communicator duplicate(MPI_Comm original, options settings = {}, call_site where = call_site::current())
@@ -211,8 +198,8 @@ public:
         return adopt(created, std::move(settings), where);
     }
 
-    /// Takes over an `MPI_Comm` that the caller has created, and lets its errors return.
-    /// \throws error as `communicator_ref`'s constructor; the `MPI_Comm` is the caller's then.
+    /// Takes over an `MPI_Comm` that the caller has created, and sets its error handler so that MPI's errors return.
+    /// \throws error as `communicator_ref`'s constructor; the caller keeps the `MPI_Comm` then.
     static communicator adopt(MPI_Comm owned, options settings = {}, call_site where = call_site::current())
     {
         return communicator(

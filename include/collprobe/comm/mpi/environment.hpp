@@ -10,13 +10,13 @@
 
 namespace collprobe::inline COLLPROBE_ABI::mpi {
 
-/// MPI for as long as it lives: initialises it for calls from any thread (MPI_THREAD_MULTIPLE) unless
-/// the program has done so, and finalises it if it was the one to initialise. Make it first in `main`:
+/// Owns MPI's initialisation. The constructor initialises MPI for calls from any thread (MPI_THREAD_MULTIPLE) unless
+/// the program has done so. The destructor finalises MPI if the constructor initialised it. Make it first in `main`:
 /// communicators and streams must end before it does.
 ///
-/// Where an exception passes it, it ends the whole job by MPI_Abort: MPI_Finalize would wait for peers
-/// that wait for this rank, and MPI has no milder way to tell them. (An exception that nobody catches
-/// ends the process, and mpirun then the job.)
+/// If an exception leaves its scope, the destructor ends the whole job by MPI_Abort. MPI_Finalize would wait for
+/// peers that wait for this rank, and MPI has no milder way to tell them. (An uncaught exception ends the process,
+/// and then mpirun ends the job.)
 class environment {
 public:
     /// \throws error `unsupported` if MPI was initialised for fewer threads, or cannot do better;

@@ -25,73 +25,55 @@
 #include <collprobe/detail/ref.hpp>
 #include <collprobe/device/cuda/device.hpp>
 
-/// NCCL's communicators, as a trainer has them or created here, for any C++ compiler: NCCL 2.19 or
-/// newer, no nvcc.
+/// NCCL's communicators, borrowed from a trainer or created here. NCCL 2.19 or newer; any C++ compiler, no nvcc.
 ///
-/// Errors. Every one is a `collprobe::error`.
-/// - A bad argument throws `invalid_argument` (`unsupported` for a stream that would silently give wrong
-///   data) at the call. Nothing is enqueued, and the communicator stays usable; but the peers wait until
-///   this rank calls right, or somebody aborts. NCCL's own checks are far fewer; what they refuse can be
-///   corrected too, but on a non-blocking communicator, which NCCL keeps failed after that: so it is here.
-/// - NCCL does not compare what the ranks call. Different counts, types, operations or roots hang, or
-///   move wrong data, unless `options::verify_calls` is on: then all ranks throw `mismatch`, which
-///   names the culprits as `local` does, or `timeout` if one does not call.
-/// - Asynchronous errors (a peer is gone, a network or a kernel failed) are looked for at the start of
-///   each call, in `check` and in `synchronize`: `peer_failure` for ncclRemoteError, else
-///   `device_failure`, with NCCL's last error text.
-/// - `timeout`: a call on a non-blocking communicator is not enqueued, or `synchronize` has work left.
-///   NCCL cannot say who is missing. `options::abort_on_failure` says whether that ends the communicator.
-/// Asynchronous errors, an abort and `mismatch` are final: each later call throws the same.
-///
-/// Deadlines. With a *non-blocking* communicator every call here ends in time, but for the destructor of a
-/// healthy owner, which waits for its work. The price is a thread that NCCL starts at each call.
-/// A *blocking* one waits inside NCCL, where no time-out reaches: `create` and `split` for all ranks; a
-/// collective, or the end of a group, for the peers to which it makes the first connection (which is one
-/// for each algorithm, so not only in the first call). A missing peer blocks the caller for ever. `abort`
-/// from another thread ends that in practice, but NCCL vouches for it with non-blocking ones only (user
-/// guide, fault tolerance). So `create` makes non-blocking ones unless told otherwise.
+/// Errors. Every error is a `collprobe::error`. comm/nccl/README.md has the details, and lists the calls that may
+/// block for ever.
+/// - `invalid_argument`, at the call: a bad argument. `unsupported`, at the call: a stream that would silently give
+///   wrong data. Nothing is enqueued, and the communicator stays usable. The peers wait until this rank makes the
+///   right call, or until they are aborted.
+/// - `mismatch`, on all ranks: different counts, types, operations or roots, if `options::verify_calls` is on.
+///   Without it such calls hang or move wrong data, because NCCL does not compare them.
+/// - `peer_failure` (ncclRemoteError) or `device_failure`: an asynchronous error, such as a lost peer or a failed
+///   network or kernel, with NCCL's last error text. Each call looks for one at its start; `check` and `synchronize`
+///   do so too.
+/// - `timeout`: a call on a non-blocking communicator is not enqueued in time, `synchronize` has work left, or a rank
+///   does not come to a verified call.
+/// Asynchronous errors, an abort and `mismatch` are final: each later call throws the same error.
 namespace collprobe::inline COLLPROBE_ABI::nccl {
 
 class communicator;
 
-/// A borrowed `ncclComm_t`: it must outlive this object and its copies, which are the same rank.
-/// Cheap to copy and to move. Used by one host thread at a time, as NCCL demands; `abort` may come
-/// from any. Two that are made of the same `ncclComm_t` separately, instead of copied, know nothing of
-/// each other's groups and failures; nor does any of a group that was opened by `ncclGroupStart` itself.
-/// Do not abort one while the other's group, or such a group, has calls of it: NCCL would crash.
+/// A borrowed `ncclComm_t`. It must outlive this object and its copies; copies are the same rank. Cheap to copy and
+/// move.
 ///
-/// Collectives are enqueued on the stream they are given when they return, also on a non-blocking
-/// communicator (which NCCL leaves to the caller), so that an event recorded behind them captures them;
-/// in a `group` they are enqueued at its end. They never wait for the work, allocate nothing and may be
-/// captured, from the first call on; then all ranks must capture, and launch the graph together (NCCL
-/// user guide, CUDA graphs). Those of one communicator run one after the other even on different
-/// streams, because NCCL orders them internally; do not rely on that order for your own data
-/// (NVIDIA/nccl issue 574). Calls on several communicators must come in the same order on all ranks.
-///
-/// Buffers are device memory, or pinned or managed memory; aligned to their elements, need not be
-/// registered. A count of 0 calls nothing. Arithmetic and the order of additions are NCCL's.
-///
-/// Host cost of a call beyond NCCL's own: about a microsecond, most of it `options::check_buffers`.
-///
-/// Cost, with NCCL's ring: an all-reduce sends 2 (n - 1) / n of the buffer from each rank, a reduce-scatter and an
-/// all-to-all (n - 1) / n of `send`, an all-gather (n - 1) / n of `receive`, a broadcast the root's buffer once; a
-/// barrier is an all-reduce of one byte, and nothing for one rank. All-to-all is `ncclAlltoAll` where NCCL has it
-/// (2.28), else sends and receives in a group.
+/// Preconditions: one host thread uses it at a time; only `abort` may come from any thread. Buffers are device,
+/// pinned or managed memory, aligned to their elements; they need not be registered. Calls on several communicators
+/// come in the same order on all ranks. Copy this object instead of making a second one of the same `ncclComm_t`: see
+/// comm/nccl/README.md.
+/// Stream behaviour: a collective is on its stream when it returns (in a `group`: at the group's end), also on a
+/// non-blocking communicator; an event recorded behind it covers it. It never waits for the work and allocates
+/// nothing. It may be captured from the first call on; then all ranks must capture, and launch the graph together
+/// (NCCL user guide, CUDA graphs). The collectives of one communicator run one after the other, even on different
+/// streams. Do not rely on that order for your own data (NVIDIA/nccl issue 574).
+/// A count of 0 calls nothing. Arithmetic and the order of additions are NCCL's.
+/// Cost: a call takes about a microsecond of the host beyond NCCL's own, most of it `options::check_buffers`. The
+/// README has the bytes that each collective sends.
 class communicator_ref : public collprobe::detail::collective_calls<communicator_ref, cuda::device> {
     using calls = collprobe::detail::collective_calls<communicator_ref, cuda::device>;
     friend calls;
 
 public:
-    /// Waits until the `ncclComm_t` is initialised (if that is under way), reads its rank, size and
-    /// device, and takes the memory that barriers need. Make it once, not for each call.
-    /// \throws error `invalid_argument` for a null handle or a time-out of 0, what NCCL says, or `timeout`.
+    /// Waits until the `ncclComm_t` is initialised (if that is under way), reads its rank, size and device, and takes
+    /// the memory that barriers need. Make it once, not for each call.
+    /// \throws error `invalid_argument` for a null handle or a time-out of 0; NCCL's errors; `timeout`.
     explicit communicator_ref(ncclComm_t borrowed, options settings = {}, call_site where = call_site::current())
         : communicator_ref(
             collprobe::detail::make_ref<detail::handle>(borrowed, std::move(settings), false), where)
     {
     }
     communicator_ref(std::nullptr_t, options = {}, call_site = call_site::current()) = delete;
-    // Moving copies: what is moved from may be the owner.
+    // A move copies, because the object that is moved from may be the owner.
     communicator_ref(const communicator_ref&) = default;
     communicator_ref& operator=(const communicator_ref&) = default;
 
@@ -102,20 +84,21 @@ public:
     std::int64_t timeout_ms() const noexcept { return handle_->settings().timeout_ms; }
     /// The ordinal of the rank's GPU.
     int device_ordinal() const noexcept { return handle_->device(); }
-    /// The `ncclComm_t`, for calls that are not made here. Dangling after an abort.
+    /// The `ncclComm_t`, for calls that this library does not make. Dangling after an abort.
     ncclComm_t native_handle() const noexcept { return handle_->comm(); }
-    /// Makes the rank's GPU current while the result lives. The collectives here need no such thing.
+    /// Makes the rank's GPU current while the result lives. The collectives here do not need it.
     [[nodiscard]] cuda::device_guard device_scope(call_site where = call_site::current()) const
     {
         return cuda::device_guard(handle_->device(), where);
     }
-    /// Whether a collective called now is enqueued when it returns: not in a group. Who puts work
-    /// behind a collective must ask first. One that `ncclGroupStart` has opened is seen as
-    /// `options::watch_groups` says.
+    /// Whether a collective called now is enqueued when it returns: false in a group. Code that enqueues work behind
+    /// a collective must ask first. `options::watch_groups` says how a group of `ncclGroupStart` itself is noticed.
     bool collectives_enqueue_at_once() const noexcept { return !in_group() && !handle_->sees_raw_group(); }
-    /// Several collectives as one, until its `end`: for algorithms that know what they put into it.
+    /// Several collectives as one, until the `end` of the result. For algorithms that know which calls they put into
+    /// the group.
     [[nodiscard]] group group_scope(call_site where = call_site::current()) const { return group(where); }
-    /// Throws what `call` would throw of this stream and buffer: for who reads the buffer first.
+    /// Throws the error that `call` would throw for this stream and buffer. For code that reads the buffer before the
+    /// call.
     template <class T>
     void check_buffer(view<T> buffer, const char* argument, collective call, stream_ref on,
         call_site where = call_site::current()) const
@@ -123,22 +106,23 @@ public:
         detail::argument_check(*handle_, call, on, where).buffer(buffer, argument);
     }
 
-    /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty
-    /// for `no_color`. It has the parent's options and a name like "nccl/split3.color1" for the fourth
-    /// split of "nccl". It is owned, and must be destroyed before its parent's `ncclComm_t`.
-    /// Blocks the calling thread until all ranks call. No stream takes part.
+    /// A new communicator of the ranks with the same `color`, ranked by `key`, then by old rank; empty for
+    /// `no_color`. It has the parent's options and a name like "nccl/split3.color1" for the fourth split of "nccl".
+    /// It is owned, and must be destroyed before its parent's `ncclComm_t`.
+    /// Stream behaviour: blocks the calling thread until all ranks call. No stream takes part.
     /// \throws error `invalid_argument` for a color below -1 or within a group; `timeout` (non-blocking
-    ///   communicators); what NCCL says.
+    ///   communicators); NCCL's errors.
     std::optional<communicator> split(int color, int key, call_site where = call_site::current()) const;
 
-    /// Throws what has failed, if anything has: an asynchronous error, an abort, a mismatch.
-    /// Never blocks. Cost: some atomic loads; call it as often as you like, from the thread of the calls.
+    /// Throws the failure, if there is one: an asynchronous error, an abort, a mismatch. Never blocks.
+    /// Precondition: called from the thread of the calls.
+    /// Cost: some atomic loads; call it as often as you like.
     void check(call_site where = call_site::current()) const { handle_->check("check", where); }
 
-    /// Blocks the caller until the work on `on` is done, as `cudaStreamSynchronize`, but watches the
-    /// communicator meanwhile and gives up after `options::timeout_ms`. Polls; invalidates no capture.
-    /// \throws error `timeout` if work is left then; the communicator's failure; `device_failure` if
-    ///   the stream failed; `invalid_argument` if the stream is being captured.
+    /// Blocks the caller until the work on `on` is done, as `cudaStreamSynchronize` does. Watches the communicator
+    /// meanwhile and gives up after `options::timeout_ms`. Polls; invalidates no capture.
+    /// \throws error `timeout` if work is left then; the communicator's failure; `device_failure` if the stream
+    ///   failed; `invalid_argument` if the stream is being captured.
     void synchronize(stream_ref on, call_site where = call_site::current()) const
     {
         synchronize(on, handle_->settings().timeout_ms, where);
@@ -152,13 +136,13 @@ public:
         });
     }
 
-    /// Ends this rank's part, by `ncclCommAbort`: what it has on the device stops, with whatever was
-    /// moved by then, and each later call throws `peer_failure` with the reason. The peers are not told
-    /// by NCCL, unless they notice; each needs a time-out or its own abort. The `ncclComm_t` is gone: a
-    /// lender must neither use nor destroy it. May be called from any thread, also while another is
-    /// blocked in NCCL; not while one is in `ncclCommDestroy` of it. While a `group` has calls of it, all
-    /// that happens at the group's end, which throws the reason. No effect on a failed communicator but
-    /// to end it.
+    /// Ends this rank's part by `ncclCommAbort`. Its work on the device stops, and part of the data may have moved.
+    /// Each later call throws `peer_failure` with the reason. NCCL does not tell the peers: each peer needs a
+    /// time-out or its own abort, unless it notices the abort itself. The `ncclComm_t` is gone: a lender must neither
+    /// use nor destroy it.
+    /// Preconditions: none on the calling thread, also while another thread is blocked in NCCL; but no thread is in
+    /// `ncclCommDestroy` of the communicator. While a `group` has calls of it, the abort happens at the group's end,
+    /// which throws the reason. On a failed communicator an abort only ends it.
     void abort(const std::string& reason) const
     {
         handle_->fail({status::peer_failure,
@@ -166,9 +150,9 @@ public:
         handle_->abort(0);
     }
 
-    /// What a bad argument of this rank in a `call` on the stream `on` does: with `verify_calls` the peers, which
-    /// are in the call or come to it, get `peer_failure` that names this rank. For adaptors with rules of their
-    /// own, before they throw `why`.
+    /// Reports a bad argument of this rank in a `call` on the stream `on`. With `verify_calls` the peers in the call,
+    /// or that come to it, get `peer_failure` that names this rank. For adaptors with their own rules, before they
+    /// throw `why`.
     void refuse(const error& why, collective call, stream_ref on) const
     {
         handle_->tell_refusal(call, on, why.where());
@@ -202,14 +186,16 @@ private:
             return;
         }
         handle_->enqueue(detail::function_of(what.call), collprobe::name(what.call), where, [&](ncclComm_t comm) {
-            if (is_barrier) return ncclAllReduce(handle_->zero(), handle_->zero(), 1, ncclUint8, ncclMax, comm, on.get());
-            return detail::make_call(what, with.sends(rank()) ? with.send : with.receive, with.receive, size(), comm, on.get());
+            if (is_barrier)
+                return ncclAllReduce(handle_->zero(), handle_->zero(), 1, ncclUint8, ncclMax, comm, on.get());
+            return detail::make_call(
+                what, with.sends(rank()) ? with.send : with.receive, with.receive, size(), comm, on.get());
         });
     }
 };
 
-/// A new id, for `communicator::create`: made by one rank, given to all by other means (a file, a
-/// socket, MPI), used for one communicator. That rank's process must live until all have used it.
+/// A new id for `communicator::create`. One rank makes it and gives it to all by other means (a file, a socket, MPI).
+/// It serves for one communicator. That rank's process must live until all ranks have used the id.
 inline ncclUniqueId unique_id(call_site where = call_site::current())
 {
     ncclUniqueId id{};
@@ -221,18 +207,18 @@ inline ncclUniqueId unique_id(call_site where = call_site::current())
         {.call = "nccl::unique_id", .communicator = {}, .where = where});
 }
 
-/// An owned `ncclComm_t`. It is a `communicator_ref` too: copy it as one to lend it, for as long as
+/// An owned `ncclComm_t`. It is a `communicator_ref` too: to lend it, copy it as a `communicator_ref`, for as long as
 /// this object lives.
 ///
-/// The destructor ends the `ncclComm_t` and throws nothing. It is the collective that NCCL makes of it:
-/// it waits until this rank's work is done and its peers on the same machine end theirs, and graphs
-/// that captured its collectives must be destroyed before. Where that cannot come (the communicator has
-/// failed, or an exception passes) it aborts instead, which does not wait for peers.
+/// The destructor ends the `ncclComm_t` and throws nothing. NCCL makes it a collective: it waits until this rank's
+/// work is done and the peers on the same machine end their communicators. Graphs that captured its collectives must
+/// be destroyed before. If the communicator has failed, or an exception passes, the destructor aborts instead, which
+/// does not wait for peers.
 class communicator : public communicator_ref {
 public:
-    /// Joins the `size` ranks that have the same `id`, on the GPU `device_ordinal`. Blocks the caller
-    /// until all have come, at most `options::timeout_ms`, or for ever if `options::mode` is blocking.
-    /// \throws error `invalid_argument`, what NCCL says, or `timeout`.
+    /// Joins the `size` ranks that have the same `id`, on the GPU `device_ordinal`. Blocks the caller until all ranks
+    /// have come, at most `options::timeout_ms`, or for ever if `options::mode` is blocking.
+    /// \throws error `invalid_argument`, NCCL's errors, or `timeout`.
     static communicator create(const ncclUniqueId& id, int rank, int size, int device_ordinal, options settings = {},
         call_site where = call_site::current())
     {
@@ -244,7 +230,7 @@ public:
             throw error(status::invalid_argument,
                 "rank " + std::to_string(rank) + " of " + std::to_string(size) + " ranks cannot be", origin);
         }
-        // Before the peers are kept waiting.
+        // Refused here, before the peers wait for this rank.
         if (settings.timeout_ms == 0) {
             throw error(status::invalid_argument, "timeout_ms is 0: nothing could be waited for", origin);
         }
@@ -273,7 +259,7 @@ public:
         try {
             handle = collprobe::detail::make_ref<detail::handle>(owned, std::move(settings), true);
             return communicator(handle, where);
-        } catch (...) { // a lack of memory too
+        } catch (...) { // also for a lack of memory
             if (handle && owned != nullptr) handle->abort(0);
             else if (owned != nullptr) (void)ncclCommAbort(owned);
             throw;
@@ -297,8 +283,8 @@ public:
         handle_->end(std::uncaught_exceptions() > exceptions_);
     }
 
-    /// Gives the `ncclComm_t` back to the caller, who must end it. Nothing may be called here any more.
-    /// \throws error the communicator's failure: then there is nothing to give; `invalid_argument` while
+    /// Gives the `ncclComm_t` back to the caller, who must end it. This object must not be used afterwards.
+    /// \throws error the communicator's failure, because then there is nothing to give back; `invalid_argument` while
     ///   a group has calls of it.
     [[nodiscard]] ncclComm_t release(call_site where = call_site::current())
     {
@@ -328,7 +314,8 @@ inline std::optional<communicator> communicator_ref::split(int color, int key, c
         throw bad;
     }
     if (in_group()) {
-        throw error(status::invalid_argument, "a split cannot be part of a group: its result is not there before the end",
+        throw error(status::invalid_argument,
+            "a split cannot be part of a group: its result is not there before the end",
             handle_->origin("split", where), {rank()});
     }
     const cuda::device_guard current(handle_->device(), where);

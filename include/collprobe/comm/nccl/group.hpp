@@ -17,25 +17,20 @@ namespace collprobe::inline COLLPROBE_ABI::nccl {
 /// `ncclGroupStart` itself see `options::watch_groups`.
 inline bool in_group() noexcept { return detail::open_group::here().depth > 0; }
 
-/// Several collectives as one, of one or more communicators: `ncclGroupStart` and, at the end,
-/// `ncclGroupEnd`. Groups nest; the outermost one counts.
+/// Several collectives as one, of one or more communicators: `ncclGroupStart` and, at the end, `ncclGroupEnd`. Groups
+/// nest; the outermost one counts. A group belongs to the thread that opened it and is closed on that thread.
 ///
-/// Within a group a collective checks its arguments and returns *without having been enqueued*: that
-/// happens at the end. So work that must come behind it (an event record, a copy of the result) must
-/// be enqueued after the end, and a send buffer must not change before; no check of stream order can
-/// see that. Collectives of a group must not need each other's results: they may run at the same time, or
-/// in another order. (A communicator of one rank enqueues at once, also in a group.) If the collectives of a
-/// group are on several streams, all of them start after the work before on every one of these
-/// streams, and work behind on every one waits for all (NCCL user guide, streams and groups).
-/// Blocking and non-blocking communicators must not share a group.
-///
-/// A communicator that fails or is aborted while a group has calls of it spoils the group: the end
-/// enqueues none of its calls, of any communicator, ends the failed one and throws its failure. Until
-/// then it is not ended, because NCCL would crash, so what hangs on the device goes on hanging. The other
-/// communicators stay usable if they are blocking; NCCL ends non-blocking ones with the group.
-///
-/// A group belongs to the thread that opened it and must be closed on it. The host cost is NCCL's:
-/// one launch for all its collectives.
+/// Preconditions: no collective of the group needs another's result, because NCCL may run them at the same time or in
+/// another order. Blocking and non-blocking communicators do not share a group.
+/// Stream behaviour: a collective checks its arguments and returns *without being enqueued*; the end enqueues it (a
+/// communicator of one rank enqueues at once). So enqueue an event record or a copy of the result after the end, and
+/// do not change a send buffer before it; the checker of stream order cannot see such errors. If the collectives are
+/// on several streams, all start after the earlier work on all these streams, and later work on each of them waits
+/// for all (NCCL user guide, streams and groups).
+/// Errors: if a communicator fails or is aborted while a group has calls of it, the end enqueues no call of any
+/// communicator, ends the failed one and throws its failure. NCCL would crash if it were ended before; so its hanging
+/// work hangs until then. The other communicators stay usable if they are blocking; NCCL ends non-blocking ones.
+/// Cost: NCCL's, one launch for all collectives.
 class [[nodiscard]] group {
 public:
     /// \throws error what `ncclGroupStart` says.
@@ -47,23 +42,22 @@ public:
     }
     group(const group&) = delete;
     group& operator=(const group&) = delete;
-    /// Ends the group if `end` was not called: also when an exception passes, for NCCL would collect
-    /// calls for ever. An error becomes the failure of the communicators in the group, whose next call
-    /// throws it.
+    /// Ends the group if `end` was not called, also when an exception passes: else NCCL would collect calls for ever.
+    /// An error becomes the failure of the communicators in the group, whose next call throws it.
     ~group()
     {
         if (depth_ == 0) return;
         try {
             [[maybe_unused]] order_hooks::group_end closing;
             finish(call_site{}, true);
-        } catch (...) { // the communicators have it
+        } catch (...) { // the communicators keep the error
         }
     }
 
-    /// Enqueues what the group collected, if it is the outermost, and waits until that has happened (for
-    /// non-blocking communicators; never for the work itself).
-    /// \throws error `invalid_argument` if it was ended before, another thread opened it or a group
-    ///   within it is still open; otherwise what NCCL says, or a communicator's failure or time-out.
+    /// If the group is the outermost, enqueues its calls and waits until they are enqueued (for non-blocking
+    /// communicators; it never waits for the work itself).
+    /// \throws error `invalid_argument` if it was ended before, another thread opened it or a group within it is
+    ///   still open; otherwise NCCL's errors, or a communicator's failure or time-out.
     void end(call_site where = call_site::current())
     {
         if (depth_ == 0) misused("the group was ended before", where);
@@ -92,7 +86,8 @@ private:
     void finish(call_site where, bool final)
     {
         depth_ = 0;
-        // Taken out, and put back for its memory: whoever reports an error may open another group.
+        // Taken out, because code that reports an error may open another group; put back so that its memory is used
+        // again.
         auto members = std::move(open_->members);
         open_->members.clear();
         if (--open_->depth > 0) {
@@ -109,7 +104,7 @@ private:
                 open.members = std::move(members);
             }
         } const at_exit{*open_, members};
-        // Calls of these communicators are under way in `ncclGroupEnd`, for `handle::abort`.
+        // `handle::abort` must know that calls of these communicators are under way in `ncclGroupEnd`.
         const detail::handle* failed = nullptr;
         for (const auto& member : members) {
             if (member->enter_group_end() && failed == nullptr) failed = member.get();
@@ -130,7 +125,7 @@ private:
             return;
         }
         if (result == ncclSuccess) return;
-        // A wrong argument can be corrected by who calls `end`, but by nobody after the destructor.
+        // The caller of `end` can correct a wrong argument; after the destructor no caller can.
         if (final || detail::status_of(result) != status::invalid_argument) {
             const std::string why = failed != nullptr
                 ? "communicator '" + failed->settings().name + "' in it has failed"
@@ -149,7 +144,7 @@ private:
         require(result, "ncclGroupEnd", where);
     }
 
-    /// The open group fails at its end, and enqueues nothing: it remembers the error of this call.
+    /// Remembers the error of this call: the open group fails at its end, and enqueues nothing.
     static void spoil() noexcept
     {
         const ncclComm_t none = nullptr;

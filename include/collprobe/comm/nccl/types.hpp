@@ -33,7 +33,7 @@ struct foreign_element<__nv_bfloat16> {
 
 } // namespace collprobe
 
-/// How the library's types, operations and errors are called in NCCL.
+/// NCCL's names of the library's types, operations and errors.
 namespace collprobe::inline COLLPROBE_ABI::nccl {
 
 namespace detail {
@@ -56,7 +56,7 @@ constexpr ncclRedOp_t operation(reduction operation) noexcept
     return ncclNumOps;
 }
 
-/// What a failed NCCL call is in this library.
+/// The library's status for a return code of NCCL.
 constexpr status status_of(ncclResult_t code) noexcept
 {
     switch (code) {
@@ -82,8 +82,8 @@ constexpr const char* name(ncclResult_t code) noexcept
     }
 }
 
-/// What NCCL says of its last error, for the end of a message; nothing if it says nothing, or what
-/// `raw_group_is_open` has made it say.
+/// NCCL's text of its last error, for the end of a message. Empty if NCCL has none, or if `raw_group_is_open` caused
+/// it.
 inline std::string last_error(ncclComm_t comm)
 {
     const char* const said = ncclGetLastError(comm);
@@ -108,14 +108,14 @@ consteval auto same_layout()
 
 } // namespace detail
 
-/// The library's type for a trainer's type of elements: T itself if it is one of element.hpp, `float16` for CUDA's
-/// `__half`, `bfloat16` for `__nv_bfloat16`, a fixed-width integer for another name of an integer of 8, 32 or 64 bits
-/// (`long long`, `char`). Void if NCCL or the library knows no such elements.
+/// The library's element type for a trainer's type. It is T itself if T is one of element.hpp, `float16` for CUDA's
+/// `__half`, `bfloat16` for `__nv_bfloat16`, and a fixed-width integer for another name of an integer of 8, 32 or 64
+/// bits (`long long`, `char`). Void if NCCL or the library has no such elements.
 template <class T>
 using element_of = typename decltype(detail::same_layout<std::remove_const_t<T>>())::type;
 
-/// The `count` elements at `data` as a view, in the library's type of that layout: `__half*` gives a
-/// `view<float16>`. Nothing is read, nothing costs. `count` is elements, as NCCL's counts are.
+/// The `count` elements at `data` as a view, in the library's type of that layout: `__half*` gives a `view<float16>`.
+/// `count` is in elements, as NCCL's counts are. Reads nothing.
 template <class T>
 auto elements(T* data, std::uint64_t count) noexcept
 {

@@ -9,13 +9,13 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// What an alarm advises to do.
+/// The action that an alarm advises.
 enum class advice : std::uint8_t {
-    none, ///< note it
+    none, ///< take note
     recheck, ///< repeat the step, or look closer: the evidence is statistical
     skip, ///< drop the step's update
     resync, ///< restore the ranks from another one
-    quarantine, ///< take the rank out: it was named again and again
+    quarantine, ///< take the rank out: alarms named it repeatedly
 };
 
 constexpr const char* name(advice what) noexcept
@@ -30,19 +30,19 @@ constexpr const char* name(advice what) noexcept
     return "unknown";
 }
 
-/// Something that somebody should know of, with the evidence. Equal on every rank.
+/// A finding that the user should know of, with its evidence. Equal on every rank.
 struct alarm_record {
     std::uint64_t step = 0;
     int call = -1; ///< index of the call in the step, -1 for the whole step
     finding what = finding::non_finite;
     damage where = damage::unknown;
-    std::vector<int> ranks; ///< that are named, ascending; empty where none can be
-    double statistic = 0; ///< the largest of its evidence, and what that was compared with
+    std::vector<int> ranks; ///< the ranks that the alarm names, ascending; empty if it can name none
+    double statistic = 0; ///< the largest statistic of the evidence, compared with `threshold`
     double threshold = 0; ///< 0 for exact checks
     double false_alarms_per_step = 0; ///< at most this many on a healthy run; 0 for exact checks
-    int strikes = 1; ///< how often the same was seen in the window of steps that counts
+    int strikes = 1; ///< how often the same finding occurred in the window of steps
     advice action = advice::none;
-    int source = -1; ///< of `resync`: a rank that holds what is right
+    int source = -1; ///< for `resync`: a rank that holds the right data
 };
 
 } // namespace collprobe

@@ -11,25 +11,25 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// What was found in one audited collective of a step. Equal on every rank.
+/// The findings in one audited collective of a step. Equal on every rank.
 struct call_audit {
     collective call = collective::all_reduce;
     element_type type = element_type::float32;
     std::uint64_t count = 0; ///< elements that each rank sent
-    bool agree = true; ///< every rank holds the bits that it should: of the result, or of every shard
+    bool agree = true; ///< every rank holds the right bits: of the result, or of every shard
     bool majority = true; ///< more than half of the ranks hold the same result
-    bool sum_checked = false; ///< the sum could be checked, and was
-    bool conserved = true; ///< the sum came out right: all ranks hold it, or some do, and who does not is named
-    /// Largest distance of a checksum of the result from that of the inputs, in standard deviations of what
-    /// rounding does to it, over the ranks; and what it must not exceed. 0 where the sum was not checked. Of integers
-    /// the distance itself; in a `summary` all in units of the limit.
+    bool sum_checked = false; ///< the sum was checked
+    bool conserved = true; ///< the sum is right on all ranks, or on some; then the other ranks are named
+    /// The largest distance, over the ranks, of a checksum of the result from that of the inputs, and the limit of
+    /// that distance. Units: standard deviations of the rounding error; for integers the distance itself; in a
+    /// `summary` units of the limit. 0 if the sum was not checked.
     double residual = 0;
     double residual_limit = 0;
     damage where = damage::none;
-    std::vector<int> culprits; ///< ranks that hold, or sent, what is damaged; empty where none can be named
+    std::vector<int> culprits; ///< ranks that hold, or sent, damaged data; empty if none can be named
 };
 
-/// What the audit of a step found.
+/// The findings of the audit of a step.
 struct step_audit {
     std::uint64_t step = 0;
     int ranks = 0;

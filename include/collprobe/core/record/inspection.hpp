@@ -10,10 +10,10 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/math.hpp>
 
-/// What `inspect` is asked, and what it finds out about an all-reduce: plain data.
+/// The question to `inspect` and its answer about an all-reduce: plain data.
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// How thoroughly `inspect` looks. Equal on all ranks.
+/// The effort of `inspect`. Equal on all ranks.
 struct inspect_options {
     int repeats = 5; ///< equal calls whose bits are compared
     int permutations = 4; ///< ways to deal the values to the ranks
@@ -23,7 +23,7 @@ struct inspect_options {
     std::uint64_t seed = 1;
 };
 
-/// In which order an all-reduce adds the ranks' values, by name. (Orders as such are in sum/order.hpp.)
+/// The name of the order in which an all-reduce adds the ranks' values. (sum/order.hpp has the orders themselves.)
 enum class order_class : std::uint8_t {
     single, ///< one addition or none: up to 2 ranks there is only one order
     linear, ///< ((x0 + x1) + x2) + ... by rank, at every position
@@ -33,12 +33,12 @@ enum class order_class : std::uint8_t {
     tree, ///< the double binary tree, one tree or both
     recursive_halving, ///< the farthest first
     pairwise, ///< neighbours first, balanced
-    /// As MPI libraries do: with p the largest power of two that n reaches, the first 2 (n - p) ranks are added in
-    /// pairs, then the p sums as `pairwise`. Where that is the same order as `pairwise`, it has that name.
+    /// The order of MPI libraries: with p the largest power of two up to n, the first 2 (n - p) ranks are added in
+    /// pairs, then the p sums as in `pairwise`. If that is the same order as `pairwise`, it is called `pairwise`.
     recursive_doubling,
-    exact, ///< nothing is lost wherever the large values are: an exact or a compensated sum, which has no order
+    exact, ///< an exact or a compensated sum, which loses nothing wherever the large values are: it has no order
     fused, ///< all terms at once, aligned to the largest one, as in a fixed-point sum: it has no order
-    other, ///< none of these; or it changed between calls, or the ranks saw different ones
+    other, ///< none of these; or the order changed between calls, or differed between ranks
 };
 
 constexpr const char* name(order_class order) noexcept
@@ -60,11 +60,11 @@ constexpr const char* name(order_class order) noexcept
     return "unknown";
 }
 
-/// One of the orders that an all-reduce has, and where.
+/// One of the orders of an all-reduce, and the elements that have it.
 struct position_order {
-    std::string brackets; ///< "((0+1)+2)+3"; empty where no binary tree explains the probes
-    std::uint64_t first = 0; ///< the first element that has it
-    std::uint64_t elements = 0; ///< how many have it
+    std::string brackets; ///< "((0+1)+2)+3"; empty if no binary tree explains the probes
+    std::uint64_t first = 0; ///< the first element that has this order
+    std::uint64_t elements = 0; ///< the number of elements that have it
 };
 
 /// The arithmetic and the speed of sums over one communicator, for one type and size. Every rank has the same.
@@ -77,30 +77,30 @@ struct inspection {
 
     order_class order = order_class::other;
     std::vector<position_order> orders; ///< by their first position, at most 64 of them
-    /// How many significant bits a partial sum keeps: the type's own, or more. The least that was found; 0 where
-    /// it is not defined: with fewer than 3 ranks, or where the order is unknown.
+    /// The number of significant bits that a partial sum keeps: the type's own, or more. It is the least that was
+    /// found. 0 if it is not defined: with fewer than 3 ranks, or if the order is unknown.
     int partial_sum_bits = 0;
-    bool partial_sum_bits_or_more = false; ///< the type cannot show whether there are more
-    /// How often a value is rounded to the element type (or less) on its way: n - 1 if each addition does;
-    /// -1 where it is unknown.
+    bool partial_sum_bits_or_more = false; ///< the type cannot show whether a partial sum keeps more
+    /// How often a value is rounded to the element type (or less) on its way: n - 1 if each addition rounds; -1 if it
+    /// is unknown.
     int roundings_per_element = -1;
 
     bool run_stable = true; ///< the same call gives the same bits
-    bool size_stable = true; ///< so do the same values elsewhere in a message, and in messages of other sizes
-    bool permutation_stable = true; ///< so does dealing the values to the ranks in other ways
+    bool size_stable = true; ///< the same values give the same bits at other places and in other message sizes
+    bool permutation_stable = true; ///< other ways to deal the values to the ranks give the same bits
     bool ranks_agree = true; ///< all ranks got the same bits
 
-    /// Error against the exact sum, in units in the last place of the exact sum, or of the largest term where
-    /// that is larger (terms that cancel leave a sum whose own unit says nothing about the arithmetic).
-    /// A correctly rounded sum is within 0.5.
+    /// Error against the exact sum, in units in the last place of the exact sum, or of the largest term if that is
+    /// larger. (If terms cancel, the unit of their sum says nothing about the arithmetic.) A correctly rounded sum is
+    /// within 0.5.
     double max_ulp = 0;
     double rms_ulp = 0;
-    /// The share of random sums that order and accumulator, as found, reproduce bit for bit. Less than 1: the
-    /// order is not (only) what the probes showed. NaN where there is nothing to reproduce them with.
+    /// The share of random sums that the order and accumulator found here reproduce bit for bit. If it is below 1,
+    /// the order is not (only) the one that the probes showed. NaN if there is no order to reproduce the sums with.
     double reproduced = detail::not_a_number();
 
-    /// Median over the timed calls, of the slowest rank. algbw is bytes over time, busbw that times 2 (n - 1) / n,
-    /// as nccl-tests defines them; in 1e9 bytes a second.
+    /// Median over the timed calls, of the slowest rank. As nccl-tests defines them, in 1e9 bytes a second: algbw is
+    /// bytes over time, busbw is algbw times 2 (n - 1) / n.
     double time_us = 0;
     double algbw_gbs = 0;
     double busbw_gbs = 0;
@@ -108,7 +108,7 @@ struct inspection {
     std::uint64_t bytes() const noexcept { return count * static_cast<std::uint64_t>(bytes_of(element)); }
 };
 
-/// The type whose sums keep that many significant bits; empty where it is none of them.
+/// The type whose sums keep that many significant bits; empty if there is none.
 constexpr const char* accumulator_of(int significant_bits) noexcept
 {
     const char* result = "";

@@ -14,10 +14,10 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// "No such index": the first non-finite element of a buffer that has none.
 inline constexpr std::uint64_t no_index = ~std::uint64_t{0};
 
-/// What one read of a buffer tells. Moments, norms and extrema are over the finite elements only, so
-/// one NaN does not hide the rest. Integers are taken as doubles (exact below 2^53).
+/// The result of one read of a buffer. Moments, norms and extrema are over the finite elements only, so that one NaN
+/// does not hide the rest. Integers are converted to double (exact below 2^53).
 ///
-/// Travels between ranks as bytes: all ranks must be built alike.
+/// Precondition: all ranks are built alike, because statistics travel between ranks as bytes.
 struct statistics {
     std::uint64_t count = 0; ///< elements read
     std::uint64_t nan = 0;
@@ -26,14 +26,14 @@ struct statistics {
     std::uint64_t zero = 0; ///< of either sign
     std::uint64_t subnormal = 0;
     std::uint64_t first_nonfinite = no_index; ///< index of the first NaN or infinity
-    std::uint64_t digest = 0; ///< of the bytes (scan/digest.hpp), 0 where not asked for
-    double minimum = 0; ///< extrema and moments are 0 where no element is finite
+    std::uint64_t digest = 0; ///< of the bytes (scan/digest.hpp); 0 if it was not requested
+    double minimum = 0; ///< extrema and moments are 0 if no element is finite
     double maximum = 0;
     double absolute_maximum = 0;
     double mean = 0;
     double l1 = 0; ///< sum of absolute values
-    /// Sum of squared distances from the mean, and sum of squares, both times 2^(-2 scale): `scale`
-    /// is 0 unless squares of doubles would leave the range of a double.
+    /// Sum of squared distances from the mean, and sum of squares, both times 2^(-2 scale). `scale` is 0 unless
+    /// squares of doubles would leave the range of a double.
     double m2 = 0;
     double sum_of_squares = 0;
     std::int32_t scale = 0;
@@ -46,7 +46,7 @@ struct statistics {
     COLLPROBE_HD constexpr std::uint64_t finite() const noexcept { return count - nonfinite(); }
     /// Euclidean norm. Infinity only if the norm itself is beyond the largest double.
     COLLPROBE_HD double l2() const noexcept { return detail::square_root(sum_of_squares) * scale_factor(); }
-    /// Population standard deviation (divides by the number of finite elements); 0 where none is.
+    /// Population standard deviation (divides by the number of finite elements); 0 if no element is finite.
     COLLPROBE_HD double standard_deviation() const noexcept
     {
         return finite() == 0 ? 0 : detail::square_root(m2 / static_cast<double>(finite())) * scale_factor();

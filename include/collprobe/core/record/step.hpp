@@ -14,8 +14,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// How one number per rank is spread over the ranks. A field that is undefined is NaN by its bits
-/// (`is_nan` tells, also under `-ffast-math`): the sample deviation of one rank, say.
+/// The spread of one number per rank over the ranks. An undefined field is NaN by its bits (`is_nan` tells, also
+/// under `-ffast-math`), for instance the sample deviation of one rank.
 struct spread {
     double mean = detail::not_a_number();
     double std = detail::not_a_number(); ///< population form, divides by n: the published definition
@@ -24,12 +24,12 @@ struct spread {
     double cv = detail::not_a_number(); ///< std / |mean|
     double minimum = detail::not_a_number();
     double maximum = detail::not_a_number();
-    int minimum_rank = -1; ///< lowest rank that holds it
+    int minimum_rank = -1; ///< lowest rank that holds the minimum
     int maximum_rank = -1;
-    int finite = 0; ///< ranks whose number is finite: the only ones counted above
+    int finite = 0; ///< number of ranks with a finite number; the fields above count only these
 };
 
-/// How the gradients of the ranks point. Undefined values are NaN by their bits.
+/// The directions of the ranks' gradients. Undefined values are NaN by their bits.
 struct direction {
     double mean_pairwise = detail::not_a_number(); ///< mean of cos(g_i, g_j) over all pairs i < j
     double pooled = detail::not_a_number(); ///< the same, each pair weighted by its norms
@@ -39,11 +39,11 @@ struct direction {
     std::vector<double> leave_one_out; ///< per rank: cosine with the sum of all other ranks
 };
 
-/// How the records of a step reached the ranks.
+/// The way in which the records of a step reached the ranks.
 enum class report_mode : std::uint8_t {
     gather, ///< every rank has every rank's records: exact tables, up to about a thousand ranks
-    /// Sums, extrema with their rank and digest agreement only: same size for any n. Checks: non-finite
-    /// values (the worst rank is named) and differing results (no rank is); no others.
+    /// Only sums, extrema with their rank, and digest agreement: the same size for any n. The only checks are
+    /// non-finite values (names the worst rank) and differing results (names no rank).
     summary,
 };
 
@@ -57,12 +57,12 @@ struct call_record {
     collective call = collective::all_reduce;
     element_type type = element_type::float32;
     std::uint64_t count = 0; ///< elements that each rank sent
-    spread gradient_norm; ///< of the L2 norms of what the ranks sent
-    double pooled_cosine = detail::not_a_number(); ///< of sums and averages, else undefined
+    spread gradient_norm; ///< of the L2 norms of the buffers that the ranks sent
+    double pooled_cosine = detail::not_a_number(); ///< for sums and averages, else undefined
     std::uint64_t nonfinite = 0; ///< summed over ranks
-    /// Whether every rank's result has the same bits; true where the collective promises no such thing.
+    /// Whether every rank's result has the same bits; true if the collective does not promise that.
     bool results_agree = true;
-    order_sensitivity order; ///< of sums and averages, where asked for
+    order_sensitivity order; ///< of sums and averages, if measured
     std::vector<statistics> inputs; ///< per rank; empty in `summary` mode
 };
 
@@ -72,7 +72,7 @@ struct step_record {
     int ranks = 0;
     report_mode mode = report_mode::gather;
     spread loss;
-    spread loss_weighted; ///< each rank weighted by its tokens; as `loss` where the weights are equal
+    spread loss_weighted; ///< each rank weighted by its tokens; equals `loss` if the weights are equal
     spread gradient_norm; ///< of the whole gradient, all calls together
     direction cosine; ///< of the whole gradient
     std::vector<double> losses; ///< per rank; empty in `summary` mode
@@ -81,7 +81,7 @@ struct step_record {
     std::vector<suspect> suspects; ///< loss first, then call by call, then direction; empty on a healthy step
     std::uint64_t unprobed_calls = 0; ///< calls beyond `max_calls`: forwarded, not measured
 
-    /// Of all calls together.
+    /// The samples of all calls together.
     order_sensitivity order() const noexcept
     {
         order_sensitivity all;

@@ -11,13 +11,13 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// The question a verdict answers.
 enum class finding : std::uint8_t {
     non_finite, ///< NaN or infinity in the rank's buffer: exact
-    /// The rank holds the same bits as another, in a call or as sample ids: exact. All ranks that hold
-    /// them are named, since equal bits do not tell whose they are.
+    /// The rank holds the same bits as another rank, in a call or as sample ids: exact. All ranks that hold them are
+    /// named, because equal bits do not show which rank they belong to.
     duplicate,
-    stale, ///< the rank's buffer is bit for bit what it was in the step before: exact
-    result_differs, ///< ranks received different bits from a collective that gives all the same: exact
-    shard_differs, ///< a rank received other bits of a shard than its owner sent: exact
-    replica_differs, ///< a rank holds other weights, or optimizer state, than the others: exact
+    stale, ///< the rank's buffer has the same bits as in the step before: exact
+    result_differs, ///< ranks received different bits from a collective that gives all ranks the same: exact
+    shard_differs, ///< a rank received other bits of a shard than the shard's owner sent: exact
+    replica_differs, ///< a rank holds other weights or another optimizer state than the other ranks: exact
     /// The result is not the sum of the inputs: exact for integers, else statistical.
     sum_differs,
     loss, ///< statistical, with a stated false-alarm rate
@@ -44,28 +44,28 @@ constexpr const char* name(finding what) noexcept
 
 /// One rank that a check names, with the evidence.
 struct suspect {
-    int rank = -1; ///< -1: the check found that something is wrong, but not whose it is
+    int rank = -1; ///< -1: the check found an error, but not the rank that has it
     /// `duplicate`: the lowest other rank that holds the same; `shard_differs`: the owner of the shard; else -1.
     int other_rank = -1;
     int call = -1; ///< index of the call in the step, -1 for the whole step
     finding what = finding::non_finite;
-    double statistic = 0; ///< what was measured: a score, or a count for exact checks
-    double threshold = 0; ///< what it was compared with; 0 for exact checks
-    std::uint64_t index = no_index; ///< first bad element where one is known
-    bool by_history = false; ///< statistical: the score is that of the rank against its own past, not the other ranks
-    bool exact = true; ///< no chance, and no rounding, explains it
-    /// At most so often a healthy step has such a suspect, where the check states it by itself; else 0.
+    double statistic = 0; ///< the measured value: a score, or a count for exact checks
+    double threshold = 0; ///< the limit of the statistic; 0 for exact checks
+    std::uint64_t index = no_index; ///< first bad element, if known
+    bool by_history = false; ///< statistical: the score compares the rank with its own past, not with other ranks
+    bool exact = true; ///< neither chance nor rounding can explain it
+    /// The largest rate at which a healthy step has such a suspect, if the check itself states one; else 0.
     double false_alarms_per_step = 0;
 };
 
-/// Where on the way from inputs to results the damage was done, as far as the checks tell.
+/// The place between inputs and results where the damage happened, as far as the checks show it.
 enum class damage : std::uint8_t {
     none, ///< no check has fired
     input, ///< a rank's own data, before the collective
     reduce, ///< the sum, alike for all ranks
-    broadcast, ///< on the way of the result to some ranks, or in their memory
-    duplicated_data, ///< ranks that should have their own data have the same
-    unknown, ///< something is wrong, and the evidence does not tell what
+    broadcast, ///< the result on its way to some ranks, or in their memory
+    duplicated_data, ///< ranks have the same data and should have their own
+    unknown, ///< there is damage, and the evidence does not show where
 };
 
 constexpr const char* name(damage where) noexcept

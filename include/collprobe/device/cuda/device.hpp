@@ -28,14 +28,14 @@ struct fill_body {
 
 } // namespace detail
 
-/// A CUDA GPU as a device: what an algorithm needs, under the names that every device of the library
-/// has. All operations are enqueued on a stream and return at once; none synchronises the host, and
-/// all may be captured into a graph (but for copies of pageable memory, which also wait). Which GPU is
-/// a matter of the stream: its device must be the current one (`device_guard`).
+/// A CUDA GPU as a device: the operations that an algorithm needs, under the names that every device of the library
+/// has. `for_each`, `sum_each` and `reduce` launch kernels. They are declared here and defined in
+/// `device/cuda/kernels.cuh`: a program of plain C++ files links once one `.cu` file instantiates the functions that
+/// the program uses.
 ///
-/// `for_each`, `sum_each` and `reduce` launch kernels. They are declared here and defined in
-/// `device/cuda/kernels.cuh`: a program of plain C++ files links once one `.cu` file instantiates
-/// what it uses.
+/// Precondition: the device of the stream is the current one (`device_guard`).
+/// Stream behaviour: every operation is enqueued on a stream and returns at once. None synchronises the host. All may
+/// be captured into a graph, except copies of pageable memory, which also wait.
 struct device {
     using stream = cuda::stream;
     using stream_ref = cuda::stream_ref;
@@ -43,21 +43,21 @@ struct device {
     /// Memory that the device computes on.
     template <class T>
     using buffer = cuda::buffer<T>;
-    /// Memory that the device can write and the host can read, once an event says so.
+    /// Memory that the device can write. The host can read it once an event says that the write is done.
     template <class T>
     using host_buffer = cuda::pinned_buffer<T>;
     using workspace = cuda::workspace;
 
     static constexpr const char* name = "cuda";
-    /// How many bytes of each buffer one index of a body for `for_each` takes best: one word of a thread.
+    /// The best number of bytes of each buffer for one index of a body for `for_each`: one word of a thread.
     static constexpr std::uint64_t body_bytes = 16;
 
     /// Loads the kernels of the program, before work waits for other ranks: see `cuda::load_kernels`.
     static void load_kernels() noexcept { cuda::load_kernels(); }
 
-    /// Copies `source` to `destination`, each on any device or the host: equal counts, ranges that do
-    /// not overlap. \throws error `invalid_argument` otherwise, or if either is null with a count
-    /// above 0; `device_failure`.
+    /// Copies `source` to `destination`, each on any device or the host. Shapes: equal counts, ranges that do not
+    /// overlap.
+    /// \throws error `invalid_argument` otherwise, or if either is null with a count above 0; `device_failure`.
     /// Cost: one read and one write; the host waits only if either is ordinary host memory.
     template <class T>
     static void copy(
@@ -76,9 +76,10 @@ struct device {
             "cudaMemcpyAsync", -1, on.get(), where);
     }
 
-    /// Sets every element of `destination` to `value`. Cost: one write.
+    /// Sets every element of `destination` to `value`.
     /// \throws error `invalid_argument` if it is null with a count above 0 or not aligned for its elements;
-    /// `device_failure`.
+    ///   `device_failure`.
+    /// Cost: one write.
     template <class T>
     static void fill(stream_ref on, view<T> destination, std::type_identity_t<T> value,
         call_site where = call_site::current())
@@ -91,8 +92,9 @@ struct device {
         for_each(on, destination.count(), detail::fill_body<T>{destination.data(), value});
     }
 
-    /// Sets every byte of `destination` to 0. Cost: one write.
+    /// Sets every byte of `destination` to 0.
     /// \throws error `invalid_argument` if it is null with a count above 0; `device_failure`.
+    /// Cost: one write.
     template <class T>
     static void zero(stream_ref on, view<T> destination, call_site where = call_site::current())
     {
@@ -110,18 +112,20 @@ struct device {
     template <class Body>
     static void for_each(stream_ref on, std::uint64_t count, Body body);
 
-    /// How many sums `sum_each` should be given at least, if the caller can choose: two blocks for each
-    /// multiprocessor of a large GPU. A constant, so that results do not depend on the GPU.
+    /// The least number of sums for `sum_each`, if the caller can choose: two blocks for each multiprocessor of a
+    /// large GPU. A constant, so that results do not depend on the GPU.
     static constexpr std::uint64_t parallel_sums = 264;
 
-    /// For every item below `items`: adds up `body.part(item, lane, lanes)` over 256 lanes, in a fixed
-    /// order, and calls `body.store(item, sum)` once. One launch; a block of threads takes an item.
+    /// For every item below `items`: adds up `body.part(item, lane, lanes)` over 256 lanes in a fixed order, and
+    /// calls `body.store(item, sum)` once.
+    /// Cost: one launch. A block of threads takes an item.
     template <class Body>
     static void sum_each(stream_ref on, std::uint64_t items, Body body);
 
-    /// Reduces `count` elements to `*result`, in device or pinned memory, in one pass over what
-    /// `reducer` reads. Partial results cover fixed blocks and are merged in a fixed order: the same
-    /// input gives the same bits. `scratch` belongs to this stream until the reduction is done.
+    /// Reduces `count` elements to `*result` in one pass over the memory that `reducer` reads. `result` is in device
+    /// or pinned memory. Partial results cover fixed blocks and are merged in a fixed order: the same input gives the
+    /// same bits.
+    /// Stream behaviour: `scratch` belongs to this stream until the reduction is done.
     /// \throws error `invalid_argument` from about 2^44 elements on; `device_failure`.
     template <class Reducer, class Result>
     static void reduce(

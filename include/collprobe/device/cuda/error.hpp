@@ -22,16 +22,17 @@ inline int current_device() noexcept
     return cudaGetDevice(&ordinal) == cudaSuccess ? ordinal : -1;
 }
 
-/// Takes back the calling thread's last error if it is `code`: an error that has been thrown, or an
-/// answer "not ready", must not turn up again at the caller's next `cudaGetLastError`. An older error
-/// of the caller's stays, and so does an error that makes the context unusable (CUDA keeps those).
+/// Clears the calling thread's last error if it is `code`. An error that the library has thrown, or the answer "not
+/// ready", must not turn up again at the caller's next `cudaGetLastError`. An older error of the caller stays. An
+/// error that makes the context unusable stays too, because CUDA keeps it.
 inline void forget(cudaError_t code) noexcept
 {
     if (cudaPeekAtLastError() == code) (void)cudaGetLastError();
 }
 
-/// The device of a stream. A default stream is the current device's, and so is every stream for a
-/// runtime or a driver before 12.8, which cannot tell: make the stream's device current there.
+/// The device of a stream. A default stream belongs to the current device. With a runtime or a driver before 12.8
+/// CUDA cannot tell the device, and the current device is taken for every stream: make the stream's device current
+/// there.
 inline cudaError_t device_of(cudaStream_t stream, int& ordinal) noexcept
 {
 #if CUDART_VERSION >= 12080
@@ -45,8 +46,8 @@ inline cudaError_t device_of(cudaStream_t stream, int& ordinal) noexcept
     return cudaGetDevice(&ordinal);
 }
 
-/// Whether a device has its primary context, which takes hundreds of megabytes. Asking creates none, and
-/// links to no driver library. True where it cannot be told.
+/// Whether a device has its primary context, which takes hundreds of megabytes. The question creates no context and
+/// links to no driver library. True if CUDA cannot tell.
 inline bool has_context(int device) noexcept
 {
 #if CUDART_VERSION >= 12000
@@ -74,12 +75,11 @@ inline bool has_context(int device) noexcept
 #endif
 }
 
-/// Calls that could disturb a capture are allowed on this thread while one of these lives. Otherwise
-/// an allocation, or a thread that polls an event, would invalidate a capture that another thread
-/// has begun in global mode.
+/// While one of these lives, its thread may make calls that could disturb a capture. Without it an allocation, or a
+/// thread that polls an event, would invalidate a capture that another thread has begun in global mode.
 ///
-/// Like most calls of CUDA it creates a context on the current device: on a thread that may not have set
-/// one, enter the right device first.
+/// Like most calls of CUDA it creates a context on the current device. On a thread that may not have set a device,
+/// enter the right device first.
 class relaxed_capture_mode {
 public:
     relaxed_capture_mode() noexcept
@@ -126,10 +126,9 @@ inline std::string describe(int device, cudaStream_t stream)
 
 } // namespace detail
 
-/// Throws if a CUDA call on no stream failed. `what` is the call, "cudaMalloc"; `device` its device,
-/// or -1 for the current one.
-/// \throws error `device_failure` whose text has the call, CUDA's name and text of the error and the
-/// device. CUDA's last error is taken back unless it is one that stays.
+/// Throws if a CUDA call without a stream failed. `what` is the name of the call, such as "cudaMalloc"; `device` is
+/// its device, or -1 for the current one. Clears CUDA's last error, unless CUDA keeps it.
+/// \throws error `device_failure` whose text has the call, CUDA's name and text of the error and the device.
 inline void check(cudaError_t code, const char* what, int device = -1, call_site where = call_site::current())
 {
     if (code == cudaSuccess) return;
@@ -138,7 +137,7 @@ inline void check(cudaError_t code, const char* what, int device = -1, call_site
         code, what, "device " + (ordinal < 0 ? std::string("unknown") : std::to_string(ordinal)), where);
 }
 
-/// The same for a call on a stream, which the text names too; `device` -1 is the stream's.
+/// The same for a call on a stream. The text names the stream too; `device` -1 is the stream's device.
 inline void check(cudaError_t code, const char* what, int device, cudaStream_t stream,
     call_site where = call_site::current())
 {
@@ -148,11 +147,11 @@ inline void check(cudaError_t code, const char* what, int device, cudaStream_t s
     detail::fail(code, what, detail::describe(ordinal, stream), where);
 }
 
-/// Makes a device the calling thread's current one, and the one before it again at the end. Where it is
-/// current already, or for -1, nothing is switched.
+/// Makes a device the calling thread's current one, and makes the previous device current again at the end. Switches
+/// nothing if the device is current already, or for -1.
 ///
-/// A device before it on which the process has no context is not made current again: CUDA would create
-/// one there. So it is with a thread that never set a device, which CUDA takes for one that uses device 0.
+/// The previous device is not made current again if the process has no context on it, because CUDA would create one
+/// there. This also holds for a thread that never set a device: CUDA takes it for one that uses device 0.
 /// \throws error `device_failure` if there is no such device.
 class device_guard {
 public:
@@ -162,7 +161,7 @@ public:
         const cudaError_t code = enter(ordinal, call);
         check(code, call, ordinal, where);
     }
-    /// The same where nothing may be thrown: after a failure the device is what it was.
+    /// The same for code that must not throw: after a failure the previous device stays current.
     device_guard(int ordinal, std::nothrow_t) noexcept
     {
         const char* call = nullptr;

@@ -23,20 +23,21 @@ struct event_node {
 
 } // namespace detail
 
-/// The process's CUDA events, kept per device: creating one can stall for milliseconds, so none is
-/// created twice. They are without timing, and never destroyed: a pool that destroyed its events when
-/// the program ends would call a CUDA runtime that may be gone by then.
+/// The process's CUDA events, a list for each device. Creating an event can stall for milliseconds, so events are
+/// used again. The events have no timing. The pool never destroys them: a destructor that runs when the program ends
+/// would call a CUDA runtime that may be gone by then.
 class event_pool {
 public:
-    /// Creates events until at least `count` of `device` are free, so that later records create none.
-    /// Any thread may call it, at set-up. \throws error `device_failure` if CUDA cannot create one.
+    /// Creates events until at least `count` of `device` are free, so that later records create none. Any thread may
+    /// call it, at set-up.
+    /// \throws error `device_failure` if CUDA cannot create one.
     static void reserve(int device, unsigned count, call_site where = call_site::current())
     {
         for (unsigned present = of(device).count_free(device); present < count; ++present) {
             give_back(create(device, where));
         }
     }
-    /// How many events of `device` are free; a diagnostic.
+    /// The number of free events of `device`; a diagnostic.
     static unsigned free_events(int device) noexcept { return of(device).count_free(device); }
 
     /// A free event of `device`, or a new one. Creating is legal during a capture, but slow.
@@ -125,7 +126,7 @@ public:
     cudaEvent_t handle() const noexcept { return node_ == nullptr ? nullptr : node_->handle; }
     /// -1 if empty.
     int device() const noexcept { return node_ == nullptr ? -1 : node_->device; }
-    /// Whether nobody else refers to it, so that recording it anew changes nobody's snapshot.
+    /// Whether no other `pooled_event` refers to the event, so that a new record changes no other snapshot.
     bool is_sole() const noexcept
     {
         return node_ != nullptr && node_->references.load(std::memory_order_acquire) == 1;

@@ -17,25 +17,25 @@ namespace detail {
 
 class kernel_entry;
 
-/// The kernels of the program: of all its libraries that share this list, as the linker has it.
+/// The kernels of the program. All its libraries share this list if the linker joins their copies of it.
 struct kernel_list {
     static constexpr int devices = 64;
 
-    /// Made before the first entry, so gone after the last.
+    /// The first entry makes the list, so the list outlives all entries.
     static kernel_list& instance() noexcept
     {
         static kernel_list list;
         return list;
     }
 
-    collprobe::detail::mutex mutex; ///< of `newest`: libraries come and go while other threads load
+    collprobe::detail::mutex mutex; ///< of `newest`: libraries are opened and closed while other threads load
     kernel_entry* newest = nullptr;
-    std::atomic<std::uint64_t> entered{0}; ///< the number of the newest entry there ever was
+    std::atomic<std::uint64_t> entered{0}; ///< the number of the newest entry so far
     std::atomic<std::uint64_t> loaded[devices] = {}; ///< the number up to which entries were loaded, by device
 };
 
-/// A kernel that the program contains. It is on the list from when the program starts, or the library that it
-/// is in is opened, until that is closed.
+/// A kernel that the program contains. The kernel enters the list when the program starts or the library with the
+/// kernel is opened. It leaves the list when that library is closed.
 class kernel_entry {
 public:
     explicit kernel_entry(const void* kernel) noexcept : kernel_(kernel)
@@ -58,10 +58,10 @@ public:
         *link = next_;
     }
 
-    /// What launches name it by.
+    /// The address by which launches name the kernel.
     const void* kernel() const noexcept { return kernel_; }
 
-    /// The oldest kernel whose number is above `number`, which becomes its number; null if there is none.
+    /// The oldest kernel whose number is above `number`; null if there is none. Sets `number` to the kernel's number.
     static const void* next_after(std::uint64_t& number) noexcept
     {
         kernel_list& list = kernel_list::instance();
@@ -87,17 +87,17 @@ inline kernel_entry entry_of{reinterpret_cast<const void*>(kernel)};
 
 } // namespace detail
 
-/// Loads all kernels of this library that the program contains onto the current device, once. Those of a shared
-/// library that is opened later are loaded by the next call; those of one that is closed are forgotten.
+/// Loads all kernels of this library that the program contains onto the current device, once. The next call loads the
+/// kernels of a shared library that was opened later. The kernels of a closed library are forgotten.
 ///
-/// CUDA loads a kernel when it is first used, unless CUDA_MODULE_LOADING=EAGER, and may wait for all work
-/// of the device before it does. Behind a collective that waits for another rank, whose thread needs CUDA
-/// to come that far, this is a deadlock: so kernels are loaded before the first collective. `workspace`
-/// calls this, and with it `probed`. Who launches `for_each`, `sum_each` or captures them before there is a
-/// `workspace` on the device calls it himself.
+/// CUDA loads a kernel at its first use (unless CUDA_MODULE_LOADING=EAGER) and may wait for all work of the device
+/// before. This is a deadlock behind a collective that waits for another rank whose thread needs CUDA to reach the
+/// collective. So kernels are loaded before the first collective. `workspace` calls this function, and so does
+/// `probed` by its workspace. Call it yourself before `for_each` or `sum_each` is launched or captured on a device
+/// that has no `workspace` yet.
 ///
 /// Stream behaviour: may wait for the device the first time; invalidates no capture.
-/// Errors: none. A kernel that cannot be loaded is an error of its launch.
+/// Errors: none. If a kernel cannot be loaded, its launch fails.
 /// Cost: set-up only; the first time on a device some 100 us per kernel, later two loads from memory.
 /// Source: CUDA C++ Programming Guide, Lazy Loading, "Concurrent Execution".
 inline void load_kernels() noexcept
@@ -109,10 +109,11 @@ inline void load_kernels() noexcept
     std::uint64_t number = is_known ? list.loaded[device].load(std::memory_order_acquire) : 0;
     if (number >= entered) return;
     const detail::relaxed_capture_mode relaxed;
-    // Not under the lock, since CUDA may wait for work of other threads, and for whoever opens a library. If one is
-    // closed meanwhile, its kernel is a name that CUDA does not know any more: an error like any other.
+    // Not under the lock, because CUDA may wait for the work of other threads, which may open a library meanwhile. If
+    // a library is closed meanwhile, CUDA does not know its kernel any more and returns an error, which is dropped
+    // here.
     while (const void* const kernel = detail::kernel_entry::next_after(number)) {
-        // What has to load the kernel to answer.
+        // CUDA must load the kernel to answer this question.
         cudaFuncAttributes ignored{};
         if (const cudaError_t code = cudaFuncGetAttributes(&ignored, kernel); code != cudaSuccess) {
             detail::forget(code);

@@ -23,8 +23,8 @@ namespace detail {
 
 inline constexpr unsigned block_threads = collprobe::detail::block_threads;
 
-/// Blocks of a kernel that the current device runs at once. Asked for once a kernel and device; legal
-/// in a capture.
+/// The number of blocks of a kernel that the current device runs at once. CUDA is asked once for each kernel and
+/// device. Legal in a capture.
 template <auto kernel>
 unsigned resident_blocks(cudaStream_t stream)
 {
@@ -47,7 +47,8 @@ unsigned resident_blocks(cudaStream_t stream)
     return blocks;
 }
 
-/// Launches a kernel by its own return code: an older error of the program's is not taken for its own.
+/// Launches a kernel and checks the return code of the launch itself, so an older error of the program is not taken
+/// for an error of the launch.
 template <auto kernel, class... Arguments>
 void launch(const char* what, cudaStream_t stream, std::uint64_t blocks_wanted, Arguments... arguments)
 {
@@ -76,10 +77,10 @@ struct merge_parts {
     }
 };
 
-/// Merges one value a thread in a fixed order; thread 0 gets the result. Within a warp each lane takes in the lane 1
-/// above it, then 2, 4, 8 and 16; then lane 0 of the first warp takes in the other warps' values, warp by warp.
-/// The loops stay loops: a block merges once a slot, and a merge may be long. Ends behind a barrier, so that
-/// `storage` can be used again at once.
+/// Merges one value of each thread in a fixed order; thread 0 gets the result. Within a warp each lane takes in the
+/// lane 1 above it, then 2, 4, 8 and 16 above. Then lane 0 of the first warp takes in the other warps' values, warp
+/// by warp. The loops are not unrolled: a block merges once for each slot, and a merge may be long. Ends behind a
+/// barrier, so `storage` can be used again at once.
 template <class T, class Merge = merge_parts<T>>
 struct block_merge {
     static constexpr unsigned warp = 32;
@@ -123,13 +124,13 @@ private:
     }
 };
 
-/// Adds, whatever the compiler is told of fused operations.
+/// Adds without fusing, whatever the compiler's flags say of fused operations.
 struct add_doubles {
     __device__ double operator()(double a, double b) const { return __dadd_rn(a, b); }
 };
 
-/// The slots' partial results in a workspace: the first word of each slot, then the second of each and so
-/// on, so that threads which read neighbouring slots read neighbouring words.
+/// The slots' partial results in a workspace: the first word of each slot, then the second word of each slot and so
+/// on. So threads that read neighbouring slots read neighbouring words.
 struct partial_results {
     unsigned long long* words;
 
@@ -151,8 +152,8 @@ struct partial_results {
         COLLPROBE_UNROLL
         for (std::size_t i = 0; i < words_of<Partial>::count; ++i) at(slot)[i * workspace::slots] = raw.word[i];
     }
-    /// Past the first-level cache, which does not see what other multiprocessors write. Word w is read if bit
-    /// w of `wanted` is set, and 0 else: the compiler drops no such read by itself.
+    /// Reads past the first-level cache, which does not see the writes of other multiprocessors. Word w is read if
+    /// bit w of `wanted` is set, else it is 0: the compiler does not drop such a read by itself.
     template <class Partial, std::uint32_t wanted = ~std::uint32_t{0}>
     __device__ Partial read(unsigned slot) const
     {
@@ -164,9 +165,9 @@ struct partial_results {
     }
 };
 
-/// How the 256 threads of a block reduce a slot, and the slots of a buffer. Specialised where a reducer
-/// deserves better than the general form, which calls `reducer.add(partial, index)` for each element
-/// (usable in device code, like `identity`, `merge` and `finish`).
+/// The reduction of a slot by the 256 threads of a block, and of the slots of a buffer. The general form calls
+/// `reducer.add(partial, index)` for each element, which must be usable in device code, as must `identity`, `merge`
+/// and `finish`. Specialised for reducers with a faster form.
 template <class Reducer>
 struct block_reduction {
     static_assert(!requires { typename Reducer::has_own_kernel; },
@@ -209,8 +210,8 @@ struct block_reduction {
     }
 };
 
-/// One launch: blocks take the slots in turn, and the last block to finish combines what all have left.
-/// Which block reduced a slot, and which was the last, has no influence on the result.
+/// One launch: blocks take the slots in turn, and the last block to finish combines the partial results of all
+/// blocks. The result does not depend on which block reduced a slot, or on which block was the last.
 template <class Reducer, class Result>
 __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::blocks_per_multiprocessor)
     reduce_kernel(Reducer reducer, std::uint64_t count, collprobe::detail::slot_plan plan, Result* result,
@@ -236,7 +237,7 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
     if (is_last) block.combine(partials, static_cast<unsigned>(plan.slots), result);
 }
 
-/// Thread 0 hands the sum of what a block's threads return to the body.
+/// Thread 0 hands the sum of the values that the block's threads return to the body.
 template <class Body>
 __global__ void __launch_bounds__(block_threads) sum_each_kernel(
     std::uint64_t items, const __grid_constant__ Body body)
@@ -251,7 +252,7 @@ __global__ void __launch_bounds__(block_threads) sum_each_kernel(
 
 } // namespace detail
 
-// Used, as the compiler has it: other files may call what this one only inlines.
+// Marked as used, because other files may call a function that this file only inlines.
 template <class Body>
 [[gnu::used]] void device::for_each(stream_ref on, std::uint64_t count, Body body)
 {
@@ -268,14 +269,16 @@ template <class Body>
 }
 
 template <class Reducer, class Result>
-[[gnu::used]] void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch)
+[[gnu::used]] void device::reduce(
+    stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch)
 {
     const collprobe::detail::slot_plan plan
         = collprobe::detail::plan_slots(count, detail::block_reduction<Reducer>::element_bytes);
     require(collprobe::detail::has_countable_slots(plan), "reduce", "more elements than any GPU has room for",
         call_site::current());
     detail::launch<&detail::reduce_kernel<Reducer, Result>>("reduce", on.get(), plan.slots == 0 ? 1 : plan.slots,
-        reducer, count, plan, result, detail::partial_results{static_cast<unsigned long long*>(scratch.partials())}, scratch.ticket());
+        reducer, count, plan, result, detail::partial_results{static_cast<unsigned long long*>(scratch.partials())},
+        scratch.ticket());
 }
 
 } // namespace collprobe::cuda

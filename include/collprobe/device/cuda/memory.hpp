@@ -17,7 +17,7 @@ namespace collprobe::inline COLLPROBE_ABI::cuda {
 
 namespace detail {
 
-/// The bytes of `count` elements, or more than any device has where the product would wrap around.
+/// The bytes of `count` elements. If the product would wrap around, a number larger than the memory of any device.
 constexpr std::size_t bytes_of(std::uint64_t count, std::size_t element_bytes) noexcept
 {
     return count > SIZE_MAX / element_bytes ? SIZE_MAX : static_cast<std::size_t>(count) * element_bytes;
@@ -48,7 +48,7 @@ struct pinned_memory {
     static cudaError_t free(void* memory) noexcept { return cudaFreeHost(memory); }
 };
 
-/// What both kinds of buffer share: an owned run of `size()` elements, not initialised.
+/// The part that both kinds of buffer share: an owned run of `size()` elements, not initialised.
 template <class T, class Memory>
 class owned_memory {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -98,9 +98,9 @@ protected:
 
 } // namespace detail
 
-/// Owned memory of the device that was current at construction, for `size()` trivially copyable
-/// elements, not initialised. The host must not read it, so it has no iterators. Freeing it while
-/// queued work still uses it is an error, as on any device: synchronise first.
+/// Owned memory of the device that was current at construction, for `size()` trivially copyable elements, not
+/// initialised. The host must not read it, so it has no iterators. Synchronise before it is freed: freeing memory
+/// that queued work still uses is an error, as on any device.
 /// \throws error `device_failure` if there is not enough memory.
 /// Cost: `cudaMalloc` and `cudaFree`, which may wait for the device: set-up only.
 template <class T>
@@ -113,8 +113,8 @@ public:
     }
 };
 
-/// Owned page-locked host memory that all devices read and write under the same address. The host
-/// may look at what a device wrote once an event says so. Freeing and cost as `buffer`.
+/// Owned page-locked host memory that all devices read and write under the same address. The host may read what a
+/// device wrote once an event has passed behind the write. Freeing and cost are as for `buffer`.
 template <class T>
 class pinned_buffer : public detail::owned_memory<T, detail::pinned_memory> {
 public:
@@ -128,21 +128,22 @@ public:
     T& operator[](std::uint64_t index) const noexcept { return this->data_[index]; }
 };
 
-/// Device memory that `device::reduce` needs between its blocks: partial results, and a ticket that
-/// tells the last block from the others. One stream at a time may use one. 1 MiB and 256 bytes of
-/// the device that is current at construction, which waits until the ticket is zero and loads the
-/// library's kernels there (`load_kernels`): set-up only.
+/// Device memory that `device::reduce` needs between its blocks: the partial results, and a ticket by which the last
+/// block knows that it is the last. One stream at a time uses a workspace.
+/// Size: 1 MiB and 256 bytes of the device that is current at construction.
+/// Cost: set-up only. The constructor waits until the ticket is zero and loads the library's kernels on the device
+/// (`load_kernels`).
 struct workspace {
-    /// At most so many blocks leave a partial result each.
+    /// The largest number of blocks that leave a partial result each.
     static constexpr unsigned slots = 4096;
-    /// What a partial result may take.
+    /// The largest size of a partial result, in bytes.
     static constexpr std::size_t max_partial_bytes = 256;
 
     workspace(call_site where = call_site::current()) : memory_(bytes, where)
     {
         load_kernels();
-        // On a stream of its own: cudaMemset would run in the default stream, which is neither
-        // ordered before the stream that uses this first nor legal during a capture.
+        // On a stream of its own. cudaMemset would run in the default stream, which is not ordered before the first
+        // stream that uses the workspace. A capture also forbids it.
         const stream zeroing(where);
         check(cudaMemsetAsync(ticket(), 0, ticket_bytes, zeroing.get().get()), "cudaMemsetAsync",
             memory_.device(), zeroing.get().get(), where);
@@ -151,7 +152,7 @@ struct workspace {
 
     /// Room for `max_partial_bytes` of each of `slots`, aligned to 256 bytes.
     void* partials() const noexcept { return memory_.data(); }
-    /// Zero whenever no reduction runs: the last block sets it back.
+    /// Zero whenever no reduction runs: the last block of a reduction resets it.
     std::uint32_t* ticket() const noexcept
     {
         return static_cast<std::uint32_t*>(static_cast<void*>(memory_.data() + slots * max_partial_bytes));

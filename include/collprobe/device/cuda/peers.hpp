@@ -10,11 +10,11 @@
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/device/cuda/error.hpp>
 
-/// What ranks in one process must know of several GPUs (comm/local/device.hpp). The first argument is
-/// a tag: generic code calls these for any device that has them.
+/// The functions that ranks in one process need for several GPUs (comm/local/device.hpp). The first argument is a
+/// tag, so that generic code can call these functions for any device that has them.
 namespace collprobe::inline COLLPROBE_ABI::cuda {
 
-/// How many devices the process sees.
+/// The number of devices that the process sees.
 inline int ordinal_count(device, call_site where = call_site::current())
 {
     int count = 0;
@@ -36,19 +36,19 @@ inline void make_current(device, int ordinal, call_site where = call_site::curre
     check(cudaSetDevice(ordinal), "cudaSetDevice", ordinal, where);
 }
 
-/// The same while the result lives.
+/// Makes `ordinal` the calling thread's device while the result lives.
 [[nodiscard]] inline device_guard scope_of(device, int ordinal, call_site where = call_site::current())
 {
     return device_guard(ordinal, where);
 }
 
-/// Lets kernels on `ordinal` read and write what is allocated on `peer`, from now on and for the whole
-/// process. Nothing to do for one device or where it was done before.
+/// Lets kernels on `ordinal` read and write memory that is allocated on `peer`, from now on and for the whole
+/// process. Does nothing if the two are one device or if the access was enabled before.
 ///
-/// That is memory of `cudaMalloc`, which all buffers of this library have. Memory of a pool
-/// (`cudaMallocAsync`) or of `cuMemCreate` stays closed to peers until its owner opens it: by
-/// `cudaMemPoolSetAccess` on the pool, by `cuMemSetAccess` on the range.
-/// \throws error `unsupported` if the machine does not connect the two; `device_failure`.
+/// This concerns memory of `cudaMalloc`, and so all buffers of this library. Memory of a pool (`cudaMallocAsync`) or
+/// of `cuMemCreate` stays closed to peers until its owner opens it: by `cudaMemPoolSetAccess` on the pool, by
+/// `cuMemSetAccess` on the range.
+/// \throws error `unsupported` if the machine does not connect the two devices; `device_failure`.
 inline void enable_peer_access(device, int ordinal, int peer, call_site where = call_site::current())
 {
     if (ordinal == peer) return;

@@ -15,14 +15,14 @@
 #include <collprobe/device/cuda/event_pool.hpp>
 #include <collprobe/order/hooks.hpp>
 
-/// Streams and events of CUDA, with the names and errors of the host's (host_stream.hpp). Nothing
-/// here blocks the host but `synchronize`, and after its first use nothing creates or allocates.
+/// Streams and events of CUDA, with the names and errors of the host's (device/host/stream.hpp). Only `synchronize`
+/// blocks the host. After the first use nothing here creates or allocates anything.
 namespace collprobe::inline COLLPROBE_ABI::cuda {
 
 class event;
 
-/// Which stream a handle means on the calling thread: equal only for the same stream. A handle may be
-/// that of a stream destroyed before, and `cudaStreamPerThread` is another stream on every thread.
+/// The identity of the stream that a handle means on the calling thread: equal only for the same stream. A new stream
+/// may have the handle of a destroyed one, and `cudaStreamPerThread` is another stream on every thread.
 struct stream_id {
     unsigned long long number = 0; ///< CUDA's; before CUDA 12, which has none, the handle
     std::uint64_t thread = 0; ///< of streams that belong to a thread
@@ -39,7 +39,7 @@ inline std::uint64_t this_thread_number() noexcept
     return own;
 }
 
-/// Whether this translation unit means cudaStreamPerThread by a null handle, and not cudaStreamLegacy.
+/// Whether a null handle means cudaStreamPerThread in this translation unit, instead of cudaStreamLegacy.
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
 constexpr bool null_is_per_thread = true;
 #else
@@ -48,17 +48,17 @@ constexpr bool null_is_per_thread = false;
 
 } // namespace detail
 
-/// A borrowed `cudaStream_t`, which converts to it: the trainer's stream as it is. Copy it freely; it
-/// must not outlive the stream. Any thread may use it.
+/// A borrowed `cudaStream_t`, for instance the trainer's. It converts to `cudaStream_t`. Copy it freely; it must not
+/// outlive the stream. Any thread may use it.
 ///
-/// It may be a default stream (`cudaStream_t{}`, `cudaStreamLegacy`, `cudaStreamPerThread`); the
-/// literals `nullptr` and `0` are refused, since they are mistakes more often than not. `cudaStream_t{}`
-/// becomes the one of the other two that it means where it is converted, in a translation unit compiled
-/// for legacy or for per-thread default streams: the library's code is shared by units of both kinds, and
-/// there a null handle would mean what the linker chose.
+/// It may be a default stream: `cudaStream_t{}`, `cudaStreamLegacy` or `cudaStreamPerThread`. The literals `nullptr`
+/// and `0` are rejected, because they are usually mistakes. The conversion replaces `cudaStream_t{}` by the default
+/// stream that it means in that translation unit, which may be compiled for legacy or for per-thread default streams.
+/// The library's own code is shared by units of both kinds; there the linker would choose the meaning of a null
+/// handle.
 class stream_ref {
 public:
-    // The parameter makes functions of their own of what differs between translation units.
+    // The parameter makes a separate function for each kind of translation unit.
     template <bool per_thread = detail::null_is_per_thread>
     stream_ref(cudaStream_t handle) noexcept
         : handle_(handle != nullptr ? handle : per_thread ? cudaStreamPerThread : cudaStreamLegacy)
@@ -75,7 +75,7 @@ public:
     /// Whether it is the per-thread default stream, another one on every thread.
     bool is_per_thread() const noexcept { return handle_ == cudaStreamPerThread; }
 
-    /// Whether it is ordered against the legacy default stream, as streams are that do not say otherwise.
+    /// Whether it is ordered against the legacy default stream. A stream is, unless it was created as non-blocking.
     bool blocking(call_site where = call_site::current()) const
     {
         unsigned int flags = 0;
@@ -96,8 +96,8 @@ public:
         return own;
     }
 
-    /// The ordinal of its device. CUDA before 12.8 cannot tell that of a borrowed handle: there it is
-    /// the current device, so a trainer's stream must be one of the current device.
+    /// The ordinal of its device. CUDA before 12.8 cannot tell the device of a borrowed handle: the current device is
+    /// taken there, so a trainer's stream must belong to the current device.
     int device(call_site where = call_site::current()) const
     {
         if (device_ >= 0) return device_;
@@ -115,15 +115,15 @@ public:
         check(cudaStreamIsCapturing(handle_, &state), "cudaStreamIsCapturing", device_, handle_, where);
         return state != cudaStreamCaptureStatusNone;
     }
-    /// The number of the capture under way on it, which no other capture ever has; 0 if there is none, or
-    /// if it is not valid any more.
+    /// The number of the capture under way on it, which no other capture ever has. 0 if no capture is under way or
+    /// the capture is not valid any more.
     unsigned long long capture_number(call_site where = call_site::current()) const;
 
-    /// Work enqueued from now on runs after what `awaited` captured, on whatever device that was. No
-    /// host synchronisation. Waiting for an event of a capture makes this stream part of it.
-    /// \throws error `invalid_argument` if the event was never recorded (CUDA would silently not wait),
-    /// in a capture that has ended or is not this stream's, or outside the capture that this stream is
-    /// in (CUDA gives that capture up then); `device_failure`.
+    /// Work enqueued from now on runs after the work that `awaited` captured, on whatever device that was. No host
+    /// synchronisation. Waiting for an event of a capture makes this stream part of that capture.
+    /// \throws error `invalid_argument` if the event was never recorded (CUDA would silently not wait), if it was
+    ///   recorded in a capture that has ended or is not this stream's, or if this stream is in a capture and the
+    ///   event is not (CUDA would give up the capture); `device_failure`.
     void wait(const event& awaited, call_site where = call_site::current()) const;
 
     /// Blocks the caller until all work enqueued before the call is done.
@@ -138,8 +138,9 @@ public:
         check(cudaStreamSynchronize(handle_), "cudaStreamSynchronize", device_, handle_, where);
         if constexpr (order_hooks::active) order_hooks::reached(here);
     }
-    /// The same with a deadline, by polling; a negative number of milliseconds means none. Takes an
-    /// event from the pool. \throws error `timeout` if work is left then.
+    /// The same with a deadline, by polling; a negative number of milliseconds means none. Takes an event from the
+    /// pool.
+    /// \throws error `timeout` if work is left then.
     void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const;
 
     /// Whether all work enqueued so far is done. Never blocks, never throws and says nothing of
@@ -178,12 +179,12 @@ private:
     int device_ = -1; // known of a `stream`
 };
 
-/// An owned stream of the current device, which is not ordered against the default stream. The
-/// destructor does not wait: as with `cudaStreamDestroy`, work enqueued before it still runs, so
-/// synchronise before freeing what it uses.
+/// An owned stream of the current device, which is not ordered against the default stream. The destructor does not
+/// wait: as with `cudaStreamDestroy`, work enqueued before it still runs. So synchronise before you free memory that
+/// the work uses.
 ///
-/// One that was moved from is no stream: all that is asked of it but `query` (true) and `device` (-1) throws
-/// `invalid_argument`, since CUDA would take its null handle for a default stream.
+/// An object that was moved from is no stream. Its `query` gives true and its `device` gives -1; all other members
+/// throw `invalid_argument`, because CUDA would take the null handle for a default stream.
 class stream {
 public:
     stream(call_site where = call_site::current())
@@ -256,19 +257,19 @@ inline unsigned long long stream_ref::capture_number(call_site where) const
     return detail::capture_of(handle_, device_, where);
 }
 
-/// A point in a stream. Recording captures the work enqueued so far and forgets an earlier record;
-/// whoever already waits is not affected by a later one. A copy stands for the same point and keeps
-/// it: recording the original anew leaves its copies alone.
+/// A point in a stream. A record captures the work enqueued so far and replaces the earlier record. It does not
+/// affect streams and threads that already wait. A copy marks the same point and keeps it: a new record of the
+/// original does not affect its copies.
 ///
-/// The CUDA event comes from a pool (event_pool) at the first record and goes back at the end; a
-/// record on a stream of another device, or while copies exist, takes another one. One thread at a
-/// time may use an `event`; copies are independent.
+/// The CUDA event comes from a pool (event_pool) at the first record and goes back at the end. A record on a stream
+/// of another device, or while copies exist, takes another CUDA event. One thread at a time may use an `event`;
+/// copies are independent.
 class event {
 public:
     event() noexcept = default;
 
-    /// Captures the work enqueued on `on` before this call. During a capture it marks a point of the
-    /// graph, which streams can wait for and the host cannot. On failure the earlier record stays.
+    /// Captures the work enqueued on `on` before this call. During a capture it marks a point of the graph; streams
+    /// can wait for that point and the host cannot. On failure the earlier record stays.
     void record(stream_ref on, call_site where = call_site::current())
     {
         const int device = on.device(where);
@@ -289,9 +290,8 @@ public:
     /// The CUDA event of the last record, for calls outside this library; null if there is none.
     cudaEvent_t get() const noexcept { return point_.handle(); }
 
-    /// Whether the captured work is done; never blocks, and invalidates nobody's capture.
-    /// \throws error `invalid_argument` if the event was never recorded, or last in a capture;
-    /// `device_failure`.
+    /// Whether the captured work is done. Never blocks; invalidates no capture.
+    /// \throws error `invalid_argument` if the event was never recorded, or last in a capture; `device_failure`.
     bool query(call_site where = call_site::current()) const
     {
         require_host_visible("query", where);
@@ -325,7 +325,7 @@ private:
 
     bool poll(call_site where) const
     {
-        // Whoever polls may be a thread that has set no device.
+        // The polling thread may be one that has set no device.
         const device_guard current(point_.device(), where);
         const detail::relaxed_capture_mode relaxed;
         const cudaError_t code = cudaEventQuery(get());

@@ -20,8 +20,8 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace host {
 
-/// Owned memory for `size()` trivially copyable elements, 64-byte aligned, not initialised. Freeing
-/// it while queued work still uses it is an error, as on any device: synchronise first.
+/// Owned memory for `size()` trivially copyable elements, 64-byte aligned, not initialised. Synchronise before it is
+/// freed: freeing memory that queued work still uses is an error, as on any device.
 template <class T>
 class buffer {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -63,8 +63,8 @@ private:
     std::uint64_t count_ = 0;
 };
 
-/// The CPU as a device: what an algorithm needs, under the names that every device of the library
-/// has. All operations are enqueued on a stream and return at once; none synchronises the host.
+/// The CPU as a device: the operations that an algorithm needs, under the names that every device of the library has.
+/// Stream behaviour: every operation is enqueued on a stream and returns at once. None synchronises the host.
 struct device {
     using stream = host::stream;
     using stream_ref = host::stream_ref;
@@ -72,20 +72,20 @@ struct device {
     /// Memory that the device computes on.
     template <class T>
     using buffer = host::buffer<T>;
-    /// Memory that the device can write and the host can read, once an event says so.
+    /// Memory that the device can write. The host can read it once an event says that the write is done.
     template <class T>
     using host_buffer = host::buffer<T>;
 
-    /// Memory for the partial results of `reduce`: the CPU needs none. Make one per stream that reduces,
-    /// on any device: one workspace serves one stream at a time.
+    /// Memory for the partial results of `reduce`: the CPU needs none. On any device, make one for each stream that
+    /// reduces: a workspace serves one stream at a time.
     struct workspace {};
 
     static constexpr const char* name = "host";
-    /// How many bytes of each buffer one index of a body for `for_each` takes best: here enough to amortise a
-    /// call and few enough for the first-level cache.
+    /// The best number of bytes of each buffer for one index of a body for `for_each`: enough to amortise a call, and
+    /// few enough for the first-level cache.
     static constexpr std::uint64_t body_bytes = 1024;
 
-    /// What a GPU has to do before work waits for other ranks: nothing here.
+    /// Does nothing on the CPU. A GPU must load kernels before work waits for other ranks.
     static void load_kernels() noexcept {}
 
     /// Copies `source` to `destination`: equal counts, ranges that do not overlap.
@@ -106,8 +106,9 @@ struct device {
         });
     }
 
-    /// Sets every element of `destination` to `value`. Cost: one write.
+    /// Sets every element of `destination` to `value`.
     /// \throws error `invalid_argument` if it is null with a count above 0, or not aligned.
+    /// Cost: one write.
     template <class T>
     static void fill(stream_ref on, view<T> destination, std::type_identity_t<T> value,
         call_site where = call_site::current())
@@ -122,8 +123,9 @@ struct device {
         });
     }
 
-    /// Sets every byte of `destination` to 0. Cost: one write.
+    /// Sets every byte of `destination` to 0.
     /// \throws error `invalid_argument` if it is null with a count above 0.
+    /// Cost: one write.
     template <class T>
     static void zero(stream_ref on, view<T> destination, call_site where = call_site::current())
     {
@@ -147,11 +149,11 @@ struct device {
         });
     }
 
-    /// How many sums `sum_each` should be given at least, if the caller can choose.
+    /// The least number of sums for `sum_each`, if the caller can choose.
     static constexpr std::uint64_t parallel_sums = 1;
 
-    /// For every item below `items`: adds up `body.part(item, lane, lanes)` over all lanes, in a fixed
-    /// order, and calls `body.store(item, sum)` once. There is one lane here, 256 on a GPU.
+    /// For every item below `items`: adds up `body.part(item, lane, lanes)` over all lanes in a fixed order, and
+    /// calls `body.store(item, sum)` once. There is one lane here, 256 on a GPU.
     template <class Body>
     static void sum_each(stream_ref on, std::uint64_t items, Body body)
     {
@@ -161,9 +163,9 @@ struct device {
         });
     }
 
-    /// Reduces `count` elements to `*result` in one pass over what `reducer` reads. Partial results
-    /// cover fixed blocks and are merged in a fixed order: the same input gives the same bits.
-    /// Shape: see `detail::reduce_blocks` for what a reducer is. `workspace` must outlive the work.
+    /// Reduces `count` elements to `*result` in one pass over the memory that `reducer` reads. Partial results cover
+    /// fixed blocks and are merged in a fixed order: the same input gives the same bits.
+    /// Precondition: `reducer` is as `detail::reduce_blocks` describes; `workspace` outlives the work.
     template <class Reducer, class Result>
     static void reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace&)
     {

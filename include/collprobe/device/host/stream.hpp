@@ -15,8 +15,8 @@
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/order/hooks.hpp>
 
-/// Streams and events of the CPU, with CUDA's meaning. A stream is a FIFO served by a thread of its
-/// own, so a missing event is a real race here: it can be provoked, and ThreadSanitizer reports it.
+/// Streams and events of the CPU, with CUDA's meaning. A stream is a FIFO, and a thread of its own does the work. So
+/// a missing event is a real race here, which a test can provoke and ThreadSanitizer reports.
 namespace collprobe::inline COLLPROBE_ABI::host {
 
 class event;
@@ -26,14 +26,14 @@ namespace detail {
 using collprobe::detail::deadline;
 using collprobe::detail::ref;
 
-/// What a stream and the events recorded on it share; outlives the stream while an event refers to it.
+/// The state that a stream and the events recorded on it share. It outlives the stream while an event refers to it.
 class stream_state : public collprobe::detail::ref_counted {
 public:
     collprobe::detail::task_queue queue;
     std::atomic<std::uint64_t> synchronizations{0};
     const std::uint64_t id = next_id();
 
-    /// The stream that the calling thread serves, if any: waiting for it there would never end.
+    /// The stream that the calling thread serves, if any. A wait for that stream on that thread would never end.
     static const stream_state*& served_here() noexcept
     {
         static thread_local const stream_state* served = nullptr;
@@ -43,7 +43,7 @@ public:
     /// Runs on the stream's thread until the stop task.
     void serve() noexcept;
 
-    /// Whether task `number` and all before it are done. True acquires what they did; false nothing.
+    /// Whether task `number` and all tasks before it are done. True acquires their effects; false acquires nothing.
     bool is_done(std::uint64_t number) const noexcept
     {
         return completed_.load(std::memory_order_relaxed) >= number
@@ -53,9 +53,9 @@ public:
     /// Blocks the calling thread until task `number` is done; false if the deadline passed first.
     bool wait(std::uint64_t number, deadline until) noexcept;
 
-    /// The error that a task up to `number` left, if it has not surfaced yet.
+    /// The error that a task up to `number` left, if no call has reported it yet.
     std::exception_ptr error_before(std::uint64_t number) noexcept;
-    /// The same, and forgets it: tasks pushed from now on run again.
+    /// The same, and forgets the error: tasks pushed from now on run again.
     std::exception_ptr take_error_before(std::uint64_t number) noexcept;
 
 private:
@@ -69,15 +69,16 @@ private:
 
     void run(collprobe::detail::task& next, std::uint64_t number) noexcept;
 
-    /// The stream's side. It changes nothing, but as a write: either this sees what a waiter has announced, or the
-    /// waiter reads from this and sees what is done. Nothing is acquired, so the stream is not ordered after a waiter.
+    /// The stream's side. It adds nothing, but it is a write. So either this write sees the number that a waiter has
+    /// announced, or the waiter reads this write and sees the finished tasks. It acquires nothing, so the stream is
+    /// not ordered after a waiter.
     std::uint64_t earliest_awaited() noexcept { return awaited_.fetch_or(0, std::memory_order_release); }
     void wake_waiters() noexcept;
-    /// A waiter's side: the stream will wake it when task `number` is done.
+    /// A waiter's side: the stream will wake the waiter when task `number` is done.
     void announce(std::uint64_t number) noexcept;
 
     std::atomic<std::uint64_t> completed_{0};
-    // A task no later than the first that a thread waits for: until then nobody is woken.
+    // A task number not beyond the first one that a thread waits for. The stream wakes no thread before that task.
     std::atomic<std::uint64_t> awaited_{nobody};
     std::atomic<std::uint32_t> wakes_{0};
     std::atomic<bool> failed_{false};
@@ -92,23 +93,23 @@ void synchronize(
 
 } // namespace detail
 
-/// A borrowed stream: copy it freely, it must not outlive the `stream`. Any thread may use it.
+/// A borrowed stream. Copy it freely; it must not outlive the `stream`. Any thread may use it.
 ///
-/// Work runs in the order enqueued, on the stream's own thread. When a task throws, the exception
-/// becomes the stream's error: tasks behind it are cancelled (but for waits), a stream that waits for an event behind
-/// it fails too, and `synchronize` throws it (once; then the stream is usable again).
+/// Work runs in the order enqueued, on the stream's own thread. If a task throws, the exception becomes the stream's
+/// error. Then the later tasks are cancelled (except waits), a stream that waits for a later event fails too, and
+/// `synchronize` throws the error once. After that the stream is usable again.
 class stream_ref {
 public:
-    /// Appends `task` (a callable without arguments) and returns at once. Captures up to 240 bytes
-    /// are stored in place; larger ones allocate. `task` may have a member
-    /// `cancel(const std::exception_ptr&) noexcept`, called instead of it if earlier work failed.
+    /// Appends `task` (a callable without arguments) and returns at once. `task` may have a member `cancel(const
+    /// std::exception_ptr&) noexcept`, which the stream calls instead of the task if earlier work failed.
+    /// Cost: captures up to 240 bytes are stored in place; larger ones allocate.
     template <class Task>
     void enqueue(Task&& task) const
     {
         state("enqueue").queue.push([&](collprobe::detail::task& slot) { slot.emplace(std::forward<Task>(task)); });
     }
 
-    /// Work enqueued from now on runs after what `awaited` captured. No host synchronisation.
+    /// Work enqueued from now on runs after the work that `awaited` captured. No host synchronisation.
     /// \throws error `invalid_argument` if the event was never recorded (CUDA would silently not wait).
     void wait(const event& awaited, call_site where = call_site::current()) const;
 
@@ -117,7 +118,7 @@ public:
     /// The same with a deadline; a negative number of milliseconds means none.
     /// \throws error `timeout` if work is left then.
     void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const;
-    /// Whether all work enqueued so far is done. Never blocks, never throws; says nothing of errors.
+    /// Whether all work enqueued so far is done. Never blocks, never throws, and does not report errors.
     bool query() const noexcept;
 
     /// A number that no other stream of the process ever has.
@@ -139,8 +140,8 @@ private:
     detail::stream_state* state_;
 };
 
-/// An owned stream. The destructor finishes the work enqueued before it and drops an error that was
-/// never asked for.
+/// An owned stream. The destructor finishes the work enqueued before it, and drops an error that no call has
+/// reported.
 class stream {
 public:
     stream();
@@ -169,8 +170,9 @@ private:
     collprobe::detail::thread worker_;
 };
 
-/// A point in a stream. Recording captures the work enqueued so far and forgets an earlier record;
-/// whoever already waits is not affected by a later one. Recording costs no task and no system call.
+/// A point in a stream. A record captures the work enqueued so far and replaces the earlier record. It does not
+/// affect streams and threads that already wait.
+/// Cost: a record needs no task and no system call.
 class event {
 public:
     event() noexcept = default;
@@ -179,9 +181,9 @@ public:
     void record(stream_ref on);
     bool recorded() const noexcept { return static_cast<bool>(stream_); }
 
-    /// Whether the captured work is done; never blocks.
-    /// \throws error `invalid_argument` if the event was never recorded; the error that the captured
-    /// work left, if it has not surfaced elsewhere yet.
+    /// Whether the captured work is done. Never blocks.
+    /// \throws error `invalid_argument` if the event was never recorded; the error that the captured work left, if no
+    ///   other call has reported it yet.
     bool query(call_site where = call_site::current()) const;
     /// Blocks the caller until the captured work is done; throws the error that it left, if any.
     void synchronize(call_site where = call_site::current()) const { synchronize(-1, where); }

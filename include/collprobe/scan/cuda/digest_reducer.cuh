@@ -25,7 +25,7 @@ struct block_reduction<collprobe::detail::digest_reducer<T>> {
             typename block_merge<scan::digest_totals>::storage totals;
         };
         scan::digest_multipliers multipliers;
-        scan::rare_counts rare; // of nothing: values are not looked at
+        scan::rare_counts rare; // stays empty: the scan does not look at values
     };
 
     scan::scan_input<T> input;
@@ -46,7 +46,7 @@ struct block_reduction<collprobe::detail::digest_reducer<T>> {
             const bool is_last = rounds - begin < chunk;
             const std::uint32_t whole = is_last ? rounds - begin : chunk;
             __syncthreads();
-            // One factor more, of the rest: there is room, for a chunk with a rest is not full.
+            // One factor more, for the rest. There is room for it, because a chunk with a rest is not full.
             if (threadIdx.x < whole + 1)
                 memory.factors[threadIdx.x] = scan::digest_factors::of_round(first / per_round + begin + threadIdx.x);
             __syncthreads();
@@ -60,7 +60,9 @@ struct block_reduction<collprobe::detail::digest_reducer<T>> {
         }
         __syncthreads();
         const scan::digest_totals all = block_merge<scan::digest_totals>::run(memory.totals, thread.digest);
-        if (threadIdx.x == 0) to.write(slot, collprobe::detail::digest_state{all.first, all.second, std::uint64_t{count} * sizeof(T)});
+        if (threadIdx.x == 0)
+            to.write(slot,
+                collprobe::detail::digest_state{all.first, all.second, std::uint64_t{count} * sizeof(T)});
     }
 
     template <class Result>
@@ -73,7 +75,8 @@ struct block_reduction<collprobe::detail::digest_reducer<T>> {
             all.merge({next.first, next.second});
         }
         all = block_merge<scan::digest_totals>::run(memory.totals, all);
-        if (threadIdx.x == 0) *result = collprobe::detail::digest_state{all.first, all.second, input.source.bytes}.finish();
+        if (threadIdx.x == 0)
+            *result = collprobe::detail::digest_state{all.first, all.second, input.source.bytes}.finish();
     }
 };
 

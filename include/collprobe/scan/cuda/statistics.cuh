@@ -63,7 +63,8 @@ struct block_reduction<statistics_reducer<T, with_digest>>
 template <class T, bool with_digest>
 struct block_reduction<collprobe::detail::copy_statistics_reducer<T, with_digest>>
     : statistics_block<collprobe::detail::copy_statistics_reducer<T, with_digest>, T, with_digest, true> {
-    using statistics_block<collprobe::detail::copy_statistics_reducer<T, with_digest>, T, with_digest, true>::statistics_block;
+    using statistics_block<collprobe::detail::copy_statistics_reducer<T, with_digest>, T, with_digest,
+        true>::statistics_block;
 };
 
 } // namespace collprobe::cuda::detail

@@ -10,7 +10,7 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/detail/math.hpp>
 
-/// What the scan of one block of elements leaves, and the arithmetic on it that all paths share.
+/// The result of the scan of one block of elements, and the arithmetic on it that all paths share.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 inline constexpr double largest_double = 0x1.fffffffffffffp1023;
@@ -42,8 +42,8 @@ COLLPROBE_HD constexpr bool is_subnormal(T value) noexcept
     else return !is_zero(value) && (to_bits(value) & traits::exponent_mask) == 0;
 }
 
-/// Powers of two such that squares, and sums of 2^64 of them, stay well within the range of a double
-/// once the numbers are multiplied by 2^-scale. Three values suffice.
+/// Powers of two for scaling: if the numbers are multiplied by 2^-scale, their squares, and sums of 2^64 squares,
+/// stay well within the range of a double. Three values suffice.
 inline constexpr std::int32_t scale_step = 600;
 COLLPROBE_HD constexpr std::int32_t scale_for(double absolute_maximum) noexcept
 {
@@ -53,9 +53,9 @@ COLLPROBE_HD constexpr std::int32_t scale_for(double absolute_maximum) noexcept
     return bits >= large ? scale_step : bits < small && bits != 0 ? -scale_step : 0;
 }
 
-/// The place of element i of a block among sixteen, the same on every path; modulo 8 it is its lane in
-/// each sum. Elements of bfloat16 come two in a word of 32 bits: first the even ones are taken from eight
-/// words, then the odd.
+/// The place of element i of a block among sixteen, the same on every path. Modulo 8 it is the element's lane in each
+/// sum. Two elements of bfloat16 share a word of 32 bits: the even elements of eight words come first, then the odd
+/// ones.
 template <class T>
 constexpr std::uint64_t lane_position(std::uint64_t i) noexcept
 {
@@ -63,7 +63,7 @@ constexpr std::uint64_t lane_position(std::uint64_t i) noexcept
     else return i % 16;
 }
 
-/// Lane sums and counts over a block. Extrema as if no elements.
+/// Lane sums and counts over a block. The initial extrema are those of no elements.
 struct block_sums {
     double sum[8] = {};
     double magnitudes[8] = {};

@@ -5,16 +5,16 @@
 #if defined(COLLPROBE_ISA_NAMESPACE)
 namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
 
-/// The sums of a digest over consecutive lines of 64 bytes. `weighted` adds up the running sums, so that
-/// a product counts once for each line from its own to the end: a weight by position, without a product.
-/// It does so once a line, after the even words: those count once more than the odd ones.
-/// Multiplication takes the low halves of 64-bit lanes, where a load has its words of even index; keys
-/// loaded one further on have those of odd index there. (For the words a shift is faster.)
+/// The sums of a digest over consecutive lines of 64 bytes. `weighted` adds up the running sums, so a product counts
+/// once for each line from its own to the end: this weighs by position without a multiplication. The addition takes
+/// place once a line, after the even words, so even words count once more than odd words. A multiplication takes the
+/// low halves of 64-bit lanes. There a load of words has the words of even index, and a load of keys from one key
+/// further on has the keys of odd index. (For the words a shift is faster.)
 struct digest_lanes {
     words64 plain = {};
     words64 weighted = {};
 
-    // Written out, here and below: GCC compiles an implicit constructor for the baseline.
+    // Written out, here and below, because GCC compiles an implicit constructor for the baseline.
     [[gnu::always_inline]] digest_lanes() noexcept {}
 
     [[gnu::always_inline]] void add_line(const void* line, const std::uint32_t* keys) noexcept
@@ -41,8 +41,8 @@ struct digest_lanes {
     }
 };
 
-/// Adds the leading words that fill whole lines to `sums`; returns how many those are. The first is
-/// word `word` of its period, a multiple of 16.
+/// Adds the leading words that fill whole lines to `sums`, and returns their number. The first word is word `word` of
+/// its period, a multiple of 16.
 inline std::uint64_t sum_words(
     const unsigned char* data, std::uint64_t words, std::uint64_t word, digest_sums& sums) noexcept
 {

@@ -14,8 +14,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Brings sums of squares from one scale to another, by factors whose product may leave the range of a
-/// double (and must not be formed, as -ffast-math would).
+/// Brings sums of squares from one scale to another by two factors. Their product may leave the range of a double, so
+/// it must not be formed, as -ffast-math would do.
 COLLPROBE_HD inline void rescale(statistics& s, std::int32_t scale) noexcept
 {
     while (s.scale != scale) {
@@ -27,14 +27,14 @@ COLLPROBE_HD inline void rescale(statistics& s, std::int32_t scale) noexcept
     }
 }
 
-/// As `statistics::finite()`, on a device too.
+/// The same as `statistics::finite()`, also on a device.
 COLLPROBE_HD constexpr std::uint64_t finite_count(const statistics& s) noexcept
 {
     return s.count - s.nan - s.positive_infinity - s.negative_infinity;
 }
 
-/// Joins the statistics of disjoint sets of elements, except for the digest. Moments by the formula of
-/// Chan, Golub and LeVeque (1979).
+/// Joins the statistics of disjoint sets of elements, except for the digest.
+/// Source: for the moments, Chan, Golub and LeVeque (1979).
 template <class T>
 COLLPROBE_HD inline void merge_statistics(statistics& into, const statistics& next) noexcept
 {
@@ -65,7 +65,7 @@ COLLPROBE_HD inline void merge_statistics(statistics& into, const statistics& ne
     double m2_b = next.m2;
     double squares_b = next.sum_of_squares;
     if constexpr (std::is_same_v<T, double>) {
-        // Zeros alone have scale 0, but suit any.
+        // A buffer of zeros has scale 0, which is compatible with every other scale.
         const std::int32_t scale = into.absolute_maximum == 0 ? next.scale
             : next.absolute_maximum == 0                      ? into.scale
             : into.scale > next.scale                         ? into.scale
@@ -92,8 +92,7 @@ COLLPROBE_HD inline void merge_statistics(statistics& into, const statistics& ne
     if constexpr (std::is_same_v<T, double>) into.mean = mean * power_of_two(into.scale);
 }
 
-/// The same where the caller's floating-point mode drops subnormal numbers. Not inlined: see
-/// `gradual_underflow`.
+/// The same if the caller's floating-point mode drops subnormal numbers. Not inlined: see `gradual_underflow`.
 template <class T>
 [[gnu::noinline]] void merge_statistics_in_guard(statistics& into, const statistics& next) noexcept
 {

@@ -14,11 +14,11 @@
 #define COLLPROBE_KERNEL <collprobe/scan/detail/statistics_kernel.hpp>
 #include <collprobe/simd/dispatch.hpp>
 
-/// The statistics of one block in host memory. The vector kernels do the plain case; what they leave
-/// (the tail, blocks with NaN or infinity, scaled doubles) is scalar code with the same lanes.
+/// The statistics of one block in host memory. The vector kernels do the common case. Scalar code with the same lanes
+/// does the rest: the tail, blocks with NaN or infinity, scaled doubles.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Adds the elements from `begin`, a multiple of eight, to `end`, whatever they are.
+/// Adds the elements from `begin`, a multiple of eight, to `end`, whatever their values.
 template <class T>
 void scan_scalar(const T* data, std::uint64_t begin, std::uint64_t end, block_sums& out) noexcept
 {
@@ -43,7 +43,7 @@ void scan_scalar(const T* data, std::uint64_t begin, std::uint64_t end, block_su
     }
 }
 
-/// Repeats the sums of a block, of finite elements times 2^-scale.
+/// Computes the sums of a block again, from finite elements times 2^-scale.
 inline void rescan_scaled(const double* data, std::uint64_t count, std::int32_t scale, block_sums& out) noexcept
 {
     const double factor = power_of_two(-scale);
@@ -102,7 +102,7 @@ distance_sums scan_distances([[maybe_unused]] isa path, const T* data, std::uint
     return sums;
 }
 
-/// The sign of a zero depends on the order of comparisons: give all zeros the same bits.
+/// The sign of a zero depends on the order of comparisons, so this gives all zeros the same bits.
 inline double without_negative_zero(double value) noexcept
 {
     return (bit_cast<std::uint64_t>(value) << 1) == 0 ? 0 : value;
@@ -147,7 +147,7 @@ void finish_block(isa path, const T* data, std::uint64_t first, std::uint64_t co
         // At most three bits cancel: a rounding error of some 1e-14 in the sums grows eightfold at most.
         out.m2 = out.sum_of_squares - correction;
     } else {
-        // The difference would cancel: take the block, still in the cache, once more around its mean.
+        // The difference would cancel, so the block, which is still in the cache, is read again around its mean.
         const double pivot = mean;
         const distance_sums distances
             = scan_distances(path, data, count, sums.nonfinite() == 0, out.scale, pivot);
@@ -156,7 +156,7 @@ void finish_block(isa path, const T* data, std::uint64_t first, std::uint64_t co
         out.m2 = m2 > 0 ? m2 : 0;
         mean = pivot + rest / n;
     }
-    // Rounding must not carry the mean out of the range of the elements.
+    // The rounded mean must stay within the range of the elements.
     const double low = out.minimum * down;
     const double high = out.maximum * down;
     out.mean = (mean < low ? low : mean > high ? high : mean) * up;

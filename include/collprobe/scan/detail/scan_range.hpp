@@ -10,9 +10,9 @@
 #include <collprobe/scan/detail/block_sums.hpp>
 #include <collprobe/scan/detail/words.hpp>
 
-/// Extrema by comparisons of bit patterns as integers: no floating-point flag touches them, they cost
-/// one instruction each (half of one where the GPU compares three numbers at once), and what they find
-/// tells whether an element is not finite or has a zero exponent without a look at each.
+/// Extrema by comparisons of bit patterns as integers. No floating-point flag affects them. They cost one instruction
+/// each (half of one if the GPU compares three numbers at once). The extrema also show whether any element is not
+/// finite or has a zero exponent, without a test of each element.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 COLLPROBE_HD constexpr std::uint32_t larger(std::uint32_t a, std::uint32_t b) noexcept { return a > b ? a : b; }
@@ -20,12 +20,12 @@ COLLPROBE_HD constexpr std::uint32_t smaller(std::uint32_t a, std::uint32_t b) n
 COLLPROBE_HD constexpr std::int32_t larger(std::int32_t a, std::int32_t b) noexcept { return a > b ? a : b; }
 COLLPROBE_HD constexpr std::int32_t smaller(std::int32_t a, std::int32_t b) noexcept { return a < b ? a : b; }
 
-/// Patterns of floating-point numbers in sign and magnitude, in the upper bits of a word. What stands
-/// below them in the word only decides between equals.
+/// Patterns of floating-point numbers in sign and magnitude, in the upper bits of a word. The bits below them in the
+/// word only decide between equal numbers.
 ///
-/// As unsigned numbers all negative ones are above all positive ones, and among each kind a larger
-/// magnitude is larger. So `most` is the most negative number, or, if none is negative, the largest;
-/// and so on for the other three.
+/// Compared as unsigned numbers, all negative numbers are above all positive ones, and within each sign a larger
+/// magnitude is larger. So `most` is the most negative number or, if none is negative, the largest. The other three
+/// members follow in the same way.
 struct pattern_range {
     std::uint32_t most = 0;
     std::uint32_t least = 0xffffffff;
@@ -47,7 +47,8 @@ struct pattern_range {
         signed_least = smaller(signed_least, other.signed_least);
     }
 
-    /// Whether a number is not finite: it is the extreme of its sign. `smallest`: the least magnitude of such.
+    /// Whether a number is not finite: it is the extreme of its sign. `smallest`: the least magnitude that is not
+    /// finite.
     COLLPROBE_HD constexpr bool has_nonfinite(std::uint32_t smallest) const noexcept
     {
         constexpr std::uint32_t magnitude = 0x7fffffff;
@@ -58,7 +59,7 @@ struct pattern_range {
     {
         return (least & exponents) == 0 || (static_cast<std::uint32_t>(signed_least) & exponents) == 0;
     }
-    /// Of at least one number.
+    /// Precondition: at least one number was added.
     COLLPROBE_HD constexpr std::uint32_t minimum() const noexcept { return (most >> 31) != 0 ? most : least; }
     COLLPROBE_HD constexpr std::uint32_t maximum() const noexcept
     {
@@ -66,7 +67,7 @@ struct pattern_range {
     }
 };
 
-/// Bits of an element in the upper bits of a word; of a double its upper word.
+/// The bits of an element in the upper bits of a word; for a double its upper word.
 template <class T>
 COLLPROBE_HD constexpr std::uint32_t upper_bits(typename element_traits<T>::bits_type bits) noexcept
 {
@@ -81,7 +82,7 @@ inline constexpr std::uint32_t upper_nonfinite = upper_bits<T>(element_traits<T>
 template <element T>
 struct scan_range;
 
-/// Floating point of up to 32 bits.
+/// The range of floating-point numbers of up to 32 bits.
 template <element T>
     requires(floating_element<T> && sizeof(T) <= 4)
 struct scan_range<T> {
@@ -111,7 +112,8 @@ private:
     }
 };
 
-/// The upper words tell what is not finite or small; extrema compare whole numbers, all finite.
+/// The range of doubles. The upper words show non-finite and small numbers; the extrema compare whole numbers, all
+/// finite.
 template <>
 struct scan_range<double> {
     pattern_range patterns;
@@ -119,7 +121,7 @@ struct scan_range<double> {
     double most = -largest_double;
 
     COLLPROBE_HD void add(double element) noexcept { extend(element); }
-    /// The patterns only, of what may not be finite; `extend` takes numbers.
+    /// Adds only the patterns, because the numbers may not be finite; `extend` takes numbers.
     COLLPROBE_HD constexpr void add(const words16& words) noexcept
     {
         patterns.add(words.w[1]);
@@ -135,14 +137,17 @@ struct scan_range<double> {
         least = other.least < least ? other.least : least;
         most = other.most > most ? other.most : most;
     }
-    COLLPROBE_HD constexpr bool has_nonfinite() const noexcept { return patterns.has_nonfinite(upper_nonfinite<double>); }
+    COLLPROBE_HD constexpr bool has_nonfinite() const noexcept
+    {
+        return patterns.has_nonfinite(upper_nonfinite<double>);
+    }
     COLLPROBE_HD constexpr bool has_small() const noexcept { return patterns.has_small(upper_exponents<double>); }
     COLLPROBE_HD double minimum() const noexcept { return least; }
     COLLPROBE_HD double maximum() const noexcept { return most; }
 };
 
-/// Integers of up to 32 bits: shifted to the top of a word, with the sign bit turned where there is one,
-/// they compare as unsigned numbers.
+/// The range of integers of up to 32 bits. Shifted to the top of a word, and with the sign bit of signed types
+/// inverted, they compare as unsigned numbers.
 template <element T>
     requires(!floating_element<T> && sizeof(T) <= 4)
 struct scan_range<T> {

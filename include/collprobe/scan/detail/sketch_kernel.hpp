@@ -5,7 +5,8 @@
 #if defined(COLLPROBE_ISA_NAMESPACE)
 namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
 
-/// For vector `k` of sixteen elements: how far right to shift a word of signs, so that each lane's comes to the bottom.
+/// The right shifts of a word of signs for vector `k` of sixteen elements: they bring each lane's sign to the lowest
+/// bit.
 template <int k>
 [[gnu::always_inline]] inline words64 sign_places() noexcept
 {
@@ -14,7 +15,7 @@ template <int k>
     return result;
 }
 
-/// Vector `k` of sixteen elements, in their order (`load_doubles` has another one for bfloat16).
+/// Vector `k` of sixteen elements, in their order (`load_doubles` has another order for bfloat16).
 template <int k, class T>
 [[gnu::always_inline]] inline doubles doubles_in_order(const T* from) noexcept
 {
@@ -31,7 +32,7 @@ template <int k, class T>
 [[gnu::always_inline]] inline void add_vector(const T* from, words64 signs, doubles* sums, doubles* energies) noexcept
 {
     const doubles x = doubles_in_order<k>(from);
-    // Of the other types a square is exact, fused or not.
+    // The squares of the other types are exact, fused or not.
     if constexpr (std::is_same_v<T, double>) energies[k] = hidden(energies[k] + hidden(x * x));
     else energies[k] = hidden(energies[k] + x * x);
     const words64 sign = (signs >> sign_places<k>()) << 63;
@@ -48,13 +49,13 @@ template <int k, class T>
     sums[k] += (x ^ minus) - minus;
 }
 
-/// Sixteen bins to and from registers, in which they stay while rows are added to them.
+/// Loads and stores sixteen bins. They stay in registers while rows are added to them.
 template <class V, int n>
 [[gnu::always_inline]] inline void load_bins(V (&bins)[n], const void* from) noexcept
 {
     for (int k = 0; k < n; ++k) {
         V next = load<V>(static_cast<const unsigned char*>(from) + k * width);
-        asm("" : "+" COLLPROBE_ISA_REGISTER(next)); // else g++ copies the array by halves of a vector, through memory
+        asm("" : "+" COLLPROBE_ISA_REGISTER(next)); // without this g++ copies half vectors through memory
         bins[k] = next;
     }
 }

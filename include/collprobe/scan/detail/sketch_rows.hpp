@@ -20,12 +20,12 @@
 #define COLLPROBE_KERNEL <collprobe/scan/detail/sketch_kernel.hpp>
 #include <collprobe/simd/dispatch.hpp>
 
-/// A buffer as rows of as many elements as a sketch has bins: how it is cut, and the sums on the CPU.
+/// A buffer as rows with as many elements as a sketch has bins: the cut into rows, and the sums on the CPU.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Rows that are added to a bin while that is in a register; as many streams as processors prefetch.
+/// The number of rows that are added to a bin while it is in a register: as many streams as processors prefetch.
 inline constexpr int sketch_tile = 8;
-/// Parts of a buffer that are summed by themselves.
+/// The largest number of parts of a buffer that are summed separately.
 inline constexpr std::uint64_t most_sketch_parts = 128;
 
 /// The signs of elements 64 `word` to 64 `word` + 63; a set bit is a minus.
@@ -34,7 +34,7 @@ COLLPROBE_HD constexpr std::uint64_t sketch_signs(std::uint64_t seed, std::uint6
     return mix64(seed + (word + 1) * 0x9e3779b97f4a7c15u);
 }
 
-/// What a bin holds: a double or, modulo 2^64, an integer.
+/// The type of a bin: a double or, modulo 2^64, an integer.
 template <element T>
 using sketch_sum = std::conditional_t<floating_element<T>, double, std::uint64_t>;
 
@@ -45,9 +45,10 @@ COLLPROBE_HD constexpr std::uint64_t sketch_numbers(std::uint64_t bins) noexcept
     return floating_element<T> ? 2 * bins : bins;
 }
 
-/// A run of elements that begins with element `first` of its buffer. Row r holds the elements whose index is
-/// r * bins to r * bins + bins - 1; the first and the last row may be incomplete. Rows are summed by parts, each from
-/// above to below, and the parts in their order: a function of count and bins, so every device gives the same bits.
+/// A run of elements that begins with element `first` of its buffer. Row r holds the elements with index r * bins to
+/// r * bins + bins - 1; the first and the last row may be incomplete. Rows are summed by parts, each part from its
+/// first row to its last, and then the parts in their order. This order depends on count and bins alone, so every
+/// device gives the same bits.
 template <element T>
 struct sketch_source {
     view<const T> data;
@@ -55,13 +56,14 @@ struct sketch_source {
     std::uint64_t bins = 0;
     std::uint64_t seed = 0;
 
-    /// The column of the first element. (Bins are a power of two: GPUs divide 64 bits by a hundred instructions.)
+    /// The column of the first element. (Bins are a power of two, because a GPU needs a hundred instructions for a
+    /// 64-bit division.)
     COLLPROBE_HD std::uint64_t first_column() const noexcept { return first & (bins - 1); }
     COLLPROBE_HD std::uint64_t rows() const noexcept
     {
         return data.empty() ? 0 : ((first_column() + data.count() - 1) >> log2_of_power(bins)) + 1;
     }
-    /// A part's sums are written and read once again: it must be long against them.
+    /// The sums of a part are written and read once more, so a part must be long compared with its sums.
     COLLPROBE_HD std::uint64_t rows_per_part() const noexcept
     {
         const std::uint64_t shared_out = (rows() + most_sketch_parts - 1) / most_sketch_parts;
@@ -70,7 +72,7 @@ struct sketch_source {
     }
     COLLPROBE_HD std::uint64_t parts() const noexcept { return (rows() + rows_per_part() - 1) / rows_per_part(); }
 
-    /// The columns [begin, end) that row `row` (counted from that of the first element) has.
+    /// The columns [begin, end) of row `row`, counted from the row of the first element.
     COLLPROBE_HD std::uint64_t begin_of(std::uint64_t row) const noexcept { return row == 0 ? first_column() : 0; }
     COLLPROBE_HD std::uint64_t end_of(std::uint64_t row) const noexcept
     {
@@ -78,7 +80,8 @@ struct sketch_source {
         return left < bins ? left : bins;
     }
     COLLPROBE_HD bool is_whole(std::uint64_t row) const noexcept { return begin_of(row) == 0 && end_of(row) == bins; }
-    /// Index in `data` of a column of a row that has it.
+    /// Index in `data` of a column of a row.
+    /// Precondition: the row has that column.
     COLLPROBE_HD std::uint64_t index(std::uint64_t row, std::uint64_t column) const noexcept
     {
         return row * bins + column - first_column();
@@ -103,7 +106,8 @@ COLLPROBE_HD inline void add_to_bin(T value, std::uint64_t minus, std::uint64_t&
     sum += (static_cast<std::uint64_t>(value) ^ (0 - minus)) - (0 - minus);
 }
 
-/// Sums of the rows [row, row + rows) of 64 columns from `column` on, all of which they have.
+/// Sums of the rows [row, row + rows) of 64 columns from `column` on.
+/// Precondition: the rows have all these columns.
 template <element T, class... Sums>
 void add_word_of_columns([[maybe_unused]] isa path, const sketch_source<T>& from, std::uint64_t row, int rows,
     std::uint64_t column, Sums*... sums) noexcept
@@ -118,7 +122,7 @@ void add_word_of_columns([[maybe_unused]] isa path, const sketch_source<T>& from
     }
 }
 
-/// A row that is not whole.
+/// Adds an incomplete row.
 template <element T, class... Sums>
 void add_piece_of_row(isa path, const sketch_source<T>& from, std::uint64_t row, Sums*... sums) noexcept
 {
@@ -156,9 +160,10 @@ void add_rows(isa path, const sketch_source<T>& from, std::uint64_t row, std::ui
     }
 }
 
-/// The sketch of a run of elements, in `sketch_numbers` of memory; `scratch` is as large.
+/// The sketch of a run of elements, in `sketch_numbers` of memory; `scratch` has the same size.
 template <element T>
-[[gnu::noinline]] void sketch_run(isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
+[[gnu::noinline]] void sketch_run(
+    isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
 {
     const std::uint64_t numbers = sketch_numbers<T>(from.bins);
     const std::uint64_t rows = from.rows();

@@ -9,11 +9,12 @@
 #include <collprobe/scan/detail/sketch_rows.hpp>
 #include <collprobe/scan/detail/words.hpp>
 
-/// The sketch as the threads of a GPU compute it: each owns as many neighbouring bins as sixteen bytes hold, of one
-/// part of the rows. Neighbouring threads read neighbouring words, nothing is atomic, and the bits are those of the CPU.
+/// The sketch as the threads of a GPU compute it. A thread owns the neighbouring bins of sixteen bytes, for one part
+/// of the rows. Neighbouring threads read neighbouring words, no operation is atomic, and the bits are those of the
+/// CPU.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Sums of each part. A body for `for_each`, for `indices()` of them.
+/// The sums of each part. A body for `for_each` with `indices()` indices.
 template <element T>
 struct sketch_parts {
     sketch_source<T> from;
@@ -32,7 +33,7 @@ struct sketch_parts {
         const std::uint64_t last = rows - part * step < step ? rows : (part + 1) * step;
         registers mine;
         std::uint64_t row = part * step;
-        // Rows are multiples of sixteen bytes, so all are aligned as the first one is, which may begin before the data.
+        // Rows are multiples of sixteen bytes, so all are aligned like the first, which may begin before the data.
         const bool aligned
             = (reinterpret_cast<std::uintptr_t>(from.data.data()) - from.first_column() * sizeof(T)) % 16 == 0;
         if (row < last && !from.is_whole(row)) add_checked(mine, row++, column);
@@ -66,13 +67,14 @@ private:
         if constexpr (floating_element<T>) add_to_bin(value, minus, mine.sums[e], mine.energies[e]);
         else add_to_bin(value, minus, mine.sums[e]);
     }
-    COLLPROBE_HD void add_words(registers& mine, const words16& words, std::uint64_t row, std::uint64_t column) const noexcept
+    COLLPROBE_HD void add_words(
+        registers& mine, const words16& words, std::uint64_t row, std::uint64_t column) const noexcept
     {
         const std::uint64_t signs = from.signs(row, column) >> column % 64;
         COLLPROBE_UNROLL
         for (unsigned e = 0; e < bins_each; ++e) add_element(mine, element_of<T>(words, e), e, signs >> e & 1);
     }
-    /// One by one: of rows that are not whole, and of any alignment.
+    /// Adds elements one by one, for incomplete rows and for any alignment.
     COLLPROBE_HD void add_checked(registers& mine, std::uint64_t row, std::uint64_t column) const noexcept
     {
         const std::uint64_t begin = from.begin_of(row);
@@ -95,12 +97,12 @@ private:
     }
 };
 
-/// Adds the parts up, in their order. A body for `for_each`, called for each number of a sketch.
+/// Adds up the parts in their order. A body for `for_each`, called for each number of a sketch.
 template <element T>
 struct join_sketch_parts {
     const sketch_sum<T>* parts;
-    std::uint64_t count; ///< of parts; without any the sketch is zero
-    std::uint64_t numbers; ///< of a sketch
+    std::uint64_t count; ///< the number of parts; with 0 the sketch is zero
+    std::uint64_t numbers; ///< the number of values of a sketch
     sketch_sum<T>* sketch;
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept

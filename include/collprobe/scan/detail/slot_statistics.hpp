@@ -14,12 +14,12 @@
 #include <collprobe/scan/detail/thread_scan.hpp>
 #include <collprobe/simd/barrier.hpp>
 
-/// From the totals of a slot to its statistics, and from those of all slots to the result: what one
-/// thread does between block reductions. Extrema, counts and digest as the host's, bit for bit; moments
-/// to the accuracy stated at `statistics_reducer`.
+/// Computes a slot's statistics from its totals, and the result from the statistics of all slots: the work of one
+/// thread between block reductions. Extrema, counts and digest are those of the host, bit for bit. Moments have the
+/// accuracy stated at `statistics_reducer`.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Whether a slot must be read again, and what for: see `shifted_sums`.
+/// Whether a slot must be read again, and for which sums: see `shifted_sums`.
 struct slot_request {
     bool again;
     double factor; ///< 2^-scale
@@ -31,7 +31,7 @@ COLLPROBE_HD constexpr double unsigned_zero(double value) noexcept
     return (bit_cast<std::uint64_t>(value) << 1) == 0 ? 0 : value;
 }
 
-/// Counts, extrema and scale. Asks for sums of scaled elements where the squares leave a double's range.
+/// Computes counts, extrema and scale. Requests sums of scaled elements if the squares leave the range of a double.
 template <element T>
 COLLPROBE_HD inline slot_request describe_slot(
     const range_totals<T>& totals, const rare_counts& rare, std::uint64_t first,
@@ -55,8 +55,8 @@ COLLPROBE_HD inline slot_request describe_slot(
     return {out.scale != 0, power_of_two(-out.scale), 0};
 }
 
-/// Moments from sums of elements times 2^-scale. Asks for sums around the mean where the difference of
-/// the sums would cancel more than three bits.
+/// Computes moments from sums of elements times 2^-scale. Requests sums around the mean if the difference of the sums
+/// would cancel more than three bits.
 COLLPROBE_HD inline slot_request sum_slot(const shifted_sums& sums, statistics& out) noexcept
 {
     if (finite_count(out) == 0) return {false, 1, 0};
@@ -83,7 +83,7 @@ COLLPROBE_HD inline void refine_slot(const shifted_sums& sums, statistics& out) 
     out.mean += rest;
 }
 
-/// Brings the mean to its own scale, and back into the range that rounding may have carried it out of.
+/// Brings the mean to its own scale, and back into the range of the elements if rounding moved it out.
 COLLPROBE_HD inline void close_slot(statistics& out) noexcept
 {
     if (finite_count(out) == 0 || out.minimum == out.maximum) return;
@@ -91,7 +91,7 @@ COLLPROBE_HD inline void close_slot(statistics& out) noexcept
     out.mean = mean < out.minimum ? out.minimum : mean > out.maximum ? out.maximum : mean;
 }
 
-/// The first pass over the slots adds up what needs neither the mean nor the scale of the result.
+/// The first pass over the slots adds up the values that need neither the mean nor the scale of the result.
 struct slot_counts {
     std::uint64_t count = 0;
     std::uint64_t nan = 0;
@@ -156,12 +156,12 @@ COLLPROBE_HD inline void open_result(const slot_counts& counts, const slot_exten
     if constexpr (std::is_same_v<T, double>) out.scale = scale_for(out.absolute_maximum);
 }
 
-/// A slot's moments at the scale of the result. Only doubles are ever scaled.
+/// A slot's moments at the scale of the result. Only doubles are scaled.
 template <element T>
 COLLPROBE_HD inline double rescale_slot(statistics& slot, std::int32_t scale) noexcept
 {
     if constexpr (std::is_same_v<T, double>) {
-        if (slot.absolute_maximum == 0) slot.scale = scale; // zeros suit any scale
+        if (slot.absolute_maximum == 0) slot.scale = scale; // zeros are compatible with any scale
         rescale(slot, scale);
         return slot.mean * power_of_two(-scale);
     } else {
@@ -195,9 +195,9 @@ COLLPROBE_HD inline double sum_result(const slot_sums& sums, statistics& out) no
     return sums.sum / static_cast<double>(finite_count(out));
 }
 
-/// The third pass: what a slot adds to the sum of squared distances from the mean of all, its own sum
-/// and the distance of its mean. (Two passes over the means, where merging moments slot by slot would
-/// do: no division, and errors do not grow with the number of slots.)
+/// The third pass: a slot's contribution to the sum of squared distances from the mean of all elements, from its own
+/// sum and the distance of its mean. (Merging moments slot by slot would need one pass. Two passes over the means
+/// need no division, and errors do not grow with the number of slots.)
 struct slot_distances {
     double m2 = 0;
 

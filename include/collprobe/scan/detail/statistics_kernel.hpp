@@ -5,10 +5,10 @@
 #if defined(COLLPROBE_ISA_NAMESPACE)
 namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
 
-/// Vectors that eight doubles, the lanes of a sum, fill (see `lane_position`).
+/// The number of vectors for eight doubles, the lanes of a sum (see `lane_position`).
 inline constexpr int vectors_of_8 = 64 / width;
 
-/// Eight elements of up to 16 bits as floats or ints: of sixteen, those at positions 8 * `group` on.
+/// Eight elements of up to 16 bits as floats or ints: those of the sixteen at positions 8 * `group` on.
 template <int group, class T>
 [[gnu::always_inline]] inline auto widen_8(const T* from) noexcept
 {
@@ -26,8 +26,7 @@ template <int group, class T>
     }
 }
 
-/// Vector `k` of the doubles that the sixteen elements at `from` give. Exact, except for 64-bit
-/// integers, which round.
+/// Vector `k` of the doubles of the sixteen elements at `from`. Exact, except for 64-bit integers, which are rounded.
 template <int k, class T>
 [[gnu::always_inline]] inline doubles load_doubles(const T* from) noexcept
 {
@@ -37,7 +36,7 @@ template <int k, class T>
     } else if constexpr (sizeof(T) <= 2) {
         return doubles_of_eight<k>(widen_8<k * width / 64>(from));
     } else if constexpr (std::is_same_v<T, std::uint32_t>) {
-        // AVX2 converts signed integers only: shift the range, exactly, before and after.
+        // AVX2 converts only signed integers, so the range is shifted, exactly, before and after.
         using narrow = vector<std::uint32_t, width / 2>;
         using signed_narrow = vector<int, width / 2>;
         return hidden(convert(reinterpret_cast<signed_narrow>(load<narrow>(from + k * lanes) ^ 0x80000000u)) + 0x1p31);
@@ -46,8 +45,8 @@ template <int k, class T>
     }
 }
 
-/// Extrema of full-width vectors of elements, taken on their bits where an instruction for that
-/// exists, and whether there are zeros, subnormals, non-finite numbers.
+/// Extrema of full-width vectors of elements, and whether there are zeros, subnormals or non-finite numbers. Compares
+/// the bits if there is an instruction for that.
 template <class T>
 struct range_lanes {
     using traits = element_traits<T>;
@@ -62,22 +61,23 @@ struct range_lanes {
     using native_vector = vector<native, width>;
     using dwords = vector<std::uint32_t, width>;
 
-    // Floating point of up to 32 bits: the largest signed pattern is the largest number not below zero and the
-    // largest unsigned one the most negative number; where all numbers have the same sign, the least
-    // magnitude is the other end. Others: plain extrema.
+    // Floating point of up to 32 bits: the largest signed pattern is the largest number not below zero, and the
+    // largest unsigned pattern is the most negative number. If all numbers have the same sign, the least magnitude is
+    // the other end. Other types: plain extrema.
     signed_vector signed_maximum = signed_vector{} + signed_type(bits_type{1} << (sizeof(T) * 8 - 1));
     unsigned_vector unsigned_maximum = {};
-    unsigned_vector least_magnitude = ~unsigned_vector{}; // doubled: that drops the sign without a mask
+    unsigned_vector least_magnitude = ~unsigned_vector{}; // doubled, which drops the sign without a mask
     native_vector minimum = {};
     native_vector maximum = {};
-    native_vector least = {}; // doubles: of |x|
+    native_vector least = {}; // doubles: the least |x|
     dwords top = {}; // doubles: odd lanes hold the largest upper half of |x|
     unsigned_vector zeros = {}; // integers
 
     [[gnu::always_inline]] explicit range_lanes(const T* from) noexcept
     {
         if constexpr (!is_float || is_double) minimum = maximum = load<native_vector>(from);
-        if constexpr (is_double) least = reinterpret_cast<native_vector>(reinterpret_cast<unsigned_vector>(minimum) & size_mask);
+        if constexpr (is_double)
+            least = reinterpret_cast<native_vector>(reinterpret_cast<unsigned_vector>(minimum) & size_mask);
     }
 
     [[gnu::always_inline]] void add(unsigned_vector bits) noexcept
@@ -99,8 +99,8 @@ struct range_lanes {
         }
     }
 
-    /// False, and nothing else done, if a NaN or an infinity was among the elements. `any_tiny`: there
-    /// are zeros or subnormals to count.
+    /// False, without further effect, if a NaN or an infinity was among the elements. `any_tiny`: there are zeros or
+    /// subnormals to count.
     [[gnu::always_inline]] bool finish(block_sums& out, bool& any_tiny) const noexcept
     {
         if constexpr (is_float && !is_double) {
@@ -131,8 +131,8 @@ private:
     static constexpr auto size_mask = static_cast<bits_type>(~traits::sign_mask);
 };
 
-/// Counts zeros and subnormals of a floating-point block, whole steps of it. Apart from the main loop:
-/// most blocks have none, and it saves that loop five instructions in twenty.
+/// Counts zeros and subnormals of a floating-point block, in whole steps. Separate from the main loop, because most
+/// blocks have none; this saves that loop five instructions in twenty.
 template <class T>
 [[gnu::noinline]] void count_tiny(const T* data, std::uint64_t whole, block_sums& out) noexcept
 {
@@ -219,9 +219,9 @@ private:
     }
 };
 
-/// Scans the leading elements that fill whole steps; returns how many. `first_byte`, a multiple of 128,
-/// is the offset of `data` in its buffer: the digest needs it. `finite`: false if a NaN or an infinity
-/// is among them, and then only the digest is of use.
+/// Scans the leading elements that fill whole steps, and returns their number. `first_byte`, a multiple of 128, is
+/// the offset of `data` in its buffer, which the digest needs. `finite`: false if a NaN or an infinity is among the
+/// elements; then only the digest is valid.
 template <class T, bool with_digest>
 [[gnu::noinline]] std::uint64_t scan(const T* data, std::uint64_t count, block_sums& out,
     [[maybe_unused]] digest_state& digest, [[maybe_unused]] std::uint64_t first_byte, bool& finite) noexcept
@@ -275,7 +275,7 @@ struct distance_lanes {
     }
 };
 
-/// Takes the leading elements that fill sixteens, all finite; returns how many.
+/// Takes in the leading elements that fill groups of sixteen, all finite, and returns their number.
 template <class T>
 [[gnu::noinline]] std::uint64_t scan_distances(
     const T* data, std::uint64_t count, double pivot, distance_sums& out) noexcept

@@ -15,36 +15,36 @@
 #include <collprobe/scan/detail/words.hpp>
 #include <collprobe/scan/digest.hpp>
 
-/// What one thread of a GPU does with its part of a slot. Thread t of 256 takes in bytes 16 t to
-/// 16 t + 15 of each round of 4096 bytes, whatever the alignment of the buffer: so a sum always has
-/// the same terms in the same order, and a thread keeps the digest keys of its four words.
+/// One GPU thread's work on its part of a slot. Thread t of 256 takes in bytes 16 t to 16 t + 15 of each round of
+/// 4096 bytes, whatever the alignment of the buffer. So a sum always has the same terms in the same order, and a
+/// thread keeps the digest keys of its four words.
 ///
-/// Cost: 8 instructions a float, 15 with the digest, where an H200's memory leaves time for 24 (counted in
-/// the code for sm_90, all types in bench/results/kernel_resources.md). On GPUs with few double-precision
-/// units those bound it: three operations an element.
+/// Cost: 8 instructions a float, 15 with the digest; the memory of an H200 leaves time for 24 (counted in the code
+/// for sm_90; bench/results/kernel_resources.md has all types). On GPUs with few double-precision units these limit
+/// the speed: three operations an element.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What of a scan is asked for.
+/// The parts of a scan that the caller wants.
 struct scan_features {
-    bool moments; ///< counts, extrema, sum, sum of absolute values; else squares and what they need
+    bool moments; ///< counts, extrema, sum, sum of absolute values; if false, squares and the values they need
     bool digest;
     bool copy; ///< every byte is written to a second buffer
-    bool dot; ///< with a second buffer of the same type, if there is one
-    bool no_values = false; ///< bytes only: what they stand for is not looked at
+    bool dot; ///< the dot product with a second buffer of the same type, if there is one
+    bool no_values = false; ///< only bytes: the scan does not look at their values
 };
 
 template <element T>
 struct scan_input {
     byte_source source;
-    byte_source other; ///< of the dot product; null if there is none
-    unsigned char* destination = nullptr; ///< of the copy
+    byte_source other; ///< the second buffer of the dot product; null if there is none
+    unsigned char* destination = nullptr; ///< the destination of the copy
 
-    /// Whether all that is read is aligned to 16 bytes.
+    /// Whether all buffers that are read are aligned to 16 bytes.
     COLLPROBE_HD bool aligned() const noexcept { return source.misalignment() == 0 && other.misalignment() == 0; }
 };
 
-/// Counts that are rare: kept once a block, added to by whichever thread meets such an element. A slot
-/// has less than 2^32 elements.
+/// Rare counts, kept once for each block: a thread that finds such an element adds to them. A slot has less than 2^32
+/// elements.
 struct rare_counts {
     static constexpr std::uint32_t none_yet = 0xffffffff;
 
@@ -65,7 +65,7 @@ struct rare_counts {
     }
 };
 
-/// What the two sums of the digest multiply the words of a round by: that of its period.
+/// The factors by which the two sums of the digest multiply the words of a round: those of its period.
 struct digest_factors {
     std::uint64_t first;
     std::uint64_t second;
@@ -98,7 +98,7 @@ struct shifted_sums {
     }
 };
 
-/// What the digest multiplies each word of a round by: its key, and that times the weight of its place.
+/// The multipliers of the digest for each word of a round: the word's key, and the key times the weight of its place.
 struct digest_multipliers {
     static constexpr unsigned words_of_round = round_bytes / 4;
     static_assert(digest_period == 2 * words_of_round);
@@ -117,7 +117,7 @@ struct digest_multipliers {
     }
 };
 
-/// Sums of the digest, the factors of the rounds included.
+/// Sums of the digest, with the factors of the rounds applied.
 struct digest_totals {
     std::uint64_t first = 0;
     std::uint64_t second = 0;
@@ -129,7 +129,7 @@ struct digest_totals {
     }
 };
 
-/// Extrema, and numbers of elements of a slot: less than 2^32.
+/// Extrema, and counts of elements of a slot, which are less than 2^32.
 template <element T>
 struct range_totals {
     scan_range<T> range;
@@ -155,15 +155,16 @@ public:
     digest_totals digest;
     double dot = 0;
 
-    /// `multipliers`: where a digest is asked for.
+    /// `multipliers`: used if a digest is wanted.
     COLLPROBE_HD explicit thread_scan(const digest_multipliers* multipliers, unsigned lane) noexcept
         : multipliers_(multipliers), lane_(lane)
     {
     }
 
-    /// Takes in `n` vectors, vector k of the round whose factors are `factors[k]`. `odd`: 1 if the first
-    /// round is the second half of a period, 0 else. The first element is the slot's element `offset`, the first of each further vector one round on. `other`: the same
-    /// of the second buffer, where a dot product is asked for and `has_other`.
+    /// Takes in `n` vectors: vector k of the round whose factors are `factors[k]`. `odd`: 1 if the first round is the
+    /// second half of a period, else 0. `offset`: the place in the slot of the first vector's first element; each
+    /// further vector is one round on. `other`: the vectors of the second buffer, if a dot product is wanted and
+    /// `has_other`.
     template <unsigned n>
     COLLPROBE_HD void take(words16 (&words)[n], const words16 (&other)[n], bool has_other, std::uint32_t offset,
         [[maybe_unused]] unsigned odd, const digest_factors* factors, rare_counts& rare) noexcept
@@ -209,7 +210,7 @@ public:
         }
     }
 
-    /// Takes in one element, of a vector that ends beyond the buffer.
+    /// Takes in one element of a vector that extends beyond the buffer.
     COLLPROBE_HD void take_element(T element, std::uint64_t index, std::uint32_t offset, rare_counts& rare) noexcept
     {
         if constexpr (features.digest) {
@@ -240,7 +241,7 @@ public:
         dot = multiply_add(widen(element), widen(other), dot);
     }
 
-    /// Moves integer sums of at most 256 vectors, exact until then, to the others.
+    /// Moves integer sums of at most 256 vectors, which are exact until then, to the other sums.
     COLLPROBE_HD void settle() noexcept
     {
         if constexpr (is_byte_integer) {
@@ -267,8 +268,9 @@ private:
         return is_nan(element) ? 1 : is_negative(element) ? 1u << 16 : 1u << 8;
     }
 
-    /// Counts what is not finite and makes it zero; the range of the rest. Rare, so in little code: the
-    /// words come by turns to the front, where a loop looks at them, and are in their places at its end.
+    /// Counts the non-finite elements and makes them zero; takes the range of the rest. This case is rare, so the
+    /// code is small: a loop looks at one word at the front at a time. The words rotate to the front, and are in
+    /// their places at the end.
     template <unsigned n>
     COLLPROBE_HD void take_out_nonfinite(
         words16 (&words)[n], scan_range<T>& range, std::uint32_t offset, rare_counts& rare) noexcept
@@ -307,10 +309,11 @@ private:
         }
     }
 
-    /// Products modulo 2^64. The multipliers, the thread's own for all periods, come from memory each
-    /// time: six loads a batch, for 24 registers. `odd`: the first round is the second half of a period.
+    /// Products modulo 2^64. The multipliers are the thread's own for all periods. They are read from memory each
+    /// time: six loads a batch save 24 registers. `odd`: the first round is the second half of a period.
     template <unsigned n>
-    COLLPROBE_HD void add_digest(const words16 (&words)[n], [[maybe_unused]] unsigned odd, const digest_factors* factors) noexcept
+    COLLPROBE_HD void add_digest(
+        const words16 (&words)[n], [[maybe_unused]] unsigned odd, const digest_factors* factors) noexcept
     {
         std::uint64_t first[n] = {};
         std::uint64_t second[n] = {};
@@ -351,8 +354,8 @@ private:
         }
     }
 
-    /// Sums over pairs first: half the additions wait for no other, and the rounding error of the long
-    /// sum grows with a fraction of its terms.
+    /// Sums over pairs first. So half of the additions wait for no other, and the rounding error of the long sum
+    /// grows with a fraction of its terms.
     COLLPROBE_HD void add_numbers(const words16& words) noexcept
     {
         COLLPROBE_UNROLL
@@ -389,7 +392,7 @@ private:
         constexpr std::uint32_t ones = 0x01010101;
         counts.zero += 4 - set_bits(nonzero);
         if constexpr (element_traits<T>::is_signed_type) {
-            const std::uint32_t signs = (word >> 7 & ones) * 0xfe + ones; // 1 or -1 each
+            const std::uint32_t signs = (word >> 7 & ones) * 0xfe + ones; // each is 1 or -1
             const auto numbers = static_cast<std::int32_t>(word);
             integer_sum_ = add_byte_products(numbers, static_cast<std::int32_t>(ones), integer_sum_);
             integer_magnitudes_ = add_byte_products(numbers, static_cast<std::int32_t>(signs), integer_magnitudes_);
@@ -403,9 +406,9 @@ private:
     }
 };
 
-/// Reads the vectors of thread `lane` in `rounds` whole rounds, some in flight at a time, and what is
-/// left after them: `rest` elements, less than a round. All this begins at element `first` of the
-/// buffer, `offset` of the slot, at the start of a period. `factors`: of each of these rounds.
+/// Reads the vectors of thread `lane` in `rounds` whole rounds, several in flight at a time, and then `rest`
+/// elements, less than a round. The first is element `first` of the buffer and `offset` of the slot, at the start of
+/// a period. `factors`: one for each of these rounds.
 template <bool aligned, element T, scan_features features>
 COLLPROBE_HD inline void scan_rounds(thread_scan<T, features>& scan, const scan_input<T>& input, std::uint64_t first,
     std::uint32_t offset, unsigned rounds, unsigned rest, unsigned lane, const digest_factors* factors,
@@ -413,7 +416,7 @@ COLLPROBE_HD inline void scan_rounds(thread_scan<T, features>& scan, const scan_
 {
     constexpr unsigned per_vector = per_words16<T>;
     constexpr unsigned per_round = per_vector * block_threads;
-    // In flight together; has no influence on the result.
+    // The number of vectors in flight together, which does not influence the result.
     constexpr unsigned batch = aligned ? (features.dot ? 2 : 4) : (features.dot || features.copy ? 1 : 2);
     const bool has_other = features.dot && input.other.data != nullptr;
     std::uint64_t byte = first * sizeof(T) + lane * 16;
@@ -468,14 +471,14 @@ COLLPROBE_HD inline void scan_rounds(thread_scan<T, features>& scan, const scan_
     scan.settle();
 }
 
-/// The same part of the same slot once more, mostly from the second-level cache.
+/// Reads the same part of the same slot once more, mostly from the second-level cache.
 template <bool aligned, element T>
 COLLPROBE_HD inline void sum_shifted(shifted_sums& sums, const byte_source& source, std::uint64_t first,
     std::uint32_t count, unsigned lane, double factor, double pivot) noexcept
 {
     constexpr unsigned per_vector = per_words16<T>;
     constexpr unsigned per_round = per_vector * block_threads;
-    constexpr unsigned batch = aligned ? 4 : 1; // has no influence on the result
+    constexpr unsigned batch = aligned ? 4 : 1; // does not influence the result
     const auto add = [&](T element) {
         if (!is_finite(element)) return;
         const double x = widen(element);

@@ -9,8 +9,8 @@
 #include <collprobe/core/widen.hpp>
 #include <collprobe/detail/target.hpp>
 
-/// Sixteen bytes of a buffer at a time, as a thread of a GPU takes them in. On the host the same code
-/// reads ordinary memory: a test runs the schedule of a kernel there.
+/// Sixteen bytes of a buffer at a time, as a GPU thread reads them. On the host the same code reads ordinary memory:
+/// a test runs the schedule of a kernel there.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 struct words16 {
@@ -42,7 +42,7 @@ COLLPROBE_HD constexpr void clear_element(words16& words, unsigned e) noexcept
     else words.w[e / 4] &= ~(0xffu << (8 * (e % 4)));
 }
 
-/// `from`: aligned to 16 bytes, written by nobody while the kernel runs.
+/// Precondition: `from` is aligned to 16 bytes, and no thread writes the bytes while the kernel runs.
 COLLPROBE_HD inline words16 load_aligned(const unsigned char* from) noexcept
 {
     words16 words;
@@ -50,7 +50,7 @@ COLLPROBE_HD inline words16 load_aligned(const unsigned char* from) noexcept
     return words;
 }
 
-/// One byte at a time: rare, so in little code and few registers.
+/// Reads one byte at a time. This is rare, so the code is small and uses few registers.
 COLLPROBE_HD inline words16 load_bytes(const unsigned char* from) noexcept
 {
     std::uint64_t low = 0;
@@ -74,9 +74,9 @@ struct byte_source {
         return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(data) % 16);
     }
 
-    /// The sixteen bytes at `offset`, a multiple of 16; all are in the buffer. `aligned`: that
-    /// `misalignment()` is 0. Otherwise they are shifted together from the two aligned runs that hold
-    /// them, or, where one of these reaches beyond the buffer, read one by one.
+    /// The sixteen bytes at `offset`, a multiple of 16; all are in the buffer. `aligned` says that `misalignment()`
+    /// is 0. Else the bytes are shifted together from the two aligned runs that hold them; if one of these reaches
+    /// beyond the buffer, the bytes are read one by one.
     template <bool aligned>
     COLLPROBE_HD words16 load(std::uint64_t offset) const noexcept
     {
@@ -114,8 +114,8 @@ struct byte_source {
     }
 };
 
-/// Writes `n` times sixteen bytes, `stride` bytes apart (a multiple of 16), to memory of any alignment, by
-/// the widest stores that it allows.
+/// Writes `n` times sixteen bytes, `stride` bytes apart (a multiple of 16), to memory of any alignment, by the widest
+/// stores that the alignment allows.
 template <unsigned n>
 COLLPROBE_HD inline void store_words(unsigned char* to, const words16 (&words)[n], unsigned stride) noexcept
 {

@@ -29,21 +29,21 @@ template <class V>
     return reinterpret_cast<words64>(__builtin_ia32_pmuludq512_mask(
         reinterpret_cast<v16si>(a), reinterpret_cast<v16si>(b), v8di{}, all_lanes));
 #else
-    return (a & 0xffffffffu) * (b & 0xffffffffu); // clang sees the instruction in this
+    return (a & 0xffffffffu) * (b & 0xffffffffu); // clang compiles this to the instruction
 #endif
 }
 
 using doubles = vector<double, width>;
 
-/// Keeps a product apart from the sum it enters: see `opaque`.
+/// Hides a product from the optimiser, so that it is not fused with the sum that it enters: see `opaque`.
 [[gnu::always_inline]] inline doubles hidden(doubles value) noexcept
 {
     asm("" : "+" COLLPROBE_ISA_REGISTER(value));
     return value;
 }
 
-/// As many doubles as fill a vector, from floats or integers. GCC's `__builtin_convertvector` would go
-/// by way of narrower vectors.
+/// As many doubles as fill a vector, from floats or integers. GCC's `__builtin_convertvector` would use narrower
+/// vectors in between.
 template <class Narrow>
 [[gnu::always_inline]] inline doubles convert(Narrow x) noexcept
 {
@@ -122,12 +122,12 @@ template <int k, class Eight>
 #endif
 }
 
-/// As many elements as fill a vector of doubles, from memory that a wider load covers too.
+/// As many elements as fill a vector of doubles, from memory that is also valid for a wider load.
 template <class V>
 [[gnu::always_inline]] inline V load_narrow(const void* from) noexcept
 {
 #if defined(__clang__) && defined(COLLPROBE_ISA_AVX512)
-    asm("" : "+r"(from)); // else clang 14 cuts the load up
+    asm("" : "+r"(from)); // without this clang 14 splits the load
 #endif
     return load<V>(from);
 }

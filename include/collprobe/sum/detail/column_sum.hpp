@@ -16,11 +16,11 @@
 #include <collprobe/sum/round_scaled.hpp>
 #include <collprobe/simd/rounding.hpp>
 
-/// Sums over the rows of a block of columns: per column, the terms of one element. The loops over columns
-/// have a constant length, so that the host's are vectorised and a GPU's are unrolled into registers.
+/// Sums over the rows of a block of columns: a column holds the terms of one element. The loops over columns have a
+/// constant length, so that a host's compiler vectorises them and a GPU's compiler unrolls them into registers.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The 16-byte words of a row where it is aligned; else one element after the other.
+/// Reads a row in 16-byte words if it is aligned, else one element after the other.
 template <int width, floating_element T>
 COLLPROBE_HD inline const T* row_values(const T* from, int count, [[maybe_unused]] T (&room)[width]) noexcept
 {
@@ -36,7 +36,7 @@ COLLPROBE_HD inline const T* row_values(const T* from, int count, [[maybe_unused
     return room;
 }
 
-/// The value in the type it is added in.
+/// The value in the accumulator's type.
 template <class Wide, floating_element T>
 COLLPROBE_HD inline Wide widened_to(T value) noexcept
 {
@@ -62,15 +62,16 @@ COLLPROBE_HD inline T narrowed(Wide value) noexcept
     }
 }
 
-/// value / divisor in the accumulator's type: exact for a power of two but for underflow, else rounded.
+/// value / divisor in the accumulator's type. For a power of two it is exact unless it underflows, else it is
+/// rounded.
 template <class Wide>
 COLLPROBE_HD inline Wide quotient(Wide value, std::uint32_t divisor) noexcept
 {
     return divisor == 1 ? value : rounded_quotient(value, static_cast<Wide>(divisor));
 }
 
-/// What the terms of each element of a block are, and what becomes of their sum. `terms(k)` points to the
-/// elements of term k; the sum is divided by `divisor`.
+/// The terms of each element of a block, and the divisor of their sum. `terms(k)` points to the elements of term k;
+/// the sum is divided by `divisor`.
 template <floating_element T, class Terms>
 struct columns {
     Terms terms;
@@ -115,8 +116,9 @@ COLLPROBE_HD inline void sum_in_storage_type(const columns<T, Terms>& of, T* res
     }
 }
 
-/// The sum and what it lost as one number. After an overflow, of the sum or of a step of `two_sum`, `lost` is not
-/// finite, and the sum alone says what IEEE 754 does; adding nothing would make +0 of -0.
+/// The sum and its lost part as one number. After an overflow, of the sum or of a step of `two_sum`, `lost` is not
+/// finite; then the sum alone is the result of IEEE 754. A lost part of zero is not added, because it would turn -0
+/// into +0.
 template <class Wide>
 COLLPROBE_HD inline Wide compensated(Wide sum, Wide lost) noexcept
 {
@@ -124,7 +126,7 @@ COLLPROBE_HD inline Wide compensated(Wide sum, Wide lost) noexcept
     return nothing || !is_finite(lost) ? sum : rounded_sum(sum, lost);
 }
 
-/// Kahan's and Babuska's: what each addition lost is summed beside it.
+/// The summation of Kahan and Babuska: a second sum collects the rounding error of each addition.
 /// Source: A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen" (1974).
 template <class Wide, int width, floating_element T, class Terms>
 COLLPROBE_HD inline void sum_compensated(const columns<T, Terms>& of, T* result) noexcept
@@ -161,17 +163,17 @@ COLLPROBE_HD __attribute__((noinline)) T sum_of_column(
     return sum.round(divisor);
 }
 
-/// The exponents of the terms of a column that are not zero, as bits of the largest and of the smallest magnitude.
-/// Integers all the way: what is proved by them holds in any build.
+/// The exponents of the nonzero terms of a column, as bits of the largest and of the smallest magnitude. All
+/// operations are on integers, so the conclusions hold in any build.
 template <floating_element T>
 struct exponent_range {
     using traits = element_traits<T>;
-    // Signed, because any processor compares many of those at once.
+    // Signed, because any processor compares many signed numbers at once.
     using bits_type = std::make_signed_t<typename traits::bits_type>;
     static constexpr bits_type magnitude = static_cast<bits_type>(~traits::sign_mask);
 
     bits_type largest;
-    bits_type least; // less 1, which makes it large for zero
+    bits_type least; // minus 1, so that it is large for zero
 
     COLLPROBE_HD static bits_type of_largest(T value) noexcept
     {
@@ -182,17 +184,17 @@ struct exponent_range {
         return static_cast<bits_type>((of_largest(value) - 1) & magnitude);
     }
     COLLPROBE_HD bool finite() const noexcept { return largest < static_cast<bits_type>(traits::smallest_nonfinite); }
-    /// Of the unit of the smallest term.
+    /// The exponent of the unit of the smallest term.
     COLLPROBE_HD int unit() const noexcept { return first() - 1 + traits::min_subnormal_exponent; }
-    /// How far apart the exponents of `terms` terms may be if `bits` shall hold their sum, and every part of it, in
-    /// the unit of the smallest.
+    /// The largest difference of the exponents of `terms` terms for which `bits` bits hold their sum, and every part
+    /// of it, in the unit of the smallest term.
     COLLPROBE_HD static int most_spread(std::uint64_t terms, int bits) noexcept
     {
         const int carries = terms > 1 ? highest_bit(terms - 1) + 1 : 0;
         return bits - traits::digits - carries;
     }
-    /// Not 0 if the exponents are farther apart, or a term is not finite. In the width of the elements and without
-    /// branches, as loops over columns want it.
+    /// Not 0 if the exponents differ by more, or if a term is not finite. Computed in the width of the elements and
+    /// without branches, so that compilers vectorise loops over columns.
     COLLPROBE_HD bits_type is_wider_than(int spread) const noexcept
     {
         const bool wider = last() - first() > spread;
@@ -211,12 +213,12 @@ private:
 __extension__ typedef __int128 wide_integer;
 
 /// The correctly rounded sum of one column: as an integer of 128 bits in the unit of its smallest term, or by the
-/// long sum if those are not enough.
+/// long sum if 128 bits are not enough.
 template <floating_element T, class Terms>
 COLLPROBE_HD __attribute__((noinline)) T sum_of_column_in_integers(
     const columns<T, Terms>& of, int column) noexcept
 {
-    // Once more, so that a kernel need not keep it in registers until here.
+    // Computed again here, so that a kernel need not keep it in registers until now.
     using range_type = exponent_range<T>;
     range_type range{0, range_type::magnitude};
     for (std::uint64_t k = 0; k < of.term_count; ++k) {
@@ -241,8 +243,8 @@ COLLPROBE_HD __attribute__((noinline)) T sum_of_column_in_integers(
         range.unit(), of.divisor, sum < 0));
 }
 
-/// In one double, where every addition is exact because the exponents are near enough to each other, in whatever
-/// order a build does them (but for the sign of zero); else in integers.
+/// Sums in one double if the exponents are near enough for every addition to be exact, in whatever order a build adds
+/// (except for the sign of zero). Else sums in integers.
 template <int width, floating_element T, class Terms>
 COLLPROBE_HD inline void sum_in_double(const columns<T, Terms>& of, T* result) noexcept
 {
@@ -275,7 +277,7 @@ COLLPROBE_HD inline void sum_in_double(const columns<T, Terms>& of, T* result) n
             result[i] = round_scaled<T>(divide(0, number.significand, number.exponent, of.divisor, number.negative));
         }
     }
-    // All columns at once first: hardly a block has one that is inexact.
+    // First all columns at once, because few blocks have an inexact column.
     const int limit = range::most_spread(of.term_count, 53);
     typename range::bits_type inexact[width];
     typename range::bits_type any = 0;
@@ -289,7 +291,7 @@ COLLPROBE_HD inline void sum_in_double(const columns<T, Terms>& of, T* result) n
     }
 }
 
-/// In a pair of doubles, where the second loses nothing; else by the long sum.
+/// Sums in a pair of doubles if the second double loses nothing, else by the long sum.
 template <int width, class Terms>
 COLLPROBE_HD inline void sum_in_pair(const columns<double, Terms>& of, double* result) noexcept
 {
@@ -323,12 +325,13 @@ COLLPROBE_HD inline void sum_in_pair(const columns<double, Terms>& of, double* r
             result[i] = sum;
         } else {
             const scaled number = take_apart(sum);
-            result[i] = round_scaled<double>(divide(0, number.significand, number.exponent, of.divisor, number.negative));
+            result[i] = round_scaled<double>(
+                divide(0, number.significand, number.exponent, of.divisor, number.negative));
         }
     }
 }
 
-/// The sums of a block of columns: `result` gets `width` values, of which `of.count` mean something.
+/// The sums of a block of columns. `result` gets `width` values; only the first `of.count` are valid.
 template <accumulation in, int width, floating_element T, class Terms>
 COLLPROBE_HD inline void sum_columns(const columns<T, Terms>& of, T* result) noexcept
 {

@@ -11,8 +11,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Refuses bad arguments of one rank's call: throws on this rank and fails the communicator, for the
-/// peers that have called or will call cannot be served any more.
+/// Refuses bad arguments of one rank's call. Throws on this rank and fails the communicator, because the peers that
+/// have called, or will call, can no longer complete their call.
 class argument_check {
 public:
     /// \throws error the communicator's failure, if it has one.
@@ -23,7 +23,7 @@ public:
     }
 
     [[noreturn]] void fail(const std::string& message, status code = status::invalid_argument) const;
-    /// Any memory of the process will do.
+    /// Accepts any memory of the process.
     void places(const collective_arguments&) const noexcept {}
 
 private:

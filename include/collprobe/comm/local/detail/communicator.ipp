@@ -26,7 +26,7 @@ COLLPROBE_INLINE void communicator::enqueue(stream_ref on, const arguments& own,
     try {
         on.enqueue(task{state_, rank_, call, own, where, move});
     } catch (const std::exception& cause) {
-        // The number is taken and nobody will come for it.
+        // The number is taken, and no task will run with it.
         state_->could_not_enqueue(rank_, cause.what());
         throw;
     }

@@ -18,24 +18,24 @@
 #include <collprobe/simd/gradual_underflow.hpp>
 #include <collprobe/sum/combine.hpp>
 
-/// One rank's share of the data movement of a collective as work of a device, enqueued between `enter`
-/// and `leave` of the rendezvous. The shares are those of local_moves.hpp, and so are the bits.
+/// One rank's share of the data movement of a collective, as work of a device. The rank enqueues it between `enter`
+/// and `leave` of the rendezvous. The shares and the bits are those of comm/local/detail/moves.hpp.
 namespace collprobe::inline COLLPROBE_ABI::local::detail {
 
-/// How many ranks a kernel knows: their addresses travel with its launch, and all arguments of a
+/// The largest number of ranks for a kernel: their addresses are arguments of its launch, and all arguments of a
 /// launch together may take 4 KiB.
 inline constexpr int max_device_ranks = 64;
 
 /// A tree of up to 2^6 ranks has a root and 6 levels below it.
 inline constexpr int max_device_tree_levels = 7;
 
-/// One rank of a tree, in an order in which a rank comes behind its children.
+/// One rank of a tree, in a sequence in which each rank comes after its children.
 struct tree_visit {
     std::int8_t rank;
     std::int8_t children;
 };
 
-/// Appends `rank` and all below it to `visits`, from `at` on; returns the end.
+/// Appends `rank` and all ranks below it to `visits`, from `at` on; returns the end.
 inline int list_visits(tree_visit* visits, int at, int tree, int rank, int ranks) noexcept
 {
     const collprobe::detail::tree_links links = collprobe::detail::double_tree(tree, rank, ranks);
@@ -49,24 +49,24 @@ inline int list_visits(tree_visit* visits, int at, int tree, int rank, int ranks
     return at + 1;
 }
 
-/// Combines element `first + index` of all ranks' `send` in the order of an algorithm, and writes it
-/// to all `receive`. Nothing else touches these elements, and all are read before one is written: so
-/// any of the buffers may be the same as another.
+/// Combines element `first + index` of all ranks' `send` in the order of an algorithm, and writes the result to all
+/// `receive`. No other thread touches these elements, and all are read before one is written. So any of the buffers
+/// may be the same as another.
 template <element T>
 struct element_reduction {
     const T* send[max_device_ranks];
     T* receive[max_device_ranks];
     std::uint64_t first;
-    std::uint64_t boundary; ///< ring: the end of the chunk of `first`; tree: how many go over tree 0
+    std::uint64_t boundary; ///< ring: the end of the chunk of `first`; tree: the number of elements that go over tree 0
     std::uint64_t chunk_length; ///< ring
-    int chunk; ///< ring: that of `first`
+    int chunk; ///< ring: the chunk of `first`
     int ranks;
     int receivers;
-    int start; ///< linear: the rank that comes first; others follow around the ring
+    int start; ///< linear: the first rank; the others follow around the ring
     reduction operation;
     reduction_order order;
-    T scale; ///< what a floating-point average multiplies each value with
-    tree_visit visits[2][max_device_ranks]; ///< tree: of tree 0 and of tree 1
+    T scale; ///< the factor of each value in a floating-point average
+    tree_visit visits[2][max_device_ranks]; ///< tree: the visits of tree 0 and of tree 1
 
     COLLPROBE_HD void operator()(std::uint64_t index) const
     {
@@ -80,7 +80,7 @@ struct element_reduction {
     }
 
 private:
-    /// What a rank owns reaches over few chunks, so that a division would cost more.
+    /// A rank's run reaches over few chunks, so a division would cost more.
     COLLPROBE_HD int chunk_of(std::uint64_t at) const
     {
         int found = chunk;
@@ -122,7 +122,7 @@ private:
     }
     COLLPROBE_HD T up_tree(const tree_visit* visits_of_tree, std::uint64_t at) const
     {
-        T partials[max_device_tree_levels]; // of ranks whose parent has not come yet
+        T partials[max_device_tree_levels]; // the partial sums of ranks whose parent comes later
         int held = 0;
         for (int step = 0; step < ranks; ++step) {
             const tree_visit now = visits_of_tree[step];
@@ -135,7 +135,7 @@ private:
     }
 };
 
-/// The reduction of all ranks' arguments, without what differs between collectives.
+/// The reduction of all ranks' arguments: the part that all collectives share.
 template <element T>
 element_reduction<T> posted_reduction(const group_state& state, const collprobe::detail::call_description& what)
 {
@@ -189,7 +189,7 @@ void enqueue_reduce_scatter(const group_state& state, int rank, typename Device:
     Device::for_each(on, what.count, body);
 }
 
-/// Copies bytes unless they are there already, in place.
+/// Copies bytes, unless source and destination are the same.
 template <class Device>
 void enqueue_copy(typename Device::stream_ref on, const std::byte* source, std::byte* destination, std::uint64_t bytes,
     call_site where)
@@ -198,7 +198,7 @@ void enqueue_copy(typename Device::stream_ref on, const std::byte* source, std::
     Device::copy(on, view<const std::byte>(source, bytes), view<std::byte>(destination, bytes), where);
 }
 
-/// Puts rank `rank`'s share of `Call` on its stream. Nothing to do for a barrier.
+/// Puts rank `rank`'s share of `Call` on its stream. Does nothing for a barrier.
 template <class Device, collective Call, class T>
 void enqueue_move(
     const group_state& state, int rank, typename Device::stream_ref on, [[maybe_unused]] call_site where)
@@ -214,7 +214,7 @@ void enqueue_move(
         enqueue_copy<Device>(on, source, received<std::byte>(state, rank), bytes, where);
     } else if constexpr (Call == collective::all_gather || Call == collective::all_to_all) {
         if (bytes == 0) return;
-        // An all-to-all takes part `rank` of each send, a gather the whole.
+        // An all-to-all copies part `rank` of each send, a gather the whole send.
         const std::uint64_t part = Call == collective::all_to_all ? static_cast<std::uint64_t>(rank) : 0;
         for (int from = 0; from < n; ++from) {
             enqueue_copy<Device>(on, sent<std::byte>(state, from) + part * bytes,

@@ -25,8 +25,8 @@ using collprobe::detail::ref;
 
 class group_state;
 
-/// A group and all that were split from it, directly or not: whoever is alive. When a rank is gone
-/// all of them must fail, or a peer would wait in one of them.
+/// A group and all groups that were split from it, directly or not, as long as they are alive. If a rank ends, all of
+/// them must fail; else a peer would wait in one of them.
 class group_tree : public collprobe::detail::ref_counted {
 public:
     /// Tells `member` at once if the group tree has failed already.
@@ -48,16 +48,16 @@ private:
     std::vector<int> culprits_;
 };
 
-/// What the handles of all ranks of a communicator share. A device that needs more derives its own.
+/// The state that the handles of all ranks of a communicator share. A device that needs more state derives its own.
 class group_state : public collprobe::detail::ref_counted {
 public:
-    /// `ancestors[r]` is what rank r is called in the group that this one descends from.
+    /// `ancestors[r]` is the number of rank r in the first group, from which this group descends.
     group_state(std::string name, std::int64_t timeout_ms, reduction_order combine_in, ref<group_tree> kin,
         std::vector<int> ancestors);
     virtual ~group_state() { relatives->leave(this); }
 
-    /// One rank's share of a split: blocks until all ranks are here. The new group may be null; it is
-    /// an `Own`, as this one is.
+    /// One rank's share of a split: blocks until all ranks are here. The new group may be null. It is an `Own`, as
+    /// this group is.
     template <class Own>
     std::pair<ref<Own>, int> split(int rank, int color, int key, call_site where)
     {
@@ -68,9 +68,10 @@ public:
         return {ref<Own>(static_cast<Own*>(made.first.get())), made.second};
     }
 
-    /// What the peers are told of a rank whose stream had failed before it reached the collective.
+    /// Fails the group because the stream of `rank` had failed before it reached the collective. The peers get this
+    /// as the cause.
     void could_not_take_part(int rank, collective what, const std::exception_ptr& cause) noexcept;
-    /// And of one that could not put its part of a collective on its stream.
+    /// Fails the group because `rank` could not put its part of a collective on its stream.
     void could_not_enqueue(int rank, const std::string& cause);
 
     collprobe::detail::rendezvous meet;
@@ -87,7 +88,7 @@ private:
         ref<group_state> child;
     };
 
-    /// Makes the group of a name, of ranks that are so called in the first group.
+    /// Makes the group `name` from ranks that have these numbers in the first group.
     using maker = collprobe::detail::function_ref<group_state*(std::string name, std::vector<int> ancestors)>;
     std::pair<ref<group_state>, int> split_by(maker make, int rank, int color, int key, call_site where);
     void make_parts(maker make, std::uint64_t call);

@@ -34,7 +34,7 @@ struct element_run {
     std::uint64_t first;
     std::uint64_t count;
 };
-/// What rank `rank` owns of `count` elements: the runs of all ranks differ by one element at most.
+/// The run of `count` elements that `rank` owns. The runs of all ranks differ by at most one element in length.
 constexpr element_run own_run(std::uint64_t count, int ranks, int rank) noexcept
 {
     const auto n = static_cast<std::uint64_t>(ranks);
@@ -44,8 +44,8 @@ constexpr element_run own_run(std::uint64_t count, int ranks, int rank) noexcept
     return {own * share + (own < extra ? own : extra), share + (own < extra ? 1 : 0)};
 }
 
-// A rank owns a run of elements and alone touches it, in the inputs and outputs of all ranks: so
-// the work is shared, needs no scratch memory and may be in place.
+// Only the owner of a run of elements touches it, in the inputs and outputs of all ranks. So the ranks share the
+// work, need no scratch memory, and may reduce in place.
 template <class T>
 void move_all_reduce(const group_state& state, int rank)
 {
@@ -72,12 +72,12 @@ void move_reduce_scatter(const group_state& state, int rank)
             copy(values, receive + at, static_cast<std::uint64_t>(length));
         });
 }
-// Where nothing is reduced, what moves is bytes.
+// Calls without a reduction move bytes.
 void move_all_gather(const group_state& state, int rank);
 void move_all_to_all(const group_state& state, int rank);
 void move_broadcast(const group_state& state, int rank);
 
-/// The one of these that does `Call`; null where there is nothing to move.
+/// The function of these that does `Call`; null if the call moves no data.
 template <collective Call, class T>
 constexpr auto mover_of() noexcept -> void (*)(const group_state&, int)
 {

@@ -9,7 +9,7 @@ namespace collprobe::inline COLLPROBE_ABI::local::detail {
 COLLPROBE_INLINE void move_all_gather(const group_state& state, int rank)
 {
     const std::uint64_t bytes = state.meet.posted(rank).what.bytes();
-    if (bytes == 0) return; // null plus an offset is none
+    if (bytes == 0) return; // no arithmetic on a null pointer
     for (int from = 0; from < state.meet.size(); ++from) {
         copy(sent<std::byte>(state, from), received<std::byte>(state, rank) + static_cast<std::uint64_t>(from) * bytes,
             bytes);

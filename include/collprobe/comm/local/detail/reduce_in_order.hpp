@@ -17,9 +17,9 @@ using source_of_rank = collprobe::detail::function_ref<const T*(int rank)>;
 template <element T>
 using store_block = collprobe::detail::function_ref<void(const T* values, std::uint64_t first, int count)>;
 
-/// Reduces a run of elements over all ranks, in the order of an algorithm. `source(rank)` gives the
-/// rank's first element. A block is read from all ranks before `store(values, first, count)` gets its
-/// result, so the results may overwrite the sources.
+/// Reduces a run of elements over all ranks, in the order of an algorithm. `source(rank)` gives the rank's first
+/// element. A block is read from all ranks before `store(values, first, count)` gets its result, so the results may
+/// overwrite the sources.
 template <element T>
 class ordered_reduction {
 public:
@@ -28,7 +28,7 @@ public:
     {
     }
 
-    /// first_rank, first_rank + 1, ... around the ring of ranks; from 0 that is the linear order.
+    /// The ranks first_rank, first_rank + 1, ... around the ring of ranks; from 0 it is the linear order.
     void along_ring(int first_rank, std::uint64_t first, std::uint64_t last, store_block<T> store)
     {
         by_blocks(first, last, [&](std::uint64_t at, int count) {
@@ -98,15 +98,15 @@ private:
     T scaled_[block];
 };
 
-/// Reduces the elements [first, last) of an all-reduce of `count` elements: which rank comes when
-/// depends on where in the whole an element stands.
+/// Reduces the elements [first, last) of an all-reduce of `count` elements. The order of the ranks depends on the
+/// place of an element among all `count`.
 template <element T>
 void reduce_in_order(reduction_order order, reduction operation, int ranks, std::uint64_t count,
     std::uint64_t first, std::uint64_t last, source_of_rank<T> source, store_block<T> store)
 {
     const collprobe::detail::gradual_underflow as_ieee_has_it;
     ordered_reduction<T> reduce(operation, ranks, source);
-    collprobe::detail::compiler_barrier(&reduce); // nothing is read, so nothing computed, before the mode is set
+    collprobe::detail::compiler_barrier(&reduce); // no value is read or computed before the mode is set
     switch (order) {
     case reduction_order::linear: reduce.along_ring(0, first, last, store); return;
     case reduction_order::ring: {
@@ -129,21 +129,21 @@ void reduce_in_order(reduction_order order, reduction operation, int ranks, std:
     }
 }
 
-/// The rank at which part `part` of a reduce-scatter starts. A ring ends it at rank `part`; NCCL has no
-/// tree for reduce-scatter and takes the ring.
+/// The rank at which the reduction of part `part` of a reduce-scatter starts. A ring ends it at rank `part`. NCCL has
+/// no tree for reduce-scatter and takes the ring.
 constexpr int part_start(reduction_order order, int ranks, int part) noexcept
 {
     return order == reduction_order::linear ? 0 : ring_start(part, ranks);
 }
 
-/// Reduces part `part` of a reduce-scatter, `count` elements, which `source(rank)` points to.
+/// Reduces part `part` of a reduce-scatter: `count` elements, to which `source(rank)` points.
 template <element T>
 void reduce_part_in_order(reduction_order order, reduction operation, int ranks, int part,
     std::uint64_t count, source_of_rank<T> source, store_block<T> store)
 {
     const collprobe::detail::gradual_underflow as_ieee_has_it;
     ordered_reduction<T> reduce(operation, ranks, source);
-    collprobe::detail::compiler_barrier(&reduce); // nothing is read, so nothing computed, before the mode is set
+    collprobe::detail::compiler_barrier(&reduce); // no value is read or computed before the mode is set
     reduce.along_ring(part_start(order, ranks, part), 0, count, store);
 }
 

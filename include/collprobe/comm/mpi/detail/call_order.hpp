@@ -9,17 +9,17 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Lets the calls of one rank run one after the other, in the order in which they were made, whatever
-/// threads they run on. Each call takes a number where it is made, awaits its turn where it runs, and
-/// passes the turn on. Who waits sleeps.
+/// Runs the calls of one rank one after the other, in the order in which they were made, on whatever threads they
+/// run. A call takes a number when it is made, awaits its turn where it runs, and passes the turn on. A waiting
+/// thread sleeps.
 class call_order {
 public:
     /// The number of the next call, from 0.
     std::uint64_t take() noexcept { return taken_.fetch_add(1, std::memory_order_relaxed); }
-    /// How many were taken: the number that comes after all of them.
+    /// How many numbers were taken: the number of the call that comes after all of them.
     std::uint64_t taken() const noexcept { return taken_.load(std::memory_order_relaxed); }
 
-    /// Returns true when all calls before `call` have passed, false if that will not be.
+    /// Returns true when all calls before `call` have passed, false if the order was closed before.
     bool await(std::uint64_t call) noexcept
     {
         const std::uint32_t wanted = static_cast<std::uint32_t>(call) * one_turn;
@@ -43,7 +43,7 @@ public:
         }
         if ((seen & awaited) != 0) wake_all(turn_);
     }
-    /// Nobody gets a turn any more who has to wait for it.
+    /// Gives no further turn to a call that has to wait for it.
     void close() noexcept
     {
         turn_.fetch_or(closed, std::memory_order_release);

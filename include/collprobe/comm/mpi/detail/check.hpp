@@ -14,9 +14,9 @@
 
 namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 
-/// Refuses bad arguments of one rank's call before MPI sees them. Nothing is enqueued then, and the
-/// communicator stays usable: the peers wait until the rank makes the call right. With `verify_calls`
-/// they are told instead, when the stream comes to it, and the communicator fails on all ranks.
+/// Refuses bad arguments of one rank's call before MPI sees them. Nothing is enqueued then, and the communicator
+/// stays usable: the peers wait until the rank makes the right call. With `verify_calls` the peers are told when the
+/// stream reaches the call, and the communicator fails on all ranks.
 class argument_check {
 public:
     /// `on` is null for a call that has no stream.
@@ -34,7 +34,7 @@ public:
         tell(comm_, call_, on_, bad);
         throw bad;
     }
-    /// Fails the communicator on all ranks, if calls are verified, when it comes to the bad call.
+    /// If calls are verified, fails the communicator on all ranks when it reaches the bad call.
     static void tell(const collprobe::detail::ref<handle>& comm, collective call, const host::stream_ref* on,
         const error& bad)
     {
@@ -44,11 +44,11 @@ public:
         if (on == nullptr) told();
         else on->enqueue(told);
     }
-    /// Any memory of the process will do.
+    /// Accepts any memory of the process.
     void places(const collprobe::detail::collective_arguments&) const noexcept {}
 
 private:
-    /// What the peers are told, in the order of calls.
+    /// The message to the peers, in the order of calls.
     struct notice {
         collprobe::detail::ref<handle> comm;
         std::uint64_t number;

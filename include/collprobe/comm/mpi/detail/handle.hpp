@@ -25,15 +25,16 @@ namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 using collprobe::detail::list_ranks;
 using failure = collprobe::detail::rendezvous_failure;
 
-/// What the copies of a communicator and its queued work share: the `MPI_Comm`, the order of calls and
-/// the failure. One host thread at a time makes calls; the work runs on the threads of the streams.
+/// The state that the copies of a communicator and its queued work share: the `MPI_Comm`, the order of calls and the
+/// failure. One host thread at a time makes calls; the work runs on the threads of the streams.
 class handle : public collprobe::detail::ref_counted {
 public:
     handle(MPI_Comm comm, options settings, bool owned)
         : comm_(comm), settings_(std::move(settings)), owned_(owned)
     {
     }
-    /// Reads what the `MPI_Comm` is. The first call, once; collective if it verifies what it borrows.
+    /// Reads the properties of the `MPI_Comm`. The first call, made once. Collective if it verifies a borrowed
+    /// `MPI_Comm`.
     /// \throws error as `communicator_ref`'s constructor.
     void open(call_site where)
     {
@@ -54,7 +55,7 @@ public:
             require(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
             if (owned_) require(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
             if (settings_.verify_calls && size_ > 1) {
-                // The messages of a lender might meet those of a meeting.
+                // A lender's own messages could otherwise be taken for those of a meeting.
                 if (!owned_) require(MPI_Comm_dup(comm_, &for_meetings_), "MPI_Comm_dup");
                 meeting_ = new meeting(owned_ ? comm_ : for_meetings_, rank_, size_);
             }
@@ -65,7 +66,7 @@ public:
     handle(const handle&) = delete;
     ~handle()
     {
-        // A failed one may have messages under way.
+        // A failed communicator may have messages under way, so its duplicate is not freed.
         if (for_meetings_ != MPI_COMM_NULL && !failed() && usable()) MPI_Comm_free(&for_meetings_);
         delete meeting_;
         delete failure_.load(std::memory_order_acquire);
@@ -90,7 +91,7 @@ public:
         }
     }
     bool failed() const noexcept { return failure_.load(std::memory_order_acquire) != nullptr; }
-    /// The first failure wins and is final: no call that has not begun takes place.
+    /// Stores the first failure, which is final: no call takes place that has not begun.
     void fail(failure cause)
     {
         auto* const record = new failure(std::move(cause));
@@ -99,11 +100,12 @@ public:
         order_.close();
     }
 
-    /// The number of the call that is made now.
+    /// The number of the call that the rank makes now.
     std::uint64_t next_call() noexcept { return order_.take(); }
 
-    /// Does call `number` of the communicator, by `move()`, when those before it are done and, if the
-    /// calls are verified, all ranks are here and call the same. That one is `absent` fails it for all.
+    /// Does call `number` of the communicator by `move()`, when the calls before it are done. If calls are verified,
+    /// it also waits until all ranks are here and call the same. If one rank is `absent`, the call fails on all
+    /// ranks.
     /// \throws error the communicator's failure, which is final.
     template <class Move>
     void perform(std::uint64_t number, const call_description& what, absence absent, call_site where, Move move)
@@ -118,7 +120,7 @@ public:
             fail({status_of(said.code), describe(said), {}});
         } catch (const failure& cause) {
             fail(cause);
-        } catch (const error&) { // the failure that it has
+        } catch (const error&) { // the communicator keeps the failure
         } catch (const std::exception& cause) {
             fail({status::device_failure, describe_call(what.call, number) + " could not be done: " + cause.what(),
                 {rank_}});
@@ -126,14 +128,14 @@ public:
         require_usable(call, where);
         order_.pass();
     }
-    /// Does what is left of a call that this rank makes wrong or not at all: the peers are told if the
-    /// calls are verified. It is this rank's failure.
+    /// Does the rest of a call that this rank makes wrongly or not at all: tells the peers if calls are verified. The
+    /// failure is this rank's.
     void miss(std::uint64_t number, const call_description& what, absence why, const std::string& message,
         call_site where) noexcept
     {
         try {
             perform(number, what, why, where, [&] { throw failure{status::peer_failure, message, {rank_}}; });
-        } catch (const error&) { // the communicator has it
+        } catch (const error&) { // the communicator keeps it
         }
     }
 
@@ -142,7 +144,7 @@ public:
     {
         return {comm_, rank_, size_, what.operation, what.root, what.count, send, receive, scratch_, count_limit_};
     }
-    /// How many elements one call of MPI may have; tests make it small.
+    /// The largest number of elements in one call of MPI; tests make it small.
     void set_count_limit(std::uint64_t elements) noexcept { count_limit_ = elements; }
 
     /// Asks all ranks for a new `MPI_Comm` each: see `communicator_ref::split`.
@@ -158,8 +160,8 @@ public:
         return result;
     }
 
-    /// Ends an owned `MPI_Comm`, behind this rank's calls; or leaves it to MPI_Finalize if it has failed
-    /// or `hurry`, for the peers may never come to it.
+    /// Ends an owned `MPI_Comm` behind this rank's calls. If it has failed or `hurry` is set, leaves it to
+    /// MPI_Finalize, because the peers may never come to the end.
     void end(bool hurry) noexcept
     {
         if (!hurry && !failed() && order_.await(order_.taken()) && usable()) MPI_Comm_free(&comm_);
@@ -167,7 +169,7 @@ public:
     }
 
 private:
-    /// \throws failure what all ranks have found; refusal
+    /// \throws failure the failure that all ranks have found; refusal
     void meet(std::uint64_t number, const call_description& what, absence absent)
     {
         std::vector<int> given_up;
@@ -186,7 +188,7 @@ private:
             throw late(too_late, given_up, what.call, number);
         }
     }
-    /// All ranks find the same, for they look at the same.
+    /// All ranks find the same, because they compare the same arrivals.
     failure disagreement(std::uint64_t number) const
     {
         for (const absence why : {absence::bad_argument, absence::stream_failed}) {
@@ -231,7 +233,7 @@ private:
     int size_ = 0;
     std::uint64_t splits_ = 0;
     collprobe::detail::call_order order_;
-    // For the rank's call whose turn it is.
+    // Only the call whose turn it is uses these members.
     MPI_Comm for_meetings_ = MPI_COMM_NULL;
     meeting* meeting_ = nullptr;
     scratch scratch_;

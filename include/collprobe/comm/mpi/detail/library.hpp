@@ -4,7 +4,7 @@
 
 #include <string>
 
-// The C++ binding that MPI dropped in 2012 is not needed, and needs a library of its own.
+// MPI dropped its C++ binding in 2012. It is not needed here, and would need a library of its own.
 #ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1
 #endif
@@ -15,10 +15,10 @@
 
 #include <collprobe/core/error.hpp>
 
-/// MPI's own header, the same way everywhere, and what its answers mean.
+/// Includes MPI's own header in the same way everywhere, and translates MPI's return codes.
 namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 
-/// What a call of MPI said that is not MPI_SUCCESS. Never leaves this library: it becomes an `error`.
+/// A return code of MPI other than MPI_SUCCESS. Never leaves this library: it becomes an `error`.
 struct refusal {
     int code;
     const char* function;
@@ -43,7 +43,7 @@ inline status status_of(int code) noexcept
 {
     int kind = MPI_ERR_OTHER;
     MPI_Error_class(code, &kind);
-    if (kind == MPI_ERR_TRUNCATE) return status::mismatch; // a peer sent more than this rank expects
+    if (kind == MPI_ERR_TRUNCATE) return status::mismatch; // a peer sent more data than this rank expects
     if (kind == MPI_ERR_NO_MEM) return status::device_failure;
     return status::peer_failure;
 }
@@ -66,8 +66,8 @@ inline bool usable() noexcept
     return initialized != 0 && finalized == 0;
 }
 
-/// \throws error `invalid_argument` unless MPI can be called; `unsupported` if not from any thread:
-///   a stream calls it from its own.
+/// \throws error `invalid_argument` unless MPI can be called; `unsupported` unless it can be called from any thread,
+///   because a stream calls it from its own.
 inline void require_threads(const error_origin& origin)
 {
     if (!usable()) {

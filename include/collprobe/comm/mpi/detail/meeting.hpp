@@ -14,7 +14,7 @@
 #include <collprobe/comm/mpi/detail/library.hpp>
 #include <collprobe/detail/wait.hpp>
 
-/// `options::verify_calls`: where the ranks meet before a collective.
+/// The meeting of the ranks before a collective, for `options::verify_calls`.
 namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 
 using collprobe::detail::call_description;
@@ -23,11 +23,11 @@ using collprobe::detail::deadline;
 /// Why a rank comes to a meeting only to say that it will not take part.
 enum class absence : std::uint8_t { none, bad_argument, stream_failed };
 
-/// What a rank says of the call that it comes to.
+/// What a rank tells its peers about the call that it makes.
 struct arrival {
-    std::uint64_t number; ///< of the call, from 0
+    std::uint64_t number; ///< the number of the call, from 0
     std::uint64_t count;
-    std::uint64_t whole; ///< count of what this call does a part of
+    std::uint64_t whole; ///< count of the call that this call is a part of
     std::int32_t root;
     std::uint8_t call;
     std::uint8_t type;
@@ -42,7 +42,7 @@ struct arrival {
 };
 static_assert(sizeof(arrival) == 32);
 
-/// Lets another thread run; from the hundredth `round` on it sleeps, at most 0.2 ms.
+/// Lets another thread run. From round 100 on it sleeps: for 20 us, from round 300 on for 200 us.
 inline void pause(unsigned round) noexcept
 {
     if (round < 100) {
@@ -53,14 +53,15 @@ inline void pause(unsigned round) noexcept
     nanosleep(&nap, nullptr);
 }
 
-/// One meeting of all ranks after another, over messages between each two.
+/// One meeting of all ranks after another, by messages between each two ranks. A meeting has two rounds.
 ///
-/// Two rounds. First every rank tells all others what it calls. Who has heard of all says `come`, and
-/// from then on stays; who has waited too long says for whom and goes. All take part who hear `come`
-/// from everybody: so a rank that comes too late learns it, and does not wait for those who have gone.
+/// In the first round every rank tells all others what it calls. In the second a rank that has heard from all others
+/// sends `come` and commits. A rank that times out instead names the missing ranks and leaves. The call proceeds only
+/// on ranks that received `come` from everyone, so a late rank learns that it is late and never waits for ranks that
+/// have left.
 class meeting {
 public:
-    /// `comm` is this object's alone for messages between two ranks.
+    /// Preconditions: only this object uses `comm` for messages between two ranks.
     meeting(MPI_Comm comm, int rank, int size)
         : comm_(comm),
           rank_(rank),
@@ -76,8 +77,8 @@ public:
     meeting(const meeting&) = delete;
     meeting& operator=(const meeting&) = delete;
 
-    /// Tells `own` to all and hears of all. Returns the ranks that did not come: empty if all are here,
-    /// then `arrivals` holds what they said. `given_up` are those who did not wait for them.
+    /// Tells `own` to all ranks and hears from all. Returns the ranks that did not come. If it is empty, all have
+    /// come and `arrivals` holds their messages. `given_up` gets the ranks that stopped waiting for the missing ones.
     /// \throws refusal
     std::vector<int> gather(const arrival& own, deadline until, std::vector<int>& given_up)
     {
@@ -102,12 +103,12 @@ public:
         leave();
         return missing;
     }
-    /// Says that this rank takes part and waits until all have said whether they do. Returns the ranks
-    /// that did not come in time for those who then gave up; empty if all take part.
+    /// Says that this rank takes part, and waits until all ranks have said whether they do. Returns the ranks that
+    /// other ranks (`given_up`) gave up waiting for; empty if all take part.
     std::vector<int> agree(std::vector<int>& given_up)
     {
         decide({});
-        // Not for long: all have arrived, and each decides within its own deadline.
+        // A short wait: all ranks have arrived, and each decides within its own deadline.
         for (unsigned round = 0; !all_done(deciding_); ++round) pause(round);
         given_up = who_gave_up();
         if (!given_up.empty()) {
@@ -117,7 +118,7 @@ public:
         for (unsigned round = 0; !all_done(sent_); ++round) pause(round);
         return {};
     }
-    /// For a meeting that ends after `gather`: all know that no collective follows.
+    /// For a meeting that ends after `gather`: all ranks know that no collective follows.
     void leave()
     {
         for (std::vector<MPI_Request>* const open : {&arriving_, &deciding_}) {
@@ -127,7 +128,7 @@ public:
                 MPI_Wait(&request, MPI_STATUS_IGNORE);
             }
         }
-        // Messages this small are gone at once; MPI may yet want to see it.
+        // MPI sends such small messages at once, but a request may need further tests before it is complete.
         const deadline soon = deadline::in_ms(1000);
         for (unsigned round = 0; !all_done(sent_) && !soon.passed(); ++round) pause(round);
     }
@@ -153,7 +154,7 @@ private:
     {
         require(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, peer, tag, comm_, &request), "MPI_Isend");
     }
-    /// A decision is a set of ranks: those that did not come, one bit each; `come` is the empty one.
+    /// A decision is the set of ranks that did not come, one bit each; `come` is the empty set.
     std::uint64_t* decision_of(int rank) noexcept { return &decisions_[static_cast<std::size_t>(rank) * words_]; }
     bool says_missing(int witness, int rank) noexcept
     {
@@ -175,7 +176,7 @@ private:
             "MPI_Testall");
         return done != 0;
     }
-    /// Of the messages that are here now.
+    /// Looks at the messages that have arrived by now.
     std::vector<int> who_gave_up()
     {
         std::vector<int> ranks;
@@ -219,7 +220,7 @@ private:
     MPI_Comm comm_;
     int rank_;
     int size_;
-    std::size_t words_; ///< of a decision
+    std::size_t words_; ///< the number of words of a decision
     arrival own_arrival_{};
     std::vector<arrival> arrivals_;
     std::vector<std::uint64_t> decisions_;

@@ -14,18 +14,18 @@
 #include <collprobe/simd/gradual_underflow.hpp>
 #include <collprobe/sum/combine.hpp>
 
-/// Each collective as MPI has it: in place, averages, and counts beyond `int`. All ranks have the same
-/// arguments. Every function throws `refusal` where MPI does not do as told.
+/// Each collective by calls of MPI: in place, averages, and counts beyond `int`. All ranks have the same arguments.
+/// Every function throws `refusal` if a call of MPI fails.
 namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 
-/// Memory that grows to what was needed once.
+/// Memory that keeps the largest size that was needed.
 class scratch {
 public:
     template <class T>
     T* of(std::uint64_t count)
     {
         if (memory_.size() < count * sizeof(T)) {
-            memory_ = {}; // never both
+            memory_ = {}; // frees the old memory first: never both at a time
             memory_ = host::buffer<std::byte>(count * sizeof(T));
         }
         return reinterpret_cast<T*>(memory_.data());
@@ -41,11 +41,11 @@ struct transfer {
     int size;
     reduction operation;
     int root;
-    std::uint64_t count; ///< elements of a part, where there are parts
+    std::uint64_t count; ///< elements of a part, if there are parts
     const void* send;
     void* receive;
     scratch& spare;
-    std::uint64_t limit; ///< how many elements one call of MPI may have, all parts together
+    std::uint64_t limit; ///< the largest number of elements in one call of MPI, all parts together
 };
 
 /// Calls `body(first, count)` for pieces of at most `limit`.
@@ -110,7 +110,7 @@ void reduce_scatter(const transfer& of, const T* send, T* receive)
             scale(scaled, send, whole, of.size);
             send = scaled;
         } else if (in_place) {
-            // In place means another thing to MPI: it would write over the other parts.
+            // MPI's in-place means something else: it would write over the other parts.
             into = of.spare.of<T>(of.count);
         }
         require(MPI_Reduce_scatter_block(send, into, static_cast<int>(of.count), type, operation, of.comm),
@@ -135,7 +135,7 @@ void reduce_scatter(const transfer& of, const T* send, T* receive)
     complete(of.operation, receive, of.count, of.size);
 }
 
-/// Calls `move(type, count)` with what a part of `of.count` elements is to MPI.
+/// Calls `move(type, count)` with MPI's type and count for a part of `of.count` elements.
 template <element T, class Move>
 void with_part(const transfer& of, Move move)
 {
@@ -170,7 +170,7 @@ void broadcast(const transfer& of, const T* send, T* receive)
 {
     const bool from_elsewhere = of.rank == of.root && send != receive;
     by_pieces(of.count, of.limit, [&](std::uint64_t first, int count) {
-        // The root's buffer is only read.
+        // MPI only reads the root's buffer.
         T* const buffer = from_elsewhere ? const_cast<T*>(send) : receive;
         require(MPI_Bcast(buffer + first, count, bits_type<T>(), of.root, of.comm), "MPI_Bcast");
     });
@@ -186,7 +186,7 @@ void move(const transfer& of)
     }
     if (of.count == 0) return;
     const collprobe::detail::gradual_underflow as_ieee_has_it;
-    collprobe::detail::compiler_barrier(of.receive); // nothing is computed before the mode is set
+    collprobe::detail::compiler_barrier(of.receive); // no value is computed before the mode is set
     const T* const send = static_cast<const T*>(of.send);
     T* const receive = static_cast<T*>(of.receive);
     if constexpr (Call == collective::all_reduce) all_reduce(of, send, receive);

@@ -11,7 +11,7 @@
 #include <collprobe/simd/gradual_underflow.hpp>
 #include <collprobe/sum/combine.hpp>
 
-/// What MPI calls the library's element types and reductions.
+/// MPI's names of the library's element types and reductions.
 namespace collprobe::inline COLLPROBE_ABI::mpi::detail {
 
 template <int bytes>
@@ -30,8 +30,8 @@ MPI_Datatype bits_type() noexcept
     return unsigned_type<sizeof(T)>();
 }
 
-/// An element in a reduction. What goes to an operation of this library goes as its bits. Signed
-/// integers are added and multiplied as unsigned ones, for these wrap.
+/// An element in a reduction. If an operation of this library reduces it, it travels as its bits. Signed integers are
+/// added and multiplied as unsigned ones, because these wrap.
 template <element T>
 MPI_Datatype value_type() noexcept
 {
@@ -48,7 +48,7 @@ MPI_Op own_operation()
         MPI_Op made = MPI_OP_NULL;
         const auto apply = [](void* in, void* in_out, int* count, MPI_Datatype*) {
             const collprobe::detail::gradual_underflow as_ieee_has_it;
-            collprobe::detail::compiler_barrier(in_out); // nothing is read before the mode is set
+            collprobe::detail::compiler_barrier(in_out); // no value is read before the mode is set
             collprobe::detail::combine(operation, static_cast<T*>(in_out), static_cast<const T*>(in), *count);
         };
         require(MPI_Op_create(apply, 1, &made), "MPI_Op_create");
@@ -57,16 +57,16 @@ MPI_Op own_operation()
     return created;
 }
 
-/// Whether `operation` is one of this library's. MPI has no 16-bit floating point, and leaves open what
-/// the minimum of a NaN and a number is (here the number). Of integers, Open MPI 4.1 saturates sums of 8
-/// bits (its vector code does), and MPICH 4.0 compares unsigned values as if they were signed.
+/// Whether `operation` is one of this library's. MPI has no 16-bit floating point, and does not define the minimum of
+/// a NaN and a number (here the number). For integers, Open MPI 4.1 saturates sums of 8 bits (in its vector code),
+/// and MPICH 4.0 compares unsigned values as if they were signed.
 template <element T>
 constexpr bool takes_own_operation(reduction operation) noexcept
 {
     return sizeof(T) <= 2 || operation == reduction::min || operation == reduction::max;
 }
 
-/// The operation that an `operation` of T takes.
+/// MPI's operation for `operation` on T.
 /// \throws refusal
 template <element T>
 MPI_Op operation_of(reduction operation)
@@ -85,7 +85,7 @@ MPI_Op operation_of(reduction operation)
     return MPI_OP_NULL;
 }
 
-/// `count` elements as one, for a count that an `int` does not hold: blocks of `limit` and a rest.
+/// `count` elements as one, for a count that does not fit into an `int`: blocks of `limit` and a rest.
 class large_type {
 public:
     /// \throws refusal

@@ -12,10 +12,10 @@
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 
-/// Each collective as NCCL has it.
+/// The calls of NCCL for each collective.
 namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
 
-/// All-to-all by sends and receives, where NCCL has no call for it. `part` is elements per rank.
+/// All-to-all by sends and receives, for an NCCL without that call. `part` is the number of elements for each rank.
 inline ncclResult_t exchange_parts(const void* send, void* receive, std::size_t part, std::size_t element_bytes,
     ncclDataType_t type, int ranks, ncclComm_t comm, cudaStream_t on)
 {
@@ -34,7 +34,7 @@ inline ncclResult_t exchange_parts(const void* send, void* receive, std::size_t 
     return first != ncclSuccess ? first : end;
 }
 
-/// What NCCL calls it, for messages.
+/// NCCL's name of the call, for messages.
 constexpr const char* function_of(collective call) noexcept
 {
     switch (call) {

@@ -16,12 +16,13 @@
 
 namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
 
-/// Refuses bad arguments of one rank's call before NCCL sees them. Nothing is enqueued then, and the
-/// communicator stays usable: the peers wait until the rank makes the call right, or somebody aborts.
-/// (With `verify_calls` they are told instead.) Makes the communicator's device current meanwhile.
+/// Refuses bad arguments of one rank's call before NCCL sees them. Nothing is enqueued then, and the communicator
+/// stays usable: the peers wait until the rank makes the right call, or until they are aborted. (With `verify_calls`
+/// they are told instead.) Makes the communicator's device current while it lives.
 class argument_check {
 public:
-    /// \throws error the communicator's failure; or for a stream that cannot be used.
+    /// \throws error the communicator's failure; `invalid_argument` or `unsupported` for a stream that cannot be
+    ///   used.
     argument_check(handle& comm, collective call, cuda::stream_ref on, call_site where)
         : comm_(comm), call_(call), on_(on), where_(where), current_(usable(comm, call, where), where)
     {
@@ -34,13 +35,13 @@ public:
         comm_.tell_refusal(call_, on_, where_);
         throw bad;
     }
-    /// That the device can read and write the buffers.
+    /// Requires that the device can read and write the buffers.
     void places(const collprobe::detail::collective_arguments& with) const
     {
         if (with.sends(comm_.rank())) place(with.send, with.send_count, "send");
         place(with.receive, with.receive_count, "receive");
     }
-    /// All that is demanded of one buffer.
+    /// Checks all requirements of one buffer.
     template <class T>
     void buffer(view<T> buffer, const char* argument) const
     {
@@ -56,7 +57,7 @@ private:
         return comm.device();
     }
 
-    /// The streams that mean different things to different threads or libraries, and other devices'.
+    /// Refuses streams of other devices, and streams that mean different things to different threads or libraries.
     void stream() const
     {
         const blocking_mode mode = comm_.settings().mode;
@@ -69,8 +70,8 @@ private:
         }
         if (on_.is_default()) {
             if (mode != blocking_mode::non_blocking) return;
-            // It orders itself by when work is enqueued, which another thread decides here; and NCCL's
-            // copy-engine collectives do not work on it (NVIDIA/nccl issue 2003).
+            // Work on this stream is ordered by the time at which it is enqueued, and another thread decides that
+            // time here. NCCL's copy-engine collectives do not work on it either (NVIDIA/nccl issue 2003).
             fail("stream is the legacy default stream, which a non-blocking communicator cannot use",
                 status::unsupported);
         }

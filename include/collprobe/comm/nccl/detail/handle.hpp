@@ -40,7 +40,7 @@ using collprobe::detail::call_description;
 using collprobe::detail::deadline;
 using collprobe::detail::ref;
 
-/// Lets another thread run; from the hundredth `round` on it sleeps, at most 0.2 ms.
+/// Lets another thread run; from the hundredth `round` on it sleeps, for at most 0.2 ms.
 inline void pause(unsigned round) noexcept
 {
     if (round < 100) {
@@ -59,8 +59,8 @@ struct failure {
     std::vector<int> culprits;
 };
 
-/// The current device stays what it was: NCCL leaves its own current where a group fails or a
-/// communicator ends. As with `cuda::device_guard`, no context is created.
+/// Keeps the current device: NCCL makes its own device current when a group fails or a communicator ends. As with
+/// `cuda::device_guard`, no context is created.
 class device_keeper {
 public:
     device_keeper() noexcept { note(cudaGetDevice(&before_), before_); }
@@ -85,7 +85,7 @@ private:
 
 class handle;
 
-/// The group that the calling thread has open (`nccl::group`): NCCL's groups belong to threads.
+/// The group that the calling thread has open (`nccl::group`). NCCL's groups belong to threads.
 struct open_group {
     int depth = 0;
     std::vector<ref<handle>> members;
@@ -97,8 +97,8 @@ struct open_group {
     }
 };
 
-/// What the copies of a communicator share: the `ncclComm_t`, what is known of it and its failure.
-/// One host thread at a time makes calls; `fail` and `abort` may come from any.
+/// The state that the copies of a communicator share: the `ncclComm_t`, its properties and its failure. One host
+/// thread at a time makes calls; `fail` and `abort` may come from any thread.
 class handle : public collprobe::detail::ref_counted {
 public:
     handle(ncclComm_t comm, options settings, bool owned)
@@ -109,7 +109,7 @@ public:
             if (set[0] == '1' && set[1] == '\0') settings_.mode = blocking_mode::blocking;
         }
     }
-    /// Waits until the `ncclComm_t` is initialised and reads what it is. The first call, once.
+    /// Waits until the `ncclComm_t` is initialised and reads its properties. The first call, made once.
     /// \throws error as `communicator_ref`'s constructor.
     void open(call_site where)
     {
@@ -135,7 +135,7 @@ public:
     handle(const handle&) = delete;
     ~handle()
     {
-        // What is still queued uses the verifier's memory, and freeing waits for the device, so for whatever hangs
+        // Queued work still uses the verifier's memory. Freeing it waits for the device, and so for work that hangs
         // there.
         if (hangs_.load()) verifier_.leak_now();
         delete failure_.load(std::memory_order_acquire);
@@ -160,7 +160,7 @@ public:
         if (failure_.load(std::memory_order_seq_cst) != nullptr) throw_failure(call, where);
     }
 
-    /// The first failure wins and is final.
+    /// Stores the first failure, which is final.
     void fail(failure cause)
     {
         auto* const record = new failure(std::move(cause));
@@ -169,29 +169,28 @@ public:
     }
     bool failed() const noexcept { return failure_.load(std::memory_order_acquire) != nullptr; }
 
-    /// Ends the `ncclComm_t`: what it has on the device stops. Call `fail` first. `own_calls` is how
-    /// many calls of this object the calling thread is in. If a group has collected calls of it, that
-    /// happens when the group ends.
+    /// Ends the `ncclComm_t`: its work on the device stops. Call `fail` first. `own_calls` is the number of calls of
+    /// this object that the calling thread is in. If a group has collected calls of it, the abort happens when the
+    /// group ends.
     void abort(int own_calls) noexcept
     {
         if (!alive_.exchange(false)) return;
-        // A healthy call of another thread sees the failure and returns at once; one that hangs inside
-        // NCCL is what the abort is for.
+        // A healthy call of another thread sees the failure and returns at once. A call that hangs inside NCCL needs
+        // the abort.
         const deadline until = deadline::in_ms(100);
         for (unsigned round = 0; calls_.load() > own_calls && !until.passed(); ++round) pause(round);
         if (!left_to_group(deferred_end::abort)) abort_now();
     }
-    /// The `ncclComm_t` is somebody else's from now on, or gone: `why` is what later calls throw.
+    /// Gives up the `ncclComm_t`: it now has another owner, or it is gone. Later calls throw with the reason `why`.
     bool give_up(const char* why)
     {
         fail({status::invalid_argument, why, {}});
         return alive_.exchange(false);
     }
 
-    /// Ends an owned `ncclComm_t`: by `ncclCommFinalize` and `ncclCommDestroy`, or at once by
-    /// `ncclCommAbort` if the communicator has failed or `hurry`. Waits for the communicator's work, and
-    /// for as long as that takes: its result is wanted. If a group has collected calls of it, all that
-    /// happens when the group ends.
+    /// Ends an owned `ncclComm_t` by `ncclCommFinalize` and `ncclCommDestroy`. Waits for the communicator's work as
+    /// long as it takes, because the caller wants the result. If the communicator has failed or `hurry` is set, ends
+    /// it at once by `ncclCommAbort`. If a group has collected calls of it, all this happens when the group ends.
     void end(bool hurry) noexcept
     {
         try {
@@ -203,13 +202,13 @@ public:
                 if (!outside_group([this] { finalize_and_destroy(); })) abort(0);
             }
             fail({status::invalid_argument, "the communicator was destroyed", {}});
-        } catch (...) { // no memory for a message that hardly anybody reads
+        } catch (...) { // no memory for a message that is rarely read
             abort(0);
         }
     }
 
-    /// A group that has calls of the communicator begins to end. True if the group must not enqueue any,
-    /// because the communicator has failed.
+    /// Says that a group that has calls of the communicator begins to end. Returns true if the group must not enqueue
+    /// any of them, because the communicator has failed.
     bool enter_group_end() noexcept
     {
         enter();
@@ -217,7 +216,7 @@ public:
         group_ = membership::ending;
         return failed();
     }
-    /// The group has ended, and what waited for that happens here.
+    /// Says that the group has ended, and does the end or abort that waited for it.
     void leave_group_end() noexcept
     {
         leave();
@@ -230,7 +229,7 @@ public:
         if (due == deferred_end::abort) abort_now();
         if (due == deferred_end::end) end(false);
     }
-    /// Whether a group is seen that `ncclGroupStart` has opened on the calling thread (`options::watch_groups`).
+    /// Whether the calling thread is seen in a group that `ncclGroupStart` has opened (`options::watch_groups`).
     bool sees_raw_group() noexcept { return settings_.watch_groups && watch_.sees_group(); }
     /// Whether an open group has collected calls of the communicator.
     bool in_open_group() noexcept
@@ -239,12 +238,13 @@ public:
         return group_ == membership::collected;
     }
 
-    /// Asks all ranks for a new `ncclComm_t` each: see `communicator_ref::split`. The device is current.
+    /// Splits the `ncclComm_t` with all ranks: see `communicator_ref::split`.
+    /// Precondition: the device is current.
     std::pair<ncclComm_t, options> split(int color, int key, call_site where)
     {
         constexpr const char* call = "split";
         if (verifies()) {
-            // On the communicator's own stream: a split has none.
+            // On the verifier's own stream, because a split has none.
             verify({.call = collective::split}, false, verifier_->stream, where);
         }
         const std::uint64_t number = splits_++;
@@ -255,18 +255,19 @@ public:
             enqueue("ncclCommSplit", call, where, [&](ncclComm_t comm) {
                 const ncclResult_t result
                     = ncclCommSplit(comm, color == no_color ? NCCL_SPLIT_NOCOLOR : color, key, &part->comm, nullptr);
-                // NCCL says in progress here, but its code promises no more than to say so when asked.
+                // NCCL's code promises the state ncclInProgress only to a caller that asks for it. So a success here
+                // counts as in progress.
                 return result == ncclSuccess ? ncclInProgress : result;
             });
         } catch (...) {
-            // NCCL may still be making it, on a thread of its own, until an abort has ended that.
+            // NCCL may still be making the new `ncclComm_t` on a thread of its own, until an abort has ended that.
             pending_splits_.keep(part);
             if (aborted_.load()) pending_splits_.abort();
             throw;
         }
         made.first = part->comm;
         if (made.first != nullptr) delete part;
-        // In a group that `ncclGroupStart` has opened NCCL writes there at the end, whatever the color.
+        // In a group of `ncclGroupStart` itself NCCL writes to `part` at the end of the group, whatever the color.
         else if (color == no_color) collprobe::detail::leak(*part);
         else {
             pending_splits_.keep(part);
@@ -277,9 +278,9 @@ public:
         return made;
     }
 
-    /// Makes `call(ncclComm_t)`, which returns an `ncclResult_t`, and returns when what it does is
-    /// enqueued; in a group when it is noted. `function` is its name, for messages.
-    /// \throws error the communicator's failure, an asynchronous error, a time-out, or what NCCL says.
+    /// Makes `call(ncclComm_t)`, which returns an `ncclResult_t`. Returns when the work of the call is enqueued, or,
+    /// in a group, when NCCL has noted the call. `function` is the call's name, for messages.
+    /// \throws error the communicator's failure, an asynchronous error, a time-out, or NCCL's error.
     template <class Call>
     void enqueue(const char* function, const char* api_call, call_site where, Call call)
     {
@@ -294,8 +295,8 @@ public:
         else refuse(result, function, api_call, where);
     }
 
-    /// \throws error if the communicator has failed, now or before. Cost: two loads and an NCCL call
-    /// that reads two words.
+    /// \throws error if the communicator has failed, now or before.
+    /// Cost: two loads and an NCCL call that reads two words.
     void check(const char* call, call_site where)
     {
         const in_call here(*this);
@@ -306,7 +307,8 @@ public:
         if (state != ncclSuccess && state != ncclInProgress) fail_asynchronously(state, call, where);
     }
 
-    /// Polls until an earlier call is enqueued. Within a call of `in_call`, or before others know the object.
+    /// Polls until an earlier call is enqueued.
+    /// Precondition: within a call of `in_call`, or before other threads know the object.
     void await(const char* function, const char* call, call_site where)
     {
         const deadline until = deadline::in_ms(settings_.timeout_ms);
@@ -326,8 +328,8 @@ public:
         }
     }
 
-    /// Blocks the caller until the work on `on` is done, the communicator fails or the time is over:
-    /// then `late()` is the message of the time-out, which ends the communicator if `final`.
+    /// Blocks the caller until the work on `on` is done, the communicator fails, or the time is over. Then `late()`
+    /// gives the message of the time-out, which ends the communicator if `final`.
     template <class Message>
     void wait(cuda::stream_ref on, std::int64_t timeout_ms, const char* call, bool final, call_site where,
         Message late)
@@ -345,7 +347,7 @@ public:
                 state = cudaStreamQuery(on.get());
             }
             if (state == cudaSuccess) {
-                // What an abort has ended leaves the stream without an error.
+                // Work that an abort has ended leaves the stream without an error.
                 check(call, where);
                 return;
             }
@@ -357,12 +359,12 @@ public:
         }
     }
 
-    /// Compares what the ranks call. A rank whose arguments are `bad` comes too, so that nobody waits.
-    /// \throws error `mismatch`, `peer_failure` or `timeout`, which are final; `unsupported` where the
-    ///   host may not wait: in a capture and in a group. Defined in nccl_verify.hpp.
+    /// Compares the ranks' calls. A rank with `bad` arguments takes part too, so that no rank waits.
+    /// \throws error `mismatch`, `peer_failure` or `timeout`, which are final; `unsupported` if the host may not
+    ///   wait: in a capture and in a group. Defined in comm/nccl/detail/verify.hpp.
     void verify(const call_description& what, bool bad, cuda::stream_ref on, call_site where);
-    /// Tells the peers, where calls are verified, that this rank does not come to `call`: it throws an error of
-    /// its own, whatever comes of this.
+    /// If calls are verified, tells the peers that this rank does not make `call`. This rank throws its own error,
+    /// whatever comes of this.
     void tell_refusal(collective call, cuda::stream_ref on, call_site where) noexcept
     {
         if (!verifies()) return;
@@ -371,7 +373,7 @@ public:
         } catch (...) { // this rank's error is the one to show
         }
     }
-    /// The same of a call without a stream.
+    /// The same for a call without a stream.
     void tell_refusal(collective call, call_site where) noexcept
     {
         if (verifies()) tell_refusal(call, verifier_->stream, where);
@@ -390,8 +392,10 @@ public:
         handle& entered_;
     };
 
-    /// \throws error what an NCCL call that failed means. Wrong arguments can be corrected, unless NCCL keeps the
-    /// communicator failed, as it does with non-blocking ones; all else is final. Within a call of `in_call`.
+    /// Throws the error of a failed NCCL call. Wrong arguments can be corrected, unless NCCL keeps the communicator
+    /// failed, as it does with non-blocking ones. All other errors are final.
+    /// Precondition: within a call of `in_call`.
+    /// \throws error always.
     [[noreturn]] void refuse(ncclResult_t result, const char* function, const char* call, call_site where)
     {
         failure cause{status_of(result), describe(function, result), {}};
@@ -401,15 +405,16 @@ public:
         if (!correctable) fail(std::move(cause));
         throw thrown;
     }
-    /// Whether NCCL refuses all further calls after a refused one, which `why` tells of: then the communicator has
-    /// failed. Within a call of `in_call`.
+    /// Whether NCCL refuses all further calls after a refused one. Then the communicator has failed, with the text
+    /// `why`.
+    /// Precondition: within a call of `in_call`.
     bool stays_failed(const std::string& why)
     {
         ncclResult_t state = ncclSuccess;
         const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
         if (asked != ncclSuccess) state = asked;
         if (state == ncclSuccess || state == ncclInProgress) return false;
-        // Not the arguments of later calls.
+        // Not `invalid_argument`: the arguments of later calls are not at fault.
         fail({status::device_failure, why + failure_stays, {}});
         end_after_failure();
         return true;
@@ -419,8 +424,8 @@ public:
         if (result != ncclSuccess) refuse(result, function, call, where);
     }
 
-    /// Throws a time-out; ends the communicator first if its policy says so. It is its failure then,
-    /// or if it is `final` in any case.
+    /// Throws a time-out. Ends the communicator first if its policy says so. The time-out becomes the communicator's
+    /// failure then, and also if it is `final`.
     [[noreturn]] void time_out(
         const std::string& message, const char* call, call_site where, int own_calls, bool final = false)
     {
@@ -441,14 +446,14 @@ private:
             || (settings_.abort_on_failure == abort_policy::if_owned && owned_);
     }
 
-    /// Call `fail` first. Within a call of `in_call`.
+    /// Precondition: `fail` was called; within a call of `in_call`.
     void end_after_failure() noexcept
     {
         if (aborts_on_failure()) abort(1);
         else hangs_ = true;
     }
 
-    /// Sees asynchronous errors of earlier calls; waits for a call that is under way, as NCCL demands.
+    /// Looks for asynchronous errors of earlier calls. Waits for a call that is under way, as NCCL demands.
     void settle(const char* function, const char* call, call_site where)
     {
         ncclResult_t state = ncclSuccess;
@@ -479,18 +484,18 @@ private:
             group_ = membership::collected;
             return;
         }
-        // Another thread aborts it just now.
+        // Another thread is aborting the communicator now.
         group.members.pop_back();
         throw_failure(call, where);
     }
 
-    /// An open group of NCCL's points to the communicators whose calls it has collected, and its end
-    /// follows these pointers: whoever ends such a communicator before, on any thread, crashes it.
+    /// An open group of NCCL's points to the communicators whose calls it has collected, and its end follows these
+    /// pointers. NCCL crashes if such a communicator is ended before, on any thread.
     enum class membership : std::uint8_t { none, collected, ending };
     enum class deferred_end : std::uint8_t { none, end, abort };
 
-    /// Leaves the end of the communicator to the group that has collected calls of it, if one has. (In
-    /// one that is ending, what is left to do hangs inside NCCL, and only an abort can free it.)
+    /// Leaves the end of the communicator to the group that has collected calls of it, if there is one. (If the group
+    /// is ending, its remaining work hangs inside NCCL, and only an abort can free it.)
     bool left_to_group(deferred_end wanted) noexcept
     {
         const collprobe::detail::lock_guard lock(group_guard_);
@@ -499,8 +504,9 @@ private:
         return true;
     }
 
-    /// Does `body()`, which must not throw, where no group is open: NCCL would put off what ends a
-    /// communicator to the group's end, and forget it if the group fails. False if it could not be done.
+    /// Runs `body()`, which must not throw, on a thread without an open group. In a group NCCL would postpone the end
+    /// of a communicator to the group's end, and forget it if the group fails. Returns false if that was not
+    /// possible.
     template <class Body>
     static bool outside_group(Body body) noexcept
     {
@@ -532,7 +538,7 @@ private:
     {
         const device_keeper before;
         const cuda::device_guard current(device_, std::nothrow);
-        // Finalising what is under way is an error of use, so all must be enqueued.
+        // NCCL takes it as a usage error to finalise while a call is under way, so all calls must be enqueued before.
         await_quietly();
         pending_splits_.abort();
         ncclResult_t state = ncclCommFinalize(comm_);
@@ -540,7 +546,7 @@ private:
         if (alive_.exchange(false)) (void)(state == ncclSuccess ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
     }
 
-    /// Waits until nothing is under way and returns the state; for as long as it takes.
+    /// Waits until no call is under way, as long as it takes, and returns the state.
     ncclResult_t await_quietly() noexcept
     {
         for (unsigned round = 0;; ++round) {
@@ -558,12 +564,12 @@ private:
             + last_error(comm_);
     }
 
-    /// Within a call of `in_call`.
+    /// Precondition: within a call of `in_call`.
     [[noreturn]] void fail_asynchronously(ncclResult_t state, const char* call, call_site where)
     {
         std::string text = std::string("an earlier call failed asynchronously: ") + name(state) + ", "
             + ncclGetErrorString(state) + last_error(comm_);
-        // Not the caller's arguments of this call, whatever the code.
+        // Whatever the code, the arguments of this call are not at fault.
         const status code = state == ncclRemoteError ? status::peer_failure : status::device_failure;
         fail({code, std::move(text), {}});
         end_after_failure();
@@ -592,10 +598,10 @@ private:
     std::atomic<int> calls_{0};
     std::atomic<bool> alive_{true};
     std::atomic<bool> aborted_{false};
-    std::atomic<bool> hangs_{false}; // perhaps
+    std::atomic<bool> hangs_{false}; // set if work may hang on the device
     pending_splits pending_splits_;
     group_watch watch_;
-    collprobe::detail::mutex group_guard_; // of the two below
+    collprobe::detail::mutex group_guard_; // guards the two members below
     membership group_ = membership::none;
     deferred_end due_ = deferred_end::none;
 };

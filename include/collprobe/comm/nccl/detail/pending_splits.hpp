@@ -10,19 +10,19 @@
 
 namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
 
-/// Where NCCL writes what a split makes, at once or later.
+/// The place where NCCL writes the result of a split, at once or later.
 struct split_result : collprobe::detail::leakable {
     ncclComm_t comm = nullptr;
     split_result* kept_before = nullptr;
 };
 
 /// Splits that have failed while NCCL may still be making their communicator: on a thread of its own, or at the end
-/// of a group. Any thread may keep one or end them.
+/// of a group. Any thread may add a split or end them.
 class pending_splits {
 public:
     pending_splits() = default;
     pending_splits(const pending_splits&) = delete;
-    /// The memory outlives them: NCCL may write there for as long as a group is open.
+    /// The memory outlives this object, because NCCL may write there as long as a group is open.
     ~pending_splits() { take_each([](split_result* each) { collprobe::detail::leak(*each); }); }
 
     void keep(split_result* part) noexcept
@@ -31,7 +31,7 @@ public:
         while (!last_.compare_exchange_weak(part->kept_before, part)) {
         }
     }
-    /// Aborts what has been made by now, and leaks the rest.
+    /// Aborts the communicators that NCCL has made by now, and leaks the others.
     void abort() noexcept
     {
         take_each([](split_result* each) {

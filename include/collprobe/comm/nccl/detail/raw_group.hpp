@@ -10,20 +10,21 @@
 
 namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
 
-/// Whether the calling thread is in a group that `ncclGroupStart` has opened. False where this NCCL cannot be
-/// asked: before 2.27.
+/// Whether the calling thread is in a group that `ncclGroupStart` has opened. False with an NCCL before 2.27, which
+/// cannot be asked.
 ///
-/// NCCL tells nobody how deep its groups are, but the end of an inner group returns before it looks at its
-/// argument, and that of an outermost one refuses an argument without its magic number before it does anything.
-/// So a group is opened and ended here: nothing is launched, no error is kept in either case, and calls that an
-/// open group has collected stay there. (src/group.cc, ncclGroupEndInternal, 2.27 to 2.30. In 2.22 to 2.26 the
-/// refusal would clear what a non-blocking group of the same thread is still working on.) The price is NCCL's
-/// warning where no group is open: `last_error` leaves it out of messages, and `group_watch` asks rarely.
+/// NCCL does not tell the depth of its groups. But the end of an inner group returns before it looks at its argument,
+/// and the end of an outermost group first refuses an argument without its magic number. So this function opens and
+/// ends a group. In either case nothing is launched, no error is kept, and the calls that an open group has collected
+/// stay there. (src/group.cc, ncclGroupEndInternal, 2.27 to 2.30. In 2.22 to 2.26 the refusal would clear the work in
+/// progress of a non-blocking group of the same thread.)
+/// Cost: NCCL's warning if no group is open. `last_error` leaves the warning out of messages, and `group_watch` asks
+/// rarely.
 inline bool raw_group_is_open() noexcept
 {
 #if NCCL_VERSION_CODE >= 22700
     static const bool can_be_asked = [] {
-        int version = 0; // of the library, which need not be the header's
+        int version = 0; // the library's version, which may differ from the header's
         return ncclGetVersion(&version) == ncclSuccess && version >= 22700;
     }();
     if (!can_be_asked || ncclGroupStart() != ncclSuccess) return false;
@@ -35,8 +36,8 @@ inline bool raw_group_is_open() noexcept
 #endif
 }
 
-/// Looks for such a group at the 1st, 2nd, 4th, 8th ... of a communicator's calls, and at each call from one that
-/// is in a group to one that is not. The count is the same on all ranks, and so is what they do of it.
+/// Looks for such a group at the 1st, 2nd, 4th, 8th ... of a communicator's calls. Once it finds a group, it looks at
+/// each call until a call is in none. The count is the same on all ranks, so all ranks come to the same answer.
 class group_watch {
 public:
     bool sees_group() noexcept

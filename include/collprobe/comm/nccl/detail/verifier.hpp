@@ -10,7 +10,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
 
-/// What travels between ranks before a verified call.
+/// The message between ranks before a verified call.
 struct verified_call {
     std::uint64_t sequence;
     std::uint64_t count;
@@ -31,13 +31,13 @@ struct verifier {
           host_send(1),
           host_received(static_cast<std::uint64_t>(ranks))
     {
-        // No call has such a number.
+        // A number that no call has.
         for (verified_call& none : host_received) none.sequence = ~std::uint64_t{0};
         cuda::device::copy(stream,
             view<const unsigned char>(reinterpret_cast<const unsigned char*>(host_received.data()), received.size()),
             view<unsigned char>(received));
     }
-    /// False, too, if work has failed.
+    /// Returns false also if work has failed.
     bool finished_by(collprobe::detail::deadline until) const noexcept
     {
         try {

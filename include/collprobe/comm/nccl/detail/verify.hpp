@@ -15,7 +15,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/device/cuda/device.hpp>
 
-/// `options::verify_calls`: what NCCL does not compare.
+/// `options::verify_calls`: compares the arguments that NCCL does not compare.
 namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
 
 inline void handle::verify(const call_description& what, bool bad, cuda::stream_ref on, call_site where)
@@ -47,13 +47,13 @@ inline void handle::verify(const call_description& what, bool bad, cuda::stream_
         fail(cause);
         throw error(cause.code, cause.message, origin(call, where), cause.culprits);
     };
-    // The time-out is final: the comparison stays under way.
+    // The time-out is final, because the comparison stays under way.
     wait(own.stream, settings_.timeout_ms, call, true, where, [&] {
         return "not all ranks came to call " + std::to_string(own.sequence - 1) + " of the communicator ("
             + collprobe::detail::describe(what) + ") within " + std::to_string(settings_.timeout_ms) + " ms";
     });
 
-    // What this rank has just sent comes back to it, unless the all-gather was put off.
+    // A rank receives its own message too, unless NCCL has postponed the all-gather.
     if (own.host_received[static_cast<std::uint64_t>(rank_)].sequence != own.sequence - 1) {
         throw error(status::unsupported,
             "verify_calls cannot compare calls within a group, and ncclGroupStart has opened one on this thread",

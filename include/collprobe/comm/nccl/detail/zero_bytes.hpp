@@ -12,21 +12,22 @@
 
 namespace collprobe::inline COLLPROBE_ABI::nccl::detail {
 
-/// Bytes that are zero, for barriers. A barrier must not allocate (it may be captured), and freeing
-/// waits for the device, for ever if a collective hangs on it: so they go back to a list of the
-/// process. Nothing but zeros is ever written to them.
+/// Bytes that are zero, for barriers. A barrier must not allocate, because it may be captured. Freeing waits for the
+/// device, for ever if a collective hangs on it. So the bytes go back to a list of the process. No work ever writes
+/// anything but zeros to them.
 class zero_bytes {
 public:
-    static constexpr std::size_t bytes = 64; // a cell each, so that ranks of one process share no line
+    static constexpr std::size_t bytes = 64; // of a cell, so that ranks of one process share no cache line
 
     zero_bytes() = default;
-    /// Precondition: `device` is current. Cost: an allocation and a fill for the first of each 64.
+    /// Precondition: `device` is current.
+    /// Cost: an allocation and a fill for the first of each 64.
     explicit zero_bytes(int device, call_site where) : device_(device)
     {
         pool& all = pool_of_process();
         while (!take(all)) {
-            // Not under the lock: what allocates may wait for the device, and so for a collective that cannot
-            // end before another thread has got its bytes.
+            // Not under the lock: the allocation may wait for the device, and so for a collective that cannot end
+            // before another thread has got its bytes.
             cuda::buffer<unsigned char> slab(cells_of_a_slab * bytes, where);
             const cuda::stream stream(where);
             cuda::check(cudaMemsetAsync(slab.data(), 0, slab.size(), stream.get().get()), "cudaMemsetAsync",
@@ -50,7 +51,7 @@ public:
         if (data_ == nullptr) return;
         pool& all = pool_of_process();
         const collprobe::detail::lock_guard lock(all.guard);
-        all.free[static_cast<std::size_t>(device_)].push_back(data_); // there is room: see `add`
+        all.free[static_cast<std::size_t>(device_)].push_back(data_); // never allocates: see `add`
     }
     unsigned char* data() const noexcept { return data_; }
 
@@ -64,7 +65,7 @@ private:
             const auto place = static_cast<std::size_t>(device);
             if (free.size() <= place) free.resize(place + 1);
             if (made.size() <= place) made.resize(place + 1);
-            // All that may fail comes first. There is room for every cell, so that none fails to come back.
+            // All steps that may fail come first. The list has room for every cell, so returning a cell never fails.
             free[place].reserve(made[place] + cells_of_a_slab);
             unsigned char* const first = slab.data();
             slabs.push_back(std::move(slab));

@@ -73,8 +73,8 @@ COLLPROBE_INLINE void stream_state::run(collprobe::detail::task& next, std::uint
 
 COLLPROBE_INLINE void stream_state::wake_waiters() noexcept
 {
-    // Who waits for more, or comes between the two, finds another number of wakes, and announces itself
-    // again.
+    // A thread that waits for a later task, or that comes between the two writes, finds another number of wakes and
+    // announces itself again.
     awaited_.exchange(nobody, std::memory_order_release);
     wakes_.fetch_add(1, std::memory_order_release);
     collprobe::detail::wake_all(wakes_);
@@ -191,7 +191,8 @@ COLLPROBE_INLINE void stream_ref::wait(const event& awaited, call_site where) co
             if (const std::exception_ptr failure = source->error_before(number))
                 std::rethrow_exception(failure);
         }
-        /// What is awaited may use memory that goes when this stream is done, failed or not.
+        /// The awaited work may use memory that is freed when this stream is done, whether it failed or not. So wait
+        /// also then.
         void cancel(const std::exception_ptr&) const noexcept
         {
             source->wait(number, detail::deadline::never());

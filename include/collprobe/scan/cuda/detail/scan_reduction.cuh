@@ -15,12 +15,12 @@ namespace collprobe::inline COLLPROBE_ABI::cuda::detail {
 
 namespace scan = collprobe::detail;
 
-/// A block's part of a scan of elements (statistics, and what goes with them in the same read). The
-/// derived class says what the reducer reads and what it makes of the result.
+/// A block's part of a scan of elements: statistics, and other results of the same read. The derived class says what
+/// the reducer reads, and makes the result.
 ///
-/// Shared memory: 28 KiB with a digest (its multipliers and factors), 1 KiB else. Blocks: three a multiprocessor at least, so 768
-/// threads with 64 bytes each in flight, twice what a multiprocessor's share of 4.8 TB/s at 700 ns
-/// latency asks for.
+/// Shared memory: 28 KiB with a digest (its multipliers and factors), else 1 KiB. Each multiprocessor runs at least
+/// three blocks, so 768 threads with 64 bytes each in flight. That is twice what a multiprocessor's share of 4.8 TB/s
+/// needs at 700 ns latency.
 template <class T, scan::scan_features features>
 struct scan_block {
     using thread_scan = scan::thread_scan<T, features>;
@@ -120,8 +120,8 @@ struct scan_block {
             to.write(slot, partial{memory.value, digest, dot.value});
     }
 
-    /// Merges the slots. Returns the result on thread 0, and nothing of use on the others. Each pass reads the
-    /// words that it needs. (The first two in one would take more registers than there are.)
+    /// Merges the slots. Thread 0 gets the result; the return value of the other threads is not valid. Each pass
+    /// reads the words that it needs. (The first two passes in one would need more registers than there are.)
     __device__ partial combine(partial_results from, unsigned slots, const statistics& identity)
     {
         scan::slot_counts counts;
@@ -160,25 +160,26 @@ struct scan_block {
             scan::slot_distances distances;
             COLLPROBE_NO_UNROLL
             for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
-                distances.merge(
-                    scan::slot_distances::of<T>(from.template read<partial, words::distances>(slot).value, scale, mean));
+                distances.merge(scan::slot_distances::of<T>(
+                    from.template read<partial, words::distances>(slot).value, scale, mean));
             distances = block_merge<scan::slot_distances>::run(memory.distances, distances);
             if (threadIdx.x == 0) scan::close_result(distances, mean, memory.value);
         }
-        // The others would read the value while thread 0 writes it.
+        // The other threads would read the value while thread 0 writes it.
         if (threadIdx.x != 0) return {};
         return {memory.value, {digest.first, digest.second, memory.value.count * sizeof(T)}, dot.value};
     }
 
 private:
     static_assert(offsetof(partial, value) == 0);
-    static_assert(offsetof(collprobe::detail::digest_state, first) == 0 && offsetof(collprobe::detail::digest_state, second) == 8);
+    static_assert(offsetof(collprobe::detail::digest_state, first) == 0
+        && offsetof(collprobe::detail::digest_state, second) == 8);
     using words = scan::slot_words<T>;
     static constexpr std::uint32_t second_pass = words::extent
         | (features.digest ? words::at(offsetof(partial, digest)) | words::at(offsetof(partial, digest) + 8) : 0)
         | (features.dot ? words::at(offsetof(partial, dot)) : 0);
 
-    /// Does what `memory.request` asks for; whether it asked.
+    /// Computes the sums that `memory.request` asks for, and returns whether it asked for any.
     __device__ bool sum_again(const scan::scan_input<T>& input, std::uint64_t first, std::uint32_t count, bool aligned,
         scan::shifted_sums& sums)
     {
