@@ -89,7 +89,8 @@ public:
     {
         detail::require_sketch_options(options_.sketch, "conservation_check", where);
         if (!is_finite(options_.sigmas) || options_.sigmas <= 0)
-            caller(comm, "conservation_check", where).fail(status::invalid_argument, "sigmas must be finite and above 0");
+            caller(comm, "conservation_check", where)
+                .fail(status::invalid_argument, "sigmas must be finite and above 0");
         const auto scope = detail::enter_device(comm);
         memory_ = detail::in_flight<detail::conservation_memory<device>>(
             detail::timeout_of(comm), options_.sketch.bins);
@@ -172,8 +173,8 @@ private:
         const auto scope = detail::enter_device(*comm_);
         sketch_sum<T>* const of_input = memory_->template input<T>();
         sketch_sum<T>* const of_result = memory_->template result<T>(bins);
-        const auto judge = detail::judge_conservation<T>(of_input, of_result, bins, (count + bins - 1) / bins, operation,
-            options_.order, comm_->size(), options_.sigmas, terms_);
+        const auto judge = detail::judge_conservation<T>(of_input, of_result, bins, (count + bins - 1) / bins,
+            operation, options_.order, comm_->size(), options_.sigmas, terms_);
         marked(stream, [&] {
             if (!judge.can_check) {
                 // This holds on all ranks or on none, so nothing needs to be sent.

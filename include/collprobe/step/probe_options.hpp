@@ -18,14 +18,14 @@ enum class direction_mode : std::uint8_t {
 struct probe_options {
     report_mode mode = report_mode::gather;
     direction_mode direction = direction_mode::pooled;
-    /// For `exact`: every `exact_every`-th step is exact, the others are `pooled`. A captured step is exact only with 1.
+    /// For `exact`: every so many steps one is exact, the others are `pooled`. A captured step is exact only with 1.
     int exact_every = 1;
     int max_calls = 64; ///< probed calls a step; further ones are forwarded and counted
     /// Elements sampled from each sum or average (0: none); `gather` and `results` only. Every rank sends its terms of
-    /// these elements with the step's message; from them `call_record::order` tells how much the order of the sum matters.
-    /// Cost: two launches a call, 16 bytes an element and rank in the message, and the host's time of `order_meter` when
-    /// the step is judged (in `poll`, or in a call that waits for the oldest step): about 0.3 to 1 us an element with
-    /// 8 ranks, 10 to 30 us with 256.
+    /// these elements with the step's message; from them `call_record::order` tells how much the summation order
+    /// matters. Cost: two launches a call, 16 bytes an element and rank in the message, and the host's time of
+    /// `order_meter` when the step is judged (in `poll`, or in a call that waits for the oldest step): about
+    /// 0.3 to 1 us an element with 8 ranks, 10 to 30 us with 256.
     int order_sample = 0;
     int orders = 8; ///< orders tried on each sampled element: linear, pairwise, the others random
     bool results = true; ///< read results too; agreement, pooled and leave-one-out cosine need it

@@ -47,10 +47,10 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// floating-point buffer that is misaligned, or null with a count above 0. `unsupported` inside an NCCL group, because
 /// the probe of a result would run before the call.
 /// Cost of a call: two launches, an event record, one read of the input and one of the result. The first call on a
-/// stream in a step waits for the last use of that stream's scratch memory. `exact` direction adds an all-to-all and two
-/// launches for each `scratch_bytes / 2` of input; `order_sample` adds two launches. Cost of a step: `gather` sends
-/// `160 * calls + 40` bytes (plus `16 * order_sample * calls`) to every rank; `summary` reduces `88 * calls + 136` bytes.
-/// Both make one copy to the host.
+/// stream in a step waits for the last use of that stream's scratch memory. `exact` direction adds an all-to-all and
+/// two launches for each `scratch_bytes / 2` of input; `order_sample` adds two launches. Cost of a step: `gather` sends
+/// `160 * calls + 40` bytes (plus `16 * order_sample * calls`) to every rank; `summary` reduces `88 * calls + 136`
+/// bytes. Both make one copy to the host.
 template <communicator Comm>
 class probed : public detail::intercepting_adaptor<probed<Comm>, Comm> {
     using base_type = detail::intercepting_adaptor<probed, Comm>;

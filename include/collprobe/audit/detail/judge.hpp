@@ -34,7 +34,8 @@ inline void judge_gather_audit(const gather_verdict& verdict, int call_index, ca
     out.culprits = verdict.culprits();
     bool owners = false;
     bool receivers = false;
-    suspect found{.call = call_index, .what = finding::shard_differs, .statistic = static_cast<double>(verdict.damaged)};
+    suspect found{
+        .call = call_index, .what = finding::shard_differs, .statistic = static_cast<double>(verdict.damaged)};
     for (const int rank : out.culprits) {
         for (std::uint32_t i = 0; i < verdict.listed; ++i) {
             const damaged_shard& shard = verdict.shard[i];
