@@ -34,14 +34,16 @@ struct alarm_options {
     int quarantine = 4; ///< strikes in the window after which the advice is to take a rank out
 };
 
-/// Turns the findings of a step into alarms: the ranks, the evidence, and the advice. Exact checks and the check of
-/// sums alarm at once. The loss, the norm and the direction of a gradient alarm by strikes (`alarm_options`). A healthy
-/// step alarms with a probability of at most `false_alarms_per_step()`, 2.9e-7 by default; the bound assumes that the
-/// verdicts of different steps are independent. Naming: exact evidence names all ranks that it shows. Statistics name
-/// at most a quarter of the ranks, at most ten, and none of two. If more ranks are out, the alarm names none, and its
-/// damage is unknown. Windows: records and audits each have one, counted in judged steps. Steps may be missing, and
-/// either window may lag behind the other. A step that is judged again counts once. alarm/README.md has the advice, the
-/// matching of calls, the derivation of the rate, and the effect of `learn`.
+/// Turns the findings of a step into alarms: the ranks, the evidence, and the advice.
+///
+/// Exact checks and the check of sums alarm at once. The loss, the norm and the direction of a gradient alarm by
+/// strikes (`alarm_options`). A healthy step alarms with a probability of at most `false_alarms_per_step()`, 2.9e-7 by
+/// default; the bound assumes that the verdicts of different steps are independent.
+/// Names: exact evidence names all ranks that it shows. Statistics name at most a quarter of the ranks, at most ten,
+/// and none of two. If more ranks are out, the alarm names none, and its damage is unknown.
+/// Windows: records and audits each have one, counted in judged steps. Steps may be missing, and either window may lag
+/// behind the other. A step that is judged again counts once. alarm/README.md has the advice, the matching of calls,
+/// the derivation of the rate, and the effect of `learn`.
 /// Preconditions: no concurrent use. The same records in the same order give the same alarms on every rank.
 /// Cost: 480 bytes a rank. A step costs O(suspects), with an audit O(calls) more for each call that has suspects. It
 /// allocates only if it has more alarms, or alarms with more ranks, than any step before.

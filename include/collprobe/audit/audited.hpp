@@ -194,7 +194,9 @@ private:
             .by_shards = is_gather && options_.mode == report_mode::gather};
         const caller who(comm_, call.call, where);
         if (!input.readable() || !result.readable()) {
-            forward(send); // the wrapped communicator should refuse: it can notify the peers
+            // The wrapped communicator should refuse, because it can notify the peers. If it accepts, this object
+            // refuses.
+            forward(send);
             who.require_readable(input, "send");
             who.require_readable(result, "receive");
         }
@@ -382,7 +384,8 @@ private:
         return judged;
     }
 
-    /// Each rank has its own part of the result, so a wrong sum cannot be told from damage behind the reduction.
+    /// Each rank has its own part of the result, so a wrong sum cannot be distinguished from damage behind the
+    /// reduction.
     static void leave_open(call_audit& judged) noexcept
     {
         if (judged.call == collective::reduce_scatter && judged.where == damage::reduce) judged.where = damage::unknown;

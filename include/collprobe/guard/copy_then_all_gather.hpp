@@ -140,7 +140,8 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
 
 /// Brings this rank's shard into an all-gather and runs it: slot r of every rank's destination becomes rank r's source.
 /// Events order it behind the work enqueued so far on `producers` and in front of later work on `consumers`.
-/// `source`, `destination`: views, containers or `guarded` buffers. Those also order it behind work on other streams.
+/// `source`, `destination`: views, containers or `guarded` buffers. A `guarded` buffer also orders it behind its
+/// other accesses on any stream.
 /// Shapes: `destination.count()` is a multiple of `size()`, equal on all ranks; the quotient is the size of a slot.
 /// `source.count()` may be smaller and unequal; zeros fill the slot. The source begins at its slot, or shares no byte
 /// with the destination. Another floating-point type is rounded once, to nearest even.

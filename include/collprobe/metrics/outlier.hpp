@@ -26,7 +26,7 @@ namespace detail {
 /// x such that a standard normal exceeds it with probability p, 0 < p <= 0.5: relative error below 1e-13.
 double normal_upper_quantile(double p) noexcept;
 
-/// The same for Student's t: up to 0.5 % too high for 31 or more degrees of freedom and p >= 1e-12
+/// The same quantile of Student's t: up to 0.5 % too high for 31 or more degrees of freedom and p >= 1e-12
 /// (Gaver and Kafadar, The American Statistician 38, 1984).
 double student_upper_quantile(double p, double degrees) noexcept;
 

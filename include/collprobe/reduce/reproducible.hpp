@@ -291,7 +291,7 @@ private:
         check_argument(what.send, "send", what, stream, who);
         check_argument(what.receive, "receive", what, stream, who);
         constexpr bool scatters = Call == collective::reduce_scatter;
-        const std::uint64_t runs = leaves * (scatters ? ranks() : 1); // send is so many runs of receive's length
+        const std::uint64_t runs = leaves * (scatters ? ranks() : 1); // number of runs of receive's length in send
         if (what.send.count() % runs != 0 || what.send.count() / runs != what.receive.count()) {
             refuse("send has " + std::to_string(what.send.count()) + " elements, " + std::to_string(leaves)
                 + " leaves for receive's " + std::to_string(what.receive.count()) + " need "

@@ -43,7 +43,7 @@ constexpr const char* name(metric which) noexcept
     return "unknown";
 }
 
-/// The number of one step; NaN by its bits where it is undefined.
+/// The number of one step; NaN by bits if it is undefined.
 constexpr double value_of(metric which, const step_record& record) noexcept
 {
     switch (which) {

@@ -18,7 +18,7 @@ enum class direction_mode : std::uint8_t {
 struct probe_options {
     report_mode mode = report_mode::gather;
     direction_mode direction = direction_mode::pooled;
-    /// For `exact`: every so many steps one is exact, the others are `pooled`. A captured step is exact only with 1.
+    /// For `exact`: one of this many steps is exact, the others are `pooled`. A captured step is exact only with 1.
     int exact_every = 1;
     int max_calls = 64; ///< probed calls a step; further ones are forwarded and counted
     /// Elements sampled from each sum or average (0: none); `gather` and `results` only. Every rank sends its terms of

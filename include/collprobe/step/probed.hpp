@@ -337,7 +337,9 @@ private:
                 .has_leaves = has_leaves};
             const caller who(comm_, call.call, where);
             if (!input.readable() || !result.readable()) {
-                forward(send); // the wrapped communicator should refuse: it can notify the peers
+                // The wrapped communicator should refuse, because it can notify the peers. If it accepts, this object
+                // refuses.
+                forward(send);
                 who.require_readable(input, "send");
                 who.require_readable(result, "receive");
             }

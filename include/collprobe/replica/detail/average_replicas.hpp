@@ -36,8 +36,8 @@ struct convert_element {
     }
 };
 
-/// Arguments that are one buffer and not a list, for an overload that says so: `std::vector<replica>
-/// list{view(weights)}`.
+/// An argument that is a single buffer and not a list. Overloads for it are deleted, because a caller must pass a list:
+/// `std::vector<replica> list{view(weights)}`.
 template <class T>
 concept buffer_and_no_list_of_replicas = !std::is_convertible_v<const T&, view<const replica>>;
 

@@ -59,7 +59,7 @@ struct step_buffers {
 };
 
 /// The scratch memory and events of a step's calls. Steps that are not captured share one set. Each captured step has
-/// its own set: its graph keeps the addresses, and an event inside a capture must not wait for one outside.
+/// its own set: its graph keeps the addresses, and events inside and outside a capture must not wait for each other.
 template <class Device>
 struct step_tools {
     step_tools(const step_report::shape& form, const probe_options& options)

@@ -13,7 +13,7 @@
 /// before the launch, and the graph reads the step's number from the ticket.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A number that is used once per process, so a captured step can be told from those of every other communicator.
+/// A number that is used once per process, so it distinguishes a captured step from those of other communicators.
 inline std::uint64_t next_capture_serial() noexcept
 {
     static std::atomic<std::uint64_t> last{0};
