@@ -134,8 +134,7 @@ public:
                 return;
             }
             judge(state.write, memory_access::write, hazard_kind::read_after_write, first, end);
-            // This read replaces earlier reads that it is ordered behind: an access behind this read is behind them
-            // too.
+            // Drops earlier reads that this read is ordered behind: an access behind this one is behind them too.
             std::size_t kept = 0;
             for (const order_access& read : state.reads) {
                 if (!seen.knows(read.line, read.epoch) && read.epoch != own.epoch) state.reads[kept++] = read;
