@@ -56,7 +56,8 @@ struct gather_memory {
 /// receiver and the owner itself, hold the same wrong bits. With two ranks the two cases cannot be told apart.
 /// Preconditions: all ranks call `before` and `after` around the same all-gather (collective); one such pair at a time.
 /// Stream behaviour: everything is enqueued; the host neither waits nor allocates. Calls of one object may be on
-/// different streams, and may be captured. Errors: `unsupported` inside an NCCL group.
+/// different streams, and may be captured.
+/// Errors: `unsupported` inside an NCCL group.
 /// Cost: one read of the shard and one of the result (a launch for each shard), and all-gathers of 8 and of 136 bytes
 /// a rank.
 template <communicator Comm>

@@ -46,8 +46,7 @@ struct faulty_options {
 /// Stream behaviour: everything is enqueued on the call's stream; the host neither waits nor allocates. Captured calls
 /// have the faults planned at capture, in every run of the graph.
 /// Errors: those of the wrapped communicator; `invalid_argument` if a fault must copy a buffer above `max_bytes`;
-/// `unsupported` for `duplicate_shard` if the wrapped communicator has no broadcast, and for a fault inside an NCCL
-/// group.
+/// `unsupported` for `duplicate_shard` without a broadcast, and for a fault inside an NCCL group.
 /// Cost: none in a call without a fault, except a copy for a later `stale`. Otherwise one pass over the damaged
 /// elements, a copy for `during`, and a broadcast for `duplicate_shard`.
 template <communicator Comm>

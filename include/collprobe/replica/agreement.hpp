@@ -41,8 +41,8 @@ struct agreement_options {
 /// Stream behaviour: `check` is enqueued and `poll` returns its answer, without host synchronisation or allocation. The
 /// other functions block the host, with the deadline of the communicator's `synchronize` if it has one. The messages
 /// bypass the communicator's adaptors.
-/// Errors: `invalid_argument` for a null or misaligned buffer (of count above 0) and for too long a list; `mismatch` if
-/// the ranks are at different checks; `unsupported` inside an NCCL group and in a capture; those of the communicator.
+/// Errors: `invalid_argument` for a null or misaligned buffer (of count above 0), for too long a list and in a capture;
+/// `mismatch` if the ranks are at different checks; `unsupported` inside an NCCL group; those of the communicator.
 /// Cost of a check: one read of the buffers, and one all-reduce (max) of `16 * max_buffers + 16` bytes.
 template <communicator Comm>
     requires has_all_reduce<Comm, std::uint64_t> && has_all_gather<Comm, std::uint64_t>

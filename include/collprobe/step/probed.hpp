@@ -176,7 +176,7 @@ public:
     /// Launches a captured step once. Collective. Calls `launch` without arguments, which enqueues the graph on
     /// `stream`. `poll` returns the record in the order of the `end_step` and `replay` calls. Several replays may be
     /// under way. `step` is a number that the caller chooses, equal on all ranks.
-    /// Stream behaviour: `stream` first waits for the previous replay of this step, on whatever stream that ran. The
+    /// Stream behaviour: `stream` first waits for the previous replay of this step, on any stream. The
     /// host waits for the oldest step if `steps_in_flight` are under way.
     /// \throws error `invalid_argument` for a step that was released or belongs to another communicator, on a
     ///   capturing stream, if probed calls wait for their `end_step`, or if `launch` calls this object; the error of a

@@ -99,8 +99,8 @@ private:
     static double unit_roundoff(element_type type) noexcept;
 
     /// Names the rank whose gradient has an unusual direction. With a Gram matrix the test uses each rank's mean cosine
-    /// with the others, in which one bad rank has weight 1 / (n - 1) whatever its norm. Without a matrix only the
-    /// leave-one-out cosines exist. A rank of huge norm spoils those of all others, so they are not tested then.
+    /// with the others, in which one bad rank has weight 1 / (n - 1), independent of its norm. Without a matrix only
+    /// the leave-one-out cosines exist. A rank of huge norm spoils those of all others, so they are not tested then.
     void judge_cosines(view<const double> gram, bool norms_are_suspect, step_record& out);
 
     void judge_statistically(

@@ -32,7 +32,7 @@ public:
     explicit stream_lanes(int count) : lanes_(static_cast<std::size_t>(count)) {}
 
     /// The lane of a stream, preferably the lane that the stream had before. `stream` waits for the lane's last work,
-    /// on whatever stream that was. Null if all lanes are taken and none may be added.
+    /// on any stream. Null if all lanes are taken and none may be added.
     lane* enter(stream_ref stream, bool may_allocate, call_site where)
     {
         const stream_id id = stream.id(where);
