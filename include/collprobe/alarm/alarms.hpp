@@ -17,13 +17,13 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// When a check alarms, and when the advice is to take a rank out. Equal on all ranks.
+/// The rules for alarms of a check, and for the advice to take a rank out. Equal on all ranks.
 struct alarm_options {
-    /// Probability that a healthy step has any statistical suspect: what the probe was told
-    /// (`probe_options::false_alarms_per_step`).
+    /// Probability that a healthy step has any statistical suspect: the probe's
+    /// `probe_options::false_alarms_per_step`.
     double suspects_per_step = 1e-4;
-    /// A statistical check alarms when it names the same rank in `strikes` of the last `window` steps (up to 64) that
-    /// were judged. 1: each time.
+    /// A statistical check alarms if it names the same rank in `strikes` of the last `window` judged steps (up to 64).
+    /// With 1 it alarms each time.
     int strikes = 2;
     int window = 20;
     /// A strike that is 1000 times rarer than the threshold alarms alone, if all ranks could be compared.
@@ -34,21 +34,19 @@ struct alarm_options {
     int quarantine = 4; ///< strikes in the window after which the advice is to take a rank out
 };
 
-/// Turns the findings of a step into alarms: which ranks, on what evidence, and what to do.
+/// Turns the findings of a step into alarms: the ranks, the evidence, and the advice.
 ///
-/// Exact checks and the check of sums alarm at once. The loss, the norm and the direction of a gradient alarm by strikes
-/// (`alarm_options`). A healthy step alarms with a probability of at most `false_alarms_per_step()`, 2.9e-7 by default;
-/// the bound assumes that the verdicts of different steps are independent.
-///
-/// Naming: exact evidence names all ranks that it shows. Statistics name at most a quarter of the ranks, at most ten, and
-/// none of two; beyond that the alarm names nobody, and its damage is unknown.
-/// Advice, calls, the derivation of the rate, and what `learn` does: alarm/README.md.
-/// Windows: records and audits each have one, in the steps that were judged. Steps may be missing, and either may lag
-/// behind the other. A step that is judged again counts once.
-///
-/// Deterministic: the same records in the same order give the same alarms on every rank. Not safe for concurrent use.
-/// Cost: 480 bytes a rank. A step costs O(suspects), with an audit O(calls) more for each call that has any; it
-/// allocates only where it has more alarms, or alarms with more ranks, than any step before.
+/// Exact checks and the check of sums alarm at once. The loss, the norm and the direction of a gradient alarm by
+/// strikes (`alarm_options`). A healthy step alarms with a probability of at most `false_alarms_per_step()`, 2.9e-7 by
+/// default; the bound assumes that the verdicts of different steps are independent.
+/// Names: exact evidence names all ranks that it shows. Statistics name at most a quarter of the ranks, at most ten,
+/// and none of two. If more ranks are out, the alarm names none, and its damage is unknown.
+/// Windows: records and audits each have one, counted in judged steps. Steps may be missing, and either window may lag
+/// behind the other. A step that is judged again counts once. alarm/README.md has the advice, the matching of calls,
+/// the derivation of the rate, and the effect of `learn`.
+/// Preconditions: no concurrent use. The same records in the same order give the same alarms on every rank.
+/// Cost: 480 bytes a rank. A step costs O(suspects), with an audit O(calls) more for each call that has suspects. It
+/// allocates only if it has more alarms, or alarms with more ranks, than any step before.
 class alarms {
 public:
     /// Errors: `status::invalid_argument` for fewer than 1 rank, or options out of range.
@@ -64,7 +62,7 @@ public:
 
     int ranks() const noexcept { return ranks_; }
     const alarm_options& options() const noexcept { return options_; }
-    /// At most so many steps of a healthy run have a statistical alarm; the check of sums not counted.
+    /// Upper bound on the probability of a statistical alarm in a healthy step; the check of sums is not counted.
     double false_alarms_per_step() const noexcept
     {
         const bool strong = options_.strong_alone && options_.strikes > 1;
@@ -72,7 +70,7 @@ public:
         return rate < options_.suspects_per_step ? rate : options_.suspects_per_step;
     }
 
-    /// The alarms of a step, in the order of the suspects; valid until the next call. Give either, or both.
+    /// The alarms of a step, in the order of the suspects, from a record or from an audit. Valid until the next call.
     /// Errors: `status::invalid_argument` for a record of another number of ranks; then nothing changes.
     view<const alarm_record> judge(const step_record& record, const call_site& where = call_site::current())
     {
@@ -88,7 +86,7 @@ public:
         take(audit, std::vector<call_record>());
         return raised_.settle(ranks_);
     }
-    /// Both of one step: where they speak of the same call, they make one alarm.
+    /// As above, from the record and the audit of one step. Findings about the same call make one alarm.
     view<const alarm_record> judge(
         const step_record& record, const step_audit& audit, const call_site& where = call_site::current())
     {
@@ -147,7 +145,7 @@ private:
     void take(const step_record& record, const step_audit& audit)
     {
         records_.begin(record.step);
-        // A rank left out for its NaN leaves fewer to compare with, for which the excess was not made.
+        // A rank left out for its NaN leaves fewer ranks to compare with, for which the excess was not computed.
         bool all_finite = true;
         for (const suspect& found : record.suspects) all_finite = all_finite && found.what != finding::non_finite;
         const bool wrong_sum = detail::has_wrong_sum(audit);
@@ -178,7 +176,8 @@ private:
         }
     }
 
-    void judge_exact(std::uint64_t step, detail::strike_book& book, const suspect& found, int call_index, damage audited)
+    void judge_exact(
+        std::uint64_t step, detail::strike_book& book, const suspect& found, int call_index, damage audited)
     {
         const int strikes = book.strike(static_cast<int>(found.what), found.rank);
         raise(step, found, call_index, detail::place_of(found, audited), strikes, found.false_alarms_per_step);
@@ -212,7 +211,7 @@ private:
         next.action = out ? advice::quarantine : first;
         raised_.add(next, found.rank, first);
     }
-    /// So that the rate that was stated holds, over three checks, at the rate of strikes that is seen.
+    /// The number of strikes at which the stated rate holds, over three checks, with the measured rate of strikes.
     int strikes_needed(int what, int rank) const noexcept
     {
         int needed = options_.strikes;
@@ -220,7 +219,8 @@ private:
         const double expected = options_.suspects_per_step / ranks_;
         const double seen = records_.rate_of_others(what, rank, expected);
         if (!(seen > expected)) return needed;
-        while (needed < options_.window && 3 * ranks_ * detail::strike_rate(seen, needed, options_.window) > stated_) ++needed;
+        while (needed < options_.window && 3 * ranks_ * detail::strike_rate(seen, needed, options_.window) > stated_)
+            ++needed;
         return needed;
     }
 

@@ -32,41 +32,28 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 /// What `audited` checks, and how many steps it holds. Equal on all ranks.
 struct audit_options {
-    report_mode mode = report_mode::gather; ///< `summary`: O(1) bytes a call for any n, and nobody is named
-    bool sums = true; ///< check that sums and averages are what they should be: a read of the input and of the result
+    report_mode mode = report_mode::gather; ///< `summary`: O(1) bytes a call for any n, but no rank is named
+    bool sums = true; ///< check sums and averages, at the cost of one more read of the input and of the result
     conservation_options conservation = {};
     int max_calls = 64; ///< audited calls a step; further ones are forwarded and counted
     int steps_in_flight = 4; ///< steps whose reports may be under way
     int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped
 };
 
-/// A communicator that checks what it delivers: do all ranks hold the same bits, and is the sum the sum? Once a step
-/// the ranks exchange what they found, and all reach the same verdict: what was damaged, where, and who holds it.
-///
-///     audited comm{world};
-///     comm.all_reduce(gradient, view(average), reduction::average, stream); // as before
-///     comm.end_step(step, stream);
-///     for (step_audit audit; comm.poll(audit);) alarms.judge(audit);
-///
-/// It satisfies the communicator concept. What is checked: all-reduce (agreement; `conservation_check` of sums and
-/// averages), reduce-scatter (the sum, over all parts), all-gather (`gather_check`; agreement in a `summary`) and
-/// broadcast (agreement). Other calls are forwarded. Its own messages go through the innermost communicator. Beneath `probed`,
-/// which looks at inputs, the two together tell damage of an input from that of the reduction and of its way back:
-///
-///     probed comm{audited{world}};
-///     comm.end_step(step, {.loss = loss}, stream);
-///     comm.base().end_step(step, stream); // each has steps of its own
-///     if (comm.poll(record) && comm.base().poll(audit)) alarms.judge(record, audit);
-///
-/// Shapes: all ranks make the same calls in the same order, with the same options.
-/// Stream behaviour: everything is enqueued on the stream of the call, behind the audited call before it, on whatever
-/// stream that was; the host neither waits nor allocates once a step has been as large as it gets. (If the host runs
-/// more than `steps_in_flight - 1` steps ahead, the next call waits for the oldest.) Captures are refused.
-/// Threads: one at a time. Errors: those of the wrapped communicator; `invalid_argument` for an option out of range or
-/// a buffer that is null with a count above 0 or not aligned; `unsupported` on a capturing stream and in an NCCL group.
-/// Cost per call: a read of the result for its digest; of sums a read of the input and one of the result more, and
-/// an all-reduce of `16 * bins` bytes; of an all-gather what `gather_check` costs. Per step: `16 + 40 * calls` bytes
-/// to every rank (`gather`), or `16 + 32 * calls` reduced (`summary`), and a copy or two to the host.
+/// A communicator that checks its results: whether all ranks hold the same bits, and whether a sum is the sum of the
+/// inputs. Once a step the ranks exchange their findings and reach the same verdict: which call was damaged, where, and
+/// which ranks hold the damage. Use: `end_step` and `poll` as of `probed`; README.md shows how the two stack.
+/// Checked: all-reduce (agreement; sums and averages by `conservation_check`), reduce-scatter (the sum, over all
+/// parts), all-gather (`gather_check`; agreement in a `summary`), broadcast (agreement). Other calls are forwarded.
+/// Preconditions: all ranks make the same calls in the same order, with the same options; one thread at a time.
+/// Stream behaviour: everything is enqueued on the call's stream, behind the previous audited call on any stream. Its
+/// messages go through the innermost communicator. The host neither waits nor allocates once a step has reached its
+/// full size, unless it runs more than `steps_in_flight - 1` steps ahead: then the next call waits for the oldest step.
+/// Errors: those of the wrapped communicator; `invalid_argument` for an option out of range or a buffer that is not
+/// aligned, or null with a count above 0; `unsupported` on a capturing stream and in an NCCL group.
+/// Cost of a call: one read of the result; for a sum one more read of the input and of the result, and an all-reduce
+/// of `16 * bins` bytes; for an all-gather the cost of `gather_check`. Cost of a step: `gather` sends
+/// `16 + 40 * calls` bytes to every rank, `summary` reduces `16 + 32 * calls`; and one or two copies to the host.
 template <communicator Comm>
 class audited : public detail::intercepting_adaptor<audited<Comm>, Comm> {
     using base_type = detail::intercepting_adaptor<audited, Comm>;
@@ -80,7 +67,7 @@ public:
     using base_type::size;
     using base_type::timeout_ms;
 
-    /// Takes the communicator over and allocates all buffers on its device.
+    /// Takes ownership of the communicator and allocates all buffers on its device.
     /// \throws error `invalid_argument` for an option out of range.
     explicit audited(Comm comm, audit_options options = {}, call_site where = call_site::current())
         : base_type(std::move(comm)),
@@ -95,15 +82,16 @@ public:
         memory_ = detail::in_flight<detail::audit_memory<device>>(timeout_ms(), options.steps_in_flight,
             static_cast<std::uint64_t>(options.max_calls), static_cast<std::uint64_t>(comm_.size()), options.mode);
     }
-    /// Legal while steps are under way. An object that was moved from can only be destroyed or assigned to.
+    /// Legal while steps are under way. A moved-from object can only be destroyed or assigned to.
     audited(audited&&) = default;
     audited& operator=(audited&& other) noexcept { return detail::replace(*this, std::move(other)); }
-    /// Waits until the streams are done with this object's buffers, at most the communicator's time-out; then they
-    /// are leaked. Drops steps that were not read.
+    /// Waits until no stream uses this object's buffers, at most the communicator's time-out; after that the buffers
+    /// are leaked. Drops unread steps.
     ~audited() = default;
 
-    /// Ends a step: its calls are those audited since the last one. Collective; enqueued on `stream`, behind
-    /// the audited work of every stream. `step` is the caller's number, equal on all ranks.
+    /// Ends a step, which consists of the calls audited since the previous step ended. Collective.
+    /// `step` is a number that the caller chooses, equal on all ranks.
+    /// Stream behaviour: enqueued on `stream`, behind the audited work of every stream.
     /// \throws error `unsupported` on a capturing stream.
     void end_step(std::uint64_t step, stream_ref stream, call_site where = call_site::current())
     {
@@ -140,10 +128,10 @@ public:
         ++ended_;
     }
 
-    /// Fills `out` with the next finished step and returns true, or returns false at once if none has finished.
-    /// Never blocks; steps come in the order in which they were ended. `out` may be the same object each time.
+    /// Fills `out` with the next finished step and returns true; returns false if no step has finished. Never blocks.
+    /// Steps come in the order in which they were ended. `out` may be the same object each time.
     /// \throws error of the stream or communicator if the step's work failed, `mismatch` if the ranks ended
-    ///   different steps, when that step's turn comes; it is lost then.
+    ///   different steps, when it is that step's turn; the step is lost.
     bool poll(step_audit& out)
     {
         judge_finished();
@@ -152,8 +140,8 @@ public:
         return false;
     }
 
-    /// The same, but waits for it; false if no step is pending. All ranks get the same audits from the same calls, so
-    /// what is collective, a repair say, can follow: `poll` answers earlier on one rank than on another.
+    /// As `poll`, but waits for the step; returns false if no step is pending. Every rank gets the same audit from the
+    /// same call, so a collective (such as a repair) can depend on it. `poll` may answer earlier on one rank.
     bool wait(step_audit& out, call_site where = call_site::current())
     {
         while (!poll(out)) {
@@ -163,9 +151,9 @@ public:
         return true;
     }
 
-    /// Steps ended but not yet returned by `poll` or dropped.
+    /// Steps that were ended but neither returned by `poll` nor dropped.
     std::uint64_t pending_steps() const noexcept { return ended_ - judged_ + unread_.size(); }
-    /// Finished steps that were dropped because nobody polled for `unread_steps` steps.
+    /// Finished steps that were dropped because `poll` was not called for `unread_steps` steps.
     std::uint64_t dropped_steps() const noexcept { return unread_.dropped(); }
 
 private:
@@ -182,7 +170,7 @@ private:
         return options;
     }
 
-    /// What is enqueued behind a call must run behind it, once.
+    /// Refuses captures and NCCL groups: the checks must run behind the call, and once.
     static void require_immediate(const caller& who, [[maybe_unused]] stream_ref stream)
     {
         if constexpr (detail::can_capture<stream_ref>) {
@@ -191,7 +179,7 @@ private:
         who.require_immediate(", or make the calls on base()");
     }
 
-    /// Looks at the input, makes the call, looks at the result.
+    /// Reads the input, makes the call, reads the result.
     template <element T>
     void around(const detail::collective_arguments& with, view<const T> send, view<T> result, stream_ref stream,
         call_site where, detail::forward_call<T> forward)
@@ -206,7 +194,9 @@ private:
             .by_shards = is_gather && options_.mode == report_mode::gather};
         const caller who(comm_, call.call, where);
         if (!input.readable() || !result.readable()) {
-            forward(send); // refuses it, and so that its peers hear of it; if not, this object does
+            // The wrapped communicator should refuse, because it can notify the peers. If it accepts, this object
+            // refuses.
+            forward(send);
             who.require_readable(input, "send");
             who.require_readable(result, "receive");
         }
@@ -241,13 +231,13 @@ private:
                 if (sum) sums().template after_reduce_scatter<T>(result, operation, &entry.sum, stream, where);
                 return;
             }
-            device::reduce(
-                stream, detail::digest_reducer<T>{view<const T>(result)}, result.count(), &entry.digest, memory_->workspace);
+            device::reduce(stream, detail::digest_reducer<T>{view<const T>(result)}, result.count(), &entry.digest,
+                memory_->workspace);
             if (sum) sums().template after<T>(result, operation, &entry.sum, stream, where);
         });
     }
 
-    /// The checks, which refer to the communicator where it is now.
+    /// Both checks refer to the communicator, which moves with this object: each access rebinds them.
     conservation_check<Comm>& sums() noexcept
     {
         sums_.rebind(comm_);
@@ -259,7 +249,7 @@ private:
         return shards_;
     }
 
-    /// Puts `stream` behind the audited work so far: it uses the same memory.
+    /// Lets `stream` wait for the audited work so far, which uses the same memory.
     void follow(stream_ref stream, call_site where) const
     {
         if (memory_->last.recorded()) stream.wait(memory_->last, where);
@@ -287,9 +277,12 @@ private:
         judge_finished();
     }
 
-    in_flight_step& oldest() noexcept { return memory_->ring[static_cast<std::size_t>(judged_ % memory_->ring.size())]; }
+    in_flight_step& oldest() noexcept
+    {
+        return memory_->ring[static_cast<std::size_t>(judged_ % memory_->ring.size())];
+    }
 
-    /// Judges the steps whose messages have arrived, in order, up to the first that failed.
+    /// Judges the steps whose messages have arrived, in order, up to the first failed step.
     void judge_finished()
     {
         while (judged_ < ended_ && !failure_) {
@@ -298,13 +291,13 @@ private:
                 if (!next.done.query()) return;
                 judge(next);
             } catch (...) {
-                failure_ = std::current_exception(); // there will never be an audit of this step
+                failure_ = std::current_exception(); // this step will never have an audit
             }
             ++judged_;
         }
     }
 
-    /// Throws what the oldest step that was not told of has failed with, once.
+    /// Throws the failure of the oldest failed step, once.
     void throw_failure()
     {
         if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
@@ -324,8 +317,9 @@ private:
         unread_.push();
     }
 
-    /// How sure the suspects of sums are. A distance that is more than chance is still rounding where data conspire;
-    /// beyond 4 n times the limit it is not: u sqrt((n - 1) sum of m E) bounds it without any model of the data.
+    /// Sets how certain the suspects of sums are. A residual above the limit is not chance, but unfavourable data can
+    /// cause it by rounding alone. A residual above 4 n times the limit cannot be rounding:
+    /// u sqrt((n - 1) sum of m E) bounds rounding without any model of the data.
     void state_certainty(step_audit& out) const
     {
         double sums = 0;
@@ -353,10 +347,12 @@ private:
                 "the audit of step " + std::to_string(finished.step) + " never arrived: work on its stream failed");
     }
 
-    /// Throws unless all ranks ended the same step, of as many calls.
+    /// Throws unless all ranks ended the same step with the same number of calls.
     void require_same_step(const in_flight_step& finished) const
     {
-        const auto of = [&](int r) -> const detail::audit_header& { return finished.header(static_cast<std::size_t>(r)); };
+        const auto of = [&](int r) -> const detail::audit_header& {
+            return finished.header(static_cast<std::size_t>(r));
+        };
         const detail::audit_header own{finished.step, finished.call_count + 1};
         if (of(rank()) != own) fail_never_arrived(finished);
         bool all_alike = true;
@@ -388,7 +384,8 @@ private:
         return judged;
     }
 
-    /// Of parts that each rank has for itself it cannot be told whether the sum was wrong or what became of it.
+    /// Each rank has its own part of the result, so a wrong sum cannot be distinguished from damage behind the
+    /// reduction.
     static void leave_open(call_audit& judged) noexcept
     {
         if (judged.call == collective::reduce_scatter && judged.where == damage::reduce) judged.where = damage::unknown;
@@ -431,11 +428,11 @@ private:
     conservation_check<Comm> sums_;
     gather_check<Comm> shards_;
     detail::audit_judge judge_;
-    detail::fixed_array<detail::audit_entry> words_; ///< of all ranks on one call
+    detail::fixed_array<detail::audit_entry> words_; ///< the entries of all ranks for one call
     detail::record_queue<step_audit> unread_;
-    std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged yet
+    std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged before it is thrown
     detail::in_flight<detail::audit_memory<device>> memory_;
-    in_flight_step* open_ = nullptr; ///< what the calls since the last step write; null if there was none
+    in_flight_step* open_ = nullptr; ///< the slot that the current step's calls write; null before the first call
     std::uint64_t ended_ = 0;
     std::uint64_t judged_ = 0;
 };

@@ -21,23 +21,23 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// How finely sums are checked.
+/// How strictly sums are checked.
 struct conservation_options {
     sketch_options sketch = {};
-    double sigmas = 8; ///< what the residual of a floating-point reduction may be
-    rounding_order order = rounding_order::linear; ///< of the communicator; the looser `linear` is safe for all
+    double sigmas = 8; ///< largest allowed residual of a floating-point reduction, in standard deviations
+    rounding_order order = rounding_order::linear; ///< of the communicator; `linear` is the loosest, safe for all
 };
 
 namespace detail {
 
-/// What a check works with.
+/// The memory of a check.
 template <class Device>
 struct conservation_memory {
     explicit conservation_memory(std::uint64_t bins) : sketches(4 * bins), scratch(sketch_scratch_numbers<Device>(bins))
     {
         Device::load_kernels();
     }
-    /// The sketch of the inputs, and behind it that of the result.
+    /// The sketch of the inputs, followed by that of the result.
     template <element T>
     sketch_sum<T>* input() const noexcept
     {
@@ -54,29 +54,24 @@ struct conservation_memory {
     typename Device::template buffer<double> sketches;
     typename Device::template buffer<double> scratch;
     typename Device::workspace reduces;
-    typename Device::event done; ///< the last call: nothing uses the memory beyond it
+    typename Device::event done; ///< end of the last call: no work after it uses the memory
 };
 
 } // namespace detail
 
-/// Checks by a linear checksum whether the result of an all-reduce or reduce-scatter is the sum or average of what the
-/// ranks sent.
-///
-///     conservation_check<local::communicator> check(comm);
-///     check.before<float>(gradient, stream);                       // the result may overwrite it
-///     comm.all_reduce(gradient, gradient, reduction::sum, stream);
-///     check.after<float>(gradient, reduction::sum, verdict.data(), stream);
-///
-/// `before` sketches what the rank sends. `after` adds these sketches over the ranks, sketches the result, and compares bin
-/// by bin, within what rounding explains (`conservation_bound`). Integer sums must match exactly. What is seen and what is
-/// not: audit/README.md.
-/// Every rank judges its own copy of the result. Where an input is not finite, nothing is checked; a result that is not
-/// finite, although no sum of the inputs overflows, is a violation.
-/// Stream behaviour: everything is enqueued; the host does not wait, nothing is allocated. Give one object to one stream, or
-/// order the streams. Calls may be captured; such graphs must not be launched when the object is gone. Not in an NCCL group.
-/// Collective: all ranks call `before` and `after` around the same collective, with the same options.
-/// Cost: a read of what is sent, one of the result, an all-reduce of 16 bytes a bin (8 for integers; twice that for a
-/// reduce-scatter). Memory on the device: 48 bytes a bin on the CPU, 2 KiB (8 MiB in all) on a GPU.
+/// Checks by a linear checksum whether the result of an all-reduce or reduce-scatter is the sum or average of the
+/// ranks' inputs. Use: `check.before<float>(gradient, stream)`, the collective (it may overwrite the gradient), then
+/// `check.after<float>(gradient, reduction::sum, verdict.data(), stream)`.
+/// `before` sketches the rank's input. `after` adds the sketches over the ranks, sketches the result and compares bin
+/// by bin, up to a bound for rounding (`conservation_bound`). Integer sums must match exactly. Every rank judges its
+/// own result. If an input is not finite, nothing is checked. A result that is not finite is a violation if no sum of
+/// the inputs can overflow. README.md says what is seen and what is not.
+/// Preconditions: all ranks call `before` and `after` around the same collective, with the same options (collective).
+/// Stream behaviour: everything is enqueued; the host neither waits nor allocates. Use one object on one stream, or
+/// order the streams. Calls may be captured; their graphs must not be launched once the object is gone.
+/// Errors: `unsupported` inside an NCCL group.
+/// Cost: a read of the input, one of the result, and an all-reduce of 16 bytes a bin (8 for integers; twice that for a
+/// reduce-scatter). Memory on the device: 48 bytes a bin on the CPU, 2 KiB a bin (8 MiB in all) on a GPU.
 /// Source: K.-H. Huang and J. Abraham, "Algorithm-based fault tolerance for matrix operations" (1984).
 template <communicator Comm>
 class conservation_check {
@@ -84,31 +79,33 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Allocates. `comm` is referred to, and must outlive the object; adaptors around it do not see its messages.
-    /// \throws error `invalid_argument` for bins that are no power of two from 64 to 2^20, or sigmas that are not finite
-    /// or not above 0.
+    /// Allocates. The object refers to `comm`, which must outlive it. The checksums go through the innermost
+    /// communicator, so adaptors in `comm` do not see them.
+    /// \throws error `invalid_argument` unless the number of bins is a power of two from 64 to 2^20 and `sigmas` is
+    ///   finite and above 0.
     explicit conservation_check(Comm& comm, const conservation_options& options = {},
         call_site where = call_site::current())
         : comm_(&comm), options_(options), terms_(detail::terms_of(options.order, comm.size()))
     {
         detail::require_sketch_options(options_.sketch, "conservation_check", where);
         if (!is_finite(options_.sigmas) || options_.sigmas <= 0)
-            caller(comm, "conservation_check", where).fail(status::invalid_argument, "sigmas must be finite and above 0");
+            caller(comm, "conservation_check", where)
+                .fail(status::invalid_argument, "sigmas must be finite and above 0");
         const auto scope = detail::enter_device(comm);
         memory_ = detail::in_flight<detail::conservation_memory<device>>(
             detail::timeout_of(comm), options_.sketch.bins);
     }
-    /// Legal while calls are under way. An object that was moved from can only be destroyed or assigned to.
+    /// Legal while calls are under way. A moved-from object can only be destroyed or assigned to.
     conservation_check(conservation_check&&) = default;
     conservation_check& operator=(conservation_check&&) = default;
-    /// Refers to another object from now on: where the communicator was moved to.
+    /// Refers to `comm` from now on; for a communicator that was moved.
     void rebind(Comm& comm) noexcept { comm_ = &comm; }
-    /// Waits for the work that uses the memory, at most the communicator's time-out; then it is leaked.
+    /// Waits for the work that uses the memory, at most the communicator's time-out; after that the memory is leaked.
     ~conservation_check() = default;
 
     const conservation_options& options() const noexcept { return options_; }
 
-    /// Before the collective: sketches what this rank sends.
+    /// Sketches this rank's input. Call it before the collective.
     /// \throws error `invalid_argument` for a null or misaligned view; `unsupported` inside an NCCL group.
     template <element T>
     void before(std::type_identity_t<view<const T>> send, stream_ref stream, call_site where = call_site::current())
@@ -121,9 +118,10 @@ public:
         marked(stream, [&] { enqueue_sketch<T>(stream, source_of<T>(send), memory_->template input<T>()); });
     }
 
-    /// Behind the collective: compares, and leaves this rank's verdict in `*out`, memory that the device can write.
-    /// `receive`: the whole result, with as many elements as `send` had.
-    /// \throws error `invalid_argument` if it does not match the last `before`; those of the communicator.
+    /// Compares and writes this rank's verdict to `*out`, memory that the device can write. Call it behind the
+    /// collective.
+    /// Shapes: `receive` is the whole result, with as many elements as `send`.
+    /// \throws error `invalid_argument` if `receive` does not match the last `before`; those of the communicator.
     template <element T>
     void after(std::type_identity_t<view<const T>> receive, reduction operation, conservation_result* out,
         stream_ref stream, call_site where = call_site::current())
@@ -132,8 +130,8 @@ public:
         judge<T>(source_of<T>(receive), receive.count(), 1, operation, out, stream, where);
     }
 
-    /// The same behind a reduce-scatter, of which `receive` is this rank's part. The sketches of all parts are added,
-    /// in the same message: all ranks get the same verdict, and whose part it was is not told.
+    /// As `after`, behind a reduce-scatter; `receive` is this rank's part. The same message also adds the sketches of
+    /// all parts. So all ranks get the same verdict, which does not tell which rank's part was damaged.
     template <element T>
     void after_reduce_scatter(std::type_identity_t<view<const T>> receive, reduction operation,
         conservation_result* out, stream_ref stream, call_site where = call_site::current())
@@ -164,8 +162,8 @@ private:
         detail::enqueue_sketch<device>(stream, source, to, reinterpret_cast<sketch_sum<T>*>(memory_->scratch.data()));
     }
 
-    /// `result`: a whole result, or this rank's part of one of `count` elements. `added_up`: sketches, of the inputs
-    /// and of the result, that are still to be added over the ranks.
+    /// `result`: a whole result, or this rank's part of a result of `count` elements. `added_up`: number of sketches
+    /// (of the inputs, of the result) that are still to be added over the ranks.
     template <element T>
     void judge(const detail::sketch_source<T>& result, std::uint64_t count, std::uint64_t added_up,
         reduction operation, conservation_result* out, stream_ref stream, call_site where)
@@ -175,11 +173,11 @@ private:
         const auto scope = detail::enter_device(*comm_);
         sketch_sum<T>* const of_input = memory_->template input<T>();
         sketch_sum<T>* const of_result = memory_->template result<T>(bins);
-        const auto judge = detail::judge_conservation<T>(of_input, of_result, bins, (count + bins - 1) / bins, operation,
-            options_.order, comm_->size(), options_.sigmas, terms_);
+        const auto judge = detail::judge_conservation<T>(of_input, of_result, bins, (count + bins - 1) / bins,
+            operation, options_.order, comm_->size(), options_.sigmas, terms_);
         marked(stream, [&] {
             if (!judge.can_check) {
-                // Of all ranks or none: nothing needs to be sent.
+                // This holds on all ranks or on none, so nothing needs to be sent.
                 device::fill(stream, view<conservation_result>(out, 1), {0, judge.limit, 0, false, true}, where);
                 return;
             }
@@ -190,7 +188,7 @@ private:
         });
     }
 
-    /// The end of captured work means nothing outside of its graph.
+    /// Records `done`, except in a capture: an event of a capture is not valid outside its graph.
     template <class Enqueue>
     void marked(stream_ref stream, const Enqueue& enqueue)
     {

@@ -12,14 +12,14 @@
 #include <collprobe/sum/combine.hpp>
 #include <collprobe/sum/order.hpp>
 
-/// How far the sketch of a result may lie from the sum of the sketches of its inputs.
+/// A bound on the distance between the sketch of a result and the sum of the sketches of its inputs.
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// In what order a reduction rounds to the element type.
+/// The order in which a reduction rounds to the element type.
 enum class rounding_order : std::uint8_t {
-    linear, ///< after each of n - 1 additions in a row: rings, and whatever is not known; the largest bound
+    linear, ///< after each of n - 1 additions in a row: rings and unknown algorithms; the largest bound
     tree, ///< after each of n - 1 additions in a double binary tree
-    single, ///< once, at the end: a wide accumulator, or a contract of `reproducible` that is not `native`
+    single, ///< once, at the end: a wide accumulator, or a contract of `reproducible` other than `native`
 };
 
 constexpr const char* name(rounding_order order) noexcept
@@ -32,15 +32,15 @@ constexpr const char* name(rounding_order order) noexcept
     return "unknown";
 }
 
-/// What a check of conservation found, on one rank.
+/// The finding of a conservation check on one rank.
 struct conservation_result {
-    /// Largest distance of a bin of the result's sketch from that of the inputs', in standard deviations of what
-    /// rounding does to it; of integers the distance itself. `beyond_measure` where a result is not finite and none
-    /// of its sums could overflow.
+    /// Largest distance, over the bins, between the sketches of result and inputs: in standard deviations of the
+    /// rounding error; for integers the distance itself. `beyond_measure` if a result is not finite although none of
+    /// its sums could overflow.
     double residual;
-    double limit; ///< what `residual` may be at most
-    std::uint64_t bin; ///< that of `residual`; elements bin, bin + bins, bin + 2 bins, ... of the buffer are in it
-    bool checked; ///< false if nothing can be said: not a sum or average, or numbers that are not finite
+    double limit; ///< largest allowed `residual`
+    std::uint64_t bin; ///< the bin of `residual`; it holds elements bin, bin + bins, bin + 2 bins, ... of the buffer
+    bool checked; ///< false if no check is possible: not a sum or average, or numbers that are not finite
     bool conserved; ///< residual <= limit; true if not checked
 };
 
@@ -48,8 +48,8 @@ namespace detail {
 
 inline constexpr double beyond_measure = 0x1p1000;
 
-/// The sums over an order's n - 1 roundings of m and of m (m - 1), m being how many terms are in the sum that is
-/// rounded.
+/// For an order with n - 1 roundings: the sums of m and of m (m - 1) over them, where m is the number of terms in the
+/// sum that is rounded.
 struct rounded_terms {
     double terms = 0;
     double pairs = 0;
@@ -59,7 +59,7 @@ struct rounded_terms {
         terms += m;
         pairs += m * (m - 1);
     }
-    /// The sum over all pairs of different roundings of m m'. `all`: `terms`, and one for each product that is rounded.
+    /// The sum of m m' over all pairs of different roundings. `all`: `terms`, plus one for each rounded product.
     double cross_terms(double all) const noexcept { return all * all - (all + pairs); }
 };
 
@@ -90,12 +90,13 @@ inline rounded_terms terms_of(rounding_order order, int n)
     return once;
 }
 
-/// The standard deviation, in a bin, of the distance between the sketch of a result and that of its n inputs, as rounding
-/// causes it: for sums and averages of floating-point numbers. Derived, then calibrated by a campaign
+/// The standard deviation that rounding causes, in a bin, of the distance between the sketch of a result and the sum of
+/// the sketches of its n inputs. For sums and averages of floating-point numbers. Derived, then calibrated
 /// (tests/audit/conservation_campaign.cpp): 144,000 clean reductions had residuals of up to 7.4 deviations.
 ///
-/// E is the energy (sum of squares) of all ranks' elements of a bin, scaled as the average scales them; E_S is that of the
-/// result. The model, its measured accuracy, what it costs where ranks agree, and its limits: audit/conservation_bound.md.
+/// E is the energy (sum of squares) of all ranks' elements of a bin, scaled as the average scales them. E_S is the
+/// energy of the result. audit/conservation_bound.md has the model, its measured accuracy, its cost where ranks agree,
+/// and its limits.
 struct conservation_bound {
     double scale = 1; ///< of the inputs, into the scale of the result
     double unit_roundoff = 0; ///< of the element type
@@ -103,19 +104,19 @@ struct conservation_bound {
     double of_pair = 0;
     double of_end = 0;
     double of_aligned = 0;
-    double of_sum = 0; ///< the same of a sketch's sum, squared
+    double of_sum = 0; ///< the factor for a sketch's own sum, squared
     double floor = 0; ///< what underflow adds to a standard deviation
     double ranks = 1;
-    /// Energies of inputs, times the ranks, below which no sum can be infinite.
+    /// If the energy of the inputs times the number of ranks is below this, no sum can be infinite.
     double no_overflow = 0;
 
-    /// `rows`: elements of a bin.
+    /// `rows`: elements in a bin.
     template <floating_element T>
     static conservation_bound of(reduction operation, rounding_order order, int ranks, std::uint64_t rows)
     {
         return of<T>(operation, order, ranks, rows, terms_of(order, ranks));
     }
-    /// The same, with the terms of the order at hand: those of a tree take memory and n steps to count.
+    /// As above, with the rounded terms of the order given: to count those of a tree takes memory and n steps.
     template <floating_element T>
     static conservation_bound of(reduction operation, rounding_order order, int ranks, std::uint64_t rows,
         const rounded_terms& in_type)
@@ -144,8 +145,8 @@ struct conservation_bound {
             + own * ((r / 2 + 2) * n * (n - 1) + in_double.pairs);
         bound.of_aligned = (variance * in_type.cross_terms(terms) + own * in_double.cross_terms(in_double.terms)) / 2;
         if (averages) {
-            const double roundings = r * (scales_terms ? n * n : 1); // those of identical ranks are the same
-            // In two factors: the smallest subnormal double would be flushed to zero under -ffast-math.
+            const double roundings = r * (scales_terms ? n * n : 1); // identical ranks have identical roundings
+            // The product is made of two factors: -ffast-math would flush the smallest subnormal double to zero.
             bound.floor = square_root(roundings) * power_of_two(-40)
                 * power_of_two(static_cast<int>(smallest_subnormal_exponent) + 39 > -1022
                         ? static_cast<int>(smallest_subnormal_exponent) + 39
@@ -154,14 +155,14 @@ struct conservation_bound {
         if constexpr (traits::digits == 53)
             bound.floor += u * power_of_two(-511)
                 * square_root((bound.of_term + bound.of_pair + bound.of_end + bound.of_aligned) * r);
-        // A sum's square is at most the ranks times their energy, a bin's energy rows times that.
+        // The square of a sum is at most the ranks times their energy; the energy of a bin is at most rows times that.
         bound.no_overflow = traits::digits == 53 ? power_of_two(1000) / r
                                                  : 0.9 * power_of_two(2 * (traits::max_exponent + 1));
         return bound;
     }
 
-    /// The standard deviation in a bin. `input`: energy of all ranks' elements, not scaled; `result`: of the result;
-    /// and their sums.
+    /// The standard deviation in a bin. `input`: energy of all ranks' elements, not scaled. `result`: energy of the
+    /// result. `input_sum`, `result_sum`: the sums of the same elements.
     COLLPROBE_HD double deviation(double input, double result, double input_sum, double result_sum) const noexcept
     {
         const double a = input * scale * scale / ranks;
@@ -180,7 +181,7 @@ struct conservation_bound {
     }
 };
 
-/// Judges the bins of two sketches, of one element type. A reducer for the devices' `reduce`, over bins.
+/// Judges the bins of two sketches of one element type. A reducer over bins, for the devices' `reduce`.
 template <element T>
 struct conservation_judge {
     static constexpr std::uint64_t block = 4096; // on the host
@@ -188,15 +189,15 @@ struct conservation_judge {
     struct partial {
         double worst;
         std::uint64_t bin;
-        std::uint64_t unmeasured; ///< bins of which nothing can be said
+        std::uint64_t unmeasured; ///< bins without a verdict
     };
 
-    const sketch_sum<T>* input; ///< added up over the ranks
+    const sketch_sum<T>* input; ///< the sum over the ranks
     const sketch_sum<T>* result;
     std::uint64_t bins;
-    conservation_bound bound; ///< of floating point
+    conservation_bound bound; ///< for floating point
     double limit;
-    std::uint64_t divisor; ///< of an average of integers, else 1
+    std::uint64_t divisor; ///< the divisor of an integer average; otherwise 1
     bool can_check;
 
     COLLPROBE_HD static constexpr partial identity() noexcept { return {-1, 0, 0}; }
@@ -222,12 +223,12 @@ struct conservation_judge {
     {
         const double residual = all.worst > 0 ? all.worst : 0;
         const bool violated = residual > limit;
-        // A violation stands, whatever is unknown of other bins.
+        // A violation counts even if other bins have no verdict.
         const bool checked = can_check && (violated || all.unmeasured == 0);
         return {checked ? residual : 0, limit, checked ? all.bin : 0, checked, !(checked && violated)};
     }
 
-    /// The residual of a bin. False if there is nothing to say about it.
+    /// The residual of a bin. Returns false if the bin has no verdict.
     COLLPROBE_HD bool measure(std::uint64_t bin, double& residual) const noexcept
     {
         if constexpr (floating_element<T>) {
@@ -241,11 +242,11 @@ struct conservation_judge {
             const double distance = absolute(bound.scale * input[bin] - result[bin]);
             const double deviation = bound.deviation(energy, result_energy, input[bin], result[bin]);
             if (!is_finite(deviation) || !is_finite(distance)) return false;
-            // Where nothing is rounded there is no deviation.
+            // If nothing is rounded, the deviation is 0.
             residual = distance < beyond_measure * deviation ? distance / deviation : distance > 0 ? beyond_measure : 0;
             return true;
         } else {
-            // Modulo 2^bits of T; then the distance of least magnitude.
+            // The difference is taken modulo 2^bits of T; its value of least magnitude is the distance.
             const std::uint64_t distance = (input[bin] - divisor * result[bin]) << (64 - 8 * sizeof(T));
             const std::uint64_t magnitude = distance >> 63 != 0 ? 0 - distance : distance;
             residual = static_cast<double>(magnitude >> (64 - 8 * sizeof(T)));
@@ -256,10 +257,10 @@ struct conservation_judge {
 
 /// Judges two sketches as `conservation_check` does.
 ///
-/// `input`: the sum over the ranks of the sketches of their inputs; `result`: that of a result; both on device or both
-/// on the host. Integer sums must be equal modulo 2^bits of T; of an integer average, each element may lose a
-/// remainder below n, so that the limit is n - 1 for each element of the fullest bin: nothing is checked where that is
-/// half of the range of T, with n = 8 and int8 from 19 elements a bin on, and little is seen where it is near.
+/// `input`: the sum over the ranks of the sketches of their inputs. `result`: the sketch of a result. Both are on the
+/// device or both on the host. Integer sums must be equal modulo 2^bits of T. In an integer average each element may
+/// lose a remainder below n, so the limit is n - 1 for each element of the fullest bin. If that limit reaches half of
+/// the range of T, nothing is checked (n = 8 and int8: from 19 elements a bin on); near it, little damage is seen.
 /// \pre `sketch.bins` is right and rows is the number of elements of the fullest bin.
 template <element T>
 conservation_judge<T> judge_conservation(const sketch_sum<T>* input, const sketch_sum<T>* result,
@@ -274,7 +275,7 @@ conservation_judge<T> judge_conservation(const sketch_sum<T>* input, const sketc
     } else if (averages) {
         judge.divisor = static_cast<std::uint64_t>(ranks);
         judge.limit = static_cast<double>(rows) * (ranks - 1);
-        // A distance is known up to half of the range of T.
+        // A distance is unambiguous up to half of the range of T.
         judge.can_check = judge.limit < power_of_two(8 * sizeof(T) - 1);
     }
     return judge;

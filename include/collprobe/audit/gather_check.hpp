@@ -35,7 +35,7 @@ struct gather_memory {
 
     bool finished_by(deadline until) const noexcept { return detail::finished_by(until, use.done); }
 
-    typename Device::template buffer<std::uint64_t> own; ///< the digest of what this rank sends
+    typename Device::template buffer<std::uint64_t> own; ///< the digest of this rank's shard
     typename Device::template buffer<std::uint64_t> owners;
     typename Device::template buffer<std::uint64_t> received;
     typename Device::template buffer<std::uint64_t> report;
@@ -46,24 +46,18 @@ struct gather_memory {
 
 } // namespace detail
 
-/// Whether every rank has received of an all-gather what the owners of the shards had: by digests, exact.
-///
-///     gather_check check(comm);
-///     check.before<float>(shard, stream);
-///     comm.all_gather(shard, whole, stream);
-///     check.after<float>(whole, verdict.data(), stream);
-///
-/// `before` takes the digest of this rank's shard, `after` those of all shards that it received, and the owners' digests
-/// travel. No tolerance and no false alarm; damage is missed with probability 2^-62 or less (`digest_state`). In place
-/// and out of place. Not seen: what was wrong before `before`. The digests travel by the same communicator, past its
-/// adaptors: damage to one of them shows as damage of the shard.
-///
-/// Who is to blame: a receiver whose copy differs while most have what the owner had; the owner, where most receivers,
-/// or one and the owner itself, hold the same wrong bits. Of two ranks neither can be told from the other.
-///
-/// Stream behaviour: everything is enqueued, the host does not wait, nothing is allocated; calls of one object may be on
-/// different streams, and captured. One pair of calls at a time. Not inside an NCCL group.
-/// Collective: all ranks call `before` and `after` around the same all-gather.
+/// Checks that every rank received from an all-gather what the owners of the shards sent, by exact digests.
+/// Use: `check.before<float>(shard, stream)`, the all-gather, `check.after<float>(whole, verdict.data(), stream)`.
+/// `before` digests this rank's shard, `after` digests all shards received, and the ranks exchange the digests through
+/// the innermost communicator. Damage to a digest shows as damage of its shard. Works in place and out of place.
+/// There is no tolerance and no false alarm. Damage is missed with probability 2^-62 or less (`digest_state`). Damage
+/// that happened before `before` is not seen.
+/// Blame: a receiver, if its copy differs while most ranks hold the owner's bits. The owner, if most receivers, or one
+/// receiver and the owner itself, hold the same wrong bits. With two ranks the two cases cannot be told apart.
+/// Preconditions: all ranks call `before` and `after` around the same all-gather (collective); one such pair at a time.
+/// Stream behaviour: everything is enqueued; the host neither waits nor allocates. Calls of one object may be on
+/// different streams, and may be captured.
+/// Errors: `unsupported` inside an NCCL group.
 /// Cost: one read of the shard and one of the result (a launch for each shard), and all-gathers of 8 and of 136 bytes
 /// a rank.
 template <communicator Comm>
@@ -72,21 +66,21 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Allocates. `comm` is referred to, and must outlive the object.
+    /// Allocates. The object refers to `comm`, which must outlive it.
     explicit gather_check(Comm& comm) : comm_(&comm)
     {
         const auto scope = detail::enter_device(comm);
         memory_ = detail::in_flight<detail::gather_memory<device>>(detail::timeout_of(comm), ranks());
     }
-    /// Legal while calls are under way. An object that was moved from can only be destroyed or assigned to.
+    /// Legal while calls are under way. A moved-from object can only be destroyed or assigned to.
     gather_check(gather_check&&) = default;
     gather_check& operator=(gather_check&&) = default;
-    /// Refers to another object from now on: where the communicator was moved to.
+    /// Refers to `comm` from now on; for a communicator that was moved.
     void rebind(Comm& comm) noexcept { comm_ = &comm; }
-    /// Waits for the work that uses the memory, at most the communicator's time-out; then it is leaked.
+    /// Waits for the work that uses the memory, at most the communicator's time-out; after that the memory is leaked.
     ~gather_check() = default;
 
-    /// Before the all-gather: the digest of what this rank sends.
+    /// Digests this rank's shard. Call it before the all-gather.
     /// \throws error `invalid_argument` for a null view with a count above 0; `unsupported` inside an NCCL group.
     template <element T>
     void before(std::type_identity_t<view<const T>> send, stream_ref stream, call_site where = call_site::current())
@@ -101,9 +95,10 @@ public:
         });
     }
 
-    /// Behind the all-gather: compares, and leaves the verdict in `*out`, memory that the device can write.
-    /// `receive`: all shards, `size()` times as many elements as `send` had.
-    /// \throws error `invalid_argument` if it does not match the last `before`; those of the communicator.
+    /// Compares the shards received and writes the verdict to `*out`, memory that the device can write. Call it behind
+    /// the all-gather.
+    /// Shapes: `receive` holds all shards, `size()` times as many elements as `send`.
+    /// \throws error `invalid_argument` if `receive` does not match the last `before`; those of the communicator.
     template <element T>
     void after(std::type_identity_t<view<const T>> receive, gather_verdict* out, stream_ref stream,
         call_site where = call_site::current())
@@ -127,7 +122,8 @@ public:
             world.all_gather(view<const std::uint64_t>(memory.own), view<std::uint64_t>(memory.owners), stream, where);
             device::sum_each(stream, 1,
                 detail::compare_shards{memory.owners.data(), memory.received.data(), ranks(), memory.report.data()});
-            world.all_gather(view<const std::uint64_t>(memory.report), view<std::uint64_t>(memory.reports), stream, where);
+            world.all_gather(
+                view<const std::uint64_t>(memory.report), view<std::uint64_t>(memory.reports), stream, where);
             device::sum_each(stream, 1, detail::judge_gather{memory.reports.data(), ranks(), out});
         });
     }
@@ -146,7 +142,7 @@ private:
     {
         device::reduce(stream, detail::digest_reducer<T>{of}, of.count(), to, memory_->reduces);
     }
-    /// A digest reads bytes, and takes any address.
+    /// Digests read bytes, so any address is valid.
     template <class T>
     static void require_not_null(view<T> data, const char* argument, const caller& who)
     {

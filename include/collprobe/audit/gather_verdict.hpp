@@ -11,11 +11,11 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// Whom the digests of a damaged shard speak against.
+/// The rank that the digests of a damaged shard point to.
 enum class gather_culprit : std::uint32_t {
-    receiver, ///< other ranks hold what the owner had
-    owner, ///< most receivers, or the owner's own copy, hold the same wrong bits: so they were sent
-    unknown, ///< of two ranks: either
+    receiver, ///< other ranks hold the owner's bits
+    owner, ///< most receivers, or the owner's own copy, hold the same wrong bits: the owner sent them
+    unknown, ///< with two ranks: either of them
 };
 
 constexpr const char* name(gather_culprit who) noexcept
@@ -28,7 +28,7 @@ constexpr const char* name(gather_culprit who) noexcept
     return "unknown";
 }
 
-/// A shard that is not, at a receiver, what its owner had.
+/// A shard whose bits at a receiver differ from its owner's.
 struct damaged_shard {
     std::int32_t owner = -1;
     std::int32_t receiver = -1;
@@ -37,18 +37,18 @@ struct damaged_shard {
     friend bool operator==(const damaged_shard&, const damaged_shard&) = default;
 };
 
-/// What an all-gather brought, of all shards at all receivers. Equal on every rank.
+/// The result of checking an all-gather: all shards at all receivers. Equal on every rank.
 struct gather_verdict {
     static constexpr std::uint32_t most_listed = 16;
 
-    std::uint64_t damaged = 0; ///< shards, counted at each receiver
-    std::uint32_t receivers = 0; ///< ranks that hold any
+    std::uint64_t damaged = 0; ///< damaged shards, counted at each receiver
+    std::uint32_t receivers = 0; ///< ranks that hold a damaged shard
     std::uint32_t listed = 0;
-    damaged_shard shard[most_listed]; ///< the first, by receiver, then owner
+    damaged_shard shard[most_listed]; ///< the first damaged shards, by receiver, then owner
 
     COLLPROBE_HD bool intact() const noexcept { return damaged == 0; }
 
-    /// The ranks that the listed shards name, ascending; empty where none can be.
+    /// The ranks that the listed shards name, ascending; empty if no rank can be named.
     std::vector<int> culprits() const
     {
         std::vector<int> all;

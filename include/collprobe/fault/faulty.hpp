@@ -25,36 +25,30 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// What a `faulty` communicator may use, and which calls its faults may hit.
+/// The memory that a `faulty` communicator may use, and the calls that its faults may hit.
 struct faulty_options {
-    /// The largest buffer that a fault may need a copy of (`during`, `stale`, `duplicate_shard`). Only lists with
-    /// such faults allocate: so many bytes for copies, for another rank's data, and for each call that is kept.
+    /// The largest buffer that a fault may have to copy (`during`, `stale`, `duplicate_shard`). Only lists with such
+    /// faults allocate: this many bytes for copies, for another rank's data, and for each call that is kept.
     std::uint64_t max_bytes = 16 << 20;
-    std::uint64_t max_injections = 4096; ///< that the log holds, at most 2^24; later ones are counted
-    /// The collectives that count as calls and may be hit; empty: all with data. Others are forwarded.
+    std::uint64_t max_injections = 4096; ///< entries of the log, at most 2^24; later injections are only counted
+    /// The collectives that count as calls and may be hit; empty: all that carry data. Others are forwarded.
     std::vector<collective> calls = {};
 };
 
-/// A communicator with faults: what the faults of a list do to the buffers of its collectives. It satisfies the
-/// communicator concept. All ranks make it with the same list.
-///
-///     faulty comm{world, {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 2, .call = 7}}};
-///
-/// Where to stack it: `probed{faulty{world}}` has a fault in the transport, which the probe's inputs do not show;
-/// `faulty{probed{world}}` has one in what the probe reads, as of a rank that computed wrong.
-/// `reproducible{faulty{world}}` hits the messages of which the reduction is made; the calls are then those.
-///
-/// Calls are counted from 0, equally on all ranks, and `planned` tells what happens in each. Faults of a call happen
-/// in the order before, during, the collective, after; within that in the order of the list. A call that the wrapped
-/// communicator will refuse is passed on as it is, and its errors are unchanged. The send buffer of a fault `before`
-/// must be memory that can be written; `during`, an own result in place is damaged too, since it travels as well.
-///
-/// Stream behaviour: all is enqueued on the stream of the call; the host neither waits nor allocates. Captured calls
-/// have the faults that were planned when they were captured, each time the graph runs.
-/// Errors: those of the wrapped communicator; `invalid_argument` for a buffer above `max_bytes` where a copy is needed;
-/// `unsupported` for `duplicate_shard` without a broadcast, or for a fault inside an NCCL group.
-/// Cost: nothing in calls without a fault (but a copy of what a later `stale` needs); else one pass over what is hit,
-/// a copy for `during`, and for `duplicate_shard` a broadcast.
+/// A communicator that applies a list of faults to the buffers of its collectives. It satisfies the communicator
+/// concept: `faulty comm{world, {{.kind = fault_kind::bit_flips, .rank = 2, .call = 7}}};`. README.md says where to
+/// stack it.
+/// Calls are counted from 0, equally on all ranks; `planned` tells the faults of each. Within a call the order is:
+/// faults `before`, `during`, the collective, faults `after`; within a phase, the order of the list. A call that the
+/// wrapped communicator will refuse is forwarded unchanged, with its errors.
+/// Preconditions: all ranks give the same list. For faults `before` the send buffer must be writable memory. With
+/// `during`, a rank's own part of an in-place result is damaged too, because it is sent.
+/// Stream behaviour: everything is enqueued on the call's stream; the host neither waits nor allocates. Captured calls
+/// have the faults planned at capture, in every run of the graph.
+/// Errors: those of the wrapped communicator; `invalid_argument` if a fault must copy a buffer above `max_bytes`;
+/// `unsupported` for `duplicate_shard` without a broadcast, and for a fault inside an NCCL group.
+/// Cost: none in a call without a fault, except a copy for a later `stale`. Otherwise one pass over the damaged
+/// elements, a copy for `during`, and a broadcast for `duplicate_shard`.
 template <communicator Comm>
 class faulty : public detail::intercepting_adaptor<faulty<Comm>, Comm> {
     using base_type = detail::intercepting_adaptor<faulty, Comm>;
@@ -67,9 +61,9 @@ public:
     using base_type::rank;
     using base_type::size;
 
-    /// Takes the communicator over and allocates what the faults need.
-    /// \throws error `invalid_argument` for a fault that cannot be, by its index in the list; for options that no memory
-    /// is large enough for.
+    /// Takes ownership of the communicator and allocates the memory that the faults need.
+    /// \throws error `invalid_argument` for an impossible fault, with its index in the list, and for options that need
+    ///   more memory than any machine has.
     faulty(Comm comm, std::vector<fault> faults, const faulty_options& options = {},
         call_site where = call_site::current())
         : base_type(std::move(comm)),
@@ -91,13 +85,13 @@ public:
             device::load_kernels();
         }
     }
-    /// Legal while calls are under way. An object that was moved from can only be destroyed or assigned to.
+    /// Legal while calls are under way. A moved-from object can only be destroyed or assigned to.
     faulty(faulty&&) = default;
     faulty& operator=(faulty&& other) noexcept { return detail::replace(*this, std::move(other)); }
-    /// Waits until no work uses the object's memory, at most the communicator's time-out; then it is leaked.
+    /// Waits until no work uses the object's memory, at most the communicator's time-out; after that it is leaked.
     ~faulty() = default;
 
-    /// What was enqueued on this rank, in order: the first `max_injections`. Equal in every run.
+    /// The faults enqueued on this rank, in order: the first `max_injections`. Equal in every run.
     view<const injection> injected() const noexcept { return view<const injection>(log_); }
     std::uint64_t injected_total() const noexcept { return injections_; }
     /// Calls counted so far.
@@ -105,7 +99,7 @@ public:
     const std::vector<fault>& faults() const noexcept { return faults_; }
 
 private:
-    /// One call on its way through the phases.
+    /// One call and its state in the phases.
     template <element T>
     struct running {
         std::uint64_t call;
@@ -119,7 +113,7 @@ private:
 
     static unsigned bit(collective of) noexcept { return 1u << static_cast<unsigned>(of); }
 
-    /// Whether anything is to be done in a call: for a `duplicate_shard` anywhere, all ranks take part.
+    /// Whether this rank has work in a call. All ranks take part in a `duplicate_shard` on any rank.
     bool concerns(std::uint64_t call) const noexcept
     {
         std::uint64_t key = 0;
@@ -143,7 +137,7 @@ private:
     {
         if ((counted_ & bit(with.call)) == 0) return forward(send);
         const std::uint64_t call = calls_++;
-        // The wrapped communicator says what is wrong.
+        // The wrapped communicator reports wrong arguments.
         if (!concerns(call) || !detail::flaw_of_arguments(with, rank(), size()).empty()) return forward(send);
         const bool sends = with.sends(rank());
         if (!detail::enqueues_at_once(comm_)) {
@@ -186,7 +180,7 @@ private:
         }
     }
 
-    /// One fault but for those that send. `tail`: where its saved elements are, if it is an untouched tail.
+    /// Applies one fault that does not send. `tail`: for an untouched tail, the offset of its saved elements.
     template <element T>
     void hit(injection& one, running<T>& now, T* at, std::uint64_t tail)
     {
@@ -199,7 +193,7 @@ private:
             const std::uint64_t from = one.call - faults_[one.fault].lag;
             const auto& entry = kept.of(from);
             const std::uint64_t count = entry.call == from ? entry.bytes / sizeof(T) : 0;
-            if (one.first >= count) return; // nothing was kept, or it was shorter
+            if (one.first >= count) return; // no data were kept, or too few
             const std::uint64_t room = (count - 1 - one.first) / one.stride + 1;
             if (room < one.elements) one.elements = room;
             return replace(one, now, at, reinterpret_cast<const T*>(kept.data(from)) + one.first);
@@ -216,7 +210,7 @@ private:
         device::for_each(now.stream, one.kind == fault_kind::swap ? one.elements / 2 : one.elements, body);
     }
 
-    /// What the fault of a phase writes to on the sending side.
+    /// The memory on the sending side that a fault of this phase writes to.
     template <element T>
     T* writable_send(fault_phase phase, running<T>& now)
     {
@@ -229,7 +223,7 @@ private:
         return const_cast<T*>(now.sent.data());
     }
 
-    /// Of every rank that sends another's data: that is broadcast to it. Collective.
+    /// For every rank that sends another rank's data, broadcasts those data to it. Collective.
     template <element T>
     void send_anothers(std::uint32_t which, running<T>& now)
     {
@@ -267,7 +261,7 @@ private:
         }
     }
 
-    /// Keeps the data of this call where a later one will be made stale by it.
+    /// Keeps the data of this call if a `stale` fault of a later call needs them.
     template <element T>
     void keep(fault_phase side, running<T>& now, view<const T> data)
     {

@@ -11,9 +11,10 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// What each fault of a list does to rank `rank` in its call number `call`, in the order of the list. A pure
-/// function: any rank can say it for any other. (Of `stale` it supposes that `lag` calls before had as many elements.)
-/// Precondition: the list is one that `faulty` takes.
+/// The effect of each fault of a list on rank `rank` in its call number `call`, in the order of the list. A pure
+/// function, so every rank can compute it for every other. (For `stale` it assumes that the call `lag` calls earlier
+/// had as many elements.)
+/// Precondition: `faulty` accepts the list.
 inline std::vector<injection> planned(
     const std::vector<fault>& faults, std::uint64_t call, int rank, const fault_target& target)
 {
@@ -27,8 +28,8 @@ inline std::vector<injection> planned(
     return all;
 }
 
-/// PAFT's model of aggregation errors: every rank receives the result with its own N(0, sigma2) on every element of
-/// every call; and, as in its burst test, N(0, burst_sigma2) on top every `burst_period` calls.
+/// PAFT's model of aggregation errors. Every rank receives the result with its own N(0, sigma2) on every element of
+/// every call. As in PAFT's burst test, N(0, burst_sigma2) is added every `burst_period` calls.
 /// Source: definition 2.1 and the burst test of "PAFT" (OpenReview cPZepCZlFW).
 inline std::vector<fault> paft_noise(
     double sigma2, std::uint64_t seed, double burst_sigma2 = 0, std::uint64_t burst_period = 0)

@@ -7,19 +7,19 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
 
-/// Faults as data: what shall go wrong, when and where. `faulty` (fault/faulty.hpp) makes them happen.
+/// Faults as data: kind, time and place. `faulty` (fault/faulty.hpp) applies them.
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// What a fault does to the elements that it hits. In brackets how many it hits if `fault::elements` does not say.
+/// The effect of a fault on the elements that it hits. In brackets: how many it hits if `fault::elements` is 0.
 enum class fault_kind : std::uint8_t {
     bit_flips, ///< inverts bits, the same ones in each element [1]
     gaussian, ///< adds to each element a draw from N(0, magnitude), rounded once to the type [all]
     scale, ///< multiplies by `magnitude`, rounded once; integers truncate and saturate [all]
     zero_slice, ///< sets to zero [64]
-    untouched_tail, ///< the last elements of the result stay what was in `receive` before the call [8]
-    stale, ///< has the data of `lag` calls before [all]
-    swap, ///< exchanges neighbours: an even number of elements, the first with the second and so on [2]
-    duplicate_shard, ///< sends another rank's data; of a result, has one rank's part twice [all]
+    untouched_tail, ///< the last elements of the result keep what was in `receive` before the call [8]
+    stale, ///< takes the data of the call `lag` calls earlier [all]
+    swap, ///< exchanges neighbours in an even number of elements: the first with the second, and so on [2]
+    duplicate_shard, ///< sends another rank's data; `after`: one rank's part is in the result twice [all]
     nan, ///< sets to a quiet NaN [1]
     infinity, ///< sets to infinity, of a random sign [1]
 };
@@ -41,11 +41,11 @@ constexpr const char* name(fault_kind kind) noexcept
     return "unknown";
 }
 
-/// Which data a fault hits.
+/// The data that a fault hits.
 enum class fault_phase : std::uint8_t {
-    before, ///< the rank's send buffer itself, as memory that goes bad
-    during, ///< what travels: a copy. The send buffer stays, unless the result is put there
-    after, ///< what the rank received
+    before, ///< the rank's send buffer itself, like memory that goes bad
+    during, ///< a copy of the data, which is sent. The send buffer stays, unless the result is put there
+    after, ///< the data that the rank received
 };
 
 constexpr const char* name(fault_phase phase) noexcept
@@ -58,52 +58,52 @@ constexpr const char* name(fault_phase phase) noexcept
     return "unknown";
 }
 
-inline constexpr int every_rank = -1; ///< each rank by itself, with draws of its own
+inline constexpr int every_rank = -1; ///< each rank independently, with its own draws
 inline constexpr int random_rank = -2; ///< one rank, drawn anew for each call
 inline constexpr std::uint64_t every_call = ~std::uint64_t{0};
 inline constexpr std::uint64_t random_place = ~std::uint64_t{0};
 
-/// One fault. It strikes in the calls that `call` and `period` choose, in each with `probability`, and hits the
-/// elements first, first + stride, ... of what `phase` says. All draws are functions of `seed`, the fault's place in
-/// the list, the call, the rank and the element: nothing is remembered.
+/// One fault. It strikes in the calls that `call` and `period` choose, in each with `probability`. It hits the elements
+/// first, first + stride, ... of the data of its `phase`. All draws are functions of `seed`, the fault's index in the
+/// list, the call, the rank and the element; there is no state.
 ///
 ///     {.kind = fault_kind::bit_flips, .rank = 2, .call = 7}                    // one bit, once
 ///     {.kind = fault_kind::bit_flips, .elements = 32, .stride = 8, .alignment = 32, .bits = 3}   // a warp's stores
 ///     {.kind = fault_kind::gaussian, .magnitude = 1e-2}                        // see paft_noise
 ///
-/// Elements that do not fit behind `first` are left out; where none is left, the fault does not happen. So it is
-/// with `nan`, `infinity` and `gaussian` in integers, `stale` before call `lag`, and where there is no other rank to
-/// duplicate. Elements swapped, made stale, zeroed ... may be equal bits to begin with: then nothing differs. Where
-/// several ranks send another's data, they do so in ascending order, each what its source would then send.
+/// Elements beyond the end of the buffer are left out. The fault does not happen if no element is left; for `nan`,
+/// `infinity` and `gaussian` in integers; for `stale` before call `lag`; and if there is no other rank to duplicate.
+/// Nothing differs if the new bits (of swapped, stale, zeroed ... elements) equal the old ones. If several ranks
+/// send another rank's data, they are handled in ascending order, and each sends what its source would send then.
 struct fault {
     fault_kind kind = fault_kind::bit_flips;
     fault_phase phase = fault_phase::after;
     int rank = every_rank;
-    std::uint64_t call = every_call; ///< the first that it may strike, counted from 0; `every_call`: all
-    std::uint64_t period = 0; ///< and then every `period` calls; 0: no other
-    double probability = 1; ///< of striking in such a call
+    std::uint64_t call = every_call; ///< the first call that it may strike, counted from 0; `every_call`: all
+    std::uint64_t period = 0; ///< after that, every `period` calls; 0: no further call
+    double probability = 1; ///< of striking in each such call
     std::uint64_t first = random_place;
-    std::uint64_t elements = 0; ///< 0: as many as the kind says
-    std::uint64_t stride = 1; ///< from one element hit to the next
-    std::uint64_t alignment = 1; ///< a random place is a multiple of it
-    int bits = 1; ///< of `bit_flips`: how many, if `mask` does not say which
-    std::uint64_t mask = 0; ///< of `bit_flips`: which; 0: drawn
+    std::uint64_t elements = 0; ///< number of elements; 0: the default of the kind
+    std::uint64_t stride = 1; ///< distance between elements that are hit
+    std::uint64_t alignment = 1; ///< a randomly drawn first element is a multiple of this
+    int bits = 1; ///< `bit_flips`: number of bits, if `mask` is 0
+    std::uint64_t mask = 0; ///< `bit_flips`: the bits to invert; 0: drawn
     double magnitude = 0; ///< `gaussian`: the variance sigma^2; `scale`: the factor
-    int source = -1; ///< `duplicate_shard`: the rank (after: the part) whose data is doubled; -1: the next one
-    std::uint64_t lag = 1; ///< `stale`: how many calls ago; with b calls a step, b is the step before
+    int source = -1; ///< `duplicate_shard`: the rank (`after`: the part) whose data appear twice; -1: the next rank
+    std::uint64_t lag = 1; ///< `stale`: age of the data in calls; with b calls a step, b is the previous step
     std::uint64_t seed = 1;
 };
 
-/// A collective as one rank sees it, which decides with the draws where a fault lands.
+/// A collective as one rank sees it. Together with the draws it determines which elements a fault hits.
 struct fault_target {
     collective where = collective::all_reduce;
     element_type type = element_type::float32;
     std::uint64_t send = 0; ///< elements that this rank sends; 0 on a rank that is not the root of a broadcast
     std::uint64_t receive = 0;
-    int size = 1; ///< ranks
+    int size = 1; ///< number of ranks
 };
 
-/// A fault that happened: it hit `elements` elements at `first`, `first + stride`, ...
+/// A fault that was applied to `elements` elements at `first`, `first + stride`, ...
 struct injection {
     std::uint64_t call = 0;
     int rank = 0;
@@ -116,7 +116,7 @@ struct injection {
     collective where = collective::all_reduce;
     int source = -1; ///< of `duplicate_shard`
     std::uint32_t fault = 0; ///< index in the list of faults
-    std::uint64_t key = 0; ///< of the draws for the elements
+    std::uint64_t key = 0; ///< key of the draws for the elements
 
     friend bool operator==(const injection&, const injection&) = default;
 };

@@ -42,8 +42,8 @@ void record_at(Event& event, StreamRef on, call_site where)
     else event.record(on);
 }
 
-/// Puts `on` behind the work that the producers have now: one record and one wait for each other stream.
-/// In a capture all of them must be in the same one; `on` joins it.
+/// Lets `on` wait for the work enqueued so far on the producers: one record and one wait for each other stream.
+/// In a capture all of them must be in the same capture; `on` joins it.
 template <communicator Comm>
 void await_producers(
     const caller<Comm>& who, stream_ref_of<Comm> on, const stream_list<stream_ref_of<Comm>>& producers)
@@ -58,7 +58,7 @@ void await_producers(
             if (capture == 0) capture = own;
             outside = outside || (own != capture);
         }
-        // A producer before the first that captures was compared with 0.
+        // The loop compared the producers before the first capturing one with 0.
         if (capture != 0) {
             for (const stream_ref& producer : producers) {
                 outside = outside || (!(producer == on) && producer.capture_number(where) != capture);
@@ -78,7 +78,7 @@ void await_producers(
     }
 }
 
-/// `plan_of(i)` is the plan of tensor i below `count`.
+/// `plan_of(i)` returns the plan of tensor i, i < `count`.
 template <communicator Comm, class PlanOf>
 gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, const PlanOf& plan_of,
     stream_ref_of<Comm> on, const stream_list<stream_ref_of<Comm>>& producers,
@@ -138,24 +138,20 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
 
 } // namespace detail
 
-/// Brings this rank's shard into an all-gather and runs it, ordered by events alone. The gather reads what the producers
-/// have enqueued before the call; what the consumers enqueue after the call reads the result.
-///
-///     copy_then_all_gather(shard, parameters, comm, communication, {compute}, {compute});
-///
-/// `source`, `destination`: views, containers or `guarded` buffers. Slot r of every rank's destination becomes rank r's
-/// source. For `guarded` buffers the call also waits for work on streams that are not named here.
-/// Shapes: `destination.count()` is a multiple of `size()`, equal on all ranks; a slot has `destination.count() / size()`
-/// elements. `source.count()` may be less, and unequal: the rest of the slot becomes zero. The source begins at its slot,
-/// or shares no byte with the destination. Another floating-point type is rounded once, to nearest even.
-/// Streams: copy and all-gather are enqueued on `on`; the host never waits. With `{}` the caller has ordered the producers,
-/// or orders the consumers by the handle. A producer that next overwrites the source is a consumer, too, unless the source
-/// is `guarded`. In a capture everything becomes part of it; a producer outside it is refused.
-/// Threads: one at a time for a communicator and for a `guarded` buffer.
-/// \throws error `invalid_argument` that names the argument: shapes, overlaps (with both ranges), a stale generation, an
-///   impossible path; `unsupported` inside a group; the communicator's errors. Only waits are enqueued then, and the peers
-///   are told where the communicator can.
+/// Brings this rank's shard into an all-gather and runs it: slot r of every rank's destination becomes rank r's source.
+/// Events order it behind the work enqueued so far on `producers` and in front of later work on `consumers`.
+/// `source`, `destination`: views, containers or `guarded` buffers. A `guarded` buffer also orders it behind its
+/// other accesses on any stream.
+/// Shapes: `destination.count()` is a multiple of `size()`, equal on all ranks; the quotient is the size of a slot.
+/// `source.count()` may be smaller and unequal; zeros fill the slot. The source begins at its slot, or shares no byte
+/// with the destination. Another floating-point type is rounded once, to nearest even.
+/// Preconditions: with `{}` the caller orders the producers, or orders the consumers by the handle. A stream that next
+/// overwrites a source that is not `guarded` is a consumer. One thread at a time for a communicator and for a buffer.
+/// Stream behaviour: everything is enqueued on `on`; the host never waits. In a capture everything becomes part of it.
 /// Cost: 2 events for a producer and a consumer; `copy` and `convert` read and write the shard once more.
+/// \throws error `invalid_argument`, which names the argument: shapes, overlaps (with both ranges), a stale generation,
+///   an impossible path, a producer outside the capture; `unsupported` inside a group; those of the communicator.
+///   Only waits are enqueued then. If the communicator supports it, the peers are notified.
 template <class Source, class Destination, communicator Comm>
     requires has_all_gather<Comm, element_of<Destination>>
 gather_handle<typename Comm::device> copy_then_all_gather(Source&& source, Destination&& destination, Comm& comm,
@@ -169,13 +165,15 @@ gather_handle<typename Comm::device> copy_then_all_gather(Source&& source, Desti
     const gather_item<device, to, from> what{
         gather_buffer<device, const from>(source), gather_buffer<device, to>(destination), options};
     const detail::gather_plan<Comm, to, from> plan(comm, what, on, where);
-    return detail::run_gathers(comm, 1, [at = &plan](std::size_t) -> const auto& { return *at; }, on, producers, consumers, where);
+    return detail::run_gathers(
+        comm, 1, [at = &plan](std::size_t) -> const auto& { return *at; }, on, producers, consumers, where);
 }
 
-/// The same for many tensors at once: all copies first, then all all-gathers, in one group where the communicator
-/// has groups (NCCL: one launch). What one of them writes no other may touch: refused, for in a group a shard that is
-/// used twice would be overwritten before it is sent, in order on the same stream.
-/// `items`: an array or a container of `gather_item`. Host cost beside the collectives': a comparison for each two.
+/// As above for many tensors at once: first all copies, then all all-gathers, in one group if the communicator has
+/// groups (NCCL: one launch). Memory that one item writes must not be touched by another, which is refused: in a group
+/// a shard that is used twice would be overwritten before it is sent.
+/// `items`: an array or a container of `gather_item`. Cost on the host, beside the collectives: one comparison for each
+/// pair of items.
 template <class Items, communicator Comm>
     requires requires(const Items& items) { typename std::remove_cvref_t<decltype(*std::data(items))>::is_gather_item; }
 gather_handle<typename Comm::device> copy_then_all_gather(const Items& items, Comm& comm, stream_ref_of<Comm> on,
@@ -186,7 +184,7 @@ gather_handle<typename Comm::device> copy_then_all_gather(const Items& items, Co
     using plan = detail::gather_plan<Comm, typename item::element_type, typename item::source_type>;
     const item* const first = std::data(items);
     const std::size_t count = std::size(items);
-    // Plans are cheap to make again, and memory is not allocated here; each item is checked once.
+    // Plans are made again rather than stored: they are cheap and this allocates no memory. Each item is checked once.
     const auto plan_of = [&](std::size_t i) { return plan(comm, first[i], on, where, true); };
     for (std::size_t i = 0; i < count; ++i) {
         const plan one(comm, first[i], on, where);

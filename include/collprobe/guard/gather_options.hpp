@@ -13,10 +13,10 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// How a shard gets into the all-gather, from the cheapest to the dearest.
+/// The way of a shard into the all-gather, from the cheapest to the most expensive.
 enum class gather_path : std::uint8_t {
-    automatic, ///< the first of these that is right
-    in_place, ///< the source is its slot of the destination already: no copy
+    automatic, ///< the first of the following that the arguments allow
+    in_place, ///< the source already is its slot of the destination: no copy
     send_source, ///< the source is the send buffer: the all-gather itself moves it
     copy, ///< a copy into the retained shard, or into the slot, on the stream of the all-gather
     convert, ///< one kernel writes the retained shard, or the slot, in the destination's element type
@@ -36,8 +36,8 @@ constexpr const char* name(gather_path path) noexcept
 
 namespace detail {
 
-/// Where the statistics of a copy go, and the function that makes them. Only a program that gives a pointer refers to
-/// that function: all others need no kernel of it, on a GPU.
+/// The destination of a copy's statistics, and the function that makes them. Only a program that gives a pointer refers
+/// to that function, so other programs need no GPU kernel for it.
 template <class Device, element T>
 class gather_probe {
 public:
@@ -61,24 +61,24 @@ private:
 
 } // namespace detail
 
-/// How a gather brings its shard in, and what it keeps.
+/// Options of a gather: the path of its shard, and the outputs that it keeps.
 template <class Device, element T>
 struct gather_options {
-    /// `automatic`, or the path that it must be: error if the arguments do not allow it.
+    /// `automatic`, or the required path: an error if the arguments do not allow it.
     gather_path path = gather_path::automatic;
     /// Keeps a copy of this rank's slot beyond the call (a secondary shard); as many elements as a slot.
     guarded<Device, T>* shard = nullptr;
-    /// A `guarded` source must have at least this generation: an older one is stale. 0 asks for nothing.
+    /// The least generation of a `guarded` source; an older one is stale. 0: no requirement.
     std::uint64_t at_least = 0;
-    /// Filled with the statistics and digest of the source by the copy, in the same pass; in device or pinned memory.
-    /// Only a copy can: with a probe, `automatic` copies where it would not have to. A pointer to `statistics`; on a
-    /// GPU the program includes scan/cuda/statistics.cuh.
+    /// A pointer to `statistics` in device or pinned memory. The copy fills it with the statistics and digest of the
+    /// source in the same pass. So with a probe, `automatic` copies even if no copy is necessary. On a GPU the program
+    /// includes scan/cuda/statistics.cuh.
     detail::gather_probe<Device, T> probe = {};
-    /// Needed with `probe`; belongs to the stream of the all-gather until that is done.
+    /// Needed with `probe`; used on the stream of the all-gather until that is done.
     typename Device::workspace* scratch = nullptr;
 };
 
-/// A view, and the history of its memory where there is one: what `copy_then_all_gather` takes as a buffer.
+/// A buffer argument of `copy_then_all_gather`: a view, and the history of its memory if there is one.
 template <class Device, element T>
 class gather_buffer {
     using variable = std::remove_const_t<T>;
@@ -86,7 +86,7 @@ class gather_buffer {
 public:
     gather_buffer(view<T> memory) noexcept : memory_(memory) {}
     gather_buffer(guarded<Device, variable>& buffer) noexcept : memory_(buffer.memory()), history_(&buffer) {}
-    /// A container, or a view of variables for one of constants.
+    /// Takes a container, or a view of variables where a view of constants is expected.
     template <class Range>
         requires requires(Range&& range) { view<T>(range); }
     gather_buffer(Range&& range) noexcept : memory_(range)
@@ -94,7 +94,7 @@ public:
     }
 
     view<T> memory() const noexcept { return memory_; }
-    /// Null if only the memory is known.
+    /// Null if the memory has no history.
     guarded<Device, variable>* history() const noexcept { return history_; }
 
 private:
@@ -135,8 +135,8 @@ struct gather_item {
     gather_options<Device, T> options = {};
 };
 
-/// An all-gather under way: what comes behind it may wait for it. (Not for one whose consumers all are its own stream:
-/// that costs no event, and the handle refuses.)
+/// An all-gather under way, for which later work may wait. If all consumers are the gather's own stream, there is no
+/// event and the handle refuses to wait.
 template <class Device>
 class gather_handle {
 public:
@@ -147,7 +147,7 @@ public:
     {
     }
 
-    /// What was done; of a batch, of its last tensor.
+    /// The path that was taken; for a batch, that of its last tensor.
     gather_path path() const noexcept { return path_; }
     /// Work enqueued on `consumer` from now on runs behind the all-gather.
     void wait(stream_ref consumer, call_site where = call_site::current()) const
@@ -155,10 +155,11 @@ public:
         if (consumer == on_) return;
         consumer.wait(done("wait", where), where);
     }
-    /// Whether it is done; never blocks. \throws error what the work left; `invalid_argument` in a capture.
+    /// Whether the gather is done; never blocks. \throws error of the enqueued work; `invalid_argument` in a capture.
     bool query(call_site where = call_site::current()) const { return done("query", where).query(where); }
-    /// Blocks the caller until it is done; a negative number of milliseconds means without limit.
-    /// \throws error `timeout` (a peer may be late or dead), what the work left; `invalid_argument` in a capture.
+    /// Blocks the caller until the gather is done; a negative number of milliseconds means without limit.
+    /// \throws error `timeout` (a peer may be late or dead), that of the enqueued work; `invalid_argument` in a
+    ///   capture.
     void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
     {
         done("synchronize", where).synchronize(timeout_ms, where);

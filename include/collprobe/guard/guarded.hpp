@@ -16,19 +16,20 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// A buffer that knows what streams still do with it. Each access waits, by events alone, for the earlier accesses that
-/// it conflicts with, on whatever streams they are: so the next write waits for readers (a gather of a shard, a reader of a
-/// gathered parameter), and the release waits for both.
+/// A buffer with the history of its accesses. Each access waits, by events alone, for earlier conflicting accesses on
+/// any stream. So a write waits for readers (a gather of a shard, a reader of a gathered parameter), and the release
+/// waits for both. Reads, accesses of disjoint parts, and accesses on one stream do not wait for each other.
 ///
 ///     guarded<cuda::device, float> weights(count);
 ///     weights.write(compute, [&](view<float> data) { adamw<<<..., compute>>>(data.data()); });
 ///     weights.read(other, [&](view<const float> data) { forward<<<..., other>>>(data.data()); });
 ///
-/// Reads, accesses of disjoint parts, and accesses of one stream do not wait for each other.
-/// Generation: 0 while nothing was written, one more after each write; `copy_then_all_gather` passes on its source's.
-/// In a capture an access waits for those in the same capture; work outside must be done by then. A later access does not
-/// wait for captured work: make the launch of a graph an access, `weights.write(stream, [&](auto) { launch })`.
-/// Threads: one at a time. Cost: one event for each access, one wait for each conflicting access on another stream.
+/// Generation: 0 before the first write, one more after each write; `copy_then_all_gather` passes on its source's.
+/// Preconditions: one thread at a time.
+/// Stream behaviour: in a capture an access waits for accesses of the same capture; work outside must be done by then.
+/// A later access does not wait for captured work. Make the launch of a graph an access:
+/// `weights.write(stream, [&](auto) { launch })`.
+/// Cost: one event for each access, one wait for each conflicting access on another stream.
 template <class Device, element T>
 class guarded {
 public:
@@ -36,34 +37,34 @@ public:
     using stream_ref = typename Device::stream_ref;
     using value_type = T;
 
-    /// Owns memory for `count` elements on the current device, not initialised. The destructor waits at most
-    /// `timeout_ms` for work that uses it (a negative number: for ever); what is in use then is leaked.
+    /// Allocates memory for `count` elements on the current device, not initialised. The destructor waits at most
+    /// `timeout_ms` for work that uses it (a negative number: without limit); memory in use after that is leaked.
     explicit guarded(std::uint64_t count, std::int64_t timeout_ms = 30'000)
         : state_(timeout_ms, typename Device::template buffer<T>(count))
     {
     }
-    /// Borrows memory that no work uses now and whose content counts as generation 1. It must outlive this object;
-    /// the destructor does not wait (`synchronize` does, `order_release` lets a stream do so).
+    /// Borrows memory that no work uses now and whose content counts as generation 1. The memory must outlive this
+    /// object. The destructor does not wait; `synchronize` waits, and `order_release` makes a stream wait.
     explicit guarded(view<T> borrowed) : state_(-1, borrowed) {}
 
-    /// Legal while work uses the buffer. A buffer that was moved from has no memory and refuses accesses.
+    /// Legal while work uses the buffer. A moved-from buffer has no memory and refuses accesses.
     guarded(guarded&&) = default;
     guarded& operator=(guarded&&) = default;
     ~guarded() = default;
 
     std::uint64_t count() const noexcept { return memory().count(); }
-    /// The memory itself: whoever touches it outside `read` and `write` orders that.
+    /// The memory itself. The caller orders accesses to it outside `read` and `write`.
     view<T> memory() const noexcept { return state_ ? state_->memory : view<T>(); }
     std::uint64_t generation() const noexcept { return state_ ? state_->generation : 0; }
-    /// Says which generation the content is: after loading a checkpoint, or 0 for nothing of worth.
+    /// Sets the generation of the content, for instance after loading a checkpoint; 0 makes the content invalid.
     void set_generation(std::uint64_t generation) noexcept
     {
         if (state_) state_->generation = generation;
     }
 
-    /// Calls `enqueue(data)`, which enqueues on `on` work that reads `data`, the whole buffer or `count` elements
-    /// from `first` on. \throws error `invalid_argument` if nothing was ever written, or for a part that is not
-    /// there; what `enqueue` throws (what it has enqueued by then counts).
+    /// Calls `enqueue(data)`, which enqueues on `on` work that reads `data`: the whole buffer or `count` elements
+    /// from `first` on. \throws error `invalid_argument` if nothing was ever written, or for a part outside the buffer;
+    /// any exception of `enqueue` (the work enqueued by then counts as an access).
     template <class Enqueue>
     void read(stream_ref on, Enqueue&& enqueue, call_site where = call_site::current())
     {
@@ -73,13 +74,14 @@ public:
     void read(std::uint64_t first, std::uint64_t count, stream_ref on, Enqueue&& enqueue,
         call_site where = call_site::current())
     {
-        require(generation() != 0, "read", "nothing was written to it yet, or it was invalidated, or half written", where);
+        require(
+            generation() != 0, "read", "nothing was written to it yet, or it was invalidated, or half written", where);
         const view<const T> part = part_of(first, count, "read", where);
         access(on, range_of(first, count), detail::access_mode::read, "read", where, [&] { enqueue(part); });
     }
 
-    /// The same with work that writes. The generation grows by one; it is 0 if `enqueue` throws, for half of it may
-    /// be written.
+    /// As `read`, for work that writes. The generation grows by one. If `enqueue` throws it becomes 0, because the
+    /// buffer may be half written.
     template <class Enqueue>
     void write(stream_ref on, Enqueue&& enqueue, call_site where = call_site::current())
     {
@@ -98,7 +100,7 @@ public:
         set_generation(next);
     }
 
-    /// Puts `on` behind all work that uses the buffer: a free enqueued there may follow.
+    /// Lets `on` wait for all work that uses the buffer, so that a free may be enqueued on it.
     void order_release(stream_ref on, call_site where = call_site::current())
     {
         history("order_release", where).order_all(on, "order_release", where);
@@ -114,7 +116,7 @@ public:
     }
 
     /// For algorithms that order several buffers around one piece of work.
-    /// \throws error `invalid_argument` of a buffer that was moved from.
+    /// \throws error `invalid_argument` for a moved-from buffer.
     detail::access_history<Device>& history(const char* call, call_site where)
     {
         require(static_cast<bool>(state_), call, moved_from, where);
@@ -132,7 +134,7 @@ private:
         {
         }
         explicit state(view<T> borrowed) : memory(borrowed), generation(1) {}
-        /// Memory that is borrowed stays whatever uses it.
+        /// Borrowed memory outlives this object, so the work that uses it does not matter.
         bool finished_by(detail::deadline until) const noexcept { return owned.size() == 0 || uses.finished_by(until); }
 
         typename Device::template buffer<T> owned;

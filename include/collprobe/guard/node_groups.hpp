@@ -13,23 +13,24 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// The ranks of a world as nodes of `ranks_per_node` neighbours each: rank r is local rank r % ranks_per_node of node
-/// r / ranks_per_node. Each has two communicators: across the nodes, with the ranks of the same local rank (there its
-/// rank is the node), and within its node (there it is the local rank). All shards of a model share one of these.
+/// The ranks of a world as nodes of `ranks_per_node` neighbours each: rank r is local rank r % ranks_per_node of node r
+/// / ranks_per_node. Each rank has two communicators. One goes across the nodes, to the ranks with the same local rank
+/// (the rank in it is the node). The other is within the node (the rank in it is the local rank). All shards of a model
+/// share one object.
 ///
-/// Ranks of a node that are no neighbours: split the world first, with a key that makes them so.
+/// If the ranks of a node are not neighbours, split the world first, with a key that makes them neighbours.
 template <communicator Comm>
     requires has_split<Comm>
 class node_groups {
 public:
-    /// What `split` makes of the world.
+    /// The communicator type that `split` of the world returns.
     using part = std::remove_cvref_t<decltype(*std::declval<Comm&>().split(0, 0, call_site()))>;
     using device = typename part::device;
 
-    /// Collective: two splits, for which the calling thread waits. The world is used no further, but a communicator
-    /// that must outlive its parts (NCCL's) must outlive this.
-    /// \throws error `invalid_argument` on all ranks if `ranks_per_node` does not divide `size()`; `mismatch` where it
-    ///   is seen that the ranks give different ones; what `split` throws.
+    /// Collective: two splits, for which the calling thread waits. The world is not used after that, but a communicator
+    /// that must outlive its parts (NCCL's) must outlive this object.
+    /// \throws error `invalid_argument` on all ranks if `ranks_per_node` does not divide `size()`; `mismatch` on ranks
+    ///   that notice different values of it; any exception of `split`.
     node_groups(Comm& world, int ranks_per_node, call_site where = call_site::current())
         : node_(world.rank() / checked(world, ranks_per_node, where)),
           across_(split(world, world.rank() % ranks_per_node, where)),
@@ -38,7 +39,7 @@ public:
         if (across_.size() == world.size() / ranks_per_node && within_.size() == ranks_per_node) return;
         const std::string message
             = "ranks_per_node is " + std::to_string(ranks_per_node) + " here, and another on some ranks";
-        // A rank that has not noticed shall not wait for this one.
+        // A rank that has not noticed the mismatch must not wait for this rank.
         detail::abort(across_, message);
         detail::abort(within_, message);
         detail::caller(world, "node_groups", where).fail(status::mismatch, message);

@@ -23,23 +23,20 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// A parameter in three forms (hpZ of ZeRO++): each rank owns a *primary* slice, each node keeps the whole as the
-/// *secondary* shards of its ranks, and each rank gathers the whole from its own node. The slow network carries the
-/// parameter once for each update, however often it is gathered.
+/// A parameter in three forms (hpZ of ZeRO++). Each rank owns a *primary* slice. Each node keeps the whole parameter,
+/// as the *secondary* shards of its ranks. Each rank gathers the whole from its own node. So the parameter crosses the
+/// slow network once per update, however often it is gathered. Use:
 ///
-///     node_groups nodes(world, 8);
-///     secondary_shard<nccl::communicator, bfloat16> weights(nodes, count);
+///     secondary_shard<nccl::communicator, bfloat16> weights(nodes, count);       // node_groups nodes(world, 8)
 ///     weights.write_primary(compute, [&](view<bfloat16> slice) { adamw(slice, weights.primary_range(), compute); });
 ///     weights.regenerate(communication, {}, {});                        // once for each update, across the nodes
 ///     weights.gather(parameter, communication, {compute}, {compute});   // forward, backward: within the node
-///
-/// Nothing is copied between the two gathers: what arrives across the nodes *is* the secondary shard (`shard_layout`).
-/// Shapes: `count` is equal on all ranks. The destination of a gather has `padded_count()` elements, zero behind `count`.
-/// Generations: each `write_primary` makes the secondary shard stale, until `regenerate`. A shard that is stale,
-/// invalidated or was never made is not gathered. In a capture calls count, not the launches of the graph.
-/// Streams: ordered by events, as with `guarded`, on whatever streams they are; the host never waits. All ranks make the
-/// same calls in the same order. Threads: one at a time.
-/// Cost: memory for `layout().secondary_count()` elements.
+/// Shapes: `count` is equal on all ranks; a gather's destination has `padded_count()` elements, zeros behind `count`.
+/// Preconditions: all ranks make the same calls in the same order; one thread at a time. `write_primary` makes the
+/// secondary shard stale until `regenerate`; a stale, invalidated or missing shard is not gathered. In a capture the
+/// calls count, not the launches of the graph.
+/// Stream behaviour: ordered by events on any streams, as with `guarded`; the host never waits.
+/// Cost: memory for `layout().secondary_count()` elements; no copy between the two gathers (`shard_layout`).
 /// Source: Wang et al., ZeRO++, arXiv 2306.10209, section 3.2; its race: arXiv 2407.01614.
 template <communicator Comm, element T>
     requires has_all_gather<typename node_groups<Comm>::part, T>
@@ -51,9 +48,10 @@ public:
     using streams = stream_list<stream_ref>;
     using value_type = T;
 
-    /// For a parameter of `count` elements, 0 too. `groups` must outlive it. Allocates the secondary shard on the device
-    /// of the communicator; the destructor waits at most `timeout_ms` for work that uses it, as `guarded` does.
-    /// \throws error `invalid_argument` for a count whose bytes are no 64-bit number; what the allocation throws.
+    /// For a parameter of `count` elements (0 too). Allocates the secondary shard on the communicator's device.
+    /// `groups` must outlive this object. The destructor waits at most `timeout_ms` for work that uses it, as `guarded`
+    /// does.
+    /// \throws error `invalid_argument` for a count whose bytes exceed 64 bits; any error of the allocation.
     secondary_shard(groups_type& groups, std::uint64_t count, std::int64_t timeout_ms = 30'000,
         call_site where = call_site::current())
         : groups_(&groups), layout_(layout_of(groups, count, where)), secondary_(allocate(timeout_ms))
@@ -62,22 +60,22 @@ public:
 
     const shard_layout& layout() const noexcept { return layout_; }
     std::uint64_t count() const noexcept { return layout_.count; }
-    /// Elements that the destination of `gather` has.
+    /// The number of elements of the destination of `gather`.
     std::uint64_t padded_count() const noexcept { return layout_.padded_count(); }
-    /// Which elements of the parameter this rank owns: those of the slice in `write_primary`.
+    /// The elements of the parameter that this rank owns: those of the slice in `write_primary`.
     element_range primary_range() const noexcept { return layout_.primary(); }
-    /// 0: never written.
+    /// Generation of the primary slice; 0 if it was never written.
     std::uint64_t primary_generation() const noexcept { return primary_generation_; }
-    /// Of which the secondary shard is; 0 if it cannot be gathered.
+    /// Generation of the secondary shard; 0 if it cannot be gathered.
     std::uint64_t generation() const noexcept { return secondary_.generation(); }
     /// The secondary shard, `layout().secondary()` of the parameter and padding: to read it, to order a release or to
-    /// wait for its work. To write it there is `write_primary`.
+    /// wait for its work. Write it through `write_primary` only.
     guarded<device, T>& secondary() noexcept { return secondary_; }
 
-    /// Calls `enqueue(slice)`, which enqueues on `on` work that writes the primary slice, and may read it. Every rank
-    /// calls it, also one whose slice is empty. The secondary shard is stale from then on, also if `enqueue` throws; then
-    /// the slice must be written again before `regenerate`.
-    /// \throws error as `guarded::write`; what `enqueue` throws.
+    /// Calls `enqueue(slice)`, which enqueues on `on` work that writes the primary slice and may read it. Every rank
+    /// calls it, even if its slice is empty. The secondary shard is stale from then on. If `enqueue` throws, it is
+    /// stale too, and the slice must be written again before `regenerate`.
+    /// \throws error as `guarded::write`; any exception of `enqueue`.
     template <class Enqueue>
     void write_primary(stream_ref on, Enqueue&& enqueue, call_site where = call_site::current())
     {
@@ -85,12 +83,12 @@ public:
         primary_is_whole_ = false;
         secondary_.set_generation(0);
         secondary_.write(place_of_slice(), primary_range().count, on, std::forward<Enqueue>(enqueue), where);
-        secondary_.set_generation(0); // a part of it was written, which makes no secondary shard
+        secondary_.set_generation(0); // only the slice was written, not the whole secondary shard
         primary_is_whole_ = true;
     }
 
-    /// The same with work that reads the primary slice: for a checkpoint, a norm. Nothing becomes stale.
-    /// \throws error `invalid_argument` if it was never written, or the last write failed; what `enqueue` throws.
+    /// As `write_primary`, for work that reads the slice (for a checkpoint, a norm). Nothing becomes stale.
+    /// \throws error `invalid_argument` if it was never written, or the last write failed; any exception of `enqueue`.
     template <class Enqueue>
     void read_primary(stream_ref on, Enqueue&& enqueue, call_site where = call_site::current())
     {
@@ -103,11 +101,11 @@ public:
             std::uint64_t generation = of.generation();
             ~keep_generation() { of.set_generation(generation); }
         } const at_exit{secondary_};
-        secondary_.set_generation(primary_generation_); // of the slice alone, for the time of the call
+        secondary_.set_generation(primary_generation_); // true of the slice only; reset after the call
         secondary_.read(place_of_slice(), primary_range().count, on, std::forward<Enqueue>(enqueue), where);
     }
 
-    /// Makes the secondary shard of the primary slices, by an all-gather in place across the nodes on `on`; it is of
+    /// Makes the secondary shard from the primary slices, by an in-place all-gather across the nodes on `on`. It gets
     /// the generation of the primary slice. `producers`, `consumers`, handle, errors: as for `copy_then_all_gather`.
     /// \throws error `invalid_argument` if the primary slice was never written.
     /// Cost: `regenerate_bytes()`; on ranks with a short slice a kernel that zeroes the rest.
@@ -123,9 +121,9 @@ public:
         }
         return regenerate_from(slice(), primary_generation_, on, producers, consumers, where);
     }
-    /// The same of a primary slice that lies elsewhere, as many elements as `primary_range()` has: the all-gather sends
-    /// it from there; one that is short or of another floating-point type (master weights) is written into the shard
-    /// on the way. Its generation is that of the source, if that is `guarded`, and one more than before if not.
+    /// As above, from a primary slice in other memory, with as many elements as `primary_range()`. The all-gather sends
+    /// it from there. A slice that is short, or of another floating-point type (master weights), is first written into
+    /// the shard. The generation is that of a `guarded` source; for another source it grows by one.
     template <class Source>
     gather_handle<device> regenerate(Source&& source, stream_ref on, streams producers, streams consumers,
         call_site where = call_site::current())
@@ -133,7 +131,8 @@ public:
         const gather_buffer<device, const element_of<Source>> from(source);
         if (from.memory().count() != primary_range().count) {
             regenerating(where).refuse(collective::all_gather, on,
-                "source.count() is " + std::to_string(from.memory().count()) + ", and the primary slice of this rank has "
+                "source.count() is " + std::to_string(from.memory().count())
+                    + ", and the primary slice of this rank has "
                     + std::to_string(primary_range().count) + " elements");
         }
         const auto* const history = from.history();
@@ -141,17 +140,17 @@ public:
         return regenerate_from(from, next, on, producers, consumers, where);
     }
 
-    /// The secondary shard cannot be gathered until it is made anew: after a checkpoint was loaded, say.
+    /// Forbids gathers of the secondary shard until it is made again, for instance after a checkpoint was loaded.
     void invalidate() noexcept
     {
         secondary_.set_generation(0);
         made_of_ = 0;
     }
 
-    /// Gathers the parameter into `destination`, a view, a container or a `guarded` buffer of `padded_count()` elements,
-    /// from the secondary shards of this node, on `on`. `producers`, `consumers`, handle, errors: as for
-    /// `copy_then_all_gather`. `at_least`: the generation that the secondary shard must have.
-    /// \throws error `invalid_argument` if the secondary shard is older, is stale, was invalidated or never made; or
+    /// Gathers the parameter into `destination` on `on`, from the secondary shards of this node. `destination`: a view,
+    /// a container or a `guarded` buffer of `padded_count()` elements. `at_least`: the least generation of the
+    /// secondary shard. `producers`, `consumers`, handle, errors: as for `copy_then_all_gather`.
+    /// \throws error `invalid_argument` if the secondary shard is older, stale, invalidated or was never made, or if
     ///   the destination has another count.
     /// Cost: `gather_bytes()`; no copy.
     template <class Destination>
@@ -166,13 +165,13 @@ public:
         return done;
     }
 
-    /// The bytes that one `regenerate` moves across the nodes, ...
+    /// Bytes that one `regenerate` moves across the nodes.
     shard_volume regenerate_bytes() const noexcept { return sizeof(T) * layout_.regenerate_volume(); }
-    /// ... one `gather` within the node, ...
+    /// Bytes that one `gather` moves within the node.
     shard_volume gather_bytes() const noexcept { return sizeof(T) * layout_.gather_volume(); }
-    /// ... one all-gather of the primary slices over the world, for comparison, ...
+    /// For comparison: bytes that one all-gather of the primary slices over the world moves.
     shard_volume flat_bytes() const noexcept { return sizeof(T) * layout_.flat_volume(); }
-    /// ... and all calls so far.
+    /// Bytes that all calls so far have moved.
     shard_volume total_bytes() const noexcept
     {
         return regenerations_ * regenerate_bytes() + gathers_ * gather_bytes();
@@ -203,7 +202,7 @@ private:
     gather_handle<device> regenerate_from(Source source, std::uint64_t generation, stream_ref on, streams producers,
         streams consumers, call_site where)
     {
-        invalidate(); // should it fail half-way
+        invalidate(); // in case of a failure half-way
         auto done = copy_then_all_gather(
             source, secondary_, groups_->across_nodes(), on, producers, consumers, {}, where);
         primary_generation_ = generation;
@@ -244,8 +243,8 @@ private:
     shard_layout layout_;
     guarded<device, T> secondary_;
     std::uint64_t primary_generation_ = 0;
-    bool primary_is_whole_ = true; ///< not after a write that failed
-    std::uint64_t made_of_ = 0; ///< of which generation the secondary shard was made last
+    bool primary_is_whole_ = true; ///< false after a failed write
+    std::uint64_t made_of_ = 0; ///< the generation that the secondary shard was last made of
     std::uint64_t regenerations_ = 0;
     std::uint64_t gathers_ = 0;
 };

@@ -8,7 +8,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// Some of the elements of a parameter.
+/// A run of elements of a parameter.
 struct element_range {
     std::uint64_t first = 0;
     std::uint64_t count = 0;
@@ -16,7 +16,7 @@ struct element_range {
     friend bool operator==(const element_range&, const element_range&) = default;
 };
 
-/// What a rank sends to ranks of other nodes and of its own, and receives from them: elements, or bytes.
+/// A rank's traffic with ranks of other nodes and of its own node, in each direction: elements, or bytes.
 struct shard_volume {
     std::uint64_t inter_node = 0;
     std::uint64_t intra_node = 0;
@@ -32,15 +32,15 @@ struct shard_volume {
     }
 };
 
-/// Where the elements of a parameter are, in nodes of several ranks that each keep the whole: pure arithmetic.
+/// The places of a parameter's elements in nodes of several ranks, each of which keeps the whole: pure arithmetic.
 ///
-/// With K nodes of Z ranks, local rank l of node k owns slice l K + k. The slices that the ranks of local rank l
-/// gather across the nodes are then neighbours: the result *is* secondary shard l. Those of the local ranks, in their
-/// order, are the parameter in natural order. (Slices in the order of the ranks have to be copied to their places
-/// between the two gathers, as DeepSpeed's MiCS does.)
+/// With K nodes of Z ranks, local rank l of node k owns slice l K + k. So the slices that the ranks of local rank l
+/// gather across the nodes are neighbours, and the result *is* secondary shard l. The secondary shards, in the order of
+/// the local ranks, are the parameter in natural order. (With slices in the order of the ranks, as in DeepSpeed's MiCS,
+/// elements must be copied to their places between the two gathers.)
 ///
 /// A slice has slot() = ceil(count / (K Z)) elements, a secondary shard K slot(), the gathered parameter K Z slot().
-/// What is behind `count` is padding, so that the last slices may be short or empty.
+/// Elements from `count` on are padding, so the last slices may be short or empty.
 struct shard_layout {
     std::uint64_t count = 0; ///< elements of the parameter
     std::uint64_t nodes = 1;
@@ -53,18 +53,18 @@ struct shard_layout {
     constexpr std::uint64_t secondary_count() const noexcept { return nodes * slot(); }
     constexpr std::uint64_t padded_count() const noexcept { return ranks() * slot(); }
 
-    /// What the rank owns, without padding.
+    /// The elements that the rank owns, without padding.
     constexpr element_range primary() const noexcept { return part(local_rank * nodes + node, slot()); }
-    /// What its secondary shard has, without padding.
+    /// The elements of the rank's secondary shard, without padding.
     constexpr element_range secondary() const noexcept { return part(local_rank, secondary_count()); }
 
-    /// Elements that move when the secondary shards are made: K - 1 slots.
+    /// Elements that a rank receives when the secondary shards are made: K - 1 slots.
     constexpr shard_volume regenerate_volume() const noexcept { return {(nodes - 1) * slot(), 0}; }
-    /// When a parameter is gathered from them: Z - 1 secondary shards.
+    /// Elements that a rank receives when a parameter is gathered from them: Z - 1 secondary shards.
     constexpr shard_volume gather_volume() const noexcept { return {0, (ranks_per_node - 1) * secondary_count()}; }
-    /// For comparison, when it is gathered from the primary slices over all ranks: (K - 1) Z slots come from other
-    /// nodes, Z times as many as above, and for each gather anew. (A ring of neighbours passes them on within the
-    /// node: then K Z - 1 enter a node, against Z (K - 1) above, which is the least.)
+    /// For comparison, a gather of the primary slices over all ranks: (K - 1) Z slots come from other nodes, Z times as
+    /// many as in `regenerate_volume`, and again for each gather. (A ring of neighbours forwards them within the node:
+    /// then K Z - 1 slots enter a node, against Z (K - 1) in `regenerate_volume`, which is the least.)
     constexpr shard_volume flat_volume() const noexcept
     {
         return {(nodes - 1) * ranks_per_node * slot(), (ranks_per_node - 1) * slot()};

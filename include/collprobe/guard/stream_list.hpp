@@ -9,17 +9,17 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// Some streams, borrowed for the time of a call: `{}`, `{compute}`, `{compute, copies}`, or a vector of references. A
-/// stream may be in it more than once.
+/// A list of streams, borrowed for the time of a call: `{}`, `{compute}`, `{compute, copies}`, or a vector of
+/// references. A stream may be in it more than once.
 template <class StreamRef>
 class stream_list {
 public:
     constexpr stream_list() noexcept = default;
     constexpr stream_list(std::initializer_list<StreamRef> streams) noexcept : size_(streams.size())
     {
-        data_ = streams.begin(); // here, because g++ warns of an initialiser, and the array lives as long as the call
+        data_ = streams.begin(); // not in an initialiser, where g++ warns; the array lives as long as the call
     }
-    /// From anything that holds stream references in one run.
+    /// From any container that holds stream references contiguously.
     template <class Range>
         requires requires(const Range& range) {
             static_cast<const StreamRef*>(range.data());

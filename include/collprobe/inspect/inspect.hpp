@@ -15,22 +15,20 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// Finds out what a communicator's all-reduce does to `count` elements of type T: in which order it adds the
-/// ranks' values, what its partial sums keep, whether its bits are stable, how far they are from the exact sum,
-/// and how fast it is. It calls nothing but sums, with values that show the order: so it sees what the
-/// communicator does now, for this size, type and buffers, not what it may do elsewhere.
+/// Finds out how a communicator's all-reduce adds `count` elements of type T: the order of the ranks' values, the bits
+/// that partial sums keep, whether the result's bits are stable, the error against the exact sum, and the speed. It
+/// makes sums of chosen values only. The answer holds for this size, type and buffers, at this time.
 ///
-///     const inspection found = inspect<bfloat16>(comm, stream, 1 << 20);
-///     puts(report::inspection_table({found}).c_str());
+///     puts(report::inspection_table({inspect<bfloat16>(comm, stream, 1 << 20)}).c_str());
 ///
-/// Shapes: any communicator, adaptors too; count >= 1, equal on all ranks, as the options are.
+/// Shapes: any communicator, also an adaptor; count >= 1. `count` and the options are equal on all ranks.
 /// Collective: all ranks call, and all get the same answer.
-/// Stream behaviour: a diagnostic. It allocates, its calls are enqueued on `stream`, and the host waits for each.
+/// Stream behaviour: a diagnostic. It allocates, enqueues its calls on `stream`, and the host waits for each.
 /// \throws error `invalid_argument` for a count of 0 or options that allow no measurement; `unsupported` inside
 ///   an NCCL group or a capture; the communicator's errors.
-/// Cost: with n ranks n (n - 1) / 2 all-reduces for the order (for more than 32 ranks n + 256), up to 7 (n - 2)
-/// for the bits of partial sums, 32 * 7 at most, and some 40; of small messages, where more sums must be
-/// compared, some hundred. Memory: 8 times the message on the host, 4 times on the device.
+/// Cost: with n ranks n (n - 1) / 2 all-reduces for the order (n + 256 for more than 32 ranks), up to 7 (n - 2) for the
+/// bits of partial sums (at most 32 * 7), and about 40 others (about a hundred for small messages, where more sums must
+/// be compared). Memory: 8 times the message on the host, 4 times on the device.
 /// Source: the order by FPRev's basic method (P. Xie et al., arXiv 2411.00442), at all positions at once.
 template <floating_element T, communicator Comm>
     requires(has_all_reduce<Comm, T> && has_all_gather<Comm, std::uint8_t>)

@@ -24,30 +24,30 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-/// Orders to try on a sum of n terms: linear, pairwise, and pseudo-random permutations that depend on nothing
-/// but n and their number, so that all ranks try the same.
+/// Orders to try on a sum of n terms: linear, pairwise, and pseudo-random permutations. These depend only on n and on
+/// their index, so all ranks try the same.
 std::vector<summation_order> sample_orders(int terms, int orders);
 
-/// Measures, element by element, how much a sum or an average over ranks depends on the order of its terms when
-/// each addition rounds to their type, and how far a given result is from the exact one.
+/// Measures, element by element, how much a sum or an average over ranks depends on the order of its terms if each
+/// addition rounds to their type, and how far a given result is from the exact one.
 ///
-/// The spread is that of what the hops of a ring or a tree do: of an average they add terms that were multiplied by
-/// 1/n, rounded to the type. (A communicator that adds 16-bit terms in a wider type spreads less than that; the
-/// error of its result tells.) The exact one is that of the terms as they are. An element of which the exact
-/// result, the given one or that of any order is NaN or infinite is counted, and left out of all the rest.
+/// The spread is that of the hops of a ring or a tree. For an average these add terms multiplied by 1/n and rounded to
+/// the type. (A communicator that adds 16-bit terms in a wider type has a smaller spread; the error of its result shows
+/// this.) The exact result is that of the original terms. If the exact result, the given one or that of any order is
+/// NaN or infinite, the element is counted and left out of everything else.
 ///
 /// Host only. Allocates on construction: 8 bytes a term and order. Cost of `add` with 8 orders of 8, 64 and 256
-/// terms: 0.3, 2.4 and 9 us for float, 0.4, 3.7 and 15 for bfloat16, 1.1, 8 and 33 for half.
+/// terms: 0.3, 2.4 and 9 us for float, 0.4, 3.7 and 15 us for bfloat16, 1.1, 8 and 33 us for half.
 class order_meter {
 public:
-    /// Starts as for sums of `terms` terms, which is what each order has to be of.
+    /// Starts as for sums of `terms` terms. Each order must have this number of terms.
     order_meter(int terms, std::vector<summation_order> orders)
         : orders_(std::move(orders)), terms_(terms), room_(2 * sizeof(double) * static_cast<std::size_t>(terms))
     {
         start(reduction::sum);
     }
 
-    /// Forgets what it took in. `operation` of what comes is `sum` or `average`.
+    /// Forgets all elements. The next elements belong to reductions by `operation`, `sum` or `average`.
     void start(reduction operation) noexcept
     {
         operation_ = operation;
@@ -56,7 +56,7 @@ public:
         record_.orders = orders_.size();
     }
 
-    /// Takes in one element: `terms[i]` is the term of rank i, `result` what the communicator made of them.
+    /// Adds one element. `terms[i]` is the term of rank i, `result` the communicator's result.
     template <floating_element T, class Terms>
     void add(const Terms& terms, T result) noexcept
     {
@@ -102,7 +102,7 @@ private:
         return add_in_orders(values, if_none);
     }
 
-    // Out of the scope that sets the mode of subnormal numbers.
+    // Not inlined into the scope that sets the mode of subnormal numbers.
     template <floating_element T>
     __attribute__((noinline)) range<T> add_in_orders(T* values, T if_none) const noexcept
     {
@@ -122,14 +122,14 @@ private:
 
     std::vector<summation_order> orders_;
     int terms_;
-    fixed_array<unsigned char> room_; ///< for the terms, then for partial sums, of whatever type
+    fixed_array<unsigned char> room_; ///< for the terms, then for partial sums, of any type
     reduction operation_ = reduction::sum;
     double squares_ = 0;
     order_sensitivity record_;
 };
 
-/// Where sample `i` of `samples` lies among `count` elements: evenly spaced, the same on all ranks. Where there
-/// are fewer elements than samples, the last samples do not exist: the place is `count`.
+/// The place of sample `i` of `samples` among `count` elements: evenly spaced, the same on all ranks. If there are
+/// fewer elements than samples, the last samples do not exist and have the place `count`.
 COLLPROBE_HD constexpr std::uint64_t sample_place(std::uint64_t i, std::uint64_t samples, std::uint64_t count) noexcept
 {
     if (count <= samples) return i < count ? i : count;
@@ -138,8 +138,8 @@ COLLPROBE_HD constexpr std::uint64_t sample_place(std::uint64_t i, std::uint64_t
     return i * step + i * rest / samples + step / 2;
 }
 
-/// Copies a sample of a buffer of `whole` elements, of which `here` begins with element `first`; the bits of each
-/// in a word of its own, 0 for those that lie elsewhere. A body for `for_each`, called for each sample.
+/// Copies a sample of a buffer of `whole` elements; `here` begins with the buffer's element `first`. Each sampled
+/// element becomes a word with its bits; samples outside `here` become 0. A body for `for_each` over the samples.
 template <floating_element T>
 struct take_sample {
     view<const T> here;

@@ -8,18 +8,18 @@
 #include <collprobe/order/sink.hpp>
 #else
 
-/// What the device and communicator layers tell the checker of stream order (order/stream_order.hpp). Here
-/// it is nothing, and costs nothing; with COLLPROBE_STREAM_ORDER=1 it is order/sink.hpp. Each use
-/// is a statement on a line of its own, so that a test can take them out and compare.
+/// The calls by which the device and communicator layers report to the checker of stream order
+/// (order/stream_order.hpp). This file makes them empty and free; with COLLPROBE_STREAM_ORDER=1 order/sink.hpp takes
+/// its place. Each use is a statement on a line of its own, so that a test can remove them and compare.
 namespace collprobe::inline COLLPROBE_ABI::order_hooks {
 
-/// Whether they do something. Calls stand behind `if constexpr (active)`, so that no code at all comes of them.
+/// Whether the hooks are on. Calls are inside `if constexpr (active)`, so that they generate no code when off.
 constexpr bool active = false;
 
 struct point {};
 
-/// A member of something that has a point, where the hooks are on. Off it is the T itself: an empty member more,
-/// which takes no room, would still change the code.
+/// A member that also carries a point if the hooks are on. If they are off it is T itself; even an empty additional
+/// member, which takes no room, would change the code.
 template <class T>
 using with_point = T;
 

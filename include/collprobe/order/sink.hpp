@@ -16,15 +16,15 @@
 #include <collprobe/detail/mutex.hpp>
 #include <collprobe/order/stream.hpp>
 
-/// The hooks of order/hooks.hpp where they do something (COLLPROBE_STREAM_ORDER=1): they tell the
-/// checker that is installed, if one is. Those that run in destructors and in queries throw nothing.
+/// The hooks of order/hooks.hpp with COLLPROBE_STREAM_ORDER=1: they report to the installed checker, if there is one.
+/// Hooks that run in destructors and in queries throw nothing.
 namespace collprobe::inline COLLPROBE_ABI::order_hooks {
 
 constexpr bool active = true;
 
 using point = order_point;
 
-/// A T that carries a point: what is copied or moved with it.
+/// A T that carries a point, which is copied and moved with it.
 template <class T>
 struct with_point {
     T value;
@@ -41,12 +41,12 @@ struct with_point {
     operator const point&() const noexcept { return own; }
 };
 
-/// No bytes.
+/// An empty range of bytes.
 struct none {
     operator memory_range() const noexcept { return {}; }
 };
 
-/// Who is told.
+/// The receiver of the hooks' reports.
 class sink {
 public:
     virtual void record(order_point& point, const order_stream& on) = 0;
@@ -69,14 +69,14 @@ protected:
     ~sink() = default;
 };
 
-/// The one of this process; null if there is none.
+/// The sink of this process; null if none is installed.
 inline std::atomic<sink*>& installed() noexcept
 {
     static std::atomic<sink*> one{nullptr};
     return one;
 }
 
-/// Lives while a thread uses what is installed: who takes that away waits until none does.
+/// Lives while a thread uses the installed sink. To uninstall it, a thread waits until no object of this class lives.
 class in_call {
 public:
     in_call() noexcept { count().fetch_add(1); }
@@ -91,7 +91,7 @@ public:
     }
 };
 
-/// A stream of any device in the checker's words.
+/// A stream of any device, as the checker identifies it.
 template <class Stream>
 order_stream stream_of(const Stream& on)
 {
@@ -126,13 +126,13 @@ void tell_quietly(Tell&& tell_it) noexcept
 {
     try {
         tell(tell_it);
-    } catch (...) { // whoever listens has it in its list
+    } catch (...) { // the checker keeps the hazard in its list
     }
 }
 
 } // namespace detail
 
-/// What is on the stream now, for who waits for it next.
+/// A point for the work that is on the stream now, for a stream that waits for it later.
 template <class Stream>
 point now(const Stream& on) noexcept
 {
@@ -143,16 +143,16 @@ point now(const Stream& on) noexcept
 template <class Stream>
 void record(point& event, const Stream& on)
 {
-    event = {}; // nobody's, if nobody listens
+    event = {}; // without a sink the event stands for no point
     detail::tell([&](sink& to) { to.record(event, stream_of(on)); });
 }
 template <class Stream>
 void wait(const Stream& on, const point& event, call_site where)
 {
-    if (!event.recorded()) return; // nobody listened then
+    if (!event.recorded()) return; // no sink was installed when the event was recorded
     detail::tell([&](sink& to) { to.wait(stream_of(on), event, where); });
 }
-/// The calling thread knows that `point` was reached, if `done`.
+/// Reports, if `done`, that the calling thread knows that `point` was reached.
 inline void reached(const point& event, bool done = true) noexcept
 {
     if (!done || !event.recorded()) return;
@@ -163,8 +163,8 @@ void access(const Stream& on, const char* what, memory_range read, memory_range 
 {
     detail::tell([&](sink& to) { to.access(stream_of(on), read, write, what, where); });
 }
-/// `communicator`: the address of what stands for it in this process, where it may have several ranks. `deferrable`:
-/// whether an open group may put the call off.
+/// `communicator`: an address that identifies the communicator in this process, which may hold several of its ranks.
+/// `deferrable`: whether an open group may delay the call.
 template <class Stream>
 void call(const Stream& on, const void* communicator, int rank, const char* what, bool deferrable, memory_range read,
     memory_range write, call_site where)
@@ -178,7 +178,7 @@ inline void group_begin() noexcept
 {
     detail::tell_quietly([](sink& to) { to.group_begin(); });
 }
-/// Lives while a group is closed: its collectives are enqueued, unless that throws.
+/// Lives while a group is closed. The end of the group enqueues its collectives, unless it throws.
 class group_end {
 public:
     group_end() = default;
@@ -198,7 +198,7 @@ inline void allocated(const void* memory, std::uint64_t bytes) noexcept
 {
     detail::tell_quietly([&](sink& to) { to.allocated({memory, bytes}); });
 }
-/// `watch`: whether the bytes have no other use until `allocated`.
+/// `watch`: whether the bytes are unused until `allocated`.
 inline void released(const void* memory, std::uint64_t bytes, bool watch) noexcept
 {
     detail::tell_quietly([&](sink& to) { to.released({memory, bytes}, watch); });
@@ -209,8 +209,8 @@ void stream_ended(const Stream& stream) noexcept
     detail::tell_quietly([&](sink& to) { to.stream_ended(stream_of(stream)); });
 }
 
-/// Threads that begin behind its beginning, and are over when it ends. They find it by an address that they have
-/// in common: to hand it to them would change the code of who does where the hooks are off.
+/// Stands for threads that begin after its beginning and are over when it ends. The threads find it by an address that
+/// they share. To pass the object to them would change the code of the callers, even if the hooks are off.
 class fork_join {
 public:
     explicit fork_join(const void* address) noexcept : address_(address)
@@ -258,7 +258,7 @@ private:
     std::vector<point> ends_;
 };
 
-/// Lives as long as such a thread makes calls.
+/// Lives while one of these threads makes calls.
 class forked {
 public:
     explicit forked(const void* address) noexcept : from_(fork_join::of(address))

@@ -11,24 +11,24 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/view.hpp>
 
-/// The words in which the device and communicator layers speak to the checker of stream order
-/// (order/stream_order.hpp), and what an event carries for it.
+/// The types in which the device and communicator layers report to the checker of stream order
+/// (order/stream_order.hpp), and the point that an event carries for it.
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// How a stream is ordered against others without events.
+/// The order of a stream with other streams, without events.
 enum class stream_kind : std::uint8_t {
-    independent, ///< not at all
-    blocking, ///< with CUDA's legacy default stream
-    legacy, ///< that stream itself: with all blocking streams of its `space`
+    independent, ///< no order
+    blocking, ///< ordered with CUDA's legacy default stream
+    legacy, ///< the legacy default stream itself: ordered with all blocking streams of its `space`
 };
 
-/// A stream as the checker knows it. `number`, `space` and `thread` together are one stream for ever:
-/// handles are used again, so they are no numbers.
+/// A stream as the checker knows it. `number`, `space` and `thread` together identify one stream for ever. A handle
+/// would not, because handles are reused.
 struct order_stream {
     std::uint64_t number = 0;
-    std::uint32_t space = 0; ///< who numbers: 0 the caller, 1 host streams, 2 + d CUDA's of device d
-    std::uint64_t thread = 0; ///< of streams that belong to a thread
-    std::uint64_t capture = 0; ///< the number of the capture under way on it, 0 if none
+    std::uint32_t space = 0; ///< the source of the number: 0 the caller, 1 host streams, 2 + d CUDA's of device d
+    std::uint64_t thread = 0; ///< the owner of a stream that belongs to a thread; else 0
+    std::uint64_t capture = 0; ///< the number of the capture under way on the stream; 0 if none
     stream_kind kind = stream_kind::independent;
 };
 
@@ -51,9 +51,9 @@ struct memory_range {
 
 namespace detail {
 
-/// What a stream or a host thread knows to be done: of each line (stream or host thread) the last
-/// operation. Behind `strong` stands documented order. `weak` has in addition what only the order within
-/// communicators gives; it is empty where that is nothing.
+/// The work that a stream or a host thread knows to be done: for each line (stream or host thread) its last operation.
+/// `strong` contains documented order. `weak` adds the order that only communicators give; it is empty if there is no
+/// such order.
 struct order_clock {
     using epochs = std::vector<std::uint64_t>;
     epochs strong;
@@ -64,7 +64,7 @@ struct order_clock {
     {
         return at(weak.empty() ? strong : weak, line) >= epoch;
     }
-    /// Whether all documented order of `other` is known here.
+    /// Whether this clock contains all documented order of `other`.
     bool covers(const order_clock& other) const noexcept
     {
         for (std::size_t line = 0; line < other.strong.size(); ++line) {
@@ -77,7 +77,7 @@ struct order_clock {
         if (!weak.empty() || !other.weak.empty()) join_weakly(other);
         raise(strong, other.strong);
     }
-    /// Takes all of `other` as order within a communicator.
+    /// Adds all of `other` as order within a communicator.
     void join_weakly(const order_clock& other)
     {
         if (weak.empty()) weak = strong;
@@ -105,15 +105,16 @@ private:
     {
         if (own.size() < other.size()) own.resize(other.size());
         std::uint64_t* const to = own.data();
-        for (std::size_t line = 0; line < other.size(); ++line) to[line] = to[line] < other[line] ? other[line] : to[line];
+        for (std::size_t line = 0; line < other.size(); ++line)
+            to[line] = to[line] < other[line] ? other[line] : to[line];
     }
 };
 
 } // namespace detail
 
-/// A point in a stream or a host thread, as an event stands for one: what was known to be done there.
-/// A copy is the same point and keeps it; recording the original anew leaves its copies alone. One thread
-/// at a time may use a point; copies are independent.
+/// A point in a stream or a host thread, as marked by an event: the work known to be done there. A copy is the same
+/// point; recording the original again does not change its copies. One thread at a time may use a point; copies are
+/// independent of each other.
 class order_point {
 public:
     order_point() noexcept = default;
@@ -122,7 +123,7 @@ public:
         if (node_ != nullptr) node_->references.fetch_add(1, std::memory_order_relaxed);
     }
     order_point(order_point&& other) noexcept : node_(std::exchange(other.node_, nullptr)) {}
-    // Not one that takes its argument by value: in templates clang++ 14 forgets to destroy it in `x = {}`.
+    // The argument is not passed by value: in templates clang++ 14 forgets to destroy it in `x = {}`.
     order_point& operator=(const order_point& other) noexcept
     {
         order_point copy(other);
@@ -140,10 +141,10 @@ public:
     bool recorded() const noexcept { return node_ != nullptr; }
     std::uint64_t capture() const noexcept { return node_->capture; }
     const detail::order_clock& clock() const noexcept { return node_->clock; }
-    /// Whether the checker of that number recorded it: numbers of lines mean nothing to another one.
+    /// Whether the checker with this number recorded the point: another checker numbers lines differently.
     bool is_of(std::uint64_t checker) const noexcept { return node_ != nullptr && node_->checker == checker; }
 
-    /// Forgets the earlier point. Allocates only at the first record and while there are copies.
+    /// Replaces the earlier point. Allocates only at the first record and while there are copies.
     void record(std::uint64_t checker, std::uint64_t capture, const detail::order_clock& now)
     {
         if (node_ == nullptr || node_->references.load(std::memory_order_acquire) != 1) {

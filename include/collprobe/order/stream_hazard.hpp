@@ -10,25 +10,25 @@
 #include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/order/stream.hpp>
 
-/// What the checker of stream order (order/stream_order.hpp) reports.
+/// The reports of the checker of stream order (order/stream_order.hpp).
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// What an operation does to bytes.
+/// The effect of an operation on bytes.
 enum class memory_access : std::uint8_t { read, write };
 
-/// What is wrong with the order of two operations.
+/// The error in the order of two operations.
 enum class hazard_kind : std::uint8_t {
-    read_after_write, ///< a read that nothing orders behind a write of the same bytes
+    read_after_write, ///< a read that is not ordered behind a write of the same bytes
     write_after_read,
     write_after_write,
     unrecorded_event, ///< a wait for an event that was never recorded: CUDA does not wait then
     use_after_release, ///< an access to bytes that were released and not allocated since
-    released_in_use, ///< a release that nothing orders behind an access
-    overwritten_in_group, ///< a group's collective reads at the group's end what has changed since its call
-    stale_generation, ///< bytes of an older generation than asked for: no race, but the same symptom
+    released_in_use, ///< a release that is not ordered behind an access
+    overwritten_in_group, ///< bytes changed between a group's collective and the group's end, when it reads them
+    stale_generation, ///< bytes of an older generation than required: no race, but the same symptom
     half_captured, ///< one of two accesses is in a capture that is still open, the other is not
-    weakly_ordered, ///< two accesses that only the order within a communicator keeps apart
-    redundant_wait, ///< no hazard: a wait for what the stream is behind of anyway
+    weakly_ordered, ///< two accesses that are ordered only by the order within a communicator
+    redundant_wait, ///< no hazard: a wait for work that the stream is ordered behind already
 };
 
 constexpr const char* name(hazard_kind kind) noexcept
@@ -49,14 +49,14 @@ constexpr const char* name(hazard_kind kind) noexcept
     return "unknown";
 }
 
-/// One side of a hazard. A side that is no access (a wait) has no bytes; one that does not exist, no operation.
+/// One side of a hazard. A wait is not an access and has no bytes; a missing side has no operation.
 struct stream_access {
     const char* operation = ""; ///< "all_gather"
     memory_access mode = memory_access::read;
-    bool on_host = false; ///< whether a host thread did it, not a stream
+    bool on_host = false; ///< true for a host thread, false for a stream
     std::uint64_t number = 0; ///< of the stream or the host thread
     std::string stream_name; ///< by `stream_order::name`; may be empty
-    memory_range bytes; ///< those in question
+    memory_range bytes; ///< the bytes of the hazard
     call_site where{};
 
     /// "stream 3 (compute)", "host thread 1"
@@ -73,16 +73,16 @@ struct stream_access {
     }
 };
 
-/// Two accesses that no documented order keeps apart, or what else the kind says.
+/// Two accesses without a documented order, or another error of the given kind.
 struct stream_hazard {
     hazard_kind kind = hazard_kind::read_after_write;
     stream_access earlier; ///< the one that was enqueued first
     stream_access later;
-    std::string missing; ///< the edge that is not there, in words
+    std::string missing; ///< the missing edge, in words
     std::string cure; ///< one line to add
-    std::uint64_t count = 1; ///< how often the same two places met so
+    std::uint64_t count = 1; ///< how often the same two call sites had this hazard
 
-    /// One paragraph for a person.
+    /// The hazard as one paragraph of text.
     std::string message() const
     {
         std::string text = std::string("stream order: ") + collprobe::name(kind) + ": " + describe(later);

@@ -17,7 +17,7 @@
 #include <collprobe/order/stream.hpp>
 #include <collprobe/order/stream_hazard.hpp>
 
-/// A checker of stream order. Not part of `collprobe.hpp`: include it where it is wanted.
+/// A checker of stream order. It is not part of `collprobe.hpp`: include this header to use it.
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
@@ -32,7 +32,7 @@ inline std::uint64_t& number_of_thread() noexcept
 
 } // namespace detail
 
-/// Something outside that has a name of its own: an event's handle, a communicator, a mutex.
+/// An external object with an identity of its own: an event's handle, a communicator, a mutex.
 struct order_object {
     std::uint64_t number = 0;
 
@@ -40,34 +40,34 @@ struct order_object {
     explicit order_object(std::uint64_t own_number) noexcept : number(own_number) {}
 };
 
-/// Finds two accesses to the same bytes that no documented semantics of CUDA and NCCL orders: at the first execution,
-/// whatever the timing, with or without a GPU.
+/// Finds two accesses to the same bytes that no documented semantics of CUDA and NCCL orders. It finds them at the
+/// first execution, independent of timing, with or without a GPU.
 ///
 ///     collprobe::stream_order checker;
-///     checker.install();            // from here on the library's own calls tell it (COLLPROBE_STREAM_ORDER=1)
-///     train_one_step();             // foreign calls by order/cuda/ordered.hpp; kernels by `launch`
+///     checker.install();            // from here on the library's own calls report (COLLPROBE_STREAM_ORDER=1)
+///     train_one_step();             // report foreign calls by order/cuda/ordered.hpp, kernels by `launch`
 ///     for (const auto& hazard : checker.hazards()) std::puts(hazard.message().c_str());
 ///
-/// Guarantee: if every access to some bytes, every allocation and release of them and every ordering call is told, then
-/// for each byte the first access that is not ordered behind a conflicting one is reported when it is enqueued. Every
-/// report names two such accesses. A later conflict of the same byte may stay hidden: cure the first, and run again.
-/// Rules and limits: order/README.md.
-/// Threads: any; one lock. The checker waits for no device, and calls none.
+/// Guarantee: assume that every access to some bytes, every allocation and release of them and every ordering call is
+/// reported. Then for each byte the first access that is not ordered behind a conflicting one becomes a hazard when it
+/// is enqueued. Every hazard names two such accesses. It may hide a later conflict of the same byte: repair it, and run
+/// again. Rules and limits: order/README.md.
+/// Threads: any number; one lock. The checker does not wait for a device and calls none.
 /// Cost: tens of nanoseconds a call (bench/stream_order_bench.cpp), and a clock entry for each live stream or thread.
 class stream_order {
 public:
-    /// What happens to a hazard, and how much is remembered.
+    /// The handling of hazards, and the limits of memory.
     struct options {
-        /// Called with each new hazard (not again for the same two call sites), by the thread whose call it
-        /// is, before the work is enqueued; may throw, so that it never is. `raise` does. Hazards are
-        /// collected in any case.
+        /// Called with each new hazard (once per pair of call sites), by the thread that makes the call, before the
+        /// work is enqueued. If it throws, the work is never enqueued; `raise` throws. Hazards are collected in any
+        /// case.
         void (*on_hazard)(const stream_hazard& found, void* context) = nullptr;
         void* context = nullptr;
-        /// Whether waits for what is known anyway are counted.
+        /// Whether to count waits for work that the stream is ordered behind already.
         bool redundant_waits = true;
-        /// How many reports are kept; the rest is counted.
+        /// The number of reports that are kept; further ones are counted.
         std::size_t most_reports = 256;
-        /// How many released ranges are watched for later use.
+        /// The number of released ranges that are watched for later use.
         std::size_t most_released = 1024;
     };
     using ranges = std::initializer_list<memory_range>;
@@ -90,24 +90,24 @@ public:
     stream_order& operator=(const stream_order&) = delete;
     ~stream_order() { uninstall(); }
 
-    /// Lets the library's own calls tell this checker, until `uninstall` or its end, which wait until none is
-    /// doing so (hence not within `on_hazard`). What was recorded before is not known. \throws error `unsupported` where
-    /// COLLPROBE_STREAM_ORDER is 0; `invalid_argument` while another is installed.
+    /// Makes the library's own calls report to this checker, until `uninstall` or the destructor. Both wait until no
+    /// call is reporting, so neither may be called in `on_hazard`. Work recorded before is unknown to the checker.
+    /// \throws error `unsupported` if COLLPROBE_STREAM_ORDER is 0; `invalid_argument` while another is installed.
     void install(call_site where = call_site::current());
     void uninstall() noexcept;
     bool installed() const noexcept;
-    /// Calls `tell_it(stream_order&)` with the one that is installed, if there is one.
+    /// Calls `tell_it(stream_order&)` with the installed checker, if there is one.
     template <class Tell>
     static void tell_installed(const Tell& tell_it);
 
-    // --- What was found ---
+    // --- Results ---
 
     std::vector<stream_hazard> hazards() const
     {
         const detail::lock_guard lock(guard_);
         return engine_.reports().hazards();
     }
-    /// Operations that were one side of a hazard, reported or not.
+    /// The number of operations that were one side of a hazard, reported or not.
     std::uint64_t hazard_count() const
     {
         const detail::lock_guard lock(guard_);
@@ -123,48 +123,48 @@ public:
         const detail::lock_guard lock(guard_);
         return engine_.reports().redundant_count();
     }
-    /// Forgets what was found, not what is known.
+    /// Drops the reports, but keeps the knowledge about order and memory.
     void clear_reports()
     {
         const detail::lock_guard lock(guard_);
         engine_.reports().clear();
     }
-    /// What messages call a stream beside its number.
+    /// Gives a stream a name, which messages show beside its number.
     void name(const order_stream& stream, std::string text)
     {
         told([&] { engine_.name(stream, std::move(text)); });
     }
 
     // --- Work ---
-    // `what` and the strings of `where` are kept as pointers: literals.
+    // `what` and the strings of `where` are kept as pointers: pass literals.
 
-    /// Work on a stream that reads and writes bytes: a copy, a kernel. Ranges may overlap.
+    /// Reports work on a stream that reads and writes bytes: a copy, a kernel. Ranges may overlap.
     void launch(const order_stream& on, ranges reads, ranges writes, const char* what,
         call_site where = call_site::current())
     {
         told([&] { engine_.launch(on, list(reads), list(writes), {what, where}, detail::number_of_thread()); });
     }
-    /// An access of a host thread itself.
+    /// Reports an access by the calling host thread itself.
     void touch_host(memory_range bytes, memory_access mode, const char* what = "host access",
         call_site where = call_site::current())
     {
         told([&] { engine_.touch_host(bytes, mode, {what, where}, detail::number_of_thread()); });
     }
-    /// A collective of one rank. Within a group it is kept until the group ends, unless `deferrable` is
-    /// false: a communicator of one rank enqueues at once.
+    /// Reports a collective of one rank. In a group it is kept until the group ends, unless `deferrable` is false: a
+    /// communicator of one rank enqueues at once.
     void collective(const order_stream& on, order_object communicator, ranges reads, ranges writes, const char* what,
         bool deferrable = true, call_site where = call_site::current())
     {
         told([&] {
-            engine_.collective(
-                on, {communicator.number}, list(reads), list(writes), {what, where}, detail::number_of_thread(), deferrable);
+            engine_.collective(on, {communicator.number}, list(reads), list(writes), {what, where},
+                detail::number_of_thread(), deferrable);
         });
     }
     void group_begin()
     {
         told([&] { engine_.group_begin(detail::number_of_thread()); });
     }
-    /// If it was not `enqueued`, because it failed, its collectives are forgotten.
+    /// Ends a group. If the group failed and its collectives were not `enqueued`, they are forgotten.
     void group_end(bool enqueued = true)
     {
         told([&] { engine_.group_end(enqueued, detail::number_of_thread()); });
@@ -172,12 +172,12 @@ public:
 
     // --- Order ---
 
-    /// `point` stands for the work that is on the stream now, and for what the enqueuing thread knows.
+    /// Sets `point` to the work that is on the stream now, and to the knowledge of the enqueuing thread.
     void record(order_point& point, const order_stream& on)
     {
         told([&] { engine_.record(point, on, detail::number_of_thread()); });
     }
-    /// Work from now on is behind `point`; one that was never recorded is reported.
+    /// Orders later work of the stream behind `point`. A point that was never recorded is a hazard.
     void wait(const order_stream& on, const order_point& point, call_site where = call_site::current())
     {
         told([&] {
@@ -185,13 +185,13 @@ public:
             else engine_.wait_unrecorded(on, {"wait", where});
         });
     }
-    /// The host thread has seen that `point` was reached: it has waited, or asked with success.
+    /// Reports that the host thread knows `point` to be reached, by a wait or a successful query.
     void reached(const order_point& point)
     {
         told([&] { engine_.reached(point, detail::number_of_thread()); });
     }
-    /// The host thread has waited until the stream was done with all that is on it now. (If others enqueue
-    /// meanwhile: `record` before, `reached` after.)
+    /// Reports that the host thread has waited for all work that is on the stream now. (If other threads enqueue
+    /// meanwhile, call `record` before the wait and `reached` after it.)
     void synchronize(const order_stream& on)
     {
         order_point now;
@@ -200,7 +200,7 @@ public:
             engine_.reached(now, detail::number_of_thread());
         });
     }
-    /// The same with all streams of a space (`order_stream::space`).
+    /// As `synchronize`, for all streams of a space (`order_stream::space`).
     void synchronize_space(std::uint32_t space)
     {
         order_point now;
@@ -209,12 +209,12 @@ public:
             engine_.reached(now, detail::number_of_thread());
         });
     }
-    /// `point` stands for the work that is on all streams of a space now.
+    /// Sets `point` to the work that is on all streams of a space now.
     void record_space(order_point& point, std::uint32_t space)
     {
         told([&] { engine_.record_space(point, space); });
     }
-    /// Events that are known by a handle.
+    /// `record`, `wait` and `reached` for an event that is identified by a handle.
     void record(order_object event, const order_stream& on)
     {
         told([&] { engine_.record(engine_.event({event.number}), on, detail::number_of_thread()); });
@@ -237,18 +237,18 @@ public:
             }
         });
     }
-    /// The handle may become another event's.
+    /// Reports the end of an event, whose handle may be reused.
     void event_ended(order_object event)
     {
         told([&] { engine_.forget_event({event.number}); });
     }
-    /// The stream's number may become another stream's.
+    /// Reports the end of a stream, whose number may be reused.
     void stream_ended(const order_stream& stream)
     {
         told([&] { engine_.stream_ended(stream); });
     }
-    /// Order between host threads: who acquires is behind all who have released the same tag before. Call the
-    /// one before a mutex is unlocked, the other after it is locked.
+    /// Order between host threads: a thread that acquires a tag is behind all threads that released the tag before.
+    /// Call `handoff_release` before a mutex is unlocked, and `handoff_acquire` after it is locked.
     void handoff_release(order_object tag)
     {
         told([&] { engine_.handoff_release({tag.number}, detail::number_of_thread()); });
@@ -257,17 +257,17 @@ public:
     {
         told([&] { engine_.handoff_acquire({tag.number}, detail::number_of_thread()); });
     }
-    /// `point` stands for what a host thread knows now.
+    /// Sets `point` to the present knowledge of the calling host thread.
     void record_thread(order_point& point)
     {
         told([&] { engine_.record_host(point, detail::number_of_thread()); });
     }
-    /// A thread begins behind `parent`, a point of another thread.
+    /// Reports that the calling thread begins behind `parent`, a point of another thread.
     void thread_began(const order_point& parent)
     {
         told([&] { engine_.thread_began(parent, detail::number_of_thread()); });
     }
-    /// A thread makes no more calls; `last` is for who joins it, by `reached`.
+    /// Reports that the calling thread makes no more calls. The thread that joins it passes `last` to `reached`.
     void thread_ended(order_point& last)
     {
         told([&] { engine_.thread_ended(last, detail::number_of_thread()); });
@@ -275,40 +275,39 @@ public:
 
     // --- Lifetimes and generations ---
 
-    /// The bytes are new: nothing is known of them.
+    /// Reports that the bytes are new; earlier accesses to them are forgotten.
     void allocate(memory_range bytes)
     {
         told([&] { engine_.allocate(bytes); });
     }
-    /// The same in the order of a stream (cudaMallocAsync): uses must be ordered behind it.
+    /// As above, in the order of a stream (cudaMallocAsync): uses must be ordered behind it.
     void allocate(memory_range bytes, const order_stream& on, call_site where = call_site::current())
     {
         told([&] { engine_.allocate_on(on, bytes, {"allocation", where}, detail::number_of_thread()); });
     }
-    /// The host frees the bytes: the calling thread must know all accesses to be done. Later ones are reported
-    /// until the bytes are allocated again, unless `watch` is false: for memory that other allocators share.
+    /// Reports that the host frees the bytes. The calling thread must know all accesses to be done. With `watch`, later
+    /// accesses are hazards until the bytes are allocated again; pass false for memory that other allocators share.
     void release(memory_range bytes, bool watch = true, call_site where = call_site::current())
     {
         told([&] { engine_.release(bytes, watch, {"release", where}, detail::number_of_thread()); });
     }
-    /// The same in the order of a stream (cudaFreeAsync).
+    /// As above, in the order of a stream (cudaFreeAsync).
     void release(memory_range bytes, const order_stream& on, call_site where = call_site::current())
     {
         told([&] { engine_.release_on(on, bytes, {"release", where}, detail::number_of_thread()); });
     }
-    /// The size of what was last allocated at this address; 0 if that was not told, or is released.
+    /// The size of the last allocation at this address; 0 if it was not reported, or was released.
     std::uint64_t allocated_bytes(const void* memory) const
     {
         const detail::lock_guard lock(guard_);
         return engine_.allocated_bytes(memory);
     }
-    /// What was last written there is of this generation; until the next write. Untagged bytes are of
-    /// generation 0.
+    /// Gives the present content of the bytes this generation, until the next write. Untagged bytes have generation 0.
     void tag(memory_range bytes, std::uint64_t generation)
     {
         told([&] { engine_.tag(bytes, generation); });
     }
-    /// Reports bytes that are older.
+    /// Reports a hazard for bytes that are older than `at_least`.
     void require_generation(memory_range bytes, std::uint64_t at_least, const char* what = "require_generation",
         call_site where = call_site::current())
     {
@@ -316,10 +315,10 @@ public:
     }
 
     // --- Captures ---
-    // A call whose `order_stream::capture` is not 0 is part of that capture: checked against the rest of it, and
-    // launched with it.
+    // A call whose `order_stream::capture` is not 0 is part of that capture. It is checked against the rest of the
+    // capture, and runs when the capture is launched.
 
-    /// Needed only for what others touch between the beginning and the first captured call.
+    /// Needed only to detect accesses by others between the beginning and the first captured call.
     void capture_begin(std::uint64_t number)
     {
         told([&] { engine_.capture_begin(number); });
@@ -328,26 +327,27 @@ public:
     {
         told([&] { engine_.capture_end(number); });
     }
-    /// A launch of what a capture holds: one operation that reads and writes all its bytes.
+    /// Reports a launch of a capture's graph: one operation that reads and writes all bytes of the capture.
     void launch_graph(std::uint64_t capture, const order_stream& on, call_site where = call_site::current())
     {
         told([&] { engine_.launch_graph(capture, on, {"graph launch", where}, detail::number_of_thread()); });
     }
-    /// The same of an executable graph, which CUDA also puts behind its own last launch, on whatever stream.
+    /// As above for an executable graph, which CUDA also orders behind its own previous launch on any stream.
     void launch_graph(order_object runnable, const order_stream& on, call_site where = call_site::current())
     {
         told([&] {
             if (const order_point* const last = engine_.find_event({runnable.number})) engine_.follow(on, *last);
-            engine_.launch_graph(engine_.capture_of({runnable.number}), on, {"graph launch", where}, detail::number_of_thread());
+            engine_.launch_graph(
+                engine_.capture_of({runnable.number}), on, {"graph launch", where}, detail::number_of_thread());
             engine_.record(engine_.event({runnable.number}), on);
         });
     }
-    /// No more launches of it.
+    /// Forgets a capture, which is launched no more.
     void capture_forget(std::uint64_t number)
     {
         told([&] { engine_.capture_forget(number); });
     }
-    /// Handles of graphs that came of a capture; 0 is none.
+    /// Connects a graph's handle with the capture that made it; 0 is no capture.
     void set_capture_of(order_object graph, std::uint64_t number)
     {
         told([&] { engine_.capture_of({graph.number}) = number; });
@@ -376,7 +376,7 @@ private:
             if (news_.empty()) return;
             std::swap(news, news_);
         }
-        // Without the lock: it may make calls that are told here.
+        // Without the lock, because `on_hazard` may make calls that report here.
         for (const stream_hazard& each : news) settings_.on_hazard(each, settings_.context);
     }
 

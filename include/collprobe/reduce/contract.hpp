@@ -9,8 +9,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// What a caller asks of a floating-point reduction: how reproducible it must be and, if that matters,
-/// in what the terms are added. A combination that cannot be had does not compile.
+/// The caller's requirement for a floating-point reduction: how reproducible the result must be and, optionally, in
+/// which accumulator the terms are added. An impossible combination does not compile.
 ///
 ///     contract<reproducibility::correctly_rounded>{}
 ///     contract<reproducibility::size_invariant, accumulation::float32>{}
@@ -20,7 +20,7 @@ struct contract {
 
     static constexpr reproducibility level = asked;
 
-    /// The accumulator of sums of T.
+    /// The accumulator for sums of T.
     template <floating_element T>
     static constexpr accumulation accumulator = [] {
         accumulation chosen = detail::default_accumulation<T>(asked);
@@ -28,7 +28,7 @@ struct contract {
         return chosen;
     }();
 
-    /// Whether sums of T can be had so, for few enough terms.
+    /// Whether sums of T can keep the contract, if the terms are few enough.
     template <floating_element T>
     static constexpr bool possible = holds<T>(accumulator<T>) && detail::strongest<T>(accumulator<T>, 1) >= asked;
 };

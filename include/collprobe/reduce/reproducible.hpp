@@ -24,43 +24,29 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 /// The memory and the algorithm of a `reproducible` communicator. Equal on all ranks.
 struct reproducible_options {
-    /// Memory on the device for terms on their way. A larger buffer is reduced in pieces that fit half of it, of
-    /// which each message carries 1/n. 0: 256 KiB a rank, but at least 4 MiB.
+    /// Device memory for terms in transit. Larger buffers are reduced in pieces. A piece fits half of this memory, and
+    /// each of its messages carries 1/n of it. 0: 256 KiB a rank, but at least 4 MiB.
     std::uint64_t scratch_bytes = 0;
-    /// Of a contract; without one (`unspecified`) all sums are `native`.
+    /// The algorithm of sums under a contract. Without a contract (`unspecified`) all sums are `native`.
     reduction_algorithm algorithm = reduction_algorithm::automatic;
-    /// `automatic` gathers everything everywhere if all terms of a call together are at most this many bytes.
+    /// `automatic` uses `one_shot` if all terms of a call together have at most this many bytes.
     std::uint64_t one_shot_bytes = 64 << 10;
 };
 
-/// A communicator whose floating-point sums and averages keep a contract. It satisfies the communicator
-/// concept and forwards everything else: integer reductions (they are exact), min and max, and data movement.
-///
-///     reproducible comm{world, contract<reproducibility::correctly_rounded>{}};
-///     comm.all_reduce(gradient, view(average), reduction::average, stream);
-///
-/// The terms travel in the element type to a rank that adds them all, in the order of the ranks and their
-/// leaves, in the contract's accumulator; the sum is divided (average) and rounded to the element type.
-/// What is not finite: as IEEE 754 has it for each addition; at `order_invariant` and above as `exact_sum` has it.
-/// A product of floating-point numbers has no contract above `unspecified`: error `unsupported`.
-///
-/// Algorithms (`reproducible_options::algorithm`): `exchange` sends 2 S (n-1)/n bytes a rank for S bytes of
-/// buffer, as many as a ring, and (leaves + 1) S (n-1)/n with leaves. `one_shot` sends leaves * S (n-1) in half
-/// the messages, but every rank adds everything; `automatic` takes it for small buffers. Both give the same bits.
-/// `fixed_point` leaves the movement to the communicator's own all-reduce, of 9 bytes an element (12 for
-/// double), whatever the number of leaves; its contract is `order_invariant`. Its error: each of N terms is
-/// rounded to a multiple of 2^(2 + ceil(log2 N) - 63) of the largest power of two that is at most the largest
-/// term of its element, and the sum to the element type; a sum of zero is +0. An integer cannot overflow: more
-/// than 2^20 - 1 terms are refused.
-///
-/// Stream behaviour: enqueued on the stream of the call, and on a stream of this object that it waits for; the
-/// host neither waits nor allocates. Calls may be captured, with no other call of the object until the capture
-/// ends; those of one object, captured or not, use the same memory: a graph of them must not run at the same time
-/// as another call, or as another such graph.
-/// Threads: one at a time, as any communicator.
-/// Errors: those of the wrapped communicator; `invalid_argument` for buffers or scratch that do not fit;
-/// `unsupported` for what the contract cannot give, or inside an NCCL group.
-/// Cost beside the messages: each rank reads its part of n * leaves terms once and writes it once.
+/// A communicator whose floating-point sums and averages keep a contract. It satisfies the communicator concept and
+/// forwards everything else: integer reductions (which are exact), min and max, and data movement.
+/// One rank adds all terms of an element, in the order of the ranks and their leaves, in the contract's accumulator. It
+/// divides the sum (average) and rounds it to the element type. Non-finite terms follow IEEE 754 for each addition; at
+/// `order_invariant` and above they follow `exact_sum`. README.md describes the algorithms.
+/// Preconditions: one thread at a time. Captured calls share the object's memory: while a call is captured there is no
+/// other call of the object, and a graph must not run at the same time as another call or graph of the object.
+/// Stream behaviour: enqueued on the call's stream and on a stream of this object, for which the call's stream waits.
+/// The host neither waits nor allocates. Calls may be captured.
+/// Errors: those of the wrapped communicator; `invalid_argument` for buffers or scratch memory of a wrong size;
+/// `unsupported` for a request that the contract does not cover (such as a product of floating-point numbers), and
+/// inside an NCCL group.
+/// Cost: for S bytes of buffer, messages of 2 S (n-1)/n bytes a rank, (leaves + 1) S (n-1)/n with leaves; for small
+/// buffers leaves * S (n-1). Each rank reads its part of n * leaves terms once and writes it once.
 template <communicator Comm, class Contract = contract<reproducibility::size_invariant>>
 class reproducible : public adaptor<Comm> {
     using base_type = adaptor<Comm>;
@@ -72,7 +58,7 @@ public:
     using base_type::rank;
     using base_type::size;
 
-    /// Whether the contract can be had for T: integers are exact anyway.
+    /// Whether sums of T can keep the contract; integers are always exact.
     template <element T>
     static constexpr bool contract_holds_for = [] {
         if constexpr (floating_element<T>) {
@@ -82,9 +68,9 @@ public:
         }
     }();
 
-    /// Takes the communicator over and allocates the scratch memory.
+    /// Takes ownership of the communicator and allocates the scratch memory.
     /// \throws error `invalid_argument` if `scratch_bytes` is too small for one leaf of each rank; `unsupported` for
-    ///   the algorithm `native` with a contract, which it would not keep.
+    ///   the algorithm `native` with a contract, because `native` keeps none.
     explicit reproducible(Comm comm, Contract = {}, reproducible_options options = {},
         call_site where = call_site::current())
         : base_type(std::move(comm)), options_(options)
@@ -100,10 +86,10 @@ public:
         const auto scope = detail::enter_device(comm_);
         memory_ = detail::in_flight<detail::reduce_memory<device>>(base_type::timeout_ms(), options_.scratch_bytes);
     }
-    /// Legal while calls are under way. An object that was moved from can only be destroyed or assigned to.
+    /// Legal while calls are under way. A moved-from object can only be destroyed or assigned to.
     reproducible(reproducible&&) = default;
     reproducible& operator=(reproducible&& other) noexcept { return detail::replace(*this, std::move(other)); }
-    /// Waits until no work uses the scratch memory, at most the communicator's time-out; then it is leaked.
+    /// Waits until no work uses the scratch memory, at most the communicator's time-out; after that it is leaked.
     /// Graphs of captured calls must not be launched any more.
     ~reproducible() = default;
 
@@ -130,9 +116,9 @@ public:
         return all_reduce(send, receive, operation, stream, reduction_extras{}, where);
     }
 
-    /// Rank r's `receive` becomes part r of the sum or average of all leaves of all ranks.
+    /// Rank r's `receive` becomes part r of the sum or average of all leaves of all ranks. The algorithm is `exchange`.
     /// Shapes: `send.count() == leaves * size() * receive.count()`; `receive` is part r of the first leaf or
-    /// disjoint from `send`. Always by `exchange`.
+    /// disjoint from `send`.
     template <element T>
         requires(has_reduce_scatter<Comm, T> && contract_holds_for<T>)
     reduction_outcome reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive,
@@ -165,14 +151,15 @@ private:
         view<const T> send;
         view<T> receive;
         reduction operation;
-        std::uint64_t leaf_count; ///< elements of one leaf
+        std::uint64_t leaf_count; ///< elements in one leaf
         reduction_extras extras;
         call_site where;
     };
 
     std::uint64_t ranks() const noexcept { return static_cast<std::uint64_t>(comm_.size()); }
 
-    /// Sums are this object's affair; so is refusing what no contract covers.
+    /// Whether this object computes the reduction, as it does for sums and averages. Refuses products of floating-point
+    /// numbers.
     template <collective Call, floating_element T>
     bool is_ours(const job<Call, T>& what) const
     {
@@ -208,8 +195,8 @@ private:
             .collectives = 1};
     }
 
-    /// While it lives the communicator's calls are parts of one of `count` elements: ranks with other counts, or other
-    /// numbers of leaves, may have pieces of the same sizes.
+    /// During its life the communicator treats calls as parts of one call of `count` elements. Without it, ranks with
+    /// different counts or numbers of leaves would not be noticed if their pieces had equal sizes.
     class parts_of_one {
     public:
         parts_of_one(Comm& comm, std::uint64_t count) noexcept : comm_(comm) { say(count); }
@@ -274,13 +261,13 @@ private:
     {
         if (Call == collective::reduce_scatter) return reduction_algorithm::exchange;
         if (options_.algorithm != reduction_algorithm::automatic) return options_.algorithm;
-        // With 2 ranks it sends no more for a larger buffer either, but an exchange halves the additions.
+        // With 2 ranks `one_shot` sends no more for larger buffers either, but `exchange` halves the additions.
         const bool small = what.send.size_bytes() <= options_.one_shot_bytes / ranks();
         const bool at_once = what.extras.gram.empty() && (ranks() == 1 || small);
         return at_once ? reduction_algorithm::one_shot : reduction_algorithm::exchange;
     }
 
-    /// Whether integers can be had that a sum in fixed point takes, and a contract that it keeps.
+    /// Whether the communicator adds the integers that fixed point needs, and fixed point keeps the contract.
     template <floating_element T>
     static constexpr bool has_fixed_point = Contract::level <= reproducibility::order_invariant
         && has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, detail::exponent_code<T>>;
@@ -290,7 +277,7 @@ private:
     {
         const caller who(comm_, what.call, what.where);
         const std::uint64_t leaves = what.extras.leaves;
-        // What is unsupported is so on all ranks; what else is wrong need not be, and peers may wait.
+        // An unsupported request fails on all ranks. Other errors may be on one rank, while its peers wait.
         const auto refuse = [&](const std::string& message, status code = status::invalid_argument) {
             if (code == status::unsupported) who.fail(code, message);
             who.refuse(what.call, stream, message, code);
@@ -304,7 +291,7 @@ private:
         check_argument(what.send, "send", what, stream, who);
         check_argument(what.receive, "receive", what, stream, who);
         constexpr bool scatters = Call == collective::reduce_scatter;
-        const std::uint64_t runs = leaves * (scatters ? ranks() : 1); // of as many elements as receive has
+        const std::uint64_t runs = leaves * (scatters ? ranks() : 1); // number of runs of receive's length in send
         if (what.send.count() % runs != 0 || what.send.count() / runs != what.receive.count()) {
             refuse("send has " + std::to_string(what.send.count()) + " elements, " + std::to_string(leaves)
                 + " leaves for receive's " + std::to_string(what.receive.count()) + " need "
@@ -349,7 +336,7 @@ private:
         if (options_.scratch_bytes < least_memory(leaves)) refuse(too_little_memory(leaves));
     }
 
-    /// Lets the wrapped communicator refuse a bad buffer, so that its peers hear of it; if it does not, this
+    /// Lets the wrapped communicator refuse a bad buffer, because it can notify the peers. If it does not refuse, this
     /// object does.
     template <collective Call, floating_element T, class View>
     void check_argument(

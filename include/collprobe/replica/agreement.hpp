@@ -24,25 +24,25 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// Equal on all ranks.
+/// Options of `agreement`. Equal on all ranks.
 struct agreement_options {
-    int max_buffers = 64; ///< in a list
-    int checks_in_flight = 4; ///< answers that wait to be read
-    std::uint64_t scratch_bytes = 1 << 20; ///< what a search, or a repair, sends at a time; at least 4096
+    int max_buffers = 64; ///< largest length of a list
+    int checks_in_flight = 4; ///< checks whose answers were not read yet
+    std::uint64_t scratch_bytes = 1 << 20; ///< bytes that a search or a repair sends at a time; at least 4096
 };
 
-/// Whether all ranks hold the same bits: of a result, of weights, of optimizer state.
+/// Checks whether all ranks hold the same bits: of a result, of weights, of optimizer state.
 ///
-/// Shapes: a list of buffers of any element types and counts, 0 too. Every rank gives its own list; they should be
-/// alike, and where they are not (a count, a type, a buffer more) the ranks disagree on that buffer.
-/// Equal buffers always agree. Buffers that differ agree only if their 64-bit digests are equal: one chance in about
-/// 2^64, or 2^62 at worst (`digest_state` has the details).
-/// Stream behaviour: `check` is enqueued, its answer comes from `poll`; no host synchronisation, no allocation.
-/// The other functions block the host, with the deadline of the communicator's `synchronize` if it has one.
-/// What is sent goes past the communicator's adaptors. Collective: all ranks make the same calls, but for `poll`
-/// and `wait`. One thread at a time.
-/// Errors: `invalid_argument` for a null or misaligned buffer (of count above 0) and for too long a list; `mismatch` if
-/// ranks are not at the same check; `unsupported` inside an NCCL group; those of the communicator. Captures are refused.
+/// Shapes: a list of buffers of any element types and counts (0 too). Every rank gives its own list. If a count or a
+/// type differs, or a buffer is missing, the ranks disagree on that buffer.
+/// Equal buffers always agree. Different buffers agree only if their 64-bit digests are equal: with probability about
+/// 2^-64, at worst 2^-62 (`digest_state`).
+/// Preconditions: collective, all ranks make the same calls, except `poll` and `wait`. One thread at a time.
+/// Stream behaviour: `check` is enqueued and `poll` returns its answer, without host synchronisation or allocation. The
+/// other functions block the host, with the deadline of the communicator's `synchronize` if it has one. The messages
+/// bypass the communicator's adaptors.
+/// Errors: `invalid_argument` for a null or misaligned buffer (of count above 0), for too long a list and in a capture;
+/// `mismatch` if the ranks are at different checks; `unsupported` inside an NCCL group; those of the communicator.
 /// Cost of a check: one read of the buffers, and one all-reduce (max) of `16 * max_buffers + 16` bytes.
 template <communicator Comm>
     requires has_all_reduce<Comm, std::uint64_t> && has_all_gather<Comm, std::uint64_t>
@@ -52,8 +52,8 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Allocates all memory, on the communicator's device: 136 KiB, `scratch_bytes`, 80 bytes a rank, 41 a buffer and
-    /// check in flight; on a GPU 2 MiB more. `comm` must outlive this.
+    /// Allocates all memory, on the communicator's device: 136 KiB, `scratch_bytes`, 80 bytes a rank, and 41 bytes for
+    /// each buffer and check in flight; on a GPU 2 MiB more. `comm` must outlive this object.
     explicit agreement(Comm& comm, agreement_options options = {}, call_site where = call_site::current())
         : comm_(&comm), options_(options)
     {
@@ -66,17 +66,17 @@ public:
         memory_ = detail::in_flight<detail::agreement_memory<device>>(detail::timeout_of(comm), comm.size(), room(),
             options.checks_in_flight, options.scratch_bytes);
     }
-    /// Legal while checks are under way. An object that was moved from can only be destroyed or assigned to.
+    /// Legal while checks are under way. A moved-from object can only be destroyed or assigned to.
     agreement(agreement&&) = default;
     agreement& operator=(agreement&&) = default;
-    /// Waits until the streams are done with this object's buffers, at most the communicator's time-out; leaks them then.
+    /// Waits until no stream uses this object's buffers, at most the communicator's time-out; after that leaks them.
     ~agreement() = default;
 
     Comm& communicator() const noexcept { return *comm_; }
 
-    /// Enqueues a check. The buffers must stay as they are until the stream has got so far.
-    /// If `checks_in_flight` answers are unread it waits for the oldest, and what that found counts for the next
-    /// answer: no disagreement is lost, but which check it was is.
+    /// Enqueues a check. The buffers must not change until the stream has run it.
+    /// If `checks_in_flight` answers are unread, waits for the oldest and adds its disagreements to the next answer. So
+    /// no disagreement is lost, but the answer does not tell which of the two checks found it.
     void check(view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
     {
         const auto scope = detail::enter_device(*comm_);
@@ -89,8 +89,8 @@ public:
         ++started_;
     }
 
-    /// Reads the answer of the oldest unread check, if it is there: false if not. Never blocks. `agree` is equal on
-    /// all ranks.
+    /// Reads the answer of the oldest unread check; returns false if it has not arrived. Never blocks. `agree` is equal
+    /// on all ranks.
     bool poll(bool& agree, call_site where = call_site::current())
     {
         if (read_ == started_) return false;
@@ -98,7 +98,7 @@ public:
         try {
             if (!oldest.done.query()) return false;
         } catch (...) {
-            ++read_; // it failed: there will never be an answer
+            ++read_; // the check failed: it will never have an answer
             throw;
         }
         ++read_;
@@ -106,7 +106,7 @@ public:
         return true;
     }
 
-    /// The same, but waits for it. True, too, if no check is unread.
+    /// Waits for the answer of the oldest unread check and returns `agree`; returns true if no check is unread.
     bool wait(call_site where = call_site::current())
     {
         if (read_ == started_) return true;
@@ -116,10 +116,10 @@ public:
         return agree;
     }
 
-    /// Which buffers of the list differed in the last answer: 1 for those, else 0; `max_buffers` of them.
+    /// For each of `max_buffers` list entries: 1 if the buffer differed in the last answer, else 0.
     view<const std::uint8_t> differing() const noexcept { return {differs_.data(), differs_.size()}; }
 
-    /// Checks and waits for the answer. Answers that are unread stay so.
+    /// Makes a check and waits for its answer. Unread answers of other checks stay unread.
     bool agreed(view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
     {
         const auto scope = detail::enter_device(*comm_);
@@ -128,13 +128,12 @@ public:
         return agreed_now(buffers, stream, who);
     }
 
-    /// Finds who differs, where, and by which bits. For when a check has said that the ranks disagree; if they agree
-    /// by now, that is all it finds.
-    ///
-    /// The same verdict on all ranks. With several ranks damaged each has its own `difference`.
-    /// Cost: a check; and for each buffer that differs two all-gathers of 40 bytes, some rounds (two for one damaged
-    /// place in 1 GiB) of one read of what is left, a broadcast of at most 32 KiB and an all-reduce of 4 KiB; a
-    /// broadcast of the blocks that differ. A differing element is missed only if the digests of its block are equal.
+    /// Finds which ranks differ, in which elements, and by which bits. Call it after a check found a disagreement. If
+    /// the ranks agree by now, the verdict says so. It is equal on all ranks. Each damaged rank has its own
+    /// `difference`. A difference is missed only if the digests of its block are equal.
+    /// Cost: a check. For each buffer that differs: two all-gathers of 40 bytes; some rounds (two for one damaged place
+    /// in 1 GiB), each of one read of the remaining blocks, a broadcast of at most 32 KiB and an all-reduce of 4 KiB;
+    /// and a broadcast of the blocks that differ.
     agreement_verdict locate(view<const replica> buffers, stream_ref stream, call_site where = call_site::current())
     {
         agreement_verdict verdict;
@@ -144,7 +143,7 @@ public:
         return verdict;
     }
 
-    /// For repairs: what `locate` finds, with the blocks to restore.
+    /// For repairs: as `locate`, and returns the blocks to restore.
     std::vector<detail::located_difference> find(
         view<const replica> buffers, stream_ref stream, const char* call, call_site where)
     {
@@ -164,8 +163,8 @@ public:
         }
         return all;
     }
-    /// For repairs: gives what was found from one of its holders, their `turn`-th in a circle, to the others.
-    /// Returns how many bytes were sent.
+    /// For repairs: sends the blocks found from one of the reference's holders (number `turn`, modulo their count) to
+    /// the other ranks. Returns the number of bytes sent.
     std::uint64_t restore(const detail::located_difference& found, int turn, view<const replica> buffers,
         stream_ref stream, call_site where)
     {
@@ -200,15 +199,15 @@ private:
     void enqueue(slot& to, view<const replica> buffers, stream_ref stream, call_site where)
     {
         to.number = ++number_;
-        to.host[2 * room()] = 0; // what arrives is more
+        to.host[2 * room()] = 0; // an answer that arrives is above 0
         for (std::uint64_t b = 0; b < buffers.count(); ++b) to.types[b] = static_cast<std::uint8_t>(buffers[b].type);
         detail::enqueue_marked(to.done, stream, [&] {
             if (memory_->reduced.recorded()) stream.wait(memory_->reduced, where);
             detail::enqueue_marked(memory_->reduced, stream, [&] {
                 for (std::uint64_t b = 0; b < buffers.count(); ++b) {
                     const view<const std::uint8_t> bytes = buffers[b].bytes();
-                    device::reduce(stream, detail::digest_reducer<std::uint8_t>{bytes}, bytes.count(), to.digests.data() + b,
-                        memory_->workspace);
+                    device::reduce(stream, detail::digest_reducer<std::uint8_t>{bytes}, bytes.count(),
+                        to.digests.data() + b, memory_->workspace);
                 }
             });
             device::for_each(stream, room() + 1, detail::write_keys{to.digests.data(), to.types.data(), buffers.count(),
@@ -273,10 +272,10 @@ private:
     agreement_options options_;
     detail::in_flight<detail::agreement_memory<device>> memory_;
     detail::fixed_array<std::uint8_t> differs_; ///< of the last answer
-    detail::fixed_array<std::uint8_t> unread_; ///< of answers that nobody read
+    detail::fixed_array<std::uint8_t> unread_; ///< of answers that were dropped unread
     std::uint64_t started_ = 0;
     std::uint64_t read_ = 0;
-    std::uint64_t number_ = 0; ///< of checks, those that blocked included
+    std::uint64_t number_ = 0; ///< of checks, including those that block
 };
 
 } // namespace collprobe

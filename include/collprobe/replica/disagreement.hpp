@@ -9,43 +9,43 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// Elements of a buffer, some of which differ.
+/// A run of elements of a buffer, some of which differ.
 struct differing_range {
     std::uint64_t first = 0;
     std::uint64_t count = 0;
 };
 
-/// How one rank's buffer differs from the reference, element by element, by bits: -0 is not +0, and NaN are told apart
-/// by their payloads.
+/// How one rank's buffer differs from the reference, element by element. Bits are compared: -0 differs from +0, and NaN
+/// with different payloads differ.
 struct difference {
     int rank = -1;
-    bool same_shape = true; ///< count and type are the reference's; else no elements were compared
-    std::uint64_t first = no_index; ///< first and last element that differ
+    bool same_shape = true; ///< count and type equal the reference's; if not, no elements were compared
+    std::uint64_t first = no_index; ///< first element that differs, followed by the last one
     std::uint64_t last = no_index;
-    std::uint64_t elements = 0; ///< how many differ
-    std::uint64_t expected_bits = 0; ///< of element `first`: the reference's, in the low bits
-    std::uint64_t actual_bits = 0; ///< and this rank's
+    std::uint64_t elements = 0; ///< number of elements that differ
+    std::uint64_t expected_bits = 0; ///< element `first` of the reference, in the low bits
+    std::uint64_t actual_bits = 0; ///< element `first` of this rank
 };
 
-/// A buffer that not all ranks hold alike. Equal on every rank.
+/// A buffer that differs between the ranks. Equal on every rank.
 ///
-/// With a majority the reference is what more than half of the ranks hold, and the others are to blame for their
-/// differences. Without one (always so if two of two differ) it is what the lowest rank holds, to compare with: nobody
-/// is blamed.
+/// If more than half of the ranks hold the same bits, these are the reference and the other ranks are to blame for
+/// their differences. Otherwise (always if two of two differ) the lowest rank's bits serve as the reference, and no
+/// rank is blamed.
 struct disagreement {
-    int buffer = -1; ///< its place in the list
+    int buffer = -1; ///< index in the list
     bool majority = false;
-    int groups = 0; ///< how many different contents there are
+    int groups = 0; ///< number of different contents
     std::uint64_t count = 0; ///< elements of the reference
     std::vector<int> holders; ///< ranks that hold the reference, ascending
-    std::vector<int> others; ///< ranks that do not, ascending
+    std::vector<int> others; ///< ranks that hold something else, ascending
     std::vector<difference> differences; ///< one for each of `others`
-    /// Where differences are, on any rank: all of them and, up to some 64 bytes around each, little else. Where more
-    /// than about 2,000 places are hit, ranges are longer.
+    /// Ranges with differences on any rank: all differences, and little else (up to some 64 bytes around each). If more
+    /// than about 2,000 places are hit, the ranges are longer.
     std::vector<differing_range> ranges;
 };
 
-/// What a comparison of buffers found.
+/// The result of a comparison of buffers.
 struct agreement_verdict {
     bool agree = true;
     std::vector<disagreement> buffers; ///< those that differ

@@ -26,14 +26,14 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// How the next interval follows from what was measured.
+/// The rule that computes the next interval from the measurements.
 enum class interval_rule : std::uint8_t {
-    /// H = mean over the ranks of ||g~|| / ||thetabar - theta^m||, as PAFT prints it (it does not say which reduction
-    /// its All-Reduce is). The divisor is called an estimate of sigma, but grows with the root of the dimension and of
-    /// the learning rates' squares since the last average, the interval itself among them.
+    /// H = mean over the ranks of ||g~|| / ||thetabar - theta^m||, as in PAFT, which does not say which reduction its
+    /// All-Reduce is. PAFT calls the divisor an estimate of sigma. But it grows with the root of the dimension, and
+    /// with the root of the sum of squared learning rates since the last average, so also with the interval itself.
     literal,
-    /// H = gain * rms(thetabar) / (sigma * eta / (1 - momentum)), with the estimate of sigma that is unbiased for float
-    /// and double weights, and low for bfloat16 ones where noise is below their spacing (detail/noise_gain.hpp).
+    /// H = gain * rms(thetabar) / (sigma * eta / (1 - momentum)). The estimate of sigma is unbiased for float and
+    /// double weights, and low for bfloat16 weights where noise is below their spacing (detail/noise_gain.hpp).
     corrected,
 };
 
@@ -42,52 +42,43 @@ constexpr const char* name(interval_rule rule) noexcept
     return rule == interval_rule::literal ? "literal" : "corrected";
 }
 
-/// How the interval between two averages is chosen. Equal on all ranks.
+/// The rule for the interval between two averages, and its parameters. Equal on all ranks.
 struct dynamic_options {
     interval_rule rule = interval_rule::corrected;
-    /// Of the corrected rule: more is fewer averages. Found by training (examples/studies/aggregation_faults): 1 to 2 do as
-    /// well as an average every 5 steps, with a third of the bytes or less; from 3 on strong noise costs accuracy.
+    /// For the corrected rule: a larger gain makes fewer averages. Training runs
+    /// (examples/studies/aggregation_faults) show: 1 to 2 is as good as an average every 5 steps, with a third of the
+    /// bytes or less; from 3 on strong noise costs accuracy.
     double gain = 1.5;
-    double momentum = 0; ///< of the optimiser, for the estimate of sigma; the corrected rule needs it
-    std::uint64_t first_interval = 10; ///< steps before the first average: nothing is known then
-    std::uint64_t least_interval = 2; ///< also how many steps after an average the host asks for the decision
-    std::uint64_t most_interval = 100; ///< also on clean ranks, where noise may begin any time
-    std::uint64_t sample_elements = 65536; ///< how many coordinates are measured at least, if there are so many
+    double momentum = 0; ///< of the optimiser; the corrected rule needs it for the estimate of sigma
+    std::uint64_t first_interval = 10; ///< steps before the first average, when there is no measurement yet
+    std::uint64_t least_interval = 2; ///< also the steps after an average until the host asks for the decision
+    std::uint64_t most_interval = 100; ///< holds on clean ranks too, where noise may begin at any time
+    std::uint64_t sample_elements = 65536; ///< least number of coordinates measured, if there are so many
     std::uint64_t scratch_elements = std::uint64_t{1} << 20; ///< as in `periodic_options`
     bool through_adaptors = false; ///< as in `periodic_options`
 };
 
-/// What the last average has shown; equal on all ranks.
+/// The measurements of the last average; equal on all ranks.
 struct averaging_measure {
-    std::uint64_t step = 0; ///< in which it ran, from 0
+    std::uint64_t step = 0; ///< step of the average, from 0
     double variance = 0; ///< the estimate of sigma^2
-    double ratio = 0; ///< that the rule multiplies
-    std::uint64_t interval = 0; ///< until the next
+    double ratio = 0; ///< the ratio that the rule uses
+    std::uint64_t interval = 0; ///< steps until the next average
 };
 
-/// Averages replicas that drift apart when the noise makes it worth while, beside the computation of a step (PAFT-Dyn,
-/// algorithm 2).
-///
-///     dynamic_averaging repair(comm.split(0, comm.rank()).value(), weights, {}, {.momentum = 0.9});
-///     for (...) {
-///         repair.begin_step(stream);
-///         ... // forward, backward, all-reduce of the gradients: the average runs beside it
-///         repair.before_update(gradients, learning_rate, stream);
-///         ... // the optimiser
-///     }
-///     repair.finish(stream);
-///
-/// `begin_step` starts an average of a copy; `before_update` puts the average in place: theta_(t+1) = thetabar_t - eta_t
-/// g~_t, with any optimiser. It also measures, on a sample of coordinates, the drift and the size of weights and gradient;
-/// the next interval follows from those, equal on all ranks. Why, and what a damaged message does: replica/README.md.
-///
-/// Buffers: `weights` and `state` as for `periodic_averaging`, borrowed; `state` is averaged with the weights. Neither
-/// may change between `begin_step` and `before_update`.
-/// Stream behaviour: averages run on a stream of this object, ordered by events; for a true overlap give it a communicator
-/// of its own. The host waits only in `begin_step`, `least_interval` steps behind an average, for its decision. Not for
-/// graphs. Threads: one at a time.
+/// Averages replicas that drift apart, at intervals that depend on the measured noise, while a step computes (PAFT-Dyn,
+/// algorithm 2). README.md has the call sequence, the reason for the rule, and the effect of a damaged message.
+/// `begin_step` starts an average of a copy. `before_update` puts the average in place of the weights, with any
+/// optimiser: theta_(t+1) = thetabar_t - eta_t g~_t. It also measures, on a sample of coordinates, the drift and the
+/// size of weights and gradient; from these follows the next interval, equal on all ranks.
+/// Preconditions: `weights` and `state` as for `periodic_averaging`, borrowed; `state` is averaged with the weights.
+/// Neither may change between `begin_step` and `before_update`. One thread at a time. Not in a graph.
+/// Stream behaviour: averages run on a stream of this object, ordered by events. For a true overlap they need a
+/// communicator of their own. The host waits only in `begin_step`, `least_interval` steps after an average, for the
+/// decision.
 /// Errors: as `periodic_averaging`; `invalid_argument` for intervals that are 0 or out of order, gradients that do not
-/// match the weights, or a bad rate (the peers are told where the communicator can); `timeout` if a decision does not come.
+/// match the weights, or a bad rate (if the communicator can, it notifies the peers); `timeout` if a decision does not
+/// arrive.
 /// Cost: an average, messages of 32 and 8 bytes, and memory and a copy of `weights` and `state`.
 template <communicator Comm>
     requires has_all_reduce<Comm, float>
@@ -96,7 +87,7 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Takes the communicator over: `communicator()` is where it is then.
+    /// Takes ownership of the communicator, which `communicator()` returns.
     dynamic_averaging(Comm comm, view<const replica> weights, view<const replica> state = {},
         const dynamic_options& options = {}, call_site where = call_site::current())
         : comm_(std::move(comm)), options_(options), buffers_(weights.begin(), weights.end()), weights_(weights.size()),
@@ -122,19 +113,19 @@ public:
         memory_ = detail::in_flight<memory>(detail::timeout_of(comm_), buffers_, weights_, options);
         device::load_kernels();
     }
-    /// A buffer by itself is no list: `std::vector<replica> list{view(weights)}`.
+    /// A single buffer is not a list. Pass `std::vector<replica> list{view(weights)}`.
     template <detail::buffer_and_no_list_of_replicas Buffer>
     dynamic_averaging(const Comm&, const Buffer&, view<const replica> = {}, const dynamic_options& = {}) = delete;
-    /// Legal while an average is under way. An object that was moved from can only be destroyed or assigned to.
+    /// Legal while an average is under way. A moved-from object can only be destroyed or assigned to.
     dynamic_averaging(dynamic_averaging&&) = default;
     dynamic_averaging& operator=(dynamic_averaging&& other) noexcept
     {
         return detail::replace(*this, std::move(other));
     }
-    /// Waits until no work uses its memory, at most the communicator's time-out; then it is leaked.
+    /// Waits until no work uses the memory, at most the communicator's time-out; after that it is leaked.
     ~dynamic_averaging() = default;
 
-    /// A step begins: starts an average if one is due. Returns whether it did. Collective.
+    /// Begins a step and starts an average if one is due. Returns whether it started one. Collective.
     bool begin_step(stream_ref stream, call_site where = call_site::current())
     {
         if (undecided_ && steps_ >= measure_.step + options_.least_interval) read_decision(where);
@@ -143,9 +134,10 @@ public:
         return true;
     }
 
-    /// The gradients are there, the optimiser is next: an average that was started takes the place of weights and
-    /// state. `gradients`: what the weights are updated with, buffer by buffer of the same count, of any
-    /// floating-point type. `rate`: the learning rate of the coming update. Collective.
+    /// Call it when the gradients are complete, before the optimiser runs. If an average was started, it replaces
+    /// weights and state. Collective.
+    /// `gradients`: the vectors for the update, one for each weight buffer, of the same count and any floating-point
+    /// type. `rate`: the learning rate of the coming update.
     void before_update(view<const replica> gradients, double rate, stream_ref stream,
         call_site where = call_site::current())
     {
@@ -160,8 +152,8 @@ public:
         ++steps_;
     }
 
-    /// Training ends: averages once more, if steps were made since the last average. Afterwards all ranks
-    /// hold the same bits. Enqueued on `stream`. Collective.
+    /// Ends the training. Averages once more if steps were made since the last average; then all ranks hold the same
+    /// bits. Enqueued on `stream`. Collective.
     void finish(stream_ref stream, call_site where = call_site::current())
     {
         if (!in_flight_ && averaged_ == steps_) return;
@@ -172,7 +164,7 @@ public:
     }
 
     Comm& communicator() noexcept { return comm_; }
-    /// Of the last average whose decision the host has read.
+    /// The measurements of the last average whose decision the host has read.
     const averaging_measure& last() const noexcept { return shown_; }
     std::uint64_t rounds() const noexcept { return rounds_; } ///< averages started so far
     /// Bytes that this rank handed to all-reduces; a ring sends 2 (n-1)/n of that.
@@ -206,7 +198,7 @@ private:
         typename device::template host_buffer<detail::averaging_decision> seen;
         typename device::event done; ///< the last work on `communication`
         typename device::event placed; ///< the last work on the caller's stream
-        typename device::stream communication; // goes first, and with it the work that uses the rest
+        typename device::stream communication; // destroyed first, with the work that uses the other members
     };
 
     void require(bool condition, const char* message, call_site where) const
@@ -216,7 +208,7 @@ private:
     void require_update(view<const replica> gradients, double rate, call_site where)
     {
         std::string wrong;
-        // By bits first: comparisons with NaN mean nothing under -ffast-math.
+        // Test the bits first: comparisons with NaN are meaningless under -ffast-math.
         if (!is_finite(rate) || rate < 0) wrong = "rate must be finite and not negative";
         if (gradients.count() != weights_) wrong = "gradients must be as many buffers as the weights";
         for (std::size_t i = 0; wrong.empty() && i < weights_; ++i) {
@@ -236,7 +228,7 @@ private:
         return copy;
     }
 
-    /// The average into the copies, and how far this rank was from it.
+    /// Averages into the copies and measures the distance of this rank from the average.
     void start(stream_ref stream, call_site where)
     {
         const auto scope = detail::enter_device(comm_);
@@ -244,7 +236,7 @@ private:
         typename device::event ready;
         ready.record(stream);
         own.wait(ready, where);
-        if (memory_->placed.recorded()) own.wait(memory_->placed, where); // where callers change streams
+        if (memory_->placed.recorded()) own.wait(memory_->placed, where); // the caller may have changed streams
         detail::enqueue_marked(memory_->done, own, [&] {
             detail::with_route(comm_, options_.through_adaptors, [&](auto& route) {
                 for (std::size_t i = 0; i < buffers_.size(); ++i) {
@@ -261,7 +253,7 @@ private:
         ++rounds_;
     }
 
-    /// Squared distances from `other` (null: squares) of the sample of a buffer, to place `slot`.
+    /// Writes to slot `slot` the squared distances from `other` (null: squares), over the sample of a buffer.
     void measure(const replica& buffer, const void* other, std::size_t slot, stream_ref on)
     {
         with_floating_type(buffer.type, [&]<class T>(T) {
@@ -271,7 +263,7 @@ private:
         });
     }
 
-    /// The copies become the weights and the state.
+    /// Copies the averages over the weights and the state.
     void place(stream_ref stream, call_site where)
     {
         stream.wait(memory_->done, where);
@@ -295,7 +287,8 @@ private:
         enqueue_marked(at.done, own, [&] {
             const double* const distances = at.distances.data();
             const std::uint64_t parts = weights_ * distance_parts;
-            device::for_each(own, 1, add_up_distances{distances, parts, static_cast<double>(options_.most_interval), at.sums.data()});
+            device::for_each(own, 1,
+                add_up_distances{distances, parts, static_cast<double>(options_.most_interval), at.sums.data()});
             auto& route = innermost(comm_);
             const view<double> sums(&at.sums.data()->squared_distance, 4);
             route.all_reduce(view<const double>(sums), sums, reduction::sum, own, where);
@@ -305,7 +298,7 @@ private:
                 ranks * expected_divergence(1, sampled, comm_.size(), gain_.value()), ranks * sampled,
                 rate / (1 - options_.momentum),
                 options_.gain, options_.least_interval, options_.most_interval, at.decision.data()});
-            // Sums are equal on all ranks, and so would be what follows from them; unless processors differ.
+            // The sums are equal on all ranks, but different processors may compute different intervals from them.
             const view<std::uint64_t> interval(&at.decision.data()->interval, 1);
             route.all_reduce(view<const std::uint64_t>(interval), interval, reduction::max, own, where);
             device::copy(own, view<const averaging_decision>(at.decision), view<averaging_decision>(at.seen), where);
@@ -334,7 +327,7 @@ private:
     std::uint64_t stride_ = 1;
     std::uint64_t samples_ = 0;
     std::uint64_t steps_ = 0; ///< updates so far
-    std::uint64_t averaged_ = 0; ///< of those, before the last average
+    std::uint64_t averaged_ = 0; ///< updates before the last average
     std::uint64_t next_ = 0; ///< the step that starts the next average
     std::uint64_t rounds_ = 0;
     std::uint64_t decisions_ = 0;

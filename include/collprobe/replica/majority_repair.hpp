@@ -18,36 +18,33 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// Equal on all ranks.
+/// Options of `majority_repair`. Equal on all ranks.
 struct repair_options {
-    int max_rounds = 4; ///< a repair that was hit itself is repeated until so many were made
+    int max_rounds = 4; ///< a repair that was damaged itself is repeated, up to this number of rounds
 };
 
-/// What a repair came to. Equal on every rank.
+/// The result of a repair. Equal on every rank.
 struct repair_result {
-    bool repaired = false; ///< all ranks hold the same bits now, as was verified
-    bool majority = true; ///< false: more than half of the ranks did not hold the same, so nothing was changed
+    bool repaired = false; ///< all ranks hold the same bits now; this was verified
+    bool majority = true; ///< false: no bits are held by more than half of the ranks, so nothing was changed
     int rounds = 0; ///< 0 if there was nothing to repair
-    std::uint64_t bytes = 0; ///< of elements, sent to every rank
-    agreement_verdict found; ///< before the first round
+    std::uint64_t bytes = 0; ///< bytes of elements sent to every rank
+    agreement_verdict found; ///< the verdict before the first round
 };
 
-/// Gives all ranks what most of them hold, bit for bit: weights, optimizer state, whatever should be alike.
-///
-/// Each buffer is judged for itself. If any has no majority, none is changed: average them, as the other repairs do. Only
-/// blocks that differ are sent, from a rank of the majority and through all adaptors; only the other ranks are written to.
-/// Then everything is checked again: a repair that was hit is repeated, from another rank of the majority if there is one.
-/// Shapes, preconditions: those of `agreement`. Blocks the host; collective: all ranks call it in the same step.
-/// A step that must not wait decides by the answer to a check made k steps ago (k below `checks_in_flight`), which is there
-/// by now and the same on all ranks. (The answer of `agreement::poll` comes to each rank at its own time.)
-///
-///     check.check(list, stream); // each step
-///     if (step >= k && !check.wait()) majority_repair(check, list, stream);
-///
-/// Checks that were under way during a repair report the old difference once more; the next repair then finds nothing.
-/// Errors: `mismatch`, on all ranks, for a rank with another count or type, by name; those of `agreement`.
-/// Cost: while all agree, 16 bytes a buffer and one read. Else that of `agreement::locate`, another check, and a broadcast
-/// of what differs (with up to some 64 bytes around each place).
+/// Gives all ranks the bits that most of them hold, in buffers that should be equal (weights, optimizer state, ...).
+/// Each buffer is judged by itself. If any buffer has no majority, none is changed; averaging repairs remain for that
+/// case. Only blocks that differ are sent, from a rank of the majority and through all adaptors, and only the other
+/// ranks are written to. Then everything is checked again. If the repair was damaged it is repeated, from another rank
+/// of the majority if there is one. Checks under way during a repair report the old difference once more; the next
+/// repair then finds nothing.
+/// Shapes, preconditions: those of `agreement`. Collective: all ranks call it in the same step, and the host blocks. So
+/// base the decision on `wait` for a check made k steps ago (k below `checks_in_flight`). Its answer is there by now,
+/// and equal on all ranks; that of `agreement::poll` arrives on each rank at a different time. Each step:
+/// `check.check(list, stream); if (step >= k && !check.wait()) majority_repair(check, list, stream);`
+/// Errors: `mismatch`, on all ranks, which names a rank with another count or type; those of `agreement`.
+/// Cost: while all agree, 16 bytes a buffer and one read. Otherwise the cost of `agreement::locate`, another check, and
+/// a broadcast of the differences (with up to some 64 bytes around each).
 template <communicator Comm>
 repair_result majority_repair(agreement<Comm>& check, view<const replica> buffers, stream_ref_of<Comm> stream,
     repair_options options = {}, call_site where = call_site::current())

@@ -18,33 +18,30 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// When the replicas are averaged. Equal on all ranks.
+/// The interval between averages, and the memory for them. Equal on all ranks.
 struct periodic_options {
-    std::uint64_t interval = 10; ///< H: average every so many steps
-    /// Elements of float scratch memory on the device, if there are 16-bit buffers: larger ones go in pieces.
+    std::uint64_t interval = 10; ///< H: number of steps from one average to the next
+    /// Elements of float scratch memory on the device for 16-bit buffers. Larger buffers are averaged in pieces.
     std::uint64_t scratch_elements = std::uint64_t{1} << 20;
-    /// PAFT assumes that the average itself is never hit. So it travels by the innermost communicator; true sends
-    /// it through the adaptors around that one, a fault injector among them.
+    /// PAFT assumes that the average itself is never hit, so it uses the innermost communicator. With true it goes
+    /// through the adaptors too, such as a fault injector.
     bool through_adaptors = false;
 };
 
-/// Averages replicas that drift apart every H steps (PAFT-Sync, algorithm 1).
-///
-///     periodic_averaging repair(comm, weights, {.interval = 10});
-///     ... // each step, behind the optimiser
-///     repair.step(stream);
-///
-/// It bounds the drift without detecting it, and mixes what is wrong into all ranks: sigma^2 / M of the noise stays.
-/// `majority_repair` is exact where most ranks are right.
-/// Buffers: floating-point, of any types; the same list and counts on all ranks; borrowed. 16-bit elements travel and are
-/// added as float, and are rounded once. Equal replicas keep their bits if the number of ranks is a power of two.
-/// Result: all ranks hold the same bits, unless an adaptor changes what a rank receives (`through_adaptors`); then
-/// `majority_repair` gives all ranks the bits that most received.
-/// Stream behaviour: enqueued on `stream`; the host neither waits nor allocates. Without 16-bit buffers `average` may be
-/// captured. Threads: one at a time.
-/// Errors: `invalid_argument` for integers (repair those by majority), null or misaligned buffers, interval 0; the
-/// communicator's.
-/// Cost: an all-reduce of the buffers every H steps; 16-bit elements as 4 bytes, with two more passes.
+/// Averages replicas that drift apart, every H steps (PAFT-Sync, algorithm 1). Each step, behind the optimiser, call
+/// `repair.step(stream)` of a `periodic_averaging repair(comm, weights, {.interval = 10})`.
+/// It bounds the drift without detecting it, and spreads errors to all ranks: sigma^2 / M of the noise remains.
+/// `majority_repair` is exact if most ranks are right.
+/// Shapes: floating-point buffers of any types, borrowed; the same list and counts on all ranks. 16-bit elements are
+/// sent and added as float, and rounded once. Equal replicas keep their bits if the number of ranks is a power of two.
+/// Result: all ranks hold the same bits, unless an adaptor changes what a rank receives (`through_adaptors`). In that
+/// case `majority_repair` gives all ranks the bits that most received.
+/// Preconditions: one thread at a time.
+/// Stream behaviour: enqueued on `stream`; the host neither waits nor allocates. `average` may be captured if there are
+/// no 16-bit buffers.
+/// Errors: `invalid_argument` for integers (repair those by majority), null or misaligned buffers, interval 0; those of
+/// the communicator.
+/// Cost: an all-reduce of the buffers every H steps; 16-bit elements are sent as 4 bytes, with two more passes.
 template <communicator Comm>
     requires has_all_reduce<Comm, float>
 class periodic_averaging {
@@ -52,7 +49,7 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// Takes the communicator over: `communicator()` is where it is then.
+    /// Takes ownership of the communicator, which `communicator()` returns.
     periodic_averaging(Comm comm, view<const replica> buffers, const periodic_options& options = {},
         call_site where = call_site::current())
         : comm_(std::move(comm)), buffers_(buffers.begin(), buffers.end()), options_(options)
@@ -66,19 +63,19 @@ public:
             detail::timeout_of(comm_), detail::scratch_for(buffers_, options.scratch_elements));
         device::load_kernels();
     }
-    /// A buffer by itself is no list: `std::vector<replica> list{view(weights)}`.
+    /// A single buffer is not a list. Pass `std::vector<replica> list{view(weights)}`.
     template <detail::buffer_and_no_list_of_replicas Buffer>
     periodic_averaging(const Comm&, const Buffer&, const periodic_options& = {}) = delete;
-    /// Legal while an average is under way. An object that was moved from can only be destroyed or assigned to.
+    /// Legal while an average is under way. A moved-from object can only be destroyed or assigned to.
     periodic_averaging(periodic_averaging&&) = default;
     periodic_averaging& operator=(periodic_averaging&& other) noexcept
     {
         return detail::replace(*this, std::move(other));
     }
-    /// Waits until no work uses the scratch memory, at most the communicator's time-out; then it is leaked.
+    /// Waits until no work uses the scratch memory, at most the communicator's time-out; after that it is leaked.
     ~periodic_averaging() = default;
 
-    /// One step is done: enqueues the average behind every H-th. Returns whether it did.
+    /// Ends one step and enqueues an average after every H-th. Returns whether it enqueued one.
     /// Collective at every H-th call.
     bool step(stream_ref stream, call_site where = call_site::current())
     {
@@ -87,7 +84,7 @@ public:
         return true;
     }
 
-    /// Enqueues an average now, whatever the step. Collective.
+    /// Enqueues an average now, in any step. Collective.
     void average(stream_ref stream, call_site where = call_site::current())
     {
         const auto scope = detail::enter_device(comm_);

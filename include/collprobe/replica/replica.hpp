@@ -10,7 +10,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// A borrowed buffer that every rank should hold alike, of any element type: weights, optimizer state, a result.
+/// A borrowed buffer of any element type that should be equal on every rank: weights, optimizer state, a result.
 /// Several of them, of different types, make a list: `std::vector<replica> all{view(weights), view(momentum)}`.
 struct replica {
     void* data = nullptr;
@@ -27,7 +27,7 @@ struct replica {
 
     std::uint64_t size_bytes() const noexcept { return count * static_cast<std::uint64_t>(bytes_of(type)); }
     view<std::uint8_t> bytes() const noexcept { return {static_cast<std::uint8_t*>(data), size_bytes()}; }
-    /// Its elements. Precondition: `type` is that of T.
+    /// The elements. Precondition: `type` is that of T.
     template <element T>
     view<T> as() const noexcept
     {

@@ -10,12 +10,12 @@
 /// Alarms as text for people and as JSON lines.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
-/// An alarm in a line, without a newline at its end: "step 17, bucket 1: result_differs: rank 3; damage: broadcast;
-/// advice: resync from rank 0". Statistical ones with their score, strikes and rate.
+/// An alarm as one line of text, without a newline at its end: "step 17, bucket 1: result_differs: rank 3; damage:
+/// broadcast; advice: resync from rank 0". A statistical alarm has its score, strikes and rate too.
 std::string describe(const alarm_record& raised);
 
-/// An alarm as a line: `kind` is "alarm", the members are those of the struct, `check`, `damage` and `advice` by name.
-/// `ranks` is an array, empty where nobody is named; `bucket` and `source` are null where there is none.
+/// An alarm as a JSON line. `kind` is "alarm"; the members are those of the struct, with `check`, `damage` and `advice`
+/// by name. `ranks` is an array, empty if no rank is named; `bucket` and `source` are null if there is none.
 std::string json_line(std::string_view run, const alarm_record& raised);
 
 } // namespace collprobe::report

@@ -18,16 +18,16 @@ std::string partial_sum_precision(const inspection& found);
 
 } // namespace detail
 
-/// A row per inspection, as nccl-tests has them: size, count and type first, bandwidths last. `stable` says what the
-/// bits do not depend on, as letters (`-` for a letter that is missing): r: the run; s: the size of the
-/// message and the place in it; p: which rank has which value. "!" behind them: the ranks got different bits.
+/// A row per inspection, as in nccl-tests: size, count and type first, bandwidths last. The letters of `stable` tell
+/// what the bits do not depend on (`-` for a missing letter): r: the run; s: the size of the message and the place in
+/// it; p: which rank has which value. A "!" after them: the ranks got different bits.
 std::string inspection_table(const std::vector<inspection>& found);
 
-/// The orders of one inspection, a line each: where it begins, how many elements have it, the order in brackets.
+/// The orders of one inspection, one per line: first element, number of elements, and the order in brackets.
 std::string order_list(const inspection& found);
 
-/// An inspection as a line: `kind` is "inspection", the members are those of the struct. Bits and roundings are
-/// null where they are not defined or not known, `reproduced` is "nan" where there is nothing to compare with.
+/// An inspection as a JSON line. `kind` is "inspection"; the members are those of the struct. Bits and roundings are
+/// null if undefined or unknown; `reproduced` is "nan" if there is nothing to compare with.
 std::string json_line(std::string_view run, const inspection& found);
 
 } // namespace collprobe::report

@@ -12,15 +12,15 @@
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/summary.hpp>
 
-/// Records as JSON lines: one object per line, ended by a newline, so that a file can be cut anywhere
-/// and two files joined. `schema` changes when the meaning of a name does.
+/// Records as JSON lines: one object per line, ended by a newline, so that a file can be cut at any line and two files
+/// can be joined. `schema` changes when the meaning of a name changes.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
 inline constexpr int json_schema = 1;
 
 namespace detail {
 
-/// Appends JSON text. Commas are put in front of whatever follows an earlier sibling.
+/// Appends JSON text. Writes a comma before an item that follows an earlier sibling.
 class json_writer {
 public:
     explicit json_writer(std::string& out) noexcept : out_(out) {}
@@ -37,7 +37,7 @@ public:
         fresh_ = false;
         return *this;
     }
-    /// A member's name, or nothing but the comma for an element of an array.
+    /// Writes a member's name; for an element of an array, only the comma.
     json_writer& key(std::string_view name)
     {
         separate();
@@ -57,7 +57,7 @@ public:
         out_ += std::to_string(value);
         return *this;
     }
-    /// An index or a rank: null where it is negative, which in a record means "none".
+    /// Writes an index or a rank; null if it is negative, which in a record means "none".
     json_writer& index(int value)
     {
         out_ += value < 0 ? std::string("null") : std::to_string(value);
@@ -94,22 +94,21 @@ void write_suspect(json_writer& json, const suspect& named);
 
 } // namespace detail
 
-/// One step as a line: an object with the members `schema`, `kind` ("step"), `run`, `step`, `ranks`,
+/// One step as a JSON line: an object with the members `schema`, `kind` ("step"), `run`, `step`, `ranks`,
 /// `loss` {mean, std, std_sample, range}, `grad_norm` {mean, std, cv}, `cosine` {mean_pairwise, pooled,
 /// predicted, leave_one_out (a number per rank)}, `noise_scale` and `suspects` (an array of {rank,
-/// other_rank, bucket, check, statistic, threshold, index}). Where `probe_options::order_sample` asked for it also
+/// other_rank, bucket, check, statistic, threshold, index}). With `probe_options::order_sample` it also has
 /// `order` {elements, nonfinite, orders, changed, max_ulp_spread, rms_ulp_error, max_ulp_error}.
 ///
-/// Numbers have 17 digits, enough to get the same double back. JSON has no others than finite ones: what
-/// is undefined is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three).
-/// A bucket, rank or index that there is none of is null. `run` is UTF-8; quotes and control characters
-/// are escaped.
+/// Numbers have 17 digits, enough to read the same double again. JSON has only finite numbers, so an undefined number
+/// is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three). A bucket, rank or index
+/// that does not exist is null. `run` is UTF-8; quotes and control characters are escaped.
 /// Cost: one string of about 400 bytes and 24 per rank.
 std::string json_line(std::string_view run, const step_record& record);
 
-/// A run as a line: `kind` is "summary", `steps` counts them, the metrics are medians over the steps
-/// under the names that a step has. `suspects` has an object per finding, as in a step and with
-/// `first_step`, `last_step` and `steps`. `extra`: the caller's own numbers by name, which join at the top level.
+/// A run as a JSON line. `kind` is "summary", `steps` is the number of steps, and the metrics are medians over the
+/// steps, under the names that a step has. `suspects` has an object per finding, as in a step, with `first_step`,
+/// `last_step` and `steps`. `extra`: the caller's own numbers by name, which become members of the object.
 std::string json_line(const run_summary& summary, const std::vector<std::pair<std::string_view, double>>& extra = {});
 
 } // namespace collprobe::report

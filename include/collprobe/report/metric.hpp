@@ -4,11 +4,10 @@
 
 #include <collprobe/core/record.hpp>
 
-/// The numbers of a step that every report shows. Table, JSON and summary all take them from here, so
-/// they cannot disagree.
+/// The numbers of a step that every report shows. Table, JSON and summary all take them from here, so they agree.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
-/// One number of a step. The order is that of a report.
+/// One number of a step, in the order of a report.
 enum class metric {
     loss_mean,
     loss_std,
@@ -44,7 +43,7 @@ constexpr const char* name(metric which) noexcept
     return "unknown";
 }
 
-/// The number of one step; NaN by its bits where it is undefined.
+/// The number of one step; NaN by bits if it is undefined.
 constexpr double value_of(metric which, const step_record& record) noexcept
 {
     switch (which) {

@@ -11,31 +11,30 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/report/metric.hpp>
 
-/// From the records of a run's steps to one number per metric.
+/// Reduces the records of a run's steps to one number per metric.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
-/// The median of those `values` that are defined (infinity is, NaN is not), NaN by its bits if none is:
-/// the middle one, or the mean of the two in the middle. Cost: linear in the number of values on
-/// average.
+/// The median of those `values` that are defined (infinity is, NaN is not): the middle value, or the mean of the two in
+/// the middle. NaN by bits if no value is defined. Cost: linear in the number of values on average.
 double median(const std::vector<double>& values);
 
-/// One thing that a check found in a run, on however many steps.
+/// One finding of a check in a run, which may recur in many steps.
 struct repeated_finding {
-    suspect first; ///< as on the first of the steps
+    suspect first; ///< as in its first step
     std::uint64_t first_step = 0;
     std::uint64_t last_step = 0;
-    std::uint64_t steps = 0; ///< on which the same check named the same rank and bucket
+    std::uint64_t steps = 0; ///< number of steps in which the same check named the same rank and bucket
 };
 
-/// A run in one number per metric: the median over its steps. A median, because one faulty or one
-/// very first step must not move it.
+/// A run with one number per metric: the median over its steps. One faulty step, or the very first step, does not move
+/// a median.
 struct run_summary {
     std::string run; ///< the caller's name for it
     int ranks = 0;
     std::uint64_t steps = 0;
-    std::uint64_t suspicious_steps = 0; ///< steps on which any rank is named
-    std::array<double, metric_count> medians{}; ///< by `metric`; NaN by its bits where no step has it
-    std::vector<double> leave_one_out; ///< per rank, as the medians
+    std::uint64_t suspicious_steps = 0; ///< steps in which any rank is named
+    std::array<double, metric_count> medians{}; ///< by `metric`; NaN by bits if no step has the metric
+    std::vector<double> leave_one_out; ///< median per rank
     std::vector<repeated_finding> findings; ///< in order of their first step
 
     double operator[](metric which) const noexcept { return medians[static_cast<std::size_t>(which)]; }
@@ -46,11 +45,11 @@ class run_history {
 public:
     explicit run_history(std::string run = {}) : run_(std::move(run)) {}
 
-    /// Takes one finished step; steps arrive in order.
+    /// Adds one finished step. Steps arrive in order.
     /// Cost: memory for one number per metric and rank, and the search for each suspect.
     void add(const step_record& record);
 
-    /// The values of one metric, a value per step.
+    /// The values of one metric, one per step.
     const std::vector<double>& series(metric which) const noexcept
     {
         return series_[static_cast<std::size_t>(which)];

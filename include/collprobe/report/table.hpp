@@ -11,11 +11,10 @@
 /// Records as text for people.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
-/// A number with four significant digits; "-" where it is undefined.
+/// A number with four significant digits; "-" if it is undefined.
 std::string short_number(double value);
 
-/// Rows of cells, printed in columns: the first to the left, the others to the right. The first row is
-/// the heading.
+/// Rows of cells, printed in columns: the first column is aligned left, the others right. The first row is the heading.
 class text_table {
 public:
     /// Starts a row with its first cell.
@@ -32,7 +31,7 @@ public:
         return *this;
     }
 
-    /// The lines, each ended by a newline, with a rule below the heading. Widths count bytes.
+    /// The lines, each ended by a newline, with a rule below the heading. Widths are in bytes.
     std::string text() const;
 
 private:
@@ -47,25 +46,25 @@ private:
         return ends_[index] - (index == 0 ? 0 : ends_[index - 1]);
     }
 
-    std::string cells_; // one behind the other
+    std::string cells_; // one after the other
     std::vector<std::size_t> ends_; // of each cell
     std::vector<std::size_t> rows_; // first cell of each row
 };
 
-/// What a check found, in a clause that names the rank and the bucket: "rank 3, bucket 1: ...". "Some rank" is one
+/// A finding as a clause that names the rank and the bucket: "rank 3, bucket 1: ...". "Some rank" stands for a rank
 /// that the check could not name.
 std::string describe(const suspect& named);
 
-/// A column per run, a row per metric (medians over the steps), below them the suspicious steps. The
-/// caller may add rows of its own.
+/// A column per run and a row per metric (medians over the steps), followed by the number of suspicious steps. The
+/// caller may add rows.
 text_table comparison_table(const std::vector<run_summary>& runs);
 
-/// One step by rank (loss, gradient norm, leave-one-out cosine), and a line per suspect below. In
-/// `summary` mode, where no rank's own numbers are known, the suspects alone.
+/// One step by rank (loss, gradient norm, leave-one-out cosine), followed by a line per suspect. In `summary` mode no
+/// rank's own numbers are known, so only the suspects are shown.
 std::string step_table(const step_record& record);
 
-/// One line per finding of a run, in order of the first step: "step 120: rank 3, bucket 1: ...". At
-/// most `limit` lines; the rest is counted on a last one.
+/// One line per finding of a run, in order of the first step: "step 120: rank 3, bucket 1: ...". At most `limit` lines;
+/// one more line counts the rest.
 std::string finding_list(const run_summary& run, std::size_t limit = 20);
 
 } // namespace collprobe::report

@@ -13,10 +13,10 @@ namespace collprobe::inline COLLPROBE_ABI {
 template <communicator Comm>
 class probed;
 
-/// What a rank knows of its step beside the gradients.
+/// The facts of a step that a rank reports in addition to its gradients.
 struct step_observation {
     double loss = 0; ///< mean loss of the rank's batch
-    double weight = 1; ///< how many samples or tokens that mean is over
+    double weight = 1; ///< number of samples or tokens in that mean
     std::uint64_t sample_digest = 0; ///< digest of the rank's sample ids; 0 if not given
 };
 
@@ -38,15 +38,15 @@ private:
     const double* double_ = nullptr;
 };
 
-/// A `step_observation` in memory that the device reads (for CUDA: its own, pinned or managed) when the
-/// stream gets to the end of the step; in a captured step anew at each replay.
+/// A `step_observation` in memory that the device reads (for CUDA: device, pinned or managed memory) at the end of the
+/// step, and again at the end of each replay of a captured step.
 struct device_observation {
-    device_number loss = {}; ///< none: 0
-    device_number weight = {}; ///< none: 1
-    const std::uint64_t* sample_digest = nullptr; ///< none: 0
+    device_number loss = {}; ///< if not given: 0
+    device_number weight = {}; ///< if not given: 1
+    const std::uint64_t* sample_digest = nullptr; ///< if null: 0
 };
 
-/// A step recorded in a graph: what `probed::replay` knows it by. Copy it freely; it owns nothing.
+/// The handle of a step recorded in a graph, for `probed::replay`. Copy it freely; it owns nothing.
 class captured_step {
 public:
     captured_step() = default;
@@ -56,7 +56,7 @@ private:
     friend class probed;
     explicit captured_step(std::uint64_t serial) noexcept : serial_(serial) {}
 
-    std::uint64_t serial_ = 0; ///< of all captured steps of the process; 0 for none
+    std::uint64_t serial_ = 0; ///< number among all captured steps of the process; 0 for none
 };
 
 } // namespace collprobe

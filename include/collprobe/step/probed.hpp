@@ -36,25 +36,21 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// A communicator that looks at what it is handed. It satisfies the communicator concept, forwards
-/// every call to the communicator it wraps, reads floating-point inputs before the call and results
-/// after it, and once a step lets the ranks exchange what they saw: in one small message.
-///
-/// Shapes: integer calls and calls beyond `max_calls` are forwarded
-/// unseen. All ranks make the same calls in the same order and give the same options.
-/// Stream behaviour: everything is enqueued on the stream of the call; the host neither waits nor
-/// allocates once a step has been as large as it gets. (If the host runs more than
-/// `steps_in_flight - 1` steps ahead of its streams, `end_step` or the next call waits for the oldest.)
-/// Captures: a step may be captured in a graph, all of it: see `end_captured_step` and `replay`.
-/// Threads: one thread at a time, as any communicator. Errors: those of the wrapped communicator;
-/// `invalid_argument` for a floating-point buffer that is null with a count above 0 or not aligned,
-/// should the wrapped communicator take it; `unsupported` where it does not enqueue at once (inside an
-/// NCCL group), for the probe of a result would run before the call.
-/// Cost per call: two launches and an event record, and for a stream's first call in a step a wait for
-/// its last; one read of the input and one of the result. `exact` direction adds, per
-/// `scratch_bytes / 2` of input, an all-to-all and two launches; `order_sample` two launches. Per step:
-/// `160 * calls + 40` bytes sent to every rank (`gather`; `16 * order_sample * calls` more), or `88 * calls + 136` bytes reduced (`summary`), and one copy to the
-/// host.
+/// A communicator that records what the ranks hand to it. It satisfies the communicator concept and forwards every
+/// call. It reads floating-point inputs before the call and results after it, and probes no integer call and no call
+/// beyond `max_calls`. Once a step the ranks exchange their records in one small message.
+/// Preconditions: all ranks make the same calls in the same order, with the same options; one thread at a time.
+/// Stream behaviour: everything is enqueued on the call's stream. The host neither waits nor allocates once a step has
+/// reached its full size, unless it runs more than `steps_in_flight - 1` steps ahead of its streams: then `end_step` or
+/// the next call waits for the oldest step. A whole step may be captured in a graph (`end_captured_step`, `replay`).
+/// Errors: those of the wrapped communicator. `invalid_argument`, if that communicator accepts the buffer, for a
+/// floating-point buffer that is misaligned, or null with a count above 0. `unsupported` inside an NCCL group, because
+/// the probe of a result would run before the call.
+/// Cost of a call: two launches, an event record, one read of the input and one of the result. The first call on a
+/// stream in a step waits for the last use of that stream's scratch memory. `exact` direction adds an all-to-all and
+/// two launches for each `scratch_bytes / 2` of input; `order_sample` adds two launches. Cost of a step: `gather` sends
+/// `160 * calls + 40` bytes (plus `16 * order_sample * calls`) to every rank; `summary` reduces `88 * calls + 136`
+/// bytes. Both make one copy to the host.
 template <communicator Comm>
 class probed : public detail::intercepting_adaptor<probed<Comm>, Comm> {
     using base_type = detail::intercepting_adaptor<probed, Comm>;
@@ -68,7 +64,7 @@ public:
     using base_type::size;
     using base_type::timeout_ms;
 
-    /// Takes the communicator over and allocates all buffers on its device.
+    /// Takes ownership of the communicator and allocates all buffers on its device.
     /// \throws error `invalid_argument` for an option out of range.
     explicit probed(Comm comm, probe_options options = {}, call_site where = call_site::current())
         : base_type(std::move(comm)),
@@ -82,20 +78,20 @@ public:
         const auto scope = detail::enter_device(comm_);
         memory_ = detail::in_flight<detail::step_memory<device>>(timeout_ms(), form_, options, where);
     }
-    /// Legal while steps are under way and while one is being captured; captured steps go with the object. An object
-    /// that was moved from can only be destroyed or assigned to.
+    /// Legal while steps are under way and while one is being captured. Captured steps belong to the new object. A
+    /// moved-from object can only be destroyed or assigned to.
     probed(probed&&) = default;
     probed& operator=(probed&& other) noexcept { return detail::replace(*this, std::move(other)); }
-    /// Waits until the streams are done with this object's buffers, at most the communicator's time-out:
-    /// if a peer never comes to a collective, the buffers in front of it are leaked. Drops steps that were
-    /// not read. Graphs with captured steps must not be launched any more.
+    /// Waits until no stream uses this object's buffers, at most the communicator's time-out. If a peer never enters a
+    /// collective, the buffers used by the blocked work are leaked. Drops unread steps. A graph with a captured step
+    /// must not be launched any more.
     ~probed() = default;
 
     using base_type::all_reduce;
     using base_type::reduce_scatter;
-    /// Reductions with leaves or a Gram matrix, where the wrapped communicator has them. Several leaves are
-    /// one call: it is looked at for what is not finite and for results that differ, but counts as no gradient,
-    /// for the rank's gradient is their sum, which nobody has.
+    /// Reductions with leaves or a Gram matrix, if the wrapped communicator has them. A call with several leaves counts
+    /// as one call: it is checked for non-finite values and for results that differ between ranks, but not as a
+    /// gradient, because the rank's gradient is the sum of the leaves, which is not in memory.
     template <element T>
         requires has_all_reduce_with_extras<Comm, T>
     reduction_outcome all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
@@ -115,14 +111,16 @@ public:
         reduction_outcome outcome;
         around<T>(detail::arguments_of<collective::reduce_scatter>(send, receive, operation), send, receive, stream,
             where,
-            [&](view<const T> sent) { outcome = comm_.reduce_scatter(sent, receive, operation, stream, extras, where); },
+            [&](view<const T> sent) {
+                outcome = comm_.reduce_scatter(sent, receive, operation, stream, extras, where);
+            },
             extras.leaves != 1);
         return outcome;
     }
 
-    /// Ends a step: its calls are those probed since the last one. Collective; enqueued on
-    /// `stream`, behind the probed work of every stream used in the step.
-    /// `step` is the caller's number, equal on all ranks.
+    /// Ends a step, which consists of the calls probed since the previous step ended. Collective.
+    /// `step` is a number that the caller chooses, equal on all ranks.
+    /// Stream behaviour: enqueued on `stream`, behind the probed work of every stream used in the step.
     /// \throws error `invalid_argument` on a capturing stream.
     void end_step(std::uint64_t step, const step_observation& seen, stream_ref stream,
         call_site where = call_site::current())
@@ -133,10 +131,11 @@ public:
         });
     }
 
-    /// The same with numbers in memory that the device reads, so that the host need not know them yet:
-    /// `end_step(step, {.loss = pointer}, stream)`. They are read on `stream`, which must be behind the
-    /// work that computes them, and must stay until it has got so far.
-    // A template, so that what is in braces is a step_observation wherever it can be.
+    /// Ends a step whose observation is in memory that the device reads, so that the host need not know the numbers:
+    /// `end_step(step, {.loss = pointer}, stream)`.
+    /// Precondition: the work that computes the numbers is before this call on `stream`. The memory must stay valid
+    /// until `stream` has read it.
+    // This is a template, so that an argument in braces becomes a step_observation wherever possible.
     template <std::same_as<device_observation> Seen = device_observation>
     void end_step(std::uint64_t step, const Seen& seen, stream_ref stream, call_site where = call_site::current())
     {
@@ -146,14 +145,12 @@ public:
         });
     }
 
-    /// Ends a step whose calls were captured: the graph then holds its probes, its collectives and its
-    /// report. Collective; captured on `stream`, behind the probed work of every stream of the step.
-    /// Launch the graph by `replay` only: a launch without it makes no report of its own, may take that of
-    /// a replay under way, and nobody waits for it. A step is captured whole, in one capture, and a graph
-    /// holds one; the memory that `seen` points to is read on the device at the
-    /// end of each replay.
-    ///
-    /// The graph uses this object's buffers: it must not be launched once either is gone.
+    /// Ends a step whose calls were captured. The graph then contains the step's probes, collectives and report.
+    /// Collective; captured on `stream`, behind the probed work of every stream of the step.
+    /// Preconditions: the whole step is captured, in one capture, and a graph contains one step. The memory that `seen`
+    /// points to stays valid: the device reads it at the end of each replay. The graph is launched by `replay` only; a
+    /// direct launch makes no report, may overwrite the report of a replay under way, and is not waited for.
+    /// The graph uses this object's buffers, so it must not be launched after the object or the step is gone.
     /// \throws error `invalid_argument` unless `stream` is capturing.
     captured_step end_captured_step(
         const device_observation& seen, stream_ref stream, call_site where = call_site::current())
@@ -162,7 +159,8 @@ public:
         const caller who(comm_, "end_captured_step", where);
         require_immediate(who);
         const auto scope = detail::enter_device(comm_);
-        who.require(is_capturing(stream, where), "the stream is not capturing: a step outside a graph ends with end_step");
+        who.require(is_capturing(stream, where),
+            "the stream is not capturing: a step outside a graph ends with end_step");
         const block& open = open_step(stream, who);
         captured_work& work = *capture_;
         exchange(work.tools, detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, 0,
@@ -175,15 +173,14 @@ public:
         return captured_step(work.serial);
     }
 
-    /// Launches a captured step once: `launch` is called without arguments and enqueues the graph on
-    /// `stream`. The record comes from `poll` as that of any step, in the order of `end_step` and
-    /// `replay` calls; several replays may be under way. Collective.
-    /// `step` is the caller's number, equal on all ranks.
-    /// Stream behaviour: `stream` first waits for the step's last replay, wherever it was. The host
-    /// waits for the oldest step if `steps_in_flight` are under way.
-    /// \throws error `invalid_argument` for a step that was released or is another communicator's, on
-    ///   a capturing stream, if probed calls wait for their `end_step`, or for a call of this object within
-    ///   `launch`; the communicator's failure; whatever `launch` throws. Nothing counts as launched then.
+    /// Launches a captured step once. Collective. Calls `launch` without arguments, which enqueues the graph on
+    /// `stream`. `poll` returns the record in the order of the `end_step` and `replay` calls. Several replays may be
+    /// under way. `step` is a number that the caller chooses, equal on all ranks.
+    /// Stream behaviour: `stream` first waits for the previous replay of this step, on any stream. The
+    /// host waits for the oldest step if `steps_in_flight` are under way.
+    /// \throws error `invalid_argument` for a step that was released or belongs to another communicator, on a
+    ///   capturing stream, if probed calls wait for their `end_step`, or if `launch` calls this object; the error of a
+    ///   failed communicator; any exception of `launch`. After an exception no step counts as launched.
     template <class Launch>
         requires detail::can_capture<stream_ref>
     void replay(const captured_step& captured, std::uint64_t step, stream_ref stream, Launch&& launch,
@@ -195,7 +192,7 @@ public:
         who.require(open_ == nullptr, "the calls since the last step have not been ended");
         const auto scope = detail::enter_device(comm_);
         who.require(!is_capturing(stream, where), "the stream is capturing");
-        // A graph's collectives go past the communicator: only this call can refuse one that has failed.
+        // A graph's collectives bypass the communicator, so only this call can refuse a communicator that has failed.
         detail::throw_failure_of(comm_, where);
         in_flight_step& to = memory_->ring[next_in_ring(where)];
         const auto write_tickets = [&](detail::replay_ticket next) {
@@ -213,15 +210,15 @@ public:
                 } catch (...) {
                     launching_ = false;
                     try {
-                        write_tickets({}); // or a launch without a replay would take this one's
-                    } catch (...) { // the first error tells more
+                        write_tickets({}); // otherwise a launch without a replay would take the ticket of this one
+                    } catch (...) { // the first error is the informative one
                     }
                     throw;
                 }
                 launching_ = false;
             });
         } catch (...) {
-            // What was launched before the throw may still write the report.
+            // Work enqueued before the exception may still write the report.
             to.done = work.replayed;
             to.disturbed = true;
             throw;
@@ -231,19 +228,18 @@ public:
         await_report(to, step, &work, where);
     }
 
-    /// Gives the memory of a captured step back, for another capture. Its graph must not be launched any
-    /// more. Blocks the caller until its replays are done.
+    /// Releases the memory of a captured step for another capture. Its graph must not be launched any more.
+    /// Blocks the caller until the step's replays are done.
     void release(const captured_step& captured, call_site where = call_site::current())
         requires detail::can_capture<stream_ref>
     {
         captured_work& work = find(captured, caller(comm_, "release", where));
         while (work.unjudged != 0) wait_for_oldest(where);
-        detail::await(comm_, work.replayed, where); // one whose launch threw has no report to wait for
+        detail::await(comm_, work.replayed, where); // a replay whose launch threw has no report to wait for
         work.serial = 0;
     }
 
-    /// Forgets the calls of a capture that will not be ended, because it failed or was given up. The
-    /// next call may open a new step.
+    /// Forgets the calls of a capture that failed or was given up. The next call may open a new step.
     void abandon_capture() noexcept
         requires detail::can_capture<stream_ref>
     {
@@ -252,11 +248,11 @@ public:
         close_step();
     }
 
-    /// Fills `out` with the next finished step and returns true, or returns false at once if none has
-    /// finished. Never blocks; steps come in the order in which they were ended. `out` may be the same
-    /// object each time: its memory is used again. Legal while a stream is capturing.
-    /// \throws error of the stream or communicator if the step's work failed, when that step's turn comes;
-    ///   it is lost then. (Who does not poll hears of it where a call waits for the oldest step.)
+    /// Fills `out` with the next finished step and returns true; returns false if no step has finished. Never blocks.
+    /// Steps come in the order in which they were ended. If `out` is the same object each time, its memory is reused.
+    /// Legal while a stream is capturing.
+    /// \throws error of the stream or communicator if the step's work failed, when it is that step's turn; the step is
+    ///   lost. (A caller that does not poll gets the error from a call that waits for the oldest step.)
     bool poll(step_record& out)
     {
         judge_finished();
@@ -265,9 +261,9 @@ public:
         return false;
     }
 
-    /// Steps ended or replayed but not yet returned by `poll` or dropped.
+    /// Steps that were ended or replayed but neither returned by `poll` nor dropped.
     std::uint64_t pending_steps() const noexcept { return ended_ - judged_ + unread_.size(); }
-    /// Finished steps that were dropped because nobody polled for `unread_steps` steps.
+    /// Finished steps that were dropped because `poll` was not called for `unread_steps` steps.
     std::uint64_t dropped_steps() const noexcept { return unread_.dropped(); }
 
 private:
@@ -299,7 +295,7 @@ private:
         return options;
     }
 
-    /// Puts `stream` behind what a launch that threw may have left in front of the step's memory.
+    /// Lets `stream` wait for work that a launch enqueued on the step's memory before it threw.
     void await_disturbance(in_flight_step& to, stream_ref stream, call_site where)
     {
         if (to.disturbed && to.done.recorded()) stream.wait(to.done, where);
@@ -322,8 +318,8 @@ private:
         else return false;
     }
 
-    /// Probes the input, makes the call, probes the result. Of a broadcast only the result is probed: the ranks other
-    /// than the root send nothing.
+    /// Probes the input, makes the call, probes the result. Only the result of a broadcast is probed: ranks other than
+    /// the root send nothing.
     template <element T>
     void around(const detail::collective_arguments& with, view<const T> send, view<T> result, stream_ref stream,
         call_site where, detail::forward_call<T> forward, bool has_leaves = false)
@@ -341,7 +337,9 @@ private:
                 .has_leaves = has_leaves};
             const caller who(comm_, call.call, where);
             if (!input.readable() || !result.readable()) {
-                forward(send); // refuses it, and so that its peers hear of it; if not, this object does
+                // The wrapped communicator should refuse, because it can notify the peers. If it accepts, this object
+                // refuses.
+                forward(send);
                 who.require_readable(input, "send");
                 who.require_readable(result, "receive");
             }
@@ -377,12 +375,12 @@ private:
         }
     }
 
-    /// Takes the sampled elements of a gradient of which `here` begins with element `first`.
+    /// Samples elements of a gradient; `here` begins with the gradient's element `first`.
     template <floating_element T>
     void sample(const detail::probed_call& call, view<const T> here, std::uint64_t first, std::uint64_t* words,
         stream_ref stream)
     {
-        // Of other calls nothing is sampled, but what travels must be defined.
+        // Other calls are not sampled, but every word of the message must be initialised.
         device::for_each(stream, form_.layout.samples,
             detail::take_sample<T>{here, first, call.is_gradient() ? call.count : 0, form_.layout.samples, words});
     }
@@ -407,7 +405,7 @@ private:
         }
     }
 
-    /// Ends a step that is not captured; `header_of` makes what writes its header.
+    /// Ends a step that is not captured; `header_of` returns the body that writes the step's header.
     template <class HeaderOf>
     void end_immediate(std::uint64_t step, stream_ref stream, call_site where, HeaderOf header_of)
     {
@@ -419,7 +417,7 @@ private:
         const block& open = open_step(stream, who);
         in_flight_step& to = memory_->ring[next_in_ring(where)];
         detail::enqueue_marked(memory_->reported, stream, [&] {
-            // Reports follow each other, wherever they are: the references are of the one before.
+            // Reports run one after the other on all streams: each uses the references that the previous one left.
             if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
             await_disturbance(to, stream, where);
             exchange(memory_->tools, header_of(open), stream, where);
@@ -431,7 +429,7 @@ private:
         close_step();
     }
 
-    /// Completes the message of the open step and lets the ranks exchange theirs.
+    /// Completes the open step's message and lets the ranks exchange their messages.
     template <class WriteHeader>
     void exchange(tools& with, const WriteHeader& write_header, stream_ref stream, call_site where)
     {
@@ -449,7 +447,8 @@ private:
                     with.reference(), report.summary()});
             ranks.all_reduce(view<const double>(report.sums()), report.sums(), reduction::sum, stream, where);
             ranks.all_reduce(view<const std::uint64_t>(report.keys()), report.keys(), reduction::max, stream, where);
-            device::for_each(stream, open.call_count + 1, detail::advance_reference{report.summary(), with.reference()});
+            device::for_each(
+                stream, open.call_count + 1, detail::advance_reference{report.summary(), with.reference()});
         }
         if (open.has_gram) {
             ranks.all_reduce(view<const double>(report.gram()), report.gram(), reduction::sum, stream, where);
@@ -465,7 +464,7 @@ private:
         return {of.host.data(), form_, seen.call_count};
     }
 
-    /// The step being recorded. Its first call decides whether it is one of a graph.
+    /// Returns the step being recorded. Its first call decides whether the step is captured.
     block& open_step(stream_ref stream, const caller& who)
     {
         const call_site where = who.where();
@@ -477,7 +476,7 @@ private:
             who.require(!capturing || capture_ != nullptr,
                 "the open step has calls from outside this capture: end it before the capture");
             if constexpr (detail::can_capture<stream_ref>) {
-                // A capture that is not valid any more has no number, and CUDA refuses all that follows.
+                // An invalidated capture has number 0, and CUDA refuses every later call in it.
                 const unsigned long long number = capturing ? stream.capture_number(where) : 0;
                 who.require(number == 0 || number == capture_->capture,
                     "the open step is of another capture: end it there, or forget it with abandon_capture");
@@ -530,7 +529,7 @@ private:
         who.fail(status::invalid_argument, "no such captured step: it was released, or is not this communicator's");
     }
 
-    /// Where the next step goes; waits for the oldest if all slots are taken.
+    /// Index of the next step's slot; waits for the oldest step if all slots are taken.
     std::size_t next_in_ring(call_site where)
     {
         if (ended_ - judged_ == memory_->ring.size()) judge_finished();
@@ -545,7 +544,10 @@ private:
         judge_finished();
     }
 
-    in_flight_step& oldest() noexcept { return memory_->ring[static_cast<std::size_t>(judged_ % memory_->ring.size())]; }
+    in_flight_step& oldest() noexcept
+    {
+        return memory_->ring[static_cast<std::size_t>(judged_ % memory_->ring.size())];
+    }
 
     void await_report(in_flight_step& of, std::uint64_t step, captured_work* from, call_site where) noexcept
     {
@@ -555,7 +557,7 @@ private:
         ++ended_;
     }
 
-    /// Judges the steps whose messages have arrived, in order, up to the first that failed.
+    /// Judges the steps whose messages have arrived, in order, up to the first failed step.
     void judge_finished()
     {
         while (judged_ < ended_ && !failure_) {
@@ -564,13 +566,13 @@ private:
                 if (!next.done.query()) return;
                 judge(next);
             } catch (...) {
-                failure_ = std::current_exception(); // there will never be a record of this step
+                failure_ = std::current_exception(); // this step will never have a record
             }
             count_judged(next);
         }
     }
 
-    /// Throws what the oldest step that was not told of has failed with, once.
+    /// Throws the failure of the oldest failed step, once.
     void throw_failure()
     {
         if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
@@ -615,13 +617,13 @@ private:
     probe_options options_;
     detail::step_report::shape form_;
     detail::step_judge judge_;
-    detail::order_meter meter_; ///< of no orders where nothing is sampled
+    detail::order_meter meter_; ///< has no orders if nothing is sampled
     detail::record_queue<step_record> unread_;
-    std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged yet
+    std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged before it is thrown
     detail::in_flight<detail::step_memory<device>> memory_;
-    block* open_ = nullptr; ///< what the calls since the last step write; null if there was none
-    captured_work* capture_ = nullptr; ///< whose block that is, if it is a captured step's
-    bool launching_ = false; ///< inside the launch of a replay
+    block* open_ = nullptr; ///< the block that the current step's calls write; null before the step's first call
+    captured_work* capture_ = nullptr; ///< the captured step that owns `open_`; null if the step is not captured
+    bool launching_ = false; ///< true during the launch of a replay
     std::uint64_t ended_ = 0; ///< steps ended or replayed
     std::uint64_t judged_ = 0;
 };

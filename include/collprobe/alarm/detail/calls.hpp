@@ -9,12 +9,12 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/detail/math.hpp>
 
-/// What a record and an audit of the same step say of the same call.
+/// Matches the calls of a record with those of an audit of the same step.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The index in `to` of the call that has index `call_index` in `from`: as the k-th of its kind (call, type, count) there
-/// it is the k-th here. -1 where there is none. A probe passes over integers, an audit over exchanges, so that
-/// indices differ; of each kind that both take they take the same calls in the same order. O(calls).
+/// The index in `to` of the call with index `call_index` in `from`; -1 if there is none. The k-th call of its kind
+/// (call, type, count) in `from` is the k-th of that kind in `to`. A probe skips integers and an audit skips exchanges,
+/// so indices differ; but of each kind that both take, they take the same calls in the same order. O(calls).
 template <class From, class To>
 int counterpart(const std::vector<From>& from, int call_index, const std::vector<To>& to) noexcept
 {
@@ -31,7 +31,7 @@ int counterpart(const std::vector<From>& from, int call_index, const std::vector
     return -1;
 }
 
-/// The same for one suspect after the other, which come call by call.
+/// As above for a series of suspects, which are ordered by call.
 template <class From, class To>
 class call_matcher {
 public:
@@ -52,8 +52,8 @@ private:
     int match_ = -1;
 };
 
-/// Whether the audit found the result of a reduction wrong, on all ranks or on some: then what a rank's gradient has
-/// to do with that result tells nothing of the gradient.
+/// Whether the audit found the result of a reduction wrong, on all ranks or on some. If so, the cosine of a gradient
+/// with that result says nothing about the gradient.
 inline bool has_wrong_sum(const step_audit& audit) noexcept
 {
     for (const call_audit& judged : audit.calls) {
@@ -63,7 +63,7 @@ inline bool has_wrong_sum(const step_audit& audit) noexcept
     return false;
 }
 
-/// How many ranks had a number that a statistical check could compare, for each of them.
+/// For each statistical check: the number of ranks with a value that it could compare.
 class compared_ranks {
 public:
     explicit compared_ranks(const step_record& record) noexcept : record_(record) {}

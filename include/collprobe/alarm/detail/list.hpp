@@ -12,14 +12,14 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The alarms of one step: findings that say the same of several ranks become one. Keeps its memory.
+/// The alarms of one step. Equal findings about several ranks become one alarm. Reuses its memory.
 class alarm_list {
 public:
     void clear() noexcept { used_ = 0; }
 
-    /// Adds `next`, which has no ranks yet, for one rank or, with -1, for none that is known. Statistical findings of one
-    /// check are one alarm for all calls, with the call of the strongest evidence. `first`: what to do if too many
-    /// are named to take them out.
+    /// Adds `next`, which has no ranks yet, for one rank, or with -1 for no known rank. Statistical findings of one
+    /// check make one alarm for all calls, with the call of the strongest evidence. `first`: the advice if too many
+    /// ranks are named to take them out.
     void add(const alarm_record& next, int rank, advice first)
     {
         alarm_record* into = find(next, rank >= 0, first);
@@ -48,7 +48,7 @@ public:
         if (rank >= 0) insert(into->ranks, rank);
     }
 
-    /// What takes all findings together: too many to be named, the source to restore from.
+    /// Completes the alarms by what depends on all findings: too many named ranks, and the source to restore from.
     view<const alarm_record> settle(int ranks)
     {
         for (std::size_t i = 0; i < used_; ++i) {
@@ -101,7 +101,8 @@ private:
         if (at == 0 || ranks[at - 1] != rank) ranks.insert(ranks.begin() + static_cast<std::ptrdiff_t>(at), rank);
     }
 
-    /// The lowest rank that no exact check names in this step, or else one that this alarm does not name.
+    /// The lowest rank that no exact check names in this step; if there is none, the lowest that this alarm does not
+    /// name.
     int source_for(const alarm_record& wanted, int ranks) const noexcept
     {
         int second = -1;
@@ -124,8 +125,8 @@ private:
         return false;
     }
 
-    std::vector<alarm_record> raised_; // the first `used_` are this step's
-    std::vector<advice> first_; // of each of them, whatever it advises by now
+    std::vector<alarm_record> raised_; // the first `used_` belong to this step
+    std::vector<advice> first_; // the first advice of each alarm, even if the alarm advises something else by now
     std::size_t used_ = 0;
 };
 

@@ -9,19 +9,19 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// P(a key is struck in this step, and in at least strikes - 1 of the window - 1 steps before it) is at most this,
-/// where a step strikes it with probability `per_step`, whatever happened in other steps: C(window - 1, strikes - 1)
-/// p^strikes. It is the verdicts that must be independent; that the steps' data are is not enough.
+/// An upper bound on the probability that a key is struck in this step, and in at least strikes - 1 of the window - 1
+/// steps before: C(window - 1, strikes - 1) p^strikes. Here p = `per_step` is the probability of a strike in a step,
+/// independent of other steps. The verdicts must be independent; that the steps' data are so is not enough.
 constexpr double strike_rate(double per_step, int strikes, int window) noexcept
 {
     double rate = per_step;
     for (int i = 1; i < strikes; ++i) rate *= per_step * (window - i) / i;
-    // Whatever the verdicts have to do with each other, it takes a strike in this one.
+    // An alarm takes a strike in this step, however the verdicts depend on each other.
     return rate < per_step ? rate : per_step;
 }
 
-/// Which ranks were struck by which check in the last `window` steps that were judged, up to 64, and how often in
-/// the long run. A rank of -1 stands for "some rank". A step costs O(1), a strike too; no allocation after set-up.
+/// Counts which check struck which rank in the last `window` judged steps (up to 64), and how often in the long run.
+/// Rank -1 stands for an unknown rank. A step costs O(1), a strike too; no allocation after set-up.
 class strike_book {
 public:
     strike_book(int ranks, int checks, int window)
@@ -32,7 +32,7 @@ public:
     {
     }
 
-    /// Another step is judged; the same one again changes nothing.
+    /// Begins to judge another step; if it is the same step again, nothing changes.
     void begin(std::uint64_t step) noexcept
     {
         if (steps_ > 0 && step == step_) return;
@@ -40,7 +40,7 @@ public:
         ++steps_;
         if (++counted_ == forget_after) forget();
     }
-    /// Returns how many steps of the window struck the key by now, this one included.
+    /// Adds a strike and returns the number of steps of the window that struck the key, including this one.
     int strike(int check, int rank) noexcept
     {
         key& at = key_of(check, rank);
@@ -54,9 +54,9 @@ public:
         at.struck |= 1;
         return __builtin_popcountll(at.struck & recent_);
     }
-    /// How often a step strikes one rank, as the other ranks have it: so neither can a faulty rank raise the bar for
-    /// itself, nor does a metric with heavier tails than were assumed go unnoticed. `expected` is the rate that was
-    /// assumed; it counts as half a strike that was seen at that rate.
+    /// The rate of strikes per step of one rank, measured on the other ranks. So a faulty rank cannot raise the limit
+    /// for itself, and a metric with heavier tails than assumed is noticed. `expected`: the assumed rate. It counts as
+    /// half a strike, observed at that rate.
     double rate_of_others(int check, int rank, double expected) const noexcept
     {
         if (ranks_ < 3 || rank < 0) return expected;
@@ -78,8 +78,8 @@ private:
     static constexpr std::uint32_t forget_after = 1 << 14;
 
     struct key {
-        std::uint64_t last = 0; // value of `steps_` when it was last struck, 0 for never
-        std::uint64_t struck = 0; // bit i: i steps before that
+        std::uint64_t last = 0; // value of `steps_` at the last strike, 0 for none
+        std::uint64_t struck = 0; // bit i: a strike i steps before that
         std::uint32_t events = 0;
     };
 
@@ -88,9 +88,12 @@ private:
         return keys_[static_cast<std::size_t>(check) * (static_cast<std::size_t>(ranks_) + 1)
             + static_cast<std::size_t>(rank + 1)];
     }
-    key& key_of(int check, int rank) noexcept { return const_cast<key&>(static_cast<const strike_book&>(*this).key_of(check, rank)); }
+    key& key_of(int check, int rank) noexcept
+    {
+        return const_cast<key&>(static_cast<const strike_book&>(*this).key_of(check, rank));
+    }
 
-    /// The past counts half, so that rates follow the run.
+    /// Halves the counts of the past, so that rates follow the run.
     void forget() noexcept
     {
         counted_ /= 2;
@@ -103,7 +106,7 @@ private:
     }
 
     int ranks_;
-    std::uint64_t recent_; // a bit for each step of the window
+    std::uint64_t recent_; // one bit for each step of the window
     fixed_array<key> keys_; // by check, then by rank + 1
     fixed_array<std::uint32_t> totals_; // events of all ranks, by check
     std::uint64_t step_ = 0;

@@ -7,10 +7,10 @@
 #include <collprobe/audit/gather_verdict.hpp>
 #include <collprobe/core/config.hpp>
 
-/// Bodies for `sum_each`, of one item: the sum is how much is wrong, which is seldom anything but 0.
+/// Bodies for `sum_each` with one item. The sum is the number of wrong items, nearly always 0.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What a receiver tells of the shards that it holds, as words: how many are wrong, and the first of them.
+/// A receiver's report of its shards, as words: how many are wrong, and the first of them.
 struct receiver_report {
     static constexpr std::uint64_t most = 8; ///< listed
     static constexpr std::uint64_t words = 1 + 2 * most;
@@ -31,7 +31,7 @@ struct receiver_report {
 
 /// Compares the digests of the shards that a rank received with those of their owners.
 struct compare_shards {
-    const std::uint64_t* owners; ///< digests, a rank each
+    const std::uint64_t* owners; ///< one digest per rank
     const std::uint64_t* received;
     std::uint64_t ranks;
     std::uint64_t* report;
@@ -57,7 +57,7 @@ struct compare_shards {
     }
 };
 
-/// Makes the verdict of all receivers' reports.
+/// Makes the verdict from the reports of all receivers.
 struct judge_gather {
     const std::uint64_t* reports;
     std::uint64_t ranks;
@@ -71,7 +71,7 @@ struct judge_gather {
     }
     COLLPROBE_HD void store(std::uint64_t, double wrong) const noexcept
     {
-        // Field by field where it shall be: a copy on a GPU thread's stack would cost every launch.
+        // The fields are written one by one: a copy on a GPU thread's stack would add cost to every launch.
         verdict->damaged = static_cast<std::uint64_t>(wrong);
         std::uint32_t receivers = 0;
         std::uint32_t listed = 0;
@@ -98,7 +98,7 @@ private:
     COLLPROBE_HD gather_culprit culprit_of(
         std::uint64_t receiver, std::uint64_t owner, std::uint64_t digest) const noexcept
     {
-        std::uint64_t others = 0; // receivers but the owner with the same wrong bits
+        std::uint64_t others = 0; // receivers other than the owner with the same wrong bits
         for (std::uint64_t rank = 0; rank < ranks; ++rank) {
             if (rank != owner && of(rank).has(owner, digest)) ++others;
         }

@@ -14,13 +14,13 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What a rank says of one audited collective. Travels as bytes.
+/// A rank's finding about one audited collective. Sent as bytes.
 struct audit_entry {
     std::uint64_t digest; ///< of what it received
-    conservation_result sum; ///< not `checked` where the call was no sum, or a value not finite
+    conservation_result sum; ///< not `checked` if the call was no sum, or a value was not finite
 };
 
-/// What the digests of an all-gather's shards told: equal on all ranks already.
+/// Adds the verdict on an all-gather's shards, which is already equal on all ranks.
 inline void judge_gather_audit(const gather_verdict& verdict, int call_index, call_audit& out, step_audit& step)
 {
     out.agree = out.majority = verdict.intact();
@@ -34,7 +34,8 @@ inline void judge_gather_audit(const gather_verdict& verdict, int call_index, ca
     out.culprits = verdict.culprits();
     bool owners = false;
     bool receivers = false;
-    suspect found{.call = call_index, .what = finding::shard_differs, .statistic = static_cast<double>(verdict.damaged)};
+    suspect found{
+        .call = call_index, .what = finding::shard_differs, .statistic = static_cast<double>(verdict.damaged)};
     for (const int rank : out.culprits) {
         for (std::uint32_t i = 0; i < verdict.listed; ++i) {
             const damaged_shard& shard = verdict.shard[i];
@@ -51,22 +52,22 @@ inline void judge_gather_audit(const gather_verdict& verdict, int call_index, ca
     out.where = owners == receivers ? damage::unknown : owners ? damage::input : damage::broadcast;
 }
 
-/// Tells from all ranks' words on one collective what was damaged. Every rank runs it on the same words.
+/// Decides from all ranks' findings about one collective what was damaged. Every rank runs it on the same findings.
 ///
-///     all hold the same bits, which are the sum        nothing
-///     all hold the same bits, which are not the sum    the reduction: nobody can be named
-///     some hold other bits, and one group of ranks     the way of the result to the others, who are named: also of
-///       holds the sum, or most hold the same             two ranks, if the sum tells which of them is right
-///     anything else                                    unknown
+///     all hold the same bits, which are the sum       nothing
+///     all hold the same bits, which are not the sum   the reduction: no rank can be named
+///     some hold other bits, and one group of ranks    the way of the result to the others, which are named; also
+///       holds the sum, or most hold the same            with two ranks, if the sum shows which of them is right
+///     anything else                                   unknown
 ///
-/// The sum speaks before the majority. Damage smaller than what rounding does is not seen in the sum; such groups
-/// count as right, and the majority decides between them. A rank that could not check its sum while others could
-/// received something that is not finite, of inputs that are.
+/// The sum has priority over the majority. Damage smaller than rounding is not seen in the sum; such groups count as
+/// right, and the majority decides between them. If a rank could not check its sum while others could, it received a
+/// value that is not finite although all inputs are finite.
 class audit_judge {
 public:
     explicit audit_judge(int ranks) : holders_(ranks), has_the_sum_(static_cast<std::size_t>(ranks)) {}
 
-    /// `entries`: one per rank, of the call with index `call_index`; all ranks should hold the same.
+    /// `entries`: one per rank, for the call with index `call_index`, which all ranks should have in common.
     void judge(view<const audit_entry> entries, int call_index, call_audit& out, step_audit& step)
     {
         const std::size_t n = entries.size();
@@ -104,9 +105,9 @@ public:
                     .statistic = 1});
             }
         }
-        // Those who hold the sum show that it was right once: who does not was named above.
+        // A rank that holds the sum shows that the reduction was right; ranks with other bits were named above.
         if (out.agree && !out.conserved) {
-            // All hold the same: who finds it wrong and who does not were told different sums of checksums.
+            // All hold the same bits. If only some find them wrong, the ranks got different sums of checksums.
             out.where = conserved == 0 ? damage::reduce : damage::unknown;
             step.suspects.push_back({.call = call_index,
                 .what = finding::sum_differs,
@@ -117,7 +118,7 @@ public:
     }
 
 private:
-    /// Whether it can be told which digest is right. Sets `agree` and `majority`.
+    /// Returns whether the right digest is known. Sets `agree` and `majority`.
     bool group_of_right_ranks(view<const audit_entry> entries, call_audit& out, std::uint64_t& right)
     {
         holders_.clear();
@@ -126,7 +127,7 @@ private:
         out.agree = holders_.distinct() == 1;
         out.majority = most != nullptr;
         if (out.agree) return true;
-        // A group has the sum if one of it says so: of equal bits a rank that was told damaged checksums says no.
+        // A group has the sum if one rank of it says so: a rank that received damaged checksums denies it wrongly.
         for (bool& has : has_the_sum_) has = false;
         for (const audit_entry& entry : entries) {
             if (!entry.sum.checked || !entry.sum.conserved) continue;
@@ -145,7 +146,7 @@ private:
     }
 
     digest_index holders_;
-    fixed_array<bool> has_the_sum_; ///< by the first rank of a group
+    fixed_array<bool> has_the_sum_; ///< by the first rank of the group
 };
 
 } // namespace collprobe::detail

@@ -17,12 +17,12 @@
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
 
-/// What the ranks tell each other of an audited step, and the memory for it.
+/// The messages of an audited step, and the memory for them.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 struct audit_header {
     std::uint64_t step;
-    std::uint64_t calls_and_one; ///< never 0, so that a message can be told from none
+    std::uint64_t calls_and_one; ///< number of calls plus 1: never 0, so that a missing message is recognised
 
     friend bool operator==(const audit_header&, const audit_header&) = default;
 };
@@ -33,14 +33,14 @@ COLLPROBE_HD constexpr std::uint64_t audit_bytes(std::uint64_t call_count) noexc
     return sizeof(audit_header) + call_count * sizeof(audit_entry);
 }
 
-/// The summary of a call, to be reduced with max: O(1) bytes, whatever the number of ranks.
+/// The summary of a call, to be reduced with max: O(1) bytes for any number of ranks.
 struct audit_keys {
     std::uint64_t digest;
     std::uint64_t digest_complement;
-    std::uint64_t residual; ///< the bits of the largest ratio of residual to limit: they order numbers >= 0
+    std::uint64_t residual; ///< the bits of the largest residual / limit; for numbers >= 0 bits order as values
     std::uint64_t checked; ///< 1 if any rank could check the sum
 };
-/// The same of the step.
+/// The summary of the step.
 struct audit_step_keys {
     std::uint64_t step;
     std::uint64_t step_complement;
@@ -63,7 +63,7 @@ struct pack_audit {
         }
         const std::uint64_t b = index - 1;
         const audit_entry& entry = reinterpret_cast<const audit_entry*>(message + sizeof(audit_header))[b];
-        // Of integers any distance is too large.
+        // For integers every distance above 0 is too large.
         const double exact = entry.sum.residual > 0 ? power_of_two(1000) : 0;
         const double ratio = entry.sum.limit > 0 ? entry.sum.residual / entry.sum.limit : exact;
         const std::uint64_t checked = entry.sum.checked ? 1 : 0;
@@ -82,18 +82,18 @@ struct write_audit_header {
     }
 };
 
-/// What is known of an audited call before it ends.
+/// The facts about an audited call that are known before it runs.
 struct audited_call {
     collective call = collective::all_reduce;
     element_type type = element_type::float32;
     std::uint64_t count = 0;
     bool by_shards = false; ///< judged by a `gather_verdict`
 
-    /// Whether all ranks should receive the same.
+    /// Whether all ranks should receive the same bits.
     bool is_replicated() const noexcept { return call != collective::reduce_scatter; }
 };
 
-/// What the summary of a call tells: whether, not who. A residual is in units of its limit then.
+/// Judges a call by its summary: whether it was damaged, not on which rank. A residual is in units of its limit.
 inline void judge_audit_keys(const audit_keys& keys, int call_index, call_audit& out, step_audit& step)
 {
     out.agree = keys.digest == ~keys.digest_complement;
@@ -131,7 +131,7 @@ struct audit_in_flight {
     {
         return reinterpret_cast<audit_entry*>(message.data() + sizeof(audit_header))[call_index];
     }
-    /// Makes what the host has no report of this step, until one arrives: the work that brings it may fail.
+    /// Clears the host's report until the step's report arrives, because the work that brings it may fail.
     void expect_report(std::size_t rank, report_mode mode) const noexcept
     {
         const std::uint64_t first = mode == report_mode::gather ? rank * audit_bytes(call_count) : 0;
@@ -155,10 +155,10 @@ struct audit_in_flight {
     call_site where;
     typename Device::template buffer<unsigned char> message; ///< an `audit_header`, then entries
     typename Device::template buffer<unsigned char> report; ///< the messages of all ranks, or keys
-    typename Device::template host_buffer<unsigned char> host; ///< the same
-    typename Device::template buffer<gather_verdict> gathers; ///< a place for each call, used by all-gathers
+    typename Device::template host_buffer<unsigned char> host; ///< the copy of `report` on the host
+    typename Device::template buffer<gather_verdict> gathers; ///< one entry per call, used by all-gathers
     typename Device::template host_buffer<gather_verdict> host_gathers;
-    std::uint64_t gathered = 0; ///< how many calls are judged by shards
+    std::uint64_t gathered = 0; ///< number of calls judged by shards
     typename Device::event done;
 };
 
@@ -172,9 +172,9 @@ struct audit_memory {
     }
     bool finished_by(deadline until) const noexcept { return detail::finished_by(until, last); }
 
-    std::vector<audit_in_flight<Device>> ring; ///< a ring: step number k is at k
+    std::vector<audit_in_flight<Device>> ring; ///< the k-th step uses slot k % size
     typename Device::workspace workspace;
-    typename Device::event last; ///< the last call or report: each comes behind the one before
+    typename Device::event last; ///< end of the last call or report; each waits for the one before
 };
 
 } // namespace collprobe::detail

@@ -12,10 +12,10 @@
 #include <collprobe/fault/types.hpp>
 #include <collprobe/sum/round_scaled.hpp>
 
-/// Bodies for `for_each` that damage elements: an index is one element hit (of a swap, two).
+/// Bodies for `for_each` that damage elements. An index stands for one element that is hit (`swap`: for two).
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A number as an element: rounded once; to an integer truncated and saturated.
+/// Converts a number to an element: rounded once; for an integer type truncated and saturated.
 template <element T>
 COLLPROBE_HD T as_element(double value) noexcept
 {
@@ -24,7 +24,7 @@ COLLPROBE_HD T as_element(double value) noexcept
     } else {
         constexpr bool is_signed = element_traits<T>::is_signed_type;
         constexpr int width = 8 * static_cast<int>(sizeof(T));
-        // The first number beyond the type's largest, a power of two.
+        // The smallest number beyond the type's largest: a power of two.
         const double end = power_of_two(is_signed ? width - 1 : width);
         using bits = typename element_traits<T>::bits_type;
         constexpr bits lowest = is_signed ? static_cast<bits>(bits{1} << (width - 1)) : bits{0};
@@ -36,11 +36,11 @@ COLLPROBE_HD T as_element(double value) noexcept
 
 template <element T>
 struct damage_elements {
-    T* data; ///< the first element hit
+    T* data; ///< the first element that is hit
     std::uint64_t stride;
     fault_kind kind;
     std::uint64_t mask;
-    double magnitude; ///< of `gaussian`: the deviation
+    double magnitude; ///< `gaussian`: the standard deviation
     std::uint64_t key;
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
@@ -83,7 +83,7 @@ struct damage_elements {
 /// Replaces elements by those of another buffer at the same places.
 template <element T>
 struct replace_elements {
-    T* data; ///< the first element hit
+    T* data; ///< the first element that is hit
     const T* by;
     std::uint64_t stride;
 

@@ -12,14 +12,14 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What is wrong with a fault for `size` ranks; null: nothing.
+/// The reason why a fault is impossible with `size` ranks; null if it is possible.
 inline const char* what_is_wrong(const fault& each, int size) noexcept
 {
     const bool is_duplicate = each.kind == fault_kind::duplicate_shard;
     if (each.kind > fault_kind::infinity) return "kind is no fault_kind";
     if (each.phase > fault_phase::after) return "phase is no fault_phase";
     if (each.rank < random_rank || each.rank >= size) return "rank is no rank";
-    // By bits first: comparisons with NaN mean nothing under -ffast-math.
+    // Test the bits first: comparisons with NaN are meaningless under -ffast-math.
     if (!is_finite(each.probability) || each.probability < 0 || each.probability > 1) {
         return "probability is not between 0 and 1";
     }

@@ -14,12 +14,12 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What a list of faults needs memory for.
+/// The memory that a list of faults needs.
 struct fault_needs {
-    bool copy = false; ///< what travels is damaged
-    bool guest = false; ///< another rank's data
-    std::uint64_t tail_bytes = 0; ///< what was in `receive` before the call
-    std::uint64_t sent = 0; ///< calls whose send buffers are kept
+    bool copy = false; ///< for a copy of the sent data, which is damaged
+    bool guest = false; ///< for another rank's data
+    std::uint64_t tail_bytes = 0; ///< for the contents of `receive` before the call
+    std::uint64_t sent = 0; ///< number of calls whose send buffers are kept
     std::uint64_t received = 0;
 
     explicit fault_needs(const std::vector<fault>& faults) noexcept
@@ -30,7 +30,7 @@ struct fault_needs {
             if (each.kind == fault_kind::duplicate_shard && !is_after) guest = true;
             if (each.kind == fault_kind::untouched_tail) tail_bytes += tail_room(each);
             if (each.kind == fault_kind::stale) {
-                // One more than the lag: a call reads the oldest after it has kept its own.
+                // One more than the lag: a call keeps its own data before it reads the oldest.
                 std::uint64_t& kept = is_after ? received : sent;
                 if (kept < each.lag + 1) kept = each.lag + 1;
             }
@@ -41,14 +41,14 @@ struct fault_needs {
         return 8 * (of.elements != 0 ? of.elements : usual_elements(of.kind));
     }
     bool any() const noexcept { return copy || guest || tail_bytes != 0 || sent != 0 || received != 0; }
-    /// How many times the largest buffer has to fit.
+    /// The number of buffers of `max_bytes` that are needed.
     std::uint64_t copies() const noexcept { return (copy ? 1u : 0u) + (guest ? 1u : 0u) + sent + received; }
 };
 
-/// The most that a log may hold: it is allocated at once.
+/// The largest size of the log, which is allocated at once.
 inline constexpr std::uint64_t most_injections = std::uint64_t{1} << 24;
 
-/// \throws error `invalid_argument` for sizes that no memory has.
+/// \throws error `invalid_argument` for sizes that exceed any machine's memory.
 inline void check_sizes(const fault_needs& needs, std::uint64_t max_bytes, std::uint64_t max_injections,
     const error_origin& origin)
 {
@@ -65,7 +65,7 @@ inline void check_sizes(const fault_needs& needs, std::uint64_t max_bytes, std::
     }
 }
 
-/// The data of the last calls, at `call % slots`.
+/// The data of the last calls; call number `call` uses slot `call % slots`.
 template <class Device>
 struct kept_calls {
     struct entry {

@@ -9,16 +9,16 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/fault/types.hpp>
 
-/// The draws of faults: when, whom and where. Pure functions.
+/// The random draws of faults: time, rank and place. Pure functions.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The `number`-th draw of a key.
+/// Draw number `number` of a key.
 COLLPROBE_HD constexpr std::uint64_t fault_draw(std::uint64_t key, std::uint64_t number) noexcept
 {
     return mix64(key + (number + 1) * 0x9e3779b97f4a7c15u);
 }
 
-/// In [0, 1).
+/// A draw as a number in [0, 1).
 constexpr double as_fraction(std::uint64_t draw) noexcept { return static_cast<double>(draw >> 11) * 0x1p-53; }
 
 constexpr bool is_scheduled(const fault& what, std::uint64_t call) noexcept
@@ -28,12 +28,12 @@ constexpr bool is_scheduled(const fault& what, std::uint64_t call) noexcept
     return what.period != 0 && call > what.call && (call - what.call) % what.period == 0;
 }
 
-/// Whether a fault strikes a rank in a call; `key` becomes what its further draws come from.
+/// Whether a fault strikes a rank in a call. Sets `key` to the key of its further draws.
 constexpr bool strikes(const fault& what, std::uint32_t which, std::uint64_t call, int rank, int size,
     std::uint64_t& key) noexcept
 {
     if (!is_scheduled(what, call)) return false;
-    // One draw for all ranks where one of them is to be hit; otherwise each has its own.
+    // If the fault hits one random rank, all ranks share one draw; otherwise each rank has its own.
     const std::uint64_t of_call = fault_draw(fault_draw(mix64(what.seed), which), call);
     const std::uint64_t of_rank = fault_draw(of_call, static_cast<std::uint64_t>(rank) + 2);
     if (what.rank == random_rank) {
@@ -47,7 +47,7 @@ constexpr bool strikes(const fault& what, std::uint32_t which, std::uint64_t cal
     return true;
 }
 
-/// Elements that a kind hits where the fault does not say: all is the largest number.
+/// The number of elements that a kind hits by default; the largest number stands for all.
 constexpr std::uint64_t usual_elements(fault_kind kind) noexcept
 {
     switch (kind) {
@@ -65,7 +65,7 @@ constexpr std::uint64_t usual_elements(fault_kind kind) noexcept
     return ~std::uint64_t{0};
 }
 
-/// Chooses `first` and `elements` within `count` elements. False if there is no room.
+/// Chooses `first` and `elements` within `count` elements. Returns false if there is no room.
 constexpr bool place(const fault& what, std::uint64_t key, std::uint64_t count, injection& into) noexcept
 {
     const std::uint64_t wanted = what.elements != 0 ? what.elements : usual_elements(what.kind);
@@ -78,7 +78,7 @@ constexpr bool place(const fault& what, std::uint64_t key, std::uint64_t count, 
     };
     into.stride = stride;
     into.elements = fit(0);
-    into.first = count - into.elements; // of a tail
+    into.first = count - into.elements; // the tail
     if (!is_tail && what.first != random_place) {
         if (what.first >= count) return false;
         into.first = what.first;
@@ -91,7 +91,7 @@ constexpr bool place(const fault& what, std::uint64_t key, std::uint64_t count, 
     return into.elements != 0;
 }
 
-/// The bits to flip of an element of `width` bits; 0 if a given mask has none of them.
+/// The bits to flip in an element of `width` bits; 0 if a given mask has no bit in the element.
 constexpr std::uint64_t choose_bits(const fault& what, std::uint64_t key, int width) noexcept
 {
     if (what.mask != 0) return width == 64 ? what.mask : what.mask & ((std::uint64_t{1} << width) - 1);
@@ -106,7 +106,7 @@ constexpr std::uint64_t choose_bits(const fault& what, std::uint64_t key, int wi
     return mask;
 }
 
-/// What fault number `which` does to a rank in a call; false: nothing.
+/// Computes the effect of fault number `which` on a rank in a call; returns false if there is none.
 constexpr bool plan_fault(const fault& what, std::uint32_t which, std::uint64_t call, int rank,
     const fault_target& target, injection& into) noexcept
 {
@@ -133,7 +133,7 @@ constexpr bool plan_fault(const fault& what, std::uint32_t which, std::uint64_t 
             if (target.where != collective::all_gather && target.where != collective::all_to_all) return false;
             count /= static_cast<std::uint64_t>(target.size);
         } else if (target.where == collective::broadcast) {
-            return false; // there is one sender
+            return false; // the call has one sender
         }
         break;
     default: break;
@@ -145,7 +145,7 @@ constexpr bool plan_fault(const fault& what, std::uint32_t which, std::uint64_t 
     into.where = target.where;
     into.fault = which;
     if (what.kind == fault_kind::duplicate_shard && what.phase == fault_phase::after) {
-        // The place is that of a part, which is overwritten as a whole.
+        // The fault overwrites one whole part, so its place is the place of that part.
         const auto size = static_cast<std::uint64_t>(target.size);
         const std::uint64_t part = what.first != random_place ? what.first : fault_draw(into.key, 0) % size;
         into.source = what.source >= 0 ? what.source : static_cast<int>((part + 1) % size);

@@ -9,7 +9,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The number below which a standard normal variable is with probability `p`, 0 < p < 1; about 1e-15 relative.
+/// The quantile of the standard normal distribution at `p`, 0 < p < 1; relative error about 1e-15.
 /// Source: Wichura, algorithm AS 241 (PPND16), Applied Statistics 37 (1988).
 COLLPROBE_HD inline double normal_quantile(double p) noexcept
 {
@@ -64,7 +64,7 @@ COLLPROBE_HD inline double normal_quantile(double p) noexcept
     return q < 0 ? -tail : tail;
 }
 
-/// A standard normal variable of 64 random bits.
+/// A standard normal variable made from 64 random bits.
 COLLPROBE_HD inline double standard_normal(std::uint64_t bits) noexcept
 {
     return normal_quantile((static_cast<double>(bits >> 12) + 0.5) * 0x1p-52);

@@ -12,10 +12,10 @@
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
 
-/// What work on streams still does with a buffer.
+/// The accesses to a buffer by work on streams.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A run of bytes of a buffer, from its begin.
+/// A run of bytes of a buffer, counted from its beginning.
 struct byte_range {
     std::uint64_t first = 0;
     std::uint64_t end = 0;
@@ -26,7 +26,7 @@ struct byte_range {
 
 enum class access_mode : std::uint8_t { read, write };
 
-/// The number of the capture under way on a stream, 0 for none.
+/// The number of the capture under way on a stream; 0 for none.
 template <class StreamRef>
 unsigned long long capture_under_way([[maybe_unused]] StreamRef on, [[maybe_unused]] call_site where)
 {
@@ -34,7 +34,7 @@ unsigned long long capture_under_way([[maybe_unused]] StreamRef on, [[maybe_unus
     else return 0;
 }
 
-/// The accesses of a buffer that later ones must come behind, each with an event behind it.
+/// The accesses of a buffer that later accesses must wait for, each with an event at its end.
 template <class Device>
 class access_history {
 public:
@@ -43,9 +43,9 @@ public:
 
     access_history() { uses_.reserve(16); }
 
-    /// Puts `on` behind every access that one of `range` must not meet: two reads may. No host synchronisation.
-    /// Waiting for an access of a capture makes `on` part of it, as everywhere; what a capture that has ended holds is
-    /// not waited for: a graph runs when it is launched.
+    /// Lets `on` wait for every access that conflicts with one of `range` (two reads do not conflict). No host
+    /// synchronisation. To wait for an access of an open capture makes `on` part of that capture, as always in CUDA.
+    /// Accesses of a capture that has ended are not waited for: a graph runs when it is launched.
     /// \throws error `invalid_argument` in a capture, if work outside of it still makes such an access.
     void order(stream_ref on, byte_range range, access_mode mode, const char* call, call_site where)
     {
@@ -65,7 +65,7 @@ public:
         }
     }
 
-    /// An access that `order` has put in its place ends where `done` was recorded on `on`.
+    /// Adds an access that `order` has ordered; it ends where `done` was recorded on `on`.
     void note(stream_ref on, byte_range range, access_mode mode, const event& done, call_site where)
     {
         const unsigned long long capture = capture_under_way(on, where);
@@ -73,7 +73,7 @@ public:
         std::size_t kept = 0;
         for (std::size_t i = 0; i < uses_.size(); ++i) {
             use& earlier = uses_[i];
-            // Who comes behind this access comes behind those as well. What other captures hold stays: they may be open.
+            // Work that waits for this access waits for those too. Accesses of other captures stay: they may be open.
             const bool implied = earlier.capture == capture && range.covers(earlier.range)
                 && (mode == access_mode::write || (earlier.mode == access_mode::read && earlier.stream == id));
             const bool forgotten = earlier.capture != capture && earlier.capture != 0 && uses_.size() >= too_many;
@@ -86,12 +86,12 @@ public:
         if (range.first < range.end) uses_.push_back({id, range, mode, capture, done});
     }
 
-    /// Puts `on` behind all accesses, as for a write of everything.
+    /// Lets `on` wait for all accesses, as for a write of the whole buffer.
     void order_all(stream_ref on, const char* call, call_site where)
     {
         order(on, {0, UINT64_MAX}, access_mode::write, call, where);
     }
-    /// Waits for all accesses; false if some are not done at the deadline. Those of a capture are not waited for.
+    /// Waits for all accesses, except captured ones; returns false if some are not done at the deadline.
     bool finished_by(deadline until) const noexcept
     {
         for (const use& each : uses_) {
@@ -115,9 +115,9 @@ private:
             return range.meets(other) && (how == access_mode::write || mode == access_mode::write);
         }
     };
-    /// From so many on it is looked which are done: readers on ever new streams, writers of ever new parts.
+    /// From this number of accesses on, finished ones are dropped: there may be ever new streams or parts.
     static constexpr std::size_t many = 16;
-    /// From so many on those of other captures have ended long ago.
+    /// From this number on, accesses of other captures are dropped: those captures have ended long ago.
     static constexpr std::size_t too_many = 256;
 
     void join_captures(stream_ref on, byte_range range, access_mode mode, call_site where)
@@ -131,7 +131,7 @@ private:
                     on.wait(uses_[i].done, where);
                 } catch (const error& refused) {
                     if (refused.code() != status::invalid_argument) throw;
-                    ended = true; // the capture
+                    ended = true; // the capture has ended
                 }
             }
             if (ended) continue;
@@ -155,7 +155,7 @@ private:
         try {
             return done.query();
         } catch (...) {
-            return false; // who waits for it shall hear of it
+            return false; // a call that waits for it will get the error
         }
     }
 

@@ -11,8 +11,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// For `for_each` over the elements of `destination`: rounds those that `source` has once, to nearest, ties to even,
-/// and zeroes the rest.
+/// A body for `for_each` over the elements of `destination`. Rounds the elements that `source` has once, to nearest,
+/// ties to even, and zeroes the rest.
 template <floating_element From, floating_element To>
 struct convert_body {
     view<const From> source;

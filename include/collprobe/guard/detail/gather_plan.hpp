@@ -20,8 +20,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What an all-gather of one tensor does, for its arguments: it holds no resources, and may be made again from the
-/// same ones.
+/// The steps of an all-gather of one tensor, computed from its arguments. A plan holds no resources and may be made
+/// again from the same arguments.
 template <communicator Comm, element T, element Source>
 class gather_plan {
 public:
@@ -34,7 +34,7 @@ public:
     static_assert(!converts || (floating_element<T> && floating_element<Source>),
         "only floating-point elements are converted on their way into an all-gather");
 
-    /// `is_checked`: whether a plan of the same arguments was made before, in the same call.
+    /// `is_checked`: a plan of the same arguments was made before in the same call, so they are not checked again.
     gather_plan(const Comm& comm, const item& what, stream_ref on, call_site where, bool is_checked = false)
         : comm_(comm), what_(what), on_(on), where_(where), source_(what.source.memory()),
           destination_(what.destination.memory())
@@ -56,14 +56,14 @@ public:
         return what_.source.history() != nullptr || what_.destination.history() != nullptr || shard() != nullptr;
     }
 
-    /// Whether the two may be in one group: what the one writes the other must not touch.
+    /// Whether both may be in one group: neither may touch memory that the other writes.
     bool independent_of(const gather_plan& other) const noexcept
     {
         const bool same_probe = probe() != nullptr && probe() == other.probe();
         return !same_probe && !writes_into(other) && !other.writes_into(*this);
     }
 
-    /// Puts `on` behind the work that still uses the memory.
+    /// Lets `on` wait for work that still uses the memory.
     void order(stream_ref on) const
     {
         if (auto* const from = what_.source.history()) {
@@ -77,7 +77,7 @@ public:
         }
     }
 
-    /// Brings this rank's part to where it is sent from.
+    /// Writes this rank's part to the memory that it is sent from.
     void prepare(stream_ref on) const
     {
         const view<T> to = send_;
@@ -103,7 +103,7 @@ public:
         comm.all_gather(view<const T>(send_), destination_, on, where_);
     }
 
-    /// The work ends where `done` was recorded on `on`.
+    /// Adds the accesses to the histories; they end where `done` was recorded on `on`.
     void note(stream_ref on, const event& done) const
     {
         if (auto* const from = what_.source.history()) {
@@ -116,7 +116,7 @@ public:
             kept->history(call, where_).note(on, kept->range_of(0, kept->count()), mode_of_shard(), done, where_);
         }
     }
-    /// What was written is as new as the source.
+    /// Gives the written buffers the generation of the source.
     void pass_generation() const
     {
         const auto* const from = what_.source.history();
@@ -126,11 +126,12 @@ public:
             kept->set_generation(next(kept->generation()));
         }
     }
-    /// It is not known what was written.
+    /// Sets the generation of the written buffers to 0, because their content is unknown.
     void invalidate() const noexcept
     {
         if (auto* const to = what_.destination.history()) to->set_generation(0);
-        if (auto* const kept = shard(); kept != nullptr && mode_of_shard() == access_mode::write) kept->set_generation(0);
+        if (auto* const kept = shard(); kept != nullptr && mode_of_shard() == access_mode::write)
+            kept->set_generation(0);
     }
 
 private:
@@ -150,7 +151,8 @@ private:
     bool writes_into(const gather_plan& other) const noexcept
     {
         const auto touches = [&](view<T> written) {
-            return overlap(written, other.source_) || overlap(written, other.destination_) || overlap(written, other.send_);
+            return overlap(written, other.source_) || overlap(written, other.destination_)
+                || overlap(written, other.send_);
         };
         return touches(destination_) || (mode_of_shard() == access_mode::write && touches(send_));
     }
@@ -165,7 +167,8 @@ private:
         }
         const std::uint64_t count = destination_.count() / ranks;
         if (source_.count() > count) {
-            refuse("source.count() is " + std::to_string(source_.count()) + ", and a rank's slot of the destination has "
+            refuse("source.count() is " + std::to_string(source_.count())
+                + ", and a rank's slot of the destination has "
                 + std::to_string(count) + " elements");
         }
     }
@@ -184,7 +187,7 @@ private:
         }
     }
 
-    /// The source is its slot, or no byte of it is in the destination; a retained shard likewise.
+    /// Checks that the source is its slot, or shares no byte with the destination; likewise a retained shard.
     void check_places() const
     {
         if (!(is_source(slot_) || !overlap(source_, destination_))) {
@@ -192,14 +195,18 @@ private:
                 + ", and does not begin at this rank's slot " + bytes_of(slot_));
         }
         const void* const destination = what_.destination.history();
-        const auto other_history = [&](const void* of) { return destination != nullptr && of != nullptr && of != destination; };
+        const auto other_history = [&](const void* of) {
+            return destination != nullptr && of != nullptr && of != destination;
+        };
         if (other_history(what_.source.history()) && overlap(source_, destination_)) {
             refuse("source and destination are two guarded buffers over the same memory, which know nothing of each "
-                   "other: write the slot by destination.write(first, count, ...), and give a view of it as the source");
+                   "other: write the slot by destination.write(first, count, ...), and give a view of it as the "
+                   "source");
         }
         if (shard() == nullptr) return;
         if (other_history(shard()) && overlap(shard()->memory(), destination_)) {
-            refuse("shard and destination are two guarded buffers over the same memory, which know nothing of each other");
+            refuse(
+                "shard and destination are two guarded buffers over the same memory, which know nothing of each other");
         }
         const view<T> kept = shard()->memory();
         if (kept.count() != slot_.count()) {
@@ -229,19 +236,21 @@ private:
         else path_ = gather_path::copy;
 
         if (options.path != gather_path::automatic && options.path != path_) {
-            refuse(std::string("rung ") + name(options.path) + " is asked for, and these arguments need " + name(path_));
+            refuse(
+                std::string("rung ") + name(options.path) + " is asked for, and these arguments need " + name(path_));
         }
         if (probe() != nullptr) {
             const view<statistics> filled(probe(), 1);
             if (overlap(filled, source_) || overlap(filled, destination_) || overlap(filled, send_)) {
                 refuse("the probe lies in the memory of the source, the destination or the shard");
             }
-            if (path_ != gather_path::copy) refuse("only a copy can fill the probe, and the rung is " + std::string(name(path_)));
+            if (path_ != gather_path::copy)
+                refuse("only a copy can fill the probe, and the rung is " + std::string(name(path_)));
             if (options.scratch == nullptr) refuse("a probe needs a workspace: scratch is null");
         }
         if constexpr (!converts) {
             if (path_ == gather_path::send_source && !is_there) {
-                // The all-gather only reads it.
+                // The all-gather does not write to its send buffer.
                 send_ = view<T>(const_cast<T*>(source_.data()), source_.count());
             }
         }
@@ -260,7 +269,7 @@ private:
         return "[" + hexadecimal(first) + ", " + hexadecimal(first + memory.size_bytes()) + ")";
     }
 
-    /// The peers, who may have called, are told where the communicator can.
+    /// Throws. If the communicator supports it, also notifies the peers, which may already wait in this call.
     [[noreturn]] void refuse(const std::string& message) const
     {
         caller(comm_, call, where_).refuse(collective::all_gather, on_, message);
@@ -272,8 +281,8 @@ private:
     call_site where_;
     view<const Source> source_;
     view<T> destination_;
-    view<T> slot_; ///< of this rank
-    view<T> send_; ///< what the all-gather sends
+    view<T> slot_; ///< this rank's slot of the destination
+    view<T> send_; ///< the send buffer of the all-gather
     gather_path path_ = gather_path::automatic;
 };
 

@@ -17,14 +17,14 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// `copy_then_all_gather` for a trainer's own handles: `count` elements from `source` become this rank's slot of
-/// `destination`, which has `slot_count` elements for each rank; `slot_count` is equal on all ranks, `count` at most as
-/// large.
+/// `copy_then_all_gather` for a trainer's own handles. `count` elements from `source` become this rank's slot of
+/// `destination`, which has `slot_count` elements for each rank. `slot_count` is equal on all ranks; `count` is at most
+/// `slot_count`.
 ///
 ///     copy_then_all_gather(shard, count, parameters, slot_count, comm, comm_stream, {compute}, {compute});
 ///
-/// Everything else as for views. It makes an `nccl::communicator_ref` for the call; who has one gives that, and saves
-/// about a microsecond on the host. CUDA's `__half` is seen as `float16`, `__nv_bfloat16` as `bfloat16`.
+/// Everything else is as for views. It makes an `nccl::communicator_ref` for the call; a caller that passes its own
+/// saves about a microsecond on the host. CUDA's `__half` counts as `float16`, `__nv_bfloat16` as `bfloat16`.
 template <class Source, class T>
     requires(element<element_for<Source>> && element<element_for<T>>)
 gather_handle<cuda::device> copy_then_all_gather(const Source* source, std::uint64_t count, T* destination,

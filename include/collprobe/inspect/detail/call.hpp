@@ -14,7 +14,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// One collective call after another, from host memory to host memory on any device; the host waits for each.
+/// Makes collective calls one after the other, from host memory to host memory on any device; the host waits for each.
 template <element T, communicator Comm>
 class blocking_calls {
     using device = typename Comm::device;
@@ -26,16 +26,16 @@ public:
     {
     }
 
-    /// What goes out with the next call, and what came back with the last one: host memory.
+    /// Host memory: the data of the next call (`send`) and the result of the last one (`received`).
     T* send() const noexcept { return memory_->host_send.data(); }
     const T* received() const noexcept { return memory_->host_received.data(); }
 
-    /// The sum of the first `count` elements of every rank's `send()`.
+    /// Sums the first `count` elements of every rank's `send()`.
     void all_reduce(std::uint64_t count)
     {
         copied(count, count, [&] { enqueue_all_reduce(count); });
     }
-    /// The same on whatever is on the device; the host's memory stays. Returns the nanoseconds that it took.
+    /// As `all_reduce`, on the current contents of device memory; host memory is unchanged. Returns nanoseconds.
     std::int64_t timed_all_reduce(std::uint64_t count)
     {
         const std::int64_t begin = deadline::now_ns();
@@ -43,7 +43,7 @@ public:
         wait();
         return deadline::now_ns() - begin;
     }
-    /// The first `count` elements of every rank's `send()`, one rank after the other.
+    /// Gathers the first `count` elements of every rank's `send()`, in the order of the ranks.
     void all_gather(std::uint64_t count)
     {
         const std::uint64_t all = count * static_cast<std::uint64_t>(comm_.size());
@@ -85,13 +85,13 @@ private:
         comm_.all_reduce(view<const T>(memory_->send.data(), count), view<T>(memory_->received.data(), count),
             reduction::sum, on_, where_);
     }
-    /// With the communicator's deadline, if it has one.
+    /// Waits, with the communicator's deadline if it has one.
     void wait() { synchronize(comm_, on_, where_); }
 
     Comm& comm_;
     stream_ref on_;
     call_site where_;
-    in_flight<memory> memory_; ///< where a call has failed, its work may still use the memory
+    in_flight<memory> memory_; ///< if a call has failed, its work may still use the memory
 };
 
 } // namespace collprobe::detail

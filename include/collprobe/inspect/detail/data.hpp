@@ -13,11 +13,11 @@
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/ulp.hpp>
 
-/// Random terms, and what their sums say.
+/// Random terms, and the evaluation of their sums.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Term `id` of `rank`: of either sign, below 2. Half of the ids have terms of about one size, the others such as
-/// differ by up to 2^30 (half: 2^13), so that wide accumulators round too.
+/// Term `id` of `rank`: of either sign, below 2. Even ids have terms of similar size. The terms of odd ids differ by up
+/// to 2^30 (half: 2^13), so that wide accumulators round too.
 template <floating_element T>
 T random_term(std::uint64_t seed, std::uint32_t rank, std::uint64_t id) noexcept
 {
@@ -27,8 +27,8 @@ T random_term(std::uint64_t seed, std::uint32_t rank, std::uint64_t id) noexcept
     return T(bit_cast<double>((draw << 63) | (exponent << 52) | (draw >> 12)));
 }
 
-/// The sum as order and accumulator, as found, make it. `partial` has the terms.
-/// Each partial sum is kept in Wide, and rounded to T where it was found to have no more bits.
+/// Computes the sum with the order and accumulator that were found. `partial` contains the terms.
+/// Each partial sum is kept in Wide; it is rounded to T if it was found to have no more bits than T.
 template <class Wide, floating_element T>
 T follow(const group_arithmetic& group, std::vector<Wide>& partial)
 {
@@ -43,7 +43,7 @@ T follow(const group_arithmetic& group, std::vector<Wide>& partial)
     return narrowed<T>(partial[order.empty() ? 0 : order.back().into]);
 }
 
-/// What one sum is by `group`; false where that is not known (nor is it of `fused`: how the terms are aligned).
+/// Predicts one sum of `group`. Returns false if the group's arithmetic is unknown, or `fused` (unknown alignment).
 template <floating_element T>
 bool predict(const group_arithmetic& group, const std::vector<T>& terms, T exact, T& sum)
 {
@@ -72,15 +72,15 @@ bool predict(const group_arithmetic& group, const std::vector<T>& terms, T exact
     return true;
 }
 
-/// Errors of sums against the exact ones, over a sample of elements.
+/// Errors of sums compared with the exact sums, over a sample of elements.
 struct sum_errors {
     double max_ulp = 0;
     double squares = 0;
     std::uint64_t elements = 0;
-    std::uint64_t predicted = 0; ///< of these elements it is known what their sums should be
-    std::uint64_t reproduced = 0; ///< and so many are that
+    std::uint64_t predicted = 0; ///< elements whose sum `predict` knows
+    std::uint64_t reproduced = 0; ///< of those, elements whose sum has the predicted bits
 
-    /// `sum` is that of the terms `id` of all ranks, at a position of `group`.
+    /// Adds `sum`, the sum of the terms `id` of all ranks, at a position of `group`.
     template <floating_element T>
     void add(T sum, std::uint64_t seed, std::uint64_t id, int ranks, const group_arithmetic& group)
     {

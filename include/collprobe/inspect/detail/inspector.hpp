@@ -21,7 +21,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// One inspection of one type and size.
+/// The inspection of one type and size.
 template <floating_element T, communicator Comm>
 class inspector {
 public:
@@ -49,7 +49,7 @@ public:
 private:
     static constexpr int own_bits = element_traits<T>::digits;
 
-    /// What a rank has seen, to be compared with what the others have.
+    /// The observations of one rank, to be compared with those of the others.
     struct verdict {
         std::uint64_t digest = 0;
         bool run_stable = true;
@@ -68,7 +68,7 @@ private:
             for (const std::uint32_t size : group.sizes) digest(size);
             arithmetic_.push_back({groups_.too_many ? shown_order{} : recognise(group.sizes, pairs, ranks_), {}});
         }
-        // From here on the ranks follow what they have seen: it must be the same.
+        // The next calls depend on the observations, so these must be equal on all ranks.
         if (!digests_agree()) {
             groups_ = position_groups(count_);
             arithmetic_.assign(1, {});
@@ -95,7 +95,7 @@ private:
                 group.bits.clear();
                 known = false;
             }
-            int here = 1; // the last one
+            int here = 1; // the rounding of the result
             for (const int bits : group.bits) {
                 least = bits < least ? bits : least;
                 if (bits <= own_bits && !no_order) ++here;
@@ -142,10 +142,10 @@ private:
         }
     }
 
-    /// The same few terms at many places of messages of several sizes.
+    /// Sums the same few terms at many places, in messages of several sizes.
     void compare_places(std::uint64_t round)
     {
-        const std::uint64_t period = count_ < 1021 ? count_ : 1021; // a prime: no multiple of a chunk
+        const std::uint64_t period = count_ < 1021 ? count_ : 1021; // a prime, so no multiple of a chunk size
         const std::uint64_t seed = options_.seed + 1 + round;
         std::vector<T> expected;
         std::uint64_t shift = 0;
@@ -161,7 +161,7 @@ private:
         }
     }
 
-    /// Whose terms this rank has: the next rank's, then in reverse, then at random.
+    /// The rank whose terms this rank sends: rotated (deal 0), reversed (deal 1), then random.
     int dealt(int deal) const
     {
         if (deal == 0) return (rank_ + 1) % ranks_;
@@ -194,11 +194,12 @@ private:
     }
     bool digests_agree()
     {
-        for (const verdict& each : all_verdicts()) result_.ranks_agree = result_.ranks_agree && each.digest == own_.digest;
+        for (const verdict& each : all_verdicts())
+            result_.ranks_agree = result_.ranks_agree && each.digest == own_.digest;
         return result_.ranks_agree;
     }
 
-    /// The worst of what the ranks have seen.
+    /// Sets the result to the worst of the ranks' observations.
     void agree()
     {
         sum_errors errors{0, 0, 1, 0, 0};

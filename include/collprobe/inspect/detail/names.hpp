@@ -10,16 +10,16 @@
 #include <collprobe/inspect/detail/order.hpp>
 #include <collprobe/sum/order.hpp>
 
-/// The names of orders that probes have shown.
+/// Gives names to the orders that the probes have shown.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// One order that some positions have, as far as it is known.
+/// One order of some positions, as far as it is known.
 struct shown_order {
     order_class kind = order_class::other;
-    summation_order order; ///< empty where none is known
+    summation_order order; ///< empty if unknown
 };
 
-/// The sizes of a chain that goes around the ring of the ranks from `start`: without a walk for each pair.
+/// Whether the sizes are those of a chain around the ring of the ranks from `start`. Does not walk the chain per pair.
 inline bool is_rotation(const pair_sizes& sizes, const std::vector<rank_pair>& pairs, int ranks, int start)
 {
     const auto n = static_cast<std::uint32_t>(ranks);
@@ -37,7 +37,7 @@ inline summation_order recursive_doubling_order(int n)
 {
     int power = 1;
     while (2 * power <= n) power *= 2;
-    const int folded = n - power; // pairs
+    const int folded = n - power; // number of pairs
     summation_order order;
     for (int i = 0; i < folded; ++i) {
         order.push_back({static_cast<std::uint32_t>(2 * i), static_cast<std::uint32_t>(2 * i + 1)});
@@ -49,7 +49,7 @@ inline summation_order recursive_doubling_order(int n)
     return order;
 }
 
-/// Names one order by itself: a start that is not 0 is `rotated`, and a tree that is a chain is one of those.
+/// Names a single order. A chain with a start other than 0 is `rotated`; a tree that is a chain counts as a chain.
 inline shown_order recognise(const pair_sizes& sizes, const std::vector<rank_pair>& pairs, int n)
 {
     if (n <= 2) return {order_class::single, linear_order(n)};
@@ -81,11 +81,11 @@ inline shown_order recognise(const pair_sizes& sizes, const std::vector<rank_pai
     return {chain_of(order).empty() ? order_class::other : order_class::chain, std::move(order)};
 }
 
-/// Whether chains go around one ring of the ranks, whatever their starts. The first two ranks of a chain may be
-/// swapped, so each chain fits two rings.
+/// Whether all chains go around one ring of the ranks, with any starts. The first two ranks of a chain may be swapped,
+/// so each chain fits two rings.
 inline bool around_one_ring(const std::vector<std::vector<std::uint32_t>>& chains)
 {
-    using ring = std::vector<std::uint32_t>; // by rank: the next one
+    using ring = std::vector<std::uint32_t>; // the next rank, by rank
     const auto ring_of = [](std::vector<std::uint32_t> chain, bool swap) {
         if (swap) std::swap(chain[0], chain[1]);
         ring next(chain.size());
@@ -101,7 +101,7 @@ inline bool around_one_ring(const std::vector<std::vector<std::uint32_t>>& chain
     return all_fit(ring_of(chains[0], false)) || all_fit(ring_of(chains[0], true));
 }
 
-/// One name for the orders of all positions.
+/// Finds one name for the orders of all positions.
 inline order_class classify(const std::vector<shown_order>& shown, int n)
 {
     if (shown.empty()) return order_class::other;

@@ -11,8 +11,8 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/sum/order.hpp>
 
-/// Orders of summation from what probes show of them: for pairs of ranks, how many terms the smallest partial
-/// sum has in which both are. The sizes of all pairs determine the order.
+/// Derives orders of summation from probes. A probe shows, for a pair of ranks, the number of terms in the smallest
+/// partial sum that contains both. The sizes of all pairs determine the order.
 /// Source: P. Xie, Y. Gao, Y. Wang, J. Xue, "Revealing floating-point accumulation orders in software/hardware
 /// implementations" (FPRev), arXiv 2411.00442.
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -22,12 +22,12 @@ struct rank_pair {
     std::uint32_t high;
 };
 
-/// By pair of ranks: the number of terms in the smallest partial sum that has both; 0 for a result that is no
-/// such number.
+/// By pair of ranks: the number of terms in the smallest partial sum that contains both; 0 if the result of the probe
+/// is no such number.
 using pair_sizes = std::vector<std::uint32_t>;
 
-/// Up to this many ranks all pairs are probed, n (n - 1) / 2 of them. With more a sample of them, which tells
-/// known orders from one another, but shows no other.
+/// Up to this many ranks all n (n - 1) / 2 pairs are probed. With more ranks a sample of the pairs is probed, which
+/// distinguishes the known orders but shows no other order.
 inline constexpr int most_ranks_of_all_pairs = 32;
 
 inline std::vector<rank_pair> pairs_to_probe(int ranks)
@@ -40,7 +40,7 @@ inline std::vector<rank_pair> pairs_to_probe(int ranks)
         }
         return pairs;
     }
-    // Neighbours around the ring tell where a chain starts; the others, how the rest hangs together.
+    // Neighbours around the ring show where a chain starts. The other pairs show the rest of the order.
     const auto add = [&](std::uint32_t one, std::uint32_t two) {
         pairs.push_back(one < two ? rank_pair{one, two} : rank_pair{two, one});
     };
@@ -55,7 +55,7 @@ inline std::vector<rank_pair> pairs_to_probe(int ranks)
 
 inline pair_sizes sizes_of(const summation_order& order, const std::vector<rank_pair>& pairs)
 {
-    // Nodes are the terms and then the additions: what is above has the higher number.
+    // Nodes are the terms, followed by the additions: a parent has a higher number than its children.
     const std::size_t n = order.size() + 1;
     std::vector<std::size_t> above(n + order.size()), terms(n + order.size(), 1), node_of(n);
     for (std::size_t i = 0; i < n; ++i) node_of[i] = i;
@@ -75,10 +75,10 @@ inline pair_sizes sizes_of(const summation_order& order, const std::vector<rank_
     return sizes;
 }
 
-/// The order that has these sizes of all pairs; empty if none of two-term additions does.
+/// The order that has these sizes of all pairs; empty if no order of two-term additions has them.
 inline summation_order order_from(const pair_sizes& sizes, const std::vector<rank_pair>& pairs, int ranks)
 {
-    std::vector<std::uint32_t> sum_of(static_cast<std::size_t>(ranks)); // in which partial sum a rank is
+    std::vector<std::uint32_t> sum_of(static_cast<std::size_t>(ranks)); // by rank: the partial sum that contains it
     for (std::uint32_t i = 0; i < sum_of.size(); ++i) sum_of[i] = i;
     summation_order order;
     for (std::uint32_t size = 2; size <= sum_of.size(); ++size) { // small sums first
@@ -95,7 +95,7 @@ inline summation_order order_from(const pair_sizes& sizes, const std::vector<ran
     return order;
 }
 
-/// "((0+1)+2)+3": the larger part first, as addition is commutative.
+/// Text such as "((0+1)+2)+3". The larger part comes first, since addition is commutative.
 inline std::string brackets_of(const summation_order& order)
 {
     std::vector<std::string> sums(order.size() + 1);
@@ -111,7 +111,7 @@ inline std::string brackets_of(const summation_order& order)
     return text;
 }
 
-/// The ranks as a chain adds them, one after the other (the first two in either order); empty if it is no chain.
+/// The ranks in the order in which a chain adds them (the first two in either order); empty if it is no chain.
 inline std::vector<std::uint32_t> chain_of(const summation_order& order)
 {
     std::vector<std::uint32_t> terms(order.size() + 1, 1);

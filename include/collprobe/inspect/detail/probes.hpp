@@ -13,31 +13,32 @@
 #include <collprobe/inspect/detail/order.hpp>
 #include <collprobe/sum/order.hpp>
 
-/// Values that make a sum show its order and what its partial sums keep. `calls` is a `blocking_calls`.
+/// Probes: sums of values that show the order and the bits of partial sums. `calls` is a `blocking_calls`.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A partial sum that holds 2^large loses up to n units of 2^small, in T and in every wider accumulator that T's
-/// range allows to tell (of a half that is float, not double). Up to 2^14 ranks.
+/// Values for probes. A partial sum that contains 2^large loses up to n units of 2^small, in T and in every wider
+/// accumulator that T's range can show (for half: float, but not double). Up to 2^14 ranks.
 template <floating_element T>
 struct absorbing {
     static constexpr int large = element_traits<T>::bytes == 8 ? 600 : element_traits<T>::max_exponent > 100 ? 100 : 15;
     static constexpr int small(int ranks) noexcept
     {
         if (large > 15) return 0;
-        int exponent = -14; // the smallest normal half, while n of them are at most 2^-10
+        int exponent = -14; // of the smallest normal half, as long as n of them are at most 2^-10
         while (exponent > -24 && ranks > (1 << (-10 - exponent))) --exponent;
         return exponent;
     }
-    /// How many units are counted exactly in T itself.
-    static constexpr std::uint32_t most_units = std::uint32_t{1} << (element_traits<T>::digits < 16 ? element_traits<T>::digits : 16);
+    /// The largest number of units that T itself counts exactly.
+    static constexpr std::uint32_t most_units = std::uint32_t{1}
+        << (element_traits<T>::digits < 16 ? element_traits<T>::digits : 16);
 };
 
-/// The positions of a message by the order that they show, refined probe by probe.
+/// Groups the positions of a message by the order that they show; each probe refines the groups.
 struct position_groups {
-    static constexpr std::size_t most = 1024; ///< what is beyond joins the first: too many to be an algorithm
+    static constexpr std::size_t most = 1024; ///< further groups join the first: an algorithm has fewer
 
     struct group {
-        pair_sizes sizes; ///< of each probe so far
+        pair_sizes sizes; ///< one per probe so far
         std::uint64_t first = 0;
         std::uint64_t elements = 0;
     };
@@ -47,7 +48,7 @@ struct position_groups {
 
     explicit position_groups(std::uint64_t count) : group_of(count, 0), groups(1) { groups[0].elements = count; }
 
-    /// `size(element)` is what a probe shows.
+    /// `size(element)` is the number that the probe shows for an element.
     template <class Size>
     void refine(Size size)
     {
@@ -75,8 +76,8 @@ struct position_groups {
     }
 };
 
-/// The number below `limit` of units that a sum is; `limit` for what is no such number. Compared by bits: a build
-/// that flushes subnormal numbers must not take one for zero.
+/// The number of units, below `limit`, that a sum amounts to; `limit` if the sum is no such number. Compares bits,
+/// because a build that flushes subnormal numbers would otherwise take one for zero.
 template <floating_element T>
 std::uint32_t units_in(T sum, double unit, std::uint32_t limit) noexcept
 {
@@ -87,8 +88,8 @@ std::uint32_t units_in(T sum, double unit, std::uint32_t limit) noexcept
     return to_bits(T(unit * units)) == to_bits(sum) ? units : limit;
 }
 
-/// For each pair of ranks the large value goes out from one of them, its negative from the other, a unit from
-/// everybody else: the units that arrive are those added after the two have met. All positions at once.
+/// For each pair of ranks, one sends a large value, the other its negative, and every other rank a unit. The units that
+/// arrive are those added after the two large values have met. All positions are probed at once.
 template <floating_element T, class Calls>
 position_groups probe_order(Calls& calls, const std::vector<rank_pair>& pairs, int rank, int ranks, std::uint64_t count)
 {
@@ -99,7 +100,7 @@ position_groups probe_order(Calls& calls, const std::vector<rank_pair>& pairs, i
     position_groups result(count);
     std::vector<std::uint32_t> arrived(count);
     for (const rank_pair& pair : pairs) {
-        // No more units at once than T can count.
+        // At most as many units at a time as T can count.
         arrived.assign(count, 0);
         for (std::uint32_t first = 0; first < n; first += probe::most_units) {
             const bool counts = own >= first && own - first < probe::most_units;
@@ -119,21 +120,21 @@ position_groups probe_order(Calls& calls, const std::vector<rank_pair>& pairs, i
     return result;
 }
 
-/// What one group of positions is known to do.
+/// The arithmetic that was found for one group of positions.
 struct group_arithmetic {
     shown_order shown;
-    /// Significant bits that the partial sum after each addition keeps, but the last one; of `exact` and `fused`
-    /// one number. 0 where it is unknown.
+    /// Significant bits of the partial sum after each addition except the last; one number for `exact` and for `fused`.
+    /// 0 if unknown.
     std::vector<int> bits;
 };
 
-/// The most bits that a probe of T can show.
+/// The largest number of bits that a probe of T can show.
 template <floating_element T>
 inline constexpr int most_bits = element_traits<T>::max_exponent > 100 ? 121 : 25;
 
-/// For the partial sum after an addition: 1 goes out from a rank on its one side, 2^-p from one on its other, and
-/// -1 from one that is added next. If 2^-p arrives, the sum had at least p + 1 bits. Each group of positions
-/// searches for its own largest p; with many ranks up to 32 partial sums are probed, which speak for those after.
+/// For the partial sum after an addition, a rank on one side of the addition sends 1, a rank on the other side 2^-p,
+/// and a rank that is added next sends -1. If 2^-p arrives, the sum had at least p + 1 bits. Each group of positions
+/// searches for its own largest p. With many ranks up to 32 partial sums are probed; each stands for those after it.
 template <floating_element T, class Calls>
 void probe_bits(Calls& calls, std::vector<group_arithmetic>& groups, const std::vector<std::uint32_t>& group_of,
     int rank, int ranks)
@@ -145,14 +146,14 @@ void probe_bits(Calls& calls, std::vector<group_arithmetic>& groups, const std::
         int lost = most_bits<T>;
         bool arrived = true;
     };
-    const auto inner = static_cast<std::size_t>(ranks) - 2; // partial sums
+    const auto inner = static_cast<std::size_t>(ranks) - 2; // number of partial sums
     const std::size_t step = (inner + 31) / 32;
     for (group_arithmetic& group : groups) group.bits.assign(group.shown.order.empty() ? 1 : inner, 0);
     for (std::size_t at = 0; at < inner; at += step) {
         std::vector<search> searches(groups.size());
         for (std::size_t g = 0; g < groups.size(); ++g) {
             const summation_order& order = groups[g].shown.order;
-            if (order.empty()) continue; // any three ranks will do
+            if (order.empty()) continue; // any three ranks are suitable
             const auto [into, from] = order[at];
             searches[g].one = into;
             searches[g].little = from;
@@ -160,7 +161,7 @@ void probe_bits(Calls& calls, std::vector<group_arithmetic>& groups, const std::
             while (order[next].into != into && order[next].from != into) ++next;
             searches[g].minus = order[next].into == into ? order[next].from : order[next].into;
         }
-        for (int open = most_bits<T>; open > 1; open = (open + 1) / 2) { // as long as the longest search
+        for (int open = most_bits<T>; open > 1; open = (open + 1) / 2) { // as many rounds as the longest search
             std::vector<T> own;
             for (const search& each : searches) {
                 const auto me = static_cast<std::uint32_t>(rank);

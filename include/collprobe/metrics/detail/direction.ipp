@@ -33,7 +33,7 @@ COLLPROBE_INLINE double leave_one_out(
         || !(norm_squared > 0)) {
         return detail::not_a_number();
     }
-    // A power of two keeps the terms in range; the result has no unit.
+    // Scaling by a power of two keeps the terms in range; the result has no unit.
     double largest = norm_squared;
     if (sum_norm_squared > largest) largest = sum_norm_squared;
     int exponent = detail::binary_exponent(largest);

@@ -13,7 +13,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-/// Both forms of `dispersion`: `weight(rank)` is 1 for the plain one; a rank of weight 0 is no rank.
+/// Both forms of `dispersion`. `weight(rank)` is 1 in the plain form; a rank of weight 0 is left out.
 template <class Weight>
 spread spread_of(view<const double> values, Weight weight) noexcept
 {
@@ -44,7 +44,7 @@ spread spread_of(view<const double> values, Weight weight) noexcept
     const double down = power_of_two(-exponent);
     const double up = power_of_two(exponent);
 
-    // Distances from one of the values first: equal values give a deviation of exactly zero.
+    // Subtract one of the values first: then equal values give a deviation of exactly zero.
     double total = 0;
     double sum = 0;
     for (std::size_t r = 0; r < values.size(); ++r) {

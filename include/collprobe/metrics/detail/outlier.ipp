@@ -47,7 +47,7 @@ COLLPROBE_INLINE robust_location modified_z(
             error_origin{"modified_z", -1, 0, {}, where});
     }
     robust_location result;
-    // Halves, so that no difference of two finite values overflows.
+    // Values are halved, so that no difference of two finite values overflows.
     std::size_t finite = 0;
     for (const double x : values)
         if (is_finite(x)) scores[finite++] = 0.5 * x;
@@ -164,8 +164,8 @@ COLLPROBE_INLINE outlier_detector::outlier_detector(
         loose_[static_cast<std::size_t>(count)] = detail::outlier_cutoff(count, 1e-2);
     }
     const double one_sided = ranks == 2 ? p / 2 : p / (4.0 * ranks);
-    // The history of a pair lacks what was rejected, so it is a little narrower than the residuals
-    // are: 2 x density(x) of the variance is missing. (With more ranks the bound has room for it.)
+    // The history of a pair lacks the rejected residuals, so its variance is a little too small: 2 x density(x) of it
+    // is missing. (With more ranks the bound has room for this.)
     const double x = detail::normal_upper_quantile(one_sided);
     const double widen = ranks == 2 ? 1 + x * 0.39894228040143267794 * detail::exponential(-0.5 * x * x) : 1;
     history_cutoff_ = detail::fixed_array<double>(static_cast<std::size_t>(options.window) + 1);

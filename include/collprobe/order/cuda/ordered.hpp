@@ -11,17 +11,17 @@
 #include <collprobe/device/cuda/stream.hpp>
 #include <collprobe/order/stream_order.hpp>
 
-/// CUDA's own calls on raw handles, for programs that let the checker of stream order see them: each makes the call
-/// of its name, with the same arguments, and tells the checker that is installed. With COLLPROBE_STREAM_ORDER=0 it is
-/// that call and nothing else.
+/// CUDA's own calls on raw handles, for programs that report them to the checker of stream order. Each function makes
+/// the CUDA call of its name, with the same arguments, and reports it to the installed checker. With
+/// COLLPROBE_STREAM_ORDER=0 it makes that call and nothing else.
 ///
 ///     ordered::memcpy_async(shard, master, bytes, cudaMemcpyDeviceToDevice, copies);
 ///     adam<<<grid, block, 0, compute>>>(weights, gradient);
 ///     ordered::touch(compute, {{gradient, bytes}}, {{weights, bytes}}, "adam");
 ///
-/// Returns what CUDA returns; throws what `stream_order::options::on_hazard` throws, and `error` where a stream
-/// handle is none. Thread-safe as CUDA's call. Cost where it is on: some hundred nanoseconds, mostly for asking CUDA
-/// which stream the handle is.
+/// Returns the result of CUDA. Throws any exception of `stream_order::options::on_hazard`, and `error` for an invalid
+/// stream handle. As thread-safe as CUDA's call. Cost if the checker is on: some hundred nanoseconds, mostly to ask
+/// CUDA which stream the handle denotes.
 namespace collprobe::inline COLLPROBE_ABI::ordered {
 
 using ranges = std::initializer_list<memory_range>;
@@ -41,7 +41,7 @@ inline order_stream stream_of([[maybe_unused]] cudaStream_t handle)
     return {};
 #endif
 }
-/// After a call that worked.
+/// Reports a call that succeeded.
 template <class Tell>
 cudaError_t told(cudaError_t code, const Tell& tell_it)
 {
@@ -51,13 +51,13 @@ cudaError_t told(cudaError_t code, const Tell& tell_it)
 
 } // namespace detail
 
-/// A kernel, or whatever else runs on the stream and is no call of this file: say it before the launch.
+/// Reports a kernel, or other work on the stream that is no call of this file. Call it before the launch.
 inline void touch(cudaStream_t stream, ranges reads, ranges writes, const char* what = "kernel",
     call_site where = call_site::current())
 {
     detail::tell([&](stream_order& to) { to.launch(detail::stream_of(stream), reads, writes, what, where); });
 }
-/// An access by the calling thread.
+/// Reports an access by the calling thread.
 inline void touch_host(memory_range bytes, memory_access mode, call_site where = call_site::current())
 {
     detail::tell([&](stream_order& to) { to.touch_host(bytes, mode, "host access", where); });
@@ -67,10 +67,10 @@ inline void touch_host(memory_range bytes, memory_access mode, call_site where =
 
 namespace detail {
 
-/// What the calling thread has waited for when cudaMemcpy returns.
+/// The work that the calling thread has waited for when cudaMemcpy returns.
 enum class copy_wait : std::uint8_t {
     none,
-    source, ///< all that was on the stream before, and the reading of the source: it was staged
+    source, ///< all earlier work of the stream, and the read of the source, which was staged
     all,
 };
 
@@ -84,7 +84,7 @@ inline bool is_on_host(cudaMemoryType type) noexcept
 {
     return type == cudaMemoryTypeUnregistered || type == cudaMemoryTypeHost;
 }
-/// The CUDA Runtime API's section "API synchronization behavior". Managed memory counts as the device's.
+/// Follows "API synchronization behavior" of the CUDA Runtime API. Managed memory counts as the device's.
 inline copy_wait wait_of_copy(const void* to_memory, const void* from)
 {
     const cudaMemoryType source = memory_type(from);
@@ -102,8 +102,9 @@ inline cudaError_t memcpy_async(void* to_memory, const void* from, std::size_t b
     });
     return cudaMemcpyAsync(to_memory, from, bytes, kind, stream);
 }
-/// On the default stream. The calling thread has waited for a copy to the host or from pinned memory; for one from
-/// pageable memory to the device, for the reading of the source only; for one within devices not at all.
+/// On the default stream. When it returns, the calling thread has waited for a copy to the host or from pinned memory.
+/// For a copy from pageable memory to the device it has waited for the read of the source only, and for a copy within
+/// devices not at all.
 inline cudaError_t memcpy(void* to_memory, const void* from, std::size_t bytes, cudaMemcpyKind kind,
     call_site where = call_site::current())
 {
@@ -131,7 +132,7 @@ inline cudaError_t memset_async(void* memory, int value, std::size_t bytes, cuda
     });
     return cudaMemsetAsync(memory, value, bytes, stream);
 }
-/// On the default stream. The calling thread has waited for it if the memory is pinned or managed, else not.
+/// On the default stream. The calling thread waits for it only if the memory is pinned or managed.
 inline cudaError_t memset(void* memory, int value, std::size_t bytes, call_site where = call_site::current())
 {
     bool waits = false;
@@ -190,10 +191,10 @@ inline cudaError_t stream_destroy(cudaStream_t stream)
     detail::tell([&](stream_order&) { ended = detail::stream_of(stream); });
     return detail::told(cudaStreamDestroy(stream), [&](stream_order& to) { to.stream_ended(ended); });
 }
-/// The current device.
+/// Synchronises with the current device.
 inline cudaError_t device_synchronize()
 {
-    order_point before; // what other threads enqueue meanwhile may be waited for, or not
+    order_point before; // it is unknown whether work that other threads enqueue meanwhile is waited for
     detail::tell([&](stream_order& to) {
         to.record_space(before, 2 + static_cast<std::uint32_t>(cuda::detail::current_device()));
     });
@@ -211,12 +212,12 @@ inline cudaError_t malloc_managed(void** memory, std::size_t bytes, unsigned int
     return detail::told(
         cudaMallocManaged(memory, bytes, flags), [&](stream_order& to) { to.allocate({*memory, bytes}); });
 }
-/// Pinned memory.
+/// Allocates pinned memory.
 inline cudaError_t malloc_host(void** memory, std::size_t bytes)
 {
     return detail::told(cudaMallocHost(memory, bytes), [&](stream_order& to) { to.allocate({*memory, bytes}); });
 }
-/// The calling thread must know that all work with the bytes is done: that cudaFree may wait is not promised.
+/// The calling thread must know that all work with the bytes is done; CUDA does not promise that cudaFree waits.
 inline cudaError_t free(void* memory, call_site where = call_site::current())
 {
     detail::tell([&](stream_order& to) {
@@ -224,7 +225,7 @@ inline cudaError_t free(void* memory, call_site where = call_site::current())
     });
     return cudaFree(memory);
 }
-/// The same for pinned memory.
+/// As `free`, for pinned memory.
 inline cudaError_t free_host(void* memory, call_site where = call_site::current())
 {
     detail::tell([&](stream_order& to) {
@@ -270,7 +271,7 @@ inline cudaError_t graph_instantiate(cudaGraphExec_t* runnable, cudaGraph_t grap
 {
     return detail::told(cudaGraphInstantiateWithFlags(runnable, graph, flags), [&](stream_order& to) {
         to.set_capture_of(order_object(*runnable), to.capture_of(order_object(graph)));
-        to.event_ended(order_object(*runnable)); // of a graph that had the handle before
+        to.event_ended(order_object(*runnable)); // an earlier graph may have had the same handle
     });
 }
 inline cudaError_t graph_launch(

@@ -14,7 +14,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A stream or a host thread: what runs in the order in which it was given.
+/// A line is a stream or a host thread: its operations run in the order in which they were given.
 struct order_line {
     struct identity {
         std::uint64_t since = 0; ///< epoch
@@ -24,12 +24,12 @@ struct order_line {
     };
 
     order_clock clock;
-    std::uint64_t version = 1; ///< of the clock of a host thread
+    std::uint64_t version = 1; ///< of the clock, for a host thread
     std::uint64_t last = 0; ///< epoch of its last operation
-    std::uint32_t joined_host = UINT32_MAX; ///< the host thread whose clock it had last, in what version
+    std::uint32_t joined_host = UINT32_MAX; ///< the host thread whose clock was joined last, with its version
     std::uint64_t joined_version = 0;
     bool ended = false;
-    std::vector<identity> identities; ///< a line is used again when nobody can be unordered to its past
+    std::vector<identity> identities; ///< a line is reused once every user is ordered behind its past
 
     const identity& who(std::uint64_t epoch) const noexcept
     {
@@ -46,7 +46,7 @@ struct order_serial {
     std::uint32_t last_line = UINT32_MAX;
 };
 
-/// Streams, host threads and the bytes that they touch: of all that runs directly, or of one capture.
+/// Streams, host threads and the bytes that they access: those that run directly, or those of one capture.
 class order_domain {
 public:
     order_shadow shadow;
@@ -55,7 +55,7 @@ public:
     order_line& line(std::uint32_t number) noexcept { return lines_[number]; }
     std::size_t lines() const noexcept { return lines_.size(); }
 
-    /// The line of a stream, a new one if need be; `base` is what is known when it begins.
+    /// The line of a stream; adds one if there is none. `base` is the knowledge with which it begins.
     std::uint32_t line_of(const order_stream& stream, const order_clock& base, std::uint64_t now)
     {
         const order_key key{stream.number, stream.thread << 32 | stream.space};
@@ -74,15 +74,15 @@ public:
         hosts_[{thread}] = made + 1;
         return made;
     }
-    /// The stream's number may come again as another stream's, and its line too.
+    /// Ends a stream: its number, and its line, may be reused by another stream.
     void end(const order_stream& stream)
     {
         end_of(streams_, {stream.number, stream.thread << 32 | stream.space});
     }
     void end_host(std::uint64_t thread) { end_of(hosts_, {thread}); }
 
-    /// CUDA's legacy default stream and the blocking streams are ordered both ways: a line takes what they
-    /// did before.
+    /// CUDA's legacy default stream and the blocking streams are ordered in both directions. Adds their earlier work to
+    /// the clock of the line `own`.
     void join_default_streams(std::uint32_t own)
     {
         if (legacy_ == 0) return;
@@ -97,8 +97,8 @@ public:
         }
     }
 
-    /// Checks an access of `own`, which knows `seen`, against those before it, and puts it on record.
-    /// `report(kind, earlier, mode of that, first, end)` for each that is not ordered.
+    /// Checks an access of `own` with the knowledge `seen` against earlier accesses, and adds it. Calls
+    /// `report(kind, earlier, mode of that, first, end)` for each earlier access that is not ordered before it.
     template <class Report>
     void access(const order_access& own, const order_clock& seen, memory_range range, memory_access mode, Report report)
     {
@@ -134,7 +134,7 @@ public:
                 return;
             }
             judge(state.write, memory_access::write, hazard_kind::read_after_write, first, end);
-            // A read behind another stands for both: who is behind it is behind the other.
+            // Drops earlier reads that this read is ordered behind: an access behind this one is behind them too.
             std::size_t kept = 0;
             for (const order_access& read : state.reads) {
                 if (!seen.knows(read.line, read.epoch) && read.epoch != own.epoch) state.reads[kept++] = read;
@@ -144,7 +144,7 @@ public:
         });
     }
 
-    /// Calls `found(access, its mode, first, end)` for what a later access of `mode` conflicts with.
+    /// Calls `found(access, its mode, first, end)` for each access that conflicts with a later access of `mode`.
     template <class Found>
     void conflicts(memory_range range, memory_access mode, Found found)
     {
@@ -158,7 +158,7 @@ public:
 private:
     std::uint32_t add(order_line::identity who, const order_clock& base)
     {
-        // The line of something ended can be used again by who is behind all that it did.
+        // An ended line can be reused by a stream or thread that is ordered behind all its work.
         for (std::size_t at = 0; at < ended_.size(); ++at) {
             const std::uint32_t number = ended_[at];
             order_line& old = lines_[number];
@@ -174,7 +174,7 @@ private:
             return number;
         }
         order_line made;
-        made.clock = base; // which may be another line's
+        made.clock = base; // assigned before the push: `base` may be the clock of a line in `lines_`
         made.identities.push_back(std::move(who));
         lines_.push_back(std::move(made));
         return static_cast<std::uint32_t>(lines_.size() - 1);
@@ -192,7 +192,7 @@ private:
     static constexpr std::size_t most_identities = 16;
 
     std::vector<order_line> lines_;
-    order_table<std::uint32_t> streams_; ///< 1 + line
+    order_table<std::uint32_t> streams_; ///< 1 + number of the line
     order_table<std::uint32_t> hosts_;
     std::vector<std::uint32_t> ended_;
     std::uint32_t legacy_ = 0;

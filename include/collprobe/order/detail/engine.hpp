@@ -15,7 +15,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A list of byte ranges that is borrowed for a call.
+/// A list of byte ranges, borrowed for a call.
 struct memory_ranges {
     const memory_range* first = nullptr;
     std::size_t count = 0;
@@ -23,7 +23,7 @@ struct memory_ranges {
     const memory_range* end() const noexcept { return first + count; }
 };
 
-/// The rules of `stream_order`, for one thread at a time: see there for what each call means.
+/// The rules of `stream_order`, for one thread at a time; that class documents the calls.
 class order_engine {
 public:
     order_engine(std::uint64_t serial, std::size_t most_reports, std::size_t most_released, bool redundant_waits)
@@ -39,7 +39,7 @@ public:
 
     hazard_list& reports() noexcept { return reports_; }
     const hazard_list& reports() const noexcept { return reports_; }
-    /// Called with each new report.
+    /// Receives each new report.
     std::vector<stream_hazard>* news = nullptr;
 
     void name(const order_stream& stream, std::string text)
@@ -48,7 +48,8 @@ public:
         in.line(in.line_of(stream, {}, now_)).identities.back().name = std::move(text);
     }
 
-    void launch(const order_stream& on, memory_ranges reads, memory_ranges writes, order_site what, std::uint64_t thread)
+    void launch(
+        const order_stream& on, memory_ranges reads, memory_ranges writes, order_site what, std::uint64_t thread)
     {
         operate(on, nullptr, reads, writes, site(what), thread);
     }
@@ -85,7 +86,7 @@ public:
         if (!enqueued) return;
         for (std::size_t at = 0; at < used; ++at) compare_versions(open->members[at]);
         for (std::size_t at = 0; at < used; ++at) {
-            // Those of one capture, or of none, are one operation.
+            // The members of one capture, or of no capture, form one operation.
             bool first = true;
             for (std::size_t before = 0; before < at; ++before) {
                 first = first && open->members[before].on.capture != open->members[at].on.capture;
@@ -94,7 +95,7 @@ public:
         }
     }
 
-    /// What is known in the stream at this moment, and to the host thread that enqueues the record.
+    /// Records the present knowledge of the stream and of the host thread that enqueues the record.
     void record(order_point& point, const order_stream& on, std::uint64_t thread)
     {
         enter(domain_of(on), on, thread);
@@ -122,7 +123,7 @@ public:
         }
         clock.join(point.clock());
     }
-    /// The same, where nobody has asked for it.
+    /// As `wait`, for a wait that the caller did not ask for.
     void follow(const order_stream& on, const order_point& point)
     {
         if (!point.is_of(serial_) || point.capture() != on.capture) return;
@@ -135,12 +136,12 @@ public:
         const order_access access{++now_, enter(in, on), site(what)};
         add(hazard_kind::unrecorded_event, {}, access, {&in, {}, memory_access::read, {}});
     }
-    /// The host thread has seen that a point is reached.
+    /// Adds the point's knowledge to the host thread.
     void reached(const order_point& point, std::uint64_t thread)
     {
         if (point.is_of(serial_) && point.capture() == 0) learn(thread, point.clock());
     }
-    /// What is known in all streams of a space.
+    /// Records the present knowledge of all streams of a space.
     void record_space(order_point& point, std::uint32_t space)
     {
         order_clock all;
@@ -164,7 +165,7 @@ public:
     {
         if (const order_clock* const found = handoffs_.find(tag)) learn(thread, *found);
     }
-    /// A thread that begins behind `parent`; one that ends says what it knew.
+    /// Begins a thread behind `parent`.
     void thread_began(const order_point& parent, std::uint64_t thread)
     {
         if (!parent.is_of(serial_)) return;
@@ -285,7 +286,7 @@ private:
     struct group {
         int depth = 0;
         std::size_t used = 0;
-        std::vector<member> members; ///< kept for their memory
+        std::vector<member> members; ///< not cleared, to reuse their memory
     };
     /// The earlier side of a report.
     struct other_side {
@@ -336,7 +337,7 @@ private:
         in.join_default_streams(own);
         return own;
     }
-    /// And behind what the host thread that enqueues knows: a capture runs later than all that.
+    /// As above, and adds the knowledge of the enqueuing host thread, because a capture runs after all of that.
     std::uint32_t enter(order_domain& in, const order_stream& on, std::uint64_t thread)
     {
         if (&in != &main_) return enter(in, on);
@@ -374,8 +375,8 @@ private:
         }
     }
 
-    /// All start when all their streams are there, and what is behind on each waits for all; but nothing
-    /// orders them among themselves.
+    /// Runs the members of a group as one operation. All start when all their streams are ready, and later work of each
+    /// stream waits for all. Among themselves the members are not ordered.
     void operate_together(group& open, std::size_t used, std::uint64_t of_capture, std::uint64_t thread)
     {
         order_domain& in = domain_of({.capture = of_capture});
@@ -396,7 +397,8 @@ private:
         });
         each_member([&](member& one) {
             for (const memory_range range : one.reads) check(in, one.access, all, range, memory_access::read, nullptr);
-            for (const memory_range range : one.writes) check(in, one.access, all, range, memory_access::write, nullptr);
+            for (const memory_range range : one.writes)
+                check(in, one.access, all, range, memory_access::write, nullptr);
         });
         each_member([&](member& one) { all.advance(one.access.line, one.access.epoch); });
         each_member([&](member& one) {
@@ -436,8 +438,8 @@ private:
         }
     }
 
-    void check(order_domain& in, const order_access& own, const order_clock& seen, memory_range range, memory_access mode,
-        const hazard_kind* always)
+    void check(order_domain& in, const order_access& own, const order_clock& seen, memory_range range,
+        memory_access mode, const hazard_kind* always)
     {
         in.access(own, seen, range, mode,
             [&](hazard_kind kind, const order_access& earlier, memory_access earlier_mode, std::uintptr_t first,
@@ -467,7 +469,7 @@ private:
         if (range.bytes == 0) return;
         in.shadow.visit(range, [](std::uintptr_t, std::uintptr_t, order_segment& state) { state.released = true; });
         if (&in != &main_ || most_released_ == 0) return;
-        // The oldest is forgotten, unless the bytes have been put to use.
+        // The list is full: forgets the oldest range, and its release too if the bytes are still unused.
         if (released_.size() < most_released_) {
             released_.push_back(range);
             return;
@@ -515,7 +517,7 @@ private:
     order_table<order_point> events_;
     order_table<order_clock> handoffs_;
     order_table<std::uint64_t> sizes_; ///< of allocations, by address
-    order_table<std::uint64_t> graphs_; ///< numbers of captures
+    order_table<std::uint64_t> graphs_; ///< numbers of captures, by graph
     order_table<group> groups_; ///< by thread
     std::vector<memory_range> released_;
     std::size_t next_released_ = 0;

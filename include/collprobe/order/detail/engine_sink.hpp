@@ -15,7 +15,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-/// Lets the hooks tell a checker.
+/// Forwards the hooks' reports to a checker.
 class order_bridge final : public order_hooks::sink {
 public:
     std::atomic<stream_order*> checker{nullptr};

@@ -8,7 +8,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Writes into a report which edge is missing and what cures it.
+/// Writes the missing edge and the cure into a report.
 inline void explain(stream_hazard& report)
 {
     const stream_access& earlier = report.earlier;
@@ -47,7 +47,8 @@ inline void explain(stream_hazard& report)
         return;
     case hazard_kind::use_after_release:
         report.missing = "the bytes have no owner since " + earlier.place() + " on " + earlier.actor();
-        report.cure = "release them after " + later.place() + ", on a stream that waits for it or behind a synchronisation";
+        report.cure
+            = "release them after " + later.place() + ", on a stream that waits for it or behind a synchronisation";
         return;
     case hazard_kind::overwritten_in_group:
         report.missing = earlier.place() + " reads when its group ends, and " + later.place() + " on "

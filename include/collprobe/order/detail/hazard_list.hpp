@@ -13,20 +13,20 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What an operation is called and where it was called.
+/// The name and the call site of an operation.
 struct order_site {
     const char* operation = "";
     call_site where{};
 };
 
-/// The hazards found, each pair of call sites once, and the redundant waits.
+/// The hazards found, with one entry per pair of call sites, and the redundant waits.
 class hazard_list {
 public:
     explicit hazard_list(std::size_t most) : most_(most), sites_(1) {}
 
     std::uint32_t site_number(const char* operation, call_site where)
     {
-        // Pointers have 48 bits, so that all three fit.
+        // Pointers have 48 bits, so all three numbers fit.
         const std::uint64_t line = where.line;
         std::uint32_t& number = numbers_[{reinterpret_cast<std::uintptr_t>(operation) ^ (line & 0xffff) << 48,
             reinterpret_cast<std::uintptr_t>(where.file) ^ (line >> 16) << 48}];
@@ -38,8 +38,8 @@ public:
     }
     const order_site& site(std::uint32_t number) const noexcept { return sites_[number]; }
 
-    /// Counts what two sites did; with `epoch`, that of the later operation, once for each operation. `write`
-    /// makes the report, where there is none yet and room is left. Null unless the pair is new.
+    /// Counts a hazard of two call sites; with `epoch`, the epoch of the later operation, once per operation. `write`
+    /// makes the report if the pair is new and there is room. Returns null unless the pair is new.
     template <class Write>
     const stream_hazard* add(hazard_kind kind, std::uint32_t earlier, std::uint32_t later, std::uint64_t epoch,
         memory_range bytes, Write write)
@@ -79,11 +79,11 @@ public:
 private:
     struct known {
         bool seen = false;
-        std::size_t report = 0; ///< 1 + its place in the list; 0 if there was no room
+        std::size_t report = 0; ///< 1 + index in the list; 0 if there was no room
         std::uint64_t last_epoch = 0;
     };
 
-    /// An operation meets the runs of bytes of an earlier one in ascending order.
+    /// Adds bytes to a report. An operation meets the byte runs of an earlier one in ascending order.
     static void extend(stream_hazard& report, memory_range bytes) noexcept
     {
         for (memory_range* const each : {&report.earlier.bytes, &report.later.bytes}) {

@@ -11,26 +11,26 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// One access of a line (a stream or a host thread); epochs are never used twice. 0 is none.
+/// One access of a line (a stream or a host thread). An epoch is used once; 0 means no access.
 struct order_access {
     std::uint64_t epoch = 0;
     std::uint32_t line = 0;
     std::uint32_t what = 0; ///< the number of its name and call site
 };
 
-/// What is known of a run of bytes.
+/// The last accesses to a run of bytes.
 struct order_segment {
     order_access write;
-    std::vector<order_access> reads; ///< since the write; one a line at most
-    std::uint64_t generation = 0; ///< of what was written
-    bool released = false; ///< the write is a release, and nobody allocated the bytes since
+    std::vector<order_access> reads; ///< since the write; at most one per line
+    std::uint64_t generation = 0; ///< of the written content
+    bool released = false; ///< the write is a release, and the bytes were not allocated since
 };
 
-/// An interval map from bytes to what was last done with them. Runs are split where an access begins or
-/// ends, and become one when they are written as one.
+/// An interval map from bytes to their last accesses. A run is split where an access begins or ends; runs that are
+/// written together become one.
 ///
-/// Cost: a binary search for an access to the same bytes as before; about a microsecond for a run that is
-/// new among 10^5. The runs lie in chunks of up to 128, so that to insert one moves few.
+/// Cost: a binary search for an access to the same bytes as before; about a microsecond for a new run among 10^5. The
+/// runs are in chunks of up to 128, so an insertion moves few of them.
 class order_shadow {
 public:
     order_shadow() = default;
@@ -46,7 +46,7 @@ public:
 
     std::size_t segments() const noexcept { return count_; }
 
-    /// Calls `body(first, end, segment)` for the known part of each byte of `range`; changes no borders.
+    /// Calls `body(first, end, segment)` for the known part of each run in `range`; splits no runs.
     template <class Body>
     void look(memory_range range, Body body)
     {
@@ -59,7 +59,7 @@ public:
         }
     }
 
-    /// The same for runs that together are `range`: what was unknown becomes known, as untouched.
+    /// As `look`, for runs that together cover `range`: unknown bytes become known runs without accesses.
     template <class Body>
     void visit(memory_range range, Body body)
     {
@@ -77,7 +77,7 @@ public:
         }
     }
 
-    /// Calls `check(first, end, segment)` for what was known of `range`, and makes it one run.
+    /// Calls `check(first, end, segment)` for the known runs of `range`, and makes `range` one run.
     template <class Check>
     order_segment& replace(memory_range range, Check check)
     {
@@ -104,7 +104,7 @@ public:
         return state;
     }
 
-    /// Forgets what is known of `range`.
+    /// Forgets the accesses to `range`.
     void forget(memory_range range)
     {
         if (range.bytes == 0) return;
@@ -140,7 +140,7 @@ private:
         ++at.chunk;
     }
 
-    /// The first run that ends behind `byte`.
+    /// The first run that ends after `byte`.
     place find(std::uintptr_t byte) const noexcept
     {
         std::size_t low = 0;
@@ -159,8 +159,7 @@ private:
         return index < runs.size() ? place{low, index} : place{low + 1, 0};
     }
 
-    /// Makes borders of runs where `range` begins and ends, if these are within runs; the first run in it
-    /// or behind it.
+    /// Splits runs at the beginning and the end of `range`. Returns the first run in or after `range`.
     place split(memory_range range)
     {
         place at = find(range.first);
@@ -169,11 +168,11 @@ private:
         const place last = find(range.end());
         if (valid(last) && get(last).first < range.end()) {
             cut(last, range.end());
-            at = find(range.first); // a chunk may have been split
+            at = find(range.first); // the cut may have split a chunk
         }
         return at;
     }
-    /// Cuts a run in two; the place of the second.
+    /// Cuts a run in two; returns the place of the second part.
     place cut(place at, std::uintptr_t border)
     {
         entry& run = get(at);
@@ -235,7 +234,7 @@ private:
         free_.pop_back();
         return found;
     }
-    /// Kept with the memory of its reads.
+    /// Keeps a segment for reuse, with the memory of its reads.
     void give_back(order_segment* state)
     {
         state->write = {};

@@ -11,7 +11,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What an `order_table` is searched by.
+/// The key of an `order_table`.
 struct order_key {
     std::uint64_t first = 0;
     std::uint64_t second = 0;
@@ -20,12 +20,12 @@ struct order_key {
 
 inline order_key key_of(const void* address) noexcept { return {reinterpret_cast<std::uintptr_t>(address)}; }
 
-/// A hash map by linear probing. (`<unordered_map>` costs an including file more than the checker.)
+/// A hash map with linear probing. (`<unordered_map>` costs an including file more than the checker.)
 /// A value may move when another is added or erased.
 template <class Value>
 class order_table {
 public:
-    /// Null if there is none.
+    /// The value of a key; null if there is none.
     Value* find(order_key name) noexcept
     {
         if (slots_.empty()) return nullptr;
@@ -33,7 +33,7 @@ public:
         return found.used ? &found.value : nullptr;
     }
     const Value* find(order_key name) const noexcept { return const_cast<order_table*>(this)->find(name); }
-    /// Made, with its default, if there is none.
+    /// The value of a key; adds a default value if there is none.
     Value& operator[](order_key name)
     {
         if (2 * (used_ + 1) > slots_.size()) grow();
@@ -51,7 +51,7 @@ public:
         std::size_t hole = index_of(name);
         if (!slots_[hole].used) return;
         --used_;
-        // Whoever had to step over the hole to its place moves into it, so that searches find no gap.
+        // An entry whose probe sequence passes the hole moves into the hole, so that searches find no gap.
         for (std::size_t at = next(hole);; at = next(at)) {
             if (!slots_[at].used) break;
             const std::size_t steps_from_home = (at - home_of(slots_[at].name)) & (slots_.size() - 1);
@@ -82,7 +82,7 @@ private:
         return static_cast<std::size_t>(mixed) & (slots_.size() - 1);
     }
     std::size_t next(std::size_t at) const noexcept { return (at + 1) & (slots_.size() - 1); }
-    /// Where `name` is, or would be added. There is always a free slot.
+    /// The index of `name`, or of the slot where it would be added. There is always a free slot.
     std::size_t index_of(order_key name) const noexcept
     {
         std::size_t at = home_of(name);

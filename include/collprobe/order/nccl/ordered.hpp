@@ -9,8 +9,8 @@
 
 #include <collprobe/order/cuda/ordered.hpp>
 
-/// NCCL's own calls on raw handles, as cuda_stream_order.hpp has CUDA's: same arguments, and the checker is told. A
-/// program that wraps its groups must wrap all of them.
+/// NCCL's own calls on raw handles, as cuda/ordered.hpp has CUDA's: the same arguments, with a report to the checker. A
+/// program that wraps one of its groups must wrap all of them.
 namespace collprobe::inline COLLPROBE_ABI::ordered {
 
 namespace detail {
@@ -30,7 +30,7 @@ constexpr std::size_t bytes_of(ncclDataType_t type) noexcept
     }
 }
 
-/// `of_rank(ranks, rank)` gives what the call reads and writes, before it is made.
+/// `of_rank(ranks, rank)` returns the bytes that the call reads and writes. It is called before NCCL's function.
 struct nccl_access {
     memory_range reads;
     memory_range writes;
@@ -43,7 +43,7 @@ void tell_collective(ncclComm_t comm, cudaStream_t stream, const char* what, cal
         int rank = 0;
         if (ncclCommCount(comm, &ranks) != ncclSuccess || ncclCommUserRank(comm, &rank) != ncclSuccess) return;
         const nccl_access access = of_rank(static_cast<std::size_t>(ranks), rank);
-        // One rank enqueues at once, also in a group.
+        // A communicator of one rank enqueues at once, even in a group.
         to.collective(
             stream_of(stream), order_object(comm), {access.reads}, {access.writes}, what, ranks > 1, where);
     });

@@ -18,8 +18,8 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What a reduction works with: the memory of two pieces, so that one is summed while the other is on its
-/// way, and the stream that the sums are on.
+/// The memory and the stream of a reduction. The memory holds two pieces, so that one piece is summed, on the stream
+/// `sums`, while the other is in transit.
 template <class Device>
 struct reduce_memory {
     explicit reduce_memory(std::uint64_t bytes) : scratch(bytes / 2 / 64 * 64 * 2), gram_sums(Device::parallel_sums)
@@ -35,7 +35,7 @@ struct reduce_memory {
     bool finished_by(deadline until) const noexcept { return detail::finished_by(until, use.done); }
 
     typename Device::template buffer<unsigned char> scratch;
-    typename Device::template buffer<double> gram_sums; ///< of the parts of pairs of ranks
+    typename Device::template buffer<double> gram_sums; ///< sums over the parts of pairs of ranks
     typename Device::stream sums;
     typename Device::event begun;
     typename Device::event arrived[2];
@@ -43,12 +43,12 @@ struct reduce_memory {
     ordered_use<Device> use;
 };
 
-/// Copies the first `length` elements of each part of a buffer behind each other. A body for `for_each`: an index is
-/// a block of `width` elements of every part (to find the part of an index by division would cost as much as the
-/// copy); call it with `blocks()` of them.
+/// Copies the first `length` elements of each part of a buffer one after the other. A body for `for_each`: an index is
+/// a block of `width` elements of every part. (To find an index's part by division would cost as much as the copy.)
+/// Call it with `blocks()` indices.
 template <element T, int width>
 struct pack_parts {
-    const T* source; ///< where the first part's begin
+    const T* source; ///< the first part's first element
     std::uint64_t part; ///< elements from one part to the next
     std::uint64_t parts;
     std::uint64_t length;
@@ -65,22 +65,23 @@ struct pack_parts {
     }
 };
 
-/// The reduction of floating-point sums by moving the terms to where they are added. One object a call.
+/// Reduces floating-point sums by moving the terms to the ranks that add them. One object per call.
 template <accumulation in, floating_element T, communicator Comm>
 class exchange {
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
     static constexpr std::uint64_t unit = 16 / sizeof(T);
     static constexpr int width = static_cast<int>(device::body_bytes / sizeof(T));
-    static constexpr int packed_at_a_time = static_cast<int>(device::body_bytes / 16); // 1 on a GPU: threads side by side
+    /// 1 on a GPU, so that neighbouring threads access neighbouring memory.
+    static constexpr int packed_at_a_time = static_cast<int>(device::body_bytes / 16);
 
 public:
     struct call {
-        const T* send; ///< leaf after leaf
-        std::uint64_t leaf_count; ///< elements of a leaf
+        const T* send; ///< one leaf after the other
+        std::uint64_t leaf_count; ///< elements in a leaf
         std::uint64_t leaves;
         std::uint32_t divisor;
-        view<double> gram; ///< empty if not asked for
+        view<double> gram; ///< empty if no Gram matrix is asked for
     };
 
     exchange(Comm& comm, reduce_memory<device>& memory, const call& what, stream_ref on, call_site where)
@@ -90,7 +91,7 @@ public:
     }
     exchange(const exchange&) = delete;
 
-    /// Bytes of memory that a reduction needs at least.
+    /// The least memory, in bytes, for a reduction.
     static std::uint64_t least_memory(std::uint64_t ranks, std::uint64_t leaves) noexcept
     {
         return 2 * ((leaves + 2) * ranks * 16 + 64);
@@ -99,10 +100,10 @@ public:
     std::uint64_t bytes_sent() const noexcept { return bytes_sent_; }
     std::uint64_t collectives() const noexcept { return collectives_; }
 
-    /// All-to-all of slices, sum in the owner, all-gather, piece by piece.
+    /// For each piece: all-to-all of slices, sum on the slice's owner, all-gather.
     void all_reduce(view<T> receive)
     {
-        // A padded piece has two copies more: what is sent, and all results.
+        // A padded piece needs two more runs: the copy that is sent, and all results.
         const exchange_plan plan(receive.count(), ranks_, unit, room(what_.leaves + 2));
         run(plan, [&](const exchange_plan::piece& piece, int slot) { scatter(piece, slot); },
             [&](const exchange_plan::piece& piece, int slot, stream_ref sums) {
@@ -115,7 +116,7 @@ public:
             [&](const exchange_plan::piece& piece, int slot) { gather(piece, slot, receive); });
     }
 
-    /// All-gather of everything, sum everywhere.
+    /// All-gather of all terms, sum on every rank.
     void all_reduce_at_once(view<T> receive)
     {
         const std::uint64_t most = room(what_.leaves * ranks_);
@@ -133,7 +134,7 @@ public:
             [](const exchange_plan::piece&, int) {});
     }
 
-    /// All-to-all of slices, sum in the owner.
+    /// All-to-all of slices, sum on the slice's owner.
     void reduce_scatter(view<T> receive)
     {
         const std::uint64_t most = room((what_.leaves + 1) * ranks_);
@@ -163,10 +164,10 @@ public:
 private:
     std::uint64_t rank() const noexcept { return static_cast<std::uint64_t>(comm_.rank()); }
     T* memory(int slot) const noexcept { return reinterpret_cast<T*>(memory_.slot(slot).data()); }
-    /// How many elements of each of `copies` runs fit a slot.
+    /// The number of elements of each of `copies` runs that fit in a slot.
     std::uint64_t room(std::uint64_t copies) const noexcept { return memory_.slot_bytes() / sizeof(T) / copies; }
 
-    /// Cuts of up to `most` elements.
+    /// Cuts a buffer into pieces of up to `most` elements.
     struct pieces_of {
         std::uint64_t count;
         std::uint64_t most;
@@ -182,8 +183,8 @@ private:
         }
     };
 
-    /// While the sums of one piece run, the next one travels: `send`, then `add` on the other stream, then
-    /// `finish`. A buffer of one piece needs no other stream.
+    /// Overlaps pieces: while one piece is summed, the next one is in transit. For each piece: `send`, then `add` on
+    /// the other stream, then `finish`. A buffer of one piece uses no other stream.
     template <class Plan, class Send, class Add, class Finish>
     void run(const Plan& plan, Send send, Add add, Finish finish)
     {
@@ -208,10 +209,10 @@ private:
         try {
             run_in_pieces(plan, piece, next, sums, send, add, finish);
         } catch (...) {
-            try { // whoever waits for the call's stream must wait for the sums too
+            try { // work that waits for the call's stream must also wait for the sums
                 memory_.summed[0].record(sums);
                 on_.wait(memory_.summed[0], where_);
-            } catch (...) { // the first error tells more
+            } catch (...) { // the first error is the informative one
             }
             throw;
         }
@@ -239,7 +240,7 @@ private:
         finish(before, 1 - slot);
     }
 
-    /// Behind what a piece receives: the copy that is sent of a padded piece, then its results.
+    /// A slot holds the terms received, then, for a padded piece, the copy that is sent and the results.
     T* copy_to_send(int slot, const exchange_plan::piece& piece) const noexcept
     {
         return memory(slot) + what_.leaves * ranks_ * piece.part;
@@ -285,7 +286,7 @@ private:
         ++collectives_;
     }
 
-    /// Few pairs of ranks are cut into parts, as `accumulate_gram` does: a GPU has room for many sums at a time.
+    /// If there are few pairs of ranks, each pair is cut into parts (as in `accumulate_gram`) to occupy a GPU.
     void begin_gram()
     {
         if (in_parts()) device::fill(on_, gram_sums(), 0.0, where_);
@@ -294,7 +295,8 @@ private:
     {
         if (what_.gram.empty()) return;
         device::sum_each(on, pairs() * parts_of_pairs(),
-            pair_dots<T>{received, length, ranks_, parts_of_pairs(), in_parts() ? gram_sums().data() : what_.gram.data()});
+            pair_dots<T>{
+                received, length, ranks_, parts_of_pairs(), in_parts() ? gram_sums().data() : what_.gram.data()});
     }
     void end_gram()
     {
@@ -327,7 +329,7 @@ private:
     std::uint64_t collectives_ = 0;
 };
 
-/// The reduction of floating-point sums by the communicator's own reduction of integers.
+/// Reduces floating-point sums by the communicator's own reduction of integers.
 template <floating_element T, communicator Comm>
 class fixed_point {
     using device = typename Comm::device;
@@ -335,10 +337,10 @@ class fixed_point {
     using code = exponent_code<T>;
 
 public:
-    /// Bytes of memory that an element needs.
+    /// Bytes of memory per element.
     static constexpr std::uint64_t element_bytes = sizeof(std::int64_t) + sizeof(code);
 
-    /// Cost: two messages a piece.
+    /// Cost: two messages per piece.
     static void all_reduce(Comm& comm, reduce_memory<device>& memory, const T* send, std::uint64_t leaf_count,
         std::uint64_t leaves, std::uint32_t divisor, view<T> receive, stream_ref on, call_site where)
     {

@@ -8,11 +8,11 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// How a buffer is cut into pieces that are exchanged one after the other. All ranks get the same cuts from
-/// the same counts. The bits of an element do not depend on them.
+/// Cuts a buffer into pieces that are exchanged one after the other. All ranks get the same cuts from the same counts.
+/// The bits of an element do not depend on the cuts.
 class exchange_plan {
 public:
-    /// A run of elements. If it is `padded` its parts are not whole, and it goes through a copy.
+    /// A run of elements. A `padded` piece does not divide into whole parts, so it is sent from a copy.
     struct piece {
         std::uint64_t first = 0;
         std::uint64_t count = 0;
@@ -20,27 +20,28 @@ public:
         bool padded = false;
     };
 
-    /// `room`: elements that the largest piece may have, at least `ranks * unit`. `unit`: elements of 16
-    /// bytes; parts are multiples of it, so that kernels read whole words.
+    /// `room`: elements of the largest piece, at least `ranks * unit`. `unit`: elements in 16 bytes. Parts are
+    /// multiples of it, so that kernels read whole words.
     constexpr exchange_plan(std::uint64_t count, std::uint64_t ranks, std::uint64_t unit, std::uint64_t room) noexcept
         : count_(count), ranks_(ranks), unit_(unit), largest_part_(room / ranks / unit * unit)
     {
     }
 
-    /// The piece behind `before`; its count is 0 if there is none.
+    /// The piece after `before`; its count is 0 if there is none.
     constexpr piece next(const piece& before) const noexcept
     {
         piece at;
         at.first = before.first + before.count;
         const std::uint64_t left = count_ - at.first;
         if (left == 0) return at;
-        const std::uint64_t whole = left / ranks_ / unit_ * unit_; // of each rank's part
+        const std::uint64_t whole = left / ranks_ / unit_ * unit_; // elements of each rank's part
         at.part = whole < largest_part_ ? whole : largest_part_;
         at.count = at.part * ranks_;
         const std::uint64_t rest = left - at.count;
-        // What is left over travels alone, unless the copy costs less than two more messages.
+        // A remainder is a piece of its own, unless a copy of all that is left costs less than two more messages.
         const std::uint64_t padded_part = (left + ranks_ * unit_ - 1) / (ranks_ * unit_) * unit_;
-        if (at.count == 0 || (rest != 0 && rest < ranks_ * unit_ && left <= copied_elements && padded_part <= largest_part_)) {
+        if (at.count == 0
+            || (rest != 0 && rest < ranks_ * unit_ && left <= copied_elements && padded_part <= largest_part_)) {
             at.padded = true;
             at.part = padded_part;
             at.count = left;

@@ -11,19 +11,19 @@
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/round_scaled.hpp>
 
-/// Sums as integers: the ranks agree, per element, on the unit of a fixed-point number, add multiples of it,
+/// Sums as integers. The ranks agree, per element, on the unit of a fixed-point number. They add multiples of the unit,
 /// which is associative, and round the sum once.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Exponents travel as one byte where the type's fit. The code of an element is 0 for zero, else how far its
-/// exponent lies above the lowest, from 1 on; the top code says that it is not finite.
+/// Exponents are sent as one byte if the type's exponents fit. An element's code is 0 for zero; 1 for the lowest
+/// exponent, and so on upwards; the highest code marks a non-finite element.
 template <floating_element T>
 using exponent_code = std::conditional_t<std::is_same_v<T, double>, std::int32_t, std::uint8_t>;
 
 template <floating_element T>
 inline constexpr int not_finite_code = element_traits<T>::max_exponent - element_traits<T>::min_exponent + 2;
 
-/// The number of binary digits of a count less one: 2^bits >= terms.
+/// The smallest `bits` with 2^bits >= terms.
 constexpr int bits_for_terms(std::uint64_t terms) noexcept
 {
     int bits = 0;
@@ -31,14 +31,14 @@ constexpr int bits_for_terms(std::uint64_t terms) noexcept
     return bits;
 }
 
-/// Up to how many terms are added so: the sum of their codes for NaN and infinity must not run over.
+/// The largest number of terms in fixed point: the sum of their codes for NaN and infinity must not overflow.
 inline constexpr std::uint64_t max_fixed_point_terms = (std::uint64_t{1} << 20) - 1;
-/// Whether the sums of that many of any numbers of T fit in 62 bits, so that no element needs a unit of its own.
+/// Whether a sum of that many arbitrary numbers of T fits in 62 bits, so that all elements can share one unit.
 template <floating_element T>
 inline constexpr bool sums_fit_in_one_unit = fixed_point_bits<T> + bits_for_terms(max_fixed_point_terms) <= 62;
 
-/// The unit of the sum of `terms` elements of which the largest has this code, as a power of two: terms are
-/// below 2^62 / terms units. Where all sums fit, the smallest number of the type is the unit (2^-24 for halves).
+/// The unit, as a power of two, for the sum of `terms` elements, the largest of which has this code. Each term is below
+/// 2^62 / terms units. If all sums fit, the unit is the smallest number of the type (2^-24 for halves).
 template <floating_element T>
 COLLPROBE_HD constexpr int fixed_point_unit(int code, int term_bits) noexcept
 {
@@ -48,7 +48,7 @@ COLLPROBE_HD constexpr int fixed_point_unit(int code, int term_bits) noexcept
     return exponent + 1 - (62 - term_bits);
 }
 
-/// Not finite terms, each counted in digits of its own.
+/// Codes of non-finite terms, each counted in its own digits.
 inline constexpr std::int64_t positive_infinity_term = 1;
 inline constexpr std::int64_t negative_infinity_term = std::int64_t{1} << 20;
 inline constexpr std::int64_t nan_term = std::int64_t{1} << 40;
@@ -84,7 +84,8 @@ struct code_exponents {
         for (std::uint64_t leaf = 0; leaf < leaf_count; ++leaf) {
             const T value = leaves[leaf * leaf_stride + index];
             const auto bits = to_bits(value);
-            const int field = static_cast<int>((bits & element_traits<T>::exponent_mask) >> (element_traits<T>::digits - 1));
+            const int field
+                = static_cast<int>((bits & element_traits<T>::exponent_mask) >> (element_traits<T>::digits - 1));
             const int code = !is_finite(value) ? not_finite_code<T>
                 : field != 0 ? field
                 : (bits & element_traits<T>::fraction_mask) != 0 ? 1
@@ -125,8 +126,8 @@ struct quantise_leaves {
     }
 };
 
-/// `round_scaled` of a number whose highest bit, 2^leading, is that of a normal element, without branches. `sign`: all
-/// bits or none.
+/// `round_scaled` without branches, for a number whose highest bit, 2^leading, is in the normal range of the element
+/// type. `sign`: all bits or none.
 template <floating_element T>
 COLLPROBE_HD constexpr T round_normal(std::uint64_t magnitude, int leading, std::uint64_t sign) noexcept
 {
@@ -135,15 +136,16 @@ COLLPROBE_HD constexpr T round_normal(std::uint64_t magnitude, int leading, std:
     const std::uint64_t significand = magnitude << (63 - highest_bit(magnitude));
     const std::uint64_t kept = significand >> (64 - traits::digits);
     const std::uint64_t rest = significand << traits::digits;
-    const auto up = static_cast<std::uint64_t>(rest > half_unit) | (static_cast<std::uint64_t>(rest == half_unit) & kept);
-    // The hidden bit of `kept` adds one to the exponent field, and so does a carry out of it.
+    const auto up
+        = static_cast<std::uint64_t>(rest > half_unit) | (static_cast<std::uint64_t>(rest == half_unit) & kept);
+        // The hidden bit of `kept` adds one to the exponent field; so does a carry out of `kept`.
     const std::uint64_t bits = (static_cast<std::uint64_t>(leading - traits::min_exponent) << (traits::digits - 1))
         + kept + (up & 1);
     const std::uint64_t bounded = bits < traits::smallest_nonfinite ? bits : traits::smallest_nonfinite;
     return bit_cast<T>(static_cast<typename traits::bits_type>((sign & traits::sign_mask) | bounded));
 }
 
-/// result[i] = the sum over `divisor`, rounded once. A body for `for_each`.
+/// result[i] = the sum divided by `divisor`, rounded once. A body for `for_each`.
 template <floating_element T>
 struct dequantise {
     const std::int64_t* sums;
@@ -164,7 +166,7 @@ struct dequantise {
             result[index] = sum >= nan_term || (positive && negative) ? quiet_nan<T>() : signed_infinity<T>(negative);
             return;
         }
-        const std::int64_t sign = sum >> 63; // all bits: no branch that nobody could predict
+        const std::int64_t sign = sum >> 63; // all bits or none: avoids an unpredictable branch
         const auto magnitude = static_cast<std::uint64_t>((sum ^ sign) - sign);
         scaled number{magnitude, fixed_point_unit<T>(code, term_bits), false, sign != 0};
         if ((divisor & (divisor - 1)) == 0) {

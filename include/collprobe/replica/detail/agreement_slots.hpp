@@ -11,16 +11,16 @@
 #include <collprobe/replica/detail/difference_exchange.hpp>
 #include <collprobe/replica/detail/difference_search.hpp>
 
-/// The memory of checks on their way, and what they send.
+/// The memory of checks under way, and their messages.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Turns digests into the pairs {key, ~key} whose maxima over the ranks tell whether all have the same key: the
-/// largest key and the complement of the smallest. The last pair is of the check's number.
+/// Turns digests into pairs {key, ~key}. The maxima of a pair over the ranks are the largest key and the complement of
+/// the smallest, so they tell whether all keys are equal. The last pair holds the check's number.
 struct write_keys {
     const std::uint64_t* digests;
     const std::uint8_t* types; ///< of the buffers
     std::uint64_t buffers;
-    std::uint64_t room; ///< of so many the message has pairs
+    std::uint64_t room; ///< number of buffers that the message has pairs for
     std::uint64_t number;
     std::uint64_t* message;
 
@@ -41,7 +41,7 @@ struct agreement_slot {
     {
     }
 
-    /// Whether the ranks hold the same in a buffer, or are at the same check. Once `done` is.
+    /// Whether the ranks agree on a buffer, or (last index) on the check's number. Valid once `done` is reached.
     bool agrees(std::uint64_t index) const noexcept { return host[2 * index] == ~host[2 * index + 1]; }
 
     typename Device::template host_buffer<std::uint8_t> types;
@@ -69,7 +69,7 @@ struct agreement_memory {
         return detail::finished_by(until, search.done);
     }
 
-    std::vector<agreement_slot<Device>> slots; ///< a ring, and behind it the one that the host waits for
+    std::vector<agreement_slot<Device>> slots; ///< a ring, followed by the slot of checks that block the host
     typename Device::workspace workspace;
     typename Device::event reduced; ///< the last use of the workspace
     difference_memory<Device> search;

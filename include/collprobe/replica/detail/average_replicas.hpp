@@ -17,10 +17,10 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/replica/replica.hpp>
 
-/// What averaging repairs have in common: replicas of floating-point elements become their average over the ranks.
+/// Shared by the averaging repairs: replaces replicas of floating-point elements by their average over the ranks.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Element types that are averaged as they are; the others travel as float, and are rounded once to come back.
+/// Element types that are averaged directly. Others are sent as float, and the average is rounded once.
 template <class T>
 concept averaged_natively = std::is_same_v<T, float> || std::is_same_v<T, double>;
 
@@ -36,11 +36,12 @@ struct convert_element {
     }
 };
 
-/// What somebody gives who has one buffer to average: it takes a list, `std::vector<replica> list{view(weights)}`.
+/// An argument that is a single buffer and not a list. Overloads for it are deleted, because a caller must pass a list:
+/// `std::vector<replica> list{view(weights)}`.
 template <class T>
 concept buffer_and_no_list_of_replicas = !std::is_convertible_v<const T&, view<const replica>>;
 
-/// Elements of scratch memory that averaging a list takes: none without 16-bit elements.
+/// Elements of scratch memory needed to average a list: none without 16-bit elements.
 inline std::uint64_t scratch_for(const std::vector<replica>& buffers, std::uint64_t most) noexcept
 {
     std::uint64_t needed = 0;
@@ -58,7 +59,7 @@ inline std::uint64_t averaged_bytes(const std::vector<replica>& buffers) noexcep
     return bytes;
 }
 
-/// What keeps a buffer from being read as floating-point elements, to stand behind its name; empty: nothing.
+/// The reason why a buffer has no average, as text to follow the buffer's name; empty if it has one.
 inline std::string unfit_for_averages(const replica& buffer)
 {
     bool floating = false;
@@ -99,15 +100,17 @@ void average_replica(Comm& comm, const replica& from, const replica& to, view<fl
             for (std::uint64_t first = 0; first < from.count; first += scratch.count()) {
                 const std::uint64_t left = from.count - first;
                 const view<float> piece = scratch.part(0, left < scratch.count() ? left : scratch.count());
-                device::for_each(stream, piece.count(), convert_element<T, float>{from.as<T>().data() + first, piece.data()});
+                device::for_each(stream, piece.count(),
+                    convert_element<T, float>{from.as<T>().data() + first, piece.data()});
                 comm.all_reduce(view<const float>(piece), piece, reduction::average, stream, where);
-                device::for_each(stream, piece.count(), convert_element<float, T>{piece.data(), to.as<T>().data() + first});
+                device::for_each(stream, piece.count(),
+                    convert_element<float, T>{piece.data(), to.as<T>().data() + first});
             }
         }
     });
 }
 
-/// Calls `use` with the communicator that averages travel by: the innermost, or the given one with its adaptors.
+/// Calls `use` with the communicator for averages: the innermost one, or the given one with its adaptors.
 template <communicator Comm, class Use>
 void with_route(Comm& comm, bool through_adaptors, const Use& use)
 {

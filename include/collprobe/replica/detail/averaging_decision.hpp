@@ -9,10 +9,10 @@
 #include <collprobe/core/widen.hpp>
 #include <collprobe/detail/math.hpp>
 
-/// What dynamic averaging computes on the device: distances on a sample of the coordinates, and the next interval.
+/// The device's part of dynamic averaging: distances on a sample of the coordinates, and the next interval.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Parts that the sum over a buffer is cut into.
+/// The number of parts of a sum over a buffer.
 inline constexpr std::uint64_t distance_parts = 16;
 
 /// Squared distance of every `stride`-th element of two buffers, or their squared norm if `other` is null. A body
@@ -41,11 +41,11 @@ struct sampled_distance {
     COLLPROBE_HD void store(std::uint64_t item, double sum) const noexcept { sums[item] = sum; }
 };
 
-/// What the ranks add up to decide.
+/// The numbers that the ranks add up for the decision.
 struct averaging_sums {
     double squared_distance; ///< ||thetabar - theta^m||^2 on the sample
     double squared_gradient; ///< ||g~^m||^2 on the same coordinates
-    double squared_weights; ///< ||thetabar||^2 on them
+    double squared_weights; ///< ||thetabar||^2 on the same coordinates
     double ratio; ///< ||g~^m|| / ||thetabar - theta^m||, at most the largest interval
 };
 
@@ -53,12 +53,12 @@ struct averaging_sums {
 struct averaging_decision {
     std::uint64_t interval;
     double variance; ///< sigma^2
-    double ratio; ///< that the rule makes it from
+    double ratio; ///< the ratio that the interval is computed from
 };
 
 /// This rank's terms. A body for `for_each` with one index.
 struct add_up_distances {
-    const double* distances; ///< `parts` of each of the three, in their order in `averaging_sums`
+    const double* distances; ///< `parts` numbers for each of the three sums, in the order of `averaging_sums`
     std::uint64_t parts;
     double most;
     averaging_sums* sums;
@@ -71,7 +71,7 @@ struct add_up_distances {
             all.squared_gradient += distances[parts + i];
             all.squared_weights += distances[2 * parts + i];
         }
-        // Also where one of them is not finite; then the ratio is 0, for the shortest interval.
+        // If one of them is not finite the ratio is 0 too, which gives the shortest interval.
         const bool finite = is_finite(all.squared_distance) && is_finite(all.squared_gradient);
         if (finite) {
             all.ratio = all.squared_gradient < most * most * all.squared_distance
@@ -87,9 +87,9 @@ struct decide_interval {
     const averaging_sums* sums;
     bool literal;
     double ranks;
-    double divisor; ///< squared distances per sigma^2, summed over the ranks; 0: nothing can be said
-    double coordinates; ///< of the sample, over all ranks
-    double reach; ///< how far a step's gradient of 1 moves a coordinate in the end
+    double divisor; ///< squared distance per sigma^2, summed over the ranks; 0: no estimate is possible
+    double coordinates; ///< coordinates of the sample, over all ranks
+    double reach; ///< the final displacement of a coordinate per unit of a step's gradient
     double gain; ///< the interval for a ratio of 1
     std::uint64_t least;
     std::uint64_t most;
@@ -102,7 +102,7 @@ struct decide_interval {
         const bool finite = is_finite(all.squared_distance) && is_finite(all.squared_gradient)
             && is_finite(all.squared_weights);
         if (!finite) {
-            result.interval = least; // something is wrong: look again soon
+            result.interval = least; // the numbers are unusable: measure again soon
         } else {
             if (divisor > 0) result.variance = all.squared_distance / divisor;
             if (literal) {

@@ -14,10 +14,10 @@
 #include <collprobe/replica/detail/difference_search.hpp>
 #include <collprobe/replica/replica.hpp>
 
-/// The ranks' part in a search for differences and in their repair. All of it blocks the host.
+/// The messages of a search for differences and of a repair. All of it blocks the host.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The words that a rank tells of itself: a `held_buffer`, or a `found_difference`.
+/// The number of words in a rank's report: a `held_buffer` or a `found_difference`.
 inline constexpr std::uint64_t words_of_rank = sizeof(found_difference) / 8;
 static_assert(sizeof(found_difference) == 40 && sizeof(held_buffer) == 24);
 
@@ -38,7 +38,7 @@ struct difference_memory {
     {
     }
 
-    typename Device::template host_buffer<std::uint64_t> host_firsts; ///< where the blocks begin
+    typename Device::template host_buffer<std::uint64_t> host_firsts; ///< the first element of each block
     typename Device::template buffer<std::uint64_t> firsts;
     typename Device::template buffer<std::uint64_t> digests;
     typename Device::template buffer<std::uint64_t> expected;
@@ -50,12 +50,12 @@ struct difference_memory {
     typename Device::template buffer<std::uint64_t> gathered;
     typename Device::template host_buffer<std::uint64_t> host_gathered;
     typename Device::workspace workspace;
-    typename Device::event done; ///< the last use of all this
+    typename Device::event done; ///< the last use of all these members
 };
 
-/// Writes what a rank says of its buffer.
+/// Writes a rank's report of its buffer.
 struct tell_held {
-    const std::uint64_t* digest; ///< null: it has none
+    const std::uint64_t* digest; ///< null if the rank has no such buffer
     std::uint64_t count;
     std::uint64_t type;
     std::uint64_t* words;
@@ -82,15 +82,15 @@ struct tell_found {
     }
 };
 
-/// What `locate_difference` asks of the ranks, about one buffer. `Comm`: the communicator as the caller has it; what
-/// the search says goes past its adaptors, what a repair sends does not.
+/// The questions of `locate_difference` to the ranks, about one buffer. `Comm`: the caller's communicator. Messages of
+/// the search bypass its adaptors, data of a repair do not.
 template <communicator Comm>
 class difference_exchange {
 public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    /// `mine`: this rank's buffer, null if it has none.
+    /// `mine`: this rank's buffer, or null if it has none.
     difference_exchange(
         Comm& comm, difference_memory<device>& memory, const replica* mine, stream_ref on, call_site where)
         : comm_(comm), memory_(memory), mine_(mine), on_(on), where_(where),
@@ -98,7 +98,7 @@ public:
     {
     }
 
-    /// What every rank holds. `digest`: of this rank's buffer, in device memory.
+    /// Exchanges the ranks' reports of their buffers. `digest`: of this rank's buffer, in device memory.
     fixed_array<held_buffer> hold(const std::uint64_t* digest)
     {
         fixed_array<held_buffer> held(each_.size());
@@ -110,7 +110,7 @@ public:
         }
         return held;
     }
-    /// Whether this rank's buffer can be compared with the reference.
+    /// Sets the count and type of the reference. Other buffers cannot be compared with it.
     void compare_with(const held_buffer& wanted) noexcept { type_ = wanted.type, count_ = wanted.count; }
 
     view<const std::uint8_t> mark(const block_search& search, int reference)
@@ -158,8 +158,8 @@ public:
         return {each_.data(), each_.size()};
     }
 
-    /// Overwrites blocks by those of rank `source`, where `take`: not on ranks that hold what is right, whose buffers
-    /// a fault on the way must not touch. Returns how many bytes were sent.
+    /// Overwrites blocks by those of rank `source` on ranks with `take`. Ranks that hold the right bits do not take, so
+    /// that a fault in transit cannot damage them. Returns the number of bytes sent.
     std::uint64_t restore(const block_search& search, int source, bool take)
     {
         std::uint64_t bytes = 0;
@@ -186,7 +186,7 @@ private:
     }
     block_list list(const block_search& search) const noexcept { return {memory_.firsts.data(), search.length()}; }
 
-    /// The elements of the blocks, as many at a time as there is room for.
+    /// Calls `use` for the elements of the blocks, as many at a time as the scratch memory holds.
     template <class Use>
     void in_chunks(const block_search& search, const Use& use)
     {
@@ -209,7 +209,7 @@ private:
             view<std::uint64_t>(memory_.firsts.data(), firsts.count()), where_);
     }
 
-    /// Elements of the blocks of rank `source` to every rank's scratch memory.
+    /// Broadcasts elements of the blocks of rank `source` to every rank's scratch memory.
     template <class Sender, class Word>
     void send(Sender& by, Word, const block_search& search, std::uint64_t from, std::uint64_t count, int source)
     {
@@ -220,7 +220,7 @@ private:
         by.broadcast(view<const std::uint8_t>(bytes), bytes, source, on_, where_);
     }
 
-    /// Tells the ranks, and reads what they tell.
+    /// Sends this rank's report to all ranks, and reads theirs.
     template <class Tell>
     void ask(const Tell& tell)
     {
@@ -234,7 +234,7 @@ private:
         });
     }
 
-    /// And waits, with the communicator's deadline if it has one.
+    /// Enqueues `work` and waits, with the communicator's deadline if it has one.
     template <class Work>
     void enqueue(const Work& work)
     {

@@ -10,7 +10,7 @@
 #include <collprobe/detail/target.hpp>
 #include <collprobe/scan/digest.hpp>
 
-/// What the search for differences computes on a device. Elements are bits here, in a word of their size.
+/// The device's part of the search for differences. Elements are handled as bits, in a word of their size.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Calls `use` with a word of the size of a replica's elements.
@@ -25,7 +25,7 @@ void with_word(element_type type, Use&& use)
     }
 }
 
-/// The bits of an element, whatever type it was written as.
+/// The bits of an element, independent of its type.
 template <class Word>
 COLLPROBE_HD Word load_bits(const void* data, std::uint64_t index) noexcept
 {
@@ -39,20 +39,20 @@ COLLPROBE_HD void store_bits(void* data, std::uint64_t index, Word bits) noexcep
     static_cast<of_any_type*>(data)[index] = bits;
 }
 
-/// Blocks of a buffer, of `length` elements each (the last may be cut short by the buffer's end), ascending: block i
-/// begins with element `first[i]`.
+/// Blocks of a buffer in ascending order, with `length` elements each (the end of the buffer may cut the last one).
+/// Block i begins with element `first[i]`.
 struct block_list {
     const std::uint64_t* first = nullptr;
     std::uint64_t length = 1;
 
-    /// Which element of the buffer is element `index` of the blocks put together.
+    /// The index in the buffer of element `index` of all blocks.
     COLLPROBE_HD std::uint64_t place(std::uint64_t index) const noexcept
     {
         return first[index / length] + index % length;
     }
 };
 
-/// The digest of each block, by index. Its elements count at their places in the buffer.
+/// Computes the digest of block `index`. Elements count at their places in the buffer.
 template <class Word>
 struct digest_blocks {
     const void* buffer;
@@ -86,10 +86,13 @@ struct mark_differences {
     const std::uint64_t* expected;
     std::uint8_t* differs;
 
-    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept { differs[index] = mine[index] != expected[index]; }
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        differs[index] = mine[index] != expected[index];
+    }
 };
 
-/// Puts elements of blocks together: those from element `from` of the blocks on.
+/// Packs elements of the blocks one after the other, beginning with element `from` of all blocks.
 template <class Word>
 struct gather_blocks {
     const void* buffer;
@@ -103,7 +106,7 @@ struct gather_blocks {
     }
 };
 
-/// And back to their places.
+/// Puts packed elements back to their places in the blocks.
 template <class Word>
 struct scatter_blocks {
     const void* packed;
@@ -117,10 +120,10 @@ struct scatter_blocks {
     }
 };
 
-/// How a rank's elements differ from those expected. Travels as bytes.
+/// The difference of a rank's elements from the expected ones. Sent as bytes.
 struct found_difference {
     std::uint64_t first = no_index;
-    std::uint64_t last = 0; ///< no meaning without elements
+    std::uint64_t last = 0; ///< meaningless if `elements` is 0
     std::uint64_t elements = 0;
     std::uint64_t expected_bits = 0; ///< of `first`
     std::uint64_t actual_bits = 0;
@@ -138,7 +141,7 @@ struct found_difference {
     }
 };
 
-/// Compares a buffer's blocks with what they should hold: a reducer over the packed elements.
+/// Compares a buffer's blocks with the expected contents. A reducer over the packed elements.
 template <class Word>
 struct compare_blocks {
     using partial = found_difference;
@@ -146,7 +149,7 @@ struct compare_blocks {
 
     const void* buffer;
     block_list blocks;
-    std::uint64_t from; ///< which element of the blocks is the first of `expected`
+    std::uint64_t from; ///< index, in all blocks, of the first element of `expected`
     const void* expected;
 
     COLLPROBE_HD static partial identity() noexcept { return {}; }

@@ -11,23 +11,24 @@
 #include <collprobe/replica/detail/difference_kernels.hpp>
 #include <collprobe/replica/disagreement.hpp>
 
-/// Who differs, and where: what every rank works out alike from what all were told.
+/// Determines which ranks differ, and where. Every rank computes the same from the same reports.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What a rank says of its buffer.
+/// A rank's report of its buffer.
 struct held_buffer {
     std::uint64_t digest = 0;
     std::uint64_t count = 0;
-    std::uint64_t type = no_type; ///< an element_type
+    std::uint64_t type = no_type; ///< an element_type, or `no_type`
 
     static constexpr std::uint64_t no_type = 0xff; ///< the rank has no such buffer
 };
 
-/// Narrows a buffer down to the blocks that hold differences, a message of at most `most_blocks` digests a round.
+/// Narrows a buffer down to the blocks that hold differences, in rounds with a message of at most `most_blocks`
+/// digests.
 ///
-/// A block is split for as long as a round has room for twice as many of them, down to 64 bytes: one damaged element
-/// of 1 GiB takes two rounds. Where damage is all over, blocks stay long; no more than about half of `most_blocks`
-/// are wanted then, and they can be sent whole.
+/// Blocks are split as long as a round has room for twice as many, down to 64 bytes; one damaged element of 1 GiB takes
+/// two rounds. If damage is widespread, blocks stay long; then at most about half of `most_blocks` are wanted, and they
+/// can be sent whole.
 class block_search {
 public:
     static constexpr std::uint64_t most_blocks = 4096;
@@ -42,7 +43,7 @@ public:
 
     view<const std::uint64_t> firsts() const noexcept { return firsts_; }
     std::uint64_t length() const noexcept { return length_; }
-    /// Elements of all blocks.
+    /// The number of elements of all blocks.
     std::uint64_t elements() const noexcept
     {
         if (firsts_.empty()) return 0;
@@ -50,7 +51,7 @@ public:
         return (firsts_.size() - 1) * length_ + (left < length_ ? left : length_);
     }
 
-    /// Keeps the blocks that differ, and splits them. False once they are as short as they get.
+    /// Keeps the blocks that differ and splits them. Returns false once they have the least length.
     bool narrow(view<const std::uint8_t> differs)
     {
         std::size_t kept = 0;
@@ -72,7 +73,7 @@ public:
         return true;
     }
 
-    /// The blocks, neighbours as one.
+    /// The blocks, with neighbours joined.
     std::vector<differing_range> ranges() const
     {
         std::vector<differing_range> joined;
@@ -99,12 +100,12 @@ struct located_difference {
     held_buffer wanted; ///< the reference's
 };
 
-/// Sorts the ranks by what they hold. The reference is the group of more than half of them, or else that of the lowest
-/// rank. False if all hold the same.
+/// Groups the ranks by the contents of their buffers. The reference is the group with more than half of the ranks, or
+/// else the group of the lowest rank. Returns false if all ranks hold the same.
 inline bool group_ranks(view<const held_buffer> held, collprobe::disagreement& out)
 {
     const int ranks = static_cast<int>(held.size());
-    // The type is part of what is held: equal bits of another type are another value. The count is in the digest.
+    // The type is part of the contents: equal bits of another type are another value. The digest includes the count.
     const auto key = [&](int rank) {
         const held_buffer& mine = held[static_cast<std::uint64_t>(rank)];
         return mine.digest ^ mix64(mine.type);
@@ -119,11 +120,13 @@ inline bool group_ranks(view<const held_buffer> held, collprobe::disagreement& o
     return !out.others.empty();
 }
 
-/// Finds who differs in a buffer, and where. `ranks` asks all ranks, the same questions on each:
-/// - `compare_with(held)`: what the reference holds;
-/// - `mark(blocks, reference)`: for each block whether it differs on any rank from that of rank `reference`, as bytes;
-/// - `compare(blocks, reference)`: how each rank's elements in these blocks differ, a `found_difference` a rank.
-/// Ranks whose count or type is not that of the reference find no difference.
+/// Finds which ranks differ in a buffer, and where. `ranks` asks all ranks, with the same questions on each:
+/// - `compare_with(held)`: sets the contents of the reference;
+/// - `mark(blocks, reference)`: for each block, as bytes, whether any rank's block differs from that of rank
+///   `reference`;
+/// - `compare(blocks, reference)`: the differences of each rank's elements in these blocks, one `found_difference`
+///   each.
+/// A rank whose count or type differs from the reference finds no difference.
 template <class Ranks>
 located_difference locate_difference(view<const held_buffer> held, Ranks& ranks)
 {

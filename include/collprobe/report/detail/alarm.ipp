@@ -11,8 +11,8 @@
 namespace collprobe::inline COLLPROBE_ABI::report {
 namespace detail {
 
-/// "rank 3", "ranks 1, 2 and 5", "nobody is named"; of more than ten ranks the first ten and how many there are, as
-/// NCCL's RAS prints its outliers.
+/// "rank 3", "ranks 1, 2 and 5" or "nobody is named". For more than ten ranks it lists the first ten and the number of
+/// all, as NCCL's RAS prints its outliers.
 COLLPROBE_INLINE std::string list_named(const alarm_record& raised)
 {
     constexpr std::size_t most = 10;
@@ -28,7 +28,7 @@ COLLPROBE_INLINE std::string list_named(const alarm_record& raised)
     return text;
 }
 
-/// What to do about it, in words: "resync from rank 0".
+/// The advice in words: "resync from rank 0".
 COLLPROBE_INLINE std::string advise(const alarm_record& raised)
 {
     switch (raised.action) {

@@ -43,7 +43,7 @@ COLLPROBE_INLINE std::string inspection_table(const std::vector<inspection>& fou
         table.cell(short_number(each.max_ulp)).cell(short_number(each.rms_ulp));
         char share[16] = "-";
         if (!is_nan(each.reproduced)) {
-            // Rounded down: 100 % means all.
+            // Rounded down, so that 100 % means all.
             std::snprintf(share, sizeof share, "%.4g %%",
                 static_cast<double>(static_cast<int>(each.reproduced * 1e4)) / 100);
         }

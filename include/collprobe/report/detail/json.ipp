@@ -11,7 +11,7 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 
 namespace detail {
 
-/// The members that a step and a summary have in common; `value` maps a metric to its number.
+/// Writes the members that a step and a summary have in common. `value` maps a metric to its number.
 template <class Value>
 void write_metrics(json_writer& json, const Value& value, const std::vector<double>& leave_one_out)
 {
@@ -34,7 +34,7 @@ void write_metrics(json_writer& json, const Value& value, const std::vector<doub
 
 COLLPROBE_INLINE json_writer& json_writer::number(double value)
 {
-    // JSON has neither NaN nor infinity, and null for both would not tell them apart.
+    // JSON has neither NaN nor infinity, and null for both would not distinguish them.
     if (!is_finite(value)) {
         out_ += is_nan(value) ? "\"nan\"" : to_bits(value) >> 63 != 0 ? "\"-inf\"" : "\"inf\"";
         return *this;
@@ -118,7 +118,8 @@ COLLPROBE_INLINE std::string json_line(std::string_view run, const step_record& 
     return line;
 }
 
-COLLPROBE_INLINE std::string json_line(const run_summary& summary, const std::vector<std::pair<std::string_view, double>>& extra)
+COLLPROBE_INLINE std::string json_line(
+    const run_summary& summary, const std::vector<std::pair<std::string_view, double>>& extra)
 {
     std::string line;
     detail::json_writer json(line);

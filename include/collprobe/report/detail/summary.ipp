@@ -12,8 +12,8 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 
 namespace detail {
 
-/// An integer that orders as the number does, infinities too: no comparison of doubles is left for
-/// `-ffast-math` to take liberties with. NaNs have no place in the order.
+/// An integer with the same order as the number, infinities included, so that no comparison of doubles is left for
+/// `-ffast-math` to change. NaNs have no place in the order.
 constexpr std::int64_t to_ordered(double value) noexcept
 {
     const auto bits = static_cast<std::int64_t>(to_bits(value));

@@ -13,7 +13,7 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 COLLPROBE_INLINE std::string short_number(double value)
 {
     if (is_nan(value)) return "-";
-    // Not left to snprintf: under -ffast-math nothing else is sure about an infinity.
+    // snprintf is not used here: under -ffast-math only the bits show reliably whether a number is infinite.
     if (!is_finite(value)) return (to_bits(value) >> 63) != 0 ? "-inf" : "inf";
     char text[32];
     std::snprintf(text, sizeof text, "%.4g", value);

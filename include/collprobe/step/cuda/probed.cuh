@@ -5,7 +5,7 @@
 #include <collprobe/scan/cuda/statistics.cuh>
 #include <collprobe/step/detail/message.hpp>
 
-/// The kernels of `probed`: those of `statistics_reducer`, and that of what it reads a result with.
+/// The kernels of `probed`: for `statistics_reducer`, and for the reducer that reads a result.
 namespace collprobe::inline COLLPROBE_ABI::cuda::detail {
 
 template <class T>

@@ -19,7 +19,7 @@
 /// The memory of a step, on any device.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// What the calls of one step write.
+/// The memory that the calls of one step write.
 template <class Device>
 struct step_buffers {
     step_buffers(const step_report::shape& form, std::uint64_t room)
@@ -58,9 +58,8 @@ struct step_buffers {
     typename Device::template buffer<unsigned char> report; ///< a `step_report`
 };
 
-/// What the calls of a step compute with. Steps that run as they are called share one set of tools. Each
-/// captured step has its own: its graph keeps the addresses, and events inside a capture and outside
-/// must not wait for each other.
+/// The scratch memory and events of a step's calls. Steps that are not captured share one set. Each captured step has
+/// its own set: its graph keeps the addresses, and events inside and outside a capture must not wait for each other.
 template <class Device>
 struct step_tools {
     step_tools(const step_report::shape& form, const probe_options& options)
@@ -71,7 +70,7 @@ struct step_tools {
             references = typename Device::template buffer<std::uint64_t>(step_report::reference_bytes(room) / 8);
         }
         if (form.room_for_gram) {
-            const std::uint64_t least = 16 * form.ranks; // two elements of 8 bytes from each rank
+            const std::uint64_t least = 16 * form.ranks; // two 8-byte elements from each rank
             gram_scratch = typename Device::template buffer<unsigned char>(
                 options.scratch_bytes > least ? options.scratch_bytes : least);
         }
@@ -89,7 +88,7 @@ struct step_tools {
     typename Device::template buffer<std::uint64_t> references; ///< as in a `step_report`
 };
 
-/// A step whose work is in a graph.
+/// A captured step: its work is in a graph.
 template <class Device>
 struct captured_work {
     captured_work(const step_report::shape& form, const probe_options& options)
@@ -106,13 +105,13 @@ struct captured_work {
     step_buffers<Device> block;
     step_tools<Device> tools;
     typename Device::template buffer<replay_tickets> tickets;
-    typename Device::event replayed; ///< the last replay, outside the capture
-    std::uint64_t serial = 0; ///< which captured step this is, of all; 0 while nobody has it
-    unsigned long long capture = 0; ///< the one that it is recorded in
+    typename Device::event replayed; ///< the end of the last replay, recorded outside the capture
+    std::uint64_t serial = 0; ///< number of this captured step among all of the process; 0 while the slot is free
+    unsigned long long capture = 0; ///< number of the capture that it is recorded in
     std::uint64_t unjudged = 0; ///< replays whose reports were not read yet
 };
 
-/// A step on its way to the host. Its calls write `own`, or those of a captured step `from->block`.
+/// A step whose report is on its way to the host. Its calls write `own`, or `from->block` for a captured step.
 template <class Device>
 struct step_in_flight {
     step_in_flight(const step_report::shape& form, std::uint64_t room)
@@ -127,7 +126,7 @@ struct step_in_flight {
     std::uint64_t step = 0;
     call_site where;
     typename Device::event done;
-    bool disturbed = false; ///< a launch that threw may have left work in front of `done` that writes `host`
+    bool disturbed = false; ///< a launch threw: work that writes `host` may be enqueued before `done`
 };
 
 /// All memory that enqueued work uses.
@@ -157,8 +156,8 @@ struct step_memory {
         return tools.lanes.finished_by(until) && detail::finished_by(until, reported);
     }
 
-    std::vector<step_in_flight<Device>> ring; ///< a ring: step number k is at k
-    step_tools<Device> tools; ///< of all steps but the captured ones
+    std::vector<step_in_flight<Device>> ring; ///< the k-th step uses slot k % size
+    step_tools<Device> tools; ///< shared by all steps that are not captured
     std::vector<captured_work<Device>> captured;
     typename Device::event reported; ///< the last `end_step`
 };

@@ -20,7 +20,7 @@ COLLPROBE_INLINE void append_suspects(
     const outlier_verdict& verdict, int ranks, finding what, int call_index, std::vector<suspect>& out)
 {
     for (const outlier& found : verdict.suspects()) {
-        // The stronger evidence: the score over the ranks, or the one over the rank's own past.
+        // Report the stronger evidence: the score among the ranks, or the score against the rank's own past.
         const bool by_history = found.needed_history
             || (found.history_cutoff > 0
                 && absolute(found.history_score) * found.cutoff > found.score * found.history_cutoff);
@@ -33,7 +33,7 @@ COLLPROBE_INLINE void append_suspects(
             .exact = false});
     }
     if (!verdict.detected || verdict.count != 0) return;
-    // Two ranks, or too many to be told from the others: something is wrong, and nobody is named.
+    // Two ranks, or too many to be outliers among the others: something is wrong, but no rank is named.
     out.push_back({.call = call_index,
         .what = what,
         .statistic = verdict.score,
@@ -89,7 +89,7 @@ COLLPROBE_INLINE void step_judge::judge(const gathered_step& step, view<const pr
                 continue;
             }
             dots_[index(r)] += entry.result.dot * sum_factor(calls[b]);
-            // From the messages, not from the own call: another rank may have called in place.
+            // Decide from the messages, not from this rank's call: another rank may have called in place.
             all_have_dots = all_have_dots && calls[b].call == collective::all_reduce && calls[b].has_result
                 && is_finite(entry.result.dot);
         }
@@ -98,7 +98,7 @@ COLLPROBE_INLINE void step_judge::judge(const gathered_step& step, view<const pr
         all_are_sums = all_are_sums && !is_no_sum(step, b, calls[b], of_call);
         sum_norm_squared += of_call;
     }
-    // Of a result that is not the sum the dot tells nothing of the rank's gradient.
+    // The dot with a result that is not the sum says nothing about the rank's gradient.
     for (int r = 0; r < ranks_; ++r) {
         if (differs_[index(r)] || !all_are_sums) dots_[index(r)] = not_a_number();
     }
@@ -234,7 +234,7 @@ COLLPROBE_INLINE void step_judge::judge_call(
     if (call.is_gradient()) judge_copies(step, b, out);
     if (call.is_replicated() && call.has_result) judge_replicas(step, b, out);
     else out.calls[b].results_agree = true;
-    if (!call.is_gradient()) return; // shards and parameters may differ as they like
+    if (!call.is_gradient()) return; // shards and parameters may differ between ranks
     for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_norm(step.entry(r, b).input.l2());
     judge_statistically(first_call_test + b, values_, finding::gradient_norm, call_index, out);
 }
@@ -321,7 +321,7 @@ COLLPROBE_INLINE double step_judge::sum_norm_squared_of(
         const result_record& result = step.entry(holder, b).result;
         return factor * unscaled(result.sum_of_squares, result.scale);
     }
-    double total = 0; // a reduce-scatter leaves a part with each rank
+    double total = 0; // each rank holds a part of a reduce-scatter's result
     for (int r = 0; r < ranks_; ++r) {
         const result_record& result = step.entry(r, b).result;
         total += factor * unscaled(result.sum_of_squares, result.scale);
@@ -353,7 +353,7 @@ COLLPROBE_INLINE bool step_judge::is_no_sum(
 
 COLLPROBE_INLINE double step_judge::unit_roundoff(element_type type) noexcept
 {
-    int digits = element_traits<double>::digits; // of integers: that of their sums here
+    int digits = element_traits<double>::digits; // sums of integers are taken in double here
     with_floating_type(type, [&]<class T>(T) { digits = element_traits<T>::digits; });
     return power_of_two(-digits);
 }

@@ -12,7 +12,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The terms of a sampled element by rank, and its results: they travelled with the messages.
+/// The terms of a sampled element by rank, and its results, as they arrived in the messages.
 template <floating_element T>
 struct sampled_element {
     const gathered_step& step;
@@ -39,7 +39,7 @@ order_sensitivity measure_order(
         const std::uint64_t place = sample_place(i, samples, call.count);
         if (place >= call.count) break;
         const sampled_element<T> terms{step, call_index, i};
-        // A reduce-scatter leaves each rank a part.
+        // A reduce-scatter gives each rank one part.
         const bool is_scattered = call.call == collective::reduce_scatter;
         const std::uint64_t holder
             = is_scattered ? place / (call.count / static_cast<std::uint64_t>(step.ranks())) : 0;
@@ -48,8 +48,8 @@ order_sensitivity measure_order(
     return meter.finish();
 }
 
-/// Completes the calls of `out` by what a step's samples tell. All ranks compute the same.
-/// A template, so that who uses no `probed` compiles none of this.
+/// Completes the calls of `out` from the step's samples. All ranks compute the same.
+/// This is a template, so that a program without `probed` compiles none of it.
 template <class Step>
 void measure_orders(order_meter& meter, const Step& step, view<const probed_call> calls, step_record& out) noexcept
 {

@@ -10,8 +10,8 @@
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/sum/dot.hpp>
 
-/// What a rank says of a step: one header, then one entry per call, with its samples where those are asked
-/// for. Travels as bytes.
+/// A rank's message of a step: one header, then one entry per call, with samples if `order_sample` asks for them. The
+/// message is sent as bytes.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 struct step_header {
@@ -22,11 +22,11 @@ struct step_header {
     std::uint64_t unprobed_calls;
 };
 
-/// What one read of a collective's result tells, together with the local input if it still exists.
+/// The outcome of one read of a collective's result, together with the local input if that still exists.
 struct result_record {
     std::uint64_t digest;
     double sum_of_squares; ///< times 2^(-2 scale)
-    double dot; ///< of input and result, element by element; NaN by bits if no input was left
+    double dot; ///< of input and result, element by element; NaN by bits if the input was overwritten
     std::int32_t scale;
     std::int32_t padding;
 };
@@ -39,9 +39,9 @@ struct call_entry {
 static_assert(std::is_trivially_copyable_v<step_header> && std::is_trivially_copyable_v<call_entry>);
 static_assert(sizeof(step_header) % 8 == 0 && sizeof(call_entry) % 8 == 0);
 
-/// Where the parts of a message are.
+/// The offsets of the parts of a message.
 struct message_layout {
-    std::uint64_t samples = 0; ///< elements of each call that travel with its entry: of the input and of the result
+    std::uint64_t samples = 0; ///< elements sampled from each call's input, and as many from its result
 
     COLLPROBE_HD constexpr std::uint64_t bytes(std::uint64_t call_count) const noexcept
     {
@@ -53,14 +53,14 @@ struct message_layout {
         using entry_type = std::conditional_t<std::is_const_v<Bytes>, const call_entry, call_entry>;
         return *reinterpret_cast<entry_type*>(message + sizeof(step_header) + call_index * stride());
     }
-    /// A word for each sampled element of what the rank sent.
+    /// One word for each sampled element of the rank's input.
     template <class Bytes>
     COLLPROBE_HD auto* input_sample(Bytes* message, std::uint64_t call_index) const noexcept
     {
         using word = std::conditional_t<std::is_const_v<Bytes>, const std::uint64_t, std::uint64_t>;
         return reinterpret_cast<word*>(&entry(message, call_index) + 1);
     }
-    /// The same of what it received.
+    /// One word for each sampled element of the rank's result.
     template <class Bytes>
     COLLPROBE_HD auto* result_sample(Bytes* message, std::uint64_t call_index) const noexcept
     {
@@ -74,7 +74,7 @@ private:
     }
 };
 
-/// Begins a message: index 0 writes the header, index b + 1 empties the result of call b.
+/// Begins a message: index 0 writes the header, index b + 1 clears the result of call b.
 struct write_header {
     unsigned char* message;
     step_header value;
@@ -87,16 +87,16 @@ struct write_header {
     }
 };
 
-/// What every rank knows of a probed call, from its own side.
+/// The facts about a probed call that every rank has without a message.
 struct probed_call {
     collective call = collective::all_reduce;
     element_type type = element_type::float32;
     reduction operation = reduction::sum;
     std::uint64_t count = 0;
     bool has_result = false; ///< the result was read
-    bool has_leaves = false; ///< of one result: several gradients of a rank, one after the other
+    bool has_leaves = false; ///< the input holds several gradients of the rank, one after the other
 
-    /// A sum over ranks of one gradient each, as far as the library can tell.
+    /// Whether the call sums one gradient of each rank, as far as the library can tell.
     bool is_gradient() const noexcept
     {
         return !has_leaves && (call == collective::all_reduce || call == collective::reduce_scatter)
@@ -109,7 +109,7 @@ struct probed_call {
     }
 };
 
-/// A step's messages of all ranks, one behind the other.
+/// The messages of all ranks for one step, one after the other.
 class gathered_step {
 public:
     gathered_step(
@@ -139,7 +139,7 @@ private:
     message_layout layout_;
 };
 
-/// Reads a result once: its digest, its norm and, where `input` is not null, its dot with the input.
+/// Reads a result once: its digest, its norm and, if `input` is not null, its dot with the input.
 template <element T>
 struct result_reducer {
     using inner = statistics_reducer<T, true>;
@@ -161,10 +161,10 @@ struct result_reducer {
             into.dot = not_a_number();
             return;
         }
-        // Both runs are short enough to be in the nearest cache by now.
+        // Both runs are short enough to be in the L1 cache by now.
         into.dot += dot(input + first, result.data() + first, count);
     }
-    /// Takes in one element: what a device thread does.
+        /// Adds one element: the work of one device thread.
     COLLPROBE_HD void add(partial& into, std::uint64_t index) const noexcept
     {
         inner{result}.add(into.result, index);

@@ -9,11 +9,11 @@
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/step/observation.hpp>
 
-/// How a graph, whose nodes are fixed, tells a different step at each replay: it reads a ticket that
-/// the replay writes, on the stream, just before the launch.
+/// The nodes of a graph are fixed, but each replay is a different step. The replay writes a ticket on the stream just
+/// before the launch, and the graph reads the step's number from the ticket.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Never given twice in a process: so it tells a step from those of every other communicator, wherever they are moved.
+/// A number that is used once per process, so it distinguishes a captured step from those of other communicators.
 inline std::uint64_t next_capture_serial() noexcept
 {
     static std::atomic<std::uint64_t> last{0};
@@ -22,10 +22,10 @@ inline std::uint64_t next_capture_serial() noexcept
 
 struct replay_ticket {
     std::uint64_t step;
-    unsigned char* host_block; ///< where this replay's report goes: memory that the device can write
+    unsigned char* host_block; ///< destination of this replay's report: memory that the device can write
 };
 
-/// A ticket is good for one launch. Without one the step has no report.
+/// A ticket is valid for one launch. A launch without a ticket makes no report.
 struct replay_tickets {
     replay_ticket next;
     replay_ticket current;
@@ -37,7 +37,7 @@ struct write_tickets {
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept { *to = value; }
 };
 
-/// `write_header` with numbers that the device reads; in a graph it takes the ticket.
+/// `write_header` with numbers that the device reads; in a graph it consumes the ticket.
 struct write_observed_header {
     unsigned char* message;
     device_observation seen;

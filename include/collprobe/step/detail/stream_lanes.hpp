@@ -11,10 +11,10 @@
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
 
-/// Which streams work is on, and how far they are with it.
+/// Tracks the streams that a step's work is on, and their progress.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The streams that the calls of a step are on: how far each is, and memory for reductions on it.
+/// The streams of a step's calls. Each has an event (its progress) and memory for its reductions.
 template <class Device>
 class stream_lanes {
 public:
@@ -31,8 +31,8 @@ public:
     stream_lanes() = default;
     explicit stream_lanes(int count) : lanes_(static_cast<std::size_t>(count)) {}
 
-    /// The lane of a stream, preferably the one that it had before. A lane's last work comes first,
-    /// wherever it was. Null if all lanes are taken and none may be added.
+    /// The lane of a stream, preferably the lane that the stream had before. `stream` waits for the lane's last work,
+    /// on any stream. Null if all lanes are taken and none may be added.
     lane* enter(stream_ref stream, bool may_allocate, call_site where)
     {
         const stream_id id = stream.id(where);
@@ -52,7 +52,7 @@ public:
         return unused;
     }
 
-    /// Puts `stream` behind the step's work on all streams.
+    /// Lets `stream` wait for the step's work on all other streams.
     void join(stream_ref stream, call_site where) const
     {
         const stream_id id = stream.id(where);
@@ -66,7 +66,7 @@ public:
         for (lane& used : lanes_) used.in_step = false;
     }
 
-    /// Drops events too: those of one capture mean nothing to the next.
+    /// Ends the step and drops the events: an event of one capture is invalid in the next.
     void forget()
     {
         end_step();

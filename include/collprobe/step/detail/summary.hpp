@@ -10,11 +10,11 @@
 #include <collprobe/step/detail/judge.hpp>
 #include <collprobe/step/detail/message.hpp>
 
-/// The `summary` form of a step: numbers that an all-reduce can combine, O(calls) whatever n is.
+/// The `summary` form of a step: numbers that an all-reduce can combine, O(calls) for any n.
 ///
-/// Sums (one all-reduce of doubles) are taken of distances from a reference, the mean of the step
-/// before, which every rank holds: so a small deviation of large numbers keeps its digits. Extrema
-/// (one all-reduce with max) carry a value's upper 44 bits and a rank in one integer.
+/// Sums (one all-reduce of doubles) are taken of distances from a reference. The reference is the mean of the previous
+/// step, which every rank holds; so a small deviation of large numbers keeps its digits. Extrema (one all-reduce with
+/// max) carry a value's upper 44 bits and a rank in one integer.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// First and second moments of one number per rank, over the ranks where it is finite.
@@ -37,13 +37,13 @@ struct call_sums {
     moment_sums gradient_norm;
     double gradient_norm_squared;
     double nonfinite;
-    double result_norm_squared; ///< of all-reduce: n times the norm of the one result
+    double result_norm_squared; ///< of all-reduce: n times the squared norm of the one result
 };
 
 /// Largest and smallest of one number per rank, in the integer form of `extremum_key`.
 struct extremum_keys {
     std::uint64_t largest;
-    std::uint64_t smallest; ///< of the negated number, so that both are reduced with max
+    std::uint64_t smallest; ///< the key of the negated number, so that max reduces both
 };
 
 struct step_keys {
@@ -64,15 +64,15 @@ struct call_keys {
 static_assert(sizeof(step_sums) == 10 * sizeof(double) && sizeof(call_sums) == 6 * sizeof(double));
 static_assert(sizeof(step_keys) == 7 * sizeof(std::uint64_t) && sizeof(call_keys) == 5 * sizeof(std::uint64_t));
 
-/// The reference means of the step; those of the calls are a run of doubles behind it.
+/// The reference means of the step. The references of the calls follow as a run of doubles.
 struct step_reference {
     double loss;
     double gradient_norm;
 };
 
-/// A step in its combined form: each part is that of the step, followed by those of its calls.
+/// A step in its combined form: each part holds the step's numbers, followed by those of its calls.
 struct summary_parts {
-    step_reference* reference; ///< that the sums were taken with
+    step_reference* reference; ///< the reference that the sums were taken with
     step_sums* sums;
     step_keys* keys;
 
@@ -95,8 +95,8 @@ inline constexpr int rank_bits = 20;
 inline constexpr std::uint64_t rank_mask = (std::uint64_t{1} << rank_bits) - 1;
 inline constexpr int most_summary_ranks = 1 << rank_bits;
 
-/// An integer that orders finite doubles as they are ordered, from 44 bits of the value (32 of the
-/// significand) and the rank. 0 for what is not finite.
+/// An integer with the same order as finite doubles, made from 44 bits of the value (32 of the significand) and the
+/// rank. 0 for a value that is not finite.
 COLLPROBE_HD inline std::uint64_t extremum_key(double value, int rank) noexcept
 {
     if (!is_finite(value)) return 0;
@@ -112,7 +112,7 @@ COLLPROBE_HD inline extremum_keys extrema_of(double value, int rank) noexcept
     return {extremum_key(value, rank), extremum_key(-value, rank)};
 }
 
-/// A count of bad elements with the rank that has it: the largest wins. 0 for none.
+/// A count of bad elements and the rank that has them: the largest count wins. 0 for none.
 COLLPROBE_HD inline std::uint64_t count_key(std::uint64_t count, int rank) noexcept
 {
     constexpr std::uint64_t limit = (std::uint64_t{1} << (64 - rank_bits)) - 1;
@@ -128,10 +128,10 @@ COLLPROBE_HD inline moment_sums moments_of(double value, double reference) noexc
     return {1, distance, distance * distance};
 }
 
-/// Writes one rank's contribution. Index 0 does the step, index b + 1 does call b.
+/// Writes one rank's contribution. Index 0 writes the step's part, index b + 1 that of call b.
 struct pack_summary {
     const unsigned char* message; ///< this rank's header and entries
-    const std::uint64_t* gradients; ///< a bit for each call; in host memory, which is far: few words
+    const std::uint64_t* gradients; ///< a bit for each call; in host memory, slow to read from the device: few words
     std::uint64_t call_count;
     int rank;
     const step_reference* reference; ///< followed by those of the calls
@@ -205,12 +205,12 @@ private:
 spread summed_spread(const moment_sums& sums, int finite, double reference, const extremum_keys& extrema) noexcept;
 
 /// `align_from_sums` from totals over ranks: sum |g_r|, sum |g_r|^2 and |sum g_r|^2. The difference
-/// (sum |g_r|)^2 - sum |g_r|^2 loses log2(n / (n - 1)) bits or more where one rank outweighs the others.
+/// (sum |g_r|)^2 - sum |g_r|^2 loses log2(n / (n - 1)) bits, and more if one rank outweighs the others.
 void align_from_totals(const moment_sums& norms, double reference, double squares, double sum_norm_squared,
     int ranks, direction& out) noexcept;
 
-/// The record of a step from its combined form. Exact checks only: naming a statistical outlier takes
-/// the table of all ranks, which this mode does not have.
+/// Makes the record of a step from its combined form. Makes exact checks only: to name a statistical outlier takes the
+/// table of all ranks, which this mode does not have.
 void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
     view<const probed_call> calls, std::uint64_t unprobed_calls, view<const double> gram,
     step_record& out, call_site where);

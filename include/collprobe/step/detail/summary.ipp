@@ -14,7 +14,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 COLLPROBE_INLINE double extremum_value(std::uint64_t key) noexcept
 {
     const std::uint64_t ordered = key & ~rank_mask;
-    // Negative numbers were complemented: their cut-off bits come back as ones, nearer to zero.
+    // Negative numbers were complemented, so their cut-off bits come back as ones: the value is nearer to zero.
     return bit_cast<double>(
         (ordered >> 63) != 0 ? ordered & ~(std::uint64_t{1} << 63) : ~ordered & ~rank_mask);
 }

@@ -11,8 +11,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Where the parts of a step's report lie in the one block of memory that holds it, first on the
-/// device and after one copy on the host:
+/// The layout of a step's report in one block of memory, which is first on the device and, after one copy, on the host:
 ///     exact direction   n x n doubles, the Gram matrix
 ///     gather            n messages
 ///     summary           reference, sums and keys, each of the step and then of its calls
@@ -55,7 +54,7 @@ public:
         return {reinterpret_cast<step_reference*>(reference), reinterpret_cast<step_sums*>(sums),
             reinterpret_cast<step_keys*>(sums + sums_bytes(call_count_))};
     }
-    /// What the all-reduces of a summary combine.
+    /// The numbers that the all-reduces of a summary combine.
     view<double> sums() const noexcept
     {
         return {reinterpret_cast<double*>(summary().sums), sums_bytes(call_count_) / sizeof(double)};
@@ -64,7 +63,7 @@ public:
     {
         return {reinterpret_cast<std::uint64_t*>(summary().keys), keys_bytes(call_count_) / sizeof(std::uint64_t)};
     }
-    /// The bytes in use: the Gram matrix comes first so that they are one run with it or without.
+    /// The bytes in use. The Gram matrix comes first, so the bytes are contiguous with and without it.
     view<unsigned char> used(bool with_gram) const noexcept
     {
         const std::uint64_t first = with_gram ? 0 : gram_bytes(form_);
