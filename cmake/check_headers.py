@@ -70,9 +70,12 @@ for file in sorted(root.rglob("*")):
             continue
 
         def finding(text):
-            findings.append(f"{path}:{number}: {match.group(1)}{match.group(2)}> {text}")
+            close = ">" if match.group(1) == "<" else '"'
+            findings.append(f"{path}:{number}: {match.group(1)}{match.group(2)}{close} {text}")
 
         name = match.group(2)
+        if match.group(1) == '"':
+            finding("is no <collprobe/...>: headers are named from the include folder")
         if name in HEAVY:
             finding("is too costly to include")
         if VENDOR.match(name) and not VENDOR_FOLDERS & set(path.split("/")[:-1]) and file.suffix != ".cuh":

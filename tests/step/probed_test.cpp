@@ -1064,6 +1064,37 @@ TEST_CASE("other collectives are probed too, integers and calls beyond the limit
     check_close(record.cosine.pooled, 1.0L, 1e-6);
 }
 
+TEST_CASE("a step whose report never came has no record, even where an older one is left in its memory")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const int steps_before : {0, 4}) {
+            local::run(3, {.timeout_ms = 200},
+                [&](local::communicator& world) {
+                    host::stream stream;
+                    probed<local::communicator> comm(world, {.mode = mode, .steps_in_flight = 2});
+                    step_record record;
+                    for (int i = 0; i < steps_before; ++i) {
+                        comm.end_step(0, {.loss = 100}, stream);
+                        stream.synchronize(10'000);
+                        REQUIRE(comm.poll(record));
+                    }
+                    if (world.rank() == 1) return; // and never ends the step
+                    comm.end_step(0, {.loss = 2.5}, stream);
+                    CHECK_THROWS_AS(stream.synchronize(10'000), error);
+                    status told = status::mismatch;
+                    try {
+                        const bool invented = comm.poll(record);
+                        CHECK_FALSE(invented);
+                    } catch (const error& failure) {
+                        told = failure.code();
+                        CHECK(std::string(failure.what()).find("step 0 never arrived") != std::string::npos);
+                    }
+                    CHECK(told == status::device_failure);
+                });
+        }
+    }
+}
+
 TEST_CASE("ranks that fall out of step get an error that says so")
 {
     std::atomic<int> mismatches{0};

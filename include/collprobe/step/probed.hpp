@@ -195,6 +195,7 @@ public:
         // A graph's collectives bypass the communicator, so only this call can refuse a communicator that has failed.
         detail::throw_failure_of(comm_, where);
         in_flight_step& to = memory_->ring[next_in_ring(where)];
+        expect_report(to, work.block, step);
         const auto write_tickets = [&](detail::replay_ticket next) {
             device::for_each(
                 stream, 1, detail::write_tickets{work.tickets.data(), {.next = next, .current = {}}});
@@ -416,6 +417,7 @@ private:
             "the stream is capturing: a step in a graph ends with end_captured_step");
         const block& open = open_step(stream, who);
         in_flight_step& to = memory_->ring[next_in_ring(where)];
+        expect_report(to, open, step);
         detail::enqueue_marked(memory_->reported, stream, [&] {
             // Reports run one after the other on all streams: each uses the references that the previous one left.
             if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
@@ -547,6 +549,23 @@ private:
     in_flight_step& oldest() noexcept
     {
         return memory_->ring[static_cast<std::size_t>(judged_ % memory_->ring.size())];
+    }
+
+    /// Makes sure that what an earlier step left in the slot's memory is not taken for the report of `step`, should
+    /// that never come. The work of a disturbed slot may still write there: it is left as it is.
+    void expect_report(in_flight_step& of, const block& seen, std::uint64_t step) noexcept
+    {
+        if (of.disturbed) return;
+        const detail::step_report report = host_report(of, seen);
+        if (options_.mode == report_mode::gather) {
+            unsigned char* const own = report.messages().data()
+                + static_cast<std::uint64_t>(comm_.rank()) * form_.layout.bytes(seen.call_count);
+            reinterpret_cast<detail::step_header*>(own)->step = ~step;
+        } else {
+            detail::step_keys& keys = *report.summary().keys;
+            keys.step = ~step;
+            keys.step_complement = step;
+        }
     }
 
     void await_report(in_flight_step& of, std::uint64_t step, captured_work* from, call_site where) noexcept
