@@ -214,8 +214,6 @@ struct floating {
     static constexpr bits_type fraction_mask = bits_type((bits_type{1} << (digits - 1)) - 1);
     static constexpr bits_type exponent_mask = bits_type(~(sign_mask | fraction_mask));
     static constexpr bits_type smallest_nonfinite = bits_type(least_nonfinite);
-    static constexpr bits_type smallest_nan
-        = bits_type(smallest_nonfinite + (infinite == infinities::yes ? 1 : 0));
     static constexpr bits_type quiet_nan
         = bits_type(smallest_nonfinite | (infinite == infinities::yes ? bits_type{1} << (digits - 2) : 0));
 };
@@ -265,8 +263,8 @@ constexpr int number_of() noexcept
 /// - `max_exponent`, `min_exponent`: those of the largest finite and the smallest normal number, as powers of two (1
 ///   <= |significand| < 2).
 /// - `bits_type`: the unsigned integer of the same size. The masks are the parts of a floating-point number in it.
-/// - `smallest_nonfinite`, `smallest_nan`: a number without its sign is finite below the first, NaN from the second
-///   on, and infinity between.
+/// - `smallest_nonfinite`: a number without its sign is finite below it. From it on it is infinity where its fraction
+///   is zero, else NaN.
 /// - `min_subnormal_exponent`: all finite numbers are multiples of 2^`min_subnormal_exponent`.
 template <class T>
 struct element_traits;
@@ -389,7 +387,7 @@ template <element T>
 COLLPROBE_HD constexpr bool is_nan(T value) noexcept
 {
     if constexpr (!element_traits<T>::is_floating_point) return false;
-    else return !detail::magnitude_is_below(value, element_traits<T>::smallest_nan);
+    else return !is_finite(value) && (to_bits(value) & element_traits<T>::fraction_mask) != 0;
 }
 
 template <element T>
