@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+/// Executes PTX, which nvcc makes of device code, on the CPU: for tests on machines without a GPU.
+///
+/// A warp of 32 lanes executes an instruction at a time. Calls are inlined. An instruction of a form that the engine
+/// does not know is refused by name when its kernel is decoded; nothing is guessed.
+namespace ptx {
+
+struct module;
+struct kernel;
+
+struct dims {
+    unsigned x = 1, y = 1, z = 1;
+    std::uint64_t count() const { return std::uint64_t{x} * y * z; }
+};
+
+/// What a GPU or its checking tools would report: where, and why.
+struct fault : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+/// A range of the device's memory; empty if there is none.
+struct memory_range {
+    std::uint64_t begin = 0, end = 0;
+};
+
+/// How blocks, warps and lanes take turns, and what is checked.
+struct schedule {
+    /// 0: block after block, each warp as far as it comes, all stores visible at once. Else the seed of a random
+    /// schedule, which can be repeated: blocks, warps and diverged lanes take turns; stores reach other blocks late and
+    /// in any order, and loads through the first-level cache see old values, as far as the fences allow it.
+    std::uint64_t seed = 0;
+    unsigned resident_blocks = 8; ///< blocks that take turns
+    /// Reports accesses of two threads to the same shared memory that no barrier orders, and values that were never
+    /// written, where they decide an address, a branch or a store. Costs about half of the speed.
+    bool check = false;
+    bool count = false; ///< fills in what `counts` has beyond instructions. Costs about a third of the speed.
+    /// The live range of device memory that holds `address`. Null: all addresses are legal.
+    memory_range (*find_range)(std::uint64_t address) = nullptr;
+};
+
+/// Counted exactly, over all blocks of a launch.
+struct counts {
+    std::uint64_t warp_instructions = 0;
+    std::uint64_t thread_instructions = 0; ///< of active lanes
+    // The rest only if `schedule::count` is set.
+    std::uint64_t global_loads = 0, global_stores = 0; ///< of warps
+    std::uint64_t bytes_loaded = 0, bytes_stored = 0; ///< of all lanes, from and to global memory
+    std::uint64_t load_sectors = 0, store_sectors = 0; ///< runs of 32 bytes that the warps touch
+    std::uint64_t least_load_sectors = 0, least_store_sectors = 0; ///< if the lanes' bytes lay side by side
+    std::uint64_t narrow_accesses = 0, narrow_bytes = 0; ///< of lanes, to global memory, of fewer than 16 bytes
+    std::uint64_t shared_accesses = 0; ///< of warps
+    std::uint64_t shared_passes = 0; ///< a pass has one word of each bank
+    std::uint64_t least_shared_passes = 0; ///< one for each 128 bytes, or part of them
+    unsigned worst_bank_conflict = 0; ///< words of one bank in one pass, if all lanes had one
+    std::uint64_t local_accesses = 0; ///< of warps
+    std::uint64_t atomics = 0; ///< of lanes, to global memory
+    std::uint64_t divergent_branches = 0; ///< of warps
+    counts& operator+=(const counts&);
+};
+
+struct named_count {
+    const char* name;
+    std::uint64_t counts::*number;
+};
+/// All numbers of `counts` that add up: all but `worst_bank_conflict`.
+inline constexpr named_count added_counts[] = {{"warp_instructions", &counts::warp_instructions},
+    {"thread_instructions", &counts::thread_instructions}, {"global_loads", &counts::global_loads},
+    {"global_stores", &counts::global_stores}, {"bytes_loaded", &counts::bytes_loaded},
+    {"bytes_stored", &counts::bytes_stored}, {"load_sectors", &counts::load_sectors},
+    {"store_sectors", &counts::store_sectors}, {"least_load_sectors", &counts::least_load_sectors},
+    {"least_store_sectors", &counts::least_store_sectors}, {"narrow_accesses", &counts::narrow_accesses},
+    {"narrow_bytes", &counts::narrow_bytes}, {"shared_accesses", &counts::shared_accesses},
+    {"shared_passes", &counts::shared_passes}, {"least_shared_passes", &counts::least_shared_passes},
+    {"local_accesses", &counts::local_accesses}, {"atomics", &counts::atomics},
+    {"divergent_branches", &counts::divergent_branches}};
+static_assert(sizeof(counts) == (std::size(added_counts) + 1) * sizeof(std::uint64_t), "a number is not in the table");
+
+/// Reads the module's outline. Kernels are decoded when they are first asked for.
+std::shared_ptr<module> load(std::string text);
+std::vector<std::string> kernel_names(const module&);
+/// Null: there is no kernel of this name. Throws `std::runtime_error` naming the first form that is not supported.
+const kernel* find_kernel(module&, const std::string& name);
+/// The memory of a global variable; empty if there is none.
+std::span<unsigned char> find_variable(module&, const std::string& name);
+
+struct parameter_place {
+    std::size_t offset, bytes;
+};
+const std::vector<parameter_place>& parameters(const kernel&);
+std::size_t parameter_bytes(const kernel&);
+unsigned most_threads(const kernel&); ///< of a block
+std::size_t static_shared_bytes(const kernel&);
+
+/// Runs a kernel to its end. `arguments`: the parameters at their places. Throws `fault`.
+counts run(const kernel&, dims grid, dims block, std::size_t dynamic_shared, std::span<const unsigned char> arguments,
+    const schedule&);
+
+/// For mutations: takes out the instruction number `which`, from 0, of a kernel's text that contains `text`, or puts
+/// another in its place. False: there is none. Throws `std::runtime_error` if the other is none.
+bool replace(module&, // not the first word of a line: nvcc takes it for a directive
+    const std::string& kernel_name, std::string_view text, unsigned which, const std::string& by = {});
+
+/// The forms (opcode with modifiers and types) that a kernel uses.
+std::vector<std::string> forms(const kernel&);
+
+} // namespace ptx

@@ -1,0 +1,383 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "tests/support/ptx/block.hpp"
+
+/// Blocks, their barriers, and the order in which they run.
+namespace ptx {
+namespace {
+
+constexpr u8 poison = 0xA5;
+constexpr std::size_t line = 256; ///< alignment of shared memory
+
+template <class T>
+T* aligned(std::vector<T>& memory, std::size_t to)
+{
+    return memory.data() + (to - reinterpret_cast<u64>(memory.data()) % to) % to;
+}
+
+u64 value_of(const block& b, const kernel::special_register& s, u32 warp_number, u32 lane)
+{
+    const u32 thread = warp_number * 32 + lane;
+    const u64 bit = u64{1} << lane;
+    switch (s.what) {
+    case special::tid_x: return thread % b.threads.x;
+    case special::tid_y: return thread / b.threads.x % b.threads.y;
+    case special::tid_z: return thread / b.threads.x / b.threads.y;
+    case special::ntid_x: return b.threads.x;
+    case special::ntid_y: return b.threads.y;
+    case special::ntid_z: return b.threads.z;
+    case special::ctaid_x: return b.index % b.grid.x;
+    case special::ctaid_y: return b.index / b.grid.x % b.grid.y;
+    case special::ctaid_z: return b.index / b.grid.x / b.grid.y;
+    case special::nctaid_x: return b.grid.x;
+    case special::nctaid_y: return b.grid.y;
+    case special::nctaid_z: return b.grid.z;
+    case special::laneid: return lane;
+    case special::warpid: return warp_number;
+    case special::nwarpid: return b.warps.size();
+    case special::nsmid: return 1;
+    case special::mask_eq: return bit;
+    case special::mask_lt: return bit - 1;
+    case special::mask_le: return 2 * bit - 1;
+    case special::mask_gt: return ~(2 * bit - 1) & 0xffffffff;
+    case special::mask_ge: return ~(bit - 1) & 0xffffffff;
+    case special::dynamic_bytes: return b.dynamic_bytes;
+    case special::total_bytes: return b.shared_size;
+    case special::parameter_address: return reinterpret_cast<u64>(b.parameters) + s.value;
+    case special::smid:
+    case special::gridid: return 0;
+    }
+    return 0;
+}
+
+void fill_registers(block& b, warp& w)
+{
+    for (const kernel::special_register& s : b.of->specials) {
+        for (u32 lane = 0; lane < 32; ++lane) {
+            const u64 value = value_of(b, s, w.number, lane);
+            if (s.what == special::parameter_address) values<u64>(w, s.at)[lane] = value;
+            else values<u32>(w, s.at)[lane] = static_cast<u32>(value);
+        }
+    }
+    w.defined.clear();
+    if (!b.how->check) return;
+    w.defined.assign(b.of->register_bytes / 32, 0);
+    for (const kernel::special_register& s : b.of->specials) w.defined[s.at / 32] = ~u32{0};
+    for (const kernel::constant& c : b.of->constants) w.defined[c.at / 32] = ~u32{0};
+}
+
+} // namespace
+
+counts& counts::operator+=(const counts& next)
+{
+    for (const named_count& each : added_counts) this->*each.number += next.*each.number;
+    worst_bank_conflict = std::max(worst_bank_conflict, next.worst_bank_conflict);
+    return *this;
+}
+
+void set_up(block& b, const kernel& k, dims grid, dims threads, std::size_t dynamic_shared,
+    const u8* parameters, const schedule& how)
+{
+    const bool is_ready
+        = b.of == &k && b.threads.count() == threads.count() && b.dynamic_bytes == dynamic_shared;
+    b.of = &k;
+    b.how = &how;
+    b.grid = grid;
+    b.threads = threads;
+    b.parameters = parameters;
+    b.dynamic_bytes = dynamic_shared;
+    b.sum = {};
+    if (is_ready) return; // it ran before
+    const u32 warps = (static_cast<u32>(threads.count()) + 31) / 32;
+    const std::size_t of_warp = (k.register_bytes + 63) / 64 * 64;
+    b.register_memory.assign(of_warp * warps + 64, poison);
+    b.local_memory.assign(std::size_t{k.local_bytes} * 32 * warps + 64, poison);
+    b.shared_size = k.has_dynamic ? dynamic_at + static_cast<u32>(dynamic_shared) : k.shared_bytes;
+    b.shared_memory.assign(b.shared_size + line, poison);
+    b.shared = aligned(b.shared_memory, line);
+    b.warps.resize(warps);
+    u8* const registers = aligned(b.register_memory, 64);
+    u8* const local = aligned(b.local_memory, 16);
+    for (u32 number = 0; number < warps; ++number) {
+        warp& w = b.warps[number];
+        w.in = &b;
+        w.number = number;
+        w.registers = registers + of_warp * number;
+        w.local_bytes = k.local_bytes;
+        w.local = reinterpret_cast<u64>(local) + u64{k.local_bytes} * 32 * number;
+        for (const kernel::constant& c : k.constants)
+            for (unsigned lane = 0; lane < 32; ++lane)
+                std::memcpy(w.registers + c.at + lane * c.width, &c.value, c.width);
+    }
+}
+
+void begin(block& b, u64 index)
+{
+    b.index = index;
+    ++b.epoch;
+    ++b.run;
+    b.yields = false;
+    b.rests = 0;
+    b.random = random_numbers(b.how->seed ^ (index + 1) * 0x2545f4914f6cdd1du);
+    b.view = global_view(b.random());
+    const auto count = static_cast<u32>(b.threads.count());
+    b.unfinished = count;
+    std::memset(b.shared, poison, b.shared_size);
+    if (b.how->check) {
+        b.shared_bytes.resize(b.shared_size);
+        b.local_has_value.assign(b.local_memory.size(), 0);
+    }
+    for (warp& w : b.warps) {
+        const u32 lanes = std::min(32u, count - w.number * 32);
+        w.live = lanes == 32 ? ~u32{0} : (u32{1} << lanes) - 1;
+        w.known = {};
+        w.groups.assign(1, {0, w.live, false, 0, 0});
+        w.at_barrier.clear();
+        w.syncs = w.last_full_sync = 0;
+        w.last_sync.clear();
+        fill_registers(b, w);
+    }
+}
+
+namespace {
+
+/// The threads at barrier `id`, and how many it waits for.
+bool is_complete(const block& b, u32 id)
+{
+    u32 arrived = 0;
+    u32 expected = 0;
+    for (const warp& w : b.warps) {
+        for (const warp::group& group : w.at_barrier) {
+            if (group.barrier != id) continue;
+            arrived += static_cast<u32>(std::popcount(group.mask));
+            expected = group.expected;
+        }
+    }
+    return arrived != 0 && arrived >= (expected == 0 ? b.unfinished : expected);
+}
+
+void pass_barrier(block& b, u32 id)
+{
+    ++b.epoch;
+    for (warp& w : b.warps) {
+        std::optional<warp::group> joined;
+        std::erase_if(w.at_barrier, [&](const warp::group& group) {
+            if (group.barrier != id) return false;
+            if (joined && joined->pc != group.pc)
+                fail(w, b.of->code[group.pc - 1], std::countr_zero(group.mask),
+                    "lanes of a warp are at different barriers");
+            if (joined) joined->mask |= group.mask;
+            else joined = group;
+            return true;
+        });
+        if (joined) w.groups.push_back({joined->pc, joined->mask, false, 0, 0});
+    }
+}
+
+} // namespace
+
+bool pass_barriers(block& b)
+{
+    bool any = false;
+    for (u32 id = 0; id < 16; ++id) {
+        if (!is_complete(b, id)) continue;
+        pass_barrier(b, id);
+        any = true;
+    }
+    return any;
+}
+
+void fail_stuck(const block& b)
+{
+    for (const warp& w : b.warps) {
+        if (!w.groups.empty())
+            fail(w, b.of->code[w.groups[0].pc], std::countr_zero(w.groups[0].mask),
+                "deadlock: waits for lanes that never come");
+    }
+    for (const warp& w : b.warps) {
+        if (!w.at_barrier.empty())
+            fail(w, b.of->code[w.at_barrier[0].pc - 1], std::countr_zero(w.at_barrier[0].mask),
+                "deadlock: waits for threads that never come");
+    }
+    throw fault("deadlock in " + b.of->name);
+}
+
+struct block_pool {
+    static constexpr std::size_t most = 16;
+    std::mutex guard;
+    std::vector<std::unique_ptr<block>> blocks;
+};
+
+std::shared_ptr<block_pool> make_block_pool() { return std::make_shared<block_pool>(); }
+
+namespace {
+
+/// A launch under way: the blocks that take turns, and those to come.
+class grid_run {
+public:
+    grid_run(const kernel& k, dims grid, dims threads, std::size_t dynamic_shared, const u8* parameters,
+        const schedule& how)
+        : kernel_(k),
+          grid_(grid),
+          threads_(threads),
+          dynamic_shared_(dynamic_shared),
+          parameters_(parameters),
+          how_(how),
+          random_(how.seed),
+          ended_(how.seed)
+    {
+    }
+
+    counts run()
+    {
+        if (how_.seed == 0) run_in_order();
+        else run_at_random();
+        ended_.release_all();
+        return sum_;
+    }
+
+private:
+    /// Instructions of a warp in its turn. A block that needs more waits for another block, perhaps: then the
+    /// blocks take turns.
+    static constexpr u64 long_turn = 1 << 18;
+
+    std::unique_ptr<block> make_block()
+    {
+        auto made = std::make_unique<block>();
+        {
+            const std::lock_guard lock(kernel_.idle->guard);
+            if (!kernel_.idle->blocks.empty()) {
+                made = std::move(kernel_.idle->blocks.back());
+                kernel_.idle->blocks.pop_back();
+            }
+        }
+        set_up(*made, kernel_, grid_, threads_, dynamic_shared_, parameters_, how_);
+        return made;
+    }
+    void put_back(std::unique_ptr<block> done)
+    {
+        const std::lock_guard lock(kernel_.idle->guard);
+        if (kernel_.idle->blocks.size() < block_pool::most) kernel_.idle->blocks.push_back(std::move(done));
+    }
+    u64 blocks() const { return grid_.count(); }
+
+    /// Runs all warps of a block as far as they come, each for a turn. Returns whether the block has ended.
+    bool take_turn(block& b)
+    {
+        for (;;) {
+            bool paused = false;
+            for (warp& w : b.warps) paused = advance(w, long_turn) == progress::paused || paused;
+            if (b.unfinished == 0) return true;
+            if (!pass_barriers(b) && !paused) fail_stuck(b);
+            if (paused) return false;
+        }
+    }
+
+    void run_in_order()
+    {
+        std::vector<std::unique_ptr<block>> waiting;
+        std::unique_ptr<block> current = make_block();
+        for (u64 next = 0; next < blocks() || !waiting.empty();) {
+            if (next < blocks()) {
+                begin(*current, next++);
+                if (!take_turn(*current)) {
+                    waiting.push_back(std::move(current));
+                    current = make_block();
+                } else {
+                    collect(*current);
+                }
+            }
+            for (std::size_t k = 0; k < waiting.size();) {
+                if (!take_turn(*waiting[k])) {
+                    ++k;
+                    continue;
+                }
+                collect(*waiting[k]);
+                put_back(std::move(waiting[k]));
+                waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(k));
+            }
+        }
+        put_back(std::move(current));
+    }
+
+    void run_at_random()
+    {
+        std::vector<std::unique_ptr<block>> resident;
+        u64 next = 0;
+        for (; next < std::max(1u, how_.resident_blocks) && next < blocks(); ++next) {
+            resident.push_back(make_block());
+            begin(*resident.back(), next);
+        }
+        while (!resident.empty()) {
+            const std::size_t chosen = random_.below(resident.size());
+            block& b = *resident[chosen];
+            if (b.rests != 0) {
+                --b.rests;
+                continue;
+            }
+            const bool moved = advance_some_warp(b);
+            b.view.pass_time();
+            ended_.pass_time();
+            if (b.unfinished != 0) {
+                if (!pass_barriers(b) && !moved) fail_stuck(b);
+                continue;
+            }
+            b.view.hand_over(ended_);
+            collect(b);
+            if (next < blocks()) {
+                begin(b, next++);
+                continue;
+            }
+            put_back(std::move(resident[chosen]));
+            resident.erase(resident.begin() + static_cast<std::ptrdiff_t>(chosen));
+        }
+    }
+
+    bool advance_some_warp(block& b)
+    {
+        const std::size_t count = b.warps.size();
+        const std::size_t from = b.random.below(count);
+        for (std::size_t k = 0; k < count; ++k) {
+            warp& w = b.warps[(from + k) % count];
+            if (std::all_of(
+                    w.groups.begin(), w.groups.end(), [](const warp::group& group) { return group.waits; }))
+                continue;
+            advance(w, 1 + b.random.below(200));
+            return true;
+        }
+        return false;
+    }
+
+    void collect(block& b)
+    {
+        sum_ += b.sum;
+        b.sum = {};
+    }
+
+    const kernel& kernel_;
+    dims grid_, threads_;
+    std::size_t dynamic_shared_;
+    const u8* parameters_;
+    const schedule& how_;
+    random_numbers random_;
+    global_view ended_; ///< stores of blocks that have ended
+    counts sum_;
+};
+
+} // namespace
+
+counts run(const kernel& k, dims grid, dims threads, std::size_t dynamic_shared,
+    std::span<const unsigned char> arguments, const schedule& how)
+{
+    if (threads.count() > k.most_threads || threads.count() == 0)
+        throw fault("a block of " + std::to_string(threads.count()) + " threads; at most "
+            + std::to_string(k.most_threads) + " are possible: " + k.name);
+    return grid_run(k, grid, threads, dynamic_shared, arguments.data(), how).run();
+}
+
+} // namespace ptx
