@@ -60,7 +60,9 @@ constexpr const char* name(method which)
 struct all_reduce_settings {
     std::uint64_t scratch_bytes = reproducible_options{}.scratch_bytes;
     reduction_algorithm algorithm = reduction_algorithm::automatic; ///< of the methods but fixed_point
-    double seconds = 1; ///< of each line, at least five rounds
+    double seconds = 1; ///< of each line
+    int rounds = 5; ///< of each line, at least
+    int calls = 100; ///< between two barriers, at most
 };
 
 /// One way to do it and its times, in seconds a call.
@@ -156,14 +158,15 @@ public:
     const std::vector<timed_call>& measure(std::uint64_t bytes)
     {
         count_ = bytes / sizeof(T);
-        const int repeats = static_cast<int>(std::clamp<std::uint64_t>((std::uint64_t{1} << 20) / bytes, 1, 100));
+        const int repeats = static_cast<int>(std::clamp<std::uint64_t>(
+            (std::uint64_t{1} << 20) / bytes, 1, static_cast<std::uint64_t>(settings_.calls)));
         for (timed_call& each : calls_) {
             each.times.clear();
             each.ratios.clear();
             (void)slowest(each, repeats); // warms up
         }
         double spent = 0;
-        for (int round = 0; round < 5 || (spent < settings_.seconds && round < 1000); ++round) {
+        for (int round = 0; round < settings_.rounds || (spent < settings_.seconds && round < 1000); ++round) {
             for (timed_call& each : calls_) {
                 each.times.push_back(slowest(each, repeats));
                 each.ratios.push_back(each.times.back() / calls_[0].times.back());

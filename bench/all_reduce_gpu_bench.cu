@@ -46,7 +46,8 @@ void on_ranks(int ranks, Rank rank)
 template <floating_element T, class Comm>
 void time_calls(const Comm& comm, std::uint64_t bytes, benchmark::State& state)
 {
-    bench::all_reduce_bench<T, Comm> own(comm, bytes, {.seconds = 0.5});
+    bench::all_reduce_bench<T, Comm> own(comm, bytes,
+        {.seconds = bench::most_bytes() == 0 ? 0.5 : 0, .rounds = bench::rounds(5), .calls = bench::rounds(100)});
     own.add_native();
     for (const bench::method which : methods) own.add(which);
     const std::vector<bench::timed_call>& calls = own.measure(bytes);
@@ -109,7 +110,7 @@ void sum(benchmark::State& state)
     if (bench::skipped_without_gpu(state)) return;
     const auto terms = static_cast<std::uint64_t>(state.range(0));
     try {
-        constexpr std::uint64_t bytes = std::uint64_t{256} << 20;
+        const std::uint64_t bytes = bench::capped(std::uint64_t{256} << 20);
         constexpr int width = static_cast<int>(cu::device::body_bytes / sizeof(T));
         const std::uint64_t count = bytes / sizeof(T) / terms;
         const cu::buffer<T> rows(bytes / sizeof(T));
@@ -127,7 +128,7 @@ void sum(benchmark::State& state)
         bench::device_timer timer;
         const auto seconds = [&](auto work) { return timer.measure(stream, 50, work).device; };
         std::vector<double> own, read;
-        for (int i = -1; i < 30; ++i) { // the first loads the kernels
+        for (int i = -1; i < bench::rounds(30); ++i) { // the first loads the kernels
             double fastest = 1e9;
             for (const bench::reader& one : readers) {
                 const double time
@@ -149,7 +150,7 @@ void sum(benchmark::State& state)
 }
 
 /// 1 KiB to 256 MiB.
-const std::vector<std::int64_t> sizes_KiB = {1, 16, 256, 4 << 10, 64 << 10, 256 << 10};
+const std::vector<std::int64_t> sizes_KiB = bench::capped({1, 16, 256, 4 << 10, 64 << 10, 256 << 10}, 1 << 10);
 
 template <floating_element T>
 void add_cases()

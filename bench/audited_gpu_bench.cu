@@ -101,9 +101,9 @@ void audited_step(benchmark::State& state)
 }
 BENCHMARK(audited_step)
     ->ArgNames({"buckets", "count"})
-    ->ArgsProduct({{1, 8, 32}, {1 << 16, (25 << 20) / 4}})
+    ->ArgsProduct({{1, 8, 32}, bench::capped({1 << 16, (25 << 20) / 4}, sizeof(float))})
     ->UseManualTime()
-    ->Iterations(30)
+    ->Iterations(bench::rounds(30))
     ->Unit(benchmark::kMicrosecond);
 
 } // namespace

@@ -2,12 +2,15 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# gpu.sh [tests] [bench] [sanitizers]: builds for the GPU of this machine and runs
+# gpu.sh [emulated] [tests] [bench] [sanitizers]: builds for the GPU of this machine and runs
 #   tests        all tests labelled gpu;
 #   bench        the benchmarks, whose results become bench/results/gpu_<name>.md;
 #   sanitizers   compute-sanitizer's memcheck, racecheck and initcheck on the gpu tests.
-# Without arguments all three, in this order: the slow part comes last. Exit status 0 if nothing failed,
-# 1 if something did, 2 if there was nothing to do it with. Logs and JSON stay in build/gpu.
+# Of these all three unless some are named, in this order: the slow part comes last. Exit status 0 if nothing
+# failed, 1 if something did, 2 if there was nothing to do it with. Logs and JSON stay in build/gpu.
+#
+# `gpu.sh emulated` shows that this script, the tests and all cases of the benchmarks work, without a GPU: a CPU
+# executes the kernels' PTX (preset emulated), at small sizes and without sanitizers. All stays in build/gpu_emulated.
 #
 # Needs a GPU, nvcc, doctest (tests) and Google Benchmark (bench); NCCL for what uses it; CMake if it is
 # there, else plain nvcc. From the environment:
@@ -17,12 +20,11 @@
 #   NAME          of the table                 COMMIT         what to call the sources, where git cannot tell
 #   JOBS          compilations at a time
 #   BENCH_FILTER  regular expression           TIME_LIMIT     seconds for a program of tests (300)
+#   COLLPROBE_BENCH_BYTES   most bytes of a buffer, for a run that times nothing (emulated: 65536)
 #   SANITIZER_LIMIT   seconds for a program under a tool (240)   SANITIZER_JOBS   programs at a time (4)
 set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd) || exit 2
 cd "$root" || exit 2
-build=${BUILD:-build/gpu}
-results=${RESULTS:-bench/results}
 jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
 failed=0
 summary=""
@@ -41,6 +43,11 @@ bad() {
     failed=1
 }
 
+emulated=no
+if [ "${1:-}" = emulated ]; then
+    emulated=yes
+    shift
+fi
 [ $# -gt 0 ] || set -- tests bench sanitizers
 want_tests=no want_bench=no want_sanitizers=no
 for part in "$@"; do
@@ -52,22 +59,37 @@ for part in "$@"; do
     esac
 done
 
-command -v nvidia-smi >/dev/null 2>&1 || die "no GPU: nvidia-smi was not found"
-# One line: several GPUs are taken to be alike.
-query() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -n 1; }
-gpu=$(query name)
-driver=$(query driver_version)
-ARCH=${ARCH:-$(query compute_cap | tr -d ' .')}
-case $ARCH in
-'' | *[!0-9a-z]*) die "no GPU: nvidia-smi names none" ;;
-esac
+if [ "$emulated" = yes ]; then
+    build=${BUILD:-build/gpu_emulated}
+    results=${RESULTS:-$build}
+    preset=emulated
+    gpu=emulated
+    driver=none
+    ARCH=90-virtual
+    export COLLPROBE_BENCH_BYTES="${COLLPROBE_BENCH_BYTES:-65536}"
+    [ "$want_sanitizers" = no ] || note "sanitizers: SKIPPED, they need a GPU"
+    want_sanitizers=no
+else
+    build=${BUILD:-build/gpu}
+    results=${RESULTS:-bench/results}
+    preset=cuda
+    command -v nvidia-smi >/dev/null 2>&1 || die "no GPU: nvidia-smi was not found"
+    # One line: several GPUs are taken to be alike.
+    query() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -n 1; }
+    gpu=$(query name)
+    driver=$(query driver_version)
+    ARCH=${ARCH:-$(query compute_cap | tr -d ' .')}
+    case $ARCH in
+    '' | *[!0-9a-z]*) die "no GPU: nvidia-smi names none" ;;
+    esac
+fi
 nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 "$nvcc" --version >/dev/null 2>&1 || die "nvcc was not found (CUDACXX, PATH, /usr/local/cuda/bin)"
 cuda=$("$nvcc" --version | sed -n 's/.*release.*, V//p')
 cuda_home=$(CDPATH='' cd -- "$(dirname -- "$(command -v "$nvcc")")/.." && pwd)
 mkdir -p "$build/log" "$build/tests" "$build/bench" || die "cannot write to $build"
 build=$(CDPATH='' cd -- "$build" && pwd)
-echo "gpu.sh: $gpu, sm_$ARCH, driver $driver, nvcc $cuda, $jobs jobs"
+echo "gpu.sh: $gpu, architecture $ARCH, driver $driver, nvcc $cuda, $jobs jobs"
 
 # NCCL of NVIDIA's Python package has no libnccl.so to link with.
 nccl_flags=""
@@ -81,6 +103,7 @@ if [ -z "${NCCL_HOME:-}" ]; then
     [ -f "${package:-}/include/nccl.h" ] && NCCL_HOME=$package
 fi
 if [ -n "${NCCL_HOME:-}" ]; then
+    export NCCL_HOME
     library=""
     for file in "$NCCL_HOME"/lib*/libnccl.so "$NCCL_HOME"/lib*/*/libnccl.so "$NCCL_HOME"/lib*/libnccl.so.2 \
         "$NCCL_HOME"/lib*/*/libnccl.so.2; do
@@ -94,12 +117,12 @@ if [ -n "${NCCL_HOME:-}" ]; then
         ln -s "$library" "$prefix/lib/libnccl.so.2"
         for header in "$NCCL_HOME"/include/nccl*; do ln -s "$header" "$prefix/include/"; done
         NCCL_HOME=$prefix
-        export NCCL_HOME NCCL_ROOT="$prefix"
+        export NCCL_ROOT="$prefix"
         LD_LIBRARY_PATH=$prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
         nccl_flags="-I$prefix/include -L$prefix/lib -lnccl"
     fi
 fi
-[ -n "$nccl_flags" ] || note "NCCL was not found (NCCL_HOME): what uses it is left out"
+[ -n "$nccl_flags" ] || [ "$emulated" = yes ] || note "NCCL was not found (NCCL_HOME): what uses it is left out"
 [ -z "${DEPENDENCIES:-}" ] || LD_LIBRARY_PATH=$DEPENDENCIES/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}"
 
@@ -114,17 +137,18 @@ configure_with_cmake() {
     }
     generator=Ninja
     command -v ninja >/dev/null 2>&1 || generator="Unix Makefiles"
-    cmake --preset cuda -B "$build" -G "$generator" -DCMAKE_CUDA_COMPILER="$nvcc" \
-        -DCMAKE_CUDA_ARCHITECTURES="$ARCH" -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF -DCOLLPROBE_BUILD_BENCH=ON \
+    cmake --preset "$preset" -B "$build" -G "$generator" -DCMAKE_CUDA_COMPILER="$nvcc" \
+        -DCMAKE_CUDA_ARCHITECTURES="$ARCH" -DCOLLPROBE_GPU_TEST_ARCHITECTURES="$ARCH" \
+        -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF -DCOLLPROBE_BUILD_BENCH=ON \
         ${DEPENDENCIES:+-DCMAKE_PREFIX_PATH="$DEPENDENCIES"} >"$build/log/configure" 2>&1 && return
     tail -n 15 "$build/log/configure"
     echo "gpu.sh: CMake cannot configure this (log/configure): plain nvcc instead"
     return 1
 }
 
-# Programs are where CMake would put them, with the same names.
+# Programs have the names that they have with CMake.
 build_with_nvcc() {
-    rm -f "$build"/tests/*_gpu.cu "$build"/bench/*_gpu_bench
+    rm -f "$build"/tests/*_gpu.cu "$build"/tests/*/*_gpu.cu "$build"/bench/*_gpu_bench
     flags="-std=c++20 -O2 -arch=sm_$ARCH -Iinclude -Itests -I."
     [ -z "${DEPENDENCIES:-}" ] || flags="$flags -I$DEPENDENCIES/include -L$DEPENDENCIES/lib"
     list=$build/log/to_build
@@ -169,6 +193,8 @@ if configure_with_cmake; then
         grep -E 'error|FAILED' "$build/log/build" | head -n 20
         bad "build: FAILED in part (log/build)"
     }
+elif [ "$emulated" = yes ]; then
+    die "nothing is emulated without CMake"
 else
     build_with_nvcc || bad "build: FAILED in part (log/*.build)"
 fi
@@ -182,8 +208,11 @@ limited() {
 
 run_tests() {
     if [ "$with_cmake" = yes ]; then
-        ctest --test-dir "$build" -L gpu --output-on-failure --no-tests=error --timeout "${TIME_LIMIT:-300}" \
-            >"$build/log/tests" 2>&1
+        # On a GPU one at a time: several may not fit into its memory.
+        at_a_time=1
+        [ "$emulated" = no ] || at_a_time=$jobs
+        ctest --test-dir "$build" -L '^gpu$' -j "$at_a_time" --output-on-failure --no-tests=error \
+            --timeout "${TIME_LIMIT:-300}" >"$build/log/tests" 2>&1
         status=$?
         sed -n '/Failed/,$p; /tests passed/p' "$build/log/tests" | head -n 200
         line=$(sed -n '/tests passed/p' "$build/log/tests" | tail -n 1)
@@ -222,13 +251,14 @@ run_sanitizers() {
         note "sanitizers: SKIPPED, compute-sanitizer was not found"
         return
     }
-    for program in "$build"/tests/*_gpu.cu; do
-        [ -x "$program" ] || {
-            bad "sanitizers: FAILED, no test was built"
-            return
-        }
+    for program in "$build"/tests/*_gpu.cu "$build"/tests/*/*_gpu.cu; do # by nvcc alone, and by CMake
+        [ -x "$program" ] || continue
         for tool in memcheck racecheck initcheck; do echo "$tool $program"; done
     done >"$build/log/to_sanitize"
+    [ -s "$build/log/to_sanitize" ] || {
+        bad "sanitizers: FAILED, no test was built"
+        return
+    }
     # The tests ask for errors of CUDA's calls on purpose: those are not reported.
     # shellcheck disable=SC2016
     xargs -P "${SANITIZER_JOBS:-4}" -L 1 sh -c '
@@ -265,7 +295,7 @@ tables() {
             value = text + 0
             size = value < 0 ? -value : value
             if (value == int(value) && size < 1e6) return sprintf("%d", value)
-            return sprintf(size >= 100 ? "%.0f" : size >= 10 ? "%.1f" : "%.3f", value)
+            return sprintf(size >= 100 ? "%.0f" : size >= 10 ? "%.1f" : size >= 0.1 ? "%.3f" : "%.2g", value)
         }
         function print_family(family, columns, rows, i, k, cells, line, rule) {
             columns = width[family]
@@ -332,13 +362,24 @@ run_bench() {
         }
         name=$(basename "$program")
         json=$build/bench/$name.json
+        rm -f "$json" # an earlier run's would count
+        if "$program" --benchmark_filter="${BENCH_FILTER:-.}" --benchmark_list_tests 2>&1 | grep -q 'Failed to match'; then
+            continue # all of its cases are filtered out
+        fi
         "$program" --benchmark_filter="${BENCH_FILTER:-.}" --benchmark_out="$json" --benchmark_out_format=json \
             2>&1 | tee "$build/log/$name"
         # What was interrupted left no end of its JSON, but rows that count.
-        if grep -q '"name"' "$json"; then ran="$ran $json"; else bad "bench: $name FAILED, no results (log/$name)"; fi
+        grep -qs '"name"' "$json" || {
+            bad "bench: $name FAILED, no results (log/$name)"
+            continue
+        }
+        ran="$ran $json"
         if grep '"error_message"' "$json" | grep -qv 'SKIPPED'; then bad "bench: $name FAILED in part (log/$name)"; fi
     done
-    [ -n "$ran" ] || return
+    [ -n "$ran" ] || {
+        bad "bench: FAILED, nothing ran"
+        return
+    }
     # shellcheck disable=SC2086
     measured=$(cat $ran | grep -c '"iterations": [1-9]')
     [ "$measured" -gt 0 ] || {
@@ -350,13 +391,23 @@ run_bench() {
     # shellcheck disable=SC2086
     nccl=$(cat $ran | sed -n 's/^ *"nccl": "\(.*\)".*/\1/p' | head -n 1)
     short=${NAME:-$(echo "$gpu" | tr '[:upper:]' '[:lower:]' | sed 's/^nvidia //; s/[^a-z0-9][^a-z0-9]*/_/g')}
+    made_by=bench
+    [ "$emulated" = no ] || made_by="emulated bench"
     mkdir -p "$results"
     table=$results/gpu_$short.md
     {
-        echo "# Measured on a GPU: $gpu"
-        echo
-        echo "Driver $driver, CUDA $cuda, NCCL ${nccl:-none}, compiled for sm_$ARCH with -O2; commit $commit, $(date -u +%Y-%m-%d)."
-        echo "Made by \`sh bench/gpu.sh bench\`; what the columns mean stands at the top of \`bench/*_gpu_bench.cu\`."
+        if [ "$emulated" = yes ]; then
+            echo "# GPU benchmarks, emulated: times are not of a GPU"
+            echo
+            echo "A CPU executed the PTX of the kernels, over stand-ins for CUDA and NCCL; commit $commit, $(date -u +%Y-%m-%d)."
+        else
+            echo "# Measured on a GPU: $gpu"
+            echo
+            echo "Driver $driver, CUDA $cuda, NCCL ${nccl:-none}, compiled for sm_$ARCH with -O2; commit $commit, $(date -u +%Y-%m-%d)."
+        fi
+        [ -z "${COLLPROBE_BENCH_BYTES:-}" ] \
+            || echo "Buffers have at most $COLLPROBE_BENCH_BYTES bytes, whatever the case says, and few rounds were made."
+        echo "Made by \`sh bench/gpu.sh $made_by\`; what the columns mean stands at the top of \`bench/*_gpu_bench.cu\`."
         # shellcheck disable=SC2086
         tables $ran
     } >"$table"

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "small_run.hpp"
+
 #include <benchmark/benchmark.h>
 
 #include <collprobe/device/cuda/device.hpp>

@@ -68,7 +68,7 @@ void pipeline(benchmark::State& state)
     const auto how = static_cast<bench::ordering>(state.range(0));
     try {
         nccl::communicator comm = nccl::communicator::create(nccl::unique_id(), 0, 1, 0);
-        shard each((std::uint64_t{16} << 20) / sizeof(float), 1);
+        shard each(bench::capped(std::uint64_t{16} << 20) / sizeof(float), 1);
         each.step(comm, how);
         each.synchronize();
         for (auto _ : state) {
@@ -90,5 +90,13 @@ void pipeline(benchmark::State& state)
 
 } // namespace
 
-BENCHMARK(host_cost)->DenseRange(0, bench::orderings - 1)->UseManualTime()->Iterations(30)->Unit(benchmark::kMicrosecond);
-BENCHMARK(pipeline)->DenseRange(0, bench::orderings - 1)->UseManualTime()->Iterations(30)->Unit(benchmark::kMillisecond);
+BENCHMARK(host_cost)
+    ->DenseRange(0, bench::orderings - 1)
+    ->UseManualTime()
+    ->Iterations(bench::rounds(30))
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK(pipeline)
+    ->DenseRange(0, bench::orderings - 1)
+    ->UseManualTime()
+    ->Iterations(bench::rounds(30))
+    ->Unit(benchmark::kMillisecond);

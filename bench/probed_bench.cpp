@@ -148,7 +148,7 @@ void judge_step(benchmark::State& state)
     detail::step_judge judge(ranks, 1e-4);
     step_record record;
     for (auto _ : state) {
-        judge.judge(detail::gathered_step(bytes.data(), ranks, buckets), calls, {}, record, call_site::current());
+        judge.judge(detail::gathered_step(bytes.data(), ranks, buckets), calls, {}, record);
         benchmark::DoNotOptimize(record);
     }
     state.counters["ns_per_record"]

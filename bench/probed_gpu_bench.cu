@@ -30,8 +30,8 @@ namespace cu = collprobe::cuda; // CUB has a namespace cuda, too
 namespace {
 
 /// As PyTorch has it by default.
-constexpr std::uint64_t bucket_bytes = std::uint64_t{25} << 20;
-constexpr std::uint64_t bucket_count = bucket_bytes / sizeof(float);
+const std::uint64_t bucket_bytes = bench::capped(std::uint64_t{25} << 20);
+const std::uint64_t bucket_count = bucket_bytes / sizeof(float);
 
 struct fill_gradient {
     float* to;
@@ -218,10 +218,9 @@ void host_cost_of_probed_all_reduce(benchmark::State& state)
 }
 BENCHMARK(host_cost_of_probed_all_reduce)
     ->ArgName("count")
-    ->Arg(1 << 10)
-    ->Arg(1 << 20)
+    ->ArgsProduct({bench::capped({1 << 10, 1 << 20}, sizeof(float))})
     ->UseManualTime()
-    ->Iterations(200)
+    ->Iterations(bench::rounds(200))
     ->Unit(benchmark::kMicrosecond);
 
 /// A step of buckets of 25 MiB over NCCL with one rank: bare and probed, each also as a graph. Times are
@@ -292,8 +291,14 @@ void nccl_step(benchmark::State& state)
         state.SkipWithError(failed.what());
     }
 }
-BENCHMARK(nccl_step)->ArgName("buckets")->Arg(1)->Arg(8)->Arg(32)->UseManualTime()->Iterations(30)->Unit(
-    benchmark::kMicrosecond);
+BENCHMARK(nccl_step)
+    ->ArgName("buckets")
+    ->Arg(1)
+    ->Arg(8)
+    ->Arg(32)
+    ->UseManualTime()
+    ->Iterations(bench::rounds(30))
+    ->Unit(benchmark::kMicrosecond);
 
 /// A step of buckets of 25 MiB by ranks that share one GPU, seen from rank 0. The ranks' threads meet in
 /// each call, so the host is in these times: the ratio is what counts, and less than for real ranks.
@@ -302,7 +307,7 @@ void local_step(benchmark::State& state)
     if (bench::skipped_without_gpu(state)) return;
     const int ranks = static_cast<int>(state.range(0));
     const int buckets = static_cast<int>(state.range(1));
-    constexpr int steps = 20;
+    const int steps = bench::rounds(20);
     try {
         for (auto _ : state) {
             bench::samples bare, with_probe;

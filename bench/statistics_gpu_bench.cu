@@ -121,7 +121,7 @@ public:
         double least = 1e9;
         for (const reader& one : all) {
             std::vector<double> times;
-            for (int i = 0; i < 6; ++i)
+            for (int i = 0; i < bench::rounds(6); ++i)
                 times.push_back(seconds(repeats_of(bytes), [&] { read(one, bytes); }));
             times.erase(times.begin()); // loads the kernel
             if (const double time = bench::median(times); time < least) {
@@ -134,7 +134,7 @@ public:
     /// A kernel of a few microseconds is too short to be timed alone.
     static int repeats_of(std::uint64_t bytes)
     {
-        return static_cast<int>(std::clamp<std::uint64_t>((std::uint64_t{64} << 20) / bytes, 1, 32));
+        return bench::rounds(static_cast<int>(std::clamp<std::uint64_t>((std::uint64_t{64} << 20) / bytes, 1, 32)));
     }
 
 private:
@@ -229,9 +229,8 @@ void add(const char* what)
     auto* const cases = benchmark::RegisterBenchmark(
         (std::string(what) + "/" + element_traits<T>::name).c_str(), measure<T, Work>);
     cases->ArgName("KiB");
-    for (const std::int64_t kib : {64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20})
-        cases->Arg(kib);
-    cases->UseManualTime()->Iterations(15)->Unit(benchmark::kMicrosecond);
+    cases->ArgsProduct({bench::capped({64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20}, 1 << 10)});
+    cases->UseManualTime()->Iterations(bench::rounds(15))->Unit(benchmark::kMicrosecond);
 }
 
 template <class... T>

@@ -103,7 +103,7 @@ double gather_time(int ranks, std::uint64_t buckets)
         }
         times.push_back(microseconds(1, [&](int) {
             judge.judge(detail::gathered_step(reinterpret_cast<const unsigned char*>(all.data()), ranks, buckets), calls, {},
-                record, call_site::current());
+                record);
         }));
     }
     std::sort(times.begin(), times.end());

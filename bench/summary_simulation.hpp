@@ -76,7 +76,7 @@ public:
     {
         using namespace collprobe::detail;
         const pack_summary pack{reinterpret_cast<const unsigned char*>(message.data()), gradients_.data(), buckets_, rank,
-            reinterpret_cast<const step_reference*>(references_.data()), report(own_).summary()};
+            static_cast<int>(form_.ranks), reinterpret_cast<const step_reference*>(references_.data()), report(own_).summary()};
         for (std::uint64_t i = 0; i <= buckets_; ++i) pack(i);
     }
     /// What the all-reduces do with it.
@@ -100,7 +100,7 @@ public:
         using namespace collprobe;
         calls_.resize(buckets_);
         for (detail::probed_call& call : calls_) call = {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, false};
-        detail::judge_summary(judge, report(all_).summary(), ranks, calls_, 0, {}, out, call_site::current());
+        detail::judge_summary(judge, report(all_).summary(), ranks, calls_, 0, {}, out);
         const detail::advance_reference advance{
             report(all_).summary(), reinterpret_cast<detail::step_reference*>(references_.data())};
         for (std::uint64_t i = 0; i <= buckets_; ++i) advance(i);

@@ -7,7 +7,8 @@ Names every line of a header that includes what it may not: a folder above its o
 folder's detail/, a vendor's header outside the folders cuda, nccl and mpi, what only nvcc compiles from a
 .hpp, or a standard header that costs an including file more than the library; and every #if on compiler or device
 outside detail/target.hpp, core/config.hpp and simd/. Also names what the umbrella of a folder lacks, headers whose
-COLLPROBE_ABI no include of theirs defines, and questions to a communicator that comm/capabilities.hpp answers. Exit
+COLLPROBE_ABI no include of theirs defines, questions to a communicator that comm/capabilities.hpp answers, lines of more
+than 120 columns (but where clang-format is off), and public comments of more than 15 lines beside their tables. Exit
 status 1 if there is any.
 """
 import pathlib
@@ -27,6 +28,9 @@ KERNELS = re.compile(r"^(cub/.*|thrust/.*|cooperative_groups.*|device_launch_par
 # The members in the table of comm/capabilities.hpp, in a requires-expression.
 CAPABILITY = re.compile(r"\brequires\s*(?:\([^)]*\)\s*)?\{[^{}]*?(?:\.|->)(name|timeout_ms|device_scope|check|synchronize|abort"
                         r"|collectives_enqueue_at_once|group_scope|check_buffer|refuse|part_of|base)\s*\(")
+
+MOST_COLUMNS = 120
+MOST_COMMENT_LINES = 15
 
 allowed = {}
 groups = {}
@@ -62,7 +66,19 @@ for file in sorted(root.rglob("*")):
         for match in CAPABILITY.finditer(text):
             findings.append(f"{path}:{text.count(chr(10), 0, match.start()) + 1}: asks for {match.group(1)}(): "
                             "comm/capabilities.hpp has a concept for it, and a function that does without")
-    for number, line in enumerate(text.splitlines(), 1):
+    formatted = True
+    comment = 0
+    for number, line in enumerate(text.splitlines() + [""], 1):
+        if "clang-format o" in line:
+            formatted = "clang-format on" in line
+        if formatted and len(line) > MOST_COLUMNS:
+            findings.append(f"{path}:{number}: has {len(line)} columns: at most {MOST_COLUMNS}")
+        if line.lstrip().startswith("///"):
+            comment += not line.lstrip().startswith("/// |")
+        else:
+            if comment > MOST_COMMENT_LINES:
+                findings.append(f"{path}:{number}: ends a comment of {comment} lines: at most {MOST_COMMENT_LINES}")
+            comment = 0
         if TARGET.match(line) and not path.startswith(TARGET_PLACES):
             findings.append(f"{path}:{number}: asks for the compiler or the device: detail/target.hpp does that")
         match = re.match(r'\s*#\s*include\s*([<"])([^>"]*)[>"]', line)

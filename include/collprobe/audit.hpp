@@ -5,7 +5,4 @@
 /// Checks of what collectives did: sums conserved, results alike, shards undamaged.
 
 #include <collprobe/audit/audited.hpp>
-#include <collprobe/audit/conservation.hpp>
 #include <collprobe/audit/conservation_bound.hpp>
-#include <collprobe/audit/gather_check.hpp>
-#include <collprobe/audit/gather_verdict.hpp>

@@ -11,7 +11,6 @@
 #include <collprobe/collprobe.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/device/cuda/kernels.cuh>
-#include <collprobe/device/cuda/peers.hpp>
 #include <collprobe/scan/cuda/digest_reducer.cuh>
 #include <collprobe/scan/cuda/statistics.cuh>
 #include <collprobe/step/cuda/probed.cuh>

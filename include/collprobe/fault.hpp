@@ -5,5 +5,4 @@
 /// Faults to try checks and alarms with.
 
 #include <collprobe/fault/faulty.hpp>
-#include <collprobe/fault/plan.hpp>
 #include <collprobe/fault/types.hpp>

@@ -7,7 +7,6 @@
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/combine.hpp>
 #include <collprobe/sum/dot.hpp>
-#include <collprobe/sum/error_free.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/order.hpp>
 #include <collprobe/sum/partial_sum.hpp>

@@ -36,7 +36,7 @@ void one(testing::gradient_pool<T>& pool, testing::gradients kind, testing::simu
     const auto inputs = pool.make(kind, ranks, count);
     const auto output = testing::reduce_simulated(inputs, order, operation);
     const testing::judged_reduction<T> judged(inputs, output, operation, testing::rounding_of(order), options);
-    const conservation_result verdict = judged.verdict();
+    const detail::conservation_result verdict = judged.verdict();
     ++counts.reductions;
     if (!verdict.checked) ++counts.unchecked;
     if (!verdict.conserved) ++counts.alarms;

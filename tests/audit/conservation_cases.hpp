@@ -185,7 +185,7 @@ struct judged_reduction {
             static_cast<int>(inputs.size()), sigmas);
     }
 
-    conservation_result verdict() const { return judge.finish(detail::reduce_blocks(judge, judge.bins)); }
+    detail::conservation_result verdict() const { return judge.finish(detail::reduce_blocks(judge, judge.bins)); }
 };
 
 } // namespace collprobe::testing

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <vector>
 
-#include <collprobe/audit/conservation.hpp>
+#include <collprobe/audit/detail/conservation_check.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 
 #include "support/hot_path.hpp"
@@ -22,9 +22,9 @@ TEST_CASE("steady checks of conservation allocate nothing and never wait for the
         for (std::size_t i = 0; i < values.size(); ++i)
             values[i] = static_cast<float>((i * 37 + static_cast<std::size_t>(world.rank())) % 101) / 7;
         std::vector<float> result(values.size());
-        host::buffer<conservation_result> out(1);
+        host::buffer<detail::conservation_result> out(1);
         const host::stream stream;
-        conservation_check check(world, {.sketch = {}, .order = rounding_order::tree});
+        detail::conservation_check check(world, {.sketch = {}, .order = rounding_order::tree});
         const auto work = [&] {
             check.before<float>(values, stream);
             world.all_reduce(view<const float>(values), view<float>(result), reduction::average, stream);

@@ -8,7 +8,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include <collprobe/audit/conservation.hpp>
+#include <collprobe/audit/audited.hpp>
+#include <collprobe/audit/detail/conservation_check.hpp>
 
 #include "step/nccl_steps.hpp"
 #include "support/checks.hpp"
@@ -27,10 +28,10 @@ TEST_CASE("over NCCL a changed element is seen with its bin, in place, on a devi
 {
     for (const bool harmed : {false, true}) {
         CHECK_NOTHROW(run_nccl(3, [&](nccl::communicator& world) {
-            conservation_check check(world, {.sketch = {.bins = 256}});
+            detail::conservation_check check(world, {.sketch = {.bins = 256}});
             const cuda::device_guard here(world.device_ordinal());
             device_vector<float> data(count);
-            cuda::pinned_buffer<conservation_result> out(1);
+            cuda::pinned_buffer<detail::conservation_result> out(1);
             const cuda::stream stream;
             data.set(gradient(world.rank(), 1, count), stream);
             const cuda::device_guard elsewhere((world.device_ordinal() + 1) % 8);
@@ -51,7 +52,7 @@ TEST_CASE("inside a group a check is refused")
 {
     CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
         const cuda::device_guard here(world.device_ordinal());
-        conservation_check check(world);
+        detail::conservation_check check(world);
         device_vector<float> data(count);
         const cuda::stream stream;
         nccl::group together;
@@ -70,9 +71,9 @@ TEST_CASE("a captured check judges the data of each replay")
 {
     CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
         const cuda::device_guard here(world.device_ordinal());
-        conservation_check check(world, {.sketch = {.bins = 64}});
+        detail::conservation_check check(world, {.sketch = {.bins = 64}});
         device_vector<float> send(count), receive(count), harm(1);
-        cuda::pinned_buffer<conservation_result> out(1);
+        cuda::pinned_buffer<detail::conservation_result> out(1);
         const cuda::stream stream;
         captured_graph graph(stream, cudaStreamCaptureModeThreadLocal);
         check.before<float>(send, stream);
@@ -91,4 +92,35 @@ TEST_CASE("a captured check judges the data of each replay")
             require(step != 2 || out[0].bin == 77 % 64, "wrong bin");
         }
     }));
+}
+
+TEST_CASE("an audited step that an abort cut off has no verdict, also if an older one had its number")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const int steps_before : {0, 4}) {
+            CAPTURE(name(mode));
+            CAPTURE(steps_before);
+            stand_in::reset();
+            const auto outcomes = run_each_nccl(
+                2, {.abort_on_failure = nccl::abort_policy::never}, [&](nccl::communicator& world) {
+                    const cuda::device_guard here(world.device_ordinal());
+                    const cuda::stream stream;
+                    audited<nccl::communicator_ref> comm(world, {.mode = mode, .steps_in_flight = 2});
+                    step_audit audit;
+                    for (int i = 0; i < steps_before; ++i) {
+                        comm.end_step(0, stream);
+                        stream.synchronize(soon_ms);
+                        REQUIRE(comm.poll(audit));
+                    }
+                    if (world.rank() == 1) return; // and never ends the step
+                    comm.end_step(0, stream);
+                    world.abort("the peer has gone");
+                    stream.synchronize(soon_ms);
+                    check_refused([&] { comm.poll(audit); }, "step 0 never arrived", status::device_failure);
+                }, 30);
+            for (const rank_outcome& outcome : outcomes) {
+                if (outcome.thrown) std::rethrow_exception(outcome.thrown);
+            }
+        }
+    }
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/audit/conservation.hpp>
+#include <collprobe/audit/detail/conservation_check.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
@@ -36,16 +36,16 @@ std::vector<T> values_of(int rank, std::size_t count, double scale = 0.05)
 
 /// Reduces on `n` threads, lets `harm(rank, result)` at the result, and returns each rank's verdict.
 template <element T, class Harm>
-std::vector<conservation_result> check_ranks(int n, std::size_t count, reduction operation,
+std::vector<detail::conservation_result> check_ranks(int n, std::size_t count, reduction operation,
     const conservation_options& options, Harm harm, local::reduction_order order = local::reduction_order::ring)
 {
-    std::vector<conservation_result> verdicts(static_cast<std::size_t>(n));
+    std::vector<detail::conservation_result> verdicts(static_cast<std::size_t>(n));
     const testing::watchdog guard("check_ranks", 60);
     local::run(n, {.timeout_ms = 20'000, .order = order}, [&](local::communicator& comm) {
         std::vector<T> data = values_of<T>(comm.rank(), count);
-        host::buffer<conservation_result> out(1);
+        host::buffer<detail::conservation_result> out(1);
         host::stream stream;
-        conservation_check<local::communicator> check(comm, options);
+        detail::conservation_check<local::communicator> check(comm, options);
         for (int again = 0; again < 2; ++again) { // in place, twice with the same memory
             if (again == 1) data = values_of<T>(comm.rank(), count);
             check.before<T>(data, stream);
@@ -81,7 +81,7 @@ TEST_CASE_TEMPLATE("a clean reduction is conserved, in place, for every count, s
                         {.sketch = {.bins = 256},
                             .order = order == local::reduction_order::tree ? rounding_order::tree : rounding_order::linear},
                         [](int, std::vector<T>&) {}, order);
-                    for (const conservation_result& verdict : verdicts) {
+                    for (const detail::conservation_result& verdict : verdicts) {
                         CHECK(verdict.checked);
                         CHECK(verdict.conserved);
                         CHECK(verdict.residual <= verdict.limit);
@@ -107,7 +107,7 @@ TEST_CASE_TEMPLATE("one changed element is seen by the rank that holds it, and i
                     else result[place] = static_cast<T>(result[place] ^ 1);
                 });
             for (int rank = 0; rank < n; ++rank) {
-                const conservation_result& verdict = verdicts[static_cast<std::size_t>(rank)];
+                const detail::conservation_result& verdict = verdicts[static_cast<std::size_t>(rank)];
                 CHECK(verdict.checked);
                 CHECK(verdict.conserved == (rank != n - 1));
                 if (rank == n - 1) CHECK(verdict.bin == place % 256);
@@ -127,9 +127,9 @@ TEST_CASE_TEMPLATE("a reduce-scatter is judged alike by all ranks, whoever holds
                 constexpr std::size_t part = 3001; // begins anywhere in a row
                 const std::vector<T> data = values_of<T>(comm.rank(), part * static_cast<std::size_t>(n));
                 std::vector<T> received(part);
-                host::buffer<conservation_result> out(1);
+                host::buffer<detail::conservation_result> out(1);
                 host::stream stream;
-                conservation_check check(comm, {.sketch = {.bins = 256}});
+                detail::conservation_check check(comm, {.sketch = {.bins = 256}});
                 for (const bool again : {false, true}) {
                     check.template before<T>(data, stream);
                     comm.reduce_scatter(view<const T>(data), view<T>(received), reduction::sum, stream);
@@ -190,9 +190,9 @@ TEST_CASE("min, max and product are not checked, and the next sum is")
 {
     local::run(3, [](local::communicator& comm) {
         std::vector<float> data = values_of<float>(comm.rank(), 1000), result(1000);
-        host::buffer<conservation_result> out(1);
+        host::buffer<detail::conservation_result> out(1);
         host::stream stream;
-        conservation_check<local::communicator> check(comm);
+        detail::conservation_check<local::communicator> check(comm);
         for (const reduction operation : {reduction::min, reduction::max, reduction::product, reduction::sum}) {
             check.before<float>(data, stream);
             comm.all_reduce(view<const float>(data), view<float>(result), operation, stream);
@@ -249,14 +249,14 @@ TEST_CASE_TEMPLATE("a result that is not finite where no sum can overflow is a v
 TEST_CASE("exact sums rounded once are judged more sharply")
 {
     const int n = 8;
-    std::vector<conservation_result> linear(n), single(n);
+    std::vector<detail::conservation_result> linear(n), single(n);
     local::run(n, [&](local::communicator& comm) {
         reproducible exact{comm, contract<reproducibility::correctly_rounded>{}};
         std::vector<float> data = values_of<float>(comm.rank(), 20'000);
-        host::buffer<conservation_result> out(2);
+        host::buffer<detail::conservation_result> out(2);
         host::stream stream;
-        conservation_check check_linear(exact, {.sketch = {}, .order = rounding_order::linear});
-        conservation_check check_single(exact, {.sketch = {}, .order = rounding_order::single});
+        detail::conservation_check check_linear(exact, {.sketch = {}, .order = rounding_order::linear});
+        detail::conservation_check check_single(exact, {.sketch = {}, .order = rounding_order::single});
         for (const reduction operation : {reduction::sum, reduction::average}) {
             std::vector<float> result(data.size());
             check_linear.template before<float>(data, stream);
@@ -348,7 +348,7 @@ TEST_CASE("calls that do not fit are refused by name")
     local::run(1, [](local::communicator& comm) {
         std::vector<float> data(10);
         std::vector<double> wide(10);
-        host::buffer<conservation_result> out(1);
+        host::buffer<detail::conservation_result> out(1);
         host::stream stream;
         const auto message = [](auto call) -> std::string {
             try {
@@ -359,7 +359,7 @@ TEST_CASE("calls that do not fit are refused by name")
             }
             return "";
         };
-        using checks = conservation_check<local::communicator>;
+        using checks = detail::conservation_check<local::communicator>;
         checks check(comm);
         const auto sum = reduction::sum;
         CHECK(message([&] { check.after<float>(data, sum, out.data(), stream); }).find("no call of before") != std::string::npos);

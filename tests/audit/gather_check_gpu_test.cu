@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/audit/gather_check.hpp>
+#include <collprobe/audit/detail/gather_check.hpp>
 #include <collprobe/collprobe.cuh>
 #include <collprobe/fault/faulty.hpp>
 
@@ -23,19 +23,19 @@ namespace {
 using gpu = cu::device;
 
 template <element T>
-std::vector<gather_verdict> gathered_on_gpu(int ranks, std::uint64_t count, const std::vector<fault>& faults)
+std::vector<detail::gather_verdict> gathered_on_gpu(int ranks, std::uint64_t count, const std::vector<fault>& faults)
 {
-    std::vector<gather_verdict> verdicts(static_cast<std::size_t>(ranks));
+    std::vector<detail::gather_verdict> verdicts(static_cast<std::size_t>(ranks));
     testing::device_provider<gpu>{ranks}.run([&](auto& world) {
         const auto guard = detail::enter_device(world);
         const auto rank = static_cast<std::size_t>(world.rank());
         cu::pinned_buffer<T> staging(count);
         cu::buffer<T> shard(count);
         cu::buffer<T> whole(count * static_cast<std::uint64_t>(ranks));
-        cu::pinned_buffer<gather_verdict> verdict(1);
+        cu::pinned_buffer<detail::gather_verdict> verdict(1);
         const cu::stream stream;
         faulty comm{world, faults, {.max_bytes = 1 << 20}};
-        gather_check check(comm);
+        detail::gather_check check(comm);
         for (std::uint64_t i = 0; i < count; ++i) staging[i] = testing::wild_value<T>(world.rank(), i);
         gpu::copy<T>(stream, view<const T>(staging), view<T>(shard));
         check.template before<T>(view<const T>(shard), stream);
@@ -56,14 +56,14 @@ TEST_CASE_TEMPLATE("a GPU names who holds a damaged shard and who sent one, and 
         for (const std::uint64_t count : {1u, 1001u, 40'000u}) {
             CAPTURE(ranks);
             CAPTURE(count);
-            for (const gather_verdict& each : gathered_on_gpu<T>(ranks, count, {})) CHECK(each.intact());
+            for (const detail::gather_verdict& each : gathered_on_gpu<T>(ranks, count, {})) CHECK(each.intact());
             const int rank = ranks / 2;
-            for (const gather_verdict& each : gathered_on_gpu<T>(ranks, count, {{.rank = rank}})) {
+            for (const detail::gather_verdict& each : gathered_on_gpu<T>(ranks, count, {{.rank = rank}})) {
                 CHECK(each.damaged == 1);
                 CHECK(each.shard[0].receiver == rank);
                 CHECK(each.culprits() == std::vector<int>{rank});
             }
-            for (const gather_verdict& each :
+            for (const detail::gather_verdict& each :
                 gathered_on_gpu<T>(ranks, count, {{.phase = fault_phase::during, .rank = rank}})) {
                 CHECK(each.damaged == static_cast<std::uint64_t>(ranks));
                 CHECK(each.culprits() == std::vector<int>{rank});

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/audit/gather_check.hpp>
+#include <collprobe/audit/detail/gather_check.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/fault/faulty.hpp>
 
@@ -31,10 +31,10 @@ using harm = std::function<void(int receiver, std::vector<T>& whole)>;
 
 /// The verdict of an all-gather of `count` elements a rank with faults and harm; equal on all ranks, or this fails.
 template <element T>
-gather_verdict gathered(int ranks, uint64_t count, bool in_place, const std::vector<fault>& faults,
+detail::gather_verdict gathered(int ranks, uint64_t count, bool in_place, const std::vector<fault>& faults,
     const harm<T>& hurt = [](int, std::vector<T>&) {})
 {
-    std::vector<gather_verdict> verdicts(static_cast<std::size_t>(ranks));
+    std::vector<detail::gather_verdict> verdicts(static_cast<std::size_t>(ranks));
     local::run(ranks, [&](local::communicator& world) {
         const auto rank = static_cast<uint64_t>(world.rank());
         faulty comm{world, faults, {.max_bytes = 1 << 20}};
@@ -45,8 +45,8 @@ gather_verdict gathered(int ranks, uint64_t count, bool in_place, const std::vec
             std::memcpy(static_cast<void*>(whole.data() + rank * count), shard.data(), count * sizeof(T));
             send = view<const T>(whole).part(rank * count, count);
         }
-        gather_verdict verdict;
-        gather_check check(comm);
+        detail::gather_verdict verdict;
+        detail::gather_check check(comm);
         {
             host::stream stream;
             check.template before<T>(send, stream);
@@ -57,7 +57,7 @@ gather_verdict gathered(int ranks, uint64_t count, bool in_place, const std::vec
         }
         verdicts[rank] = verdict;
     });
-    for (const gather_verdict& each : verdicts) {
+    for (const detail::gather_verdict& each : verdicts) {
         CHECK(each.damaged == verdicts[0].damaged);
         CHECK(each.receivers == verdicts[0].receivers);
         REQUIRE(each.listed == verdicts[0].listed);
@@ -80,7 +80,7 @@ TEST_CASE_TEMPLATE("a clean all-gather is intact", T, COLLPROBE_TEST_ELEMENT_TYP
     for (const int ranks : {1, 2, 3, 16}) {
         for (const uint64_t count : {0u, 1u, 7u, 4097u}) {
             for (const bool in_place : {false, true}) {
-                const gather_verdict verdict = gathered<T>(ranks, count, in_place, {});
+                const detail::gather_verdict verdict = gathered<T>(ranks, count, in_place, {});
                 CHECK(verdict.intact());
                 CHECK(verdict.listed == 0);
                 CHECK(verdict.culprits().empty());
@@ -97,13 +97,13 @@ TEST_CASE("a receiver that holds a damaged shard is named, with its owner")
             const uint64_t count = 33;
             const auto owner = static_cast<uint64_t>(ranks * 5 / 7), bit = static_cast<uint64_t>(ranks) % 32;
             const int receiver = ranks * 2 / 3 - 1;
-            const gather_verdict verdict = gathered<float>(ranks, count, in_place, {}, [&](int rank, std::vector<float>& whole) {
+            const detail::gather_verdict verdict = gathered<float>(ranks, count, in_place, {}, [&](int rank, std::vector<float>& whole) {
                 if (rank == receiver) flip(whole, owner * count + 5, static_cast<int>(bit));
             });
             CHECK(verdict.damaged == 1);
             CHECK(verdict.receivers == 1);
             REQUIRE(verdict.listed == 1);
-            CHECK(verdict.shard[0] == damaged_shard{static_cast<int>(owner), receiver, gather_culprit::receiver});
+            CHECK(verdict.shard[0] == detail::damaged_shard{static_cast<int>(owner), receiver, detail::gather_culprit::receiver});
             CHECK(verdict.culprits() == std::vector<int>{receiver});
         }
     }
@@ -117,7 +117,7 @@ TEST_CASE("an owner that sent damage is named, in place and out of place")
                 CAPTURE(ranks);
                 const int owner = ranks / 2;
                 const fault one{.kind = kind, .phase = fault_phase::during, .rank = owner, .magnitude = 3};
-                const gather_verdict verdict = gathered<bfloat16>(ranks, 50, in_place, {one});
+                const detail::gather_verdict verdict = gathered<bfloat16>(ranks, 50, in_place, {one});
                 CHECK(verdict.damaged == static_cast<uint64_t>(ranks));
                 CHECK(verdict.receivers == static_cast<unsigned>(ranks));
                 CHECK(verdict.culprits() == std::vector<int>{owner});
@@ -130,18 +130,18 @@ TEST_CASE("an owner that sent damage is named, in place and out of place")
 TEST_CASE("what all other ranks received alike was sent so, though the owner's own copy is right")
 {
     for (const int ranks : {2, 3, 4, 9}) {
-        const gather_verdict verdict = gathered<double>(ranks, 10, true, {}, [&](int rank, std::vector<double>& whole) {
+        const detail::gather_verdict verdict = gathered<double>(ranks, 10, true, {}, [&](int rank, std::vector<double>& whole) {
             if (rank != 0) flip(whole, 3, 62);
         });
         CHECK(verdict.damaged == static_cast<uint64_t>(ranks - 1));
-        CHECK(verdict.shard[0].culprit == (ranks == 2 ? gather_culprit::unknown : gather_culprit::owner));
+        CHECK(verdict.shard[0].culprit == (ranks == 2 ? detail::gather_culprit::unknown : detail::gather_culprit::owner));
         CHECK(verdict.culprits() == (ranks == 2 ? std::vector<int>{} : std::vector<int>{0}));
     }
 }
 
 TEST_CASE("receivers with wrong bits of their own are each named")
 {
-    const gather_verdict verdict = gathered<float>(8, 100, false,
+    const detail::gather_verdict verdict = gathered<float>(8, 100, false,
         {{.kind = fault_kind::gaussian, .rank = 2, .magnitude = 1e-6}, {.kind = fault_kind::gaussian, .rank = 5, .magnitude = 1e-6}});
     CHECK(verdict.damaged == 16);
     CHECK(verdict.receivers == 2);
@@ -158,7 +158,7 @@ TEST_CASE("every kind of damage to a result is seen")
         for (uint64_t seed = 0; seed < 20; ++seed) {
             fault one{.kind = kind, .rank = 1, .magnitude = 0.5, .seed = seed};
             if (kind == fault_kind::untouched_tail) one.elements = 1;
-            const gather_verdict verdict = gathered<float>(4, 100, false, {one});
+            const detail::gather_verdict verdict = gathered<float>(4, 100, false, {one});
             CHECK(!verdict.intact());
             CHECK(verdict.receivers == 1);
             CHECK(verdict.culprits() == std::vector<int>{1});
@@ -168,12 +168,12 @@ TEST_CASE("every kind of damage to a result is seen")
 
 TEST_CASE("lists are bounded, counts are not")
 {
-    const gather_verdict verdict = gathered<float>(16, 4, false, {}, [](int rank, std::vector<float>& whole) {
+    const detail::gather_verdict verdict = gathered<float>(16, 4, false, {}, [](int rank, std::vector<float>& whole) {
         for (uint64_t owner = 0; owner < 16; ++owner) flip(whole, 4 * owner, rank);
     });
     CHECK(verdict.damaged == 256);
     CHECK(verdict.receivers == 16);
-    CHECK(verdict.listed == gather_verdict::most_listed);
+    CHECK(verdict.listed == detail::gather_verdict::most_listed);
 }
 
 TEST_CASE("random damage of realistic shape is always seen and its receiver named")
@@ -185,7 +185,7 @@ TEST_CASE("random damage of realistic shape is always seen and its receiver name
         const int ranks = 3 + round % 14;
         fault one = testing::realistic_fault(seed);
         one.rank = static_cast<int>(seed * 7 % static_cast<uint64_t>(ranks));
-        const gather_verdict verdict = gathered<bfloat16>(ranks, 1 + 37 * (seed % 50), round % 2 == 0, {one});
+        const detail::gather_verdict verdict = gathered<bfloat16>(ranks, 1 + 37 * (seed % 50), round % 2 == 0, {one});
         CHECK(!verdict.intact());
         CHECK(verdict.culprits() == std::vector<int>{one.rank});
     }
@@ -195,9 +195,9 @@ TEST_CASE("calls that do not fit are refused")
 {
     const auto group = local::group(1);
     local::communicator world = group.communicator(0);
-    gather_check check(world);
+    detail::gather_check check(world);
     std::vector<float> data(4);
-    gather_verdict verdict;
+    detail::gather_verdict verdict;
     const host::stream stream;
     const auto message = [&](auto call) {
         try {

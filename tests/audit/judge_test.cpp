@@ -129,7 +129,7 @@ TEST_CASE("ranks that hold the same and judge it differently were told different
 
 TEST_CASE("shards that arrived damaged name whom the digests speak against")
 {
-    gather_verdict verdict;
+    detail::gather_verdict verdict;
     call_audit audit;
     step_audit step;
     detail::judge_gather_audit(verdict, 1, audit, step);
@@ -139,8 +139,8 @@ TEST_CASE("shards that arrived damaged name whom the digests speak against")
 
     verdict.damaged = 3;
     verdict.listed = 2;
-    verdict.shard[0] = {.owner = 0, .receiver = 2, .culprit = gather_culprit::receiver};
-    verdict.shard[1] = {.owner = 1, .receiver = 2, .culprit = gather_culprit::receiver};
+    verdict.shard[0] = {.owner = 0, .receiver = 2, .culprit = detail::gather_culprit::receiver};
+    verdict.shard[1] = {.owner = 1, .receiver = 2, .culprit = detail::gather_culprit::receiver};
     detail::judge_gather_audit(verdict, 1, audit, step);
     CHECK_FALSE(audit.agree);
     CHECK(audit.where == damage::broadcast);
@@ -152,8 +152,8 @@ TEST_CASE("shards that arrived damaged name whom the digests speak against")
 
     CHECK(step.suspects[0].other_rank == 0);
 
-    verdict.shard[0] = {.owner = 3, .receiver = 0, .culprit = gather_culprit::owner};
-    verdict.shard[1] = {.owner = 3, .receiver = 1, .culprit = gather_culprit::owner};
+    verdict.shard[0] = {.owner = 3, .receiver = 0, .culprit = detail::gather_culprit::owner};
+    verdict.shard[1] = {.owner = 3, .receiver = 1, .culprit = detail::gather_culprit::owner};
     step.suspects.clear();
     detail::judge_gather_audit(verdict, 1, audit, step);
     CHECK(audit.where == damage::input);
@@ -161,7 +161,7 @@ TEST_CASE("shards that arrived damaged name whom the digests speak against")
     CHECK(step.suspects[0].rank == 3);
     CHECK(step.suspects[0].other_rank == 3);
 
-    verdict.shard[0].culprit = verdict.shard[1].culprit = gather_culprit::unknown;
+    verdict.shard[0].culprit = verdict.shard[1].culprit = detail::gather_culprit::unknown;
     step.suspects.clear();
     detail::judge_gather_audit(verdict, 1, audit, step);
     CHECK(audit.where == damage::unknown);

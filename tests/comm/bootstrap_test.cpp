@@ -335,6 +335,24 @@ TEST_CASE("ranks that differ in the size of the job or of the value are named")
     }
 }
 
+TEST_CASE("two processes that are both rank 0 are both told so")
+{
+    for (const int delay_ms : {0, 200}) {
+        CAPTURE(delay_ms);
+        const scratch where;
+        const auto outcomes = run_as_threads({0, -1}, [&](int rank) {
+            if (rank < 0) sleep_ms(delay_ms);
+            id value{};
+            bootstrap::exchange(job_of(0, 2, where.path), value, {.timeout_ms = 3'000});
+        });
+        for (const auto& each : outcomes) {
+            check_error(each, status::mismatch, {0}, {"two processes are rank 0", "rank-0 was replaced"});
+            CHECK(each.after_ms < 2'500);
+        }
+        CHECK(where.left_nothing());
+    }
+}
+
 TEST_CASE("a second process of the same rank is found out")
 {
     const scratch where;

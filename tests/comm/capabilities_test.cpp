@@ -324,9 +324,9 @@ TEST_CASE("capabilities - inside a group what would come before the call is refu
     refused([&] { check.check(view<const replica>(list), stream); });
     refused([&] { inspect<float>(world, stream, 4); });
     refused([&] { copy_then_all_gather(send, receive, world, stream, {}, {}); });
-    conservation_check sums(world);
+    detail::conservation_check sums(world);
     refused([&] { sums.before<float>(send, stream); });
-    gather_check shards(world);
+    detail::gather_check shards(world);
     refused([&] { shards.before<float>(send, stream); });
 }
 

@@ -15,7 +15,6 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/device/cuda/kernels.cuh>
-#include <collprobe/device/cuda/peers.hpp>
 
 #include "conformance/communicator_conformance.hpp"
 #include "support/device_bits.hpp"

@@ -13,7 +13,6 @@
 
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/device/cuda/device.hpp>
-#include <collprobe/device/cuda/peers.hpp>
 #include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"

@@ -46,7 +46,7 @@ std::vector<int> all_ranks(int n)
 /// Every rank calls `call(comm, stream, memory)` and synchronises; buffers must stay untouched, also
 /// after the collective that each rank tries afterwards and that must fail at the call.
 template <class Communicator, class Call>
-std::vector<rank_outcome> fail_in(const local::basic_group<Communicator>& ranks, Call call)
+std::vector<rank_outcome> fail_in(const local::detail::basic_group<Communicator>& ranks, Call call)
 {
     std::vector<char> intact(static_cast<std::size_t>(ranks.size()), 0);
     std::vector<char> refused(static_cast<std::size_t>(ranks.size()), 0);

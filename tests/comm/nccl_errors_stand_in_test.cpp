@@ -776,7 +776,7 @@ TEST_CASE("misuse of a group is refused, and the group can still be ended")
             outer.end();
             check_error(error_of([&] { outer.end(); }), status::invalid_argument, {"ended before"});
         }
-        CHECK_FALSE(nccl::in_group());
+        CHECK_FALSE(nccl::group::is_open());
     }, deadline_s);
 }
 
@@ -825,7 +825,7 @@ TEST_CASE("an error at the end of a group reaches its caller, or the communicato
                 stand_in::fail_next("ncclGroupEnd", code);
                 if (explicitly) thrown = error_of([&] { together.end(); });
             }
-            CHECK_FALSE(nccl::in_group());
+            CHECK_FALSE(nccl::group::is_open());
             later = error_of([&] { sum_8(comm, stream, values); });
             stream.synchronize();
         }, deadline_s);

@@ -349,7 +349,7 @@ TEST_CASE("whichever allocation fails, the destructor of a group that fails thro
                 failing_allocation = failed + 1;
                 together.reset();
                 reached = std::exchange(failing_allocation, 0) == 0;
-                require(!nccl::in_group(), "the group has ended");
+                require(!nccl::group::is_open(), "the group has ended");
                 stream.synchronize();
             }, deadline_s);
         check_all(outcomes);

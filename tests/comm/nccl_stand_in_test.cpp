@@ -172,8 +172,8 @@ TEST_CASE("a trainer's own types are taken as they are")
         std::is_same_v<decltype(nccl::elements(static_cast<const __nv_bfloat16*>(nullptr), 3)), view<const bfloat16>>);
     static_assert(std::is_same_v<decltype(nccl::elements(static_cast<long long*>(nullptr), 3)), view<std::int64_t>>);
     static_assert(std::is_same_v<decltype(nccl::elements(static_cast<float*>(nullptr), 3)), view<float>>);
-    static_assert(std::is_void_v<nccl::element_of<short>> && std::is_void_v<nccl::element_of<bool>>);
-    static_assert(std::is_void_v<nccl::element_of<__nv_fp8_e4m3>>);
+    static_assert(std::is_void_v<nccl::detail::element_of<short>> && std::is_void_v<nccl::detail::element_of<bool>>);
+    static_assert(std::is_void_v<nccl::detail::element_of<__nv_fp8_e4m3>>);
 
     nccl_provider{2}.run([](nccl::communicator& owner) {
         // The calls of a C-style trainer: a raw communicator, a raw stream, raw pointers.
@@ -234,20 +234,20 @@ TEST_CASE("a group enqueues at its end")
             const cuda::stream stream;
             device_values<std::int32_t> a(4, 1);
             device_values<std::int32_t> b(4, 10);
-            require(comm.collectives_enqueue_at_once() && !nccl::in_group(), "no group yet");
+            require(comm.collectives_enqueue_at_once() && !nccl::group::is_open(), "no group yet");
             nccl::group outer;
             comm.all_reduce(a.in(), a.out(), reduction::sum, stream);
             {
                 nccl::group inner;
                 comm.all_reduce(b.in(), b.out(), reduction::sum, stream);
-                require(!comm.collectives_enqueue_at_once() && nccl::in_group(), "in a group");
+                require(!comm.collectives_enqueue_at_once() && nccl::group::is_open(), "in a group");
                 inner.end();
             }
-            require(nccl::in_group(), "still in the outer group");
+            require(nccl::group::is_open(), "still in the outer group");
             comm.synchronize(stream);
             require(a.all(1) && b.all(10), "nothing may run before the end");
             outer.end();
-            require(!nccl::in_group() && comm.collectives_enqueue_at_once(), "after the group");
+            require(!nccl::group::is_open() && comm.collectives_enqueue_at_once(), "after the group");
             comm.synchronize(stream);
             require(a.all(2) && b.all(20), "sums of a group");
         });
@@ -268,7 +268,7 @@ TEST_CASE("a group holds calls of several communicators, and its destructor ends
                 comm.all_reduce(a.in(), a.out(), reduction::max, stream);
                 reversed->all_gather(own.in(), b.out(), stream);
             }
-            require(!nccl::in_group(), "ended");
+            require(!nccl::group::is_open(), "ended");
             comm.synchronize(stream);
             require(a.all(2), "all_reduce of a group");
             require(b[0] == 102 && b[1] == 101 && b[2] == 100, "all_gather of a group");

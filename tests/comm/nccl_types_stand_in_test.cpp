@@ -35,7 +35,7 @@ constexpr std::uint64_t count = 40;
 template <class Foreign, class Comm>
 void reduce_every_way(Comm& comm, Foreign (*from_float)(float), float (*to_float)(Foreign))
 {
-    using same = element_for<Foreign>;
+    using same = detail::element_for<Foreign>;
     const cuda::stream stream;
     const float mine = static_cast<float>(comm.rank() + 1);
     const device_values<Foreign> send(count, from_float(mine));
@@ -82,10 +82,10 @@ TEST_CASE("half stays CUDA's behind using namespace collprobe")
 
 TEST_CASE("memory of CUDA's 16-bit types is seen as the element types of their layout")
 {
-    static_assert(std::is_same_v<element_for<const __nv_bfloat16>, const bfloat16>);
-    static_assert(std::is_same_v<element_for<float>, float> && std::is_same_v<element_for<short>, short>);
-    static_assert(std::is_same_v<nccl::element_of<const __half>, float16>);
-    static_assert(std::is_same_v<nccl::element_of<long long>, std::int64_t>);
+    static_assert(std::is_same_v<detail::element_for<const __nv_bfloat16>, const bfloat16>);
+    static_assert(std::is_same_v<detail::element_for<float>, float> && std::is_same_v<detail::element_for<short>, short>);
+    static_assert(std::is_same_v<nccl::detail::element_of<const __half>, float16>);
+    static_assert(std::is_same_v<nccl::detail::element_of<long long>, std::int64_t>);
     std::vector<__nv_bfloat16> values(3, __float2bfloat16(2));
     const view all(values);
     static_assert(std::is_same_v<decltype(all), const view<bfloat16>>);

@@ -9,6 +9,7 @@
 #include <collprobe/core/element.hpp>
 
 #include "support/element_types.hpp"
+#include "support/infinite.hpp"
 
 using namespace collprobe;
 
@@ -92,9 +93,9 @@ TEST_CASE_TEMPLATE("every 16-bit pattern widens to its value and narrows back", 
         const std::uint16_t magnitude = pattern & 0x7fff;
         const float wide = static_cast<float>(element);
         REQUIRE(is_nan(element) == (magnitude > f::infinity));
-        REQUIRE(is_infinite(element) == (magnitude == f::infinity));
+        REQUIRE(testing::is_infinite(element) == (magnitude == f::infinity));
         REQUIRE(is_nan(wide) == is_nan(element));
-        REQUIRE(is_infinite(wide) == is_infinite(element));
+        REQUIRE(testing::is_infinite(wide) == testing::is_infinite(element));
         REQUIRE((to_bits(wide) >> 31) == (pattern >> 15));
         if (magnitude < f::infinity) {
             const double expected = value_of(element.bits, f::fraction, f::exponent);
@@ -190,7 +191,7 @@ TEST_CASE("classification works on bits")
 {
     CHECK(is_nan(detail::bit_cast<float>(std::uint32_t{0x7fc00000})));
     CHECK(is_nan(detail::bit_cast<float>(std::uint32_t{0xff800001})));
-    CHECK(is_infinite(detail::bit_cast<double>(std::uint64_t{0xfff0} << 48)));
+    CHECK(testing::is_infinite(detail::bit_cast<double>(std::uint64_t{0xfff0} << 48)));
     CHECK_FALSE(is_finite(float16::from_bits(0x7c00)));
     CHECK(is_finite(float16::from_bits(0x7bff)));
     CHECK(is_finite(std::int64_t{-1}));

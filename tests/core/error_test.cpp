@@ -46,6 +46,7 @@ TEST_CASE("an error without a communicator does not speak of ranks")
     CHECK(std::string(failure.what()).find("rank") == std::string::npos);
     CHECK(failure.rank() == -1);
     CHECK(failure.culprits().empty());
+    CHECK(std::string(error(status::timeout, "late", {.where = {}}).what()) == "collprobe: timeout: late");
 }
 
 TEST_CASE("every status has a name")

@@ -6,8 +6,8 @@
 /// since all of it takes a minute of compilation for each architecture.
 #include <vector>
 
-#include <collprobe/audit/conservation.hpp>
 #include <collprobe/audit/audited.hpp>
+#include <collprobe/audit/detail/conservation_check.hpp>
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/fault.hpp>
@@ -32,7 +32,7 @@ void of_any_type(gpu::stream_ref stream, T* data, statistics* result, gpu::works
     sketch_sum<T>* const sketch = nullptr;
     detail::enqueue_sketch<gpu>(stream, detail::sketch_source<T>{source, 0, 64, 0}, sketch, sketch);
     gpu::reduce(stream, collprobe::detail::judge_conservation<T>(sketch, sketch, 64, 1, reduction::sum, rounding_order::linear, 2, 8), 64,
-        reinterpret_cast<conservation_result*>(result), scratch);
+        reinterpret_cast<detail::conservation_result*>(result), scratch);
 }
 
 /// What `probed` does with floating-point types.
@@ -124,7 +124,7 @@ int main()
     gpu::for_each(stream.get(), 1, detail::add_parts{gram, 1, 1, gram});
     gpu::fill(stream.get(), view<double>(gram, 1), 0.0);
     gpu::fill(stream.get(), view<unsigned char>(bytes, 1), static_cast<unsigned char>(0));
-    gpu::fill(stream.get(), view<conservation_result>(nullptr, 0), conservation_result{});
+    gpu::fill(stream.get(), view<detail::conservation_result>(nullptr, 0), detail::conservation_result{});
     // The small kernels of a step of `probed`.
     local::run_on<gpu>(1, {}, [&](local::device_communicator<gpu>& rank) {
         probed comm(rank);

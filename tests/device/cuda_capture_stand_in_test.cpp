@@ -94,7 +94,7 @@ TEST_CASE("polling, allocating and freeing on another thread leave a global capt
         const cuda::pinned_buffer<int> pinned(10);
         const cuda::workspace scratch;
         const cuda::stream fresh;
-        cuda::event_pool::reserve(0, cuda::event_pool::free_events(0) + 1);
+        cuda::detail::event_pool::reserve(0, cuda::detail::event_pool::free_events(0) + 1);
     });
     CHECK(graph.end() == cudaSuccess);
 }

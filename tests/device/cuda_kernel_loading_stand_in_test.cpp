@@ -12,8 +12,8 @@
 #include <vector>
 
 #include <collprobe/comm/local/device.hpp>
-#include <collprobe/device/cuda/kernel_loading.hpp>
-#include <collprobe/device/cuda/peers.hpp>
+#include <collprobe/device/cuda/detail/kernel_loading.hpp>
+#include <collprobe/device/cuda/device.hpp>
 #include <collprobe/step/probed.hpp>
 
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
@@ -37,7 +37,7 @@ std::uint64_t loaded_onto(int device)
 {
     const cuda::device_guard here(device);
     const std::uint64_t before = stand_in::calls("cudaFuncGetAttributes");
-    cuda::load_kernels();
+    cuda::device::load_kernels();
     return stand_in::calls("cudaFuncGetAttributes") - before;
 }
 
@@ -85,10 +85,10 @@ TEST_CASE("load_kernels loads all that the program contains, once on each device
     cuda::pinned_buffer<std::uint64_t> values(4);
     const cuda::stream held;
     const cuda::stream stream;
-    cuda::load_kernels();
+    cuda::device::load_kernels();
     const std::uint64_t asked = stand_in::calls("cudaFuncGetAttributes");
     CHECK(asked >= 1);
-    cuda::load_kernels();
+    cuda::device::load_kernels();
     CHECK(stand_in::calls("cudaFuncGetAttributes") == asked);
     gate closed(held);
     device::for_each(stream, 4, count_up{values.data()});
@@ -104,7 +104,7 @@ TEST_CASE("a kernel that cannot be loaded is no error before its launch")
     stand_in::reset();
     const cuda::device_guard here(3);
     stand_in::fail_next("cudaFuncGetAttributes", cudaErrorInvalidValue);
-    cuda::load_kernels();
+    cuda::device::load_kernels();
     CHECK(cudaPeekAtLastError() == cudaSuccess);
 }
 
@@ -114,7 +114,7 @@ TEST_CASE("loading gives up no capture of another thread")
     captured_graph capture(stream);
     std::thread([] {
         const cuda::device_guard here(4);
-        cuda::load_kernels();
+        cuda::device::load_kernels();
     }).join();
     CHECK(capture.end() == cudaSuccess);
 }

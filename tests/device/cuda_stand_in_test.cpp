@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/device/cuda/peers.hpp>
+#include <collprobe/device/cuda/device.hpp>
 
 #include "tests/support/count_allocations.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
@@ -403,8 +403,8 @@ TEST_CASE("no context is created on a device nobody asked for")
         [&] { stream->synchronize(soon_ms); },
         [&] { stream->wait(recorded); },
         [&] { cuda::event().record(*stream); },
-        [&] { cuda::event_pool::reserve(1, 1 + cuda::event_pool::free_events(1)); },
-        [&] { cuda::enable_peer_access(device(), 1, 1); },
+        [&] { cuda::detail::event_pool::reserve(1, 1 + cuda::detail::event_pool::free_events(1)); },
+        [&] { device::enable_peer_access(1, 1); },
         [&] { spare.reset(); },
         [&] { memory = {}; },
         [&] { pinned = {}; },
@@ -515,7 +515,7 @@ TEST_CASE("every call that fails is named, with device and stream, and leaves no
         {"cudaMalloc", false, [] { const cuda::buffer<int> fresh(1); }},
         {"cudaMalloc", false, [] { const cuda::workspace fresh; }},
         {"cudaHostAlloc", false, [] { const cuda::pinned_buffer<int> fresh(1); }},
-        {"cudaEventCreateWithFlags", false, [] { cuda::event_pool::reserve(0, 500); }},
+        {"cudaEventCreateWithFlags", false, [] { cuda::detail::event_pool::reserve(0, 500); }},
     };
 #if CUDART_VERSION >= 12080
     all.push_back({"cudaStreamGetDevice", true, [&] { (void)cuda::stream_ref(handle).device(); }});
@@ -711,8 +711,8 @@ TEST_CASE("steady work creates no events, allocates nothing and never blocks the
 
 TEST_CASE("a reserved pool serves records without creating")
 {
-    cuda::event_pool::reserve(1, 10);
-    CHECK(cuda::event_pool::free_events(1) >= 10);
+    cuda::detail::event_pool::reserve(1, 10);
+    CHECK(cuda::detail::event_pool::free_events(1) >= 10);
     const cuda::device_guard guard(1);
     const cuda::stream stream;
     stand_in::reset();
@@ -721,8 +721,8 @@ TEST_CASE("a reserved pool serves records without creating")
         for (cuda::event& each : events) each.record(stream);
     }
     CHECK(stand_in::calls("cudaEventCreateWithFlags") == 0);
-    CHECK(cuda::event_pool::free_events(1) >= 10);
-    cuda::event_pool::reserve(1, 10);
+    CHECK(cuda::detail::event_pool::free_events(1) >= 10);
+    cuda::detail::event_pool::reserve(1, 10);
     CHECK(stand_in::calls("cudaEventCreateWithFlags") == 0);
 }
 
@@ -758,7 +758,7 @@ TEST_CASE("threads share the pool, and copies of an event may die anywhere")
     const std::uint64_t created = stand_in::calls("cudaEventCreateWithFlags");
     CHECK(created >= 3);
     CHECK(created <= threads * 3 + 1);
-    CHECK(cuda::event_pool::free_events(2) == created - 1); // one is in use
+    CHECK(cuda::detail::event_pool::free_events(2) == created - 1); // one is in use
     shared.synchronize(soon_ms);
 }
 

@@ -126,6 +126,7 @@ TEST_CASE("a handle that is moved takes the memory and its time-out along")
         CHECK(&*owners[0] == where);
         owner taken(std::move(owners[0]));
         CHECK_FALSE(owners[0]);
+        CHECK_THROWS_WITH_AS(*owners[0], doctest::Contains("the object was moved from"), error);
         CHECK(&*taken == where);
     }
     CHECK(freed == 1); // of the one that no work used

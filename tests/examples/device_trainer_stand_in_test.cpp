@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include <collprobe/device/cuda/device.hpp>
-#include <collprobe/device/cuda/peers.hpp>
 
 #include "support/stand_in/kernels.hpp"
 #include "trainer_runs.hpp"

@@ -23,6 +23,23 @@
 /// Calls with faults beside what they must give, computed from the plan by plain loops and a clean communicator.
 namespace collprobe::testing {
 
+/// The effect of each fault of a list on rank `rank` in its call number `call`, in the order of the list. A pure
+/// function, so every rank can compute it for every other. (For `stale` it assumes that the call `lag` calls earlier
+/// had as many elements.)
+/// Precondition: `faulty` accepts the list.
+inline std::vector<injection> planned(
+    const std::vector<fault>& faults, std::uint64_t call, int rank, const detail::fault_target& target)
+{
+    std::vector<injection> all;
+    for (std::size_t which = 0; which < faults.size(); ++which) {
+        injection one;
+        if (detail::plan_fault(faults[which], static_cast<std::uint32_t>(which), call, rank, target, one)) {
+            all.push_back(one);
+        }
+    }
+    return all;
+}
+
 /// The calls of a test: the same shape again and again.
 struct fault_calls {
     collective where = collective::all_reduce;
@@ -35,7 +52,7 @@ struct fault_calls {
     bool gathers() const { return where == collective::all_gather; }
     std::uint64_t send_count() const { return parts_of(!gathers() && is_split()); }
     std::uint64_t receive_count() const { return parts_of(where != collective::reduce_scatter && is_split()); }
-    fault_target target(int rank, element_type type) const
+    detail::fault_target target(int rank, element_type type) const
     {
         const bool sends = where != collective::broadcast || rank == 0;
         return {where, type, sends ? send_count() : 0, receive_count(), ranks};

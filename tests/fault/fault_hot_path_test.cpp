@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/audit/gather_check.hpp>
+#include <collprobe/audit/detail/gather_check.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/fault/faulty.hpp>
 
@@ -29,9 +29,9 @@ TEST_CASE("calls with faults, and checks of what they gather, allocate nothing a
     std::atomic<std::uint64_t> damaged{0}, injections{0};
     testing::local_provider{3}.run([&](local::communicator& world) {
         std::vector<float> shard(503, 1.5f), whole(3 * 503);
-        std::vector<gather_verdict> verdict(1);
+        std::vector<detail::gather_verdict> verdict(1);
         faulty comm(world, faults, {.max_bytes = 1 << 14, .max_injections = 10});
-        gather_check check(comm);
+        detail::gather_check check(comm);
         const host::stream stream;
         const auto work = [&] {
             for (int call = 0; call < 3; ++call) {

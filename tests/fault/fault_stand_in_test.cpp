@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/audit/gather_check.hpp>
+#include <collprobe/audit/detail/gather_check.hpp>
 #include <collprobe/comm/local/device.hpp>
-#include <collprobe/device/cuda/peers.hpp>
+#include <collprobe/device/cuda/device.hpp>
 #include <collprobe/fault/faulty.hpp>
 
 #include "step/nccl_steps.hpp"
@@ -139,11 +139,11 @@ TEST_CASE("an all-gather over NCCL is checked, on any device, captured or not, a
             faulty comm{nccl::communicator_ref(world), {{.phase = fault_phase::during, .rank = 0, .call = 1},
                                                            {.phase = fault_phase::during, .rank = 0, .call = 3}},
                 {.max_bytes = 1 << 14}};
-            gather_check check(comm);
+            detail::gather_check check(comm);
             const cuda::device_guard here(world.device_ordinal());
             const auto n = static_cast<std::size_t>(ranks);
             device_vector<float> shard(count), whole(n * count);
-            cuda::pinned_buffer<gather_verdict> verdict(1);
+            cuda::pinned_buffer<detail::gather_verdict> verdict(1);
             const cuda::stream stream;
             shard.set(sent_by(world.rank()), stream);
             const cuda::device_guard elsewhere((world.device_ordinal() + 1) % 8);
@@ -190,9 +190,9 @@ TEST_CASE("kernels are loaded at construction, so that none waits for a running 
     const cuda::device_guard here(6);
     const cuda::stream stream;
     const cuda::buffer<float> values(count);
-    cuda::pinned_buffer<gather_verdict> verdict(1);
+    cuda::pinned_buffer<detail::gather_verdict> verdict(1);
     faulty comm{local::device_group<cuda::device>(1).communicator(0), {{.phase = fault_phase::during}}};
-    gather_check check(comm);
+    detail::gather_check check(comm);
     const std::uint64_t launches = stand_in::calls("cudaLaunchKernel");
     gate running(stream); // as a collective that waits for another rank
     check.before<float>(values, stream);

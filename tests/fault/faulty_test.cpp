@@ -103,8 +103,8 @@ TEST_CASE_TEMPLATE("several faults of a call, on every rank, in any counts", T, 
                 for (const fault_phase phase : phases) {
                     if (kind == fault_kind::untouched_tail && phase != fault_phase::after) continue;
                     fault one = of_kind(kind, phase);
-                    one.rank = every_rank;
-                    one.call = every_call;
+                    one.rank = fault::every_rank;
+                    one.call = fault::every_call;
                     one.probability = 0.5;
                     one.lag = 2;
                     one.seed = 100 * count + static_cast<uint64_t>(ranks);
@@ -147,7 +147,7 @@ TEST_CASE("which calls and which ranks")
     for (uint64_t call = 0; call < 400; ++call) {
         int hit = 0;
         for (int rank = 0; rank < 4; ++rank) {
-            if (planned({{.rank = random_rank}}, call, rank, {.send = 10, .receive = 10, .size = 4}).empty()) continue;
+            if (planned({{.rank = fault::random_rank}}, call, rank, {.send = 10, .receive = 10, .size = 4}).empty()) continue;
             ++hit;
             ++turns[static_cast<std::size_t>(rank)];
         }
@@ -158,7 +158,7 @@ TEST_CASE("which calls and which ranks")
 
 TEST_CASE("a fault with a probability strikes at that rate, on each rank by itself or on one")
 {
-    for (const int whom : {every_rank, random_rank}) {
+    for (const int whom : {fault::every_rank, fault::random_rank}) {
         const fault rare{.rank = whom, .probability = 0.02, .seed = 3};
         const int calls = 50'000;
         int hits = 0, both = 0;
@@ -171,9 +171,9 @@ TEST_CASE("a fault with a probability strikes at that rate, on each rank by itse
             hits += here;
             both += here == 2 ? 1 : 0;
         }
-        const double mean = 0.02 * calls * (whom == every_rank ? 2 : 1);
+        const double mean = 0.02 * calls * (whom == fault::every_rank ? 2 : 1);
         CHECK(std::abs(hits - mean) < 5 * std::sqrt(mean));
-        const double both_mean = whom == every_rank ? 0.02 * 0.02 * calls : 0;
+        const double both_mean = whom == fault::every_rank ? 0.02 * 0.02 * calls : 0;
         CHECK(std::abs(both - both_mean) <= 5 * std::sqrt(both_mean));
     }
 }
@@ -462,6 +462,8 @@ TEST_CASE("what cannot be is refused by its index")
         }
     }
     CHECK_NOTHROW((faulty{world, {{}, {}}}));
+    CHECK_THROWS_WITH_AS((faulty{world, {{.rank = 99}}}),
+        doctest::Contains("fault 0: rank is 99: expected 0 <= rank < 2, or every_rank or random_rank"), error);
 }
 
 TEST_CASE("options that no memory is large enough for are refused by name")
@@ -494,7 +496,7 @@ TEST_CASE("realistic faults are mixed as published")
     int not_finite = 0, single = 0, flips = 0, warps = 0;
     for (int seed = 0; seed < draws; ++seed) {
         const fault one = testing::realistic_fault(static_cast<uint64_t>(seed));
-        CHECK(detail::what_is_wrong(one, 4) == nullptr);
+        CHECK(detail::what_is_wrong(one, 4).empty());
         if (one.kind == fault_kind::nan || one.kind == fault_kind::infinity) {
             ++not_finite;
             continue;

@@ -18,7 +18,7 @@ namespace collprobe::testing {
 inline fault realistic_fault(std::uint64_t seed, fault_phase phase = fault_phase::after)
 {
     const auto draw = [seed](std::uint64_t number) { return detail::fault_draw(detail::mix64(seed ^ 0x5dc), number); };
-    fault one{.phase = phase, .rank = random_rank, .seed = seed};
+    fault one{.phase = phase, .rank = fault::random_rank, .seed = seed};
     const std::uint64_t share = draw(0) % 1000;
     if (share < 10) {
         one.kind = share < 5 ? fault_kind::nan : fault_kind::infinity;

@@ -167,6 +167,7 @@ TEST_CASE("parts that are not there are refused")
     buffer moved(std::move(data));
     CHECK(moved.generation() == 7);
     CHECK_THROWS_AS(data.write(a, [](view<float>) {}), error);
+    CHECK_THROWS_WITH_AS(data.read(a, [](view<const float>) {}), doctest::Contains("was moved from"), error);
     CHECK_THROWS_AS(data.order_release(a), error);
     CHECK_THROWS_AS(data.synchronize(1), error);
 }

@@ -21,7 +21,7 @@ TEST_CASE("the slices of all ranks are the parameter, each element once, and its
                 for (uint64_t node = 0; node < nodes; ++node) {
                     for (uint64_t local = 0; local < ranks_per_node; ++local) {
                         const shard_layout layout{count, nodes, ranks_per_node, node, local};
-                        const element_range own = layout.primary(), kept = layout.secondary();
+                        const shard_layout::range own = layout.primary(), kept = layout.secondary();
                         REQUIRE(own.first + own.count <= count);
                         for (uint64_t i = 0; i < own.count; ++i) ++owners[own.first + i];
                         REQUIRE(kept.first == std::min(count, local * layout.secondary_count()));

@@ -59,7 +59,7 @@ bool is_parameter(const std::vector<T>& data, uint64_t count, uint64_t generatio
 }
 
 template <class T>
-void fill_slice(view<T> slice, element_range range, uint64_t generation = 1)
+void fill_slice(view<T> slice, shard_layout::range range, uint64_t generation = 1)
 {
     for (uint64_t i = 0; i < slice.count(); ++i) slice[i] = value<T>(range.first + i, generation);
 }

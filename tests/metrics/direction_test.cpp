@@ -8,6 +8,8 @@
 
 #include <collprobe/metrics/direction.hpp>
 
+#include "support/infinite.hpp"
+
 namespace {
 
 using collprobe::detail::align_from_gram;
@@ -210,7 +212,7 @@ TEST_CASE("opposite gradients have cosine minus one and unbounded noise")
     collprobe::detail::align_from_gram(gram, 2, a);
     CHECK(a.mean_pairwise == -1);
     CHECK(a.pooled == -1);
-    CHECK(collprobe::is_infinite(a.noise_scale));
+    CHECK(collprobe::testing::is_infinite(a.noise_scale));
     CHECK(a.predicted_cosine == 0);
     CHECK(a.leave_one_out[0] == -1);
     CHECK(a.leave_one_out[1] == -1);
@@ -218,7 +220,7 @@ TEST_CASE("opposite gradients have cosine minus one and unbounded noise")
     const std::vector<double> dots = {0, 0};
     collprobe::detail::align_from_sums(norms, dots, 0, a);
     CHECK(a.pooled == -1);
-    CHECK(collprobe::is_infinite(a.noise_scale));
+    CHECK(collprobe::testing::is_infinite(a.noise_scale));
     CHECK(a.leave_one_out[0] == -1);
 }
 

@@ -13,6 +13,7 @@
 #include <collprobe/metrics/outlier.hpp>
 
 #include "support/count_allocations.hpp"
+#include "support/infinite.hpp"
 
 namespace {
 
@@ -173,13 +174,13 @@ TEST_CASE("non-finite values score infinity and do not move the others")
     const auto where = collprobe::detail::modified_z(values, scores);
     CHECK(where.finite == 5);
     CHECK(where.median == 3);
-    CHECK(collprobe::is_infinite(scores[1]));
-    CHECK(collprobe::is_infinite(scores[6]));
+    CHECK(collprobe::testing::is_infinite(scores[1]));
+    CHECK(collprobe::testing::is_infinite(scores[6]));
     CHECK(near(scores[5], 0.6745 * 97, 1e-14));
     const row bad(2, collprobe::detail::not_a_number());
     row two(2);
     CHECK(collprobe::is_nan(collprobe::detail::modified_z(bad, two).median));
-    CHECK(collprobe::is_infinite(two[0]));
+    CHECK(collprobe::testing::is_infinite(two[0]));
 }
 
 TEST_CASE("the textbook cut-off of 3.5 is no cut-off for 8 ranks")
@@ -262,7 +263,7 @@ TEST_CASE("the extrapolated tail errs to the side of fewer alarms")
 
 TEST_CASE("cut-offs are ordered and defined for every number of ranks")
 {
-    for (const int n : {-1, 0, 1, 2}) CHECK(collprobe::is_infinite(collprobe::detail::outlier_cutoff(n, 1e-2)));
+    for (const int n : {-1, 0, 1, 2}) CHECK(collprobe::testing::is_infinite(collprobe::detail::outlier_cutoff(n, 1e-2)));
     for (const int n : {3, 4, 7, 31, 100, 1024, 5000, 100000}) {
         CHECK(collprobe::is_finite(collprobe::detail::outlier_cutoff(n, 1e-2)));
         CHECK(collprobe::detail::outlier_cutoff(n, 0.5) == collprobe::detail::outlier_cutoff(n, 1e-2));

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/audit/gather_check.hpp>
+#include <collprobe/audit/detail/gather_check.hpp>
 #include <collprobe/comm/mpi/communicator.hpp>
 #include <collprobe/fault/faulty.hpp>
 
@@ -46,12 +46,12 @@ void check_gather(const mpi::communicator& world)
 {
     const int sender = world.size() - 1;
     faulty comm{mpi::communicator_ref(world), {{.phase = fault_phase::during, .rank = sender, .call = 1}}};
-    gather_check check(comm);
+    detail::gather_check check(comm);
     std::vector<float> shard(100, 1.5f), whole(shard.size() * static_cast<std::size_t>(world.size()));
-    gather_verdict verdict[2];
+    detail::gather_verdict verdict[2];
     {
         host::stream stream;
-        for (gather_verdict& each : verdict) {
+        for (detail::gather_verdict& each : verdict) {
             check.before<float>(shard, stream);
             comm.all_gather(view<const float>(shard), view<float>(whole), stream);
             check.after<float>(whole, &each, stream);

@@ -11,7 +11,6 @@
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/device/cuda/device.hpp>
-#include <collprobe/device/cuda/peers.hpp>
 
 #include "tests/race_lab/watch.hpp"
 #include "tests/support/nccl_ranks.hpp"

@@ -62,9 +62,9 @@ void f09_two_gathers_into_one_destination()
     const call_site newer = call_site::current();
     provoke<Lab>({{hazard_kind::write_after_write, older, newer}}, [=](const bench<Lab>& at, bool guarded_call) {
         auto another = at.comm.split(0, at.rank());
+        Lab::warm_up(at, *another); // reads `second` on `on`: so before the write on `other`
         at.write(at.on, 1, at.shard());
         at.write(at.other, 2, at.second());
-        Lab::warm_up(at, *another);
         guarded<typename Lab::device, word> full(at.full());
         typename Lab::gate closed(at.on);
         if (guarded_call) {

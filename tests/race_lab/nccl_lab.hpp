@@ -6,7 +6,7 @@
 
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
-#include <collprobe/device/cuda/peers.hpp>
+#include <collprobe/device/cuda/device.hpp>
 #include <collprobe/guard/nccl/copy_then_all_gather.hpp>
 
 #include "tests/race_lab/watch.hpp"

@@ -135,7 +135,7 @@ TEST_CASE("leaves and a Gram matrix go through a probe, which tells what is not 
         std::vector<float> leaves(200, 1.0f + static_cast<float>(world.rank())), sum(100), part(50);
         std::vector<double> gram(4);
         probed comm{reproducible(world), {.max_calls = 8}};
-        static_assert(!has_all_reduce_with_extras<probed<local::communicator>, float>);
+        static_assert(!detail::has_all_reduce_with_extras<probed<local::communicator>, float>);
         const auto send = view<const float>(leaves);
         const reduction_outcome outcome
             = comm.all_reduce(send, view<float>(sum), reduction::sum, stream, {.leaves = 2});

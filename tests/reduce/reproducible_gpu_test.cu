@@ -80,7 +80,7 @@ void check_contract(reduction_algorithm how)
                 CAPTURE(std::string(element_traits<T>::name));
                 CAPTURE(std::string(name(how)));
                 const reproducible_options options{scratch, how, std::uint64_t{64} << 10};
-                const std::uint64_t count = 20'011;
+                const std::uint64_t count = COLLPROBE_TEST_UNLESS_BRIEF(20'011, 10'007);
                 CHECK(testing::differences<T>(
                           contracted_bits<Contract, T>(testing::local_provider{ranks}, count, leaves, options),
                           contracted_bits<Contract, T>(testing::device_provider<gpu>{ranks}, count, leaves, options))

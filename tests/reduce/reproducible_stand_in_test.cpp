@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <collprobe/comm/local/device.hpp>
-#include <collprobe/device/cuda/peers.hpp>
+#include <collprobe/device/cuda/device.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
 #include "step/nccl_steps.hpp"

@@ -165,7 +165,7 @@ inline bool ranges_fit(const disagreement& found, const raw_buffer& clean, const
         }
         return false;
     };
-    for (const differing_range& range : found.ranges) {
+    for (const disagreement::range& range : found.ranges) {
         if (range.count == 0 || (&range != &found.ranges.front() && range.first <= before)) return false;
         before = range.first + range.count;
         inside += range.count;

@@ -44,6 +44,14 @@ TEST_CASE("a step is one line with the members of the schema in their order")
            "\"index\":null}]}\n");
 }
 
+TEST_CASE("a step tells how many calls were not probed, if any")
+{
+    step_record record = sample_step(0);
+    CHECK_FALSE(contains(report::json_line("strict", record), "unprobed_calls"));
+    record.unprobed_calls = 7;
+    CHECK(contains(report::json_line("strict", record), ",\"unprobed_calls\":7,\"suspects\":[]}"));
+}
+
 TEST_CASE("numbers come back as the same double")
 {
     std::string line;

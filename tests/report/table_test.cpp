@@ -74,12 +74,18 @@ TEST_CASE("a step shows every rank and says what the suspects did")
     CHECK(contains(text, "rank 1, whole step: the same samples as rank 2"));
     CHECK(contains(text, "rank 0, bucket 0: the norm of its gradient stands out, score 123.4 against 32"));
 
+    CHECK_FALSE(contains(text, "max_calls"));
+    record.calls.resize(2);
+    record.unprobed_calls = 3;
+    CHECK(contains(report::step_table(record), "\nnot probed: 3 call(s) beyond the first 2: raise probe_options::max_calls\n"));
+
     step_record summary_mode = record;
     summary_mode.losses.clear();
     summary_mode.gradient_norms.clear();
     const std::string short_text = report::step_table(summary_mode);
     CHECK_FALSE(contains(short_text, "gradient norm  "));
     CHECK(contains(short_text, "rank 2, bucket 1"));
+    CHECK(contains(short_text, "not probed: 3 call(s)"));
 }
 
 TEST_CASE("every check is described with rank and bucket")

@@ -71,12 +71,8 @@ slot_result reduce_slot(const scan::scan_input<T>& input, std::uint64_t first, s
         const std::uint64_t from = first + begin * per_round;
         const auto offset = static_cast<std::uint32_t>(begin * per_round);
         for (unsigned lane = 0; lane < threads; ++lane) {
-            if (input.aligned())
-                scan::scan_rounds<true>(
-                    block[lane], input, from, offset, whole, is_last ? rest : 0, lane, factors.data(), rare);
-            else
-                scan::scan_rounds<false>(
-                    block[lane], input, from, offset, whole, is_last ? rest : 0, lane, factors.data(), rare);
+            scan::scan_rounds(
+                block[lane], input, from, offset, whole, is_last ? rest : 0, lane, factors.data(), rare);
         }
     }
     std::vector<scan::shifted_sums> sums;
@@ -92,12 +88,7 @@ slot_result reduce_slot(const scan::scan_input<T>& input, std::uint64_t first, s
     const auto again = [&](const scan::slot_request& request) {
         std::vector<scan::shifted_sums> shifted(threads);
         for (unsigned lane = 0; lane < threads; ++lane) {
-            if (input.aligned())
-                scan::sum_shifted<true, T>(
-                    shifted[lane], input.source, first, count, lane, request.factor, request.pivot);
-            else
-                scan::sum_shifted<false, T>(
-                    shifted[lane], input.source, first, count, lane, request.factor, request.pivot);
+            scan::sum_shifted<T>(shifted[lane], input.source, first, count, lane, request.factor, request.pivot);
         }
         return merge_block(shifted);
     };
@@ -109,7 +100,7 @@ slot_result reduce_slot(const scan::scan_input<T>& input, std::uint64_t first, s
     if (request.again) total = again(request);
     if constexpr (features.moments) {
         request = scan::sum_slot(total, result.value);
-        if (request.again) scan::refine_slot(again(request), result.value);
+        if (request.again) scan::refine_slot(scan::centred_sums::of(again(request)), result.value);
         scan::close_slot(result.value);
     } else {
         result.value.sum_of_squares = total.squares;
@@ -129,19 +120,6 @@ Value merge_slots(const std::vector<slot_result>& slots, Of of)
     return merge_block(values);
 }
 
-/// What a pass that loads the words in `wanted` only sees of a slot.
-inline statistics only(const statistics& slot, std::uint32_t wanted)
-{
-    std::uint64_t words[sizeof(statistics) / 8];
-    std::memcpy(words, &slot, sizeof(slot));
-    for (unsigned word = 0; word < sizeof(statistics) / 8; ++word) {
-        if ((wanted >> word) % 2 == 0) words[word] = 0;
-    }
-    statistics result;
-    std::memcpy(&result, words, sizeof(result));
-    return result;
-}
-
 template <element T, scan::scan_features features>
 slot_result reduce(const scan::scan_input<T>& input, std::uint64_t count)
 {
@@ -153,24 +131,23 @@ slot_result reduce(const scan::scan_input<T>& input, std::uint64_t count)
         slots.push_back(
             reduce_slot<T, features>(input, first, static_cast<std::uint32_t>(left < plan.length ? left : plan.length)));
     }
-    using words = scan::slot_words<T>;
     slot_result result;
     result.value.type = element_traits<T>::type;
     result.value.has_digest = features.digest ? 1 : 0;
     const auto counts = merge_slots<scan::slot_counts>(
-        slots, [](const slot_result& slot) { return scan::slot_counts::of(only(slot.value, words::counts)); });
+        slots, [](const slot_result& slot) { return scan::slot_counts::of(slot.value); });
     const auto digest = merge_slots<scan::digest_totals>(slots,
         [](const slot_result& slot) { return scan::digest_totals{slot.digest.first, slot.digest.second}; });
     const auto extent = merge_slots<scan::slot_extent>(
-        slots, [](const slot_result& slot) { return scan::slot_extent::of(only(slot.value, words::extent)); });
+        slots, [](const slot_result& slot) { return scan::slot_extent::of(slot.value); });
     scan::open_result<T>(counts, extent, result.value);
     const std::int32_t scale = result.value.scale;
     const auto sums = merge_slots<scan::slot_sums>(
-        slots, [&](const slot_result& slot) { return scan::slot_sums::of<T>(only(slot.value, words::sums), scale); });
+        slots, [&](const slot_result& slot) { return scan::slot_sums::of<T>(slot.value, scale); });
     const double mean = scan::sum_result(sums, result.value);
     if constexpr (features.moments) {
         const auto distances = merge_slots<scan::slot_distances>(slots, [&](const slot_result& slot) {
-            return scan::slot_distances::of<T>(only(slot.value, words::distances), scale, mean);
+            return scan::slot_distances::of<T>(slot.value, scale, mean);
         });
         scan::close_result(distances, mean, result.value);
     }

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/audit/conservation.hpp>
+#include <collprobe/audit/detail/conservation_check.hpp>
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/local/device.hpp>
 
@@ -86,9 +86,9 @@ TEST_CASE("ranks on GPUs find a changed element and its bin, and nothing on clea
             own.resize(count);
             const collprobe::cuda::stream stream;
             collprobe::cuda::buffer<float> data(count);
-            collprobe::cuda::pinned_buffer<conservation_result> out(1);
+            collprobe::cuda::pinned_buffer<detail::conservation_result> out(1);
             copy_over(data.data(), own.data(), count);
-            conservation_check<local::device_communicator<gpu>> check(comm);
+            detail::conservation_check<local::device_communicator<gpu>> check(comm);
             const view<float> all(data.data(), count);
             check.before<float>(view<const float>(all), stream.get());
             comm.all_reduce(view<const float>(all), all, reduction::sum, stream.get());

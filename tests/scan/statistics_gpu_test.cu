@@ -18,37 +18,18 @@
 
 #include "adversarial.hpp"
 #include "cuda_schedule.hpp"
+#include "device_copy.cuh"
 #include "support/element_types.hpp"
 #include "support/needs_gpu.hpp"
 
 using namespace collprobe;
 using adversarial::check_same_statistics;
+using collprobe::testing::device_copy;
 namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
 
 namespace {
 
 using gpu = cu::device;
-
-/// Elements in device memory, `offset` bytes behind a multiple of 256.
-template <class T>
-class device_copy {
-public:
-    explicit device_copy(const std::vector<T>& from, std::size_t offset = 0)
-        : memory_(from.size() * sizeof(T) + 256), offset_(offset), count_(from.size())
-    {
-        if (count_ != 0)
-            REQUIRE(cudaMemcpy(memory_.data() + offset, from.data(), count_ * sizeof(T), cudaMemcpyHostToDevice)
-                == cudaSuccess);
-    }
-    T* data() const { return reinterpret_cast<T*>(memory_.data() + offset_); }
-    std::uint64_t count() const { return count_; }
-    view<const T> elements() const { return {data(), count_}; }
-
-private:
-    cu::buffer<unsigned char> memory_;
-    std::size_t offset_;
-    std::uint64_t count_;
-};
 
 /// One workspace and stream for all: that they can be used again is part of every test.
 struct bench {
@@ -128,13 +109,14 @@ TEST_CASE("a GPU gives the same bits for every alignment")
 
 TEST_CASE("the bits do not depend on the number of blocks, nor on which one is the last")
 {
+    constexpr int repetitions = COLLPROBE_TEST_UNLESS_BRIEF(20, 2);
     bench on;
     const auto data = adversarial::random_elements<float>(3'000'017, 5, 1, 3);
     const device_copy<float> copy(data);
     using reducer = statistics_reducer<float, true>;
     const statistics expected = on.statistics_of(copy.elements());
     for (const unsigned blocks : {1u, 2u, 3u, 7u, 100u, 733u, 1024u}) {
-        for (int again = 0; again < 20; ++again) {
+        for (int again = 0; again < repetitions; ++again) {
             cu::detail::reduce_kernel<reducer, statistics><<<blocks, 256, 0, on.stream.get().get()>>>(reducer{copy.elements()},
                 copy.count(), detail::plan_slots(copy.count(), 4), on.result.data(),
                 cu::detail::partial_results{static_cast<unsigned long long*>(on.scratch.partials())}, on.scratch.ticket());
@@ -166,7 +148,8 @@ TEST_CASE("copy and statistics in one read: every byte, nothing beside, any alig
     bench on;
     testing::for_all_element_types([&](auto sample) {
         using T = decltype(sample);
-        for (const std::size_t count : {std::size_t{0}, std::size_t{1}, 2 * 4096 / sizeof(T) + 3, 900 * 4096 / sizeof(T) + 7}) {
+        for (const std::size_t count : {std::size_t{0}, std::size_t{1}, 2 * 4096 / sizeof(T) + 3,
+                 COLLPROBE_TEST_UNLESS_BRIEF(900, 90) * 4096 / sizeof(T) + 7}) {
             const auto data = adversarial::random_elements<T>(count, 1, 3, 4);
             const statistics expected = compute_statistics(view<const T>(data));
             for (const std::size_t from : {std::size_t{0}, sizeof(T)}) {

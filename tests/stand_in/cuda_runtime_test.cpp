@@ -200,6 +200,31 @@ TEST_CASE("an event belongs to the device on which it was created")
     (void)cudaGetLastError();
 }
 
+TEST_CASE("the time between two events is that of the work between them, once both are over")
+{
+    const runtime_stream stream;
+    const runtime_event begin(cudaEventDefault);
+    const runtime_event end(cudaEventDefault);
+    const runtime_event without_times;
+    float milliseconds = -1;
+    CHECK(cudaEventElapsedTime(&milliseconds, begin.handle, end.handle) == cudaErrorInvalidResourceHandle);
+    CHECK(cudaEventRecord(begin.handle, stream.handle) == cudaSuccess);
+    CHECK(cudaEventSynchronize(begin.handle) == cudaSuccess);
+    {
+        runtime_gate closed(stream.handle);
+        CHECK(cudaEventRecord(end.handle, stream.handle) == cudaSuccess);
+        a_while();
+        CHECK(cudaEventElapsedTime(&milliseconds, begin.handle, end.handle) == cudaErrorNotReady);
+    }
+    CHECK(cudaEventSynchronize(end.handle) == cudaSuccess);
+    CHECK(cudaEventElapsedTime(&milliseconds, begin.handle, end.handle) == cudaSuccess);
+    CHECK(milliseconds > 20); // of the 30 that the stream was held up
+    CHECK(cudaEventRecord(without_times.handle, stream.handle) == cudaSuccess);
+    CHECK(stream.synchronize());
+    CHECK(cudaEventElapsedTime(&milliseconds, begin.handle, without_times.handle) == cudaErrorInvalidResourceHandle);
+    (void)cudaGetLastError();
+}
+
 namespace {
 
 /// A capture of a stream that is ended, and its graph, once.

@@ -42,7 +42,10 @@ struct runtime_stream {
 struct runtime_event {
     cudaEvent_t handle = nullptr;
 
-    runtime_event() { REQUIRE(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming) == cudaSuccess); }
+    explicit runtime_event(unsigned flags = cudaEventDisableTiming)
+    {
+        REQUIRE(cudaEventCreateWithFlags(&handle, flags) == cudaSuccess);
+    }
     runtime_event(const runtime_event&) = delete;
     ~runtime_event() { (void)cudaEventDestroy(handle); }
 };

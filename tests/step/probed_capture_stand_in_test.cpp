@@ -346,7 +346,8 @@ TEST_CASE("what a graph cannot hold is refused by name, and the capture can be g
         comm.replay(captured, 3, rank.stream, [&] { step.launch(rank.stream); });
         const step_record record = next_record(comm);
         CHECK(record.step == 3);
-        CHECK(record.losses == std::vector<double>{0});
+        REQUIRE(record.losses.size() == 1);
+        CHECK(is_nan(record.losses[0])); // none was given
         comm.release(captured);
         check_refused([&] { comm.replay(captured, 4, rank.stream, [] {}); }, "no such captured step");
     });

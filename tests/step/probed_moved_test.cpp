@@ -35,8 +35,8 @@ template <class T>
 concept handle = std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T>
     && !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
 static_assert(handle<probed<world_handle>> && handle<audited<world_handle>> && handle<faulty<world_handle>>);
-static_assert(handle<reproducible<world_handle>> && handle<conservation_check<world_handle>>);
-static_assert(handle<gather_check<world_handle>> && handle<agreement<world_handle>>);
+static_assert(handle<reproducible<world_handle>> && handle<detail::conservation_check<world_handle>>);
+static_assert(handle<detail::gather_check<world_handle>> && handle<agreement<world_handle>>);
 static_assert(handle<periodic_averaging<world_handle>> && handle<dynamic_averaging<world_handle>>);
 static_assert(handle<guarded<host::device, float>>);
 using stacked = probed<audited<reproducible<faulty<world_handle>>>>;
@@ -72,6 +72,42 @@ probed<world_handle> make_probe(const world_handle& world, view<float> data, hos
 }
 
 } // namespace
+
+TEST_CASE("an object that was moved from refuses its calls and says why")
+{
+    testing::local_provider{1}.run([](world_handle& world) {
+        const host::stream stream;
+        std::vector<float> data(10, 1.0f);
+        const auto reduce = [&](auto& comm) {
+            comm.all_reduce(view<const float>(data), view<float>(data), reduction::sum, stream);
+        };
+        const auto check_refused = [](const auto& call) {
+            CHECK_THROWS_WITH_AS(call(), doctest::Contains("invalid argument: the object was moved from"), error);
+        };
+        probed comm{world};
+        reduce(comm); // in a step that the new object ends
+        probed<world_handle> next(std::move(comm));
+        step_record record;
+        check_refused([&] { reduce(comm); });
+        check_refused([&] { comm.end_step(0, {}, stream); });
+        check_refused([&] { comm.poll(record); });
+        next.end_step(1, {}, stream);
+        stream.synchronize(soon_ms);
+        REQUIRE(next.poll(record));
+        CHECK(record.step == 1);
+        CHECK(record.calls.size() == 1);
+
+        audited checked{world};
+        const audited<world_handle> last(std::move(checked));
+        check_refused([&] { reduce(checked); });
+
+        // A handle of a rank is a copy: what is moved from is that rank still.
+        const world_handle other(std::move(world));
+        CHECK(world.size() == other.size());
+        reduce(world);
+        stream.synchronize(soon_ms);
+    });
+}
 
 TEST_CASE("a probe in a struct and in a vector moves with steps under way, and reports them all in order")
 {

@@ -771,12 +771,19 @@ TEST_CASE("numbers that only the device knows are read at the end of the step, a
                 CHECK(records[i].step == i);
                 require_same_bits(records[i].loss, records[i + 1].loss);
                 require_same_bits(records[i].loss_weighted, records[i + 1].loss_weighted);
-                CHECK(records[i].losses == records[i + 1].losses);
+                CHECK(std::equal(records[i].losses.begin(), records[i].losses.end(), records[i + 1].losses.begin(),
+                    records[i + 1].losses.end(), [](double a, double b) { return to_bits(a) == to_bits(b); }));
             }
             CHECK(records[0].loss.mean == 2.5);
             CHECK(records[0].loss_weighted.mean != records[2].loss_weighted.mean);
-            CHECK(records[4].loss.mean == 0);
+            // A loss that was not given is none: not 0, and no loss that became NaN either.
+            CHECK(is_nan(records[4].loss.mean));
+            CHECK(records[4].loss.finite == 0);
+            CHECK(records[4].losses.size() == records[6].losses.size());
+            for (const double none : records[4].losses) CHECK(is_nan(none));
+            for (const suspect& found : records[4].suspects) CHECK(found.what != finding::non_finite);
             CHECK(records[6].loss.mean == 0);
+            CHECK(records[6].loss.finite == 3);
             const auto same_samples = [](const step_record& record) {
                 int named = 0;
                 for (const suspect& found : record.suspects) named += found.what == finding::duplicate ? 1 : 0;
@@ -1097,22 +1104,33 @@ TEST_CASE("a step whose report never came has no record, even where an older one
 
 TEST_CASE("ranks that fall out of step get an error that says so")
 {
-    std::atomic<int> mismatches{0};
-    local::run(3, [&](local::communicator& world) {
-        host::stream stream;
-        probed<local::communicator> comm(world);
-        comm.end_step(world.rank() == 2 ? 6 : 5, {.loss = 1}, stream);
-        stream.synchronize(10'000);
-        step_record record;
-        try {
-            comm.poll(record);
-        } catch (const error& failure) {
-            CHECK(failure.code() == status::mismatch);
-            CHECK(failure.culprits() == std::vector<int>{2});
-            ++mismatches;
-        }
-    });
-    CHECK(mismatches.load() == 3);
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        std::atomic<int> mismatches{0};
+        local::run(3, {.name = "replicas"}, [&](local::communicator& world) {
+            host::stream stream;
+            probed<local::communicator> comm(world, {.mode = mode});
+            const std::uint64_t own = world.rank() == 2 ? 6 : 5;
+            comm.end_step(own, {.loss = 1}, stream);
+            stream.synchronize(10'000);
+            step_record record;
+            try {
+                comm.poll(record);
+            } catch (const error& failure) {
+                CHECK(failure.code() == status::mismatch);
+                CHECK(failure.communicator() == "replicas");
+                CHECK(failure.rank() == world.rank());
+                const std::string text = failure.what();
+                if (mode == report_mode::gather) {
+                    CHECK(failure.culprits() == std::vector<int>{2});
+                    CHECK(text.find("rank 2 step 6") != std::string::npos);
+                } else {
+                    CHECK(text.find("from 5 to 6, this rank " + std::to_string(own)) != std::string::npos);
+                }
+                ++mismatches;
+            }
+        });
+        CHECK(mismatches.load() == 3);
+    }
 }
 
 TEST_CASE("a mismatching count surfaces as the communicator's error and hangs nobody")
@@ -1149,7 +1167,8 @@ TEST_CASE("bad options and null buffers are refused by name")
                 CHECK(std::string(failure.what()).find(word) != std::string::npos);
             }
         };
-        refused({.max_calls = 0}, "max_calls");
+        refused({.max_calls = 0}, "max_calls is 0, but must be at least 1");
+        refused({.max_calls = 1 << 21}, "max_calls is 2097152, but must be at most 1048576");
         refused({.steps_in_flight = 1}, "steps_in_flight");
         refused({.unread_steps = 0}, "unread_steps");
         refused({.exact_every = 0}, "exact_every");

@@ -5,10 +5,11 @@
 #include <cstdint>
 #include <utility>
 
-#include <collprobe/sum/error_free.hpp>
+#include <collprobe/sum/detail/error_free.hpp>
 
 #include "exact_oracle.hpp"
 #include "sum_cases.hpp"
+#include "support/infinite.hpp"
 
 using namespace collprobe;
 
@@ -16,13 +17,13 @@ namespace {
 
 // Out of line: what sets the mode and what computes may not be merged.
 template <class Float>
-[[gnu::noinline]] two_terms<Float> two_sum_of(Float a, Float b)
+[[gnu::noinline]] detail::two_terms<Float> two_sum_of(Float a, Float b)
 {
-    return two_sum(a, b);
+    return detail::two_sum(a, b);
 }
 /// Dekker's sum in three operations, which needs |a| >= |b|: two_sum's negative control.
 template <class Float>
-[[gnu::noinline]] two_terms<Float> fast_two_sum_of(Float a, Float b)
+[[gnu::noinline]] detail::two_terms<Float> fast_two_sum_of(Float a, Float b)
 {
     const detail::hidden<Float> hide;
     const Float high = hide(detail::rounded_sum(a, b));
@@ -39,7 +40,7 @@ Float magnitude(Float value)
 
 /// high is a + b rounded, and a + b - high - low is zero.
 template <class Float>
-bool is_exact(Float a, Float b, two_terms<Float> sum)
+bool is_exact(Float a, Float b, detail::two_terms<Float> sum)
 {
     testing::exact_oracle<Float> rounded;
     rounded.add(a);
@@ -74,7 +75,7 @@ TEST_CASE_TEMPLATE("two_sum and fast_two_sum lose nothing, subnormal numbers inc
     for (int i = 0; i < 200'000; ++i) {
         const int top = i % 4 == 0 ? 40 : cases::top_field - 1; // a quarter next to the subnormal numbers
         const auto [a, b] = random_pair<Float>(random, top);
-        const two_terms<Float> sum = two_sum_of(a, b);
+        const detail::two_terms<Float> sum = two_sum_of(a, b);
         inexact += magnitude(sum.low) > 0 ? 1 : 0;
         if (!is_exact(a, b, sum)) FAIL("two_sum of ", to_bits(a), " and ", to_bits(b));
         const bool ordered = magnitude(a) >= magnitude(b);
@@ -102,12 +103,12 @@ TEST_CASE_TEMPLATE("two_sum of a sum that overflows is infinite and its rest is 
 {
     using cases = testing::sum_cases<Float>;
     const Float largest = cases::of(false, cases::top_field, ~std::uint64_t{0});
-    const two_terms<Float> sum = two_sum_of(largest, largest);
-    CHECK(is_infinite(sum.high));
+    const detail::two_terms<Float> sum = two_sum_of(largest, largest);
+    CHECK(testing::is_infinite(sum.high));
     CHECK_FALSE(is_finite(sum.low));
     // The sum is in range, a step on the way is not: the rest says so.
     const Float unit = cases::power(false, element_traits<Float>::max_exponent - element_traits<Float>::digits);
-    const two_terms<Float> robbed = two_sum_of(static_cast<Float>(-3 * unit), largest);
+    const detail::two_terms<Float> robbed = two_sum_of(static_cast<Float>(-3 * unit), largest);
     CHECK(is_finite(robbed.high));
     CHECK_FALSE(is_finite(robbed.low));
 }

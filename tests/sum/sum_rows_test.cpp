@@ -11,6 +11,7 @@
 #include "exact_oracle.hpp"
 #include "sum_cases.hpp"
 #include "support/element_types.hpp"
+#include "support/infinite.hpp"
 
 using namespace collprobe;
 using testing::difficulty;
@@ -259,7 +260,7 @@ TEST_CASE_TEMPLATE("only columns that are hard to sum are read again", T, COLLPR
     // Not finite: by the long sum, one column of it.
     rows[5] = cases::of(false, cases::top_field + 1, 0);
     CHECK(reads_of_exact_sum(rows, 1, result) == 6 + again * 6);
-    CHECK(is_infinite(result[1]));
+    CHECK(testing::is_infinite(result[1]));
     CHECK(static_cast<float>(result[0]) == 6.0f);
     if constexpr (element_traits<T>::digits != 11) {
         // 60 bits apart: a pair of doubles, or an integer of 128 bits.

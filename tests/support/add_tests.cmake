@@ -4,7 +4,8 @@
 # What the CMake files of the folders call. Labels say what a test is:
 #     numbers       it computes: built and run with -ffast-math
 #     threads       it has threads: built and run under ThreadSanitizer
-#     slow          its optimised or instrumented build, or its run, takes long: not under AddressSanitizer
+#     slow          its optimised or instrumented build, or its run, takes long: not under AddressSanitizer, and not
+#                   twice where a GPU is emulated
 #     headers       it compiles headers for their own sake: not in quick
 #     stand_in      it runs on the stand-ins for CUDA and NCCL (given to *_stand_in_test.cpp and stand_in/ by itself)
 # beside compile_fail, consumer, lint, mpi, trainer, cuda and gpu.
@@ -88,6 +89,10 @@ function(collprobe_add_host_test file)
             list(APPEND libraries stand_in_nccl)
         endif()
     endif()
+    file(STRINGS ${file} launch_includes REGEX "#include .*stand_in/kernel_program")
+    if(launch_includes)
+        list(APPEND libraries stand_in_launch)
+    endif()
     if(arg_STREAM_ORDER)
         list(TRANSFORM libraries APPEND _checked)
         list(APPEND libraries collprobe_stream_order)
@@ -137,6 +142,13 @@ function(collprobe_add_cuda_test file)
         return()
     endif()
     set(labels ${arg_LABELS} cuda)
+    if(file MATCHES "_gpu_test\\.cu$")
+        list(APPEND labels gpu) # does nothing without a GPU: ends with status 77
+    endif()
+    collprobe_wanted(wanted ${labels})
+    if(NOT wanted)
+        return()
+    endif()
     add_executable(${name} ${file})
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR})
     target_link_libraries(${name} PRIVATE collprobe::collprobe test_main)
@@ -146,20 +158,37 @@ function(collprobe_add_cuda_test file)
     if(arg_STREAM_ORDER)
         target_link_libraries(${name} PRIVATE collprobe::stream_order)
     endif()
-    if(file MATCHES "_gpu_test\\.cu$")
-        list(APPEND labels gpu) # does nothing without a GPU: ends with status 77
+    if(COLLPROBE_EMULATED)
+        target_link_libraries(${name} PRIVATE emulated_gpu)
+    endif()
+    if(gpu IN_LIST labels)
         # For the GPU at hand, if any: that every kernel compiles for every architecture is another test.
         set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES "${COLLPROBE_GPU_TEST_ARCHITECTURES}")
     endif()
     add_dependencies(cuda_tests ${name})
     add_test(NAME ${name} COMMAND ${name})
     collprobe_test_properties(${name} ${arg_TIMEOUT} "${labels}")
+    # Again with blocks, warps and stores in two random orders, once with checks of shared memory and undefined values.
+    if(COLLPROBE_EMULATED AND NOT slow IN_LIST labels)
+        set(seeds 1 2)
+        set(checks 1 0)
+        foreach(seed check IN ZIP_LISTS seeds checks)
+            add_test(NAME ${name}.shuffled_${seed} COMMAND ${name})
+            collprobe_test_properties(${name}.shuffled_${seed} ${arg_TIMEOUT} "${labels}")
+            set_tests_properties(${name}.shuffled_${seed} PROPERTIES
+                ENVIRONMENT "COLLPROBE_EMULATED_SEED=${seed};COLLPROBE_EMULATED_CHECK=${check}")
+        endforeach()
+    endif()
 endfunction()
 
-# A run of no test case is a failure (main.cpp says so too), exit status 77 a skip.
+# A run of no test case is a failure (main.cpp says so too), exit status 77 a skip, but where a GPU is emulated.
 function(collprobe_test_properties name timeout labels)
+    set(skip SKIP_RETURN_CODE 77)
+    if(COLLPROBE_EMULATED)
+        set(skip "")
+    endif()
     set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${labels}"
-        SKIP_RETURN_CODE 77 FAIL_REGULAR_EXPRESSION "test cases: +0 " ENVIRONMENT "${sanitizer_options}")
+        ${skip} FAIL_REGULAR_EXPRESSION "test cases: +0 " ENVIRONMENT "${sanitizer_options}")
 endfunction()
 
 # collprobe_add_program(<name> [LABELS label...] [PROCESSORS n]): <name>.cpp of this folder, with a main() of its own;

@@ -14,11 +14,13 @@
 #define COLLPROBE_TEST_LISTED_TYPES \
     std::int8_t, std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t, COLLPROBE_TEST_FLOATING_TYPES
 /// All of them, for what is written for each type: the reductions of ranks in one process and of MPI, the statistics.
-/// Brief builds (COLLPROBE_TEST_BRIEF) make do with one of each kind.
+/// Brief builds (COLLPROBE_TEST_BRIEF) make do with one of each kind, and with less data.
 #if COLLPROBE_TEST_BRIEF
 #define COLLPROBE_TEST_ALL_ELEMENT_TYPES COLLPROBE_TEST_ELEMENT_TYPES
+#define COLLPROBE_TEST_UNLESS_BRIEF(full, brief) brief
 #else
 #define COLLPROBE_TEST_ALL_ELEMENT_TYPES COLLPROBE_TEST_LISTED_TYPES
+#define COLLPROBE_TEST_UNLESS_BRIEF(full, brief) full
 #endif
 
 namespace collprobe::testing {
@@ -52,7 +54,7 @@ template <class... Listed>
 constexpr bool has_every_element_type(void (*)(Listed...))
 {
     bool all = true;
-    for_each_type([&]<class T>(T) { all = all && (std::is_same_v<T, Listed> || ...); });
+    detail::for_each_type([&]<class T>(T) { all = all && (std::is_same_v<T, Listed> || ...); });
     return all;
 }
 static_assert(has_every_element_type(static_cast<void (*)(COLLPROBE_TEST_LISTED_TYPES)>(nullptr)),

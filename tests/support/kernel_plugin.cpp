@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
-#include <collprobe/device/cuda/kernel_loading.hpp>
+#include <collprobe/device/cuda/detail/kernel_loading.hpp>
 
 namespace {
 

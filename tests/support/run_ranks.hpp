@@ -69,7 +69,7 @@ struct rank_outcome {
 /// Runs `fn(communicator&)` for every rank of a group and returns how each ended. Unlike `local::run`
 /// it fails nothing when a rank throws: what the peers get is the communicator's own doing.
 template <class Communicator, class Fn>
-std::vector<rank_outcome> run_each(const local::basic_group<Communicator>& ranks, Fn fn, int deadline_s = 60)
+std::vector<rank_outcome> run_each(const local::detail::basic_group<Communicator>& ranks, Fn fn, int deadline_s = 60)
 {
     const watchdog guard("run_each", deadline_s);
     std::vector<rank_outcome> outcomes(static_cast<std::size_t>(ranks.size()));

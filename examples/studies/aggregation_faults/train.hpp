@@ -155,9 +155,9 @@ inline std::vector<collprobe::fault> faults_of(const options& given, const run_p
     }
     // One flipped exponent bit, a few bits of one element, and a warp's stores: each on a rank that is drawn anew.
     const std::uint64_t seed = trainer::derive(plan.seed, 8);
-    return {{.kind = fault_kind::bit_flips, .rank = random_rank, .probability = 0.004, .mask = 1u << 30, .seed = seed},
-        {.kind = fault_kind::bit_flips, .rank = random_rank, .probability = 0.004, .bits = 3, .seed = seed},
-        {.kind = fault_kind::bit_flips, .rank = random_rank, .probability = 0.004, .elements = 32, .stride = 8,
+    return {{.kind = fault_kind::bit_flips, .rank = fault::random_rank, .probability = 0.004, .mask = 1u << 30, .seed = seed},
+        {.kind = fault_kind::bit_flips, .rank = fault::random_rank, .probability = 0.004, .bits = 3, .seed = seed},
+        {.kind = fault_kind::bit_flips, .rank = fault::random_rank, .probability = 0.004, .elements = 32, .stride = 8,
             .alignment = 32, .bits = 2, .seed = seed}};
 }
 

@@ -7,7 +7,7 @@
 
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/local/device.hpp>
-#include <collprobe/device/cuda/peers.hpp>
+#include <collprobe/device/cuda/device.hpp>
 
 #include "cuda_run.hpp"
 #include "device_trainer.hpp"
@@ -22,7 +22,7 @@ static_assert(max_cuda_ranks == local::device_communicator<cuda::device>::max_ra
 
 std::string describe_gpus()
 {
-    const int count = ordinal_count(cuda::device{});
+    const int count = cuda::device::ordinal_count();
     cudaDeviceProp first{};
     cuda::check(cudaGetDeviceProperties(&first, 0), "cudaGetDeviceProperties", 0);
     return std::to_string(count) + (count == 1 ? " GPU (" : " GPUs (") + first.name + ")";

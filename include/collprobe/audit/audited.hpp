@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/audit/conservation.hpp>
+#include <collprobe/audit/detail/conservation_check.hpp>
+#include <collprobe/audit/detail/gather_check.hpp>
 #include <collprobe/audit/detail/judge.hpp>
 #include <collprobe/audit/detail/message.hpp>
-#include <collprobe/audit/gather_check.hpp>
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/collective_arguments.hpp>
@@ -35,7 +35,7 @@ struct audit_options {
     report_mode mode = report_mode::gather; ///< `summary`: O(1) bytes a call for any n, but no rank is named
     bool sums = true; ///< check sums and averages, at the cost of one more read of the input and of the result
     conservation_options conservation = {};
-    int max_calls = 64; ///< audited calls a step; further ones are forwarded and counted
+    int max_calls = 64; ///< audited calls a step, at most 2^20; further ones are forwarded and counted
     int steps_in_flight = 4; ///< steps whose reports may be under way
     int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped
 };
@@ -43,8 +43,8 @@ struct audit_options {
 /// A communicator that checks its results: whether all ranks hold the same bits, and whether a sum is the sum of the
 /// inputs. Once a step the ranks exchange their findings and reach the same verdict: which call was damaged, where, and
 /// which ranks hold the damage. Use: `end_step` and `poll` as of `probed`; README.md shows how the two stack.
-/// Checked: all-reduce (agreement; sums and averages by `conservation_check`), reduce-scatter (the sum, over all
-/// parts), all-gather (`gather_check`; agreement in a `summary`), broadcast (agreement). Other calls are forwarded.
+/// Checked: all-reduce (agreement; sums and averages by a checksum), reduce-scatter (the sum, over all parts),
+/// all-gather (digests of the shards; agreement in a `summary`), broadcast (agreement). Other calls are forwarded.
 /// Preconditions: all ranks make the same calls in the same order, with the same options; one thread at a time.
 /// Stream behaviour: everything is enqueued on the call's stream, behind the previous audited call on any stream. Its
 /// messages go through the innermost communicator. The host neither waits nor allocates once a step has reached its
@@ -52,8 +52,8 @@ struct audit_options {
 /// Errors: those of the wrapped communicator; `invalid_argument` for an option out of range or a buffer that is not
 /// aligned, or null with a count above 0; `unsupported` on a capturing stream and in an NCCL group.
 /// Cost of a call: one read of the result; for a sum one more read of the input and of the result, and an all-reduce
-/// of `16 * bins` bytes; for an all-gather the cost of `gather_check`. Cost of a step: `gather` sends
-/// `16 + 40 * calls` bytes to every rank, `summary` reduces `16 + 32 * calls`; and one or two copies to the host.
+/// of `16 * bins` bytes; for an all-gather one read of the shard and two small messages. Cost of a step: `gather` sends
+/// `16 + 40 * calls` bytes to every rank, `summary` reduces `32 + 32 * calls`; and one or two copies to the host.
 template <communicator Comm>
 class audited : public detail::intercepting_adaptor<audited<Comm>, Comm> {
     using base_type = detail::intercepting_adaptor<audited, Comm>;
@@ -102,20 +102,20 @@ public:
         detail::enqueue_marked(memory_->last, stream, [&] {
             follow(stream, where);
             const std::uint64_t bytes = detail::audit_bytes(open.call_count);
-            open.expect_report(static_cast<std::size_t>(rank()), options_.mode);
-            device::for_each(stream, 1, detail::write_audit_header{open.message.data(), {step, open.call_count + 1}});
+            device::for_each(stream, 1, detail::write_audit_header{open.message.data(), header_of(open, step, ended_)});
             if (options_.mode == report_mode::gather) {
                 const view<unsigned char> all(open.report.data(), bytes * static_cast<std::uint64_t>(size()));
                 ranks.all_gather(view<const unsigned char>(open.message.data(), bytes), all, stream, where);
                 if (open.gathered != 0) {
-                    device::copy(stream, view<const gather_verdict>(open.gathers.data(), open.call_count),
+                    device::copy(stream, view<const detail::gather_verdict>(open.gathers.data(), open.call_count),
                         view(open.host_gathers.data(), open.call_count), where);
                 }
                 device::copy(stream, view<const unsigned char>(all), view(open.host.data(), all.count()), where);
             } else {
                 const view<std::uint64_t> keys(
                     reinterpret_cast<std::uint64_t*>(open.report.data()), detail::audit_key_count(open.call_count));
-                device::for_each(stream, open.call_count + 1, detail::pack_audit{open.message.data(), keys.data()});
+                device::for_each(stream, open.call_count + 1,
+                    detail::pack_audit{open.message.data(), rank(), size(), keys.data()});
                 ranks.all_reduce(view<const std::uint64_t>(keys), keys, reduction::max, stream, where);
                 device::copy(stream, view<const std::uint64_t>(keys),
                     view(reinterpret_cast<std::uint64_t*>(open.host.data()), keys.count()), where);
@@ -163,10 +163,9 @@ private:
     const audit_options& checked(const audit_options& options, call_site where) const
     {
         const caller who(comm_, "audited", where);
-        const auto check = [&](bool condition, const char* message) { who.require(condition, message); };
-        check(options.max_calls >= 1, "max_calls must be at least 1");
-        check(options.steps_in_flight >= 2, "steps_in_flight must be at least 2");
-        check(options.unread_steps >= 1, "unread_steps must be at least 1");
+        who.require_range("max_calls", options.max_calls, 1, 1 << 20);
+        who.require_range("steps_in_flight", options.steps_in_flight, 2);
+        who.require_range("unread_steps", options.unread_steps, 1);
         return options;
     }
 
@@ -214,7 +213,7 @@ private:
         const bool sum = options_.sums && !is_broadcast && !is_gather
             && (operation == reduction::sum || operation == reduction::average);
         detail::audit_entry& entry = open.entry(open.call_count);
-        gather_verdict* const gathered = open.gathers.data() + open.call_count;
+        detail::gather_verdict* const gathered = open.gathers.data() + open.call_count;
         detail::enqueue_marked(memory_->last, stream, [&] {
             follow(stream, where);
             if (sum) sums().template before<T>(input, stream, where);
@@ -238,12 +237,12 @@ private:
     }
 
     /// Both checks refer to the communicator, which moves with this object: each access rebinds them.
-    conservation_check<Comm>& sums() noexcept
+    detail::conservation_check<Comm>& sums() noexcept
     {
         sums_.rebind(comm_);
         return sums_;
     }
-    gather_check<Comm>& shards() noexcept
+    detail::gather_check<Comm>& shards() noexcept
     {
         shards_.rebind(comm_);
         return shards_;
@@ -277,7 +276,7 @@ private:
         judge_finished();
     }
 
-    in_flight_step& oldest() noexcept
+    in_flight_step& oldest()
     {
         return memory_->ring[static_cast<std::size_t>(judged_ % memory_->ring.size())];
     }
@@ -340,6 +339,12 @@ private:
         return floating;
     }
 
+    /// `before`: number of steps that were ended before this one.
+    static detail::audit_header header_of(const in_flight_step& of, std::uint64_t step, std::uint64_t before) noexcept
+    {
+        return {step, static_cast<std::uint32_t>(of.call_count), static_cast<std::uint32_t>(before + 1)};
+    }
+
     [[noreturn]] void fail_never_arrived(const in_flight_step& finished) const
     {
         caller(comm_, "poll", finished.where)
@@ -353,12 +358,15 @@ private:
         const auto of = [&](int r) -> const detail::audit_header& {
             return finished.header(static_cast<std::size_t>(r));
         };
-        const detail::audit_header own{finished.step, finished.call_count + 1};
+        const detail::audit_header own = header_of(finished, finished.step, judged_);
         if (of(rank()) != own) fail_never_arrived(finished);
         bool all_alike = true;
-        for (int r = 0; r < size(); ++r) all_alike = all_alike && of(r) == own;
+        for (int r = 0; r < size(); ++r) {
+            if (of(r).serial != own.serial) fail_never_arrived(finished);
+            all_alike = all_alike && of(r) == own;
+        }
         if (all_alike) return;
-        const auto key = [&](int r) { return of(r).step ^ detail::mix64(of(r).calls_and_one); };
+        const auto key = [&](int r) { return of(r).step ^ detail::mix64(of(r).calls); };
         detail::digest_index alike(size());
         for (int r = 0; r < size(); ++r) alike.add(key(r), r);
         const auto* const most = alike.majority();
@@ -368,7 +376,7 @@ private:
             if (most != nullptr && key(r) == most->digest) continue;
             culprits.push_back(r);
             message += " rank " + std::to_string(r) + " step " + std::to_string(of(r).step) + " of "
-                + std::to_string(of(r).calls_and_one - 1) + " audited calls,";
+                + std::to_string(of(r).calls) + " audited calls,";
         }
         message += most == nullptr ? " with no majority" : " unlike the others";
         caller(comm_, "end_step", finished.where).fail(status::mismatch, message, std::move(culprits));
@@ -411,7 +419,9 @@ private:
     {
         const std::uint64_t* const keys = finished.keys();
         const auto& step = *reinterpret_cast<const detail::audit_step_keys*>(keys);
-        if (step.step == 0 && step.step_complement == 0) fail_never_arrived(finished);
+        if (!step.arrival.complete(header_of(finished, finished.step, judged_).serial, size())) {
+            fail_never_arrived(finished);
+        }
         if (step.step != finished.step || step.step_complement != ~finished.step) {
             caller(comm_, "end_step", finished.where)
                 .fail(status::mismatch, "the ranks ended different steps, this rank " + std::to_string(finished.step));
@@ -425,8 +435,8 @@ private:
     }
 
     audit_options options_;
-    conservation_check<Comm> sums_;
-    gather_check<Comm> shards_;
+    detail::conservation_check<Comm> sums_;
+    detail::gather_check<Comm> shards_;
     detail::audit_judge judge_;
     detail::fixed_array<detail::audit_entry> words_; ///< the entries of all ranks for one call
     detail::record_queue<step_audit> unread_;

@@ -22,15 +22,14 @@ enum class rounding_order : std::uint8_t {
     single, ///< once, at the end: a wide accumulator, or a contract of `reproducible` other than `native`
 };
 
-constexpr const char* name(rounding_order order) noexcept
-{
-    switch (order) {
-    case rounding_order::linear: return "linear";
-    case rounding_order::tree: return "tree";
-    case rounding_order::single: return "single";
-    }
-    return "unknown";
-}
+/// How strictly sums are checked.
+struct conservation_options {
+    sketch_options sketch = {};
+    double sigmas = 8; ///< largest allowed residual of a floating-point reduction, in standard deviations
+    rounding_order order = rounding_order::linear; ///< of the communicator; `linear` is the loosest, safe for all
+};
+
+namespace detail {
 
 /// The finding of a conservation check on one rank.
 struct conservation_result {
@@ -43,8 +42,6 @@ struct conservation_result {
     bool checked; ///< false if no check is possible: not a sum or average, or numbers that are not finite
     bool conserved; ///< residual <= limit; true if not checked
 };
-
-namespace detail {
 
 inline constexpr double beyond_measure = 0x1p1000;
 

@@ -58,6 +58,8 @@ struct reduction_outcome {
     std::uint64_t collectives = 0; ///< calls of the communicator
 };
 
+namespace detail {
+
 /// A communicator whose reductions take `reduction_extras` and return their `reduction_outcome`.
 template <class C, class T>
 concept has_all_reduce_with_extras = has_all_reduce<C, T>
@@ -74,4 +76,5 @@ concept has_reduce_scatter_with_extras = has_reduce_scatter<C, T>
            } -> std::same_as<reduction_outcome>;
        };
 
+} // namespace detail
 } // namespace collprobe

@@ -13,7 +13,8 @@ namespace collprobe::inline COLLPROBE_ABI {
     COLLPROBE_INSTANCE void cuda::device::reduce( \
         cuda::stream_ref, statistics_reducer<T, true>, std::uint64_t, statistics*, cuda::workspace&); \
     COLLPROBE_INSTANCE void cuda::device::reduce( \
-        cuda::stream_ref, collprobe::detail::result_reducer<T>, std::uint64_t, collprobe::detail::result_record*, cuda::workspace&); \
+        cuda::stream_ref, collprobe::detail::result_reducer<T>, std::uint64_t, collprobe::detail::result_record*, \
+        cuda::workspace&); \
     COLLPROBE_INSTANCE void cuda::device::sum_each(cuda::stream_ref, std::uint64_t, collprobe::detail::pair_dots<T>); \
     COLLPROBE_BODY(collprobe::detail::copy_padded<T>) \
     COLLPROBE_BODY(collprobe::detail::take_sample<T>)

@@ -30,9 +30,13 @@
 #if defined(COLLPROBE_COMPILED) && !COLLPROBE_STREAM_ORDER
 #define COLLPROBE_LIBRARY 1
 #define COLLPROBE_INLINE
+#define COLLPROBE_COLD_INLINE
 #else
 #define COLLPROBE_LIBRARY 0
 #define COLLPROBE_INLINE inline
+/// For functions that no data of a step passes through: judgements, reports, texts. Compilers optimise them for size.
+/// That saves a seventh of the compile time of a file with one probed call.
+#define COLLPROBE_COLD_INLINE [[gnu::cold]] inline
 #endif
 #if COLLPROBE_LIBRARY || defined(__CUDA_ARCH__)
 #define COLLPROBE_DEFINITIONS 0

@@ -284,11 +284,13 @@ concept element = requires { element_traits<std::remove_const_t<T>>::type; };
 template <class T>
 concept floating_element = element<T> && element_traits<std::remove_const_t<T>>::is_floating_point;
 
+namespace detail {
+
 /// Calls `use` with a zero of every element type, in the order of their numbers.
 template <class Use>
 constexpr void for_each_type(Use&& use)
 {
-    namespace list = detail::element_list;
+    namespace list = element_list;
     [&]<int... at>(std::integer_sequence<int, at...>) {
         (use(typename list::traits_at<at>::value_type{}), ...);
     }(std::make_integer_sequence<int, list::count()>{});
@@ -303,11 +305,13 @@ constexpr void with_type(element_type type, Use&& use)
     });
 }
 
-/// The same for floating-point types only.
+} // namespace detail
+
+/// Calls `use` with a zero of the floating-point type that a number names. Does nothing for other numbers.
 template <class Use>
 constexpr void with_floating_type(element_type type, Use&& use)
 {
-    with_type(type, [&]<class T>(T zero) {
+    detail::with_type(type, [&]<class T>(T zero) {
         if constexpr (floating_element<T>) use(zero);
     });
 }
@@ -316,7 +320,7 @@ constexpr void with_floating_type(element_type type, Use&& use)
 constexpr const char* name(element_type type) noexcept
 {
     const char* result = "unknown";
-    with_type(type, [&]<class T>(T) { result = element_traits<T>::name; });
+    detail::with_type(type, [&]<class T>(T) { result = element_traits<T>::name; });
     return result;
 }
 
@@ -324,7 +328,7 @@ constexpr const char* name(element_type type) noexcept
 constexpr int bytes_of(element_type type) noexcept
 {
     int result = 0;
-    with_type(type, [&]<class T>(T) { result = element_traits<T>::bytes; });
+    detail::with_type(type, [&]<class T>(T) { result = element_traits<T>::bytes; });
     return result;
 }
 
@@ -354,13 +358,9 @@ struct element_for_type<T> {
     using type = std::conditional_t<std::is_const_v<T>, const same, same>;
 };
 
-} // namespace detail
-
 /// The elements of a view of T's memory: T, or the element type with the layout of a foreign T. Const stays.
 template <class T>
-using element_for = typename detail::element_for_type<T>::type;
-
-namespace detail {
+using element_for = typename element_for_type<T>::type;
 
 /// Whether the bit pattern without its sign is below `end`. Compares signed numbers, because any processor compares
 /// many of those at once.
@@ -388,12 +388,6 @@ COLLPROBE_HD constexpr bool is_nan(T value) noexcept
 {
     if constexpr (!element_traits<T>::is_floating_point) return false;
     else return !is_finite(value) && (to_bits(value) & element_traits<T>::fraction_mask) != 0;
-}
-
-template <element T>
-COLLPROBE_HD constexpr bool is_infinite(T value) noexcept
-{
-    return !is_finite(value) && !is_nan(value);
 }
 
 } // namespace collprobe

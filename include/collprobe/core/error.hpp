@@ -53,7 +53,7 @@ struct error_origin {
     const char* call = ""; ///< the public function, "all_reduce"
     int rank = -1; ///< the rank that reports, -1 if none
     int size = 0; ///< ranks in the communicator, 0 if none
-    std::string communicator; ///< its name, empty if none
+    std::string communicator = {}; ///< its name, empty if none
     call_site where = call_site::current(); ///< the caller's line
 };
 

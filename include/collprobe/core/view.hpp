@@ -26,14 +26,14 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// address.)
 template <class T>
 class view {
-    static_assert(std::is_same_v<element_for<T>, T>,
+    static_assert(std::is_same_v<detail::element_for<T>, T>,
         "a view has the library's own element types: write view(pointer, count) without the type in <>, or "
         "nccl::elements(pointer, count)");
 
     template <class Same>
     static constexpr bool is_seen_as_mine
-        = std::is_same_v<std::remove_const_t<element_for<Same>>, std::remove_const_t<T>>
-        && std::is_convertible_v<element_for<Same>*, T*>;
+        = std::is_same_v<std::remove_const_t<detail::element_for<Same>>, std::remove_const_t<T>>
+        && std::is_convertible_v<detail::element_for<Same>*, T*>;
 
 public:
     using element_type = T;
@@ -42,7 +42,7 @@ public:
     constexpr view() = default;
     COLLPROBE_HD constexpr view(T* data, std::uint64_t count) noexcept : data_(data), count_(count) {}
     template <class Foreign>
-        requires(!std::is_same_v<element_for<Foreign>, Foreign> && is_seen_as_mine<Foreign>)
+        requires(!std::is_same_v<detail::element_for<Foreign>, Foreign> && is_seen_as_mine<Foreign>)
     COLLPROBE_HD view(Foreign* data, std::uint64_t count) noexcept : data_(reinterpret_cast<T*>(data)), count_(count)
     {
     }
@@ -100,8 +100,8 @@ private:
 };
 
 template <class Range>
-view(Range&&) -> view<element_for<std::remove_pointer_t<decltype(std::declval<Range&>().data())>>>;
+view(Range&&) -> view<detail::element_for<std::remove_pointer_t<decltype(std::declval<Range&>().data())>>>;
 template <class T>
-view(T*, std::uint64_t) -> view<element_for<T>>;
+view(T*, std::uint64_t) -> view<detail::element_for<T>>;
 
 } // namespace collprobe

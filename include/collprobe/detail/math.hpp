@@ -35,6 +35,8 @@ COLLPROBE_HD constexpr int binary_exponent(double value) noexcept
 
 /// Constants by bits, so that `-ffast-math` cannot reason about them.
 COLLPROBE_HD constexpr double not_a_number() noexcept { return bit_cast<double>(std::uint64_t{0x7ff8} << 48); }
+/// Stands for a number that was not given. A NaN with bits of its own, which no arithmetic makes.
+COLLPROBE_HD constexpr double not_given() noexcept { return bit_cast<double>(std::uint64_t{0x7ff8'0000'0061'6273}); }
 COLLPROBE_HD constexpr double infinity() noexcept { return bit_cast<double>(std::uint64_t{0x7ff0} << 48); }
 
 /// The 64-bit finaliser of SplitMix64: a bijection in which every input bit moves every output bit.

@@ -4,7 +4,6 @@
 
 #include <pthread.h>
 
-#include <exception>
 #include <utility>
 
 #include <collprobe/core/error.hpp>
@@ -31,7 +30,7 @@ public:
             delete heap_body;
             throw error(status::device_failure,
                 "no more threads can be started (pthread_create returned " + std::to_string(failure) + ")",
-                {.call = "thread", .communicator = {}});
+                {.call = "thread"});
         }
         running_ = true;
     }
@@ -52,7 +51,6 @@ public:
     {
         if (std::exchange(running_, false)) pthread_join(handle_, nullptr);
     }
-    bool is_current() const noexcept { return running_ && pthread_equal(handle_, pthread_self()) != 0; }
 
 private:
     pthread_t handle_{};

@@ -92,9 +92,16 @@ inline void leak(leakable& used) noexcept
     used.leaked_before = last.exchange(&used);
 }
 
+/// The error of an object that was moved from. The object does not know its caller.
+[[noreturn]] inline void fail_moved_from()
+{
+    throw error(status::invalid_argument, "the object was moved from: it can only be destroyed or assigned to",
+        {.where = {}});
+}
+
 /// Owns a `Memory`, at an address that stays, while work on streams uses it. The destructor waits for that work, at
 /// most the time-out, and leaks the memory if work is left then. `Memory` provides the wait: `bool
-/// finished_by(deadline) const noexcept`. A handle that was moved from is empty.
+/// finished_by(deadline) const noexcept`. A handle that was moved from is empty: access throws `invalid_argument`.
 template <class Memory>
 class in_flight {
 public:
@@ -132,8 +139,12 @@ public:
     }
 
     explicit operator bool() const noexcept { return held_ != nullptr; }
-    Memory& operator*() const noexcept { return held_->memory; }
-    Memory* operator->() const noexcept { return &held_->memory; }
+    Memory& operator*() const
+    {
+        if (held_ == nullptr) fail_moved_from();
+        return held_->memory;
+    }
+    Memory* operator->() const { return &**this; }
 
 private:
     struct held : leakable {

@@ -20,7 +20,6 @@
 #include <collprobe/fault/detail/check_faults.hpp>
 #include <collprobe/fault/detail/memory.hpp>
 #include <collprobe/fault/detail/plan_fault.hpp>
-#include <collprobe/fault/plan.hpp>
 #include <collprobe/order/hooks.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -38,9 +37,9 @@ struct faulty_options {
 /// A communicator that applies a list of faults to the buffers of its collectives. It satisfies the communicator
 /// concept: `faulty comm{world, {{.kind = fault_kind::bit_flips, .rank = 2, .call = 7}}};`. README.md says where to
 /// stack it.
-/// Calls are counted from 0, equally on all ranks; `planned` tells the faults of each. Within a call the order is:
-/// faults `before`, `during`, the collective, faults `after`; within a phase, the order of the list. A call that the
-/// wrapped communicator will refuse is forwarded unchanged, with its errors.
+/// Calls are counted from 0, equally on all ranks. Within a call the order is: faults `before`, `during`, the
+/// collective, faults `after`; within a phase, the order of the list. A call that the wrapped communicator will refuse
+/// is forwarded unchanged, with its errors.
 /// Preconditions: all ranks give the same list. For faults `before` the send buffer must be writable memory. With
 /// `during`, a rank's own part of an in-place result is damaged too, because it is sent.
 /// Stream behaviour: everything is enqueued on the call's stream; the host neither waits nor allocates. Captured calls
@@ -103,7 +102,7 @@ private:
     template <element T>
     struct running {
         std::uint64_t call;
-        fault_target target;
+        detail::fault_target target;
         view<const T> sent;
         view<T> receive;
         bool is_copy;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
@@ -58,11 +59,6 @@ constexpr const char* name(fault_phase phase) noexcept
     return "unknown";
 }
 
-inline constexpr int every_rank = -1; ///< each rank independently, with its own draws
-inline constexpr int random_rank = -2; ///< one rank, drawn anew for each call
-inline constexpr std::uint64_t every_call = ~std::uint64_t{0};
-inline constexpr std::uint64_t random_place = ~std::uint64_t{0};
-
 /// One fault. It strikes in the calls that `call` and `period` choose, in each with `probability`. It hits the elements
 /// first, first + stride, ... of the data of its `phase`. All draws are functions of `seed`, the fault's index in the
 /// list, the call, the rank and the element; there is no state.
@@ -76,6 +72,11 @@ inline constexpr std::uint64_t random_place = ~std::uint64_t{0};
 /// Nothing differs if the new bits (of swapped, stale, zeroed ... elements) equal the old ones. If several ranks
 /// send another rank's data, they are handled in ascending order, and each sends what its source would send then.
 struct fault {
+    static constexpr int every_rank = -1; ///< each rank independently, with its own draws
+    static constexpr int random_rank = -2; ///< one rank, drawn anew for each call
+    static constexpr std::uint64_t every_call = ~std::uint64_t{0};
+    static constexpr std::uint64_t random_place = ~std::uint64_t{0};
+
     fault_kind kind = fault_kind::bit_flips;
     fault_phase phase = fault_phase::after;
     int rank = every_rank;
@@ -92,15 +93,6 @@ struct fault {
     int source = -1; ///< `duplicate_shard`: the rank (`after`: the part) whose data appear twice; -1: the next rank
     std::uint64_t lag = 1; ///< `stale`: age of the data in calls; with b calls a step, b is the previous step
     std::uint64_t seed = 1;
-};
-
-/// A collective as one rank sees it. Together with the draws it determines which elements a fault hits.
-struct fault_target {
-    collective where = collective::all_reduce;
-    element_type type = element_type::float32;
-    std::uint64_t send = 0; ///< elements that this rank sends; 0 on a rank that is not the root of a broadcast
-    std::uint64_t receive = 0;
-    int size = 1; ///< number of ranks
 };
 
 /// A fault that was applied to `elements` elements at `first`, `first + stride`, ...
@@ -120,5 +112,19 @@ struct injection {
 
     friend bool operator==(const injection&, const injection&) = default;
 };
+
+/// PAFT's model of aggregation errors. Every rank receives the result with its own N(0, sigma2) on every element of
+/// every call. As in PAFT's burst test, N(0, burst_sigma2) is added every `burst_period` calls.
+/// Source: definition 2.1 and the burst test of "PAFT" (OpenReview cPZepCZlFW).
+inline std::vector<fault> paft_noise(
+    double sigma2, std::uint64_t seed, double burst_sigma2 = 0, std::uint64_t burst_period = 0)
+{
+    std::vector<fault> all{{.kind = fault_kind::gaussian, .magnitude = sigma2, .seed = seed}};
+    if (burst_period != 0) {
+        all.push_back({.kind = fault_kind::gaussian, .call = burst_period - 1, .period = burst_period,
+            .magnitude = burst_sigma2, .seed = seed});
+    }
+    return all;
+}
 
 } // namespace collprobe

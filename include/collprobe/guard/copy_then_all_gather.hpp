@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <iterator>
 #include <string>
 #include <type_traits>
@@ -153,17 +152,17 @@ gather_handle<typename Comm::device> run_gathers(Comm& comm, std::size_t count, 
 ///   an impossible path, a producer outside the capture; `unsupported` inside a group; those of the communicator.
 ///   Only waits are enqueued then. If the communicator supports it, the peers are notified.
 template <class Source, class Destination, communicator Comm>
-    requires has_all_gather<Comm, element_of<Destination>>
+    requires has_all_gather<Comm, detail::buffer_element<Destination>>
 gather_handle<typename Comm::device> copy_then_all_gather(Source&& source, Destination&& destination, Comm& comm,
     stream_ref_of<Comm> on, stream_list<stream_ref_of<Comm>> producers, stream_list<stream_ref_of<Comm>> consumers,
-    const gather_options<typename Comm::device, element_of<Destination>>& options = {},
+    const gather_options<typename Comm::device, detail::buffer_element<Destination>>& options = {},
     call_site where = call_site::current())
 {
     using device = typename Comm::device;
-    using from = element_of<Source>;
-    using to = element_of<Destination>;
+    using from = detail::buffer_element<Source>;
+    using to = detail::buffer_element<Destination>;
     const gather_item<device, to, from> what{
-        gather_buffer<device, const from>(source), gather_buffer<device, to>(destination), options};
+        detail::gather_buffer<device, const from>(source), detail::gather_buffer<device, to>(destination), options};
     const detail::gather_plan<Comm, to, from> plan(comm, what, on, where);
     return detail::run_gathers(
         comm, 1, [at = &plan](std::size_t) -> const auto& { return *at; }, on, producers, consumers, where);

@@ -78,6 +78,8 @@ struct gather_options {
     typename Device::workspace* scratch = nullptr;
 };
 
+namespace detail {
+
 /// A buffer argument of `copy_then_all_gather`: a view, and the history of its memory if there is one.
 template <class Device, element T>
 class gather_buffer {
@@ -102,8 +104,6 @@ private:
     guarded<Device, variable>* history_ = nullptr;
 };
 
-namespace detail {
-
 template <class Buffer>
 struct element_of_buffer {
     using type = typename decltype(view(std::declval<Buffer&>()))::value_type;
@@ -117,11 +117,11 @@ struct element_of_buffer<gather_buffer<Device, T>> {
     using type = std::remove_const_t<T>;
 };
 
-} // namespace detail
-
 /// The element type of a view, a container, a `guarded` or a `gather_buffer`.
 template <class Buffer>
-using element_of = typename detail::element_of_buffer<std::remove_cvref_t<Buffer>>::type;
+using buffer_element = typename element_of_buffer<std::remove_cvref_t<Buffer>>::type;
+
+} // namespace detail
 
 /// One tensor of a batch.
 template <class Device, element T, element Source = T>
@@ -130,8 +130,8 @@ struct gather_item {
     using element_type = T;
     using source_type = Source;
 
-    gather_buffer<Device, const Source> source;
-    gather_buffer<Device, T> destination;
+    detail::gather_buffer<Device, const Source> source;
+    detail::gather_buffer<Device, T> destination;
     gather_options<Device, T> options = {};
 };
 
@@ -172,7 +172,7 @@ private:
         throw error(status::invalid_argument,
             "all consumers of the all-gather are on its own stream, so that nothing was recorded behind it: name no "
             "consumers, {}, to use the handle",
-            {.call = call, .communicator = {}, .where = where});
+            {.call = call, .where = where});
     }
 
     stream_ref on_;

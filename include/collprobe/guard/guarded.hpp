@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include <collprobe/core/element.hpp>
@@ -74,9 +73,9 @@ public:
     void read(std::uint64_t first, std::uint64_t count, stream_ref on, Enqueue&& enqueue,
         call_site where = call_site::current())
     {
+        const view<const T> part = part_of(first, count, "read", where);
         require(
             generation() != 0, "read", "nothing was written to it yet, or it was invalidated, or half written", where);
-        const view<const T> part = part_of(first, count, "read", where);
         access(on, range_of(first, count), detail::access_mode::read, "read", where, [&] { enqueue(part); });
     }
 
@@ -112,7 +111,7 @@ public:
         if (state_->uses.finished_by(detail::deadline::in_ms(timeout_ms))) return;
         throw error(status::timeout,
             "work still used the buffer after " + std::to_string(timeout_ms) + " ms",
-            {.call = "synchronize", .communicator = {}, .where = where});
+            {.call = "synchronize", .where = where});
     }
 
     /// For algorithms that order several buffers around one piece of work.
@@ -161,6 +160,7 @@ private:
     }
     view<T> part_of(std::uint64_t first, std::uint64_t count, const char* call, call_site where) const
     {
+        require(static_cast<bool>(state_), call, moved_from, where);
         require(first <= this->count() && count <= this->count() - first, call,
             "the buffer does not have the part asked for", where);
         return memory().part(first, count);
@@ -168,7 +168,7 @@ private:
     static void require(bool condition, const char* call, const char* message, call_site where)
     {
         if (condition) return;
-        throw error(status::invalid_argument, message, {.call = call, .communicator = {}, .where = where});
+        throw error(status::invalid_argument, message, {.call = call, .where = where});
     }
 
     detail::in_flight<state> state_;

@@ -63,7 +63,7 @@ public:
     /// The number of elements of the destination of `gather`.
     std::uint64_t padded_count() const noexcept { return layout_.padded_count(); }
     /// The elements of the parameter that this rank owns: those of the slice in `write_primary`.
-    element_range primary_range() const noexcept { return layout_.primary(); }
+    shard_layout::range primary_range() const noexcept { return layout_.primary(); }
     /// Generation of the primary slice; 0 if it was never written.
     std::uint64_t primary_generation() const noexcept { return primary_generation_; }
     /// Generation of the secondary shard; 0 if it cannot be gathered.
@@ -128,7 +128,7 @@ public:
     gather_handle<device> regenerate(Source&& source, stream_ref on, streams producers, streams consumers,
         call_site where = call_site::current())
     {
-        const gather_buffer<device, const element_of<Source>> from(source);
+        const detail::gather_buffer<device, const detail::buffer_element<Source>> from(source);
         if (from.memory().count() != primary_range().count) {
             regenerating(where).refuse(collective::all_gather, on,
                 "source.count() is " + std::to_string(from.memory().count())
@@ -154,11 +154,11 @@ public:
     ///   the destination has another count.
     /// Cost: `gather_bytes()`; no copy.
     template <class Destination>
-        requires std::is_same_v<element_of<Destination>, T>
+        requires std::is_same_v<detail::buffer_element<Destination>, T>
     gather_handle<device> gather(Destination&& destination, stream_ref on, streams producers, streams consumers,
         std::uint64_t at_least = 0, call_site where = call_site::current())
     {
-        const gather_buffer<device, T> to(destination);
+        const detail::gather_buffer<device, T> to(destination);
         check_gather(to.memory(), on, at_least, where);
         auto done = copy_then_all_gather(secondary_, to, groups_->within_node(), on, producers, consumers, {}, where);
         ++gathers_;

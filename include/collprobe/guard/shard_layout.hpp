@@ -8,14 +8,6 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// A run of elements of a parameter.
-struct element_range {
-    std::uint64_t first = 0;
-    std::uint64_t count = 0;
-
-    friend bool operator==(const element_range&, const element_range&) = default;
-};
-
 /// A rank's traffic with ranks of other nodes and of its own node, in each direction: elements, or bytes.
 struct shard_volume {
     std::uint64_t inter_node = 0;
@@ -42,6 +34,14 @@ struct shard_volume {
 /// A slice has slot() = ceil(count / (K Z)) elements, a secondary shard K slot(), the gathered parameter K Z slot().
 /// Elements from `count` on are padding, so the last slices may be short or empty.
 struct shard_layout {
+    /// A run of elements of a parameter.
+    struct range {
+        std::uint64_t first = 0;
+        std::uint64_t count = 0;
+
+        friend bool operator==(const range&, const range&) = default;
+    };
+
     std::uint64_t count = 0; ///< elements of the parameter
     std::uint64_t nodes = 1;
     std::uint64_t ranks_per_node = 1;
@@ -54,9 +54,9 @@ struct shard_layout {
     constexpr std::uint64_t padded_count() const noexcept { return ranks() * slot(); }
 
     /// The elements that the rank owns, without padding.
-    constexpr element_range primary() const noexcept { return part(local_rank * nodes + node, slot()); }
+    constexpr range primary() const noexcept { return part(local_rank * nodes + node, slot()); }
     /// The elements of the rank's secondary shard, without padding.
-    constexpr element_range secondary() const noexcept { return part(local_rank, secondary_count()); }
+    constexpr range secondary() const noexcept { return part(local_rank, secondary_count()); }
 
     /// Elements that a rank receives when the secondary shards are made: K - 1 slots.
     constexpr shard_volume regenerate_volume() const noexcept { return {(nodes - 1) * slot(), 0}; }
@@ -71,7 +71,7 @@ struct shard_layout {
     }
 
 private:
-    constexpr element_range part(std::uint64_t index, std::uint64_t size) const noexcept
+    constexpr range part(std::uint64_t index, std::uint64_t size) const noexcept
     {
         if (size == 0 || index > count / size) return {count, 0};
         const std::uint64_t left = count - index * size;

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>

@@ -11,7 +11,7 @@
 /// The calls by which the device and communicator layers report to the checker of stream order
 /// (order/stream_order.hpp). This file makes them empty and free; with COLLPROBE_STREAM_ORDER=1 order/sink.hpp takes
 /// its place. Each use is a statement on a line of its own, so that a test can remove them and compare.
-namespace collprobe::inline COLLPROBE_ABI::order_hooks {
+namespace collprobe::inline COLLPROBE_ABI::detail::order_hooks {
 
 /// Whether the hooks are on. Calls are inside `if constexpr (active)`, so that they generate no code when off.
 constexpr bool active = false;
@@ -47,6 +47,10 @@ template <class... Ignored> constexpr void released(const Ignored&...) noexcept 
 template <class... Ignored> constexpr void stream_ended(const Ignored&...) noexcept {}
 // clang-format on
 
-} // namespace collprobe::order_hooks
+} // namespace collprobe::detail::order_hooks
+
+namespace collprobe::inline COLLPROBE_ABI {
+namespace order_hooks = detail::order_hooks;
+}
 
 #endif

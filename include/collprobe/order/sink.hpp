@@ -18,7 +18,7 @@
 
 /// The hooks of order/hooks.hpp with COLLPROBE_STREAM_ORDER=1: they report to the installed checker, if there is one.
 /// Hooks that run in destructors and in queries throw nothing.
-namespace collprobe::inline COLLPROBE_ABI::order_hooks {
+namespace collprobe::inline COLLPROBE_ABI::detail::order_hooks {
 
 constexpr bool active = true;
 
@@ -164,15 +164,17 @@ void access(const Stream& on, const char* what, memory_range read, memory_range 
     detail::tell([&](sink& to) { to.access(stream_of(on), read, write, what, where); });
 }
 /// `communicator`: an address that identifies the communicator in this process, which may hold several of its ranks.
-/// `deferrable`: whether an open group may delay the call.
-template <class Stream>
-void call(const Stream& on, const void* communicator, int rank, const char* what, bool deferrable, memory_range read,
-    memory_range write, call_site where)
+/// `with`: its `collective_arguments`. `deferrable`: whether an open group may delay the call.
+template <class Stream, class Arguments>
+void call(const Stream& on, const void* communicator, int rank, const Arguments& with, bool deferrable, call_site where)
 {
     // Addresses have 48 bits.
     const std::uint64_t handle
         = reinterpret_cast<std::uintptr_t>(communicator) ^ static_cast<std::uint64_t>(rank) << 48;
-    detail::tell([&](sink& to) { to.collective(stream_of(on), handle, read, write, what, deferrable, where); });
+    detail::tell([&](sink& to) {
+        to.collective(stream_of(on), handle, with.bytes_sent(rank), with.bytes_received(), name(with.call), deferrable,
+            where);
+    });
 }
 inline void group_begin() noexcept
 {
@@ -281,6 +283,10 @@ private:
     fork_join& from_;
 };
 
-} // namespace collprobe::order_hooks
+} // namespace collprobe::detail::order_hooks
+
+namespace collprobe::inline COLLPROBE_ABI {
+namespace order_hooks = detail::order_hooks;
+}
 
 #endif

@@ -49,35 +49,35 @@ constexpr const char* name(hazard_kind kind) noexcept
     return "unknown";
 }
 
-/// One side of a hazard. A wait is not an access and has no bytes; a missing side has no operation.
-struct stream_access {
-    const char* operation = ""; ///< "all_gather"
-    memory_access mode = memory_access::read;
-    bool on_host = false; ///< true for a host thread, false for a stream
-    std::uint64_t number = 0; ///< of the stream or the host thread
-    std::string stream_name; ///< by `stream_order::name`; may be empty
-    memory_range bytes; ///< the bytes of the hazard
-    call_site where{};
-
-    /// "stream 3 (compute)", "host thread 1"
-    std::string actor() const
-    {
-        std::string text = (on_host ? "host thread " : "stream ") + std::to_string(number);
-        if (!stream_name.empty()) text += " (" + stream_name + ")";
-        return text;
-    }
-    /// "copy [train.cpp:12]"
-    std::string place() const
-    {
-        return std::string(operation) + " [" + where.file + ":" + std::to_string(where.line) + "]";
-    }
-};
-
 /// Two accesses without a documented order, or another error of the given kind.
 struct stream_hazard {
+    /// One side of a hazard. A wait is not an access and has no bytes; a missing side has no operation.
+    struct side {
+        const char* operation = ""; ///< "all_gather"
+        memory_access mode = memory_access::read;
+        bool on_host = false; ///< true for a host thread, false for a stream
+        std::uint64_t number = 0; ///< of the stream or the host thread
+        std::string stream_name; ///< by `stream_order::name`; may be empty
+        memory_range bytes; ///< the bytes of the hazard
+        call_site where{};
+
+        /// "stream 3 (compute)", "host thread 1"
+        std::string actor() const
+        {
+            std::string text = (on_host ? "host thread " : "stream ") + std::to_string(number);
+            if (!stream_name.empty()) text += " (" + stream_name + ")";
+            return text;
+        }
+        /// "copy [train.cpp:12]"
+        std::string place() const
+        {
+            return std::string(operation) + " [" + where.file + ":" + std::to_string(where.line) + "]";
+        }
+    };
+
     hazard_kind kind = hazard_kind::read_after_write;
-    stream_access earlier; ///< the one that was enqueued first
-    stream_access later;
+    side earlier; ///< the one that was enqueued first
+    side later;
     std::string missing; ///< the missing edge, in words
     std::string cure; ///< one line to add
     std::uint64_t count = 1; ///< how often the same two call sites had this hazard
@@ -95,11 +95,11 @@ struct stream_hazard {
     }
 
 private:
-    static std::string describe(const stream_access& side)
+    static std::string describe(const side& one)
     {
-        const bool touches = side.bytes.bytes != 0;
-        const char* const verb = !touches ? "" : side.mode == memory_access::write ? " writes" : " reads";
-        return side.place() + verb + " on " + side.actor();
+        const bool touches = one.bytes.bytes != 0;
+        const char* const verb = !touches ? "" : one.mode == memory_access::write ? " writes" : " reads";
+        return one.place() + verb + " on " + one.actor();
     }
     static std::string describe(memory_range bytes)
     {

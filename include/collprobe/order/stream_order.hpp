@@ -76,7 +76,7 @@ public:
     static void raise(const stream_hazard& found, void*)
     {
         throw error(status::invalid_argument, found.message(),
-            {.call = found.later.operation, .communicator = {}, .where = found.later.where});
+            {.call = found.later.operation, .where = found.later.where});
     }
 
     stream_order() : stream_order(options{}) {}
@@ -391,7 +391,7 @@ inline void stream_order::install(call_site where)
 {
     throw error(status::unsupported,
         "this translation unit is compiled with COLLPROBE_STREAM_ORDER=0, so the library's calls tell nobody",
-        {.call = "stream_order::install", .communicator = {}, .where = where});
+        {.call = "stream_order::install", .where = where});
 }
 inline void stream_order::uninstall() noexcept {}
 inline bool stream_order::installed() const noexcept { return false; }

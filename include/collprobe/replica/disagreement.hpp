@@ -9,12 +9,6 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-/// A run of elements of a buffer, some of which differ.
-struct differing_range {
-    std::uint64_t first = 0;
-    std::uint64_t count = 0;
-};
-
 /// How one rank's buffer differs from the reference, element by element. Bits are compared: -0 differs from +0, and NaN
 /// with different payloads differ.
 struct difference {
@@ -33,6 +27,12 @@ struct difference {
 /// their differences. Otherwise (always if two of two differ) the lowest rank's bits serve as the reference, and no
 /// rank is blamed.
 struct disagreement {
+    /// A run of elements of a buffer, some of which differ.
+    struct range {
+        std::uint64_t first = 0;
+        std::uint64_t count = 0;
+    };
+
     int buffer = -1; ///< index in the list
     bool majority = false;
     int groups = 0; ///< number of different contents
@@ -42,7 +42,7 @@ struct disagreement {
     std::vector<difference> differences; ///< one for each of `others`
     /// Ranges with differences on any rank: all differences, and little else (up to some 64 bytes around each). If more
     /// than about 2,000 places are hit, the ranges are longer.
-    std::vector<differing_range> ranges;
+    std::vector<range> ranges;
 };
 
 /// The result of a comparison of buffers.

@@ -98,7 +98,8 @@ void write_suspect(json_writer& json, const suspect& named);
 /// `loss` {mean, std, std_sample, range}, `grad_norm` {mean, std, cv}, `cosine` {mean_pairwise, pooled,
 /// predicted, leave_one_out (a number per rank)}, `noise_scale` and `suspects` (an array of {rank,
 /// other_rank, bucket, check, statistic, threshold, index}). With `probe_options::order_sample` it also has
-/// `order` {elements, nonfinite, orders, changed, max_ulp_spread, rms_ulp_error, max_ulp_error}.
+/// `order` {elements, nonfinite, orders, changed, max_ulp_spread, rms_ulp_error, max_ulp_error}. A step with calls
+/// beyond `probe_options::max_calls` also has their number, `unprobed_calls`.
 ///
 /// Numbers have 17 digits, enough to read the same double again. JSON has only finite numbers, so an undefined number
 /// is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three). A bucket, rank or index

@@ -22,8 +22,6 @@ enum class metric {
     noise_scale,
 };
 
-inline constexpr int metric_count = 11;
-
 /// The label of a row in a table.
 constexpr const char* name(metric which) noexcept
 {
@@ -42,6 +40,10 @@ constexpr const char* name(metric which) noexcept
     }
     return "unknown";
 }
+
+namespace detail {
+
+inline constexpr int metric_count = 11;
 
 /// The number of one step; NaN by bits if it is undefined.
 constexpr double value_of(metric which, const step_record& record) noexcept
@@ -62,4 +64,5 @@ constexpr double value_of(metric which, const step_record& record) noexcept
     return collprobe::detail::not_a_number();
 }
 
+} // namespace detail
 } // namespace collprobe::report

@@ -33,7 +33,7 @@ struct run_summary {
     int ranks = 0;
     std::uint64_t steps = 0;
     std::uint64_t suspicious_steps = 0; ///< steps in which any rank is named
-    std::array<double, metric_count> medians{}; ///< by `metric`; NaN by bits if no step has the metric
+    std::array<double, detail::metric_count> medians{}; ///< by `metric`; NaN by bits if no step has the metric
     std::vector<double> leave_one_out; ///< median per rank
     std::vector<repeated_finding> findings; ///< in order of their first step
 
@@ -65,7 +65,7 @@ private:
     int ranks_ = 0;
     std::uint64_t steps_ = 0;
     std::uint64_t suspicious_steps_ = 0;
-    std::array<std::vector<double>, metric_count> series_;
+    std::array<std::vector<double>, detail::metric_count> series_;
     std::vector<std::vector<double>> leave_one_out_; // [rank][step]
     std::vector<repeated_finding> findings_;
 };

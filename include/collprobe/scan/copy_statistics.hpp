@@ -56,8 +56,7 @@ void copy_with_statistics(typename Device::stream_ref on, view<const T> source, 
 {
     const auto require = [&](bool condition, const char* message) {
         if (!condition)
-            throw error(status::invalid_argument, message,
-                {.call = "copy_with_statistics", .communicator = {}, .where = where});
+            throw error(status::invalid_argument, message, {.call = "copy_with_statistics", .where = where});
     };
     require(source.count() == destination.count(), "source and destination differ in count");
     require(source.empty() || (source.data() != nullptr && destination.data() != nullptr),

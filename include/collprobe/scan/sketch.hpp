@@ -41,7 +41,7 @@ inline void require_sketch_options(const sketch_options& options, const char* ca
     if (power_of_two && options.bins >= 64 && options.bins <= 1u << 20) return;
     throw error(status::invalid_argument,
         "bins is " + std::to_string(options.bins) + ", not a power of two from 64 to 2^20",
-        {.call = call, .communicator = {}, .where = where});
+        {.call = call, .where = where});
 }
 
 template <element T>
@@ -115,7 +115,7 @@ void sketch(view<const T> input, view<sketch_sum<T>> result, const sketch_option
         throw error(status::invalid_argument,
             "result must hold " + std::to_string(sketch_numbers<T>(options)) + " aligned numbers, and has "
                 + std::to_string(result.count()),
-            {.call = "sketch", .communicator = {}, .where = where});
+            {.call = "sketch", .where = where});
     }
     const detail::fixed_array<sketch_sum<T>> scratch(static_cast<std::size_t>(result.count()));
     detail::sketch_on_host(detail::best_isa(), detail::sketch_source<T>{input, first, options.bins, options.seed},

@@ -48,71 +48,29 @@ private:
 #define COLLPROBE_ROUNDED(expression) return __builtin_assoc_barrier(expression)
 #endif
 
-COLLPROBE_HD inline float rounded_sum(float a, float b) noexcept
-{
+/// `name(a, b)` for float and double, by the operator or by the instruction of PTX.
 #if defined(__CUDA_ARCH__)
-    float sum;
-    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
-    return sum;
+#define COLLPROBE_ROUNDED_OPERATION(name, sign, instruction) \
+    COLLPROBE_HD inline float name(float a, float b) noexcept \
+    { \
+        float result; \
+        asm(instruction ".rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b)); \
+        return result; \
+    } \
+    COLLPROBE_HD inline double name(double a, double b) noexcept \
+    { \
+        double result; \
+        asm(instruction ".rn.f64 %0, %1, %2;" : "=d"(result) : "d"(a), "d"(b)); \
+        return result; \
+    }
 #else
-    COLLPROBE_ROUNDED(a + b);
+#define COLLPROBE_ROUNDED_OPERATION(name, sign, instruction) \
+    COLLPROBE_HD inline float name(float a, float b) noexcept { COLLPROBE_ROUNDED(a sign b); } \
+    COLLPROBE_HD inline double name(double a, double b) noexcept { COLLPROBE_ROUNDED(a sign b); }
 #endif
-}
-
-COLLPROBE_HD inline double rounded_sum(double a, double b) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    double sum;
-    asm("add.rn.f64 %0, %1, %2;" : "=d"(sum) : "d"(a), "d"(b));
-    return sum;
-#else
-    COLLPROBE_ROUNDED(a + b);
-#endif
-}
-
-COLLPROBE_HD inline float rounded_difference(float a, float b) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    float difference;
-    asm("sub.rn.f32 %0, %1, %2;" : "=f"(difference) : "f"(a), "f"(b));
-    return difference;
-#else
-    COLLPROBE_ROUNDED(a - b);
-#endif
-}
-
-COLLPROBE_HD inline double rounded_difference(double a, double b) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    double difference;
-    asm("sub.rn.f64 %0, %1, %2;" : "=d"(difference) : "d"(a), "d"(b));
-    return difference;
-#else
-    COLLPROBE_ROUNDED(a - b);
-#endif
-}
-
-COLLPROBE_HD inline float rounded_product(float a, float b) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    float product;
-    asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "f"(a), "f"(b));
-    return product;
-#else
-    COLLPROBE_ROUNDED(a * b);
-#endif
-}
-
-COLLPROBE_HD inline double rounded_product(double a, double b) noexcept
-{
-#if defined(__CUDA_ARCH__)
-    double product;
-    asm("mul.rn.f64 %0, %1, %2;" : "=d"(product) : "d"(a), "d"(b));
-    return product;
-#else
-    COLLPROBE_ROUNDED(a * b);
-#endif
-}
+COLLPROBE_ROUNDED_OPERATION(rounded_sum, +, "add")
+COLLPROBE_ROUNDED_OPERATION(rounded_difference, -, "sub")
+COLLPROBE_ROUNDED_OPERATION(rounded_product, *, "mul")
 
 /// Protected against `-freciprocal-math` (see `opaque_divisor`). Computed in double, because g++ takes an estimate
 /// for several floats at a time. A second rounding does not change a quotient with more than twice the bits.
@@ -138,6 +96,7 @@ COLLPROBE_HD inline double rounded_quotient(double a, double b) noexcept
 #endif
 }
 
+#undef COLLPROBE_ROUNDED_OPERATION
 #undef COLLPROBE_ROUNDED
 
 } // namespace collprobe::detail

@@ -7,6 +7,7 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/widen.hpp>
+#include <collprobe/detail/math.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -15,34 +16,34 @@ class probed;
 
 /// The facts of a step that a rank reports in addition to its gradients.
 struct step_observation {
-    double loss = 0; ///< mean loss of the rank's batch
+    double loss = detail::not_given(); ///< mean loss of the rank's batch; if not given, the record has none (NaN)
     double weight = 1; ///< number of samples or tokens in that mean
     std::uint64_t sample_digest = 0; ///< digest of the rank's sample ids; 0 if not given
-};
-
-/// A number in memory that the device reads, in single or double precision.
-class device_number {
-public:
-    constexpr device_number() = default;
-    constexpr device_number(const float* address) noexcept : single_(address) {}
-    constexpr device_number(const double* address) noexcept : double_(address) {}
-
-    COLLPROBE_HD double read(double otherwise) const noexcept
-    {
-        if (single_ != nullptr) return detail::widen(*single_);
-        return double_ != nullptr ? *double_ : otherwise;
-    }
-
-private:
-    const float* single_ = nullptr;
-    const double* double_ = nullptr;
 };
 
 /// A `step_observation` in memory that the device reads (for CUDA: device, pinned or managed memory) at the end of the
 /// step, and again at the end of each replay of a captured step.
 struct device_observation {
-    device_number loss = {}; ///< if not given: 0
-    device_number weight = {}; ///< if not given: 1
+    /// A number in memory that the device reads, in single or double precision.
+    class number {
+    public:
+        constexpr number() = default;
+        constexpr number(const float* address) noexcept : single_(address) {}
+        constexpr number(const double* address) noexcept : double_(address) {}
+
+        COLLPROBE_HD double read(double otherwise) const noexcept
+        {
+            if (single_ != nullptr) return detail::widen(*single_);
+            return double_ != nullptr ? *double_ : otherwise;
+        }
+
+    private:
+        const float* single_ = nullptr;
+        const double* double_ = nullptr;
+    };
+
+    number loss = {}; ///< if not given: none
+    number weight = {}; ///< if not given: 1
     const std::uint64_t* sample_digest = nullptr; ///< if null: 0
 };
 

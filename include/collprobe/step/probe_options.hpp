@@ -20,7 +20,7 @@ struct probe_options {
     direction_mode direction = direction_mode::pooled;
     /// For `exact`: one of this many steps is exact, the others are `pooled`. A captured step is exact only with 1.
     int exact_every = 1;
-    int max_calls = 64; ///< probed calls a step; further ones are forwarded and counted
+    int max_calls = 64; ///< probed calls a step, at most 2^20; further ones are forwarded and counted
     /// Elements sampled from each sum or average (0: none); `gather` and `results` only. Every rank sends its terms of
     /// these elements with the step's message; from them `call_record::order` tells how much the summation order
     /// matters. Cost: two launches a call, 16 bytes an element and rank in the message, and the host's time of

@@ -8,7 +8,6 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
@@ -49,7 +48,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// Cost of a call: two launches, an event record, one read of the input and one of the result. The first call on a
 /// stream in a step waits for the last use of that stream's scratch memory. `exact` direction adds an all-to-all and
 /// two launches for each `scratch_bytes / 2` of input; `order_sample` adds two launches. Cost of a step: `gather` sends
-/// `160 * calls + 40` bytes (plus `16 * order_sample * calls`) to every rank; `summary` reduces `88 * calls + 136`
+/// `160 * calls + 40` bytes (plus `16 * order_sample * calls`) to every rank; `summary` reduces `88 * calls + 152`
 /// bytes. Both make one copy to the host.
 template <communicator Comm>
 class probed : public detail::intercepting_adaptor<probed<Comm>, Comm> {
@@ -93,7 +92,7 @@ public:
     /// as one call: it is checked for non-finite values and for results that differ between ranks, but not as a
     /// gradient, because the rank's gradient is the sum of the leaves, which is not in memory.
     template <element T>
-        requires has_all_reduce_with_extras<Comm, T>
+        requires detail::has_all_reduce_with_extras<Comm, T>
     reduction_outcome all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
         stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
     {
@@ -104,7 +103,7 @@ public:
         return outcome;
     }
     template <element T>
-        requires has_reduce_scatter_with_extras<Comm, T>
+        requires detail::has_reduce_scatter_with_extras<Comm, T>
     reduction_outcome reduce_scatter(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
         stream_ref stream, const reduction_extras& extras, call_site where = call_site::current())
     {
@@ -127,7 +126,7 @@ public:
     {
         end_immediate(step, stream, where, [&](const block& open) {
             return detail::write_header{open.message.data(),
-                {step, seen.loss, seen.weight, seen.sample_digest, open.unprobed_calls}, form_.layout};
+                {step, seen.loss, seen.weight, seen.sample_digest, open.unprobed_calls, next_serial()}, form_.layout};
         });
     }
 
@@ -140,8 +139,8 @@ public:
     void end_step(std::uint64_t step, const Seen& seen, stream_ref stream, call_site where = call_site::current())
     {
         end_immediate(step, stream, where, [&](const block& open) {
-            return detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, step, nullptr,
-                form_.layout};
+            return detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, step, next_serial(),
+                nullptr, form_.layout};
         });
     }
 
@@ -163,7 +162,7 @@ public:
             "the stream is not capturing: a step outside a graph ends with end_step");
         const block& open = open_step(stream, who);
         captured_work& work = *capture_;
-        exchange(work.tools, detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, 0,
+        exchange(work.tools, detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, 0, 0,
             work.tickets.data(), form_.layout}, stream, where);
         const view<unsigned char> used = report_of(open).used(open.has_gram);
         device::for_each(stream, used.count() / sizeof(detail::publish_report::word),
@@ -195,7 +194,6 @@ public:
         // A graph's collectives bypass the communicator, so only this call can refuse a communicator that has failed.
         detail::throw_failure_of(comm_, where);
         in_flight_step& to = memory_->ring[next_in_ring(where)];
-        expect_report(to, work.block, step);
         const auto write_tickets = [&](detail::replay_ticket next) {
             device::for_each(
                 stream, 1, detail::write_tickets{work.tickets.data(), {.next = next, .current = {}}});
@@ -204,7 +202,7 @@ public:
             detail::enqueue_marked(work.replayed, stream, [&] {
                 if (work.replayed.recorded()) stream.wait(work.replayed, where);
                 await_disturbance(to, stream, where);
-                write_tickets({step, to.host.data()});
+                write_tickets({step, next_serial(), to.host.data()});
                 launching_ = true;
                 try {
                     launch();
@@ -249,13 +247,15 @@ public:
         close_step();
     }
 
-    /// Fills `out` with the next finished step and returns true; returns false if no step has finished. Never blocks.
+    /// Fills `out` with the next finished step and returns true; returns false if no step has finished, also if none is
+    /// pending (`pending_steps`): a step whose `end_step` threw is not, and never has a record. Never blocks.
     /// Steps come in the order in which they were ended. If `out` is the same object each time, its memory is reused.
     /// Legal while a stream is capturing.
     /// \throws error of the stream or communicator if the step's work failed, when it is that step's turn; the step is
     ///   lost. (A caller that does not poll gets the error from a call that waits for the oldest step.)
     bool poll(step_record& out)
     {
+        (void)*memory_; // throws in an object that was moved from
         judge_finished();
         if (unread_.pop(out)) return true;
         throw_failure();
@@ -278,14 +278,14 @@ private:
     {
         const caller who(comm_, "probed", where);
         const auto check = [&](bool condition, const char* message) { who.require(condition, message); };
-        check(options.max_calls >= 1, "max_calls must be at least 1");
-        check(options.steps_in_flight >= 2, "steps_in_flight must be at least 2");
-        check(options.unread_steps >= 1, "unread_steps must be at least 1");
-        check(options.exact_every >= 1, "exact_every must be at least 1");
-        check(options.streams >= 1, "streams must be at least 1");
-        check(options.captured_steps >= 0, "captured_steps must not be negative");
-        check(options.order_sample >= 0, "order_sample must not be negative");
-        check(options.orders >= 2, "orders must be at least 2");
+        who.require_range("max_calls", options.max_calls, 1, 1 << 20);
+        who.require_range("steps_in_flight", options.steps_in_flight, 2);
+        who.require_range("unread_steps", options.unread_steps, 1);
+        who.require_range("exact_every", options.exact_every, 1);
+        who.require_range("streams", options.streams, 1);
+        who.require_range("captured_steps", options.captured_steps, 0);
+        who.require_range("order_sample", options.order_sample, 0);
+        who.require_range("orders", options.orders, 2);
         check(options.order_sample == 0 || (options.mode == report_mode::gather && options.results),
             "order_sample needs the mode gather, and results");
         check(is_finite(options.false_alarms_per_step) && options.false_alarms_per_step > 0
@@ -305,6 +305,7 @@ private:
 
     void require_no_launch(const caller& who) const
     {
+        (void)*memory_; // throws in an object that was moved from
         who.require(!launching_, "the launch of a replay must not make calls of this communicator");
     }
     void require_immediate(const caller& who) const
@@ -417,7 +418,6 @@ private:
             "the stream is capturing: a step in a graph ends with end_captured_step");
         const block& open = open_step(stream, who);
         in_flight_step& to = memory_->ring[next_in_ring(where)];
-        expect_report(to, open, step);
         detail::enqueue_marked(memory_->reported, stream, [&] {
             // Reports run one after the other on all streams: each uses the references that the previous one left.
             if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
@@ -445,7 +445,7 @@ private:
             ranks.all_gather(own, report.messages(), stream, where);
         } else {
             device::for_each(stream, open.call_count + 1,
-                detail::pack_summary{open.message.data(), open.gradients.data(), open.call_count, comm_.rank(),
+                detail::pack_summary{open.message.data(), open.gradients.data(), open.call_count, rank(), size(),
                     with.reference(), report.summary()});
             ranks.all_reduce(view<const double>(report.sums()), report.sums(), reduction::sum, stream, where);
             ranks.all_reduce(view<const std::uint64_t>(report.keys()), report.keys(), reduction::max, stream, where);
@@ -546,27 +546,13 @@ private:
         judge_finished();
     }
 
-    in_flight_step& oldest() noexcept
+    in_flight_step& oldest()
     {
         return memory_->ring[static_cast<std::size_t>(judged_ % memory_->ring.size())];
     }
 
-    /// Makes sure that what an earlier step left in the slot's memory is not taken for the report of `step`, should
-    /// that never come. The work of a disturbed slot may still write there: it is left as it is.
-    void expect_report(in_flight_step& of, const block& seen, std::uint64_t step) noexcept
-    {
-        if (of.disturbed) return;
-        const detail::step_report report = host_report(of, seen);
-        if (options_.mode == report_mode::gather) {
-            unsigned char* const own = report.messages().data()
-                + static_cast<std::uint64_t>(comm_.rank()) * form_.layout.bytes(seen.call_count);
-            reinterpret_cast<detail::step_header*>(own)->step = ~step;
-        } else {
-            detail::step_keys& keys = *report.summary().keys;
-            keys.step = ~step;
-            keys.step_complement = step;
-        }
-    }
+    /// `step_header::serial` of the step that ends now.
+    std::uint32_t next_serial() const noexcept { return static_cast<std::uint32_t>(ended_ + 1); }
 
     void await_report(in_flight_step& of, std::uint64_t step, captured_work* from, call_site where) noexcept
     {
@@ -610,24 +596,27 @@ private:
         const detail::step_report report = host_report(finished, seen);
         const view<const detail::probed_call> calls(seen.calls.data(), seen.call_count);
         const view<const double> gram = seen.has_gram ? report.gram() : view<double>();
+        const auto serial = static_cast<std::uint32_t>(judged_ + 1);
+        const auto origin = [&] { return caller(comm_, "end_step", finished.where).origin(); };
         if (options_.mode == report_mode::gather) {
             const detail::gathered_step step(
                 report.messages().data(), comm_.size(), seen.call_count, form_.layout);
-            require_arrived(step.header(comm_.rank()).step, finished);
-            judge_.judge(step, calls, gram, out, finished.where);
+            require_arrived(step.has_arrived(serial), finished);
+            judge_.require_same_step(step, origin);
+            judge_.judge(step, calls, gram, out);
             detail::measure_orders(meter_, step, calls, out);
         } else {
             const detail::summary_parts step = report.summary();
-            if (step.keys->step == ~step.keys->step_complement) require_arrived(step.keys->step, finished);
-            detail::judge_summary(
-                judge_, step, comm_.size(), calls, seen.unprobed_calls, gram, out, finished.where);
+            require_arrived(step.keys->arrival.complete(serial, size()), finished);
+            detail::require_same_step(*step.keys, finished.step, origin);
+            detail::judge_summary(judge_, step, size(), calls, seen.unprobed_calls, gram, out);
         }
         unread_.push();
     }
 
-    void require_arrived(std::uint64_t step, const in_flight_step& finished) const
+    void require_arrived(bool arrived, const in_flight_step& finished) const
     {
-        if (step == finished.step) return;
+        if (arrived) return;
         caller(comm_, "poll", finished.where)
             .fail(status::device_failure,
                 "the records of step " + std::to_string(finished.step) + " never arrived: work on its stream failed");

@@ -9,7 +9,7 @@
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/detail/add.hpp>
 #include <collprobe/sum/detail/column_sum.hpp>
-#include <collprobe/sum/error_free.hpp>
+#include <collprobe/sum/detail/error_free.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 
 /// The sum of a part of the terms, for each accumulator. Partial sums can be added to each other, so any order can be
@@ -51,7 +51,7 @@ public:
     }
     void add(const partial_sum& other) noexcept
     {
-        const two_terms<wide> next = two_sum(sum_, other.sum_);
+        const detail::two_terms<wide> next = detail::two_sum(sum_, other.sum_);
         sum_ = next.high;
         lost_ = rounded_sum(rounded_sum(lost_, other.lost_), next.low);
     }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
+#include <cstring>
 
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
@@ -37,7 +37,8 @@ struct term_rows {
 /// `for_each`, on the host and in a kernel. An index is a block of `width` elements: call it with `blocks()` of them.
 ///
 /// Shapes: `result` may be one of the rows, because a block is read before it is written.
-/// Preconditions: terms >= 1; divisor >= 1. Kernels read rows that are 16-byte aligned in words of 16 bytes.
+/// Preconditions: terms >= 1; divisor >= 1. Kernels read rows, and write a result, that are 16-byte aligned in words
+/// of 16 bytes.
 /// Non-finite terms follow IEEE 754 for each addition; with `accumulation::exact` they follow `exact_sum`.
 /// Cost: one read of each row, one write. `exact` reads a column again, alone, if the exponents of its terms differ
 /// by more than one double (for double: a pair) can hold: 45 - log2(terms) bits for bfloat16, 29 - log2(terms) for
@@ -80,6 +81,14 @@ private:
         const detail::columns<T, shifted> of{{rows, first}, terms, divisor, here};
         T sums[width];
         detail::sum_columns<in, width>(of, sums);
+        if constexpr (detail::on_device && sizeof(sums) == 16) {
+            if (here == width && reinterpret_cast<std::uintptr_t>(result) % 16 == 0) {
+                std::uint32_t words[4];
+                std::memcpy(words, sums, 16);
+                detail::store_16(reinterpret_cast<unsigned char*>(result + first), words);
+                return;
+            }
+        }
         for (int i = 0; i < width; ++i) {
             if (i < here) result[first + static_cast<std::uint64_t>(i)] = sums[i];
         }

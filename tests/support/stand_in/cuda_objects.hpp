@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -196,10 +197,14 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-    explicit CUevent_st(int on) : device(on) {}
+    using time_point = std::chrono::steady_clock::time_point;
+
+    CUevent_st(int on, bool is_timed) : device(on), timed(is_timed) {}
     const int device;
+    const bool timed;
     std::mutex guard;
     collprobe::host::event recorded;
+    std::shared_ptr<time_point> passed; ///< when the stream got there; written before `recorded` is over
     std::shared_ptr<collprobe::stand_in::captured_point> captured;
 };
 

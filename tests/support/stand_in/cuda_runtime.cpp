@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -10,14 +11,14 @@
 #include <utility>
 
 #include "tests/support/stand_in/cuda_objects.hpp"
+#include "tests/support/stand_in/runtime_internal.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
 
 using namespace collprobe;
 using namespace collprobe::stand_in;
+using namespace collprobe::stand_in::detail;
 
 namespace {
-
-constexpr int most_devices = 16;
 
 thread_local int this_threads_device = 0;
 thread_local cudaError_t this_threads_error = cudaSuccess;
@@ -47,7 +48,6 @@ private:
 };
 
 fake_device& device(int ordinal) { return runtime::instance().devices[static_cast<std::size_t>(ordinal)]; }
-int device_count() { return runtime::instance().count.load(std::memory_order_relaxed); }
 
 cudaError_t as_error(int code) { return static_cast<cudaError_t>(code); }
 
@@ -57,33 +57,12 @@ cudaError_t done(cudaError_t code)
     return code;
 }
 
-// Nearly every call of the runtime creates the primary context of the current device.
-void enter_context() { device(this_threads_device).has_context.store(true, std::memory_order_relaxed); }
-
-cudaError_t broken_here()
-{
-    return as_error(device(this_threads_device).broken.load(std::memory_order_relaxed));
-}
-
 // A task that threw is what a fault in a kernel is: the device is broken from then on.
 cudaError_t break_by_fault(int ordinal)
 {
     device(ordinal).broken.store(cudaErrorLaunchFailure, std::memory_order_relaxed);
     return cudaErrorLaunchFailure;
 }
-
-// Counts the call and gives out a scripted failure, or that of a broken device.
-// (CUDA's headers define some of the names as macros: the first macro must make a string of them.)
-#define STAND_IN_ENTER(name) \
-    static scripted& own_script = scripted::named(name); \
-    if (const int scripted_code = own_script.enter(); scripted_code != 0) return done(as_error(scripted_code))
-#define STAND_IN_CALL_WITHOUT_CONTEXT(function) STAND_IN_ENTER(#function)
-#define STAND_IN_CALL_ON_ANY_DEVICE(function) \
-    STAND_IN_ENTER(#function); \
-    enter_context()
-#define STAND_IN_CALL(function) \
-    STAND_IN_CALL_ON_ANY_DEVICE(function); \
-    if (const cudaError_t broken = broken_here(); broken != cudaSuccess) return done(broken)
 
 // --- Streams ---
 
@@ -190,27 +169,6 @@ cudaError_t synchronize(CUstream_st* stream)
 
 // --- Captures ---
 
-// A call that could disturb a capture: forbidden where the documentation of
-// cudaThreadExchangeStreamCaptureMode says so, and the capture is lost then.
-cudaError_t forbid_during_capture()
-{
-    captures& all = captures::instance();
-    if (this_threads_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
-    if (all.count.load(std::memory_order_relaxed) == 0) return cudaSuccess;
-    const std::lock_guard lock(all.guard);
-    cudaError_t result = cudaSuccess;
-    for (const auto& running : all.active) {
-        const bool own = running->owner == std::this_thread::get_id();
-        const bool forbids = own ? running->mode != cudaStreamCaptureModeRelaxed
-                                 : running->mode == cudaStreamCaptureModeGlobal
-                && this_threads_mode == cudaStreamCaptureModeGlobal;
-        if (!forbids) continue;
-        running->valid = false;
-        result = cudaErrorStreamCaptureUnsupported;
-    }
-    return result;
-}
-
 // A call that no mode allows on a stream that captures.
 cudaError_t forbid_on_capturing(CUstream_st* stream)
 {
@@ -306,6 +264,15 @@ struct memory_table {
     std::mutex guard;
     std::map<std::uintptr_t, allocation> live; // by first address
 
+    // The allocation that holds `address`. For a caller that has the lock.
+    std::map<std::uintptr_t, allocation>::const_iterator find(std::uintptr_t address) const
+    {
+        auto found = live.upper_bound(address);
+        if (found == live.begin()) return live.end();
+        --found;
+        return address - found->first < found->second.bytes ? found : live.end();
+    }
+
     static memory_table& instance()
     {
         static memory_table* const own = new memory_table; // buffers may outlive static destructors
@@ -352,6 +319,7 @@ struct kernel_table {
     std::mutex guard;
     std::set<std::pair<const void*, int>> loaded;
     std::atomic<std::uint64_t> behind_work{0};
+    std::atomic<describe_function> describe{nullptr};
 
     static kernel_table& instance()
     {
@@ -382,6 +350,63 @@ bool has_unfinished_work(fake_device& on)
 }
 
 } // namespace
+
+// --- What the files of the runtime share ---
+
+namespace collprobe::stand_in::detail {
+
+int current_device() { return this_threads_device; }
+int device_count() { return runtime::instance().count.load(std::memory_order_relaxed); }
+
+void enter_context() { device(this_threads_device).has_context.store(true, std::memory_order_relaxed); }
+
+cudaError_t broken_here()
+{
+    return as_error(device(this_threads_device).broken.load(std::memory_order_relaxed));
+}
+
+// Forbidden where the documentation of cudaThreadExchangeStreamCaptureMode says so, and the capture is lost then.
+cudaError_t forbid_during_capture()
+{
+    captures& all = captures::instance();
+    if (this_threads_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
+    if (all.count.load(std::memory_order_relaxed) == 0) return cudaSuccess;
+    const std::lock_guard lock(all.guard);
+    cudaError_t result = cudaSuccess;
+    for (const auto& running : all.active) {
+        const bool own = running->owner == std::this_thread::get_id();
+        const bool forbids = own ? running->mode != cudaStreamCaptureModeRelaxed
+                                 : running->mode == cudaStreamCaptureModeGlobal
+                && this_threads_mode == cudaStreamCaptureModeGlobal;
+        if (!forbids) continue;
+        running->valid = false;
+        result = cudaErrorStreamCaptureUnsupported;
+    }
+    return result;
+}
+
+live_memory find_memory(std::uintptr_t address)
+{
+    memory_table& table = memory_table::instance();
+    const std::lock_guard lock(table.guard);
+    const auto found = table.find(address);
+    return found == table.live.end() ? live_memory{} : live_memory{found->first, found->second.bytes};
+}
+
+std::size_t allocated_bytes(int on)
+{
+    memory_table& table = memory_table::instance();
+    const std::lock_guard lock(table.guard);
+    std::size_t sum = 0;
+    for (const auto& [begin, each] : table.live) {
+        if (each.type != cudaMemoryTypeHost && each.device == on) sum += each.bytes;
+    }
+    return sum;
+}
+
+void describe_kernels_by(describe_function describe) { kernel_table::instance().describe.store(describe); }
+
+} // namespace collprobe::stand_in::detail
 
 // --- What tests see ---
 
@@ -624,7 +649,8 @@ cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* attributes, cons
     if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
     *attributes = {};
     (void)load_here(kernel);
-    return cudaSuccess;
+    const describe_function describe = kernel_table::instance().describe.load();
+    return done(describe == nullptr ? cudaSuccess : describe(*attributes, kernel));
 }
 
 // Memory.
@@ -690,10 +716,8 @@ cudaError_t CUDARTAPI cudaPointerGetAttributes(cudaPointerAttributes* attributes
     const auto address = reinterpret_cast<std::uintptr_t>(memory);
     memory_table& table = memory_table::instance();
     const std::lock_guard lock(table.guard);
-    auto found = table.live.upper_bound(address);
-    if (found == table.live.begin()) return cudaSuccess;
-    --found;
-    if (address - found->first >= found->second.bytes) return cudaSuccess;
+    const auto found = table.find(address);
+    if (found == table.live.end()) return cudaSuccess;
     attributes->type = found->second.type;
     attributes->device = found->second.device;
     attributes->devicePointer = const_cast<void*>(memory);
@@ -841,12 +865,13 @@ cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t funct
 
 // Events.
 
-cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int)
+cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags)
 {
     STAND_IN_CALL(cudaEventCreateWithFlags);
-    *event = new CUevent_st(this_threads_device);
+    *event = new CUevent_st(this_threads_device, (flags & cudaEventDisableTiming) == 0);
     return cudaSuccess;
 }
+cudaError_t CUDARTAPI cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event)
 {
     STAND_IN_CALL_ON_ANY_DEVICE(cudaEventDestroy);
@@ -861,6 +886,10 @@ cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
     if (stream->capturing.load(std::memory_order_relaxed)) return done(record_captured(event, stream));
     if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return done(code);
     const std::lock_guard lock(event->guard);
+    if (event->timed) {
+        event->passed = std::make_shared<CUevent_st::time_point>();
+        stream->queue->get().enqueue([at = event->passed] { *at = std::chrono::steady_clock::now(); });
+    }
     event->recorded.record(*stream->queue);
     event->captured.reset();
     return cudaSuccess;
@@ -897,6 +926,27 @@ cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event)
     } catch (...) {
         return done(break_by_fault(event->device));
     }
+}
+
+cudaError_t CUDARTAPI cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to)
+{
+    STAND_IN_CALL(cudaEventElapsedTime);
+    CUevent_st::time_point times[2];
+    for (int which = 0; which < 2; ++which) {
+        CUevent_st* const event = which == 0 ? from : to;
+        if (!event->timed) return done(cudaErrorInvalidResourceHandle);
+        if (const cudaError_t code = forbid_captured(event); code != cudaSuccess) return done(code);
+        const std::lock_guard lock(event->guard);
+        if (!event->passed) return done(cudaErrorInvalidResourceHandle);
+        try {
+            if (!event->recorded.query()) return done(cudaErrorNotReady);
+        } catch (...) {
+            return done(break_by_fault(event->device));
+        }
+        times[which] = *event->passed;
+    }
+    *milliseconds = std::chrono::duration<float, std::milli>(times[1] - times[0]).count();
+    return cudaSuccess;
 }
 
 // Captures and graphs.

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include <collprobe/detail/reduce_blocks.hpp>
+#include <collprobe/device/cuda/detail/kernel_loading.hpp>
 #include <collprobe/device/cuda/device.hpp>
-#include <collprobe/device/cuda/kernel_loading.hpp>
 
 #include "tests/support/stand_in/stand_in.hpp"
 

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
 #include <collprobe/core/record.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/metrics/outlier.hpp>

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <collprobe/audit/conservation.hpp>
-#include <collprobe/audit/gather_verdict.hpp>
+#include <collprobe/audit/detail/conservation_check.hpp>
+#include <collprobe/audit/detail/gather_verdict.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/digest_index.hpp>

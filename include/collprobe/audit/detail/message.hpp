@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/arrival_keys.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
@@ -22,7 +24,8 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 struct audit_header {
     std::uint64_t step;
-    std::uint64_t calls_and_one; ///< number of calls plus 1: never 0, so that a missing message is recognised
+    std::uint32_t calls;
+    std::uint32_t serial; ///< 1 for the first step that the rank ended, and so on: older reports have other numbers
 
     friend bool operator==(const audit_header&, const audit_header&) = default;
 };
@@ -44,21 +47,25 @@ struct audit_keys {
 struct audit_step_keys {
     std::uint64_t step;
     std::uint64_t step_complement;
+    arrival_keys arrival;
 };
-static_assert(sizeof(audit_keys) == 4 * sizeof(std::uint64_t) && sizeof(audit_step_keys) == 2 * sizeof(std::uint64_t));
+static_assert(sizeof(audit_keys) == 4 * sizeof(std::uint64_t) && sizeof(audit_step_keys) == 4 * sizeof(std::uint64_t));
 
-COLLPROBE_HD constexpr std::uint64_t audit_key_count(std::uint64_t call_count) noexcept { return 2 + 4 * call_count; }
+COLLPROBE_HD constexpr std::uint64_t audit_key_count(std::uint64_t call_count) noexcept { return 4 + 4 * call_count; }
 
 /// Index 0 writes the step's keys, index b + 1 those of call b.
 struct pack_audit {
     const unsigned char* message;
+    int rank;
+    int ranks;
     std::uint64_t* keys;
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
         const auto& header = *reinterpret_cast<const audit_header*>(message);
         if (index == 0) {
-            *reinterpret_cast<audit_step_keys*>(keys) = {header.step, ~header.step};
+            *reinterpret_cast<audit_step_keys*>(keys)
+                = {header.step, ~header.step, arrival_keys::of(header.serial, rank, ranks)};
             return;
         }
         const std::uint64_t b = index - 1;
@@ -131,12 +138,6 @@ struct audit_in_flight {
     {
         return reinterpret_cast<audit_entry*>(message.data() + sizeof(audit_header))[call_index];
     }
-    /// Clears the host's report until the step's report arrives, because the work that brings it may fail.
-    void expect_report(std::size_t rank, report_mode mode) const noexcept
-    {
-        const std::uint64_t first = mode == report_mode::gather ? rank * audit_bytes(call_count) : 0;
-        for (std::uint64_t i = 0; i < sizeof(audit_header); ++i) host[first + i] = 0;
-    }
     /// Rank r's message in the report.
     const audit_header& header(std::size_t rank) const noexcept
     {
@@ -168,7 +169,14 @@ struct audit_memory {
     audit_memory(int steps, std::uint64_t room, std::uint64_t ranks, report_mode mode)
     {
         ring.reserve(static_cast<std::size_t>(steps));
-        for (int i = 0; i < steps; ++i) ring.emplace_back(room, ranks, mode);
+        const typename Device::stream stream;
+        for (int i = 0; i < steps; ++i) {
+            ring.emplace_back(room, ranks, mode);
+            // The memory may hold a report of an object that was freed.
+            Device::zero(stream, view<unsigned char>(ring.back().report));
+            std::memset(ring.back().host.data(), 0, ring.back().host.size());
+        }
+        stream.synchronize();
     }
     bool finished_by(deadline until) const noexcept { return detail::finished_by(until, last); }
 

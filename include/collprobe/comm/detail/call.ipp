@@ -9,7 +9,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-COLLPROBE_INLINE std::string list_ranks(const std::vector<int>& ranks)
+COLLPROBE_COLD_INLINE std::string list_ranks(const std::vector<int>& ranks)
 {
     std::string text = ranks.size() == 1 ? "rank " : "ranks ";
     for (std::size_t first = 0; first < ranks.size();) {
@@ -23,7 +23,7 @@ COLLPROBE_INLINE std::string list_ranks(const std::vector<int>& ranks)
     return text;
 }
 
-COLLPROBE_INLINE std::string message_of(const std::exception_ptr& cause)
+COLLPROBE_COLD_INLINE std::string message_of(const std::exception_ptr& cause)
 {
     try {
         std::rethrow_exception(cause);
@@ -34,7 +34,7 @@ COLLPROBE_INLINE std::string message_of(const std::exception_ptr& cause)
     }
 }
 
-COLLPROBE_INLINE std::string describe(const call_description& what, const call_description* reference)
+COLLPROBE_COLD_INLINE std::string describe(const call_description& what, const call_description* reference)
 {
     if (reference != nullptr && reference->call != what.call) reference = nullptr;
     std::string text;
@@ -59,7 +59,7 @@ COLLPROBE_INLINE std::string describe(const call_description& what, const call_d
     return text;
 }
 
-COLLPROBE_INLINE disagreement compare_calls(int ranks, function_ref<call_description(int)> description_of)
+COLLPROBE_COLD_INLINE disagreement compare_calls(int ranks, function_ref<call_description(int)> description_of)
 {
     bool agree = true;
     for (int rank = 1; rank < ranks && agree; ++rank) agree = description_of(rank) == description_of(0);

@@ -116,7 +116,8 @@ private:
         if (const std::string flaw = flaw_of_arguments(with, rank, size); !flaw.empty()) check.fail(flaw);
         check.places(with);
         // In a group NCCL may enqueue a call of several ranks later. (It enqueues a call of one rank at once.)
-        if constexpr (order_hooks::active) order_hooks::call(on, self.identity(), rank, name(with.call), has_group_scope<Self> && size > 1, with.bytes_sent(rank), with.bytes_received(), where);
+        [[maybe_unused]] const bool deferrable = has_group_scope<Self> && size > 1;
+        if constexpr (order_hooks::active) order_hooks::call(on, self.identity(), rank, with, deferrable, where);
         self.launch({with.call, with.type, with.operation, with.root, agreed_count(with, size), whole_}, with, on,
             where, mover);
     }

@@ -10,7 +10,6 @@
 #include <ctime>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <collprobe/comm/detail/call.hpp>
@@ -76,7 +75,7 @@ private:
         // Removes the files of an earlier run. A rank of this run that has already written its file writes it again.
         for (const std::string& name : directory_.names(prefix_)) directory_.remove(name);
         write_note();
-        while (!all_came()) pause();
+        for (; !all_came(); pause()) look_after_own_note();
         write_answer({ranks(), 0, 0, call_.value.count(), 0}, call_.value.data(), {});
         while (const int waiting = one_that_waits()) {
             if (until_.passed()) {
@@ -106,6 +105,7 @@ private:
             } else if (took) {
                 break;
             } else {
+                list();
                 look_after_own_note();
             }
             if (until_.passed()) give_up(took);
@@ -113,13 +113,18 @@ private:
         if (!received.empty()) std::memcpy(call_.value.data(), received.data(), received.size());
     }
 
-    /// A rank other than 0: checks that its file is as it wrote it, and else writes it again.
+    /// Checks that this rank's file is as it wrote it. Writes it again if it is gone.
     void look_after_own_note()
     {
-        list();
         note here{};
         if (!read_note(own(), here)) return write_note();
         if (here.number == number_) return;
+        if (call_.rank == 0) {
+            // The other rank 0 finds this file in place of its own, and answers in the same way, or takes it away.
+            write_note();
+            const auto until = collprobe::detail::deadline::in_ms(500);
+            while (read_note(own(), here) && here.number == number_ && !until.passed()) pause();
+        }
         throw failed_exchange{status::mismatch, "two processes are rank " + std::to_string(call_.rank) + ": "
                 + directory_.path_of(file_of(own())) + " was replaced", {call_.rank}};
     }
@@ -325,7 +330,7 @@ inline void exchange_files(const exchange_call& call, const call_site& where)
         file_exchange(call).run();
     } catch (const failed_exchange& failed) {
         throw error(failed.code, failed.message,
-            {.call = "bootstrap::exchange", .rank = call.rank, .size = call.size, .communicator = {}, .where = where},
+            {.call = "bootstrap::exchange", .rank = call.rank, .size = call.size, .where = where},
             failed.culprits);
     }
 }

@@ -91,8 +91,7 @@ public:
 private:
     [[noreturn]] void refuse(const std::string& message) const
     {
-        throw error(status::invalid_argument, message,
-            {.call = "bootstrap::job::from_environment", .communicator = {}, .where = where_});
+        throw error(status::invalid_argument, message, {.call = "bootstrap::job::from_environment", .where = where_});
     }
 
     static bool is_set(const char* name) { return name != nullptr && std::getenv(name) != nullptr; }

@@ -59,7 +59,7 @@ private:
 };
 
 /// One rank's arguments of a collective. The code that moves the data uses the addresses.
-struct arguments {
+struct posted_call {
     call_description what;
     const void* send = nullptr;
     void* receive = nullptr;
@@ -90,10 +90,10 @@ public:
     /// Waits for the rank's own turn and for all ranks, and checks that all made the same call. When it returns, the
     /// data may be moved. Then `leave` must follow, and nothing may block before it.
     /// \throws error if the ranks disagree, a rank is missing too long, or the rendezvous has failed.
-    void enter(int rank, std::uint64_t call, const arguments& own, call_site where);
+    void enter(int rank, std::uint64_t call, const posted_call& own, call_site where);
     void leave(int rank, std::uint64_t call) noexcept;
     /// The arguments of `rank` in the collective that the caller has entered.
-    const arguments& posted(int rank) const noexcept { return ranks_[static_cast<std::size_t>(rank)].posted; }
+    const posted_call& posted(int rank) const noexcept { return ranks_[static_cast<std::size_t>(rank)].posted; }
 
     /// The same for a host call, which must be the rank's `call`-th. `resolve()` runs on the last rank.
     void enter_on_host(
@@ -118,7 +118,7 @@ private:
     struct alignas(64) rank_state {
         std::atomic<std::uint64_t> calls{0};
         std::atomic<std::uint32_t> turn{0};
-        arguments posted;
+        posted_call posted;
     };
     rank_state& at(int rank) noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
 

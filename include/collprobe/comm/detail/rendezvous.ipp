@@ -87,7 +87,7 @@ COLLPROBE_INLINE rendezvous::rendezvous(int ranks, std::string name, std::int64_
 {
 }
 
-COLLPROBE_INLINE void rendezvous::enter(int rank, std::uint64_t call, const arguments& own, call_site where)
+COLLPROBE_INLINE void rendezvous::enter(int rank, std::uint64_t call, const posted_call& own, call_site where)
 {
     await_turn(rank, call, own.what.call, where);
     at(rank).posted = own;

@@ -31,8 +31,10 @@ struct options {
     reduction_order order = reduction_order::linear;
 };
 
+namespace detail {
+
 /// The common part of the handles of a rank. `Self` is the communicator that derives from this class. `State` is the
-/// state that the ranks share, a `detail::group_state`.
+/// state that the ranks share, a `group_state`.
 template <class Self, class Device, class State>
 class basic_communicator : public collprobe::detail::collective_calls<Self, Device> {
     using calls = collprobe::detail::collective_calls<Self, Device>;
@@ -40,6 +42,10 @@ class basic_communicator : public collprobe::detail::collective_calls<Self, Devi
 
 public:
     using typename calls::stream_ref;
+
+    // A move copies: the object that is moved from is the same rank still.
+    basic_communicator(const basic_communicator&) noexcept = default;
+    basic_communicator& operator=(const basic_communicator&) noexcept = default;
 
     int rank() const noexcept { return rank_; }
     int size() const noexcept { return state_->meet.size(); }
@@ -83,8 +89,8 @@ public:
 
 protected:
     using argument_check = collprobe::detail::argument_check;
-    using arguments = collprobe::detail::arguments;
-    using state_ref = detail::ref<State>;
+    using posted_call = collprobe::detail::posted_call;
+    using state_ref = ref<State>;
 
     basic_communicator(state_ref state, int rank) noexcept : state_(std::move(state)), rank_(rank) {}
 
@@ -101,7 +107,7 @@ private:
     void launch(const collprobe::detail::call_description& what, const collprobe::detail::collective_arguments& with,
         stream_ref on, call_site where, Mover move) const
     {
-        static_cast<const Self&>(*this).enqueue(on, arguments{what, with.send, with.receive}, move, where);
+        static_cast<const Self&>(*this).enqueue(on, posted_call{what, with.send, with.receive}, move, where);
     }
 };
 
@@ -128,8 +134,8 @@ public:
         if (settings.order > reduction_order::tree) refuse("order is no reduction_order");
         std::vector<int> all;
         for (int rank = 0; rank < ranks; ++rank) all.push_back(rank);
-        state_ = detail::make_ref<state_type>(std::move(settings.name), settings.timeout_ms,
-            settings.order, detail::make_ref<detail::group_tree>(), std::move(all));
+        state_ = make_ref<state_type>(std::move(settings.name), settings.timeout_ms,
+            settings.order, make_ref<group_tree>(), std::move(all));
     }
 
     int size() const noexcept { return state_->meet.size(); }
@@ -167,7 +173,8 @@ public:
 
 private:
     using state_type = typename Communicator::state_type;
-    detail::ref<state_type> state_;
+    ref<state_type> state_;
 };
 
+} // namespace detail
 } // namespace collprobe::local

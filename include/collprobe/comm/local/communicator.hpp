@@ -46,14 +46,14 @@ inline constexpr int max_ranks = 256;
 /// Cost: the ranks share the work. In an all-reduce each rank reads count / n elements of n buffers and writes as
 /// many of n buffers. In a reduce-scatter it reads its part of n buffers and writes the result once. In the other
 /// collectives it reads and writes the elements that it receives.
-class communicator : public basic_communicator<communicator, host::device, detail::group_state> {
+class communicator : public detail::basic_communicator<communicator, host::device, detail::group_state> {
 public:
     static constexpr int max_ranks = local::max_ranks;
 
 private:
     template <class>
-    friend class basic_group;
-    using base = basic_communicator<communicator, host::device, detail::group_state>;
+    friend class detail::basic_group;
+    using base = detail::basic_communicator<communicator, host::device, detail::group_state>;
     friend base;
     friend collprobe::detail::collective_calls<communicator, host::device>;
     using state_type = detail::group_state;
@@ -66,7 +66,7 @@ private:
         state_ref state;
         int rank;
         std::uint64_t call;
-        arguments own;
+        posted_call own;
         call_site where;
         mover move;
 
@@ -79,11 +79,11 @@ private:
     {
         return detail::mover_of<Call, T>();
     }
-    void enqueue(stream_ref on, const arguments& own, mover move, call_site where) const;
+    void enqueue(stream_ref on, const posted_call& own, mover move, call_site where) const;
 };
 
 /// n ranks of one process that share a communicator.
-using group = basic_group<communicator>;
+using group = detail::basic_group<communicator>;
 
 static_assert(full_communicator<communicator, float>);
 

@@ -40,15 +40,14 @@ namespace collprobe::inline COLLPROBE_ABI::local {
 
 namespace detail {
 
-/// A kind of device of which a machine may have several. The functions take the device type as a tag and are declared
-/// beside it; device/cuda/peers.hpp has them for CUDA.
+/// A kind of device of which a machine may have several, such as `cuda::device`.
 template <class Device>
-concept has_ordinals = requires(Device tag, int ordinal, call_site where) {
-    { ordinal_count(tag, where) } -> std::same_as<int>;
-    { current_ordinal(tag, where) } -> std::same_as<int>;
-    make_current(tag, ordinal, where);
-    scope_of(tag, ordinal, where); ///< a guard: makes `ordinal` current while it lives
-    enable_peer_access(tag, ordinal, ordinal, where); ///< may be repeated
+concept has_ordinals = requires(int ordinal, call_site where) {
+    { Device::ordinal_count(where) } -> std::same_as<int>;
+    { Device::current_ordinal(where) } -> std::same_as<int>;
+    Device::make_current(ordinal, where);
+    Device::scope_of(ordinal, where); ///< a guard: makes `ordinal` current while it lives
+    Device::enable_peer_access(ordinal, ordinal, where); ///< may be repeated
 };
 
 /// Streams that run callables of the host. The communicator sees a failure on such a stream.
@@ -109,8 +108,8 @@ private:
 /// all-reduce or reduce-scatter is one kernel a rank. An all-gather or all-to-all is n copies a rank.
 template <class Device>
 class device_communicator
-    : public basic_communicator<device_communicator<Device>, Device, detail::device_group_state<Device>> {
-    using base = basic_communicator<device_communicator, Device, detail::device_group_state<Device>>;
+    : public detail::basic_communicator<device_communicator<Device>, Device, detail::device_group_state<Device>> {
+    using base = detail::basic_communicator<device_communicator, Device, detail::device_group_state<Device>>;
 
 public:
     using typename base::stream_ref;
@@ -120,30 +119,26 @@ public:
     [[nodiscard]] auto device_scope(call_site where = call_site::current()) const
         requires detail::has_ordinals<Device>
     {
-        return scope_of(Device{}, ordinal_, where);
+        return Device::scope_of(ordinal_, where);
     }
 
 private:
     template <class>
-    friend class basic_group;
+    friend class detail::basic_group;
     friend base;
     friend collprobe::detail::collective_calls<device_communicator, Device>;
     using state_type = detail::device_group_state<Device>;
     using mover = void (*)(const detail::group_state&, int rank, stream_ref on, call_site where);
     using rank_state = typename state_type::rank_state;
     using typename base::argument_check;
-    using typename base::arguments;
+    using typename base::posted_call;
     using typename base::state_ref;
     using base::rank_;
     using base::state_;
 
-    // The stream knows its device, and no included header knows how devices reach each other.
-    static_assert(detail::has_ordinals<Device> || !requires(stream_ref on) { on.device(); },
-        "for CUDA include <collprobe/device/cuda/peers.hpp> before this communicator is used");
-
     device_communicator(state_ref state, int rank) : base(std::move(state), rank)
     {
-        if constexpr (detail::has_ordinals<Device>) ordinal_ = current_ordinal(Device{}, call_site::current());
+        if constexpr (detail::has_ordinals<Device>) ordinal_ = Device::current_ordinal();
     }
 
     /// A task in front of `ready`, on streams that run callables. Its cancellation shows that earlier work failed.
@@ -181,7 +176,7 @@ private:
     {
         return &detail::enqueue_move<Device, Call, T>;
     }
-    void enqueue(stream_ref on, const arguments& own, mover move, call_site where) const
+    void enqueue(stream_ref on, const posted_call& own, mover move, call_site where) const
     {
         const collective what = own.what.call;
         // A rank that fails before the meeting must say so; else its peers wait for it.
@@ -271,7 +266,7 @@ private:
             for_peers([&](rank_state& peer) {
                 const std::uint64_t bit = std::uint64_t{1} << (static_cast<unsigned>(peer.ordinal) % 64);
                 if (peer.ordinal == ordinal_ || (mine.reachable & bit) != 0) return;
-                enable_peer_access(Device{}, ordinal_, peer.ordinal, where);
+                Device::enable_peer_access(ordinal_, peer.ordinal, where);
                 mine.reachable |= bit;
             });
         }
@@ -294,7 +289,7 @@ private:
 
 /// n ranks of one process that share a communicator on `Device`, at most 64: `basic_group` has the rest.
 template <class Device>
-using device_group = basic_group<device_communicator<Device>>;
+using device_group = detail::basic_group<device_communicator<Device>>;
 
 /// `run` (comm/local/run.hpp) for ranks on `Device`: calls `fn(device_communicator<Device>&)` once for each rank,
 /// each on a thread of its own. Rank r gets device r modulo the number of devices.
@@ -304,7 +299,7 @@ void run_on(int ranks, const options& settings, Fn&& fn, call_site where = call_
 {
     const auto place = [&]([[maybe_unused]] int rank) {
         if constexpr (detail::has_ordinals<Device>) {
-            make_current(Device{}, rank % ordinal_count(Device{}, where), where);
+            Device::make_current(rank % Device::ordinal_count(where), where);
         }
     };
     detail::run_ranks(device_group<Device>(ranks, settings, where), place, fn);

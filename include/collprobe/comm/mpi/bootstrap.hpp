@@ -45,7 +45,7 @@ struct mpi_call {
 
     error failure(status code, const std::string& message, std::vector<int> culprits = {}) const
     {
-        return {code, message, {.call = name, .rank = rank, .size = size, .communicator = {}, .where = where},
+        return {code, message, {.call = name, .rank = rank, .size = size, .where = where},
             std::move(culprits)};
     }
 

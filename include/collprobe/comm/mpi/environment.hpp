@@ -54,7 +54,7 @@ public:
 private:
     static error_origin origin(call_site where)
     {
-        return {.call = "mpi::environment", .communicator = {}, .where = where};
+        return {.call = "mpi::environment", .where = where};
     }
 
     bool owns_ = false;

@@ -93,7 +93,7 @@ public:
     }
     /// Whether a collective called now is enqueued when it returns: false in a group. Code that enqueues work behind
     /// a collective must ask first. `options::watch_groups` says how a group of `ncclGroupStart` itself is noticed.
-    bool collectives_enqueue_at_once() const noexcept { return !in_group() && !handle_->sees_raw_group(); }
+    bool collectives_enqueue_at_once() const noexcept { return !group::is_open() && !handle_->sees_raw_group(); }
     /// Several collectives as one, until the `end` of the result. For algorithms that know which calls they put into
     /// the group.
     [[nodiscard]] group group_scope(call_site where = call_site::current()) const { return group(where); }
@@ -204,7 +204,7 @@ inline ncclUniqueId unique_id(call_site where = call_site::current())
     throw error(detail::status_of(result),
         std::string("ncclGetUniqueId failed: ") + detail::name(result) + ", " + ncclGetErrorString(result)
             + detail::last_error(nullptr),
-        {.call = "nccl::unique_id", .communicator = {}, .where = where});
+        {.call = "nccl::unique_id", .where = where});
 }
 
 /// An owned `ncclComm_t`. It is a `communicator_ref` too: to lend it, copy it as a `communicator_ref`, for as long as
@@ -234,7 +234,7 @@ public:
         if (settings.timeout_ms == 0) {
             throw error(status::invalid_argument, "timeout_ms is 0: nothing could be waited for", origin);
         }
-        if (in_group()) {
+        if (group::is_open()) {
             throw error(status::unsupported, "NCCL initialises it when the group ends: end the group first", origin);
         }
         const cuda::device_guard current(device_ordinal, where);
@@ -313,7 +313,7 @@ inline std::optional<communicator> communicator_ref::split(int color, int key, c
         handle_->tell_refusal(collective::split, where);
         throw bad;
     }
-    if (in_group()) {
+    if (group::is_open()) {
         throw error(status::invalid_argument,
             "a split cannot be part of a group: its result is not there before the end",
             handle_->origin("split", where), {rank()});

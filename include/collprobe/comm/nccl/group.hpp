@@ -13,10 +13,6 @@
 
 namespace collprobe::inline COLLPROBE_ABI::nccl {
 
-/// Whether the calling thread has an `nccl::group` open. For groups that a program opens by
-/// `ncclGroupStart` itself see `options::watch_groups`.
-inline bool in_group() noexcept { return detail::open_group::here().depth > 0; }
-
 /// Several collectives as one, of one or more communicators: `ncclGroupStart` and, at the end, `ncclGroupEnd`. Groups
 /// nest; the outermost one counts. A group belongs to the thread that opened it and is closed on that thread.
 ///
@@ -54,6 +50,10 @@ public:
         }
     }
 
+    /// Whether the calling thread has a group open. For groups that a program opens by
+    /// `ncclGroupStart` itself see `options::watch_groups`.
+    static bool is_open() noexcept { return detail::open_group::here().depth > 0; }
+
     /// If the group is the outermost, enqueues its calls and waits until they are enqueued (for non-blocking
     /// communicators; it never waits for the work itself).
     /// \throws error `invalid_argument` if it was ended before, another thread opened it or a group within it is
@@ -72,7 +72,7 @@ private:
 
     [[noreturn]] static void misused(const char* message, call_site where)
     {
-        throw error(status::invalid_argument, message, {.call = call, .communicator = {}, .where = where});
+        throw error(status::invalid_argument, message, {.call = call, .where = where});
     }
     static void require(ncclResult_t result, const char* function, call_site where)
     {
@@ -80,7 +80,7 @@ private:
         throw error(detail::status_of(result),
             std::string(function) + " failed: " + detail::name(result) + ", " + ncclGetErrorString(result)
                 + detail::last_error(nullptr),
-            {.call = call, .communicator = {}, .where = where});
+            {.call = call, .where = where});
     }
 
     void finish(call_site where, bool final)

@@ -95,6 +95,7 @@ inline std::string last_error(ncclComm_t comm)
 template <class T>
 consteval auto same_layout()
 {
+    using collprobe::detail::element_for;
     if constexpr (element<element_for<T>>) return std::type_identity<element_for<T>>{};
     else if constexpr (!std::integral<T> || std::same_as<T, bool>) return std::type_identity<void>{};
     else if constexpr (sizeof(T) == 1) {
@@ -106,20 +107,20 @@ consteval auto same_layout()
     } else return std::type_identity<void>{};
 }
 
-} // namespace detail
-
 /// The library's element type for a trainer's type. It is T itself if T is one of element.hpp, `float16` for CUDA's
 /// `__half`, `bfloat16` for `__nv_bfloat16`, and a fixed-width integer for another name of an integer of 8, 32 or 64
 /// bits (`long long`, `char`). Void if NCCL or the library has no such elements.
 template <class T>
-using element_of = typename decltype(detail::same_layout<std::remove_const_t<T>>())::type;
+using element_of = typename decltype(same_layout<std::remove_const_t<T>>())::type;
+
+} // namespace detail
 
 /// The `count` elements at `data` as a view, in the library's type of that layout: `__half*` gives a `view<float16>`.
 /// `count` is in elements, as NCCL's counts are. Reads nothing.
 template <class T>
 auto elements(T* data, std::uint64_t count) noexcept
 {
-    using same = element_of<T>;
+    using same = detail::element_of<T>;
     static_assert(!std::is_void_v<same>,
         "nccl::elements takes the types of core/element.hpp, __half, __nv_bfloat16 and integers of 8, 32 or 64 bits");
     if constexpr (!std::is_void_v<same>) {

@@ -8,7 +8,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-COLLPROBE_INLINE error::error(
+COLLPROBE_COLD_INLINE error::error(
     status code, const std::string& message, error_origin origin, std::vector<int> culprits)
     : std::runtime_error(describe(code, message, origin)),
       code_(code),
@@ -17,7 +17,7 @@ COLLPROBE_INLINE error::error(
 {
 }
 
-COLLPROBE_INLINE std::string error::describe(
+COLLPROBE_COLD_INLINE std::string error::describe(
     status code, const std::string& message, const error_origin& origin)
 {
     std::string text = "collprobe: ";
@@ -29,6 +29,7 @@ COLLPROBE_INLINE std::string error::describe(
         if (!origin.communicator.empty()) text += " of communicator '" + origin.communicator + "'";
         text += ")";
     }
+    if (origin.where.line == 0) return text;
     text += std::string(" [") + origin.where.file + ":" + std::to_string(origin.where.line) + "]";
     return text;
 }

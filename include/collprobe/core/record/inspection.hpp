@@ -60,23 +60,23 @@ constexpr const char* name(order_class order) noexcept
     return "unknown";
 }
 
-/// One of the orders of an all-reduce, and the elements that have it.
-struct position_order {
-    std::string brackets; ///< "((0+1)+2)+3"; empty if no binary tree explains the probes
-    std::uint64_t first = 0; ///< the first element that has this order
-    std::uint64_t elements = 0; ///< the number of elements that have it
-};
-
 /// The arithmetic and the speed of sums over one communicator, for one type and size. Every rank has the same.
 /// "Stable" means that no difference was seen, among as many elements as the message has (but at least 64).
 struct inspection {
+    /// One of the orders of an all-reduce, and the elements that have it.
+    struct order_of_elements {
+        std::string brackets; ///< "((0+1)+2)+3"; empty if no binary tree explains the probes
+        std::uint64_t first = 0; ///< the first element that has this order
+        std::uint64_t elements = 0; ///< the number of elements that have it
+    };
+
     std::string communicator;
     element_type element = element_type::float32;
     std::uint64_t count = 0; ///< elements of the message
     int ranks = 0;
 
     order_class order = order_class::other;
-    std::vector<position_order> orders; ///< by their first position, at most 64 of them
+    std::vector<order_of_elements> orders; ///< by their first position, at most 64 of them
     /// The number of significant bits that a partial sum keeps: the type's own, or more. It is the least that was
     /// found. 0 if it is not defined: with fewer than 3 ranks, or if the order is unknown.
     int partial_sum_bits = 0;
@@ -107,15 +107,5 @@ struct inspection {
 
     std::uint64_t bytes() const noexcept { return count * static_cast<std::uint64_t>(bytes_of(element)); }
 };
-
-/// The type whose sums keep that many significant bits; empty if there is none.
-constexpr const char* accumulator_of(int significant_bits) noexcept
-{
-    const char* result = "";
-    for_each_type([&]<class T>(T) {
-        if (floating_element<T> && element_traits<T>::digits == significant_bits) result = element_traits<T>::name;
-    });
-    return result;
-}
 
 } // namespace collprobe

@@ -20,6 +20,8 @@ struct order_sensitivity {
     double max_ulp_error = 0;
 };
 
+namespace detail {
+
 /// Both samples as one.
 inline order_sensitivity merged(const order_sensitivity& a, const order_sensitivity& b) noexcept
 {
@@ -28,12 +30,14 @@ inline order_sensitivity merged(const order_sensitivity& a, const order_sensitiv
         a.changed + b.changed, larger(a.max_ulp_spread, b.max_ulp_spread), 0,
         larger(a.max_ulp_error, b.max_ulp_error)};
     if (all.elements != 0) {
-        all.rms_ulp_error = detail::square_root(
+        all.rms_ulp_error = square_root(
             (static_cast<double>(a.elements) * a.rms_ulp_error * a.rms_ulp_error
                 + static_cast<double>(b.elements) * b.rms_ulp_error * b.rms_ulp_error)
             / static_cast<double>(all.elements));
     }
     return all;
 }
+
+} // namespace detail
 
 } // namespace collprobe

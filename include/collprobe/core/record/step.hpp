@@ -75,7 +75,7 @@ struct step_record {
     spread loss_weighted; ///< each rank weighted by its tokens; equals `loss` if the weights are equal
     spread gradient_norm; ///< of the whole gradient, all calls together
     direction cosine; ///< of the whole gradient
-    std::vector<double> losses; ///< per rank; empty in `summary` mode
+    std::vector<double> losses; ///< per rank, NaN if the rank gave none; empty in `summary` mode
     std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode
     std::vector<call_record> calls;
     std::vector<suspect> suspects; ///< loss first, then call by call, then direction; empty on a healthy step
@@ -85,7 +85,7 @@ struct step_record {
     order_sensitivity order() const noexcept
     {
         order_sensitivity all;
-        for (const call_record& each : calls) all = merged(all, each.order);
+        for (const call_record& each : calls) all = detail::merged(all, each.order);
         return all;
     }
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <type_traits>
 
 #include <collprobe/core/config.hpp>
@@ -52,8 +53,20 @@ struct device {
     /// The best number of bytes of each buffer for one index of a body for `for_each`: one word of a thread.
     static constexpr std::uint64_t body_bytes = 16;
 
-    /// Loads the kernels of the program, before work waits for other ranks: see `cuda::load_kernels`.
-    static void load_kernels() noexcept { cuda::load_kernels(); }
+    /// Loads all kernels of this library that the program contains onto the current device, once. The next call loads
+    /// the kernels of a shared library that was opened later. The kernels of a closed library are forgotten.
+    ///
+    /// CUDA loads a kernel at its first use (unless CUDA_MODULE_LOADING=EAGER) and may wait for all work of the device
+    /// before. This is a deadlock behind a collective that waits for another rank whose thread needs CUDA to reach the
+    /// collective. So kernels are loaded before the first collective. `workspace` calls this function, and so does
+    /// `probed` by its workspace. Call it yourself before `for_each` or `sum_each` is launched or captured on a device
+    /// that has no `workspace` yet.
+    ///
+    /// Stream behaviour: may wait for the device the first time; invalidates no capture.
+    /// Errors: none. If a kernel cannot be loaded, its launch fails.
+    /// Cost: set-up only; the first time on a device some 100 us per kernel, later two loads from memory.
+    /// Source: CUDA C++ Programming Guide, Lazy Loading, "Concurrent Execution".
+    static void load_kernels() noexcept { detail::load_kernels(); }
 
     /// Copies `source` to `destination`, each on any device or the host. Shapes: equal counts, ranges that do not
     /// overlap.
@@ -131,11 +144,59 @@ struct device {
     static void reduce(
         stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch);
 
+    // For ranks of one process on several GPUs (comm/local/device.hpp).
+
+    /// The number of devices that the process sees.
+    static int ordinal_count(call_site where = call_site::current())
+    {
+        int count = 0;
+        check(cudaGetDeviceCount(&count), "cudaGetDeviceCount", -1, where);
+        return count;
+    }
+    /// The calling thread's device.
+    static int current_ordinal(call_site where = call_site::current())
+    {
+        int ordinal = -1;
+        check(cudaGetDevice(&ordinal), "cudaGetDevice", -1, where);
+        return ordinal;
+    }
+    /// Makes `ordinal` the calling thread's device.
+    static void make_current(int ordinal, call_site where = call_site::current())
+    {
+        check(cudaSetDevice(ordinal), "cudaSetDevice", ordinal, where);
+    }
+    /// Makes `ordinal` the calling thread's device while the result lives.
+    [[nodiscard]] static device_guard scope_of(int ordinal, call_site where = call_site::current())
+    {
+        return device_guard(ordinal, where);
+    }
+    /// Lets kernels on `ordinal` read and write memory that is allocated on `peer`, from now on and for the whole
+    /// process. Does nothing if the two are one device or if the access was enabled before.
+    /// This concerns memory of `cudaMalloc`, and so all buffers of this library. Memory of a pool (`cudaMallocAsync`)
+    /// or of `cuMemCreate` stays closed to peers until its owner opens it: by `cudaMemPoolSetAccess` on the pool, by
+    /// `cuMemSetAccess` on the range.
+    /// \throws error `unsupported` if the machine does not connect the two devices; `device_failure`.
+    static void enable_peer_access(int ordinal, int peer, call_site where = call_site::current())
+    {
+        if (ordinal == peer) return;
+        int possible = 0;
+        check(cudaDeviceCanAccessPeer(&possible, ordinal, peer), "cudaDeviceCanAccessPeer", ordinal, where);
+        if (possible == 0) {
+            throw error(status::unsupported,
+                "device " + std::to_string(ordinal) + " cannot access the memory of device " + std::to_string(peer),
+                {.call = "enable_peer_access", .where = where});
+        }
+        const device_guard current(ordinal, where);
+        const cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
+        if (code == cudaErrorPeerAccessAlreadyEnabled) return detail::forget(code);
+        check(code, "cudaDeviceEnablePeerAccess", ordinal, where);
+    }
+
 private:
     static void require(bool condition, const char* call, const char* message, call_site where)
     {
         if (condition) return;
-        throw error(status::invalid_argument, message, {.call = call, .communicator = {}, .where = where});
+        throw error(status::invalid_argument, message, {.call = call, .where = where});
     }
 };
 

@@ -120,8 +120,7 @@ inline std::string describe(int device, cudaStream_t stream)
 [[noreturn]] inline void fail(cudaError_t code, const char* what, const std::string& place, call_site where)
 {
     forget(code);
-    throw error(status::device_failure, describe(code) + " on " + place,
-        {.call = what, .communicator = {}, .where = where});
+    throw error(status::device_failure, describe(code) + " on " + place, {.call = what, .where = where});
 }
 
 } // namespace detail

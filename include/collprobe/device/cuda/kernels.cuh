@@ -9,8 +9,8 @@
 
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/target.hpp>
+#include <collprobe/device/cuda/detail/kernel_loading.hpp>
 #include <collprobe/device/cuda/device.hpp>
-#include <collprobe/device/cuda/kernel_loading.hpp>
 #include <collprobe/device/slots.hpp>
 
 /// The kernels behind `cuda::device`. A plain C++ file that uses it links if one `.cu` file includes this and
@@ -79,8 +79,8 @@ struct merge_parts {
 
 /// Merges one value of each thread in a fixed order; thread 0 gets the result. Within a warp each lane takes in the
 /// lane 1 above it, then 2, 4, 8 and 16 above. Then lane 0 of the first warp takes in the other warps' values, warp
-/// by warp. The loops are not unrolled: a block merges once for each slot, and a merge may be long. Ends behind a
-/// barrier, so `storage` can be used again at once.
+/// by warp. The loops are not unrolled: a block merges once for each slot, and a merge may be long. The storage can be
+/// used again behind the block's next barrier.
 template <class T, class Merge = merge_parts<T>>
 struct block_merge {
     static constexpr unsigned warp = 32;
@@ -110,7 +110,6 @@ struct block_merge {
             for (unsigned other = 1; other < warps; ++other)
                 mine = merge(mine, collprobe::detail::bit_cast<T>(memory.of_warp[other]));
         }
-        __syncthreads();
         return mine;
     }
 
@@ -152,15 +151,12 @@ struct partial_results {
         COLLPROBE_UNROLL
         for (std::size_t i = 0; i < words_of<Partial>::count; ++i) at(slot)[i * workspace::slots] = raw.word[i];
     }
-    /// Reads past the first-level cache, which does not see the writes of other multiprocessors. Word w is read if
-    /// bit w of `wanted` is set, else it is 0: the compiler does not drop such a read by itself.
-    template <class Partial, std::uint32_t wanted = ~std::uint32_t{0}>
+    template <class Partial>
     __device__ Partial read(unsigned slot) const
     {
         words_of<Partial> raw;
         COLLPROBE_UNROLL
-        for (std::size_t i = 0; i < words_of<Partial>::count; ++i)
-            raw.word[i] = (wanted >> i) % 2 != 0 ? __ldcg(at(slot) + i * workspace::slots) : 0;
+        for (std::size_t i = 0; i < words_of<Partial>::count; ++i) raw.word[i] = at(slot)[i * workspace::slots];
         return collprobe::detail::bit_cast<Partial>(raw);
     }
 };
@@ -197,6 +193,7 @@ struct block_reduction {
             reducer.add(mine, index);
         const partial all = merge::run(memory, mine);
         if (threadIdx.x == 0) to.write(slot, all);
+        __syncthreads(); // the next slot uses the memory
     }
 
     template <class Result>
@@ -227,7 +224,8 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
         const std::uint64_t left = count - first;
         block.reduce_slot(first, static_cast<std::uint32_t>(left < plan.length ? left : plan.length), partials, slot);
     }
-    // Thread 0 wrote the partials of this block: its fence makes them visible before its ticket is.
+    // Thread 0 wrote the partials of this block: its first fence makes them visible before its ticket is. Its second
+    // fence lets the block see those of other blocks, also where its first-level cache has older values.
     if (threadIdx.x == 0) {
         __threadfence();
         is_last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1; // back to 0 with the last block
@@ -247,6 +245,7 @@ __global__ void __launch_bounds__(block_threads) sum_each_kernel(
     for (std::uint64_t item = blockIdx.x; item < items; item += gridDim.x) {
         const double sum = merge::run(memory, body.part(item, threadIdx.x, block_threads));
         if (threadIdx.x == 0) body.store(item, sum);
+        __syncthreads(); // the next item uses the memory
     }
 }
 

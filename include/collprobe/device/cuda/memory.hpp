@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/device/cuda/detail/kernel_loading.hpp>
 #include <collprobe/device/cuda/error.hpp>
-#include <collprobe/device/cuda/kernel_loading.hpp>
 #include <collprobe/device/cuda/stream.hpp>
 #include <collprobe/order/hooks.hpp>
 
@@ -132,7 +132,7 @@ public:
 /// block knows that it is the last. One stream at a time uses a workspace.
 /// Size: 1 MiB and 256 bytes of the device that is current at construction.
 /// Cost: set-up only. The constructor waits until the ticket is zero and loads the library's kernels on the device
-/// (`load_kernels`).
+/// (`device::load_kernels`).
 struct workspace {
     /// The largest number of blocks that leave a partial result each.
     static constexpr unsigned slots = 4096;
@@ -141,7 +141,7 @@ struct workspace {
 
     workspace(call_site where = call_site::current()) : memory_(bytes, where)
     {
-        load_kernels();
+        detail::load_kernels();
         // On a stream of its own. cudaMemset would run in the default stream, which is not ordered before the first
         // stream that uses the workspace. A capture also forbids it.
         const stream zeroing(where);

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include <collprobe/detail/wait.hpp>
+#include <collprobe/device/cuda/detail/event_pool.hpp>
 #include <collprobe/device/cuda/error.hpp>
-#include <collprobe/device/cuda/event_pool.hpp>
 #include <collprobe/order/hooks.hpp>
 
 /// Streams and events of CUDA, with the names and errors of the host's (device/host/stream.hpp). Only `synchronize`
@@ -173,7 +173,7 @@ private:
         throw error(status::invalid_argument,
             "the stream is capturing: what it records runs when the graph is launched, so there is "
             "nothing to wait for",
-            {.call = "synchronize", .communicator = {}, .where = where});
+            {.call = "synchronize", .where = where});
     }
     cudaStream_t handle_;
     int device_ = -1; // known of a `stream`
@@ -218,7 +218,7 @@ public:
         if (handle_ != nullptr) return stream_ref(handle_, device_);
         throw error(status::invalid_argument,
             "the stream was moved from: CUDA would take its null handle for a default stream",
-            {.call = "stream", .communicator = {}, .where = where});
+            {.call = "stream", .where = where});
     }
     int device() const noexcept { return device_; }
     bool capturing(call_site where = call_site::current()) const { return get(where).capturing(where); }
@@ -347,7 +347,7 @@ private:
                 throw error(status::timeout,
                     std::string(what) + " did not finish within " + std::to_string(timeout_ms) + " ms on "
                         + detail::describe(point_.device(), stream_),
-                    {.call = "synchronize", .communicator = {}, .where = where});
+                    {.call = "synchronize", .where = where});
             }
             const timespec nap{0, static_cast<long>(nap_ns < left_ns ? nap_ns : left_ns)};
             nanosleep(&nap, nullptr);
@@ -371,7 +371,7 @@ private:
     }
     [[noreturn]] static void refuse(const char* call, const std::string& message, call_site where)
     {
-        throw error(status::invalid_argument, message, {.call = call, .communicator = {}, .where = where});
+        throw error(status::invalid_argument, message, {.call = call, .where = where});
     }
 
     detail::pooled_event point_;

@@ -178,7 +178,7 @@ private:
     static void require(bool condition, const char* call, const char* message, call_site where)
     {
         if (condition) return;
-        throw error(status::invalid_argument, message, {.call = call, .communicator = {}, .where = where});
+        throw error(status::invalid_argument, message, {.call = call, .where = where});
     }
 };
 

@@ -69,7 +69,7 @@ inline void check_sizes(const fault_needs& needs, std::uint64_t max_bytes, std::
 template <class Device>
 struct kept_calls {
     struct entry {
-        std::uint64_t call = every_call; ///< none
+        std::uint64_t call = fault::every_call; ///< none
         std::uint64_t bytes = 0;
     };
 

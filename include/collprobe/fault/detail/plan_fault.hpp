@@ -12,6 +12,15 @@
 /// The random draws of faults: time, rank and place. Pure functions.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
+/// A collective as one rank sees it. Together with the draws it determines which elements a fault hits.
+struct fault_target {
+    collective where = collective::all_reduce;
+    element_type type = element_type::float32;
+    std::uint64_t send = 0; ///< elements that this rank sends; 0 on a rank that is not the root of a broadcast
+    std::uint64_t receive = 0;
+    int size = 1; ///< number of ranks
+};
+
 /// Draw number `number` of a key.
 COLLPROBE_HD constexpr std::uint64_t fault_draw(std::uint64_t key, std::uint64_t number) noexcept
 {
@@ -23,7 +32,7 @@ constexpr double as_fraction(std::uint64_t draw) noexcept { return static_cast<d
 
 constexpr bool is_scheduled(const fault& what, std::uint64_t call) noexcept
 {
-    if (what.call == every_call) return what.period == 0 || call % what.period == 0;
+    if (what.call == fault::every_call) return what.period == 0 || call % what.period == 0;
     if (call == what.call) return true;
     return what.period != 0 && call > what.call && (call - what.call) % what.period == 0;
 }
@@ -36,12 +45,12 @@ constexpr bool strikes(const fault& what, std::uint32_t which, std::uint64_t cal
     // If the fault hits one random rank, all ranks share one draw; otherwise each rank has its own.
     const std::uint64_t of_call = fault_draw(fault_draw(mix64(what.seed), which), call);
     const std::uint64_t of_rank = fault_draw(of_call, static_cast<std::uint64_t>(rank) + 2);
-    if (what.rank == random_rank) {
+    if (what.rank == fault::random_rank) {
         if (static_cast<int>(fault_draw(of_call, 0) % static_cast<std::uint64_t>(size)) != rank) return false;
-    } else if (what.rank != every_rank && what.rank != rank) {
+    } else if (what.rank != fault::every_rank && what.rank != rank) {
         return false;
     }
-    const std::uint64_t chance = what.rank == random_rank ? fault_draw(of_call, 1) : fault_draw(of_rank, 0);
+    const std::uint64_t chance = what.rank == fault::random_rank ? fault_draw(of_call, 1) : fault_draw(of_rank, 0);
     if (as_fraction(chance) >= what.probability) return false;
     key = fault_draw(of_rank, 1);
     return true;
@@ -79,7 +88,7 @@ constexpr bool place(const fault& what, std::uint64_t key, std::uint64_t count, 
     into.stride = stride;
     into.elements = fit(0);
     into.first = count - into.elements; // the tail
-    if (!is_tail && what.first != random_place) {
+    if (!is_tail && what.first != fault::random_place) {
         if (what.first >= count) return false;
         into.first = what.first;
         into.elements = fit(what.first);
@@ -147,7 +156,7 @@ constexpr bool plan_fault(const fault& what, std::uint32_t which, std::uint64_t 
     if (what.kind == fault_kind::duplicate_shard && what.phase == fault_phase::after) {
         // The fault overwrites one whole part, so its place is the place of that part.
         const auto size = static_cast<std::uint64_t>(target.size);
-        const std::uint64_t part = what.first != random_place ? what.first : fault_draw(into.key, 0) % size;
+        const std::uint64_t part = what.first != fault::random_place ? what.first : fault_draw(into.key, 0) % size;
         into.source = what.source >= 0 ? what.source : static_cast<int>((part + 1) % size);
         if (part >= size || into.source == static_cast<int>(part) || count == 0) return false;
         into.first = part * count;

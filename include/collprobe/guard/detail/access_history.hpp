@@ -60,7 +60,7 @@ public:
                 throw error(status::invalid_argument,
                     "the stream is capturing, and work outside the capture still uses the buffer: synchronise before "
                     "the capture begins",
-                    {.call = call, .communicator = {}, .where = where});
+                    {.call = call, .where = where});
             }
         }
     }

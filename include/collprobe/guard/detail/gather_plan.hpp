@@ -9,16 +9,30 @@
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/core/widen.hpp>
 #include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/detail/overlap.hpp>
-#include <collprobe/guard/detail/convert.hpp>
 #include <collprobe/guard/gather_options.hpp>
 #include <collprobe/guard/guarded.hpp>
 #include <collprobe/order/hooks.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// A body for `for_each` over the elements of `destination`. Rounds the elements that `source` has once, to nearest,
+/// ties to even, and zeroes the rest.
+template <floating_element From, floating_element To>
+struct convert_body {
+    view<const From> source;
+    view<To> destination;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const
+    {
+        destination[index] = index < source.count() ? static_cast<To>(widen(source[index])) : To{};
+    }
+};
 
 /// The steps of an all-gather of one tensor, computed from its arguments. A plan holds no resources and may be made
 /// again from the same arguments.

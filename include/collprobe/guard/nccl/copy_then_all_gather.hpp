@@ -26,10 +26,11 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// Everything else is as for views. It makes an `nccl::communicator_ref` for the call; a caller that passes its own
 /// saves about a microsecond on the host. CUDA's `__half` counts as `float16`, `__nv_bfloat16` as `bfloat16`.
 template <class Source, class T>
-    requires(element<element_for<Source>> && element<element_for<T>>)
+    requires(element<detail::element_for<Source>> && element<detail::element_for<T>>)
 gather_handle<cuda::device> copy_then_all_gather(const Source* source, std::uint64_t count, T* destination,
     std::uint64_t slot_count, ncclComm_t comm, cudaStream_t on, stream_list<cuda::stream_ref> producers,
-    stream_list<cuda::stream_ref> consumers, const gather_options<cuda::device, element_for<T>>& options = {},
+    stream_list<cuda::stream_ref> consumers,
+    const gather_options<cuda::device, detail::element_for<T>>& options = {},
     call_site where = call_site::current())
 {
     nccl::communicator_ref ranks(comm, {}, where);

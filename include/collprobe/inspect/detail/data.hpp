@@ -9,7 +9,7 @@
 #include <collprobe/core/record/inspection.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/inspect/detail/probes.hpp>
-#include <collprobe/sum/error_free.hpp>
+#include <collprobe/simd/rounding.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/ulp.hpp>
 

@@ -13,7 +13,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-COLLPROBE_INLINE noise_moments estimate_noise(
+COLLPROBE_COLD_INLINE noise_moments estimate_noise(
     int n, double sum_of_norms_squared, double sum_norm_squared) noexcept
 {
     noise_moments result;
@@ -26,7 +26,7 @@ COLLPROBE_INLINE noise_moments estimate_noise(
 
 } // namespace detail
 
-COLLPROBE_INLINE double leave_one_out(
+COLLPROBE_COLD_INLINE double leave_one_out(
     double norm_squared, double dot_with_sum, double sum_norm_squared) noexcept
 {
     if (!is_finite(norm_squared) || !is_finite(dot_with_sum) || !is_finite(sum_norm_squared)
@@ -52,7 +52,7 @@ COLLPROBE_INLINE double leave_one_out(
 
 namespace detail {
 
-COLLPROBE_INLINE void set_noise(double signal, double noise, direction& out) noexcept
+COLLPROBE_COLD_INLINE void set_noise(double signal, double noise, direction& out) noexcept
 {
     out.noise_scale = not_a_number();
     out.predicted_cosine = not_a_number();
@@ -67,7 +67,7 @@ COLLPROBE_INLINE void set_noise(double signal, double noise, direction& out) noe
     }
 }
 
-COLLPROBE_INLINE void align_from_gram(view<const double> gram, int n, direction& out, const call_site& where)
+COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direction& out, const call_site& where)
 {
     if (n < 1 || gram.size() != static_cast<std::size_t>(n) * static_cast<std::size_t>(n)) {
         throw error(status::invalid_argument,
@@ -184,7 +184,7 @@ COLLPROBE_INLINE void align_from_gram(view<const double> gram, int n, direction&
     }
 }
 
-COLLPROBE_INLINE void align_from_sums(
+COLLPROBE_COLD_INLINE void align_from_sums(
     view<const double> norms_squared, double sum_norm_squared, direction& out) noexcept
 {
     out.mean_pairwise = not_a_number();
@@ -224,7 +224,7 @@ COLLPROBE_INLINE void align_from_sums(
     set_noise(moments.signal, moments.noise, out);
 }
 
-COLLPROBE_INLINE void align_from_sums(view<const double> norms_squared, view<const double> dots_with_sum,
+COLLPROBE_COLD_INLINE void align_from_sums(view<const double> norms_squared, view<const double> dots_with_sum,
     double sum_norm_squared, direction& out, const call_site& where)
 {
     if (norms_squared.size() != dots_with_sum.size()) {
@@ -245,7 +245,7 @@ COLLPROBE_INLINE void align_from_sums(view<const double> norms_squared, view<con
 
 } // namespace detail
 
-COLLPROBE_INLINE void detail::smoothed_noise_scale::update(const detail::noise_moments& step) noexcept
+COLLPROBE_COLD_INLINE void detail::smoothed_noise_scale::update(const detail::noise_moments& step) noexcept
 {
     if (!is_finite(step.signal) || !is_finite(step.noise)) return;
     signal_ = decay_ * signal_ + (1 - decay_) * step.signal;
@@ -253,7 +253,7 @@ COLLPROBE_INLINE void detail::smoothed_noise_scale::update(const detail::noise_m
     weight_ = decay_ * weight_ + (1 - decay_);
 }
 
-COLLPROBE_INLINE detail::noise_moments detail::smoothed_noise_scale::moments() const noexcept
+COLLPROBE_COLD_INLINE detail::noise_moments detail::smoothed_noise_scale::moments() const noexcept
 {
     detail::noise_moments result;
     if (!(weight_ > 0)) return result;
@@ -262,20 +262,20 @@ COLLPROBE_INLINE detail::noise_moments detail::smoothed_noise_scale::moments() c
     return result;
 }
 
-COLLPROBE_INLINE void detail::smoothed_noise_scale::write_to(direction& out) const noexcept
+COLLPROBE_COLD_INLINE void detail::smoothed_noise_scale::write_to(direction& out) const noexcept
 {
     const detail::noise_moments mean = moments();
     detail::set_noise(mean.signal, mean.noise, out);
 }
 
-COLLPROBE_INLINE double detail::smoothed_noise_scale::noise_scale() const noexcept
+COLLPROBE_COLD_INLINE double detail::smoothed_noise_scale::noise_scale() const noexcept
 {
     direction result;
     write_to(result);
     return result.noise_scale;
 }
 
-COLLPROBE_INLINE double detail::smoothed_noise_scale::predicted_cosine() const noexcept
+COLLPROBE_COLD_INLINE double detail::smoothed_noise_scale::predicted_cosine() const noexcept
 {
     direction result;
     write_to(result);

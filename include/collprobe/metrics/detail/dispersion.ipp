@@ -77,12 +77,12 @@ spread spread_of(view<const double> values, Weight weight) noexcept
 
 } // namespace detail
 
-COLLPROBE_INLINE spread dispersion(view<const double> values) noexcept
+COLLPROBE_COLD_INLINE spread dispersion(view<const double> values) noexcept
 {
     return detail::spread_of(values, [](std::size_t) noexcept { return 1.0; });
 }
 
-COLLPROBE_INLINE spread dispersion(
+COLLPROBE_COLD_INLINE spread dispersion(
     view<const double> values, view<const double> weights, const call_site& where)
 {
     if (values.size() != weights.size()) {

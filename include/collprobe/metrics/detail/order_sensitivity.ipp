@@ -15,7 +15,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-COLLPROBE_INLINE std::vector<summation_order> sample_orders(int terms, int orders)
+COLLPROBE_COLD_INLINE std::vector<summation_order> sample_orders(int terms, int orders)
 {
     std::vector<summation_order> tried;
     if (orders > 0) tried.push_back(linear_order(terms));

@@ -13,7 +13,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-COLLPROBE_INLINE double normal_upper_quantile(double p) noexcept
+COLLPROBE_COLD_INLINE double normal_upper_quantile(double p) noexcept
 {
     if (p >= 0.5) return 0;
     // Abramowitz and Stegun 26.2.23, then Newton's steps with the second-order term.
@@ -29,7 +29,7 @@ COLLPROBE_INLINE double normal_upper_quantile(double p) noexcept
     return x;
 }
 
-COLLPROBE_INLINE double student_upper_quantile(double p, double degrees) noexcept
+COLLPROBE_COLD_INLINE double student_upper_quantile(double p, double degrees) noexcept
 {
     const double x = normal_upper_quantile(p);
     const double shifted = degrees - 2.0 / 3 + 0.1 / degrees;
@@ -37,7 +37,7 @@ COLLPROBE_INLINE double student_upper_quantile(double p, double degrees) noexcep
     return square_root(degrees * (exponential(exponent) - 1));
 }
 
-COLLPROBE_INLINE robust_location modified_z(
+COLLPROBE_COLD_INLINE robust_location modified_z(
     view<const double> values, view<double> scores, const call_site& where)
 {
     if (values.size() != scores.size()) {
@@ -80,7 +80,7 @@ COLLPROBE_INLINE robust_location modified_z(
     return result;
 }
 
-COLLPROBE_INLINE double outlier_cutoff(int n, double p) noexcept
+COLLPROBE_COLD_INLINE double outlier_cutoff(int n, double p) noexcept
 {
     if (n < 3) return infinity();
     constexpr std::size_t rows = sizeof(outlier_table) / sizeof(outlier_table[0]);
@@ -111,19 +111,19 @@ COLLPROBE_INLINE double outlier_cutoff(int n, double p) noexcept
 
 } // namespace detail
 
-COLLPROBE_INLINE double near_gaussian_loss(double loss) noexcept
+COLLPROBE_COLD_INLINE double near_gaussian_loss(double loss) noexcept
 {
     return is_finite(loss) ? detail::cube_root(loss) : detail::not_a_number();
 }
 
-COLLPROBE_INLINE double near_gaussian_norm(double norm) noexcept
+COLLPROBE_COLD_INLINE double near_gaussian_norm(double norm) noexcept
 {
     if (!is_finite(norm) || norm < 0) return detail::not_a_number();
     const double root = detail::cube_root(norm);
     return root * root;
 }
 
-COLLPROBE_INLINE double fisher_z(double cosine) noexcept
+COLLPROBE_COLD_INLINE double fisher_z(double cosine) noexcept
 {
     if (!is_finite(cosine)) return detail::not_a_number();
     constexpr double limit = 1 - 0x1p-40;
@@ -132,7 +132,7 @@ COLLPROBE_INLINE double fisher_z(double cosine) noexcept
     return 0.5 * detail::natural_log((1 + cosine) / (1 - cosine));
 }
 
-COLLPROBE_INLINE outlier_detector::outlier_detector(
+COLLPROBE_COLD_INLINE outlier_detector::outlier_detector(
     int ranks, int tests, const outlier_options& options, const call_site& where)
     : ranks_(ranks), tests_(tests), options_(options)
 {
@@ -175,7 +175,7 @@ COLLPROBE_INLINE outlier_detector::outlier_detector(
     }
 }
 
-COLLPROBE_INLINE outlier_verdict outlier_detector::judge(
+COLLPROBE_COLD_INLINE outlier_verdict outlier_detector::judge(
     int test, view<const double> values, const call_site& where)
 {
     if (test < 0 || test >= tests_ || values.size() != static_cast<std::size_t>(ranks_))
@@ -192,12 +192,12 @@ COLLPROBE_INLINE outlier_verdict outlier_detector::judge(
     return verdict;
 }
 
-COLLPROBE_INLINE void outlier_detector::reset() noexcept
+COLLPROBE_COLD_INLINE void outlier_detector::reset() noexcept
 {
     for (series& one : series_) one = series{};
 }
 
-COLLPROBE_INLINE void outlier_detector::refuse(int test, std::size_t size, const call_site& where) const
+COLLPROBE_COLD_INLINE void outlier_detector::refuse(int test, std::size_t size, const call_site& where) const
 {
     const std::string what = test < 0 || test >= tests_
         ? "there is no test " + std::to_string(test) + " among " + std::to_string(tests_)
@@ -205,7 +205,7 @@ COLLPROBE_INLINE void outlier_detector::refuse(int test, std::size_t size, const
     throw error(status::invalid_argument, what, error_origin{"outlier_detector::judge", -1, 0, {}, where});
 }
 
-COLLPROBE_INLINE double outlier_detector::history_score(
+COLLPROBE_COLD_INLINE double outlier_detector::history_score(
     std::size_t which, double residual, double magnitude) const noexcept
 {
     const int entries = series_[which].entries;
@@ -223,7 +223,7 @@ COLLPROBE_INLINE double outlier_detector::history_score(
     return distance / scale;
 }
 
-COLLPROBE_INLINE void outlier_detector::remember(std::size_t which, double residual, bool rejected) noexcept
+COLLPROBE_COLD_INLINE void outlier_detector::remember(std::size_t which, double residual, bool rejected) noexcept
 {
     series& one = series_[which];
     if (rejected) {
@@ -239,7 +239,7 @@ COLLPROBE_INLINE void outlier_detector::remember(std::size_t which, double resid
     if (one.entries < options_.window) ++one.entries;
 }
 
-COLLPROBE_INLINE void outlier_detector::judge_pair(int test, view<const double> values,
+COLLPROBE_COLD_INLINE void outlier_detector::judge_pair(int test, view<const double> values,
     const detail::middle_values& middle, outlier_verdict& verdict) noexcept
 {
     // One series is enough: the other rank's residuals are its negatives.
@@ -260,7 +260,7 @@ COLLPROBE_INLINE void outlier_detector::judge_pair(int test, view<const double> 
     remember(which, residual, verdict.detected);
 }
 
-COLLPROBE_INLINE void outlier_detector::judge_all(int test, view<const double> values,
+COLLPROBE_COLD_INLINE void outlier_detector::judge_all(int test, view<const double> values,
     const detail::middle_values& middle, std::size_t finite, outlier_verdict& verdict)
 {
     detail::modified_z(values, view<double>(scores_.data(), scores_.size()));

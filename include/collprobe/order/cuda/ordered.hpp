@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 
 #include <cuda_runtime_api.h>
 
@@ -23,8 +22,6 @@
 /// stream handle. As thread-safe as CUDA's call. Cost if the checker is on: some hundred nanoseconds, mostly to ask
 /// CUDA which stream the handle denotes.
 namespace collprobe::inline COLLPROBE_ABI::ordered {
-
-using ranges = std::initializer_list<memory_range>;
 
 namespace detail {
 
@@ -52,8 +49,8 @@ cudaError_t told(cudaError_t code, const Tell& tell_it)
 } // namespace detail
 
 /// Reports a kernel, or other work on the stream that is no call of this file. Call it before the launch.
-inline void touch(cudaStream_t stream, ranges reads, ranges writes, const char* what = "kernel",
-    call_site where = call_site::current())
+inline void touch(cudaStream_t stream, stream_order::ranges reads, stream_order::ranges writes,
+    const char* what = "kernel", call_site where = call_site::current())
 {
     detail::tell([&](stream_order& to) { to.launch(detail::stream_of(stream), reads, writes, what, where); });
 }

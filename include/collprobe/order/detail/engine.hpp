@@ -500,7 +500,7 @@ private:
             });
         if (made != nullptr && news != nullptr && kind != hazard_kind::redundant_wait) news->push_back(*made);
     }
-    stream_access side(order_domain& in, const order_access& access, memory_access mode, memory_range bytes)
+    stream_hazard::side side(order_domain& in, const order_access& access, memory_access mode, memory_range bytes)
     {
         const order_line::identity& who = in.line(access.line).who(access.epoch);
         const order_site& at = reports_.site(access.what);

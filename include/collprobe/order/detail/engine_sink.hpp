@@ -62,7 +62,7 @@ inline void stream_order::install(call_site where)
     detail::order_bridge& bridge = detail::order_bridge::instance();
     if (!bridge.checker.compare_exchange_strong(nobody, this)) {
         throw error(status::invalid_argument, "another checker is installed",
-            {.call = "stream_order::install", .communicator = {}, .where = where});
+            {.call = "stream_order::install", .where = where});
     }
     order_hooks::installed().store(&bridge);
 }

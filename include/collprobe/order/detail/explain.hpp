@@ -11,8 +11,8 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// Writes the missing edge and the cure into a report.
 inline void explain(stream_hazard& report)
 {
-    const stream_access& earlier = report.earlier;
-    const stream_access& later = report.later;
+    const stream_hazard::side& earlier = report.earlier;
+    const stream_hazard::side& later = report.later;
     const auto edge = [&] {
         report.missing = "nothing orders " + later.place() + " on " + later.actor() + " behind " + earlier.place()
             + " on " + earlier.actor();

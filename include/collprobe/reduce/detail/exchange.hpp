@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/gram.hpp>

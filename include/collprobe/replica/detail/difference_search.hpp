@@ -74,9 +74,9 @@ public:
     }
 
     /// The blocks, with neighbours joined.
-    std::vector<differing_range> ranges() const
+    std::vector<collprobe::disagreement::range> ranges() const
     {
-        std::vector<differing_range> joined;
+        std::vector<collprobe::disagreement::range> joined;
         for (const std::uint64_t first : firsts_) {
             const std::uint64_t left = count_ - first;
             const std::uint64_t count = left < length_ ? left : length_;

@@ -13,7 +13,7 @@ namespace detail {
 
 /// "rank 3", "ranks 1, 2 and 5" or "nobody is named". For more than ten ranks it lists the first ten and the number of
 /// all, as NCCL's RAS prints its outliers.
-COLLPROBE_INLINE std::string list_named(const alarm_record& raised)
+COLLPROBE_COLD_INLINE std::string list_named(const alarm_record& raised)
 {
     constexpr std::size_t most = 10;
     const std::size_t count = raised.ranks.size();
@@ -29,7 +29,7 @@ COLLPROBE_INLINE std::string list_named(const alarm_record& raised)
 }
 
 /// The advice in words: "resync from rank 0".
-COLLPROBE_INLINE std::string advise(const alarm_record& raised)
+COLLPROBE_COLD_INLINE std::string advise(const alarm_record& raised)
 {
     switch (raised.action) {
     case advice::none: return "note it";
@@ -45,7 +45,7 @@ COLLPROBE_INLINE std::string advise(const alarm_record& raised)
 
 } // namespace detail
 
-COLLPROBE_INLINE std::string describe(const alarm_record& raised)
+COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
 {
     std::string text = "step " + std::to_string(raised.step);
     text += raised.call < 0 ? std::string(", whole step: ")
@@ -61,7 +61,7 @@ COLLPROBE_INLINE std::string describe(const alarm_record& raised)
     return text + "; damage: " + name(raised.where) + "; advice: " + detail::advise(raised);
 }
 
-COLLPROBE_INLINE std::string json_line(std::string_view run, const alarm_record& raised)
+COLLPROBE_COLD_INLINE std::string json_line(std::string_view run, const alarm_record& raised)
 {
     std::string line;
     detail::json_writer json(line);

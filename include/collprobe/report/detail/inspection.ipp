@@ -12,17 +12,31 @@
 
 namespace collprobe::inline COLLPROBE_ABI::report {
 
-COLLPROBE_INLINE std::string detail::partial_sum_precision(const inspection& found)
+namespace detail {
+
+/// The type whose sums keep that many significant bits; empty if there is none.
+inline const char* accumulator_of(int significant_bits) noexcept
+{
+    const char* result = "";
+    collprobe::detail::for_each_type([&]<class T>(T) {
+        if (floating_element<T> && element_traits<T>::digits == significant_bits) result = element_traits<T>::name;
+    });
+    return result;
+}
+
+} // namespace detail
+
+COLLPROBE_COLD_INLINE std::string detail::partial_sum_precision(const inspection& found)
 {
     if (found.partial_sum_bits == 0) return "-";
     const std::string bits
         = (found.partial_sum_bits_or_more ? ">=" : "") + std::to_string(found.partial_sum_bits);
     const std::string_view type
-        = found.partial_sum_bits_or_more ? "" : accumulator_of(found.partial_sum_bits);
+        = found.partial_sum_bits_or_more ? "" : detail::accumulator_of(found.partial_sum_bits);
     return type.empty() ? bits : bits + " (" + std::string(type) + ")";
 }
 
-COLLPROBE_INLINE std::string inspection_table(const std::vector<inspection>& found)
+COLLPROBE_COLD_INLINE std::string inspection_table(const std::vector<inspection>& found)
 {
     text_table table;
     table.row("size (B)")
@@ -53,17 +67,17 @@ COLLPROBE_INLINE std::string inspection_table(const std::vector<inspection>& fou
     return table.text();
 }
 
-COLLPROBE_INLINE std::string order_list(const inspection& found)
+COLLPROBE_COLD_INLINE std::string order_list(const inspection& found)
 {
     std::string text;
-    for (const position_order& each : found.orders) {
+    for (const inspection::order_of_elements& each : found.orders) {
         text += "from element " + std::to_string(each.first) + ", " + std::to_string(each.elements)
             + " of them: " + (each.brackets.empty() ? name(found.order) : each.brackets.c_str()) + '\n';
     }
     return text;
 }
 
-COLLPROBE_INLINE std::string json_line(std::string_view run, const inspection& found)
+COLLPROBE_COLD_INLINE std::string json_line(std::string_view run, const inspection& found)
 {
     std::string line;
     detail::json_writer json(line);

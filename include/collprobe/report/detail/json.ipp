@@ -32,7 +32,7 @@ void write_metrics(json_writer& json, const Value& value, const std::vector<doub
     json.key("noise_scale").number(value(metric::noise_scale));
 }
 
-COLLPROBE_INLINE json_writer& json_writer::number(double value)
+COLLPROBE_COLD_INLINE json_writer& json_writer::number(double value)
 {
     // JSON has neither NaN nor infinity, and null for both would not distinguish them.
     if (!is_finite(value)) {
@@ -48,7 +48,7 @@ COLLPROBE_INLINE json_writer& json_writer::number(double value)
     return *this;
 }
 
-COLLPROBE_INLINE void json_writer::quoted(std::string_view value)
+COLLPROBE_COLD_INLINE void json_writer::quoted(std::string_view value)
 {
     out_ += '"';
     for (const char character : value) {
@@ -67,19 +67,19 @@ COLLPROBE_INLINE void json_writer::quoted(std::string_view value)
     out_ += '"';
 }
 
-COLLPROBE_INLINE json_writer& json_writer::numbers(const std::vector<double>& values)
+COLLPROBE_COLD_INLINE json_writer& json_writer::numbers(const std::vector<double>& values)
 {
     open('[');
     for (const double value : values) element().number(value);
     return close(']');
 }
 
-COLLPROBE_INLINE void write_head(json_writer& json, std::string_view kind, std::string_view run)
+COLLPROBE_COLD_INLINE void write_head(json_writer& json, std::string_view kind, std::string_view run)
 {
     json.open('{').key("schema").integer(json_schema).key("kind").text(kind).key("run").text(run);
 }
 
-COLLPROBE_INLINE void write_suspect(json_writer& json, const suspect& named)
+COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named)
 {
     json.key("rank").index(named.rank).key("other_rank").index(named.other_rank);
     json.key("bucket").index(named.call).key("check").text(name(named.what));
@@ -91,14 +91,14 @@ COLLPROBE_INLINE void write_suspect(json_writer& json, const suspect& named)
 
 } // namespace detail
 
-COLLPROBE_INLINE std::string json_line(std::string_view run, const step_record& record)
+COLLPROBE_COLD_INLINE std::string json_line(std::string_view run, const step_record& record)
 {
     std::string line;
     detail::json_writer json(line);
     detail::write_head(json, "step", run);
     json.key("step").integer(record.step).key("ranks").index(record.ranks);
     detail::write_metrics(
-        json, [&](metric which) { return value_of(which, record); }, record.cosine.leave_one_out);
+        json, [&](metric which) { return detail::value_of(which, record); }, record.cosine.leave_one_out);
     if (const order_sensitivity order = record.order(); order.elements != 0 || order.nonfinite != 0) {
         json.key("order").open('{');
         json.key("elements").integer(order.elements).key("nonfinite").integer(order.nonfinite);
@@ -107,6 +107,7 @@ COLLPROBE_INLINE std::string json_line(std::string_view run, const step_record& 
         json.key("rms_ulp_error").number(order.rms_ulp_error);
         json.key("max_ulp_error").number(order.max_ulp_error).close('}');
     }
+    if (record.unprobed_calls != 0) json.key("unprobed_calls").integer(record.unprobed_calls);
     json.key("suspects").open('[');
     for (const suspect& named : record.suspects) {
         json.element().open('{');
@@ -118,7 +119,7 @@ COLLPROBE_INLINE std::string json_line(std::string_view run, const step_record& 
     return line;
 }
 
-COLLPROBE_INLINE std::string json_line(
+COLLPROBE_COLD_INLINE std::string json_line(
     const run_summary& summary, const std::vector<std::pair<std::string_view, double>>& extra)
 {
     std::string line;

@@ -26,7 +26,7 @@ constexpr double from_ordered(std::int64_t key) noexcept
 
 } // namespace detail
 
-COLLPROBE_INLINE double median(const std::vector<double>& values)
+COLLPROBE_COLD_INLINE double median(const std::vector<double>& values)
 {
     std::vector<std::int64_t> keys;
     keys.reserve(values.size());
@@ -43,11 +43,11 @@ COLLPROBE_INLINE double median(const std::vector<double>& values)
     return is_finite(upper) || middle.below == middle.at ? lower : collprobe::detail::not_a_number();
 }
 
-COLLPROBE_INLINE void run_history::add(const step_record& record)
+COLLPROBE_COLD_INLINE void run_history::add(const step_record& record)
 {
     ranks_ = record.ranks;
-    for (int which = 0; which < metric_count; ++which) {
-        series_[static_cast<std::size_t>(which)].push_back(value_of(static_cast<metric>(which), record));
+    for (int which = 0; which < detail::metric_count; ++which) {
+        series_[static_cast<std::size_t>(which)].push_back(detail::value_of(static_cast<metric>(which), record));
     }
     const std::vector<double>& cosines = record.cosine.leave_one_out;
     if (leave_one_out_.size() < cosines.size()) leave_one_out_.resize(cosines.size());
@@ -57,7 +57,7 @@ COLLPROBE_INLINE void run_history::add(const step_record& record)
     ++steps_;
 }
 
-COLLPROBE_INLINE run_summary run_history::summarize() const
+COLLPROBE_COLD_INLINE run_summary run_history::summarize() const
 {
     run_summary result{run_, ranks_, steps_, suspicious_steps_, {}, {}, findings_};
     for (std::size_t which = 0; which < series_.size(); ++which)
@@ -66,7 +66,7 @@ COLLPROBE_INLINE run_summary run_history::summarize() const
     return result;
 }
 
-COLLPROBE_INLINE void run_history::note(const suspect& named, std::uint64_t step)
+COLLPROBE_COLD_INLINE void run_history::note(const suspect& named, std::uint64_t step)
 {
     for (repeated_finding& known : findings_) {
         const suspect& before = known.first;

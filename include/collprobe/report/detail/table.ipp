@@ -10,7 +10,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::report {
 
-COLLPROBE_INLINE std::string short_number(double value)
+COLLPROBE_COLD_INLINE std::string short_number(double value)
 {
     if (is_nan(value)) return "-";
     // snprintf is not used here: under -ffast-math only the bits show reliably whether a number is infinite.
@@ -20,7 +20,7 @@ COLLPROBE_INLINE std::string short_number(double value)
     return text;
 }
 
-COLLPROBE_INLINE std::string text_table::text() const
+COLLPROBE_COLD_INLINE std::string text_table::text() const
 {
     std::vector<std::size_t> widths;
     std::size_t total = 0;
@@ -47,7 +47,7 @@ COLLPROBE_INLINE std::string text_table::text() const
     return out;
 }
 
-COLLPROBE_INLINE std::string describe(const suspect& named)
+COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
 {
     const std::string others = named.rank < 0 ? "others" : "the majority of the ranks";
     std::string text = named.rank < 0 ? std::string("some rank") : "rank " + std::to_string(named.rank);
@@ -79,12 +79,12 @@ COLLPROBE_INLINE std::string describe(const suspect& named)
     return text;
 }
 
-COLLPROBE_INLINE text_table comparison_table(const std::vector<run_summary>& runs)
+COLLPROBE_COLD_INLINE text_table comparison_table(const std::vector<run_summary>& runs)
 {
     text_table table;
     table.row("median over steps");
     for (const run_summary& run : runs) table.cell(run.run);
-    for (int which = 0; which < metric_count; ++which) {
+    for (int which = 0; which < detail::metric_count; ++which) {
         table.row(name(static_cast<metric>(which)));
         for (const run_summary& run : runs) table.cell(short_number(run[static_cast<metric>(which)]));
     }
@@ -95,7 +95,7 @@ COLLPROBE_INLINE text_table comparison_table(const std::vector<run_summary>& run
     return table;
 }
 
-COLLPROBE_INLINE std::string step_table(const step_record& record)
+COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
 {
     std::string text = "step " + std::to_string(record.step) + '\n';
     if (!record.losses.empty() || !record.gradient_norms.empty()) {
@@ -123,11 +123,15 @@ COLLPROBE_INLINE std::string step_table(const step_record& record)
         text += "order of the sum: " + std::to_string(order.nonfinite)
             + " sampled elements left out, not finite\n";
     }
+    if (record.unprobed_calls != 0) {
+        text += "not probed: " + std::to_string(record.unprobed_calls) + " call(s) beyond the first "
+            + std::to_string(record.calls.size()) + ": raise probe_options::max_calls\n";
+    }
     for (const suspect& named : record.suspects) text += "suspect: " + describe(named) + '\n';
     return text;
 }
 
-COLLPROBE_INLINE std::string finding_list(const run_summary& run, std::size_t limit)
+COLLPROBE_COLD_INLINE std::string finding_list(const run_summary& run, std::size_t limit)
 {
     std::string text;
     std::size_t shown = 0;

@@ -20,10 +20,8 @@ struct block_reduction<collprobe::detail::digest_reducer<T>> {
     static constexpr unsigned chunk = 256; // rounds
 
     struct shared {
-        union {
-            scan::digest_factors factors[chunk];
-            typename block_merge<scan::digest_totals>::storage totals;
-        };
+        scan::digest_factors factors[chunk];
+        typename block_merge<scan::digest_totals>::storage totals;
         scan::digest_multipliers multipliers;
         scan::rare_counts rare; // stays empty: the scan does not look at values
     };
@@ -45,20 +43,15 @@ struct block_reduction<collprobe::detail::digest_reducer<T>> {
         for (std::uint32_t begin = 0; begin < rounds + (rest != 0 ? 1 : 0); begin += chunk) {
             const bool is_last = rounds - begin < chunk;
             const std::uint32_t whole = is_last ? rounds - begin : chunk;
-            __syncthreads();
+            if (begin != 0) __syncthreads(); // all have used the factors; those of a slot before are behind its merge
             // One factor more, for the rest. There is room for it, because a chunk with a rest is not full.
             if (threadIdx.x < whole + 1)
                 memory.factors[threadIdx.x] = scan::digest_factors::of_round(first / per_round + begin + threadIdx.x);
             __syncthreads();
             const std::uint32_t offset = begin * per_round;
-            if (input.aligned())
-                scan::scan_rounds<true>(thread, input, first + offset, offset, whole, is_last ? rest : 0, threadIdx.x,
-                    memory.factors, memory.rare);
-            else
-                scan::scan_rounds<false>(thread, input, first + offset, offset, whole, is_last ? rest : 0, threadIdx.x,
-                    memory.factors, memory.rare);
+            scan::scan_rounds(thread, input, first + offset, offset, whole, is_last ? rest : 0, threadIdx.x,
+                memory.factors, memory.rare);
         }
-        __syncthreads();
         const scan::digest_totals all = block_merge<scan::digest_totals>::run(memory.totals, thread.digest);
         if (threadIdx.x == 0)
             to.write(slot,

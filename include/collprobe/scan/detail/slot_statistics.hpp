@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -75,7 +74,7 @@ COLLPROBE_HD inline slot_request sum_slot(const shifted_sums& sums, statistics& 
 }
 
 /// Takes in the sums around the mean.
-COLLPROBE_HD inline void refine_slot(const shifted_sums& sums, statistics& out) noexcept
+COLLPROBE_HD inline void refine_slot(const centred_sums& sums, statistics& out) noexcept
 {
     const double rest = sums.sum / static_cast<double>(finite_count(out));
     const double m2 = sums.squares - opaque(sums.sum * rest);
@@ -221,25 +220,5 @@ COLLPROBE_HD inline void close_result(const slot_distances& distances, double me
     }
     close_slot(out);
 }
-
-/// The 8-byte words of a slot's statistics that `slot_counts`, `slot_extent`, `slot_sums` and
-/// `slot_distances` read, word w as bit w: a thread on a GPU loads no others.
-template <element T>
-struct slot_words {
-    static constexpr std::uint32_t at(std::size_t offset) noexcept { return std::uint32_t{1} << (offset / 8); }
-    static constexpr std::uint32_t finite = at(offsetof(statistics, count)) | at(offsetof(statistics, nan))
-        | at(offsetof(statistics, positive_infinity)) | at(offsetof(statistics, negative_infinity));
-    static constexpr std::uint32_t scale = std::is_same_v<T, double>
-        ? at(offsetof(statistics, absolute_maximum)) | at(offsetof(statistics, scale))
-        : 0;
-    static constexpr std::uint32_t counts = finite | at(offsetof(statistics, zero))
-        | at(offsetof(statistics, subnormal)) | at(offsetof(statistics, first_nonfinite));
-    static constexpr std::uint32_t extent = finite | at(offsetof(statistics, minimum))
-        | at(offsetof(statistics, maximum)) | at(offsetof(statistics, l1));
-    static constexpr std::uint32_t sums
-        = finite | scale | at(offsetof(statistics, mean)) | at(offsetof(statistics, sum_of_squares));
-    static constexpr std::uint32_t distances
-        = finite | scale | at(offsetof(statistics, mean)) | at(offsetof(statistics, m2));
-};
 
 } // namespace collprobe::detail

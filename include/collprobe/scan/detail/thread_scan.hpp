@@ -38,9 +38,6 @@ struct scan_input {
     byte_source source;
     byte_source other; ///< the second buffer of the dot product; null if there is none
     unsigned char* destination = nullptr; ///< the destination of the copy
-
-    /// Whether all buffers that are read are aligned to 16 bytes.
-    COLLPROBE_HD bool aligned() const noexcept { return source.misalignment() == 0 && other.misalignment() == 0; }
 };
 
 /// Rare counts, kept once for each block: a thread that finds such an element adds to them. A slot has less than 2^32
@@ -98,21 +95,51 @@ struct shifted_sums {
     }
 };
 
-/// The multipliers of the digest for each word of a round: the word's key, and the key times the weight of its place.
+/// Those around a mean, of which the magnitudes are of no use.
+struct centred_sums {
+    double sum = 0;
+    double squares = 0;
+
+    COLLPROBE_HD static centred_sums of(const shifted_sums& all) noexcept { return {all.sum, all.squares}; }
+    COLLPROBE_HD void merge(const centred_sums& next) noexcept
+    {
+        sum += next.sum;
+        squares += next.squares;
+    }
+};
+
+/// The multipliers of the digest for each word of a period: the word's key, and the key times the weight of its place.
+/// Each thread has four words in either half of the period. Threads beside each other read sixteen bytes beside each
+/// other, so the banks of shared memory have no conflicts.
 struct digest_multipliers {
     static constexpr unsigned words_of_round = round_bytes / 4;
-    static_assert(digest_period == 2 * words_of_round);
+    static_assert(digest_period == 2 * words_of_round && words_of_round == 4 * block_threads);
 
-    alignas(16) std::uint32_t key[digest_period];
-    alignas(16) std::uint64_t weighted[digest_period];
+    struct alignas(16) keys {
+        std::uint32_t of[4];
+    };
+    struct alignas(16) weighted_keys {
+        std::uint64_t of[2];
+    };
+    keys key[2][block_threads]; ///< half, thread
+    weighted_keys weighted[2][2][block_threads]; ///< half, first or last two words, thread
 
-    /// Fills in the words of a thread, four in each half of the period.
+    /// Fills in the words of a thread.
     COLLPROBE_HD void fill(unsigned lane) noexcept
     {
-        for (unsigned i = 0; i < 8; ++i) {
-            const unsigned word = i / 4 * words_of_round + 4 * lane + i % 4;
-            key[word] = digest_key(word);
-            weighted[word] = digest_key(word) * digest_weight(word);
+        COLLPROBE_NO_UNROLL
+        for (unsigned half = 0; half < 2; ++half) {
+            keys four;
+            weighted_keys pair[2];
+            COLLPROBE_UNROLL
+            for (unsigned i = 0; i < 4; ++i) {
+                const unsigned word = half * words_of_round + 4 * lane + i;
+                four.of[i] = digest_key(word);
+                pair[i / 2].of[i % 2] = digest_key(word) * digest_weight(word);
+            }
+            key[half][lane] = four;
+            weighted[half][0][lane] = pair[0];
+            weighted[half][1][lane] = pair[1];
         }
     }
 };
@@ -132,7 +159,7 @@ struct digest_totals {
 /// Extrema, and counts of elements of a slot, which are less than 2^32.
 template <element T>
 struct range_totals {
-    scan_range<T> range;
+    scan_extrema<T> range;
     std::uint32_t zero = 0;
     std::uint32_t small = 0; ///< zeros and subnormals
 
@@ -194,11 +221,11 @@ public:
             } else if constexpr (std::is_same_v<T, double>) {
                 COLLPROBE_UNROLL
                 for (unsigned k = 0; k < n; ++k) {
-                    range.extend(element_of<T>(words[k], 0));
-                    range.extend(element_of<T>(words[k], 1));
+                    range.add(element_of<T>(words[k], 0));
+                    range.add(element_of<T>(words[k], 1));
                 }
             }
-            counts.range.merge(range);
+            counts.range.merge(range.extrema());
             if constexpr (features.moments) {
                 if (small) {
                     COLLPROBE_UNROLL
@@ -319,11 +346,10 @@ private:
         std::uint64_t second[n] = {};
         COLLPROBE_UNROLL
         for (unsigned half = 0; half < (n < 2 ? n : 2); ++half) {
-            const unsigned word = (half ^ odd) * digest_multipliers::words_of_round + 4 * lane_;
             COLLPROBE_UNROLL
             for (unsigned i = 0; i < 4; ++i) {
-                const std::uint32_t key = multipliers_->key[word + i];
-                const std::uint64_t weighted = multipliers_->weighted[word + i];
+                const std::uint32_t key = multipliers_->key[half ^ odd][lane_].of[i];
+                const std::uint64_t weighted = multipliers_->weighted[half ^ odd][i / 2][lane_].of[i % 2];
                 COLLPROBE_UNROLL
                 for (unsigned k = half; k < n; k += 2) {
                     first[k] += std::uint64_t{words[k].w[i]} * key;
@@ -409,7 +435,7 @@ private:
 /// Reads the vectors of thread `lane` in `rounds` whole rounds, several in flight at a time, and then `rest`
 /// elements, less than a round. The first is element `first` of the buffer and `offset` of the slot, at the start of
 /// a period. `factors`: one for each of these rounds.
-template <bool aligned, element T, scan_features features>
+template <element T, scan_features features>
 COLLPROBE_HD inline void scan_rounds(thread_scan<T, features>& scan, const scan_input<T>& input, std::uint64_t first,
     std::uint32_t offset, unsigned rounds, unsigned rest, unsigned lane, const digest_factors* factors,
     rare_counts& rare) noexcept
@@ -417,7 +443,7 @@ COLLPROBE_HD inline void scan_rounds(thread_scan<T, features>& scan, const scan_
     constexpr unsigned per_vector = per_words16<T>;
     constexpr unsigned per_round = per_vector * block_threads;
     // The number of vectors in flight together, which does not influence the result.
-    constexpr unsigned batch = aligned ? (features.dot ? 2 : 4) : (features.dot || features.copy ? 1 : 2);
+    constexpr unsigned batch = features.dot ? 2 : 4;
     const bool has_other = features.dot && input.other.data != nullptr;
     std::uint64_t byte = first * sizeof(T) + lane * 16;
     offset += lane * per_vector;
@@ -426,27 +452,23 @@ COLLPROBE_HD inline void scan_rounds(thread_scan<T, features>& scan, const scan_
     for (; round + batch <= rounds; round += batch) {
         words16 words[batch];
         words16 other[batch] = {};
-        COLLPROBE_UNROLL
-        for (unsigned k = 0; k < batch; ++k) words[k] = input.source.template load<aligned>(byte + k * round_bytes);
+        input.source.load(words, byte, round_bytes);
         if constexpr (features.dot) {
-            if (has_other) {
-                COLLPROBE_UNROLL
-                for (unsigned k = 0; k < batch; ++k)
-                    other[k] = input.other.template load<aligned>(byte + k * round_bytes);
-            }
+            if (has_other) input.other.load(other, byte, round_bytes);
         }
         if constexpr (features.copy) store_words(input.destination + byte, words, round_bytes);
-        scan.template take<batch>(words, other, has_other, offset, batch == 1 ? round % 2 : 0, factors + round, rare);
+        scan.template take<batch>(words, other, has_other, offset, 0, factors + round, rare);
         byte += batch * round_bytes;
         offset += batch * per_round;
     }
     const unsigned before = lane * per_vector; // in `rest`
     COLLPROBE_NO_UNROLL
     for (; round < rounds || (round == rounds && before + per_vector <= rest); ++round) {
-        words16 words[1] = {input.source.template load<aligned>(byte)};
+        words16 words[1];
         words16 other[1] = {};
+        input.source.load(words, byte);
         if constexpr (features.dot) {
-            if (has_other) other[0] = input.other.template load<aligned>(byte);
+            if (has_other) input.other.load(other, byte);
         }
         if constexpr (features.copy) store_words(input.destination + byte, words, round_bytes);
         scan.template take<1>(words, other, has_other, offset, round % 2, factors + round, rare);
@@ -471,38 +493,28 @@ COLLPROBE_HD inline void scan_rounds(thread_scan<T, features>& scan, const scan_
     scan.settle();
 }
 
-/// Reads the same part of the same slot once more, mostly from the second-level cache.
-template <bool aligned, element T>
+/// Reads the same part of the same slot once more, mostly from the second-level cache: one vector of each thread in
+/// flight is enough for that.
+template <element T>
 COLLPROBE_HD inline void sum_shifted(shifted_sums& sums, const byte_source& source, std::uint64_t first,
     std::uint32_t count, unsigned lane, double factor, double pivot) noexcept
 {
     constexpr unsigned per_vector = per_words16<T>;
     constexpr unsigned per_round = per_vector * block_threads;
-    constexpr unsigned batch = aligned ? 4 : 1; // does not influence the result
     const auto add = [&](T element) {
         if (!is_finite(element)) return;
         const double x = widen(element);
         sums.add((std::is_same_v<T, double> ? x * factor : x) - pivot);
     };
-    const auto add_vector = [&](const words16& words) {
-        COLLPROBE_UNROLL
-        for (unsigned e = 0; e < per_vector; ++e) add(element_of<T>(words, e));
-    };
     std::uint64_t byte = first * sizeof(T) + lane * 16;
     const unsigned before = lane * per_vector;
     std::uint32_t left = count > before ? count - before : 0; // elements from this thread's next vector on
     COLLPROBE_NO_UNROLL
-    for (; left >= (batch - 1) * per_round + per_vector; left -= left < batch * per_round ? left : batch * per_round) {
-        words16 words[batch];
-        COLLPROBE_UNROLL
-        for (unsigned k = 0; k < batch; ++k) words[k] = source.template load<aligned>(byte + k * round_bytes);
-        COLLPROBE_UNROLL
-        for (unsigned k = 0; k < batch; ++k) add_vector(words[k]);
-        byte += batch * round_bytes;
-    }
-    COLLPROBE_NO_UNROLL
     for (; left >= per_vector; left -= left < per_round ? left : per_round) {
-        add_vector(source.template load<aligned>(byte));
+        words16 words[1];
+        source.load(words, byte);
+        COLLPROBE_UNROLL
+        for (unsigned e = 0; e < per_vector; ++e) add(element_of<T>(words[0], e));
         byte += round_bytes;
     }
     COLLPROBE_NO_UNROLL

@@ -74,31 +74,23 @@ struct byte_source {
         return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(data) % 16);
     }
 
-    /// The sixteen bytes at `offset`, a multiple of 16; all are in the buffer. `aligned` says that `misalignment()`
-    /// is 0. Else the bytes are shifted together from the two aligned runs that hold them; if one of these reaches
-    /// beyond the buffer, the bytes are read one by one.
-    template <bool aligned>
-    COLLPROBE_HD words16 load(std::uint64_t offset) const noexcept
+    /// Loads `n` runs of sixteen bytes: those at `offset`, a multiple of 16, and at each `stride` further; all are in
+    /// the buffer. In a buffer that is not aligned to 16 bytes each run is shifted together from the two aligned runs
+    /// that hold it. If one of these reaches beyond the buffer, the bytes are read one by one.
+    template <unsigned n>
+    COLLPROBE_HD void load(words16 (&to)[n], std::uint64_t offset, unsigned stride = 0) const noexcept
     {
-        if constexpr (aligned) {
-            return load_aligned(data + offset);
+        if (misalignment() == 0) {
+            COLLPROBE_UNROLL
+            for (unsigned k = 0; k < n; ++k) to[k] = load_aligned(data + offset + k * stride);
         } else {
-            const unsigned shift = misalignment();
-            if (offset == 0 || offset + 32 - shift > bytes) return load_bytes(data + offset);
-            const words16 low = load_aligned(data + offset - shift);
-            const words16 high = load_aligned(data + offset - shift + 16);
-            std::uint32_t run[8];
-            for (unsigned i = 0; i < 4; ++i) run[i] = low.w[i];
-            for (unsigned i = 0; i < 4; ++i) run[4 + i] = high.w[i];
-            if ((shift & 8) != 0)
-                for (unsigned i = 0; i < 6; ++i) run[i] = run[i + 2];
-            if ((shift & 4) != 0)
-                for (unsigned i = 0; i < 5; ++i) run[i] = run[i + 1];
-            const unsigned bits = shift % 4 * 8;
-            words16 words;
-            for (unsigned i = 0; i < 4; ++i)
-                words.w[i] = static_cast<std::uint32_t>((std::uint64_t{run[i + 1]} << 32 | run[i]) >> bits);
-            return words;
+            // This is rarer, so the code is small: the runs move up through the places.
+            COLLPROBE_NO_UNROLL
+            for (unsigned k = 0; k < n; ++k) {
+                COLLPROBE_UNROLL
+                for (unsigned place = 0; place + 1 < n; ++place) to[place] = to[place + 1];
+                to[n - 1] = load_shifted(offset + k * stride);
+            }
         }
     }
 
@@ -111,6 +103,27 @@ struct byte_source {
         for (unsigned i = 0; i < sizeof(T); ++i)
             bits = static_cast<bits_type>(bits | bits_type{data[index * sizeof(T) + i]} << (8 * i));
         return bit_cast<T>(bits);
+    }
+
+private:
+    COLLPROBE_HD words16 load_shifted(std::uint64_t offset) const noexcept
+    {
+        const unsigned shift = misalignment();
+        if (offset == 0 || offset + 32 - shift > bytes) return load_bytes(data + offset);
+        const words16 low = load_aligned(data + offset - shift);
+        const words16 high = load_aligned(data + offset - shift + 16);
+        std::uint32_t run[8];
+        for (unsigned i = 0; i < 4; ++i) run[i] = low.w[i];
+        for (unsigned i = 0; i < 4; ++i) run[4 + i] = high.w[i];
+        if ((shift & 8) != 0)
+            for (unsigned i = 0; i < 6; ++i) run[i] = run[i + 2];
+        if ((shift & 4) != 0)
+            for (unsigned i = 0; i < 5; ++i) run[i] = run[i + 1];
+        const unsigned bits = shift % 4 * 8;
+        words16 words;
+        for (unsigned i = 0; i < 4; ++i)
+            words.w[i] = static_cast<std::uint32_t>((std::uint64_t{run[i + 1]} << 32 | run[i]) >> bits);
+        return words;
     }
 };
 

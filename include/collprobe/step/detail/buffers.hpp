@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include <collprobe/core/error.hpp>
@@ -50,7 +51,7 @@ struct step_buffers {
 
     message_layout layout;
     std::uint64_t call_count = 0;
-    std::uint64_t unprobed_calls = 0;
+    std::uint32_t unprobed_calls = 0;
     bool has_gram = false;
     std::vector<probed_call> calls;
     typename Device::template host_buffer<std::uint64_t> gradients; ///< a bit for each call; the device reads them
@@ -99,6 +100,7 @@ struct captured_work {
     void initialise(typename Device::stream_ref stream, call_site where)
     {
         tools.initialise(stream, where);
+        Device::zero(stream, view<unsigned char>(block.report), where);
         Device::for_each(stream, 1, write_tickets{tickets.data(), {}});
     }
 
@@ -117,6 +119,7 @@ struct step_in_flight {
     step_in_flight(const step_report::shape& form, std::uint64_t room)
         : own(form, room), host(step_report::bytes(form, room))
     {
+        std::memset(host.data(), 0, host.size());
     }
     const step_buffers<Device>& seen() const noexcept { return from == nullptr ? own : from->block; }
 
@@ -140,12 +143,12 @@ struct step_memory {
             captured.reserve(static_cast<std::size_t>(options.captured_steps));
             for (int i = 0; i < options.captured_steps; ++i) captured.emplace_back(form, options);
         }
-        if (form.mode == report_mode::summary || !captured.empty()) {
-            const typename Device::stream stream;
-            tools.initialise(stream, where);
-            for (captured_work<Device>& work : captured) work.initialise(stream, where);
-            stream.synchronize(where);
-        }
+        const typename Device::stream stream;
+        tools.initialise(stream, where);
+        // The memory may hold a report of an object that was freed.
+        for (step_in_flight<Device>& slot : ring) Device::zero(stream, view<unsigned char>(slot.own.report), where);
+        for (captured_work<Device>& work : captured) work.initialise(stream, where);
+        stream.synchronize(where);
     }
 
     bool finished_by(deadline until) const noexcept

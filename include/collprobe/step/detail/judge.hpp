@@ -11,6 +11,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/digest_index.hpp>
 #include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/metrics/direction.hpp>
 #include <collprobe/metrics/outlier.hpp>
 #include <collprobe/step/detail/message.hpp>
@@ -29,10 +30,12 @@ class step_judge {
 public:
     step_judge(int ranks, double false_alarms_per_step, report_mode mode = report_mode::gather);
 
+    /// \throws error `mismatch` unless all ranks report the same step; the culprits are those unlike most.
+    /// Precondition, here and for `judge`: the judge was made for `gather`.
+    void require_same_step(const gathered_step& step, function_ref<error_origin()> origin);
+
     /// Shapes: `gram` is the n x n Gram matrix of the whole gradient (upper triangle), or empty.
-    /// Precondition: the judge was made for `gather`.
-    void judge(const gathered_step& step, view<const probed_call> calls, view<const double> gram,
-        step_record& out, call_site where);
+    void judge(const gathered_step& step, view<const probed_call> calls, view<const double> gram, step_record& out);
 
     /// Completes `out`, which already holds the directions computed from norms. With a Gram matrix, the exact values
     /// replace them. In both cases the cosine predicted by the noise scale over many steps is added.
@@ -58,8 +61,6 @@ private:
     }
     /// The factor that turns a result into the sum over the ranks.
     double sum_factor(const probed_call& call) const noexcept;
-
-    void require_same_step(const gathered_step& step, call_site where);
 
     void grow(std::size_t call_count);
     outlier_detector detector_for(std::size_t call_count) const;

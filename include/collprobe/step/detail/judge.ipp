@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <collprobe/core/element.hpp>
@@ -16,7 +17,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-COLLPROBE_INLINE void append_suspects(
+COLLPROBE_COLD_INLINE void append_suspects(
     const outlier_verdict& verdict, int ranks, finding what, int call_index, std::vector<suspect>& out)
 {
     for (const outlier& found : verdict.suspects()) {
@@ -42,7 +43,7 @@ COLLPROBE_INLINE void append_suspects(
         .exact = false});
 }
 
-COLLPROBE_INLINE step_judge::step_judge(int ranks, double false_alarms_per_step, report_mode mode)
+COLLPROBE_COLD_INLINE step_judge::step_judge(int ranks, double false_alarms_per_step, report_mode mode)
     : ranks_(ranks),
       table_ranks_(mode == report_mode::gather ? ranks : 1),
       false_alarms_per_step_(false_alarms_per_step),
@@ -56,10 +57,9 @@ COLLPROBE_INLINE step_judge::step_judge(int ranks, double false_alarms_per_step,
 {
 }
 
-COLLPROBE_INLINE void step_judge::judge(const gathered_step& step, view<const probed_call> calls,
-    view<const double> gram, step_record& out, call_site where)
+COLLPROBE_COLD_INLINE void step_judge::judge(
+    const gathered_step& step, view<const probed_call> calls, view<const double> gram, step_record& out)
 {
-    require_same_step(step, where);
     out.step = step.header(0).step;
     out.ranks = ranks_;
     out.mode = report_mode::gather;
@@ -115,7 +115,7 @@ COLLPROBE_INLINE void step_judge::judge(const gathered_step& step, view<const pr
     if (elements >= elements_for_direction) judge_cosines(gram, norms_are_suspect, out);
 }
 
-COLLPROBE_INLINE void step_judge::align_over_steps(
+COLLPROBE_COLD_INLINE void step_judge::align_over_steps(
     view<const double> gram, double squares, double sum_norm_squared, direction& out)
 {
     if (!gram.empty()) {
@@ -132,12 +132,13 @@ COLLPROBE_INLINE void step_judge::align_over_steps(
     out.predicted_cosine = noise_.predicted_cosine();
 }
 
-COLLPROBE_INLINE double step_judge::sum_factor(const probed_call& call) const noexcept
+COLLPROBE_COLD_INLINE double step_judge::sum_factor(const probed_call& call) const noexcept
 {
     return call.operation == reduction::average ? ranks_ : 1;
 }
 
-COLLPROBE_INLINE void step_judge::require_same_step(const gathered_step& step, call_site where)
+COLLPROBE_COLD_INLINE void step_judge::require_same_step(
+    const gathered_step& step, function_ref<error_origin()> origin)
 {
     holders_.clear();
     for (int r = 0; r < ranks_; ++r) holders_.add(step.header(r).step, r);
@@ -151,30 +152,29 @@ COLLPROBE_INLINE void step_judge::require_same_step(const gathered_step& step, c
         message += " rank " + std::to_string(r) + " step " + std::to_string(step.header(r).step) + ",";
     }
     message += most != nullptr ? " unlike the others" : " with no majority";
-    throw error(
-        status::mismatch, message, {.call = "end_step", .communicator = {}, .where = where}, culprits);
+    throw error(status::mismatch, message, origin(), std::move(culprits));
 }
 
-COLLPROBE_INLINE void step_judge::grow(std::size_t call_count)
+COLLPROBE_COLD_INLINE void step_judge::grow(std::size_t call_count)
 {
     known_calls_ = call_count;
     previous_ = fixed_array<held>(call_count * index(ranks_));
     detector_ = detector_for(call_count);
 }
 
-COLLPROBE_INLINE outlier_detector step_judge::detector_for(std::size_t call_count) const
+COLLPROBE_COLD_INLINE outlier_detector step_judge::detector_for(std::size_t call_count) const
 {
     return outlier_detector(table_ranks_, static_cast<int>(first_call_test + call_count),
         {.false_alarms_per_step = false_alarms_per_step_});
 }
 
-COLLPROBE_INLINE void step_judge::judge_losses(const gathered_step& step, step_record& out)
+COLLPROBE_COLD_INLINE void step_judge::judge_losses(const gathered_step& step, step_record& out)
 {
     out.losses.resize(index(ranks_));
     for (int r = 0; r < ranks_; ++r) {
         out.losses[index(r)] = step.header(r).loss;
         weights_[index(r)] = step.header(r).weight;
-        if (!is_finite(step.header(r).loss)) {
+        if (step.header(r).loss_is_bad()) {
             out.suspects.push_back({.rank = r, .what = finding::non_finite, .statistic = 1});
         }
     }
@@ -192,7 +192,7 @@ COLLPROBE_INLINE void step_judge::judge_losses(const gathered_step& step, step_r
     judge_statistically(loss_test, values_, finding::loss, -1, out);
 }
 
-COLLPROBE_INLINE void step_judge::describe_call(
+COLLPROBE_COLD_INLINE void step_judge::describe_call(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder, call_record& described)
 {
     described.call = call.call;
@@ -218,7 +218,7 @@ COLLPROBE_INLINE void step_judge::describe_call(
     described.order = {};
 }
 
-COLLPROBE_INLINE void step_judge::judge_call(
+COLLPROBE_COLD_INLINE void step_judge::judge_call(
     const gathered_step& step, std::size_t b, const probed_call& call, step_record& out)
 {
     const int call_index = static_cast<int>(b);
@@ -239,7 +239,7 @@ COLLPROBE_INLINE void step_judge::judge_call(
     judge_statistically(first_call_test + b, values_, finding::gradient_norm, call_index, out);
 }
 
-COLLPROBE_INLINE void step_judge::judge_copies(const gathered_step& step, std::size_t b, step_record& out)
+COLLPROBE_COLD_INLINE void step_judge::judge_copies(const gathered_step& step, std::size_t b, step_record& out)
 {
     const int call_index = static_cast<int>(b);
     const auto tells
@@ -263,7 +263,7 @@ COLLPROBE_INLINE void step_judge::judge_copies(const gathered_step& step, std::s
     }
 }
 
-COLLPROBE_INLINE void step_judge::judge_copy(
+COLLPROBE_COLD_INLINE void step_judge::judge_copy(
     std::uint64_t digest, int rank, int call_index, step_record& out) const
 {
     const int other = holders_.find(digest).other_than(rank);
@@ -272,7 +272,7 @@ COLLPROBE_INLINE void step_judge::judge_copy(
         {.rank = rank, .other_rank = other, .call = call_index, .what = finding::duplicate, .statistic = 1});
 }
 
-COLLPROBE_INLINE void step_judge::judge_replicas(const gathered_step& step, std::size_t b, step_record& out)
+COLLPROBE_COLD_INLINE void step_judge::judge_replicas(const gathered_step& step, std::size_t b, step_record& out)
 {
     const digest_index::group* const most = result_of_most(step, b);
     out.calls[b].results_agree = holders_.distinct() == 1;
@@ -290,14 +290,14 @@ COLLPROBE_INLINE void step_judge::judge_replicas(const gathered_step& step, std:
     }
 }
 
-COLLPROBE_INLINE const digest_index::group* step_judge::result_of_most(const gathered_step& step, std::size_t b)
+COLLPROBE_COLD_INLINE const digest_index::group* step_judge::result_of_most(const gathered_step& step, std::size_t b)
 {
     holders_.clear();
     for (int r = 0; r < ranks_; ++r) holders_.add(step.entry(r, b).result.digest, r);
     return holders_.majority();
 }
 
-COLLPROBE_INLINE int step_judge::holder_of_result(
+COLLPROBE_COLD_INLINE int step_judge::holder_of_result(
     const gathered_step& step, std::size_t b, const probed_call& call)
 {
     if (!call.is_replicated() || !call.has_result) return 0;
@@ -305,14 +305,14 @@ COLLPROBE_INLINE int step_judge::holder_of_result(
     return most == nullptr ? -1 : most->first_rank;
 }
 
-COLLPROBE_INLINE bool step_judge::differs_from(
+COLLPROBE_COLD_INLINE bool step_judge::differs_from(
     int holder, const gathered_step& step, std::size_t b, const probed_call& call, int rank)
 {
     if (!call.is_replicated() || !call.has_result) return false;
     return holder < 0 || step.entry(rank, b).result.digest != step.entry(holder, b).result.digest;
 }
 
-COLLPROBE_INLINE double step_judge::sum_norm_squared_of(
+COLLPROBE_COLD_INLINE double step_judge::sum_norm_squared_of(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder) const
 {
     if (!call.has_result || holder < 0) return not_a_number();
@@ -329,7 +329,7 @@ COLLPROBE_INLINE double step_judge::sum_norm_squared_of(
     return total;
 }
 
-COLLPROBE_INLINE bool step_judge::is_no_sum(
+COLLPROBE_COLD_INLINE bool step_judge::is_no_sum(
     const gathered_step& step, std::size_t b, const probed_call& call, double sum_norm_squared) const
 {
     if (call.call != collective::all_reduce || !is_finite(sum_norm_squared)) return false;
@@ -351,14 +351,14 @@ COLLPROBE_INLINE bool step_judge::is_no_sum(
     return absolute(dots - sum_norm_squared) > sum_norm_squared / 64 + square_root(sum_norm_squared) * error;
 }
 
-COLLPROBE_INLINE double step_judge::unit_roundoff(element_type type) noexcept
+COLLPROBE_COLD_INLINE double step_judge::unit_roundoff(element_type type) noexcept
 {
     int digits = element_traits<double>::digits; // sums of integers are taken in double here
     with_floating_type(type, [&]<class T>(T) { digits = element_traits<T>::digits; });
     return power_of_two(-digits);
 }
 
-COLLPROBE_INLINE void step_judge::judge_cosines(
+COLLPROBE_COLD_INLINE void step_judge::judge_cosines(
     view<const double> gram, bool norms_are_suspect, step_record& out)
 {
     const std::size_t n = index(ranks_);
@@ -383,13 +383,13 @@ COLLPROBE_INLINE void step_judge::judge_cosines(
     judge_statistically(cosine_test, values_, finding::cosine, -1, out);
 }
 
-COLLPROBE_INLINE void step_judge::judge_statistically(
+COLLPROBE_COLD_INLINE void step_judge::judge_statistically(
     std::size_t test, view<const double> values, finding what, int call_index, step_record& out)
 {
     append_suspects(detector_.judge(static_cast<int>(test), values), ranks_, what, call_index, out.suspects);
 }
 
-COLLPROBE_INLINE double step_judge::total(view<const double> values) noexcept
+COLLPROBE_COLD_INLINE double step_judge::total(view<const double> values) noexcept
 {
     double sum = 0;
     for (const double value : values) sum += value;

@@ -7,6 +7,7 @@
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/sum/dot.hpp>
 
@@ -16,10 +17,16 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 struct step_header {
     std::uint64_t step;
-    double loss;
+    double loss; ///< `not_given()` if the rank has none
     double weight;
     std::uint64_t sample_digest;
-    std::uint64_t unprobed_calls;
+    std::uint32_t unprobed_calls;
+    std::uint32_t serial = 0; ///< 1 for the first step that the rank ended, and so on: older reports have other numbers
+
+    COLLPROBE_HD bool loss_is_bad() const noexcept
+    {
+        return !is_finite(loss) && to_bits(loss) != to_bits(not_given());
+    }
 };
 
 /// The outcome of one read of a collective's result, together with the local input if that still exists.
@@ -126,6 +133,13 @@ public:
     const step_header& header(int rank) const noexcept
     {
         return *reinterpret_cast<const step_header*>(message(rank));
+    }
+    /// Whether these are the messages of the step with this serial number: not of an earlier one, also in part.
+    bool has_arrived(std::uint32_t serial) const noexcept
+    {
+        bool all = true;
+        for (int r = 0; r < ranks_; ++r) all = all && header(r).serial == serial;
+        return all;
     }
     const call_entry& entry(int rank, std::uint64_t call_index) const noexcept
     {

@@ -22,6 +22,7 @@ inline std::uint64_t next_capture_serial() noexcept
 
 struct replay_ticket {
     std::uint64_t step;
+    std::uint32_t serial; ///< as in `step_header`
     unsigned char* host_block; ///< destination of this replay's report: memory that the device can write
 };
 
@@ -41,8 +42,9 @@ struct write_tickets {
 struct write_observed_header {
     unsigned char* message;
     device_observation seen;
-    std::uint64_t unprobed_calls;
+    std::uint32_t unprobed_calls;
     std::uint64_t step; ///< not read in a graph
+    std::uint32_t serial; ///< not read in a graph
     replay_tickets* tickets; ///< null outside a graph
     message_layout layout;
 
@@ -50,14 +52,13 @@ struct write_observed_header {
     {
         write_header write{message, {}, layout};
         if (index == 0) {
-            std::uint64_t number = step;
+            replay_ticket number{step, serial, nullptr};
             if (tickets != nullptr) {
-                tickets->current = tickets->next;
-                tickets->next = {0, nullptr};
-                number = tickets->current.step;
+                number = tickets->current = tickets->next;
+                tickets->next = {};
             }
-            write.value = {number, seen.loss.read(0), seen.weight.read(1),
-                seen.sample_digest != nullptr ? *seen.sample_digest : 0, unprobed_calls};
+            write.value = {number.step, seen.loss.read(not_given()), seen.weight.read(1),
+                seen.sample_digest != nullptr ? *seen.sample_digest : 0, unprobed_calls, number.serial};
         }
         write(index);
     }

@@ -7,6 +7,8 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/arrival_keys.hpp>
+#include <collprobe/detail/function_ref.hpp>
 #include <collprobe/step/detail/judge.hpp>
 #include <collprobe/step/detail/message.hpp>
 
@@ -52,6 +54,7 @@ struct step_keys {
     extremum_keys loss;
     extremum_keys gradient_norm;
     std::uint64_t nonfinite_loss; ///< as `call_keys::nonfinite`, with a count of 1
+    arrival_keys arrival;
 };
 
 struct call_keys {
@@ -62,7 +65,7 @@ struct call_keys {
 };
 
 static_assert(sizeof(step_sums) == 10 * sizeof(double) && sizeof(call_sums) == 6 * sizeof(double));
-static_assert(sizeof(step_keys) == 7 * sizeof(std::uint64_t) && sizeof(call_keys) == 5 * sizeof(std::uint64_t));
+static_assert(sizeof(step_keys) == 9 * sizeof(std::uint64_t) && sizeof(call_keys) == 5 * sizeof(std::uint64_t));
 
 /// The reference means of the step. The references of the calls follow as a run of doubles.
 struct step_reference {
@@ -134,6 +137,7 @@ struct pack_summary {
     const std::uint64_t* gradients; ///< a bit for each call; in host memory, slow to read from the device: few words
     std::uint64_t call_count;
     int rank;
+    int ranks;
     const step_reference* reference; ///< followed by those of the calls
     summary_parts to;
 
@@ -154,7 +158,8 @@ struct pack_summary {
             *to.sums = {loss, moments_of(norm, reference->gradient_norm), loss.count * header.weight,
                 header.weight * loss.distance, header.weight * loss.distance_squared, norm_squared};
             *to.keys = {header.step, ~header.step, extrema_of(header.loss, rank), extrema_of(norm, rank),
-                count_key(is_finite(header.loss) ? 0 : 1, rank)};
+                count_key(header.loss_is_bad() ? 1 : 0, rank),
+                arrival_keys::of(header.serial, rank, ranks)};
             return;
         }
         const std::uint64_t b = index - 1;
@@ -209,11 +214,13 @@ spread summed_spread(const moment_sums& sums, int finite, double reference, cons
 void align_from_totals(const moment_sums& norms, double reference, double squares, double sum_norm_squared,
     int ranks, direction& out) noexcept;
 
+/// `own_step`: that of this rank. \throws error `mismatch` unless all ranks report the same step.
+void require_same_step(const step_keys& keys, std::uint64_t own_step, function_ref<error_origin()> origin);
+
 /// Makes the record of a step from its combined form. Makes exact checks only: to name a statistical outlier takes the
 /// table of all ranks, which this mode does not have.
 void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
-    view<const probed_call> calls, std::uint64_t unprobed_calls, view<const double> gram,
-    step_record& out, call_site where);
+    view<const probed_call> calls, std::uint64_t unprobed_calls, view<const double> gram, step_record& out);
 
 } // namespace collprobe::detail
 

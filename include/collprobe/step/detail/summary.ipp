@@ -11,7 +11,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-COLLPROBE_INLINE double extremum_value(std::uint64_t key) noexcept
+COLLPROBE_COLD_INLINE double extremum_value(std::uint64_t key) noexcept
 {
     const std::uint64_t ordered = key & ~rank_mask;
     // Negative numbers were complemented, so their cut-off bits come back as ones: the value is nearer to zero.
@@ -19,7 +19,7 @@ COLLPROBE_INLINE double extremum_value(std::uint64_t key) noexcept
         (ordered >> 63) != 0 ? ordered & ~(std::uint64_t{1} << 63) : ~ordered & ~rank_mask);
 }
 
-COLLPROBE_INLINE spread summed_spread(
+COLLPROBE_COLD_INLINE spread summed_spread(
     const moment_sums& sums, int finite, double reference, const extremum_keys& extrema) noexcept
 {
     spread result;
@@ -40,7 +40,7 @@ COLLPROBE_INLINE spread summed_spread(
     return result;
 }
 
-COLLPROBE_INLINE void align_from_totals(const moment_sums& norms, double reference, double squares,
+COLLPROBE_COLD_INLINE void align_from_totals(const moment_sums& norms, double reference, double squares,
     double sum_norm_squared, int ranks, direction& out) noexcept
 {
     out.mean_pairwise = not_a_number();
@@ -56,16 +56,19 @@ COLLPROBE_INLINE void align_from_totals(const moment_sums& norms, double referen
     set_noise(moments.signal, moments.noise, out);
 }
 
-COLLPROBE_INLINE void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
-    view<const probed_call> calls, std::uint64_t unprobed_calls, view<const double> gram, step_record& out,
-    call_site where)
+COLLPROBE_COLD_INLINE void require_same_step(
+    const step_keys& keys, std::uint64_t own_step, function_ref<error_origin()> origin)
 {
-    if (step.keys->step != ~step.keys->step_complement) {
-        throw error(status::mismatch,
-            "the ranks report different steps, from " + std::to_string(~step.keys->step_complement) + " to "
-                + std::to_string(step.keys->step),
-            {.call = "end_step", .communicator = {}, .where = where});
-    }
+    if (keys.step == ~keys.step_complement) return;
+    throw error(status::mismatch,
+        "the ranks report different steps, from " + std::to_string(~keys.step_complement) + " to "
+            + std::to_string(keys.step) + ", this rank " + std::to_string(own_step),
+        origin());
+}
+
+COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
+    view<const probed_call> calls, std::uint64_t unprobed_calls, view<const double> gram, step_record& out)
+{
     out.step = step.keys->step;
     out.ranks = ranks;
     out.mode = report_mode::summary;

@@ -9,12 +9,12 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/widen.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/simd/rounding.hpp>
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/detail/add.hpp>
-#include <collprobe/sum/error_free.hpp>
+#include <collprobe/sum/detail/error_free.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/round_scaled.hpp>
-#include <collprobe/simd/rounding.hpp>
 
 /// Sums over the rows of a block of columns: a column holds the terms of one element. The loops over columns have a
 /// constant length, so that a host's compiler vectorises them and a GPU's compiler unrolls them into registers.

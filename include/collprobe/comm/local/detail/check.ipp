@@ -6,7 +6,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-COLLPROBE_INLINE void argument_check::fail(const std::string& message, status code) const
+COLLPROBE_COLD_INLINE void argument_check::fail(const std::string& message, status code) const
 {
     const error bad(code, message, meet_.origin(rank_, call_, where_), {rank_});
     meet_.fail({status::peer_failure, list_ranks({rank_}) + " gave a bad argument: " + bad.what(), {rank_}});

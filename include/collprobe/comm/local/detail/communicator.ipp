@@ -20,7 +20,7 @@ COLLPROBE_INLINE void communicator::task::cancel(const std::exception_ptr& cause
     state->could_not_take_part(rank, own.what.call, cause);
 }
 
-COLLPROBE_INLINE void communicator::enqueue(stream_ref on, const arguments& own, mover move, call_site where) const
+COLLPROBE_INLINE void communicator::enqueue(stream_ref on, const posted_call& own, mover move, call_site where) const
 {
     const std::uint64_t call = state_->meet.next_call(rank_);
     try {

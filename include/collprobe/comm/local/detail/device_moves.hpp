@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/local/detail/group.hpp>

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -20,7 +19,7 @@ namespace collprobe::inline COLLPROBE_ABI::local::detail {
 
 using collprobe::detail::rendezvous_failure;
 using collprobe::detail::make_ref;
-using collprobe::detail::arguments;
+using collprobe::detail::posted_call;
 using collprobe::detail::ref;
 
 class group_state;

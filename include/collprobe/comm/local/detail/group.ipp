@@ -9,7 +9,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI::local::detail {
 
-COLLPROBE_INLINE group_state::group_state(std::string name, std::int64_t timeout_ms,
+COLLPROBE_COLD_INLINE group_state::group_state(std::string name, std::int64_t timeout_ms,
     reduction_order combine_in, ref<group_tree> kin, std::vector<int> ancestors)
     : meet(static_cast<int>(ancestors.size()), std::move(name), timeout_ms),
       order(combine_in),
@@ -20,7 +20,7 @@ COLLPROBE_INLINE group_state::group_state(std::string name, std::int64_t timeout
     relatives->join(this);
 }
 
-COLLPROBE_INLINE std::pair<ref<group_state>, int> group_state::split_by(
+COLLPROBE_COLD_INLINE std::pair<ref<group_state>, int> group_state::split_by(
     maker make, int rank, int color, int key, call_site where)
 {
     part& own = parts_[static_cast<std::size_t>(rank)];
@@ -34,7 +34,7 @@ COLLPROBE_INLINE std::pair<ref<group_state>, int> group_state::split_by(
     return result;
 }
 
-COLLPROBE_INLINE void group_state::make_parts(maker make, std::uint64_t call)
+COLLPROBE_COLD_INLINE void group_state::make_parts(maker make, std::uint64_t call)
 {
     // By color, key and old rank; an insertion sort of at most a few hundred ranks.
     std::vector<int> sorted;
@@ -69,7 +69,7 @@ COLLPROBE_INLINE void group_state::make_parts(maker make, std::uint64_t call)
     }
 }
 
-COLLPROBE_INLINE void group_state::could_not_take_part(
+COLLPROBE_COLD_INLINE void group_state::could_not_take_part(
     int rank, collective what, const std::exception_ptr& cause) noexcept
 {
     meet.fail({status::peer_failure,
@@ -78,20 +78,20 @@ COLLPROBE_INLINE void group_state::could_not_take_part(
         {rank}});
 }
 
-COLLPROBE_INLINE void group_state::could_not_enqueue(int rank, const std::string& cause)
+COLLPROBE_COLD_INLINE void group_state::could_not_enqueue(int rank, const std::string& cause)
 {
     meet.fail({status::peer_failure, collprobe::detail::list_ranks({rank}) + " could not enqueue: " + cause,
         {rank}});
 }
 
-COLLPROBE_INLINE void group_tree::join(group_state* member)
+COLLPROBE_COLD_INLINE void group_tree::join(group_state* member)
 {
     const collprobe::detail::lock_guard lock(guard_);
     members_.push_back(member);
     if (failed_) tell(*member);
 }
 
-COLLPROBE_INLINE void group_tree::leave(group_state* member) noexcept
+COLLPROBE_COLD_INLINE void group_tree::leave(group_state* member) noexcept
 {
     const collprobe::detail::lock_guard lock(guard_);
     for (group_state*& other : members_) {
@@ -102,7 +102,7 @@ COLLPROBE_INLINE void group_tree::leave(group_state* member) noexcept
     }
 }
 
-COLLPROBE_INLINE void group_tree::fail(std::string message, std::vector<int> first_group_ranks)
+COLLPROBE_COLD_INLINE void group_tree::fail(std::string message, std::vector<int> first_group_ranks)
 {
     const collprobe::detail::lock_guard lock(guard_);
     if (failed_) return;
@@ -112,7 +112,7 @@ COLLPROBE_INLINE void group_tree::fail(std::string message, std::vector<int> fir
     for (group_state* const member : members_) tell(*member);
 }
 
-COLLPROBE_INLINE void group_tree::tell(group_state& member)
+COLLPROBE_COLD_INLINE void group_tree::tell(group_state& member)
 {
     std::vector<int> members_among_culprits;
     for (std::size_t rank = 0; rank < member.first_group_ranks.size(); ++rank) {
@@ -124,7 +124,7 @@ COLLPROBE_INLINE void group_tree::tell(group_state& member)
     member.meet.fail({status::peer_failure, message_, std::move(members_among_culprits)});
 }
 
-COLLPROBE_INLINE std::vector<int> group_tree::first_group_ranks(
+COLLPROBE_COLD_INLINE std::vector<int> group_tree::first_group_ranks(
     const std::string& name, const std::vector<int>& culprits)
 {
     std::vector<int> result;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include <collprobe/comm/local/order.hpp>
 #include <collprobe/core/element.hpp>

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
-#include <utility>
 #include <vector>
 
 #include <sched.h>

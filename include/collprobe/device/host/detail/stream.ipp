@@ -90,7 +90,7 @@ COLLPROBE_INLINE void stream_state::announce(std::uint64_t number) noexcept
 COLLPROBE_INLINE void synchronize(
     stream_state& state, std::uint64_t number, const char* what, std::int64_t timeout_ms, call_site where)
 {
-    const error_origin origin{.call = "synchronize", .communicator = {}, .where = where};
+    const error_origin origin{.call = "synchronize", .where = where};
     if (stream_state::served_here() == &state) {
         throw error(status::invalid_argument, "work on a stream must not wait for that stream", origin);
     }
@@ -125,8 +125,7 @@ COLLPROBE_INLINE bool stream_ref::query() const noexcept
 COLLPROBE_INLINE detail::stream_state& stream_ref::state(const char* call, call_site where) const
 {
     if (state_ != nullptr) return *state_;
-    throw error(status::invalid_argument, "the stream was moved from",
-        {.call = call, .communicator = {}, .where = where});
+    throw error(status::invalid_argument, "the stream was moved from", {.call = call, .where = where});
 }
 
 COLLPROBE_INLINE stream::stream()
@@ -174,7 +173,7 @@ COLLPROBE_INLINE void event::require_recorded(const char* call, call_site where)
 {
     if (recorded()) return;
     throw error(status::invalid_argument, "the event was never recorded, so there is nothing to wait for",
-        {.call = call, .communicator = {}, .where = where});
+        {.call = call, .where = where});
 }
 
 COLLPROBE_INLINE void stream_ref::wait(const event& awaited, call_site where) const

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -18,21 +17,23 @@ namespace scan = collprobe::detail;
 /// A block's part of a scan of elements: statistics, and other results of the same read. The derived class says what
 /// the reducer reads, and makes the result.
 ///
-/// Shared memory: 28 KiB with a digest (its multipliers and factors), else 1 KiB. Each multiprocessor runs at least
+/// Shared memory: 29 KiB with a digest (its multipliers and factors), else 1 KiB. Each multiprocessor runs at least
 /// three blocks, so 768 threads with 64 bytes each in flight. That is twice what a multiprocessor's share of 4.8 TB/s
 /// needs at 700 ns latency.
 template <class T, scan::scan_features features>
 struct scan_block {
     using thread_scan = scan::thread_scan<T, features>;
     using ranges = scan::range_totals<T>;
-    struct dot_product {
+    struct plain_sum {
         double value = 0;
-        __device__ void merge(const dot_product& next) { value += next.value; }
+        __device__ void merge(const plain_sum& next) { value += next.value; }
     };
     static constexpr unsigned element_bytes = sizeof(T);
     static constexpr unsigned blocks_per_multiprocessor = 3;
     static constexpr unsigned per_round = scan::per_words16<T> * block_threads;
     static constexpr unsigned chunk = 256; // rounds
+    /// Whether extrema are wanted: a result, or for the scale of doubles.
+    static constexpr bool has_extrema = features.moments || std::is_same_v<T, double>;
 
     struct partial {
         statistics value;
@@ -42,21 +43,39 @@ struct scan_block {
 
     struct nothing {
     };
+    template <class Value>
+    using storage_of = typename block_merge<Value>::storage;
+
+    /// Each merge has its own memory, so that no barrier is needed between them.
+    struct slot_memory {
+        scan::digest_factors factors[features.digest ? chunk : 1];
+        storage_of<scan::shifted_sums> sums;
+        storage_of<ranges> range;
+        storage_of<scan::digest_totals> digest;
+        storage_of<plain_sum> squares;
+        storage_of<plain_sum> dot;
+        storage_of<scan::shifted_sums> scaled;
+        storage_of<scan::centred_sums> centred;
+    };
+    struct combining_memory {
+        storage_of<scan::slot_counts> counts;
+        storage_of<scan::slot_extent> extent;
+        storage_of<scan::digest_totals> digest;
+        storage_of<plain_sum> dot;
+        storage_of<scan::slot_sums> sums;
+        storage_of<scan::slot_distances> distances;
+    };
     struct shared {
         union {
-            scan::digest_factors factors[features.digest ? chunk : 1];
-            typename block_merge<ranges>::storage ranges;
-            typename block_merge<scan::digest_totals>::storage digest;
-            typename block_merge<dot_product>::storage dot;
-            typename block_merge<scan::shifted_sums>::storage shifted;
-            typename block_merge<scan::slot_counts>::storage counts;
-            typename block_merge<scan::slot_extent>::storage extent;
-            typename block_merge<scan::slot_sums>::storage sums;
-            typename block_merge<scan::slot_distances>::storage distances;
+            slot_memory slot;
+            combining_memory all;
         };
         std::conditional_t<features.digest, scan::digest_multipliers, nothing> multipliers;
         scan::rare_counts rare;
-        scan::slot_request request;
+        // What thread 0 tells the others.
+        scan::slot_request scaling;
+        scan::slot_request centring;
+        double mean;
         statistics value;
     };
 
@@ -70,7 +89,6 @@ struct scan_block {
     __device__ void reduce_slot(const scan::scan_input<T>& input, std::uint64_t first, std::uint32_t count,
         const statistics& identity, partial_results to, unsigned slot)
     {
-        const bool aligned = input.aligned();
         if (threadIdx.x == 0) memory.rare = scan::rare_counts::none();
         const scan::digest_multipliers* multipliers = nullptr;
         if constexpr (features.digest) multipliers = &memory.multipliers;
@@ -80,38 +98,45 @@ struct scan_block {
         for (std::uint32_t begin = 0; begin < rounds + (rest != 0 ? 1 : 0); begin += chunk) {
             const bool is_last = rounds - begin < chunk;
             const std::uint32_t whole = is_last ? rounds - begin : chunk;
-            __syncthreads();
+            // All have used the factors; those of the slot before are behind its merges.
+            if (features.digest && begin != 0) __syncthreads();
             if (features.digest && threadIdx.x < whole + 1)
-                memory.factors[threadIdx.x] = scan::digest_factors::of_round(first / per_round + begin + threadIdx.x);
+                memory.slot.factors[threadIdx.x]
+                    = scan::digest_factors::of_round(first / per_round + begin + threadIdx.x);
             __syncthreads();
             const std::uint32_t offset = begin * per_round;
             const std::uint64_t from = first + offset;
-            if (aligned)
-                scan::scan_rounds<true>(
-                    thread, input, from, offset, whole, is_last ? rest : 0, threadIdx.x, memory.factors, memory.rare);
-            else
-                scan::scan_rounds<false>(
-                    thread, input, from, offset, whole, is_last ? rest : 0, threadIdx.x, memory.factors, memory.rare);
+            scan::scan_rounds(
+                thread, input, from, offset, whole, is_last ? rest : 0, threadIdx.x, memory.slot.factors, memory.rare);
         }
-        __syncthreads();
-        scan::shifted_sums sums = block_merge<scan::shifted_sums>::run(memory.shifted, thread.sums);
-        const ranges range = block_merge<ranges>::run(memory.ranges, thread.counts);
+        scan::shifted_sums sums;
+        if constexpr (features.moments) sums = merged(memory.slot.sums, thread.sums);
+        else sums.squares = merged(memory.slot.squares, plain_sum{thread.sums.squares}).value;
+        ranges range;
+        if constexpr (has_extrema) range = merged(memory.slot.range, thread.counts);
         collprobe::detail::digest_state digest;
         if constexpr (features.digest) {
-            const scan::digest_totals all = block_merge<scan::digest_totals>::run(memory.digest, thread.digest);
+            const scan::digest_totals all = merged(memory.slot.digest, thread.digest);
             digest = {all.first, all.second, std::uint64_t{count} * sizeof(T)};
         }
-        dot_product dot;
-        if constexpr (features.dot) dot = block_merge<dot_product>::run(memory.dot, {thread.dot});
+        plain_sum dot;
+        if constexpr (features.dot) dot = merged(memory.slot.dot, plain_sum{thread.dot});
         if (threadIdx.x == 0) {
             memory.value = identity;
-            memory.request = scan::describe_slot<T>(range, memory.rare, first, count, memory.value);
+            memory.scaling = scan::describe_slot<T>(range, memory.rare, first, count, memory.value);
         }
-        if constexpr (std::is_same_v<T, double>) sum_again(input, first, count, aligned, sums);
+        if constexpr (std::is_same_v<T, double>) {
+            __syncthreads();
+            if (memory.scaling.again) sums = merged(memory.slot.scaled, shifted(input, first, count, memory.scaling));
+        }
         if constexpr (features.moments) {
-            if (threadIdx.x == 0) memory.request = scan::sum_slot(sums, memory.value);
-            if (sum_again(input, first, count, aligned, sums) && threadIdx.x == 0)
-                scan::refine_slot(sums, memory.value);
+            if (threadIdx.x == 0) memory.centring = scan::sum_slot(sums, memory.value);
+            __syncthreads();
+            if (memory.centring.again) {
+                const auto centred = merged(
+                    memory.slot.centred, scan::centred_sums::of(shifted(input, first, count, memory.centring)));
+                if (threadIdx.x == 0) scan::refine_slot(centred, memory.value);
+            }
             if (threadIdx.x == 0) scan::close_slot(memory.value);
         } else {
             if (threadIdx.x == 0) memory.value.sum_of_squares = sums.squares;
@@ -127,42 +152,44 @@ struct scan_block {
         scan::slot_counts counts;
         COLLPROBE_NO_UNROLL
         for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
-            counts.merge(scan::slot_counts::of(from.template read<partial, words::counts>(slot).value));
-        counts = block_merge<scan::slot_counts>::run(memory.counts, counts);
+            counts.merge(scan::slot_counts::of(from.template read<partial>(slot).value));
+        counts = merged(memory.all.counts, counts);
         scan::slot_extent extent;
         scan::digest_totals digest;
-        dot_product dot;
+        plain_sum dot;
         COLLPROBE_NO_UNROLL
         for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads) {
-            const partial next = from.template read<partial, second_pass>(slot);
-            extent.merge(scan::slot_extent::of(next.value));
+            const partial next = from.template read<partial>(slot);
+            if constexpr (has_extrema) extent.merge(scan::slot_extent::of(next.value));
             if constexpr (features.digest) digest.merge({next.digest.first, next.digest.second});
             if constexpr (features.dot) dot.value += next.dot;
         }
-        if constexpr (features.digest) digest = block_merge<scan::digest_totals>::run(memory.digest, digest);
-        extent = block_merge<scan::slot_extent>::run(memory.extent, extent);
-        if constexpr (features.dot) dot = block_merge<dot_product>::run(memory.dot, dot);
+        if constexpr (features.digest) digest = merged(memory.all.digest, digest);
+        if constexpr (has_extrema) extent = merged(memory.all.extent, extent);
+        if constexpr (features.dot) dot = merged(memory.all.dot, dot);
         if (threadIdx.x == 0) {
             memory.value = identity;
             scan::open_result<T>(counts, extent, memory.value);
         }
-        __syncthreads();
-        const std::int32_t scale = memory.value.scale;
+        std::int32_t scale = 0;
+        if constexpr (std::is_same_v<T, double>) {
+            __syncthreads();
+            scale = memory.value.scale;
+        }
         scan::slot_sums sums;
         COLLPROBE_NO_UNROLL
         for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
-            sums.merge(scan::slot_sums::of<T>(from.template read<partial, words::sums>(slot).value, scale));
-        sums = block_merge<scan::slot_sums>::run(memory.sums, sums);
-        if (threadIdx.x == 0) memory.request.pivot = scan::sum_result(sums, memory.value);
+            sums.merge(scan::slot_sums::of<T>(from.template read<partial>(slot).value, scale));
+        sums = merged(memory.all.sums, sums);
+        if (threadIdx.x == 0) memory.mean = scan::sum_result(sums, memory.value);
         if constexpr (features.moments) {
             __syncthreads();
-            const double mean = memory.request.pivot;
+            const double mean = memory.mean;
             scan::slot_distances distances;
             COLLPROBE_NO_UNROLL
             for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
-                distances.merge(scan::slot_distances::of<T>(
-                    from.template read<partial, words::distances>(slot).value, scale, mean));
-            distances = block_merge<scan::slot_distances>::run(memory.distances, distances);
+                distances.merge(scan::slot_distances::of<T>(from.template read<partial>(slot).value, scale, mean));
+            distances = merged(memory.all.distances, distances);
             if (threadIdx.x == 0) scan::close_result(distances, mean, memory.value);
         }
         // The other threads would read the value while thread 0 writes it.
@@ -171,32 +198,19 @@ struct scan_block {
     }
 
 private:
-    static_assert(offsetof(partial, value) == 0);
-    static_assert(offsetof(collprobe::detail::digest_state, first) == 0
-        && offsetof(collprobe::detail::digest_state, second) == 8);
-    using words = scan::slot_words<T>;
-    static constexpr std::uint32_t second_pass = words::extent
-        | (features.digest ? words::at(offsetof(partial, digest)) | words::at(offsetof(partial, digest) + 8) : 0)
-        | (features.dot ? words::at(offsetof(partial, dot)) : 0);
-
-    /// Computes the sums that `memory.request` asks for, and returns whether it asked for any.
-    __device__ bool sum_again(const scan::scan_input<T>& input, std::uint64_t first, std::uint32_t count, bool aligned,
-        scan::shifted_sums& sums)
+    template <class Value>
+    __device__ static Value merged(storage_of<Value>& own, const Value& mine)
     {
-        __syncthreads();
-        const scan::slot_request request = memory.request;
-        if (request.again) {
-            scan::shifted_sums mine;
-            if (aligned)
-                scan::sum_shifted<true, T>(
-                    mine, input.source, first, count, threadIdx.x, request.factor, request.pivot);
-            else
-                scan::sum_shifted<false, T>(
-                    mine, input.source, first, count, threadIdx.x, request.factor, request.pivot);
-            sums = block_merge<scan::shifted_sums>::run(memory.shifted, mine);
-        }
-        __syncthreads();
-        return request.again;
+        return block_merge<Value>::run(own, mine);
+    }
+
+    /// This thread's part of the sums that are asked for.
+    __device__ static scan::shifted_sums shifted(const scan::scan_input<T>& input, std::uint64_t first,
+        std::uint32_t count, const scan::slot_request& request)
+    {
+        scan::shifted_sums mine;
+        scan::sum_shifted<T>(mine, input.source, first, count, threadIdx.x, request.factor, request.pivot);
+        return mine;
     }
 };
 

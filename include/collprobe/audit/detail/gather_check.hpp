@@ -3,12 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <type_traits>
-#include <utility>
 
-#include <collprobe/audit/detail/gather_bodies.hpp>
-#include <collprobe/audit/gather_verdict.hpp>
+#include <collprobe/audit/detail/gather_verdict.hpp>
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
@@ -20,9 +17,7 @@
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/scan/digest_reducer.hpp>
 
-namespace collprobe::inline COLLPROBE_ABI {
-
-namespace detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 template <class Device>
 struct gather_memory {
@@ -43,8 +38,6 @@ struct gather_memory {
     typename Device::workspace reduces;
     ordered_use<Device> use;
 };
-
-} // namespace detail
 
 /// Checks that every rank received from an all-gather what the owners of the shards sent, by exact digests.
 /// Use: `check.before<float>(shard, stream)`, the all-gather, `check.after<float>(whole, verdict.data(), stream)`.
@@ -69,8 +62,8 @@ public:
     /// Allocates. The object refers to `comm`, which must outlive it.
     explicit gather_check(Comm& comm) : comm_(&comm)
     {
-        const auto scope = detail::enter_device(comm);
-        memory_ = detail::in_flight<detail::gather_memory<device>>(detail::timeout_of(comm), ranks());
+        const auto scope = enter_device(comm);
+        memory_ = in_flight<gather_memory<device>>(timeout_of(comm), ranks());
     }
     /// Legal while calls are under way. A moved-from object can only be destroyed or assigned to.
     gather_check(gather_check&&) = default;
@@ -88,9 +81,9 @@ public:
         const caller who(*comm_, "gather_check::before", where);
         require_not_null(send, "send", who);
         who.require_immediate();
-        const auto scope = detail::enter_device(*comm_);
+        const auto scope = enter_device(*comm_);
         pending_ = {send.size_bytes(), true};
-        detail::enqueue_marked(memory_->use.wait_for_last(stream, where), stream, [&] {
+        enqueue_marked(memory_->use.wait_for_last(stream, where), stream, [&] {
             take_digest(send, memory_->own.data(), stream);
         });
     }
@@ -110,21 +103,21 @@ public:
         who.require(receive.size_bytes() == ranks() * pending_.bytes,
             "receive does not have size() times as many bytes as send had");
         who.require_immediate();
-        const auto scope = detail::enter_device(*comm_);
+        const auto scope = enter_device(*comm_);
         pending_.is_valid = false;
         const std::uint64_t count = receive.count() / ranks();
-        detail::gather_memory<device>& memory = *memory_;
-        detail::enqueue_marked(memory.use.wait_for_last(stream, where), stream, [&] {
-            auto& world = detail::innermost(*comm_);
+        gather_memory<device>& memory = *memory_;
+        enqueue_marked(memory.use.wait_for_last(stream, where), stream, [&] {
+            auto& world = innermost(*comm_);
             for (std::uint64_t rank = 0; rank < ranks(); ++rank) {
                 take_digest(receive.part(rank * count, count), memory.received.data() + rank, stream);
             }
             world.all_gather(view<const std::uint64_t>(memory.own), view<std::uint64_t>(memory.owners), stream, where);
             device::sum_each(stream, 1,
-                detail::compare_shards{memory.owners.data(), memory.received.data(), ranks(), memory.report.data()});
+                compare_shards{memory.owners.data(), memory.received.data(), ranks(), memory.report.data()});
             world.all_gather(
                 view<const std::uint64_t>(memory.report), view<std::uint64_t>(memory.reports), stream, where);
-            device::sum_each(stream, 1, detail::judge_gather{memory.reports.data(), ranks(), out});
+            device::sum_each(stream, 1, judge_gather{memory.reports.data(), ranks(), out});
         });
     }
 
@@ -140,7 +133,7 @@ private:
     template <class T>
     void take_digest(view<const T> of, std::uint64_t* to, stream_ref stream)
     {
-        device::reduce(stream, detail::digest_reducer<T>{of}, of.count(), to, memory_->reduces);
+        device::reduce(stream, digest_reducer<T>{of}, of.count(), to, memory_->reduces);
     }
     /// Digests read bytes, so any address is valid.
     template <class T>
@@ -151,7 +144,7 @@ private:
 
     Comm* comm_;
     pair_of_calls pending_;
-    detail::in_flight<detail::gather_memory<device>> memory_;
+    in_flight<gather_memory<device>> memory_;
 };
 
-} // namespace collprobe
+} // namespace collprobe::detail

@@ -9,9 +9,7 @@
 #include <collprobe/detail/mutex.hpp>
 #include <collprobe/device/cuda/error.hpp>
 
-namespace collprobe::inline COLLPROBE_ABI::cuda {
-
-namespace detail {
+namespace collprobe::inline COLLPROBE_ABI::cuda::detail {
 
 /// A CUDA event that goes back to the pool with the last `pooled_event` that refers to it.
 struct event_node {
@@ -20,8 +18,6 @@ struct event_node {
     std::atomic<std::uint32_t> references{0};
     event_node* next = nullptr;
 };
-
-} // namespace detail
 
 /// The process's CUDA events, a list for each device. Creating an event can stall for milliseconds, so events are
 /// used again. The events have no timing. The pool never destroys them: a destructor that runs when the program ends
@@ -41,12 +37,12 @@ public:
     static unsigned free_events(int device) noexcept { return of(device).count_free(device); }
 
     /// A free event of `device`, or a new one. Creating is legal during a capture, but slow.
-    static detail::event_node* take(int device, call_site where)
+    static event_node* take(int device, call_site where)
     {
-        if (detail::event_node* const found = of(device).pop(device)) return found;
+        if (event_node* const found = of(device).pop(device)) return found;
         return create(device, where);
     }
-    static void give_back(detail::event_node* node) noexcept { of(node->device).push(node); }
+    static void give_back(event_node* node) noexcept { of(node->device).push(node); }
 
 private:
     // Two devices may share a list, so that the number of devices has no limit.
@@ -57,27 +53,27 @@ private:
         {
             const collprobe::detail::lock_guard lock(guard);
             unsigned found = 0;
-            for (const detail::event_node* node = first; node != nullptr; node = node->next) {
+            for (const event_node* node = first; node != nullptr; node = node->next) {
                 if (node->device == device) ++found;
             }
             return found;
         }
-        detail::event_node* pop(int device) noexcept
+        event_node* pop(int device) noexcept
         {
             const collprobe::detail::lock_guard lock(guard);
-            for (detail::event_node** link = &first; *link != nullptr; link = &(*link)->next) {
+            for (event_node** link = &first; *link != nullptr; link = &(*link)->next) {
                 if ((*link)->device == device) return std::exchange(*link, (*link)->next);
             }
             return nullptr;
         }
-        void push(detail::event_node* node) noexcept
+        void push(event_node* node) noexcept
         {
             const collprobe::detail::lock_guard lock(guard);
             node->next = std::exchange(first, node);
         }
 
         collprobe::detail::mutex guard;
-        detail::event_node* first = nullptr;
+        event_node* first = nullptr;
     };
 
     static free_list& of(int device) noexcept
@@ -86,21 +82,19 @@ private:
         return all[static_cast<unsigned>(device) % lists];
     }
 
-    static detail::event_node* create(int device, call_site where)
+    static event_node* create(int device, call_site where)
     {
         const device_guard current(device, where);
-        const detail::relaxed_capture_mode relaxed;
+        const relaxed_capture_mode relaxed;
         cudaEvent_t handle = nullptr;
         check(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming), "cudaEventCreateWithFlags", device,
             where);
-        detail::event_node* const made = new detail::event_node;
+        event_node* const made = new event_node;
         made->handle = handle;
         made->device = device;
         return made;
     }
 };
-
-namespace detail {
 
 /// A share in an event of the pool; empty by default.
 class pooled_event {
@@ -140,5 +134,4 @@ private:
     event_node* node_ = nullptr;
 };
 
-} // namespace detail
-} // namespace collprobe::cuda
+} // namespace collprobe::cuda::detail

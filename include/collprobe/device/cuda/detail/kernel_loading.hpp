@@ -11,9 +11,7 @@
 #include <collprobe/device/cuda/error.hpp>
 
 /// Loading of kernels before they are needed.
-namespace collprobe::inline COLLPROBE_ABI::cuda {
-
-namespace detail {
+namespace collprobe::inline COLLPROBE_ABI::cuda::detail {
 
 class kernel_entry;
 
@@ -85,41 +83,27 @@ private:
 template <auto kernel>
 inline kernel_entry entry_of{reinterpret_cast<const void*>(kernel)};
 
-} // namespace detail
-
-/// Loads all kernels of this library that the program contains onto the current device, once. The next call loads the
-/// kernels of a shared library that was opened later. The kernels of a closed library are forgotten.
-///
-/// CUDA loads a kernel at its first use (unless CUDA_MODULE_LOADING=EAGER) and may wait for all work of the device
-/// before. This is a deadlock behind a collective that waits for another rank whose thread needs CUDA to reach the
-/// collective. So kernels are loaded before the first collective. `workspace` calls this function, and so does
-/// `probed` by its workspace. Call it yourself before `for_each` or `sum_each` is launched or captured on a device
-/// that has no `workspace` yet.
-///
-/// Stream behaviour: may wait for the device the first time; invalidates no capture.
-/// Errors: none. If a kernel cannot be loaded, its launch fails.
-/// Cost: set-up only; the first time on a device some 100 us per kernel, later two loads from memory.
-/// Source: CUDA C++ Programming Guide, Lazy Loading, "Concurrent Execution".
+/// The function behind `device::load_kernels`.
 inline void load_kernels() noexcept
 {
-    detail::kernel_list& list = detail::kernel_list::instance();
+    kernel_list& list = kernel_list::instance();
     const std::uint64_t entered = list.entered.load(std::memory_order_acquire);
-    const int device = detail::current_device();
-    const bool is_known = device >= 0 && device < detail::kernel_list::devices;
+    const int device = current_device();
+    const bool is_known = device >= 0 && device < kernel_list::devices;
     std::uint64_t number = is_known ? list.loaded[device].load(std::memory_order_acquire) : 0;
     if (number >= entered) return;
-    const detail::relaxed_capture_mode relaxed;
+    const relaxed_capture_mode relaxed;
     // Not under the lock, because CUDA may wait for the work of other threads, which may open a library meanwhile. If
     // a library is closed meanwhile, CUDA does not know its kernel any more and returns an error, which is dropped
     // here.
-    while (const void* const kernel = detail::kernel_entry::next_after(number)) {
+    while (const void* const kernel = kernel_entry::next_after(number)) {
         // CUDA must load the kernel to answer this question.
         cudaFuncAttributes ignored{};
         if (const cudaError_t code = cudaFuncGetAttributes(&ignored, kernel); code != cudaSuccess) {
-            detail::forget(code);
+            forget(code);
         }
     }
     if (is_known) list.loaded[device].store(number > entered ? number : entered, std::memory_order_release);
 }
 
-} // namespace collprobe::cuda
+} // namespace collprobe::cuda::detail

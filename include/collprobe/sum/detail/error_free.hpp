@@ -6,9 +6,9 @@
 #include <collprobe/simd/rounding.hpp>
 
 /// Error-free transforms: a floating-point sum together with its rounding error. They hold under `-ffast-math` and
-/// `--use_fast_math`. On the CPU subnormal numbers must not be flushed to zero (`detail::gradual_underflow` ensures
+/// `--use_fast_math`. On the CPU subnormal numbers must not be flushed to zero (`gradual_underflow` ensures
 /// that where the library calls these transforms).
-namespace collprobe::inline COLLPROBE_ABI {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// A number as the unevaluated sum of two: `high` is the rounded value, `low` is its error.
 template <class Float>
@@ -16,8 +16,6 @@ struct two_terms {
     Float high;
     Float low;
 };
-
-namespace detail {
 
 template <class Float, class Hide>
 COLLPROBE_HD inline two_terms<Float> hidden_two_sum(Float a, Float b, const Hide& hide) noexcept
@@ -30,8 +28,6 @@ COLLPROBE_HD inline two_terms<Float> hidden_two_sum(Float a, Float b, const Hide
     return {high, hide(rounded_sum(lost_a, lost_b))};
 }
 
-} // namespace detail
-
 /// a + b = high + low exactly; high = a + b rounded to nearest. Six operations, no branch.
 /// Precondition: a + b does not overflow. If it does, `high` is infinite and `low` is not finite. In rare cases only
 /// `low` is not finite: an operand is the largest number, and an intermediate step overflows.
@@ -40,7 +36,7 @@ COLLPROBE_HD inline two_terms<Float> hidden_two_sum(Float a, Float b, const Hide
 template <class Float>
 COLLPROBE_HD inline two_terms<Float> two_sum(Float a, Float b) noexcept
 {
-    return detail::hidden_two_sum(a, b, detail::hidden<Float>{});
+    return detail::hidden_two_sum(a, b, hidden<Float>{});
 }
 
-} // namespace collprobe
+} // namespace collprobe::detail

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 #include <type_traits>
-#include <utility>
 
 #include <collprobe/audit/conservation_bound.hpp>
 #include <collprobe/comm/adaptor.hpp>
@@ -19,16 +18,7 @@
 #include <collprobe/device/in_flight.hpp>
 #include <collprobe/scan/sketch.hpp>
 
-namespace collprobe::inline COLLPROBE_ABI {
-
-/// How strictly sums are checked.
-struct conservation_options {
-    sketch_options sketch = {};
-    double sigmas = 8; ///< largest allowed residual of a floating-point reduction, in standard deviations
-    rounding_order order = rounding_order::linear; ///< of the communicator; `linear` is the loosest, safe for all
-};
-
-namespace detail {
+namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The memory of a check.
 template <class Device>
@@ -57,8 +47,6 @@ struct conservation_memory {
     typename Device::event done; ///< end of the last call: no work after it uses the memory
 };
 
-} // namespace detail
-
 /// Checks by a linear checksum whether the result of an all-reduce or reduce-scatter is the sum or average of the
 /// ranks' inputs. Use: `check.before<float>(gradient, stream)`, the collective (it may overwrite the gradient), then
 /// `check.after<float>(gradient, reduction::sum, verdict.data(), stream)`.
@@ -85,15 +73,15 @@ public:
     ///   finite and above 0.
     explicit conservation_check(Comm& comm, const conservation_options& options = {},
         call_site where = call_site::current())
-        : comm_(&comm), options_(options), terms_(detail::terms_of(options.order, comm.size()))
+        : comm_(&comm), options_(options), terms_(terms_of(options.order, comm.size()))
     {
-        detail::require_sketch_options(options_.sketch, "conservation_check", where);
+        require_sketch_options(options_.sketch, "conservation_check", where);
         if (!is_finite(options_.sigmas) || options_.sigmas <= 0)
             caller(comm, "conservation_check", where)
                 .fail(status::invalid_argument, "sigmas must be finite and above 0");
-        const auto scope = detail::enter_device(comm);
-        memory_ = detail::in_flight<detail::conservation_memory<device>>(
-            detail::timeout_of(comm), options_.sketch.bins);
+        const auto scope = enter_device(comm);
+        memory_ = in_flight<conservation_memory<device>>(
+            timeout_of(comm), options_.sketch.bins);
     }
     /// Legal while calls are under way. A moved-from object can only be destroyed or assigned to.
     conservation_check(conservation_check&&) = default;
@@ -113,7 +101,7 @@ public:
         const caller who(*comm_, "conservation_check::before", where);
         who.require_readable(send, "send");
         who.require_immediate();
-        const auto scope = detail::enter_device(*comm_);
+        const auto scope = enter_device(*comm_);
         pending_ = {send.count(), element_traits<T>::type, true};
         marked(stream, [&] { enqueue_sketch<T>(stream, source_of<T>(send), memory_->template input<T>()); });
     }
@@ -152,12 +140,12 @@ private:
     };
 
     template <element T>
-    detail::sketch_source<T> source_of(view<const T> data, std::uint64_t first = 0) const noexcept
+    sketch_source<T> source_of(view<const T> data, std::uint64_t first = 0) const noexcept
     {
         return {data, first, options_.sketch.bins, options_.sketch.seed};
     }
     template <element T>
-    void enqueue_sketch(stream_ref stream, const detail::sketch_source<T>& source, sketch_sum<T>* to)
+    void enqueue_sketch(stream_ref stream, const sketch_source<T>& source, sketch_sum<T>* to)
     {
         detail::enqueue_sketch<device>(stream, source, to, reinterpret_cast<sketch_sum<T>*>(memory_->scratch.data()));
     }
@@ -165,15 +153,15 @@ private:
     /// `result`: a whole result, or this rank's part of a result of `count` elements. `added_up`: number of sketches
     /// (of the inputs, of the result) that are still to be added over the ranks.
     template <element T>
-    void judge(const detail::sketch_source<T>& result, std::uint64_t count, std::uint64_t added_up,
+    void judge(const sketch_source<T>& result, std::uint64_t count, std::uint64_t added_up,
         reduction operation, conservation_result* out, stream_ref stream, call_site where)
     {
         const std::uint32_t bins = options_.sketch.bins;
         pending_.is_valid = false;
-        const auto scope = detail::enter_device(*comm_);
+        const auto scope = enter_device(*comm_);
         sketch_sum<T>* const of_input = memory_->template input<T>();
         sketch_sum<T>* const of_result = memory_->template result<T>(bins);
-        const auto judge = detail::judge_conservation<T>(of_input, of_result, bins, (count + bins - 1) / bins,
+        const auto judge = judge_conservation<T>(of_input, of_result, bins, (count + bins - 1) / bins,
             operation, options_.order, comm_->size(), options_.sigmas, terms_);
         marked(stream, [&] {
             if (!judge.can_check) {
@@ -183,7 +171,7 @@ private:
             }
             enqueue_sketch<T>(stream, result, of_result);
             const view<sketch_sum<T>> sums(of_input, added_up * sketch_numbers<T>(options_.sketch));
-            detail::innermost(*comm_).all_reduce(view<const sketch_sum<T>>(sums), sums, reduction::sum, stream, where);
+            innermost(*comm_).all_reduce(view<const sketch_sum<T>>(sums), sums, reduction::sum, stream, where);
             device::reduce(stream, judge, bins, out, memory_->reduces);
         });
     }
@@ -192,10 +180,10 @@ private:
     template <class Enqueue>
     void marked(stream_ref stream, const Enqueue& enqueue)
     {
-        if constexpr (detail::can_capture<stream_ref>) {
+        if constexpr (can_capture<stream_ref>) {
             if (stream.capturing(call_site::current())) return enqueue();
         }
-        detail::enqueue_marked(memory_->done, stream, enqueue);
+        enqueue_marked(memory_->done, stream, enqueue);
     }
 
     template <element T>
@@ -214,9 +202,9 @@ private:
 
     Comm* comm_;
     conservation_options options_;
-    detail::rounded_terms terms_;
+    rounded_terms terms_;
     expectation pending_;
-    detail::in_flight<detail::conservation_memory<device>> memory_;
+    in_flight<conservation_memory<device>> memory_;
 };
 
-} // namespace collprobe
+} // namespace collprobe::detail

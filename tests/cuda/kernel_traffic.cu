@@ -1,0 +1,193 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+/// What the large kernels of the library read and write, counted exactly by the engine that executes their PTX: bytes
+/// of global memory against the least that the result needs, runs of 32 bytes (sectors) that the warps touch against
+/// the least for those bytes, accesses of fewer than 16 bytes, conflicts of shared memory's banks. Prints a table in
+/// Markdown (bench/results/kernel_traffic.md). Exit status 1 if a kernel breaks a promise of the design, which stands
+/// in `row::promises`.
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+#include <collprobe/collprobe.cuh>
+#include <collprobe/comm/gram.hpp>
+#include <collprobe/reduce.hpp>
+#include <collprobe/scan/sketch.hpp>
+#include <collprobe/step/detail/message.hpp>
+#include <collprobe/sum.hpp>
+
+#include "tests/support/stand_in/launch.hpp"
+
+namespace {
+
+using namespace collprobe;
+using gpu = collprobe::cuda::device;
+
+constexpr std::uint64_t rows = 8;
+constexpr std::uint64_t row_count = std::uint64_t{1} << 17; ///< elements of a row
+constexpr std::uint64_t whole_count = std::uint64_t{1} << 22; ///< elements of a buffer that is looked at once
+
+enum promise : unsigned {
+    one_pass = 1, ///< reads and writes at most 6 % more than the least: the slots' partial results
+    wide = 2, ///< at most 10 % of the accesses have fewer than 16 bytes: those partial results
+    coalesced = 4, ///< the warps touch at most 3 % more sectors than the least
+    few_conflicts = 8, ///< no access of shared memory takes more than two passes
+    no_local = 16 ///< no local memory
+};
+constexpr unsigned all_promises = one_pass | wide | coalesced | few_conflicts | no_local;
+
+struct row {
+    std::string name;
+    std::uint64_t least_read, least_written; ///< bytes
+    unsigned promises;
+};
+
+bool broken = false;
+
+double part(std::uint64_t of, std::uint64_t whole)
+{
+    return whole == 0 ? 0 : static_cast<double>(of) / static_cast<double>(whole);
+}
+
+void require(const row& of, unsigned what, const char* text, bool holds)
+{
+    if ((of.promises & what) == 0 || holds) return;
+    std::fprintf(stderr, "%s: %s\n", of.name.c_str(), text);
+    broken = true;
+}
+
+/// Prints what the kernels since the last call did.
+void report(const gpu::stream& stream, const row& of)
+{
+    stream.synchronize();
+    const ptx::counts c = collprobe::testing::take_counts();
+    const std::uint64_t bytes = c.bytes_loaded + c.bytes_stored;
+    const std::uint64_t least = of.least_read + of.least_written;
+    const double sectors = part(c.load_sectors + c.store_sectors, c.least_load_sectors + c.least_store_sectors);
+    const std::uint64_t accesses = c.narrow_accesses + (bytes - c.narrow_bytes) / 16;
+    const double narrow = part(c.narrow_accesses, accesses);
+    std::printf("| %s | %.1f | %.2f | %.2f | %.1f %% | %u | %.2f | %.1f | %llu |\n", of.name.c_str(),
+        part(c.thread_instructions, least / 16), part(bytes, least), sectors, 100 * narrow, c.worst_bank_conflict,
+        part(c.shared_passes, c.least_shared_passes), part(c.thread_instructions, c.warp_instructions),
+        static_cast<unsigned long long>(c.local_accesses));
+    require(of, one_pass, "reads or writes more than once", part(bytes, least) <= 1.06);
+    require(of, wide, "accesses memory in fewer than 16 bytes", narrow <= 0.1);
+    require(of, coalesced, "touches more sectors than it must", sectors <= 1.03);
+    require(of, few_conflicts, "has bank conflicts", c.worst_bank_conflict <= 2);
+    require(of, no_local, "uses local memory", c.local_accesses == 0);
+}
+
+template <class T>
+struct numbers {
+    gpu::buffer<T> memory;
+    numbers(const gpu::stream& stream, std::uint64_t count) : memory(count)
+    {
+        std::vector<T> values(count);
+        std::uint32_t state = 1;
+        for (T& each : values) {
+            state = state * 1664525u + 1013904223u;
+            each = static_cast<T>(static_cast<float>(state >> 16) / 65536.0f - 0.5f);
+        }
+        cudaMemcpyAsync(memory.data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream.get().get());
+        stream.synchronize();
+    }
+};
+
+/// The kernels that look at a buffer once.
+template <class T>
+void scans(const gpu::stream& stream, const std::string& type)
+{
+    constexpr std::uint64_t count = whole_count;
+    const numbers<T> from(stream, 2 * count);
+    gpu::buffer<T> to(count);
+    gpu::buffer<statistics> result(1);
+    gpu::buffer<detail::result_record> record(1);
+    gpu::buffer<std::uint64_t> digest(1);
+    gpu::workspace scratch;
+    const std::uint64_t bytes = count * sizeof(T);
+    const view<const T> first(from.memory.data(), count);
+    (void)collprobe::testing::take_counts();
+    gpu::reduce(stream.get(), statistics_reducer<T, true>{first}, count, result.data(), scratch);
+    report(stream, {"statistics<" + type + ", digest>", bytes, 0, all_promises});
+    gpu::reduce(stream.get(), statistics_reducer<T, false>{first}, count, result.data(), scratch);
+    report(stream, {"statistics<" + type + ">", bytes, 0, all_promises});
+    copy_with_statistics<gpu>(stream.get(), first, view<T>(to.data(), count), result.data(), scratch);
+    report(stream, {"copy + statistics<" + type + ", digest>", bytes, bytes, all_promises});
+    gpu::reduce(stream.get(), detail::digest_reducer<T>{first}, count, digest.data(), scratch);
+    report(stream, {"digest<" + type + ">", bytes, 0, all_promises});
+    // Not aligned to 16 bytes: each vector is shifted together from two.
+    const view<const T> shifted(first.data() + 1, count - 1);
+    gpu::reduce(stream.get(), statistics_reducer<T, true>{shifted}, count - 1, result.data(), scratch);
+    report(stream, {"statistics<" + type + ", digest>, not aligned", bytes, 0, few_conflicts | no_local});
+    if constexpr (floating_element<T>) {
+        gpu::reduce(stream.get(), detail::result_reducer<T>{first, first.data() + count}, count, record.data(), scratch);
+        report(stream, {"result<" + type + ">", 2 * bytes, 0, all_promises});
+    }
+    gpu::buffer<sketch_sum<T>> sketch(sketch_numbers<T>(sketch_options{}));
+    gpu::buffer<sketch_sum<T>> parts(detail::sketch_scratch_numbers<gpu>(sketch_options{}.bins));
+    detail::enqueue_sketch<gpu>(
+        stream.get(), detail::sketch_source<T>{first, 0, sketch_options{}.bins, 0}, sketch.data(), parts.data());
+    report(stream, {"sketch<" + type + ">", bytes, 0, few_conflicts | no_local});
+}
+
+/// The kernels that combine the rows of ranks.
+template <class T>
+void sums(const gpu::stream& stream, const std::string& type)
+{
+    constexpr std::uint64_t count = row_count;
+    const numbers<T> from(stream, rows * count);
+    gpu::buffer<T> to(rows * count);
+    gpu::buffer<double> gram(rows * rows);
+    gpu::buffer<detail::exponent_code<T>> codes(count);
+    gpu::buffer<std::int64_t> fixed(count);
+    const std::uint64_t bytes = count * sizeof(T);
+    constexpr int width = static_cast<int>(gpu::body_bytes / sizeof(T));
+    const detail::term_rows<T> terms{from.memory.data(), 1, count, 1};
+    const auto sum = [&]<accumulation in>(const char* how, unsigned promises) {
+        const sum_rows<in, T, width> body{terms, rows, to.data(), count, 1};
+        gpu::for_each(stream.get(), body.blocks(), body);
+        report(stream, {std::string("sum_rows<") + how + ", " + type + ">", rows * bytes, bytes, promises});
+    };
+    (void)collprobe::testing::take_counts();
+    sum.template operator()<accumulation::native>("native", all_promises);
+    if constexpr (sizeof(T) <= 4) sum.template operator()<accumulation::float32>("float32", all_promises);
+    sum.template operator()<accumulation::float64>("float64", all_promises);
+    sum.template operator()<accumulation::compensated>("compensated", all_promises);
+    sum.template operator()<accumulation::exact>("exact", one_pass | wide | coalesced);
+    gpu::for_each(stream.get(), count, detail::pack_parts<T, 1>{from.memory.data(), count, rows, count, to.data()});
+    report(stream, {"pack_parts<" + type + ">", rows * bytes, rows * bytes, one_pass | coalesced | no_local});
+    gpu::for_each(stream.get(), count, detail::copy_padded<T>{{from.memory.data(), count}, to.data()});
+    report(stream, {"copy_padded<" + type + ">", bytes, bytes, one_pass | coalesced | no_local});
+    gpu::sum_each(stream.get(), rows * (rows + 1) / 2, detail::pair_dots<T>{from.memory.data(), count, rows, 1, gram.data()});
+    report(stream, {"pair_dots<" + type + ">, 36 pairs", rows * (rows + 1) * bytes, 0, coalesced | no_local});
+    gpu::for_each(stream.get(), count, detail::code_exponents<T>{from.memory.data(), count, rows, codes.data()});
+    report(stream, {"code_exponents<" + type + ">", rows * bytes, count * sizeof(detail::exponent_code<T>),
+                       one_pass | coalesced | no_local});
+    gpu::for_each(stream.get(), count,
+        detail::quantise_leaves<T>{from.memory.data(), count, rows, codes.data(), 40, fixed.data()});
+    report(stream, {"quantise_leaves<" + type + ">", rows * bytes + count * sizeof(detail::exponent_code<T>), count * 8,
+                       one_pass | coalesced | no_local});
+    gpu::for_each(stream.get(), count, detail::dequantise<T>{fixed.data(), codes.data(), 40, 1, to.data()});
+    report(stream, {"dequantise<" + type + ">", count * (8 + sizeof(detail::exponent_code<T>)), bytes,
+                       one_pass | coalesced | no_local});
+}
+
+} // namespace
+
+int main()
+{
+    const gpu::stream stream;
+    std::printf("| kernel | thread instructions per 16 bytes | bytes / least | sectors / least | narrow | worst "
+                "bank conflict | shared passes / least | active lanes | local |\n|---|---|---|---|---|---|---|---|---|\n");
+    scans<float>(stream, "float");
+    scans<bfloat16>(stream, "bfloat16");
+    scans<double>(stream, "double");
+    scans<std::int8_t>(stream, "int8");
+    sums<float>(stream, "float");
+    sums<bfloat16>(stream, "bfloat16");
+    return broken ? 1 : 0;
+}

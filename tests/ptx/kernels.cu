@@ -1,0 +1,337 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+/// Kernels for the tests of the engine that executes PTX: right ones, and ones with the faults that it must find.
+/// Compiled to PTX.
+
+template <bool acquires>
+__device__ void pass_by_release(int* data, int* flag, int* out)
+{
+    if (blockIdx.x == 0) {
+        *data = 42;
+        asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
+        return;
+    }
+    out[1] = *data;
+    for (int seen = 0; seen == 0;) {
+        if (acquires) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
+        else asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
+    }
+    *out = *data;
+}
+
+extern "C" {
+
+// --- Right ---
+
+__global__ void with_barrier(int* out)
+{
+    __shared__ int x[64];
+    x[threadIdx.x] = static_cast<int>(threadIdx.x);
+    __syncthreads();
+    out[threadIdx.x] = x[63 - threadIdx.x];
+}
+
+__global__ void dynamic_shared(int* out)
+{
+    extern __shared__ int y[];
+    y[threadIdx.x] = static_cast<int>(threadIdx.x) * 3;
+    __syncthreads();
+    out[threadIdx.x] = y[63 - threadIdx.x];
+}
+
+__global__ void warp_operations(int* out)
+{
+    const unsigned t = threadIdx.x % 32;
+    int v = __shfl_xor_sync(~0u, static_cast<int>(t), 5);
+    v += __popc(__ballot_sync(~0u, t % 3 == 0));
+    v += __any_sync(~0u, t == 7) + 2 * __all_sync(~0u, t < 31);
+    v += static_cast<int>(__reduce_add_sync(~0u, t));
+    v += static_cast<int>(__popc(__match_any_sync(~0u, t / 4)));
+    if (t < 16) v += __shfl_up_sync(0xffff, v, 1);
+    out[threadIdx.x] = v;
+}
+
+/// Lanes exchange values through shared memory, a warp alone.
+__global__ void with_syncwarp(int* out)
+{
+    __shared__ int x[32];
+    x[threadIdx.x] = static_cast<int>(threadIdx.x);
+    __syncwarp();
+    out[threadIdx.x] = x[31 - threadIdx.x];
+}
+
+/// Each half of a warp by itself.
+__global__ void with_half_syncwarp(int* out)
+{
+    __shared__ int x[32];
+    const unsigned half = threadIdx.x / 16 * 16;
+    const unsigned members = 0xffffu << half;
+    x[threadIdx.x] = static_cast<int>(threadIdx.x);
+    __syncwarp(members);
+    out[threadIdx.x] = x[half + 15 - threadIdx.x % 16];
+}
+
+/// Diverged lanes that wait for each other: lane 0 for a flag that lane 1 sets.
+__global__ void lanes_wait(int* out, volatile int* flag)
+{
+    if (threadIdx.x == 0) {
+        while (*flag == 0) {
+        }
+        out[0] = 1;
+    } else if (threadIdx.x == 1) {
+        *flag = 1;
+    }
+}
+
+/// All blocks meet; each adds what the others wrote.
+__global__ void grid_barrier(unsigned* arrived, volatile int* part, int* out)
+{
+    if (threadIdx.x == 0) {
+        part[blockIdx.x] = static_cast<int>(blockIdx.x) + 1;
+        __threadfence();
+        atomicAdd(arrived, 1u);
+        while (atomicAdd(arrived, 0u) != gridDim.x) {
+        }
+        __threadfence();
+        int sum = 0;
+        for (unsigned k = 0; k < gridDim.x; ++k) sum += part[k];
+        out[blockIdx.x] = sum;
+    }
+}
+
+/// The last block adds up what all blocks wrote. The threads write, one fences.
+__global__ void last_block_sums(int* part, unsigned* ticket, int* out)
+{
+    __shared__ bool is_last;
+    part[blockIdx.x * blockDim.x + threadIdx.x] = 1;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        is_last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (is_last && threadIdx.x == 0) {
+        int sum = 0;
+        for (unsigned k = 0; k < gridDim.x * blockDim.x; ++k) sum += __ldcg(part + k);
+        *out = sum;
+    }
+}
+
+__global__ void message_passing(int* data, int* flag, int* out)
+{
+    if (blockIdx.x == 0) {
+        *data = 42;
+        __threadfence();
+        *static_cast<volatile int*>(flag) = 1;
+    } else {
+        out[1] = *data; // the first-level cache has it
+        while (*static_cast<volatile int*>(flag) == 0) {
+        }
+        __threadfence();
+        *out = *data;
+    }
+}
+
+/// A flag that is released and acquired needs no fence beside it.
+__global__ void release_acquire(int* data, int* flag, int* out) { pass_by_release<true>(data, flag, out); }
+
+/// The same with atomic operations.
+__global__ void release_acquire_atomic(int* data, int* flag, int* out)
+{
+    int old = 0;
+    if (blockIdx.x == 0) {
+        *data = 42;
+        asm volatile("atom.release.gpu.global.exch.b32 %0, [%1], 1;" : "=r"(old) : "l"(flag) : "memory");
+    } else {
+        out[1] = *data;
+        while (old == 0) asm volatile("atom.acquire.gpu.global.add.u32 %0, [%1], 0;" : "=r"(old) : "l"(flag) : "memory");
+        *out = *data;
+    }
+}
+
+/// Stores of one thread to one address keep their order.
+__global__ void same_address(int* x)
+{
+    for (int k = 0; k < 100; ++k) *static_cast<volatile int*>(x) = k;
+}
+
+// --- Wrong ---
+
+__global__ void missing_barrier(int* out)
+{
+    __shared__ int x[64];
+    x[threadIdx.x] = 0;
+    __syncthreads();
+    x[threadIdx.x] = static_cast<int>(threadIdx.x);
+    out[threadIdx.x] = *const_cast<volatile int*>(x + (63 - threadIdx.x));
+}
+
+/// The second round overwrites what others still read.
+__global__ void missing_second_barrier(int* out)
+{
+    __shared__ int x[64];
+    for (int round = 0; round < 2; ++round) {
+        x[threadIdx.x] = round;
+        __syncthreads();
+        out[threadIdx.x] += x[63 - threadIdx.x];
+    }
+}
+
+__global__ void missing_syncwarp(int* out)
+{
+    __shared__ volatile int x[32];
+    x[threadIdx.x] = static_cast<int>(threadIdx.x);
+    out[threadIdx.x] = x[31 - threadIdx.x];
+}
+
+__global__ void wrong_half_syncwarp(int* out)
+{
+    __shared__ volatile int x[32];
+    const unsigned members = 0xffffu << (threadIdx.x / 16 * 16);
+    x[threadIdx.x] = static_cast<int>(threadIdx.x);
+    __syncwarp(members);
+    out[threadIdx.x] = x[31 - threadIdx.x]; // of the other half
+}
+
+__global__ void beyond(int* out) { out[threadIdx.x + 1] = 1; }
+
+__global__ void misaligned(int* out) { *reinterpret_cast<int*>(reinterpret_cast<char*>(out) + 2) = 1; }
+
+__global__ void shared_beyond(int* out, int n)
+{
+    __shared__ int x[64];
+    x[threadIdx.x + n] = 1;
+    __syncthreads();
+    out[threadIdx.x] = x[threadIdx.x];
+}
+
+__global__ void divergent_barrier(int* out)
+{
+    if (threadIdx.x % 2 != 0) {
+        out[threadIdx.x] = 1;
+        __syncthreads();
+        out[threadIdx.x] = 2;
+    } else {
+        out[threadIdx.x] = 3;
+        __syncthreads();
+        out[threadIdx.x] = 4;
+    }
+}
+
+__global__ void missing_members(int* out)
+{
+    int v = static_cast<int>(threadIdx.x);
+    if (threadIdx.x < 16) v = __shfl_sync(0xffffffff, v, 20);
+    __syncthreads();
+    out[threadIdx.x] = v;
+}
+
+__global__ void inactive_source(int* out)
+{
+    int v = static_cast<int>(threadIdx.x);
+    if (threadIdx.x < 16) v = __shfl_sync(0xffff, v, 20);
+    out[threadIdx.x] = v;
+}
+
+__global__ void no_member(int* out)
+{
+    int v = static_cast<int>(threadIdx.x);
+    if (threadIdx.x < 16) v = __shfl_sync(0xff, v, 2);
+    out[threadIdx.x] = v;
+}
+
+__global__ void unwritten_shared(int* out)
+{
+    __shared__ int x[64];
+    if (threadIdx.x != 5) x[threadIdx.x] = 1;
+    __syncthreads();
+    out[threadIdx.x] = x[threadIdx.x];
+}
+
+__global__ void unwritten_decides(int* out, int n)
+{
+    __shared__ int x[64];
+    if (threadIdx.x != 5) x[threadIdx.x] = n;
+    __syncthreads();
+    if (x[threadIdx.x] == 7) out[threadIdx.x] = 1;
+}
+
+__global__ void no_fence_before_flag(int* data, int* flag, int* out)
+{
+    if (blockIdx.x == 0) {
+        *data = 42;
+        *static_cast<volatile int*>(flag) = 1;
+    } else {
+        while (*static_cast<volatile int*>(flag) == 0) {
+        }
+        __threadfence();
+        *out = *data;
+    }
+}
+
+__global__ void no_fence_after_flag(int* data, int* flag, int* out)
+{
+    if (blockIdx.x == 0) {
+        *data = 42;
+        __threadfence();
+        *static_cast<volatile int*>(flag) = 1;
+    } else {
+        out[1] = *data;
+        while (*static_cast<volatile int*>(flag) == 0) {
+        }
+        asm volatile("" ::: "memory");
+        *out = *data;
+    }
+}
+
+/// Atomic operations order nothing by themselves.
+__global__ void relaxed_atomic(int* data, int* flag, int* out)
+{
+    if (blockIdx.x == 0) {
+        *data = 42;
+        atomicExch(flag, 1);
+    } else {
+        while (atomicAdd(flag, 0) == 0) {
+        }
+        *out = __ldcg(data);
+    }
+}
+
+/// A flag that is released, but read without acquiring.
+__global__ void release_without_acquire(int* data, int* flag, int* out) { pass_by_release<false>(data, flag, out); }
+
+/// The threads write, but the fence of one thread comes without a barrier behind their stores.
+__global__ void fence_without_barrier(int* part, unsigned* ticket, int* out)
+{
+    __shared__ bool is_last;
+    part[blockIdx.x * blockDim.x + threadIdx.x] = 1;
+    if (threadIdx.x == 0) {
+        __threadfence();
+        is_last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (is_last && threadIdx.x == 0) {
+        int sum = 0;
+        for (unsigned k = 0; k < gridDim.x * blockDim.x; ++k) sum += __ldcg(part + k);
+        *out = sum;
+    }
+}
+
+// --- Counted ---
+
+__global__ void copy_16(const uint4* from, uint4* to) { to[threadIdx.x] = from[threadIdx.x]; }
+__global__ void copy_strided(const int* from, int* to) { to[threadIdx.x] = from[threadIdx.x * 8]; }
+__global__ void transpose(int* out)
+{
+    __shared__ int x[32 * 32];
+    for (int k = 0; k < 32; ++k) x[k * 32 + threadIdx.x] = k;
+    __syncthreads();
+    int sum = 0;
+    for (int k = 0; k < 32; ++k) sum += x[threadIdx.x * 32 + k];
+    out[threadIdx.x] = sum;
+}
+
+} // extern "C"

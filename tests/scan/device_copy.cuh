@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/core/view.hpp>
+#include <collprobe/device/cuda/device.hpp>
+
+namespace collprobe::testing {
+
+/// Elements in device memory, `offset` bytes behind a multiple of 256.
+template <class T>
+class device_copy {
+public:
+    explicit device_copy(const std::vector<T>& from, std::size_t offset = 0)
+        : memory_(from.size() * sizeof(T) + 256), offset_(offset), count_(from.size())
+    {
+        if (count_ != 0)
+            REQUIRE(cudaMemcpy(memory_.data() + offset, from.data(), count_ * sizeof(T), cudaMemcpyHostToDevice)
+                == cudaSuccess);
+    }
+    T* data() const { return reinterpret_cast<T*>(memory_.data() + offset_); }
+    std::uint64_t count() const { return count_; }
+    view<const T> elements() const { return {data(), count_}; }
+
+private:
+    cuda::buffer<unsigned char> memory_;
+    std::size_t offset_;
+    std::uint64_t count_;
+};
+
+} // namespace collprobe::testing

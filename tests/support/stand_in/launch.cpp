@@ -1,0 +1,598 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Kernels by address: what the host code of nvcc registers and launches, executed by the engine of tests/support/ptx
+// as tasks of the stand-in's streams. Environment variables:
+//     COLLPROBE_EMULATED_SEED=n           random schedules: `ptx::schedule::seed`, other numbers for each launch
+//     COLLPROBE_EMULATED_CHECK=1          `ptx::schedule::check`
+//     COLLPROBE_EMULATED_DEVICE_BYTES=n   memory of a device, as cudaMemGetInfo says; 1 GiB unless given
+//     COLLPROBE_EMULATED_REPORT=file      at exit, a line for each kernel is appended: name, launches, `ptx::counts`
+//     COLLPROBE_EMULATED_DROP="a|b|n"     from kernels with `a` in their names, the instruction number n (from 0)
+//                                         with `b` in its text is taken out
+//     COLLPROBE_EMULATED_PUT="c"          the instruction `c` is put in its place
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <x86intrin.h>
+
+#include "tests/support/ptx/engine.hpp"
+#include "tests/support/stand_in/fat_binary.hpp"
+#include "tests/support/stand_in/launch.hpp"
+#include "tests/support/stand_in/runtime_internal.hpp"
+#include "tests/support/stand_in/stand_in.hpp"
+
+using namespace collprobe;
+using namespace collprobe::stand_in::detail;
+
+namespace {
+
+// --- What the environment asks for ---
+
+struct settings {
+    std::uint64_t seed = 0;
+    bool check = false;
+    std::size_t device_bytes = 0;
+    std::string report;
+    std::string drop_in, drop; ///< part of the kernel's name, part of the instruction's text
+    std::string put; ///< instead of it
+    unsigned drop_number = 0;
+
+    static const settings& given()
+    {
+        static const settings* const own = new settings;
+        return *own;
+    }
+
+private:
+    settings()
+    {
+        const auto text = [](const char* name) {
+            const char* const value = std::getenv(name);
+            return std::string(value == nullptr ? "" : value);
+        };
+        const auto number = [&](const char* name, std::uint64_t otherwise) {
+            const std::string value = text(name);
+            return value.empty() ? otherwise : std::strtoull(value.c_str(), nullptr, 0);
+        };
+        seed = number("COLLPROBE_EMULATED_SEED", 0);
+        check = number("COLLPROBE_EMULATED_CHECK", 0) != 0;
+        device_bytes = number("COLLPROBE_EMULATED_DEVICE_BYTES", std::uint64_t{1} << 30);
+        report = text("COLLPROBE_EMULATED_REPORT");
+        put = text("COLLPROBE_EMULATED_PUT");
+        const std::string mutation = text("COLLPROBE_EMULATED_DROP");
+        const std::size_t first = mutation.find('|');
+        const std::size_t last = mutation.rfind('|'); // the text of an instruction may have some, too
+        if (mutation.empty()) return;
+        if (first == last) {
+            std::fprintf(stderr, "emulated: COLLPROBE_EMULATED_DROP is not of the form kernel|text|number\n");
+            std::exit(2);
+        }
+        drop_in = mutation.substr(0, first);
+        drop = mutation.substr(first + 1, last - first - 1);
+        drop_number = static_cast<unsigned>(std::strtoul(mutation.c_str() + last + 1, nullptr, 10));
+    }
+};
+
+// --- What the program registers ---
+
+/// Of all kernels of a name, for the report.
+struct tally {
+    std::mutex guard;
+    std::uint64_t launches = 0;
+    ptx::counts sum;
+};
+
+/// The device code of a translation unit.
+struct binary {
+    std::string text;
+    std::string problem; ///< why there is no text
+    bool has_variables = false;
+    std::array<std::shared_ptr<ptx::module>, most_devices> modules; ///< under the lock of `programs`
+
+    /// Devices share the code, unless they have variables of their own.
+    std::size_t place(int device) const { return has_variables ? static_cast<std::size_t>(device) : 0; }
+};
+
+struct registered_kernel {
+    std::shared_ptr<binary> in;
+    std::string name;
+    tally* counted = nullptr;
+    std::atomic<std::size_t> most_dynamic{48 * 1024}; ///< bytes of dynamic shared memory
+    std::array<std::atomic<const ptx::kernel*>, most_devices> code{}; ///< null: not decoded yet
+};
+
+struct registered_variable {
+    std::shared_ptr<binary> in;
+    std::string name;
+};
+
+struct programs {
+    std::shared_mutex guard;
+    std::unordered_map<const void*, std::shared_ptr<registered_kernel>> kernels; ///< by the address on the host
+    std::unordered_map<const void*, registered_variable> variables; ///< the same
+    std::map<std::uint64_t, std::uint64_t> variable_ranges; ///< first address, end
+    std::map<std::string, tally> tallies;
+    std::atomic<bool> counting{false};
+    std::mutex taken_guard;
+    ptx::counts taken; ///< since the last `take_counts`
+
+    static programs& instance()
+    {
+        static programs* const own = new programs; // streams may work after static destructors
+        return *own;
+    }
+};
+
+void say(const std::string& name, const std::string& problem)
+{
+    std::fprintf(stderr, "emulated: %s: %s\n", name.c_str(), problem.c_str());
+}
+
+/// For a caller that has the lock. \throws std::runtime_error
+ptx::module& module_on(programs& all, binary& of, int device)
+{
+    std::shared_ptr<ptx::module>& found = of.modules[of.place(device)];
+    if (found) return *found;
+    if (!of.problem.empty()) throw std::runtime_error(of.problem);
+    std::shared_ptr<ptx::module> loaded = ptx::load(of.text);
+    for (const auto& [address, variable] : all.variables) {
+        if (variable.in.get() != &of) continue;
+        const std::span<unsigned char> memory = ptx::find_variable(*loaded, variable.name);
+        const auto begin = reinterpret_cast<std::uint64_t>(memory.data());
+        if (!memory.empty()) all.variable_ranges[begin] = begin + memory.size();
+    }
+    found = std::move(loaded);
+    return *found;
+}
+
+/// The decoded kernel; null, after a line on stderr, if there is none.
+const ptx::kernel* code_on(registered_kernel& kernel, int device)
+{
+    std::atomic<const ptx::kernel*>& known = kernel.code[kernel.in->place(device)];
+    if (const ptx::kernel* const code = known.load(std::memory_order_acquire); code != nullptr) return code;
+    programs& all = programs::instance();
+    const std::lock_guard lock(all.guard);
+    if (const ptx::kernel* const code = known.load(std::memory_order_relaxed); code != nullptr) return code;
+    try {
+        ptx::module& in = module_on(all, *kernel.in, device);
+        const settings& given = settings::given();
+        if (!given.drop.empty() && kernel.name.find(given.drop_in) != std::string::npos) {
+            const bool dropped = ptx::replace(in, kernel.name, given.drop, given.drop_number, given.put);
+            say(kernel.name, (dropped ? "dropped " : "has no ") + given.drop);
+        }
+        const ptx::kernel* const code = ptx::find_kernel(in, kernel.name);
+        if (code == nullptr) say(kernel.name, "not in the PTX");
+        known.store(code, std::memory_order_release);
+        return code;
+    } catch (const std::exception& problem) {
+        say(kernel.name, problem.what());
+        return nullptr;
+    }
+}
+
+std::shared_ptr<registered_kernel> find_registered(const void* function)
+{
+    programs& all = programs::instance();
+    const std::shared_lock lock(all.guard);
+    const auto found = all.kernels.find(function);
+    return found == all.kernels.end() ? nullptr : found->second;
+}
+
+ptx::memory_range find_range(std::uint64_t address)
+{
+    if (const live_memory found = find_memory(address); found.bytes != 0)
+        return {found.begin, found.begin + found.bytes};
+    programs& all = programs::instance();
+    const std::shared_lock lock(all.guard);
+    auto found = all.variable_ranges.upper_bound(address);
+    if (found == all.variable_ranges.begin()) return {};
+    --found;
+    return address < found->second ? ptx::memory_range{found->first, found->second} : ptx::memory_range{};
+}
+
+void write_report()
+{
+    std::FILE* const file = std::fopen(settings::given().report.c_str(), "a");
+    if (file == nullptr) {
+        say(settings::given().report, "cannot be written");
+        return;
+    }
+    for (auto& [name, of] : programs::instance().tallies) {
+        const std::lock_guard lock(of.guard);
+        if (of.launches == 0) continue;
+        const ptx::counts& sum = of.sum;
+        std::string line = name + " launches=" + std::to_string(of.launches);
+        const auto add = [&](const char* what, std::uint64_t number) {
+            line += std::string(" ") + what + "=" + std::to_string(number);
+        };
+        for (const ptx::named_count& each : ptx::added_counts) add(each.name, sum.*each.number);
+        add("worst_bank_conflict", sum.worst_bank_conflict);
+        line += "\n";
+        std::fputs(line.c_str(), file);
+    }
+    std::fclose(file);
+}
+
+// --- Launches ---
+
+/// A launch, and in a graph each of its launches.
+struct launch_task {
+    std::shared_ptr<registered_kernel> kernel;
+    const ptx::kernel* code;
+    ptx::dims grid, block;
+    std::size_t dynamic_shared;
+    std::vector<unsigned char> arguments;
+
+    void operator()() const
+    {
+        static std::atomic<std::uint64_t> turn{0};
+        const settings& given = settings::given();
+        ptx::schedule how;
+        if (given.seed != 0) how.seed = given.seed + turn.fetch_add(1, std::memory_order_relaxed);
+        how.check = given.check;
+        programs& all = programs::instance();
+        how.count = !given.report.empty() || all.counting.load(std::memory_order_relaxed);
+        how.find_range = &find_range;
+        try {
+            const ptx::counts counted = ptx::run(*code, grid, block, dynamic_shared, arguments, how);
+            const std::lock_guard lock(kernel->counted->guard);
+            ++kernel->counted->launches;
+            kernel->counted->sum += counted;
+            const std::lock_guard lock_all(all.taken_guard);
+            all.taken += counted;
+        } catch (const std::exception& problem) {
+            say(kernel->name, problem.what());
+            throw; // which breaks the device, as a fault in a kernel does
+        }
+    }
+};
+
+cudaError_t check_configuration(
+    const registered_kernel& kernel, const ptx::kernel& code, dim3 grid, dim3 block, std::size_t dynamic_shared)
+{
+    const ptx::dims blocks{grid.x, grid.y, grid.z}, threads{block.x, block.y, block.z};
+    if (blocks.count() == 0 || grid.x > 0x7FFFFFFF || grid.y > 0xFFFF || grid.z > 0xFFFF)
+        return cudaErrorInvalidConfiguration;
+    if (threads.count() == 0 || threads.count() > 1024 || block.z > 64) return cudaErrorInvalidConfiguration;
+    if (threads.count() > ptx::most_threads(code)) return cudaErrorLaunchOutOfResources;
+    if (dynamic_shared + ptx::static_shared_bytes(code) > kernel.most_dynamic.load()) return cudaErrorInvalidValue;
+    return cudaSuccess;
+}
+
+cudaError_t launch_kernel(
+    const void* function, dim3 grid, dim3 block, void** arguments, std::size_t dynamic_shared, cudaStream_t stream)
+{
+    std::shared_ptr<registered_kernel> kernel = find_registered(function);
+    if (!kernel) return finish(cudaErrorInvalidDeviceFunction);
+    const ptx::kernel* const code = code_on(*kernel, current_device());
+    if (code == nullptr) return finish(cudaErrorNoKernelImageForDevice);
+    if (const cudaError_t wrong = check_configuration(*kernel, *code, grid, block, dynamic_shared);
+        wrong != cudaSuccess)
+        return finish(wrong);
+    std::vector<unsigned char> values(ptx::parameter_bytes(*code));
+    const std::vector<ptx::parameter_place>& places = ptx::parameters(*code);
+    for (std::size_t k = 0; k < places.size(); ++k)
+        std::memcpy(values.data() + places[k].offset, arguments[k], places[k].bytes);
+    return stand_in::launch(stream, function,
+        launch_task{std::move(kernel), code, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, dynamic_shared,
+            std::move(values)});
+}
+
+struct call_configuration {
+    dim3 grid, block;
+    std::size_t dynamic_shared;
+    cudaStream_t stream;
+};
+thread_local std::vector<call_configuration> configurations; // of launches by <<<>>> whose arguments are being set up
+
+// --- Attributes ---
+
+constexpr int multiprocessors = 4;
+constexpr int blocks_per_multiprocessor = 2;
+constexpr int block_threads = 1024;
+constexpr int optin_shared_bytes = 227 * 1024;
+
+/// Of what the kernels' clock counts: the processor's time stamps. Measured once, in a millisecond.
+int clock_kilohertz()
+{
+    static const int kilohertz = [] {
+        using std::chrono::steady_clock;
+        const auto start = steady_clock::now();
+        const std::uint64_t first = __rdtsc();
+        while (steady_clock::now() - start < std::chrono::milliseconds(1)) {}
+        const double ticks = static_cast<double>(__rdtsc() - first);
+        return static_cast<int>(ticks / std::chrono::duration<double, std::milli>(steady_clock::now() - start).count());
+    }();
+    return kilohertz;
+}
+
+cudaError_t describe(cudaFuncAttributes& attributes, const void* function)
+{
+    const std::shared_ptr<registered_kernel> kernel = find_registered(function);
+    if (!kernel) return cudaErrorInvalidDeviceFunction;
+    const ptx::kernel* const code = code_on(*kernel, current_device());
+    if (code == nullptr) return cudaErrorNoKernelImageForDevice;
+    attributes.sharedSizeBytes = ptx::static_shared_bytes(*code);
+    attributes.maxThreadsPerBlock = static_cast<int>(ptx::most_threads(*code));
+    attributes.maxDynamicSharedSizeBytes = static_cast<int>(kernel->most_dynamic.load() - attributes.sharedSizeBytes);
+    attributes.ptxVersion = 90;
+    attributes.binaryVersion = 90;
+    return cudaSuccess;
+}
+
+cudaError_t find_symbol(const void* symbol, std::span<unsigned char>& memory)
+{
+    programs& all = programs::instance();
+    const std::lock_guard lock(all.guard);
+    const auto found = all.variables.find(symbol);
+    if (found == all.variables.end()) return cudaErrorInvalidSymbol;
+    try {
+        memory = ptx::find_variable(module_on(all, *found->second.in, current_device()), found->second.name);
+    } catch (const std::exception& problem) {
+        say(found->second.name, problem.what());
+    }
+    return memory.empty() ? cudaErrorInvalidSymbol : cudaSuccess;
+}
+
+/// The part of a symbol that a copy is about.
+cudaError_t find_part(const void* symbol, std::size_t offset, std::size_t bytes, unsigned char*& at)
+{
+    std::span<unsigned char> memory;
+    if (const cudaError_t code = find_symbol(symbol, memory); code != cudaSuccess) return code;
+    if (offset > memory.size() || bytes > memory.size() - offset) return cudaErrorInvalidValue;
+    at = memory.data() + offset;
+    return cudaSuccess;
+}
+
+} // namespace
+
+ptx::counts collprobe::testing::take_counts()
+{
+    programs& all = programs::instance();
+    all.counting.store(true, std::memory_order_relaxed);
+    const std::lock_guard lock(all.taken_guard);
+    return std::exchange(all.taken, {});
+}
+
+extern "C" {
+
+// What the host code of nvcc calls.
+
+void** __cudaRegisterFatBinary(void* wrapper)
+{
+    struct {
+        std::uint32_t magic, version;
+        const unsigned char* data;
+    } fields;
+    std::memcpy(&fields, wrapper, sizeof fields);
+    auto made = std::make_shared<binary>();
+    try {
+        made->text = find_ptx(fields.data);
+    } catch (const std::exception& problem) {
+        made->problem = problem.what(); // told when a kernel of it is wanted
+    }
+    static const bool once = [] {
+        describe_kernels_by(&describe);
+        (void)programs::instance();
+        return settings::given().report.empty() || std::atexit(&write_report) == 0;
+    }();
+    (void)once;
+    return reinterpret_cast<void**>(new std::shared_ptr<binary>(std::move(made)));
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+char __cudaInitModule(void**) { return 1; }
+void __cudaUnregisterFatBinary(void** handle)
+{
+    auto* const of = reinterpret_cast<std::shared_ptr<binary>*>(handle);
+    programs& all = programs::instance();
+    const std::lock_guard lock(all.guard);
+    std::erase_if(all.kernels, [&](const auto& each) { return each.second->in == *of; });
+    std::erase_if(all.variables, [&](const auto& each) { return each.second.in == *of; });
+    delete of;
+}
+void __cudaRegisterFunction(
+    void** handle, const char* function, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*, int*)
+{
+    auto made = std::make_shared<registered_kernel>();
+    made->in = *reinterpret_cast<std::shared_ptr<binary>*>(handle);
+    made->name = name;
+    programs& all = programs::instance();
+    const std::lock_guard lock(all.guard);
+    made->counted = &all.tallies[name];
+    all.kernels.try_emplace(function, std::move(made)); // an instance of a template may be in several binaries
+}
+void __cudaRegisterVar(void** handle, char* variable, char*, const char* name, int, size_t, int, int)
+{
+    const std::shared_ptr<binary>& in = *reinterpret_cast<std::shared_ptr<binary>*>(handle);
+    programs& all = programs::instance();
+    const std::lock_guard lock(all.guard);
+    in->has_variables = true;
+    all.variables.try_emplace(variable, registered_variable{in, name});
+}
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t dynamic_shared, cudaStream_t stream)
+{
+    configurations.push_back({grid, block, dynamic_shared, stream});
+    return 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* dynamic_shared, void* stream)
+{
+    if (configurations.empty()) return finish(cudaErrorMissingConfiguration);
+    const call_configuration last = configurations.back();
+    configurations.pop_back();
+    *grid = last.grid;
+    *block = last.block;
+    *dynamic_shared = last.dynamic_shared;
+    *static_cast<cudaStream_t*>(stream) = last.stream;
+    return cudaSuccess;
+}
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function)
+{
+    *kernel = static_cast<cudaKernel_t>(const_cast<void*>(function));
+    return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(
+    cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t dynamic_shared, cudaStream_t stream)
+{
+    return launch_kernel(kernel, grid, block, arguments, dynamic_shared, stream);
+}
+
+// Launches, and what is asked of kernels.
+
+cudaError_t CUDARTAPI cudaLaunchKernel(
+    const void* function, dim3 grid, dim3 block, void** arguments, size_t dynamic_shared, cudaStream_t stream)
+{
+    return launch_kernel(function, grid, block, arguments, dynamic_shared, stream);
+}
+cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments)
+{
+    for (unsigned k = 0; k < config->numAttrs; ++k) {
+        if (config->attrs[k].id != cudaLaunchAttributeIgnore) return finish(cudaErrorNotSupported);
+    }
+    return launch_kernel(
+        function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, config->stream);
+}
+cudaError_t CUDARTAPI cudaFuncSetAttribute(const void* function, cudaFuncAttribute what, int value)
+{
+    STAND_IN_CALL(cudaFuncSetAttribute);
+    const std::shared_ptr<registered_kernel> kernel = find_registered(function);
+    if (!kernel) return finish(cudaErrorInvalidDeviceFunction);
+    if (what == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess; // a hint
+    if (what != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0) return finish(cudaErrorInvalidValue);
+    const ptx::kernel* const code = code_on(*kernel, current_device());
+    if (code == nullptr) return finish(cudaErrorNoKernelImageForDevice);
+    const std::size_t bytes = static_cast<std::size_t>(value) + ptx::static_shared_bytes(*code);
+    if (bytes > optin_shared_bytes) return finish(cudaErrorInvalidValue);
+    kernel->most_dynamic.store(bytes);
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int* blocks, const void* function, int threads, size_t, unsigned)
+{
+    STAND_IN_CALL(cudaOccupancyMaxActiveBlocksPerMultiprocessor);
+    if (!find_registered(function)) return finish(cudaErrorInvalidDeviceFunction);
+    if (threads <= 0) return finish(cudaErrorInvalidValue);
+    *blocks = threads > block_threads ? 0 : blocks_per_multiprocessor;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+    int* blocks, const void* function, int threads, size_t dynamic_shared)
+{
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, dynamic_shared, 0);
+}
+
+// Devices.
+
+cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal)
+{
+    STAND_IN_CALL(cudaGetDeviceProperties);
+    if (ordinal < 0 || ordinal >= device_count()) return finish(cudaErrorInvalidDevice);
+    *properties = {};
+    std::strcpy(properties->name, "emulated");
+    properties->major = 9;
+    properties->minor = 0;
+    properties->totalGlobalMem = settings::given().device_bytes;
+    properties->multiProcessorCount = multiprocessors;
+    properties->warpSize = 32;
+    properties->maxThreadsPerBlock = block_threads;
+    properties->maxThreadsPerMultiProcessor = blocks_per_multiprocessor * block_threads;
+    properties->maxThreadsDim[0] = properties->maxThreadsDim[1] = 1024;
+    properties->maxThreadsDim[2] = 64;
+    properties->maxGridSize[0] = 0x7FFFFFFF;
+    properties->maxGridSize[1] = properties->maxGridSize[2] = 0xFFFF;
+    properties->sharedMemPerBlock = 48 * 1024;
+    properties->sharedMemPerBlockOptin = optin_shared_bytes;
+    properties->unifiedAddressing = 1;
+    properties->canMapHostMemory = 1;
+    properties->concurrentKernels = 1;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int ordinal)
+{
+    STAND_IN_CALL(cudaDeviceGetAttribute);
+    if (ordinal < 0 || ordinal >= device_count()) return finish(cudaErrorInvalidDevice);
+    switch (what) {
+    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
+    case cudaDevAttrMultiProcessorCount: *value = multiprocessors; break;
+    case cudaDevAttrWarpSize: *value = 32; break;
+    case cudaDevAttrClockRate: *value = clock_kilohertz(); break;
+    case cudaDevAttrMaxThreadsPerBlock: *value = block_threads; break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = blocks_per_multiprocessor * block_threads; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = 48 * 1024; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = optin_shared_bytes; break;
+    case cudaDevAttrUnifiedAddressing: *value = 1; break;
+    case cudaDevAttrConcurrentKernels: *value = 1; break;
+    default: return finish(cudaErrorInvalidValue); // nothing is guessed
+    }
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaMemGetInfo(size_t* free, size_t* total)
+{
+    STAND_IN_CALL(cudaMemGetInfo);
+    const std::size_t used = allocated_bytes(current_device());
+    *total = settings::given().device_bytes;
+    *free = used < *total ? *total - used : 0;
+    return cudaSuccess;
+}
+
+// Variables.
+
+cudaError_t CUDARTAPI cudaGetSymbolAddress(void** address, const void* symbol)
+{
+    STAND_IN_CALL(cudaGetSymbolAddress);
+    std::span<unsigned char> memory;
+    const cudaError_t code = find_symbol(symbol, memory);
+    *address = memory.data();
+    return finish(code);
+}
+cudaError_t CUDARTAPI cudaGetSymbolSize(size_t* bytes, const void* symbol)
+{
+    STAND_IN_CALL(cudaGetSymbolSize);
+    std::span<unsigned char> memory;
+    const cudaError_t code = find_symbol(symbol, memory);
+    *bytes = memory.size();
+    return finish(code);
+}
+cudaError_t CUDARTAPI cudaMemcpyToSymbol(
+    const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind)
+{
+    unsigned char* to = nullptr;
+    const cudaError_t code = find_part(symbol, offset, bytes, to);
+    return code != cudaSuccess ? finish(code) : cudaMemcpy(to, from, bytes, kind);
+}
+cudaError_t CUDARTAPI cudaMemcpyFromSymbol(
+    void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind)
+{
+    unsigned char* from = nullptr;
+    const cudaError_t code = find_part(symbol, offset, bytes, from);
+    return code != cudaSuccess ? finish(code) : cudaMemcpy(to, from, bytes, kind);
+}
+cudaError_t CUDARTAPI cudaMemcpyToSymbolAsync(
+    const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream)
+{
+    unsigned char* to = nullptr;
+    const cudaError_t code = find_part(symbol, offset, bytes, to);
+    return code != cudaSuccess ? finish(code) : cudaMemcpyAsync(to, from, bytes, kind, stream);
+}
+cudaError_t CUDARTAPI cudaMemcpyFromSymbolAsync(
+    void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream)
+{
+    unsigned char* from = nullptr;
+    const cudaError_t code = find_part(symbol, offset, bytes, from);
+    return code != cudaSuccess ? finish(code) : cudaMemcpyAsync(to, from, bytes, kind, stream);
+}
+
+} // extern "C"

@@ -1,0 +1,13 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tests/support/ptx/engine.hpp"
+
+namespace collprobe::testing {
+
+/// What the kernels did that ended since the last call. The first call begins to count bytes and sectors, and gives
+/// what COLLPROBE_EMULATED_REPORT has counted before, if anything.
+ptx::counts take_counts();
+
+} // namespace collprobe::testing
