@@ -5,13 +5,19 @@
 // there is a GPU. Nothing here may use what only a stand-in has.
 #include <doctest/doctest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include <cuda_runtime_api.h>
 
+#include <collprobe/device/cuda/memory.hpp>
+
 #include "stand_in/runtime_objects.hpp"
 
+using namespace collprobe;
 using namespace collprobe::testing;
 
 TEST_CASE("without a wait two streams are not ordered")
@@ -164,6 +170,52 @@ TEST_CASE("pointers are told apart")
     CHECK(attributes.type == cudaMemoryTypeHost);
     CHECK(cudaPointerGetAttributes(&attributes, &on_stack) == cudaSuccess);
     CHECK(attributes.type == cudaMemoryTypeUnregistered);
+}
+
+TEST_CASE("the driver tells how long an allocation is")
+{
+    const auto held = [](const void* data) { return cuda::detail::bytes_in_allocation(data, 1 << 20); };
+    char* memory[4] = {};
+    const auto out = [&](int which) { return reinterpret_cast<void**>(&memory[which]); };
+    REQUIRE(cudaMalloc(out(0), 4) == cudaSuccess);
+    REQUIRE(cudaMallocManaged(out(1), 4, cudaMemAttachGlobal) == cudaSuccess);
+    REQUIRE(cudaMallocHost(out(2), 4) == cudaSuccess);
+    REQUIRE(cudaMallocAsync(out(3), 4, nullptr) == cudaSuccess);
+    CHECK(held(memory[0]) == 4);
+    CHECK(held(memory[0] + 3) == 1);
+    // CUDA documents no exact size of these: not less than was asked for.
+    for (const int which : {1, 2, 3}) {
+        CHECK(held(memory[which]) >= 4);
+        CHECK(cuda::detail::bytes_in_allocation(memory[which], 4) == 4);
+    }
+    int on_stack = 0;
+    CHECK(held(&on_stack) == 1 << 20); // it cannot tell
+    CHECK(cudaFree(memory[0]) == cudaSuccess);
+    CHECK(cudaFree(memory[1]) == cudaSuccess);
+    CHECK(cudaFreeHost(memory[2]) == cudaSuccess);
+    CHECK(cudaFreeAsync(memory[3], nullptr) == cudaSuccess);
+    CHECK(cudaDeviceSynchronize() == cudaSuccess);
+}
+
+TEST_CASE("host memory that is registered is pinned, piece by piece")
+{
+    const std::size_t page = 4096;
+    std::vector<char> room(4 * page);
+    char* const first = room.data() + (page - reinterpret_cast<std::uintptr_t>(room.data()) % page);
+    cudaPointerAttributes attributes{};
+    REQUIRE(cudaHostRegister(first, page, cudaHostRegisterDefault) == cudaSuccess);
+    CHECK(cudaHostRegister(first, page, cudaHostRegisterDefault) != cudaSuccess);
+    CHECK(cuda::detail::bytes_in_allocation(first, 2 * page) == page);
+    REQUIRE(cudaHostRegister(first + page, page, cudaHostRegisterDefault) == cudaSuccess);
+    CHECK(cudaPointerGetAttributes(&attributes, first + 1) == cudaSuccess);
+    CHECK(attributes.type == cudaMemoryTypeHost);
+    CHECK(cuda::detail::bytes_in_allocation(first, 2 * page) == 2 * page);
+    CHECK(cudaHostUnregister(first) == cudaSuccess);
+    CHECK(cudaHostUnregister(first + page) == cudaSuccess);
+    CHECK(cudaHostUnregister(first) != cudaSuccess);
+    CHECK(cudaPointerGetAttributes(&attributes, first) == cudaSuccess);
+    CHECK(attributes.type == cudaMemoryTypeUnregistered);
+    (void)cudaGetLastError();
 }
 
 #if CUDART_VERSION >= 12000

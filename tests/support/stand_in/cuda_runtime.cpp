@@ -7,8 +7,11 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
+
+#include <cuda.h>
 
 #include "tests/support/stand_in/cuda_objects.hpp"
 #include "tests/support/stand_in/runtime_internal.hpp"
@@ -258,6 +261,7 @@ struct allocation {
     std::size_t bytes = 0;
     cudaMemoryType type = cudaMemoryTypeUnregistered;
     int device = 0;
+    memory_origin origin = memory_origin::allocation;
 };
 
 struct memory_table {
@@ -280,7 +284,32 @@ struct memory_table {
     }
 };
 
-cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type)
+// Makes memory known that the runtime did not allocate itself.
+cudaError_t add_memory(void* memory, std::size_t bytes, cudaMemoryType type, memory_origin origin)
+{
+    memory_table& table = memory_table::instance();
+    const auto first = reinterpret_cast<std::uintptr_t>(memory);
+    const std::lock_guard lock(table.guard);
+    const auto next = table.live.upper_bound(first);
+    const bool is_known = table.find(first) != table.live.end()
+        || (next != table.live.end() && next->first - first < bytes);
+    if (is_known || bytes == 0) return cudaErrorInvalidValue;
+    table.live[first] = {bytes, type, this_threads_device, origin};
+    return cudaSuccess;
+}
+
+cudaError_t remove_memory(void* memory, memory_origin origin)
+{
+    memory_table& table = memory_table::instance();
+    const std::lock_guard lock(table.guard);
+    const auto found = table.live.find(reinterpret_cast<std::uintptr_t>(memory));
+    if (found == table.live.end() || found->second.origin != origin) return cudaErrorInvalidValue;
+    table.live.erase(found);
+    return cudaSuccess;
+}
+
+cudaError_t allocate(
+    void** memory, std::size_t bytes, cudaMemoryType type, memory_origin origin = memory_origin::allocation)
 {
     *memory = nullptr;
     if (bytes == 0) return cudaSuccess;
@@ -289,7 +318,7 @@ cudaError_t allocate(void** memory, std::size_t bytes, cudaMemoryType type)
     std::memset(*memory, 0xA5, bytes);
     const std::lock_guard lock(memory_table::instance().guard);
     memory_table::instance().live[reinterpret_cast<std::uintptr_t>(*memory)]
-        = {bytes, type, this_threads_device};
+        = {bytes, type, this_threads_device, origin};
     return cudaSuccess;
 }
 
@@ -305,6 +334,9 @@ cudaError_t deallocate(void* memory, cudaMemoryType type)
         if (found == memory_table::instance().live.end()) return cudaErrorInvalidValue;
         const bool managed = found->second.type == cudaMemoryTypeManaged && type == cudaMemoryTypeDevice;
         if (found->second.type != type && !managed) return cudaErrorInvalidValue;
+        const bool is_own
+            = found->second.origin == memory_origin::allocation || found->second.origin == memory_origin::pool;
+        if (!is_own) return cudaErrorInvalidValue;
         bytes = found->second.bytes;
         memory_table::instance().live.erase(found);
     }
@@ -440,6 +472,13 @@ std::size_t live_allocations()
     const std::lock_guard lock(memory_table::instance().guard);
     return memory_table::instance().live.size();
 }
+
+lent_memory::lent_memory(void* memory, std::size_t bytes, cudaMemoryType type, memory_origin origin)
+    : memory_(memory), origin_(origin)
+{
+    if (add_memory(memory, bytes, type, origin) != cudaSuccess) throw std::invalid_argument("known already, or empty");
+}
+lent_memory::~lent_memory() { (void)remove_memory(memory_, origin_); }
 
 namespace detail {
 
@@ -619,12 +658,50 @@ static int primary_context_state(int ordinal, unsigned int* flags, int* active)
     *active = has_context(ordinal) ? 1 : 0;
     return 0;
 }
+static CUresult CUDAAPI pointer_attributes(
+    unsigned int count, CUpointer_attribute* attributes, void** values, CUdeviceptr address)
+{
+    static scripted& own_script = scripted::named("cuPointerGetAttributes");
+    if (const int code = own_script.enter(); code != 0) return static_cast<CUresult>(code);
+    memory_table& table = memory_table::instance();
+    const std::lock_guard lock(table.guard);
+    const auto found = table.find(static_cast<std::uintptr_t>(address));
+    const bool is_known = found != table.live.end();
+    const allocation of = is_known ? found->second : allocation{};
+    for (unsigned int i = 0; i < count; ++i) {
+        switch (attributes[i]) {
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            *static_cast<CUdeviceptr*>(values[i]) = is_known ? found->first : 0;
+            break;
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<std::size_t*>(values[i]) = of.bytes; break;
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            *static_cast<unsigned int*>(values[i]) = !is_known ? 0u
+                : of.type == cudaMemoryTypeHost                ? unsigned{CU_MEMORYTYPE_HOST}
+                                                               : unsigned{CU_MEMORYTYPE_DEVICE};
+            break;
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+            *static_cast<unsigned int*>(values[i]) = of.type == cudaMemoryTypeManaged ? 1 : 0;
+            break;
+        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+            *static_cast<unsigned int*>(values[i])
+                = of.type == cudaMemoryTypeDevice && of.origin == memory_origin::allocation ? 1 : 0;
+            break;
+        case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+            *static_cast<void**>(values[i]) = of.origin == memory_origin::pool ? &table : nullptr;
+            break;
+        default: return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    return CUDA_SUCCESS;
+}
 [[maybe_unused]] static cudaError_t find_driver_function(
     const std::string& name, void** function, cudaDriverEntryPointQueryResult* status)
 {
-    const bool found = name == "cuDevicePrimaryCtxGetState";
-    *function = found ? reinterpret_cast<void*>(&primary_context_state) : nullptr;
-    *status = found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    STAND_IN_CALL_WITHOUT_CONTEXT(cudaGetDriverEntryPoint);
+    *function = name == "cuDevicePrimaryCtxGetState" ? reinterpret_cast<void*>(&primary_context_state)
+        : name == "cuPointerGetAttributes"           ? reinterpret_cast<void*>(&pointer_attributes)
+                                                     : nullptr;
+    *status = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }
 #if CUDART_VERSION >= 12050
@@ -670,7 +747,7 @@ cudaError_t CUDARTAPI cudaFree(void* memory)
 cudaError_t CUDARTAPI cudaMallocAsync(void** memory, size_t bytes, cudaStream_t)
 {
     STAND_IN_CALL(cudaMallocAsync);
-    return done(allocate(memory, bytes, cudaMemoryTypeDevice));
+    return done(allocate(memory, bytes, cudaMemoryTypeDevice, memory_origin::pool));
 }
 cudaError_t CUDARTAPI cudaFreeAsync(void* memory, cudaStream_t stream)
 {
@@ -700,6 +777,18 @@ cudaError_t CUDARTAPI cudaFreeHost(void* memory)
     STAND_IN_CALL(cudaFreeHost);
     if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
     return done(deallocate(memory, cudaMemoryTypeHost));
+}
+cudaError_t CUDARTAPI cudaHostRegister(void* memory, size_t bytes, unsigned int)
+{
+    STAND_IN_CALL(cudaHostRegister);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    return done(add_memory(memory, bytes, cudaMemoryTypeHost, memory_origin::registration));
+}
+cudaError_t CUDARTAPI cudaHostUnregister(void* memory)
+{
+    STAND_IN_CALL(cudaHostUnregister);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    return done(remove_memory(memory, memory_origin::registration));
 }
 cudaError_t CUDARTAPI cudaHostGetDevicePointer(void** on_device, void* on_host, unsigned int)
 {

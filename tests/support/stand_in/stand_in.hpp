@@ -60,6 +60,24 @@ void drain_destroyed_streams();
 /// Live allocations of all CUDA's calls.
 std::size_t live_allocations();
 
+/// Where memory that the runtime knows comes from: it allocated it itself, alone or from a pool; the host's memory was
+/// registered; or its addresses were reserved, for handles to be mapped there (cuMemAddressReserve, cuMemMap).
+enum class memory_origin { allocation, pool, registration, reservation };
+
+/// Memory of a test's own that the runtime takes for the current device's while this lives. So tests choose addresses.
+class lent_memory {
+public:
+    /// \throws std::invalid_argument if the runtime knows the first byte, or any other of these.
+    lent_memory(void* memory, std::size_t bytes, cudaMemoryType type, memory_origin origin);
+    lent_memory(const lent_memory&) = delete;
+    lent_memory& operator=(const lent_memory&) = delete;
+    ~lent_memory();
+
+private:
+    void* memory_;
+    memory_origin origin_;
+};
+
 /// A function of a stand-in: counts its calls and gives out its scripted failures. Counting orders no
 /// threads: what is scripted is looked at only while there is something.
 class scripted {

@@ -30,9 +30,11 @@ struct options {
     /// non-blocking communicator cannot use the default streams.
     blocking_mode mode = blocking_mode::unknown;
     abort_policy abort_on_failure = abort_policy::if_owned;
-    /// Asks CUDA for the place of each buffer, and refuses memory of another device and pageable memory. Cost: one
-    /// look-up a buffer, together well below a microsecond. Switch it off if such memory is intended (unified memory
-    /// systems).
+    /// Asks CUDA for the place of each buffer and for the end of its allocation. Refuses memory of another device,
+    /// pageable memory, and a buffer that is longer than its allocation (a count of bytes in the place of one of
+    /// elements). comm/nccl/README.md tells of which memory CUDA knows the length; of other memory any is accepted.
+    /// Cost: two look-ups a buffer (a third and more only if it seems too long), at each call, because allocations end
+    /// and begin. Switch it off if such memory is intended (unified memory systems).
     bool check_buffers = true;
     /// A diagnostic mode: before each collective the ranks compare their calls by a small all-gather, for which the
     /// host waits. NCCL itself does not notice different counts, types, operations or roots: it hangs, or moves wrong

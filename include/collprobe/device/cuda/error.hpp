@@ -46,33 +46,35 @@ inline cudaError_t device_of(cudaStream_t stream, int& ordinal) noexcept
     return cudaGetDevice(&ordinal);
 }
 
-/// Whether a device has its primary context, which takes hundreds of megabytes. The question creates no context and
-/// links to no driver library. True if CUDA cannot tell.
-inline bool has_context(int device) noexcept
+/// A function of CUDA's driver, by its name and the version of CUDA in which it came; null if CUDA finds none. The
+/// program need not be linked to the driver's library.
+inline void* driver_function([[maybe_unused]] const char* name, [[maybe_unused]] unsigned int version) noexcept
 {
 #if CUDART_VERSION >= 12000
-    // cuDevicePrimaryCtxGetState; its CUresult and CUdevice are ints.
-    using state_query = int (*)(int device, unsigned int* flags, int* active);
-    static const state_query ask = [] {
-        void* found = nullptr;
-        cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
-        constexpr const char* name = "cuDevicePrimaryCtxGetState";
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-        const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, 7000, cudaEnableDefault, &status);
+    const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &status);
 #else
-        const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
+    const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
 #endif
-        if (code != cudaSuccess) forget(code);
-        return code == cudaSuccess && status == cudaDriverEntryPointSuccess ? reinterpret_cast<state_query>(found)
-                                                                            : nullptr;
-    }();
+    if (code != cudaSuccess) forget(code);
+    return code == cudaSuccess && status == cudaDriverEntryPointSuccess ? found : nullptr;
+#else
+    return nullptr;
+#endif
+}
+
+/// Whether a device has its primary context, which takes hundreds of megabytes. The question creates no context. True
+/// if CUDA cannot tell. (Before CUDA 12 it cannot, and cudaSetDevice creates no context either.)
+inline bool has_context(int device) noexcept
+{
+    // Its CUresult and CUdevice are ints.
+    using state_query = int (*)(int device, unsigned int* flags, int* active);
+    static const auto ask = reinterpret_cast<state_query>(driver_function("cuDevicePrimaryCtxGetState", 7000));
     unsigned int flags = 0;
     int active = 1;
     return ask == nullptr || ask(device, &flags, &active) != 0 || active != 0;
-#else
-    (void)device;
-    return true; // cudaSetDevice creates none before CUDA 12
-#endif
 }
 
 /// While one of these lives, its thread may make calls that could disturb a capture. Without it an allocation, or a

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <collprobe/device/cuda/detail/allocation.hpp>
 #include <collprobe/device/cuda/detail/kernel_loading.hpp>
 #include <collprobe/device/cuda/error.hpp>
 #include <collprobe/device/cuda/stream.hpp>

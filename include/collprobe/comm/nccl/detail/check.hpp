@@ -35,11 +35,11 @@ public:
         comm_.tell_refusal(call_, on_, where_);
         throw bad;
     }
-    /// Requires that the device can read and write the buffers.
+    /// Requires that the device can read and write the buffers, and that each lies in one allocation.
     void places(const collprobe::detail::collective_arguments& with) const
     {
-        if (with.sends(comm_.rank())) place(with.send, with.send_count, "send");
-        place(with.receive, with.receive_count, "receive");
+        if (with.sends(comm_.rank())) place(with.send, with.send_count, with.element_bytes(), "send");
+        place(with.receive, with.receive_count, with.element_bytes(), "receive");
     }
     /// Checks all requirements of one buffer.
     template <class T>
@@ -47,7 +47,7 @@ public:
     {
         const std::string flaw = collprobe::detail::flaw_of_buffer(buffer);
         if (!flaw.empty()) fail(argument + flaw);
-        place(buffer.data(), buffer.count(), argument);
+        place(buffer.data(), buffer.count(), sizeof(T), argument);
     }
 
 private:
@@ -81,7 +81,7 @@ private:
         }
     }
 
-    void place(const void* data, std::uint64_t count, const char* argument) const
+    void place(const void* data, std::uint64_t count, std::uint64_t element_bytes, const char* argument) const
     {
         if (count == 0 || !comm_.settings().check_buffers) return;
         cudaPointerAttributes found{};
@@ -93,6 +93,12 @@ private:
         if (found.type == cudaMemoryTypeDevice && found.device != comm_.device()) {
             fail(std::string(argument) + " is on device " + std::to_string(found.device)
                 + ", the communicator on device " + std::to_string(comm_.device()));
+        }
+        const std::uint64_t bytes = count * element_bytes;
+        if (const std::uint64_t held = cuda::detail::bytes_in_allocation(data, bytes); held < bytes) {
+            fail(std::string(argument) + " reaches beyond its allocation: it has " + std::to_string(count)
+                + " elements, " + std::to_string(bytes) + " bytes, and the rest of the allocation has "
+                + std::to_string(held) + " bytes");
         }
     }
 
