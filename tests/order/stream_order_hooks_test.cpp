@@ -256,6 +256,31 @@ TEST_CASE("a hazard that is thrown keeps the work from being enqueued")
     first.synchronize();
 }
 
+TEST_CASE("a view that is longer than its buffer is reported on the rank and the side that has it")
+{
+    stream_order checker({.on_hazard = stream_order::raise});
+    checker.install();
+    const host::buffer<float> small(2), large(8);
+    const host::stream stream;
+    CHECK_THROWS_AS(host::device::copy(stream, view<const float>(large.data(), 4), view<float>(small.data(), 4)), error);
+    host::device::copy(stream, view<const float>(large.data(), 2), view<float>(small));
+    local::run(1, [&](local::communicator& comm) {
+        CHECK_THROWS_AS(comm.all_reduce(view<const float>(small.data(), 4), view<float>(large.data(), 4),
+                            reduction::sum, stream),
+            error);
+    });
+    stream.synchronize();
+    REQUIRE(checker.hazards().size() == 2);
+    CAPTURE(messages(checker));
+    for (const stream_hazard& each : checker.hazards()) {
+        CHECK(each.kind == hazard_kind::beyond_allocation);
+        CHECK(each.earlier.bytes.bytes == 8);
+        CHECK(each.later.bytes.bytes == 16);
+    }
+    CHECK(checker.hazards()[0].later.mode == memory_access::write);
+    CHECK(checker.hazards()[1].later.mode == memory_access::read);
+}
+
 TEST_CASE("one checker is installed at a time, and none hears nothing")
 {
     const host::buffer<float> data(count);

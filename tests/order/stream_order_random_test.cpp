@@ -12,10 +12,11 @@
 
 #include <collprobe/order/stream_order.hpp>
 
+#include "order/byte_owners.hpp"
 #include "order/calling_thread.hpp"
 
 // Random schedules against an explicit graph: every call is a node with edges to what it comes behind, reachability
-// is kept as sets of nodes, and every byte has the list of all its accesses. No clocks, no intervals.
+// is kept as sets of nodes, and every byte has the list of all its accesses and its allocation. No clocks, no intervals.
 
 using namespace collprobe;
 
@@ -86,6 +87,14 @@ public:
     }
     bool room() const { return static_cast<std::size_t>(count_) + 24 < most_nodes; }
 
+    /// An access of the program. (An allocation and a release are accesses, too, but have no bounds.)
+    void access_within(int own, span where, bool write)
+    {
+        if (owners_.beyond(index(where.first), index(where.count)) != 0) {
+            add({hazard_kind::beyond_allocation, -1, own});
+        }
+        access(own, where, write);
+    }
     void access(int own, span where, bool write, const hazard_kind* always = nullptr)
     {
         for (int byte = where.first; byte < where.first + where.count; ++byte) {
@@ -110,10 +119,16 @@ public:
         const hazard_kind kind = hazard_kind::released_in_use;
         access(own, where, true, &kind);
         forget(where);
+        owners_.release(index(where.first), index(where.count), watch);
         for (int byte = where.first; watch && byte < where.first + where.count; ++byte) {
             bytes_[index(byte)].released_by = own;
             bytes_[index(byte)].last_write = own;
         }
+    }
+    void allocate(span where)
+    {
+        forget(where);
+        owners_.allocate(index(where.first), index(where.count));
     }
     void forget(span where)
     {
@@ -163,6 +178,7 @@ private:
     std::array<node_set, most_nodes> all_;
     node_set accesses_;
     std::array<byte_state, bytes> bytes_;
+    testing::byte_owners<bytes> owners_;
     int count_ = 0;
 };
 
@@ -298,14 +314,14 @@ private:
         const int shape = random_.below(3);
         if (shape == 0) {
             as(host)->launch(key(stream), {range_of(read)}, {}, "read", site_of(own));
-            graph_.access(own, read, false);
+            graph_.access_within(own, read, false);
         } else if (shape == 1) {
             as(host)->launch(key(stream), {}, {range_of(write)}, "write", site_of(own));
-            graph_.access(own, write, true);
+            graph_.access_within(own, write, true);
         } else {
             as(host)->launch(key(stream), {range_of(read)}, {range_of(write)}, "both", site_of(own));
-            graph_.access(own, read, false);
-            graph_.access(own, write, true);
+            graph_.access_within(own, read, false);
+            graph_.access_within(own, write, true);
         }
         streams_[stream].last = own;
     }
@@ -318,7 +334,7 @@ private:
         const bool write = random_.chance(50);
         as(host)->touch_host(
             range_of(where), write ? memory_access::write : memory_access::read, "host", site_of(own));
-        graph_.access(own, where, write);
+        graph_.access_within(own, where, write);
         hosts_[host].last = own;
     }
     void record(std::size_t which, std::size_t stream)
@@ -397,8 +413,8 @@ private:
         const int own = graph_.node({streams_[call.stream].last, hosts_[host].last}, before);
         as(host)->collective(key(call.stream), communicator(call), {range_of(call.read)}, {range_of(call.write)},
             "collective", false, site_of(own));
-        graph_.access(own, call.read, false);
-        graph_.access(own, call.write, true);
+        graph_.access_within(own, call.read, false);
+        graph_.access_within(own, call.write, true);
         before = {own};
         streams_[call.stream].last = own;
     }
@@ -457,8 +473,8 @@ private:
             members.push_back(call.node);
         }
         for (const deferred& call : own.members) {
-            graph_.access(call.node, call.read, false);
-            graph_.access(call.node, call.write, true);
+            graph_.access_within(call.node, call.read, false);
+            graph_.access_within(call.node, call.write, true);
         }
         const int end = graph_.node(members);
         for (const deferred& call : own.members) {
@@ -493,14 +509,14 @@ private:
         const span where = any_span();
         if (random_.chance(50)) {
             checker_.allocate(range_of(where));
-            graph_.forget(where);
+            graph_.allocate(where);
             return;
         }
         const std::size_t host = any_host();
         const std::size_t stream = any_stream();
         const int own = graph_.node({streams_[stream].last, hosts_[host].last});
         as(host)->allocate(range_of(where), key(stream), site_of(own));
-        graph_.forget(where);
+        graph_.allocate(where);
         graph_.access(own, where, true);
         streams_[stream].last = own;
     }
@@ -575,7 +591,8 @@ TEST_CASE("random schedules are judged as by an explicit graph of what comes bef
     CHECK(clean > schedules / 50);
     for (const hazard_kind kind : {hazard_kind::read_after_write, hazard_kind::write_after_read,
              hazard_kind::write_after_write, hazard_kind::unrecorded_event, hazard_kind::use_after_release,
-             hazard_kind::released_in_use, hazard_kind::overwritten_in_group, hazard_kind::weakly_ordered}) {
+             hazard_kind::released_in_use, hazard_kind::overwritten_in_group, hazard_kind::weakly_ordered,
+             hazard_kind::beyond_allocation}) {
         CAPTURE(std::string(name(kind)));
         CHECK(of_kind[static_cast<std::size_t>(kind)] > schedules / 1000);
     }

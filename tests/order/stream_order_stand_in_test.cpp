@@ -239,6 +239,53 @@ TEST_CASE("raw handles: an unrecorded event, a reused one, synchronisation and r
     must(cudaFree(data));
 }
 
+TEST_CASE("a size in bytes in the place of a count of floats is reported before the call is made")
+{
+    const clean_stand_in clean;
+    stream_order checker({.on_hazard = stream_order::raise});
+    checker.install();
+    std::uint32_t raw_line = 0;
+    std::uint32_t own_line = 0;
+    check_all(run_each_nccl(1, {.check_buffers = false}, [&](nccl::communicator& comm) {
+        const cuda::stream owner;
+        const cudaStream_t stream = owner.get().get();
+        void* loss = nullptr;
+        const auto sum = [&](std::size_t elements) {
+            raw_line = __LINE__ + 1;
+            return ordered::all_reduce(loss, loss, elements, ncclFloat, ncclSum, comm.native_handle(), stream);
+        };
+        require(ordered::malloc(&loss, sizeof(float)) == cudaSuccess, "malloc");
+        require(ordered::memset_async(loss, 0, sizeof(float), stream) == cudaSuccess, "memset");
+        CHECK_THROWS_AS((void)sum(sizeof(float)), error);
+        require(sum(1) == ncclSuccess, "all_reduce");
+        auto* const floats = static_cast<float*>(loss);
+        const auto own_sum = [&](std::uint64_t elements) {
+            own_line = __LINE__ + 1;
+            comm.all_reduce(view<const float>(floats, elements), view<float>(floats, elements), reduction::sum, owner);
+        };
+        CHECK_THROWS_AS(own_sum(sizeof(float)), error);
+        own_sum(1);
+        require(ordered::stream_synchronize(stream) == cudaSuccess, "stream_synchronize");
+        require(ordered::free(loss) == cudaSuccess, "free");
+        // The library's own allocations are told by themselves.
+        const cuda::buffer<float> from(4), to(8);
+        CHECK_THROWS_AS(cuda::device::copy(owner, view<const float>(from.data(), 8), view<float>(to)), error);
+        cuda::device::copy(owner, view<const float>(from), view<float>(to.data(), 4));
+        owner.synchronize();
+    }));
+    CAPTURE(messages(checker));
+    REQUIRE(kinds(checker) == list(5, hazard_kind::beyond_allocation));
+    const auto found = checker.hazards();
+    for (std::size_t at = 0; at < 4; ++at) {
+        CHECK(found[at].earlier.bytes.bytes == sizeof(float));
+        CHECK(found[at].later.bytes.bytes == sizeof(float) * sizeof(float));
+        CHECK(found[at].later.mode == (at % 2 == 0 ? memory_access::read : memory_access::write));
+        CHECK(found[at].later.where.line == (at < 2 ? raw_line : own_line));
+        CHECK(std::string(found[at].later.operation) == (at < 2 ? "ncclAllReduce" : "all_reduce"));
+    }
+    CHECK(std::string(found[4].later.operation) == "copy");
+}
+
 TEST_CASE("copies and fills of the default stream are known to the host where CUDA promises it")
 {
     const clean_stand_in clean;

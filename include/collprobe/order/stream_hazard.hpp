@@ -27,6 +27,7 @@ enum class hazard_kind : std::uint8_t {
     overwritten_in_group, ///< bytes changed between a group's collective and the group's end, when it reads them
     stale_generation, ///< bytes of an older generation than required: no race, but the same symptom
     half_captured, ///< one of two accesses is in a capture that is still open, the other is not
+    beyond_allocation, ///< an access that begins in an allocation and ends behind it: a wrong count, not a wrong order
     weakly_ordered, ///< two accesses that are ordered only by the order within a communicator
     redundant_wait, ///< no hazard: a wait for work that the stream is ordered behind already
 };
@@ -43,6 +44,7 @@ constexpr const char* name(hazard_kind kind) noexcept
     case hazard_kind::overwritten_in_group: return "overwritten within a group";
     case hazard_kind::stale_generation: return "stale generation";
     case hazard_kind::half_captured: return "half-captured pair";
+    case hazard_kind::beyond_allocation: return "beyond its allocation";
     case hazard_kind::weakly_ordered: return "ordered only by the communicator's internal serialisation";
     case hazard_kind::redundant_wait: return "redundant wait";
     }
@@ -51,7 +53,8 @@ constexpr const char* name(hazard_kind kind) noexcept
 
 /// Two accesses without a documented order, or another error of the given kind.
 struct stream_hazard {
-    /// One side of a hazard. A wait is not an access and has no bytes; a missing side has no operation.
+    /// One side of a hazard. A wait is not an access and has no bytes; a missing side has no operation. For
+    /// `beyond_allocation` the later side has all bytes of the access, and the earlier side those of the allocation.
     struct side {
         const char* operation = ""; ///< "all_gather"
         memory_access mode = memory_access::read;

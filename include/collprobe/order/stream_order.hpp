@@ -51,7 +51,7 @@ struct order_object {
 /// Guarantee: assume that every access to some bytes, every allocation and release of them and every ordering call is
 /// reported. Then for each byte the first access that is not ordered behind a conflicting one becomes a hazard when it
 /// is enqueued. Every hazard names two such accesses. It may hide a later conflict of the same byte: repair it, and run
-/// again. Rules and limits: order/README.md.
+/// again. Each access that begins in an allocation and ends behind it becomes a hazard. Rules, limits: order/README.md.
 /// Threads: any number; one lock. The checker does not wait for a device and calls none.
 /// Cost: tens of nanoseconds a call (bench/stream_order_bench.cpp), and a clock entry for each live stream or thread.
 class stream_order {
@@ -275,7 +275,8 @@ public:
 
     // --- Lifetimes and generations ---
 
-    /// Reports that the bytes are new; earlier accesses to them are forgotten.
+    /// Reports that the bytes are new: earlier accesses to them are forgotten, and later ones must end within them.
+    /// Bytes of a live allocation remain a part of it, and its end counts.
     void allocate(memory_range bytes)
     {
         told([&] { engine_.allocate(bytes); });
@@ -286,7 +287,8 @@ public:
         told([&] { engine_.allocate_on(on, bytes, {"allocation", where}, detail::number_of_thread()); });
     }
     /// Reports that the host frees the bytes. The calling thread must know all accesses to be done. With `watch`, later
-    /// accesses are hazards until the bytes are allocated again; pass false for memory that other allocators share.
+    /// accesses are hazards until the bytes are allocated again; pass false for memory that other allocators share. If
+    /// the bytes are a part of an allocation, the rest remains one; without `watch` its bounds are forgotten.
     void release(memory_range bytes, bool watch = true, call_site where = call_site::current())
     {
         told([&] { engine_.release(bytes, watch, {"release", where}, detail::number_of_thread()); });
@@ -296,7 +298,7 @@ public:
     {
         told([&] { engine_.release_on(on, bytes, {"release", where}, detail::number_of_thread()); });
     }
-    /// The size of the last allocation at this address; 0 if it was not reported, or was released.
+    /// The size of the last live allocation at this address, without parts that were released; 0 if there is none.
     std::uint64_t allocated_bytes(const void* memory) const
     {
         const detail::lock_guard lock(guard_);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/order/detail/allocations.hpp>
 #include <collprobe/order/detail/domain.hpp>
 #include <collprobe/order/detail/explain.hpp>
 #include <collprobe/order/detail/hazard_list.hpp>
@@ -57,6 +58,7 @@ public:
     {
         const std::uint32_t own = host_line(thread);
         const order_access access = step_host(own, what);
+        check_bounds(main_, access, range, mode);
         check(main_, access, main_.line(own).clock, range, mode, nullptr);
     }
     void collective(const order_stream& on, order_key communicator, memory_ranges reads, memory_ranges writes,
@@ -181,22 +183,21 @@ public:
     void allocate(memory_range range)
     {
         main_.shadow.forget(range);
-        if (range.bytes != 0) sizes_[{range.first}] = range.bytes;
+        allocations_.add(range);
     }
     std::uint64_t allocated_bytes(const void* memory) const
     {
-        const std::uint64_t* const found = sizes_.find(key_of(memory));
-        return found == nullptr ? 0 : *found;
+        return allocations_.bytes_at(reinterpret_cast<std::uintptr_t>(memory));
     }
     void allocate_on(const order_stream& on, memory_range range, order_site what, std::uint64_t thread)
     {
         domain_of(on).shadow.forget(range);
-        if (range.bytes != 0) sizes_[{range.first}] = range.bytes;
+        allocations_.add(range);
         operate(on, nullptr, {}, {&range, 1}, site(what), thread);
     }
     void release(memory_range range, bool stays_unused, order_site what, std::uint64_t thread)
     {
-        sizes_.erase({range.first});
+        allocations_.remove(range, stays_unused);
         const std::uint32_t own = host_line(thread);
         const order_access access = step_host(own, what);
         const hazard_kind kind = hazard_kind::released_in_use;
@@ -206,7 +207,7 @@ public:
     }
     void release_on(const order_stream& on, memory_range range, order_site what, std::uint64_t thread)
     {
-        sizes_.erase({range.first});
+        allocations_.remove(range, true);
         const hazard_kind kind = hazard_kind::released_in_use;
         operate(on, nullptr, {}, {&range, 1}, site(what), thread, &kind);
         mark_released(domain_of(on), range);
@@ -260,7 +261,9 @@ public:
                 if (!list.empty() && list.back().end() == first) list.back().bytes += run.bytes;
                 else list.push_back(run);
             });
-        operate(on, nullptr, {reads_.data(), reads_.size()}, {writes_.data(), writes_.size()}, site(what), thread);
+        // Neighbouring accesses were made one range here; each was checked when it was captured.
+        operate(on, nullptr, {reads_.data(), reads_.size()}, {writes_.data(), writes_.size()}, site(what), thread,
+            nullptr, bounds::known);
     }
 
 private:
@@ -354,8 +357,12 @@ private:
         return own;
     }
 
+    /// Whether the bounds of an operation's ranges are still to be checked.
+    enum class bounds : std::uint8_t { checked, known };
+
     void operate(const order_stream& on, const order_key* communicator, memory_ranges reads, memory_ranges writes,
-        std::uint32_t what, std::uint64_t thread, const hazard_kind* kind = nullptr)
+        std::uint32_t what, std::uint64_t thread, const hazard_kind* kind = nullptr,
+        bounds limits = bounds::checked)
     {
         order_domain& in = domain_of(on);
         const std::uint32_t own = enter(in, on, thread);
@@ -367,6 +374,7 @@ private:
         const order_access access{++now_, own, what};
         line.clock.advance(own, access.epoch);
         line.last = access.epoch;
+        if (limits == bounds::checked) check_bounds(in, access, reads, writes);
         for (const memory_range range : reads) check(in, access, line.clock, range, memory_access::read, kind);
         for (const memory_range range : writes) check(in, access, line.clock, range, memory_access::write, kind);
         if (serial != nullptr) {
@@ -396,6 +404,7 @@ private:
             if (serial.last_line != UINT32_MAX && serial.last_line != one.access.line) all.join_weakly(serial.clock);
         });
         each_member([&](member& one) {
+            check_bounds(in, one.access, {one.reads.data(), one.reads.size()}, {one.writes.data(), one.writes.size()});
             for (const memory_range range : one.reads) check(in, one.access, all, range, memory_access::read, nullptr);
             for (const memory_range range : one.writes)
                 check(in, one.access, all, range, memory_access::write, nullptr);
@@ -464,6 +473,28 @@ private:
         }
     }
 
+    /// Reports an access that begins in an allocation and ends behind it.
+    void check_bounds(order_domain& in, const order_access& own, memory_range range, memory_access mode)
+    {
+        const memory_range allocation = allocations_.holding(range.first);
+        if (allocation.bytes == 0 || range.bytes <= allocation.end() - range.first) return;
+        // A read and a write of one call site are two reports.
+        const std::uint32_t earlier = mode == memory_access::write ? 1 : 0;
+        add_new(reports_.add(hazard_kind::beyond_allocation, earlier, own.what, own.epoch, {}, [&] {
+            stream_hazard report;
+            report.kind = hazard_kind::beyond_allocation;
+            report.earlier.bytes = allocation;
+            report.later = side(in, own, mode, range);
+            explain(report);
+            return report;
+        }));
+    }
+    void check_bounds(order_domain& in, const order_access& own, memory_ranges reads, memory_ranges writes)
+    {
+        for (const memory_range range : reads) check_bounds(in, own, range, memory_access::read);
+        for (const memory_range range : writes) check_bounds(in, own, range, memory_access::write);
+    }
+
     void mark_released(order_domain& in, memory_range range)
     {
         if (range.bytes == 0) return;
@@ -498,7 +529,11 @@ private:
                 explain(report);
                 return report;
             });
-        if (made != nullptr && news != nullptr && kind != hazard_kind::redundant_wait) news->push_back(*made);
+        if (kind != hazard_kind::redundant_wait) add_new(made);
+    }
+    void add_new(const stream_hazard* made)
+    {
+        if (made != nullptr && news != nullptr) news->push_back(*made);
     }
     stream_hazard::side side(order_domain& in, const order_access& access, memory_access mode, memory_range bytes)
     {
@@ -516,7 +551,7 @@ private:
     std::size_t open_captures_ = 0;
     order_table<order_point> events_;
     order_table<order_clock> handoffs_;
-    order_table<std::uint64_t> sizes_; ///< of allocations, by address
+    order_allocations allocations_;
     order_table<std::uint64_t> graphs_; ///< numbers of captures, by graph
     order_table<group> groups_; ///< by thread
     std::vector<memory_range> released_;

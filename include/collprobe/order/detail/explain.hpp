@@ -61,6 +61,13 @@ inline void explain(stream_hazard& report)
             : "nothing newer has been written since " + earlier.place() + " on " + earlier.actor();
         report.cure = "refresh the bytes, and tag them with their generation, before " + later.place();
         return;
+    case hazard_kind::beyond_allocation:
+        report.missing = "the last " + std::to_string(later.bytes.end() - earlier.bytes.end())
+            + " of these bytes, because the allocation of " + std::to_string(earlier.bytes.bytes) + " bytes from "
+            + hexadecimal(earlier.bytes.first) + " ends before them";
+        report.cure = "give " + later.place() + " the count of its elements, not of bytes or of another buffer, or "
+            + "allocate " + std::to_string(later.bytes.end() - earlier.bytes.first) + " bytes";
+        return;
     case hazard_kind::half_captured:
         report.missing = "of " + earlier.place() + " on " + earlier.actor() + " and " + later.place() + " on "
             + later.actor() + " only one is captured, so no event can order them";

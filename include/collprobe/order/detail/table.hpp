@@ -18,8 +18,6 @@ struct order_key {
     friend bool operator==(order_key, order_key) = default;
 };
 
-inline order_key key_of(const void* address) noexcept { return {reinterpret_cast<std::uintptr_t>(address)}; }
-
 /// A hash map with linear probing. (`<unordered_map>` costs an including file more than the checker.)
 /// A value may move when another is added or erased.
 template <class Value>

@@ -1,0 +1,309 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <collprobe/order/stream_order.hpp>
+
+#include "order/byte_owners.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+const order_stream compute{.number = 3};
+const order_stream gather{.number = 5};
+
+/// Addresses of a buffer that nobody touches.
+struct memory {
+    float values[64];
+    memory_range part(std::size_t first, std::size_t count) const { return {values + first, count * sizeof(float)}; }
+    const float* at(std::size_t index) const { return values + index; }
+};
+
+std::vector<hazard_kind> kinds(const stream_order& checker)
+{
+    std::vector<hazard_kind> result;
+    for (const stream_hazard& each : checker.hazards()) result.push_back(each.kind);
+    return result;
+}
+using list = std::vector<hazard_kind>;
+const list beyond{hazard_kind::beyond_allocation};
+
+/// What an access of one stream says, whatever was accessed before.
+list said_of(stream_order& checker, memory_range bytes)
+{
+    checker.clear_reports();
+    checker.launch(compute, {bytes}, {}, "read");
+    return kinds(checker);
+}
+
+} // namespace
+
+TEST_CASE("an access that ends behind its allocation is reported with both, the excess and the cure")
+{
+    const memory m{};
+    stream_order checker;
+    checker.name(gather, "gather");
+    checker.allocate(m.part(4, 1));
+    checker.launch(gather, {m.part(4, 4)}, {}, "all_reduce", {"train.cpp", "step", 20});
+    REQUIRE(kinds(checker) == beyond);
+    CHECK(checker.hazard_count() == 1);
+    const stream_hazard found = checker.hazards()[0];
+    CHECK(std::string(found.later.operation) == "all_reduce");
+    CHECK(found.later.number == 5);
+    CHECK(found.later.mode == memory_access::read);
+    CHECK(found.later.where.line == 20);
+    CHECK(found.later.bytes.first == m.part(4, 1).first);
+    CHECK(found.later.bytes.bytes == 16);
+    CHECK(std::string(found.earlier.operation).empty());
+    CHECK(found.earlier.bytes.first == m.part(4, 1).first);
+    CHECK(found.earlier.bytes.bytes == 4);
+    CHECK(found.cure
+        == "give all_reduce [train.cpp:20] the count of its elements, not of bytes or of another buffer, or allocate "
+           "16 bytes");
+    const std::string text = found.message();
+    for (const char* const part : {"stream order: beyond its allocation: all_reduce [train.cpp:20] reads on stream 5 "
+                                   "(gather); 16 bytes from 0x",
+             "Missing: the last 12 of these bytes, because the allocation of 4 bytes from 0x", " ends before them.",
+             "Cure: "}) {
+        CAPTURE(text);
+        CAPTURE(part);
+        CHECK(text.find(part) != std::string::npos);
+    }
+}
+
+TEST_CASE("accesses within their allocation, of no bytes, and of memory that was never told are silent")
+{
+    const memory m{};
+    stream_order checker;
+    checker.allocate(m.part(16, 16));
+    checker.launch(compute, {m.part(16, 16)}, {m.part(20, 12)}, "all and the end of it");
+    checker.launch(compute, {m.part(31, 0)}, {m.part(32, 0)}, "nothing");
+    checker.launch(compute, {m.part(32, 16)}, {}, "behind it");
+    checker.launch(compute, {m.part(0, 24)}, {}, "from before it into it");
+    checker.launch(compute, {}, {m.part(0, 64)}, "over all of it");
+    checker.allocate(m.part(40, 0));
+    checker.launch(compute, {m.part(40, 4)}, {}, "an allocation of nothing");
+    CHECK(checker.hazard_count() == 0);
+}
+
+TEST_CASE("a host access, both sides of a collective and the members of a group are checked, each once")
+{
+    const memory m{};
+    stream_order checker;
+    checker.allocate(m.part(0, 8));
+    checker.allocate(m.part(32, 8));
+    SUBCASE("a host thread")
+    {
+        checker.touch_host(m.part(0, 9), memory_access::write);
+        REQUIRE(kinds(checker) == beyond);
+        CHECK(checker.hazards()[0].later.on_host);
+        CHECK(checker.hazards()[0].later.mode == memory_access::write);
+    }
+    SUBCASE("send and receive of one call")
+    {
+        for (int step = 0; step < 3; ++step) {
+            checker.collective(gather, order_object(1), {m.part(0, 9)}, {m.part(32, 10)}, "all_reduce", true,
+                {"train.cpp", "step", 20});
+        }
+        REQUIRE(kinds(checker) == list{hazard_kind::beyond_allocation, hazard_kind::beyond_allocation});
+        CHECK(checker.hazards()[0].later.mode == memory_access::read);
+        CHECK(checker.hazards()[0].earlier.bytes.first == m.part(0, 8).first);
+        CHECK(checker.hazards()[1].later.mode == memory_access::write);
+        CHECK(checker.hazards()[1].earlier.bytes.first == m.part(32, 8).first);
+        CHECK(checker.hazards()[1].count == 3);
+    }
+    SUBCASE("a group, at its end")
+    {
+        checker.group_begin();
+        checker.collective(gather, order_object(1), {m.part(0, 9)}, {}, "all_gather");
+        CHECK(checker.hazard_count() == 0);
+        checker.group_end();
+        CHECK(kinds(checker) == beyond);
+    }
+    SUBCASE("a group that was never enqueued")
+    {
+        checker.group_begin();
+        checker.collective(gather, order_object(1), {m.part(0, 9)}, {}, "all_gather");
+        checker.group_end(false);
+        CHECK(checker.hazard_count() == 0);
+    }
+}
+
+TEST_CASE("an access across two adjacent allocations is beyond the first")
+{
+    const memory m{};
+    stream_order checker;
+    checker.allocate(m.part(0, 16));
+    checker.allocate(m.part(16, 16));
+    CHECK(said_of(checker, m.part(0, 16)).empty());
+    CHECK(said_of(checker, m.part(16, 16)).empty());
+    CHECK(said_of(checker, m.part(15, 2)) == beyond);
+    CHECK(checker.hazards()[0].earlier.bytes.first == m.part(0, 1).first);
+    CHECK(said_of(checker, m.part(16, 17)) == beyond);
+    CHECK(checker.hazards()[0].earlier.bytes.first == m.part(16, 1).first);
+}
+
+TEST_CASE("an address that is used again has the bounds of its new allocation")
+{
+    const memory m{};
+    stream_order checker;
+    for (const bool watch : {true, false}) {
+        CAPTURE(watch);
+        checker.allocate(m.part(0, 32));
+        checker.release(m.part(0, 32), watch);
+        if (!watch) CHECK(said_of(checker, m.part(0, 64)).empty()); // of nobody
+        checker.allocate(m.part(0, 16));
+        REQUIRE_FALSE(said_of(checker, m.part(0, 17)).empty());
+        CHECK(kinds(checker)[0] == hazard_kind::beyond_allocation);
+        CHECK(said_of(checker, m.part(0, 16)).empty());
+        checker.release(m.part(0, 16), watch);
+        checker.allocate(m.part(0, 32));
+        CHECK(said_of(checker, m.part(0, 32)).empty());
+        CHECK(checker.allocated_bytes(m.at(0)) == 128);
+        checker.release(m.part(0, 32), watch);
+        CHECK(checker.allocated_bytes(m.at(0)) == 0);
+    }
+    // The release of the old one was not told.
+    checker.allocate(m.part(0, 8));
+    checker.allocate(m.part(4, 28));
+    CHECK(said_of(checker, m.part(4, 28)).empty());
+    CHECK(said_of(checker, m.part(0, 8)).empty());
+}
+
+TEST_CASE("a stream's allocation has its bounds from then on, and a stream's release ends them")
+{
+    const memory m{};
+    stream_order checker;
+    checker.allocate(m.part(0, 8), compute);
+    checker.launch(compute, {}, {m.part(0, 9)}, "fill");
+    CHECK(kinds(checker) == beyond);
+    checker.clear_reports();
+    checker.release(m.part(0, 8), compute);
+    checker.launch(compute, {}, {m.part(0, 9)}, "fill");
+    CHECK(kinds(checker) == list{hazard_kind::use_after_release});
+}
+
+TEST_CASE("parts that another allocator hands on have the bounds of what they are parts of")
+{
+    const memory m{};
+    stream_order checker;
+    checker.allocate(m.part(0, 32));
+    for (const bool watch : {true, false}) {
+        CAPTURE(watch);
+        checker.allocate(m.part(0, 8));
+        checker.allocate(m.part(8, 8));
+        CHECK(checker.allocated_bytes(m.at(0)) == 32);
+        CHECK(said_of(checker, m.part(0, 32)).empty());
+        CHECK(said_of(checker, m.part(8, 25)) == beyond);
+        checker.release(m.part(8, 8), watch);
+        checker.release(m.part(0, 8), watch);
+        CHECK(checker.allocated_bytes(m.at(0)) == 128); // the one around
+        CHECK(said_of(checker, m.part(16, 17)) == beyond);
+        checker.allocate(m.part(0, 32));
+        CHECK(said_of(checker, m.part(0, 32)).empty());
+    }
+}
+
+TEST_CASE("the release of a part leaves the rest an allocation, unless others may use the part")
+{
+    const memory m{};
+    stream_order checker;
+    checker.allocate(m.part(0, 48));
+    checker.release(m.part(16, 16), true);
+    CHECK(said_of(checker, m.part(0, 16)).empty());
+    CHECK(said_of(checker, m.part(32, 16)).empty());
+    CHECK(said_of(checker, m.part(32, 17)) == beyond);
+    CHECK(checker.hazards()[0].earlier.bytes.first == m.part(32, 1).first);
+    CHECK(said_of(checker, m.part(0, 17)) == list{hazard_kind::beyond_allocation, hazard_kind::use_after_release});
+    CHECK(checker.allocated_bytes(m.at(0)) == 64);
+    checker.release(m.part(32, 16), false);
+    checker.release(m.part(8, 8), false);
+    CHECK(said_of(checker, m.part(0, 16)).empty());
+    CHECK(said_of(checker, m.part(33, 31)).empty());
+}
+
+TEST_CASE("in a capture an access is checked when it is captured, and not again as a part of the graph")
+{
+    const memory m{};
+    stream_order checker;
+    checker.allocate(m.part(0, 8));
+    checker.allocate(m.part(8, 8));
+    order_stream captured = compute;
+    captured.capture = 1;
+    checker.capture_begin(1);
+    checker.launch(captured, {}, {m.part(0, 8)}, "one");
+    checker.launch(captured, {}, {m.part(8, 8)}, "its neighbour");
+    CHECK(checker.hazard_count() == 0);
+    checker.capture_end(1);
+    checker.launch_graph(1, compute);
+    CHECK(checker.hazard_count() == 0);
+    captured.capture = 2;
+    checker.launch(captured, {}, {m.part(0, 9)}, "too much");
+    CHECK(kinds(checker) == beyond);
+    checker.capture_end(2);
+    checker.launch_graph(2, compute);
+    CHECK(checker.hazard_count() == 1);
+}
+
+TEST_CASE("who asks hears of it before the work is enqueued")
+{
+    const memory m{};
+    stream_order checker({.on_hazard = stream_order::raise});
+    checker.allocate(m.part(0, 8));
+    checker.launch(compute, {m.part(0, 8)}, {}, "right");
+    std::string text;
+    try {
+        checker.launch(compute, {m.part(0, 9)}, {}, "wrong");
+    } catch (const error& thrown) {
+        text = thrown.what();
+    }
+    CHECK(text.find("the last 4 of these bytes") != std::string::npos);
+}
+
+TEST_CASE("random allocations, releases and accesses agree with a list of all bytes")
+{
+    constexpr std::size_t all = 48;
+    static const unsigned char bytes[all] = {};
+    std::mt19937 random(20261122);
+    std::uint64_t reported = 0;
+    std::uint64_t silent = 0;
+    for (int run = 0; run < 200; ++run) {
+        stream_order checker;
+        testing::byte_owners<all> oracle;
+        for (int step = 0; step < 120; ++step) {
+            const std::size_t first = random() % all;
+            const std::size_t count = 1 + random() % (all - first);
+            const memory_range range(bytes + first, count);
+            const unsigned what = random() % 8;
+            if (what < 2) {
+                checker.allocate(range);
+                oracle.allocate(first, count);
+            } else if (what < 3) {
+                const bool watch = random() % 2 == 0;
+                checker.release(range, watch);
+                oracle.release(first, count, watch);
+            } else {
+                checker.clear_reports();
+                checker.launch(compute, {range}, {}, "read");
+                std::size_t excess = 0;
+                for (const stream_hazard& each : checker.hazards()) {
+                    if (each.kind != hazard_kind::beyond_allocation) continue;
+                    excess = each.later.bytes.end() - each.earlier.bytes.end();
+                    CHECK(each.earlier.bytes.bytes == oracle.size_of_owner(first));
+                }
+                CHECK(excess == oracle.beyond(first, count));
+                ++(excess != 0 ? reported : silent);
+            }
+        }
+    }
+    CHECK(reported > 1000);
+    CHECK(silent > 1000);
+}
