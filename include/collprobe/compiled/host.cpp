@@ -18,6 +18,7 @@
 #include <collprobe/device/host/detail/stream.ipp>
 #include <collprobe/metrics/detail/direction.ipp>
 #include <collprobe/metrics/detail/dispersion.ipp>
+#include <collprobe/metrics/detail/lateness.ipp>
 #include <collprobe/metrics/detail/order_sensitivity.ipp>
 #include <collprobe/metrics/detail/outlier.ipp>
 #include <collprobe/report/detail/alarm.ipp>

@@ -1,0 +1,320 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+/// Measures what `lateness_watch` says of late and of even ranks, and prints markdown tables: see
+/// bench/results/lateness.md.
+///
+///     lateness_rates [--steps N] [--seed N]
+///
+/// A step has one call (or four, where a table says so). Before each call a rank works 5 ms plus a noise of its own, of
+/// scale 20 us:
+///     Gaussian     standard deviation 20 us
+///     lognormal    20 us exp(z), z standard normal
+///     t3           20 us times Student's t of 3 degrees
+/// Then it enters the call. All leave it 300 us after the last has entered, each with a constant delay of its own (up to
+/// 5 us, by its place in the ring, say) and a jitter of 1 us, and begin to work again. Clocks tick each microsecond.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <collprobe/metrics/lateness.hpp>
+
+#include "random.hpp"
+
+namespace {
+
+using namespace collprobe;
+
+constexpr double scale_ns = 20000;
+constexpr int sizes[] = {2, 4, 8, 64};
+constexpr double delays_ns[] = {1e5, 2e5, 5e5, 1e6, 1e7};
+
+enum class shape { gaussian, lognormal, t3 };
+constexpr shape shapes[] = {shape::gaussian, shape::lognormal, shape::t3};
+const char* name(shape which)
+{
+    return which == shape::gaussian ? "Gaussian" : which == shape::lognormal ? "lognormal" : "t3";
+}
+
+/// Ranks that work and meet, on the clock of an outside observer.
+class job {
+public:
+    job(int ranks, shape noise, std::uint64_t seed) : extra_work(size(ranks)), extra_in_call(size(ranks)),
+        bias(size(ranks)), in_call(size(ranks)), before(size(ranks)), random_(seed), noise_(noise), free_(size(ranks)),
+        left_(size(ranks)), own_end_(size(ranks))
+    {
+        for (double& end : own_end_) end = 5000 * random_.uniform();
+    }
+    random_numbers& random() { return random_; }
+
+    /// One call, and the times that the probes of the ranks measure.
+    void call()
+    {
+        double all_entered = 0;
+        std::vector<double>& entered = in_call; // until the call ends
+        for (std::size_t r = 0; r < free_.size(); ++r) {
+            entered[r] = free_[r] + std::max(0.0, 5e6 + extra_work[r] + scale_ns * noise());
+            all_entered = std::max(all_entered, entered[r]);
+        }
+        all_entered += extra_transport;
+        for (std::size_t r = 0; r < free_.size(); ++r) {
+            const double end = all_entered + 3e5 + own_end_[r] + extra_in_call[r] + 1000 * std::fabs(random_.normal());
+            before[r] = tick(entered[r] - left_[r]);
+            in_call[r] = tick(end + bias[r] - entered[r]);
+            // Where the host sets the pace, work does not wait for the probe of the end.
+            left_[r] = end + bias[r];
+            free_[r] = host_paced ? end : end + bias[r];
+        }
+    }
+
+    std::vector<double> extra_work; ///< before the next call
+    std::vector<double> extra_in_call; ///< between the end of the transport and that of the call
+    double extra_transport = 0; ///< between the last entry and the end of the transport
+    std::vector<double> bias; ///< constant: the end is stamped so much later
+    bool host_paced = false;
+    std::vector<double> in_call;
+    std::vector<double> before;
+
+private:
+    static std::size_t size(int ranks) { return static_cast<std::size_t>(ranks); }
+    static double tick(double ns) { return 1000 * std::floor(ns / 1000); }
+    double noise()
+    {
+        if (noise_ == shape::gaussian) return random_.normal();
+        return noise_ == shape::lognormal ? std::exp(random_.normal()) : random_.student(3);
+    }
+
+    random_numbers random_;
+    shape noise_;
+    std::vector<double> free_;
+    std::vector<double> left_;
+    std::vector<double> own_end_;
+};
+
+double percent(long part, long all) { return 100.0 * static_cast<double>(part) / static_cast<double>(all); }
+
+constexpr int even_steps = 200; // before the delay begins
+
+struct outcome {
+    long named = 0; ///< steps in which the late rank was named over time
+    long right = 0; ///< steps in which it was last
+    long right_and_out = 0; ///< and beyond the floor
+    int first = -1; ///< steps until it was named
+    long wrong = 0; ///< accusations of others
+    double error = 0; ///< largest error of the median lateness, per cent
+};
+
+/// A rank is late from step `even_steps` on: always the same, or another in each step.
+outcome run(int ranks, shape noise, double delay, bool fixed, int calls, long steps, std::uint64_t seed)
+{
+    job ring(ranks, noise, seed);
+    lateness_watch watch(ranks);
+    outcome result;
+    std::size_t culprit = static_cast<std::size_t>(ranks - 1) / 2;
+    for (long s = 0; s < even_steps + steps; ++s) {
+        const bool late = s >= even_steps;
+        if (!fixed) culprit = static_cast<std::size_t>(ring.random().bits() % static_cast<std::uint64_t>(ranks));
+        for (int k = 0; k < calls; ++k) {
+            if (late && k == calls / 2) ring.extra_work[culprit] = delay;
+            ring.call();
+            ring.extra_work[culprit] = 0;
+            watch.add(ring.in_call, ring.before);
+        }
+        const step_lateness found = watch.end_step();
+        for (const int r : found.accused)
+            if (!fixed || !late || r != static_cast<int>(culprit)) ++result.wrong;
+        if (!late) continue;
+        const rank_lateness of = watch.of(static_cast<int>(culprit));
+        if (of.late) {
+            ++result.named;
+            if (result.first < 0) result.first = static_cast<int>(s - even_steps);
+        }
+        const bool right = found.last == static_cast<int>(culprit);
+        result.right += right ? 1 : 0;
+        result.right_and_out += right && found.stands_out ? 1 : 0;
+        if (fixed && s >= even_steps + watch.options().window)
+            result.error = std::max(result.error, 100 * std::fabs(of.behind - delay) / delay);
+    }
+    return result;
+}
+
+void print_head(const char* first)
+{
+    std::printf("| %s | ranks |", first);
+    for (const double delay : delays_ns) std::printf(" %g ms |", delay / 1e6);
+    std::printf("\n|---|---|");
+    for (std::size_t i = 0; i < std::size(delays_ns); ++i) std::printf("---|");
+    std::printf("\n");
+}
+
+void print_fixed(int calls, long steps, std::uint64_t seed)
+{
+    print_head("noise");
+    for (const shape noise : shapes) {
+        for (const int ranks : sizes) {
+            std::printf("| %s | %d |", name(noise), ranks);
+            for (const double delay : delays_ns) {
+                const outcome found = run(ranks, noise, delay, true, calls, steps, seed++);
+                std::printf(" %.1f; %d; %.1f; %.1f; %ld |", percent(found.named, steps), found.first,
+                    percent(found.right_and_out, steps), found.error, found.wrong);
+            }
+            std::printf("\n");
+        }
+    }
+}
+
+void print_random(long steps, std::uint64_t seed)
+{
+    print_head("noise");
+    for (const shape noise : shapes) {
+        for (const int ranks : sizes) {
+            std::printf("| %s | %d |", name(noise), ranks);
+            for (const double delay : delays_ns) {
+                const outcome found = run(ranks, noise, delay, false, 1, steps, seed++);
+                std::printf(" %.1f; %.1f; %ld |", percent(found.right, steps), percent(found.right_and_out, steps),
+                    found.wrong);
+            }
+            std::printf("\n");
+        }
+    }
+}
+
+void print_even(long steps, std::uint64_t seed)
+{
+    std::printf("| noise | ranks | p = 1e-4: %g allowed | p = 1e-2: %g allowed | p = 1e-2, no floor | largest share of "
+                "steps last / its share by chance | noise, us |\n|---|---|---|---|---|---|---|\n",
+        static_cast<double>(steps) * 1e-4, static_cast<double>(steps) * 1e-2);
+    for (const shape noise : shapes) {
+        for (const int ranks : sizes) {
+            job ring(ranks, noise, seed++);
+            lateness_watch usual(ranks);
+            lateness_watch eager(ranks, {.false_alarms_per_step = 1e-2});
+            lateness_watch bare(ranks, {.false_alarms_per_step = 1e-2, .floor_ns = 0, .noise_multiple = 0});
+            std::uint64_t accused[3] = {};
+            std::vector<long> last(static_cast<std::size_t>(ranks));
+            double noise_ns = 0;
+            for (long s = 0; s < steps; ++s) {
+                ring.call();
+                lateness_watch* const watches[3] = {&usual, &eager, &bare};
+                for (int w = 0; w < 3; ++w) {
+                    watches[w]->add(ring.in_call, ring.before);
+                    const step_lateness found = watches[w]->end_step();
+                    accused[w] += found.accused.size();
+                    if (w > 0) continue;
+                    ++last[static_cast<std::size_t>(found.last)];
+                    noise_ns = found.noise;
+                }
+            }
+            std::printf("| %s | %d | %llu | %llu | %llu | %.2f | %.0f |\n", name(noise), ranks,
+                static_cast<unsigned long long>(accused[0]), static_cast<unsigned long long>(accused[1]),
+                static_cast<unsigned long long>(accused[2]),
+                static_cast<double>(*std::max_element(last.begin(), last.end())) * ranks / static_cast<double>(steps),
+                noise_ns / 1000);
+        }
+    }
+}
+
+void print_bias(long steps, std::uint64_t seed)
+{
+    std::printf("| pace | bias | ranks | times accused | its median lateness, us | after `calibrate`: times accused | "
+                "median, us |\n|---|---|---|---|---|---|---|\n");
+    for (const bool host_paced : {false, true}) {
+        for (const double bias : {-5e3, -2e5, 2e5}) {
+            for (const int ranks : sizes) {
+                job ring(ranks, shape::gaussian, seed++);
+                const int biased = ranks / 2;
+                ring.bias[static_cast<std::size_t>(biased)] = bias;
+                ring.host_paced = host_paced;
+                ring.call(); // the first one begins with no bias
+                lateness_watch watch(ranks);
+                std::size_t accused[2] = {};
+                double median[2] = {};
+                for (int part = 0; part < 2; ++part) {
+                    if (part == 1) watch.calibrate();
+                    for (long s = 0; s < steps; ++s) {
+                        ring.call();
+                        watch.add(ring.in_call, ring.before);
+                        accused[part] += watch.end_step().accused.size();
+                    }
+                    median[part] = watch.of(biased).behind / 1000;
+                }
+                std::printf("| %s | %g us | %d | %zu | %.0f | %zu | %.0f |\n", host_paced ? "host" : "device", bias / 1000,
+                    ranks, accused[0], median[0], accused[1], median[1]);
+            }
+        }
+    }
+}
+
+void print_causes(std::uint64_t seed)
+{
+    std::printf("| delay of 1 ms | how often | rank 3 is named | its median lateness, us | explained by work, us | gain a "
+                "step, us | of that before calls, us | others accused | median `transport`, us |\n"
+                "|---|---|---|---|---|---|---|---|---|\n");
+    enum class place { work, end, transport };
+    const auto label = [](place where) {
+        return where == place::work ? "work before the call" : where == place::end ? "end of the call" : "transport";
+    };
+    for (const place where : {place::work, place::end, place::transport}) {
+        for (const int every : {1, 4}) { // calls
+            job ring(8, shape::gaussian, seed++);
+            lateness_watch watch(8);
+            std::size_t others = 0;
+            std::vector<double> transport;
+            for (int s = 0; s < 1000; ++s) {
+                for (int k = 0; k < 4; ++k) {
+                    const double delay = (s * 4 + k) % every == 0 ? 1e6 : 0;
+                    ring.extra_work[3] = where == place::work ? delay : 0;
+                    ring.extra_in_call[3] = where == place::end ? delay : 0;
+                    ring.extra_transport = where == place::transport ? delay : 0;
+                    ring.call();
+                    transport.push_back(watch.add(ring.in_call, ring.before).transport);
+                }
+                for (const int r : watch.end_step().accused) others += r != 3 ? 1u : 0u;
+            }
+            const rank_lateness of = watch.of(3);
+            std::sort(transport.begin(), transport.end());
+            std::printf("| %s | %s | %s | %.0f | %.0f | %.0f | %.0f | %zu | %.0f |\n", label(where),
+                every == 1 ? "each call" : "one call of four", of.late ? "yes" : "no", of.behind / 1000,
+                of.behind_before / 1000, of.gain / 1000, of.gain_before / 1000, others,
+                transport[transport.size() / 2] / 1000);
+        }
+    }
+}
+
+} // namespace
+
+int main(int argc, char** argv)
+{
+    long steps = 20000;
+    std::uint64_t seed = 20260701;
+    for (int i = 1; i < argc; ++i) {
+        const std::string option = argv[i];
+        if (option == "--steps" && i + 1 < argc) {
+            steps = std::max(1000L, std::atol(argv[++i]));
+        } else if (option == "--seed" && i + 1 < argc) {
+            seed = std::strtoull(argv[++i], nullptr, 10);
+        } else {
+            std::fprintf(stderr, "usage: lateness_rates [--steps N] [--seed N]\n");
+            return 2;
+        }
+    }
+    const long late_steps = steps / 5;
+    std::printf("## Even ranks, %ld steps\n\n", steps);
+    print_even(steps, seed);
+    std::printf("\n## One rank is late in each step, %ld steps\n\n", late_steps);
+    print_fixed(1, late_steps, seed + 1000);
+    std::printf("\n## The same, one call of four is late\n\n");
+    print_fixed(4, late_steps, seed + 2000);
+    std::printf("\n## Another rank is late in each step, %ld steps\n\n", late_steps);
+    print_random(late_steps, seed + 3000);
+    std::printf("\n## A constant bias of the end of calls, %ld steps\n\n", late_steps);
+    print_bias(late_steps, seed + 4000);
+    std::printf("\n## Causes, 8 ranks, 1000 steps of four calls\n\n");
+    print_causes(seed + 5000);
+    return 0;
+}
