@@ -485,6 +485,40 @@ TEST_CASE("statistics - integers at the ends of their ranges")
     });
 }
 
+TEST_CASE_TEMPLATE("statistics - sums of 8-bit integers are exact whichever lane of a block holds the largest ones", T,
+    std::int8_t, std::uint8_t)
+{
+    constexpr T low = std::numeric_limits<T>::min();
+    constexpr T high = std::numeric_limits<T>::max();
+    for (const T extreme : {low, high}) {
+        for (const std::size_t apart : {1u, 2u, 64u}) {
+            for (const std::size_t first : {0u, 1u}) {
+                for (const std::size_t count : {1u, 63u, 64u, 65u, 4095u, 4096u, 4097u, 8255u}) {
+                    CAPTURE(count);
+                    std::vector<T> data(count, T{1});
+                    for (std::size_t i = first; i < count; i += apart) data[i] = extreme;
+                    std::int64_t sum = 0, magnitudes = 0, squares = 0;
+                    std::uint64_t zeros = 0;
+                    for (const std::int64_t x : data) {
+                        sum += x;
+                        magnitudes += x < 0 ? -x : x;
+                        squares += x * x;
+                        zeros += x == 0 ? 1 : 0;
+                    }
+                    for (const auto path : every_path) {
+                        if (!detail::supports(path)) continue;
+                        const statistics s = on_path(view<const T>(data), path);
+                        CHECK(s.l1 == static_cast<double>(magnitudes));
+                        CHECK(s.sum_of_squares == static_cast<double>(squares));
+                        CHECK(s.zero == zeros);
+                        if (count <= 4096) CHECK(s.mean == static_cast<double>(sum) / static_cast<double>(count));
+                    }
+                }
+            }
+        }
+    }
+}
+
 TEST_CASE("statistics - element by element gives the same counts, extrema and digest and near moments")
 {
     for_all_element_types([](auto sample) {

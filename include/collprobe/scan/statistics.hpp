@@ -129,14 +129,14 @@ private:
     {
         const T* const data = input.data() + first;
         detail::block_sums sums;
-        if (with_digest && first * sizeof(T) % 128 == 0) {
-            detail::scan_block<T, true>(path, data, count, sums, into.digest, first * sizeof(T));
-        } else {
-            if constexpr (with_digest)
-                into.digest.merge(detail::digest_bytes(path, reinterpret_cast<const unsigned char*>(data),
-                    count * sizeof(T), first * sizeof(T)));
-            detail::scan_block<T, false>(path, data, count, sums, into.digest, 0);
-        }
+        // One instance of the kernel: where it cannot compute the digest, its digest is dropped.
+        const bool digest_in_kernel = first * sizeof(T) % 128 == 0;
+        detail::digest_state dropped;
+        if (with_digest && !digest_in_kernel)
+            into.digest.merge(detail::digest_bytes(path, reinterpret_cast<const unsigned char*>(data),
+                count * sizeof(T), first * sizeof(T)));
+        detail::scan_block<T, with_digest>(path, data, count, sums, digest_in_kernel ? into.digest : dropped,
+            digest_in_kernel ? first * sizeof(T) : 0);
         detail::finish_block(path, data, first, count, sums, into.value);
     }
 };

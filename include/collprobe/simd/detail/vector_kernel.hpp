@@ -33,6 +33,33 @@ template <class V>
 #endif
 }
 
+using shorts = vector<std::int16_t, width>;
+using words32 = vector<std::uint32_t, width>;
+
+/// The sum of the squares of the two numbers in each 32-bit lane; they are not both the lowest.
+[[gnu::always_inline]] inline words32 squares_of_pairs(shorts x) noexcept
+{
+#if COLLPROBE_ISA_WIDTH == 32
+    using v16hi = vector<short, 32>;
+    return reinterpret_cast<words32>(
+        __builtin_ia32_pmaddwd256(reinterpret_cast<v16hi>(x), reinterpret_cast<v16hi>(x)));
+#elif defined(COLLPROBE_ISA_AVX512)
+    using v32hi = vector<short, 64>;
+    const auto same = reinterpret_cast<v32hi>(x);
+#if defined(__clang__)
+    return reinterpret_cast<words32>(__builtin_ia32_pmaddwd512(same, same));
+#else
+    constexpr unsigned short all_lanes = 0xffff;
+    return reinterpret_cast<words32>(__builtin_ia32_pmaddwd512_mask(same, same, vector<int, 64>{}, all_lanes));
+#endif
+#else
+    const auto pairs = reinterpret_cast<vector<std::int32_t, width>>(x);
+    const auto low = (pairs << 16) >> 16;
+    const auto high = pairs >> 16;
+    return reinterpret_cast<words32>(low * low + high * high);
+#endif
+}
+
 using doubles = vector<double, width>;
 
 /// Hides a product from the optimiser, so that it is not fused with the sum that it enters: see `opaque`.
@@ -144,22 +171,58 @@ template <class V>
     return a > b ? a : b;
 }
 
+/// The two halves of a vector.
+template <class V>
+struct halves_of {
+    vector<std::remove_cvref_t<decltype(V{}[0])>, int{sizeof(V) / 2}> low, high;
+
+    [[gnu::always_inline]] explicit halves_of(const V& v) noexcept
+    {
+        __builtin_memcpy(&low, &v, sizeof low);
+        __builtin_memcpy(&high, reinterpret_cast<const unsigned char*>(&v) + sizeof low, sizeof high);
+    }
+};
+
 template <class V>
 [[gnu::always_inline]] inline auto lowest_lane(V v) noexcept
 {
-    auto result = v[0];
-    for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane)
-        if (v[lane] < result) result = v[lane];
-    return result;
+    if constexpr (sizeof(V) > 16) {
+        const halves_of<V> halves(v);
+        return lowest_lane(lanewise_minimum(halves.low, halves.high));
+    } else {
+        auto result = v[0];
+        for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane)
+            if (v[lane] < result) result = v[lane];
+        return result;
+    }
 }
 
 template <class V>
 [[gnu::always_inline]] inline auto highest_lane(V v) noexcept
 {
-    auto result = v[0];
-    for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane)
-        if (v[lane] > result) result = v[lane];
-    return result;
+    if constexpr (sizeof(V) > 16) {
+        const halves_of<V> halves(v);
+        return highest_lane(lanewise_maximum(halves.low, halves.high));
+    } else {
+        auto result = v[0];
+        for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane)
+            if (v[lane] > result) result = v[lane];
+        return result;
+    }
+}
+
+/// The sum of all lanes, of integers modulo their range.
+template <class V>
+[[gnu::always_inline]] inline auto sum_of_lanes(V v) noexcept
+{
+    if constexpr (sizeof(V) > 16) {
+        const halves_of<V> halves(v);
+        return sum_of_lanes(halves.low + halves.high);
+    } else {
+        auto result = v[0];
+        for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane) result += v[lane];
+        return result;
+    }
 }
 
 } // namespace collprobe::detail::COLLPROBE_ISA_NAMESPACE
