@@ -658,11 +658,11 @@ static int primary_context_state(int ordinal, unsigned int* flags, int* active)
     *active = has_context(ordinal) ? 1 : 0;
     return 0;
 }
-static CUresult CUDAAPI pointer_attributes(
-    unsigned int count, CUpointer_attribute* attributes, void** values, CUdeviceptr address)
+// With ints for the enumerations, as the library calls it: UndefinedBehaviorSanitizer compares the types.
+static int pointer_attributes(unsigned int count, int* attributes, void** values, unsigned long long address)
 {
     static scripted& own_script = scripted::named("cuPointerGetAttributes");
-    if (const int code = own_script.enter(); code != 0) return static_cast<CUresult>(code);
+    if (const int code = own_script.enter(); code != 0) return code;
     memory_table& table = memory_table::instance();
     const std::lock_guard lock(table.guard);
     const auto found = table.find(static_cast<std::uintptr_t>(address));
