@@ -135,6 +135,15 @@ TEST_CASE("bad arguments are refused before NCCL and the GPU see them")
         require(code_of([&] {
             comm.all_reduce(good, view<float>(memory.data() + 1, 16), reduction::sum, stream);
         }) == "invalid argument", "overlap");
+        const cu::buffer<float> one(1);
+        const std::optional<error> too_long = error_of([&] {
+            const view<float> loss(one.data(), sizeof(float));
+            comm.all_reduce(view<const float>(loss), loss, reduction::sum, stream);
+        });
+        require(too_long && std::string(too_long->what()).find("allocation has 4 bytes") != std::string::npos,
+            "a count of bytes");
+        require(code_of([&] { comm.all_reduce(view<const float>(one), view<float>(one), reduction::sum, stream); })
+                == "nothing", "a count of elements");
         const nccl::communicator_ref borrowed(comm.native_handle());
         require(code_of([&] {
             borrowed.all_reduce(good, view<float>(memory), reduction::sum, cudaStreamPerThread);

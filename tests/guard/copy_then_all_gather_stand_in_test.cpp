@@ -129,6 +129,26 @@ TEST_CASE("the gather waits for a gated producer over NCCL, and reads poison wit
     }));
 }
 
+TEST_CASE("a destination that is longer than its allocation is refused before the copy")
+{
+    CHECK_NOTHROW(run_nccl(1, [](nccl::communicator& world) {
+        const cuda::device_guard here(world.device_ordinal());
+        device_vector<float> shard(slot), full(slot);
+        const cuda::stream on;
+        shard.set(shard_of(0, 1), on);
+        full.set(shard_of(0, 2), on);
+        const auto refused = error_of([&] {
+            copy_then_all_gather(shard, view<float>(full.data(), slot + 1), world, on, {on}, {on});
+        });
+        on.synchronize(soon_ms);
+        check_error(refused, status::invalid_argument, {"all_gather", "destination reaches beyond its allocation"});
+        CHECK(gathered(full, 1, 2));
+        copy_then_all_gather(shard, full, world, on, {on}, {on});
+        on.synchronize(soon_ms);
+        CHECK(gathered(full, 1, 1));
+    }));
+}
+
 TEST_CASE("a batch is one group, and a call inside somebody's group is refused")
 {
     CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {

@@ -60,6 +60,8 @@ public:
         if (!is_checked) {
             check_generation();
             check_places();
+            // The copy writes it before the all-gather, which would refuse it, too.
+            detail::check_buffer(comm_, destination_, "destination", collective::all_gather, on_, where_);
         }
         choose();
     }
