@@ -91,7 +91,7 @@ public:
           result_(elements),
           message_bytes_(detail::message_layout{}.bytes(buckets)),
           messages_(n_ * message_bytes_ / 8),
-          calls_(buckets, detail::probed_call{collective::all_reduce, element_type::float32, reduction::average, part, true, false}),
+          calls_(buckets, detail::probed_call{collective::all_reduce, element_type::float32, reduction::average, part, true, true, false}),
           judge_(ranks, 1e-4)
     {
         double total = 0;

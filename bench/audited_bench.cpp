@@ -11,7 +11,8 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/audit/audited.hpp>
+#include <collprobe/audit/audit.hpp>
+#include <collprobe/step/probed.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/detail/math.hpp>
 
@@ -38,14 +39,14 @@ times time_steps(int ranks, std::uint64_t count, int steps)
     times total;
     local::run(ranks, [&](local::communicator& world) {
         host::stream stream;
-        audited agreement{local::communicator(world), {.sums = false}};
-        audited all{local::communicator(world)};
+        probed agreement{local::communicator(world), {.statistics = false}, audit({.sums = false})};
+        probed all{local::communicator(world), {.statistics = false}, audit()};
         std::vector<T> send(count), receive(count);
         for (std::uint64_t i = 0; i < count; ++i) {
             const std::uint64_t bits = detail::mix64(i + (static_cast<std::uint64_t>(world.rank()) << 40));
             send[i] = static_cast<T>(static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f);
         }
-        step_audit audit;
+        step_record record;
         std::uint64_t step = 0;
         const auto timed = [&](auto&& work) {
             world.barrier(stream);
@@ -59,7 +60,7 @@ times time_steps(int ranks, std::uint64_t count, int steps)
             comm.all_reduce(send, view(receive), reduction::average, stream);
             comm.end_step(step, stream);
             stream.synchronize();
-            while (!comm.poll(audit)) {
+            while (!comm.poll(record)) {
             }
         };
         for (int i = -2; i < steps; ++i, ++step) {

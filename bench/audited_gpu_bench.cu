@@ -13,7 +13,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include <collprobe/audit/audited.hpp>
+#include <collprobe/audit/audit.hpp>
+#include <collprobe/step/probed.hpp>
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/replica.hpp>
@@ -50,8 +51,8 @@ void audited_step(benchmark::State& state)
                 stream, count, fill_gradient{send.back().data(), static_cast<std::uint64_t>(b) << 32});
         }
         nccl::communicator_ref bare{world};
-        audited agreement{nccl::communicator_ref(world), {.sums = false}};
-        audited all{nccl::communicator_ref(world)};
+        probed agreement{nccl::communicator_ref(world), {.statistics = false}, audit({.sums = false})};
+        probed all{nccl::communicator_ref(world), {.statistics = false}, audit()};
         std::uint64_t step = 0;
         const auto reduce = [&](auto& comm) {
             for (std::size_t b = 0; b < send.size(); ++b) {
@@ -63,7 +64,7 @@ void audited_step(benchmark::State& state)
             reduce(comm);
             comm.end_step(step++, stream);
         };
-        step_audit audit;
+        step_record record;
         bench::device_timer timer;
         const auto run = [&](int kind) {
             const auto sample = timer.measure(stream, 200 + 80 * buckets, [&] {
@@ -71,8 +72,8 @@ void audited_step(benchmark::State& state)
                 else if (kind == 1) audited_by(agreement);
                 else audited_by(all);
             });
-            while (agreement.pending_steps() != 0) (void)agreement.poll(audit);
-            while (all.pending_steps() != 0) (void)all.poll(audit);
+            while (agreement.pending_steps() != 0) (void)agreement.poll(record);
+            while (all.pending_steps() != 0) (void)all.poll(record);
             return sample;
         };
         for (int i = 0; i < 6; ++i) (void)run(i % 3); // NCCL's and CUDA's lazy part

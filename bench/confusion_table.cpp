@@ -23,7 +23,7 @@
 #include <vector>
 
 #include <collprobe/alarm/alarms.hpp>
-#include <collprobe/audit/audited.hpp>
+#include <collprobe/audit/audit.hpp>
 #include <collprobe/collprobe.hpp>
 #include <collprobe/fault/faulty.hpp>
 
@@ -159,8 +159,7 @@ public:
         : seed_(seed),
           world_(world),
           damaged_(local::communicator(world), before, {.max_bytes = 64 << 10, .max_injections = 1}),
-          comm_(audited<faulty<local::communicator>>(
-              faulty(local::communicator(world), beneath, {.max_bytes = 64 << 10, .max_injections = 1}))),
+          comm_(faulty(local::communicator(world), beneath, {.max_bytes = 64 << 10, .max_injections = 1}), {}, audit()),
           to_(to)
     {
         for (std::uint64_t b = 0; b < buckets; ++b) {
@@ -173,7 +172,7 @@ public:
     }
 
     /// `keep`: whether Adam goes on from this step.
-    void step(std::uint64_t number, bool damage_input, bool keep, step_record& record, step_audit& audit)
+    void step(std::uint64_t number, bool damage_input, bool keep, step_record& record)
     {
         for (std::uint64_t b = 0; b < buckets; ++b) {
             make_gradient<T>(seed_, number, world_.rank(), b, send_[b]);
@@ -184,7 +183,6 @@ public:
             comm_.all_reduce(send_[b], view(receive_[b]), reduction::average, stream_);
         }
         comm_.end_step(number, {.loss = 1 + 0.05 * normal(seed_ + number * 77 + static_cast<std::uint64_t>(world_.rank()))}, stream_);
-        comm_.base().end_step(number, stream_);
         stream_.synchronize(60'000);
         double squares = 0;
         double update = 0;
@@ -198,8 +196,6 @@ public:
         to_.reduced[r] = std::sqrt(squares);
         to_.updates[r] = update;
         while (!comm_.poll(record)) {
-        }
-        while (!comm_.base().poll(audit)) {
         }
         world_.barrier(stream_);
         stream_.synchronize(60'000);
@@ -226,7 +222,7 @@ private:
     std::uint64_t seed_;
     local::communicator& world_;
     faulty<local::communicator> damaged_;
-    probed<audited<faulty<local::communicator>>> comm_;
+    probed<faulty<local::communicator>, audit> comm_;
     shown& to_;
     host::stream stream_;
     std::vector<T> send_[buckets], receive_[buckets], scratch_[buckets];
@@ -277,13 +273,13 @@ bool is_statistical(finding what)
 }
 
 /// What the checks said of a step in which `of` was injected on `rank`.
-void count(const scenario& of, int rank, int ranks, const step_record& record, const step_audit& audit,
+void count(const scenario& of, int rank, int ranks, const step_record& record,
     view<const alarm_record> raised, const verdicts& rules, counts& to)
 {
     ++to.injected;
     to.exact += any(record.suspects, is_exact) ? 1 : 0;
-    to.differs += any(audit.suspects, is_difference) ? 1 : 0;
-    to.sum += any(audit.suspects, is_sum) ? 1 : 0;
+    to.differs += any(record.suspects, is_difference) ? 1 : 0;
+    to.sum += any(record.suspects, is_sum) ? 1 : 0;
     to.statistics += any(record.suspects, is_statistical) ? 1 : 0;
     for (int k = 0; k < rule_count; ++k) to.rules[k] += rules.alarmed[k] ? 1 : 0;
     if (raised.empty()) return;
@@ -306,13 +302,13 @@ void count(const scenario& of, int rank, int ranks, const step_record& record, c
 }
 
 /// What the checks said of a step in which there was nothing.
-void count_clean(const step_record& record, const step_audit& audit, view<const alarm_record> raised, const verdicts& rules,
+void count_clean(const step_record& record, view<const alarm_record> raised, const verdicts& rules,
     false_counts& to)
 {
     ++to.steps;
     to.exact += any(record.suspects, is_exact) ? 1 : 0;
-    to.differs += any(audit.suspects, is_difference) ? 1 : 0;
-    to.sum += any(audit.suspects, is_sum) ? 1 : 0;
+    to.differs += any(record.suspects, is_difference) ? 1 : 0;
+    to.sum += any(record.suspects, is_sum) ? 1 : 0;
     to.statistics += any(record.suspects, is_statistical) ? 1 : 0;
     to.alarms += raised.empty() ? 0 : 1;
     for (int k = 0; k < rule_count; ++k) to.rules[k] += rules.alarmed[k] ? 1 : 0;
@@ -358,11 +354,10 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
         alarms watch(ranks);
         published_rules rules(ranks);
         step_record record;
-        step_audit audit;
         std::vector<double> norms(static_cast<std::size_t>(ranks) * buckets);
         for (std::uint64_t step = 0; step < steps; ++step) {
             const bool has_fault = plan[step].rank >= 0;
-            own.step(step, is_input(step) || is_input(step + 1), !has_fault, record, audit);
+            own.step(step, is_input(step) || is_input(step + 1), !has_fault, record);
             if (world.rank() != 0) continue;
             if (step % 256 == 0) {
                 std::fprintf(stderr, "\r%s, %d ranks: %3.0f %%", element_traits<T>::name, ranks,
@@ -377,12 +372,12 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
                 ranks, static_cast<int>(buckets), norms, seen.reduced, seen.updates, record.loss.mean};
             published_rules copy = rules;
             const verdicts said = (has_fault ? copy : rules).judge(shown_to_rules);
-            const view<const alarm_record> raised = watch.judge(record, audit);
+            const view<const alarm_record> raised = watch.judge(record);
             if (has_fault) {
-                count(list[plan[step].scenario], plan[step].rank, ranks, record, audit, raised, said,
+                count(list[plan[step].scenario], plan[step].rank, ranks, record, raised, said,
                     result.of_scenario[plan[step].scenario]);
             } else if (step >= warm_up) {
-                count_clean(record, audit, raised, said, step < first ? result.before : result.between);
+                count_clean(record, raised, said, step < first ? result.before : result.between);
             }
         }
     });

@@ -130,7 +130,7 @@ void judge_step(benchmark::State& state)
     const int ranks = static_cast<int>(state.range(0));
     const auto buckets = static_cast<std::size_t>(state.range(1));
     std::vector<unsigned char> bytes(static_cast<std::size_t>(ranks) * detail::message_layout{}.bytes(buckets));
-    std::vector<detail::probed_call> calls(buckets, {.count = 4096, .has_result = true});
+    std::vector<detail::probed_call> calls(buckets, {.count = 4096, .has_input = true, .has_result = true});
     std::mt19937_64 random(1);
     std::normal_distribution<double> normal;
     for (int r = 0; r < ranks; ++r) {

@@ -19,7 +19,7 @@ int main()
     local::run(4, [](local::communicator& world) {
         host::stream stream;
         // In place of a bad link: the third call's result has another bit on rank 3.
-        audited comm{faulty{world, {{.kind = fault_kind::bit_flips, .rank = 3, .call = 2, .first = 17}}}};
+        probed comm{faulty{world, {{.kind = fault_kind::bit_flips, .rank = 3, .call = 2, .first = 17}}}, {}, audit()};
         alarms watch(world.size());
         std::vector<float> gradient(1000), average(1000);
         for (std::uint64_t step = 0; step < 4; ++step) {
@@ -31,8 +31,8 @@ int main()
             comm.all_reduce(gradient, view(average), reduction::average, stream); // as before
             comm.end_step(step, stream); // once a step: one small message
         }
-        for (step_audit audit; comm.wait(audit);) { // `poll` where the host must not wait
-            for (const alarm_record& raised : watch.judge(audit)) { // the same on every rank
+        for (step_record record; comm.wait(record);) { // `poll` where the host must not wait
+            for (const alarm_record& raised : watch.judge(record)) { // the same on every rank
                 if (world.rank() == 0) std::puts(report::describe(raised).c_str());
             }
         }

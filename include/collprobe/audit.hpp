@@ -4,5 +4,5 @@
 
 /// Checks of what collectives did: sums conserved, results alike, shards undamaged.
 
-#include <collprobe/audit/audited.hpp>
+#include <collprobe/audit/audit.hpp>
 #include <collprobe/audit/conservation_bound.hpp>

@@ -34,15 +34,6 @@ step_record with(step_record record, std::vector<call_record> buckets)
     record.calls = std::move(buckets);
     return record;
 }
-step_audit audit_of(std::uint64_t step, int ranks, std::vector<call_audit> buckets, found suspects)
-{
-    step_audit audit;
-    audit.step = step;
-    audit.ranks = ranks;
-    audit.calls = std::move(buckets);
-    audit.suspects = std::move(suspects);
-    return audit;
-}
 suspect exact(finding what, int rank, int bucket = 0) { return {.rank = rank, .call = bucket, .what = what, .statistic = 1}; }
 suspect score(finding what, int rank, double excess = 1.1, int bucket = 0)
 {
@@ -58,13 +49,25 @@ bool same(const raised_alarm& a, const raised_alarm& b)
         && a.action == b.action && a.source == b.source;
 }
 
+/// A call that was audited, with what the audit found.
+call_record damaged(collective call, damage where, std::vector<int> culprits)
+{
+    call_record bad;
+    bad.call = call;
+    bad.results_agree = where == damage::reduce || where == damage::none;
+    bad.audit.checked = true;
+    bad.audit.where = where;
+    bad.audit.conserved = where != damage::reduce;
+    bad.audit.culprits = std::move(culprits);
+    return bad;
+}
+
 TEST_CASE("a healthy step raises no alarm")
 {
     alarms watch(8);
     for (std::uint64_t step = 0; step < 100; ++step) {
         CHECK(watch.judge(record_of(step, 8)).empty());
-        CHECK(watch.judge(audit_of(step, 8, {{}, {}}, {})).empty());
-        CHECK(watch.judge(record_of(step, 8), audit_of(step, 8, {{}}, {})).empty());
+        CHECK(watch.judge(with(record_of(step, 8), {damaged(collective::all_reduce, damage::none, {})})).empty());
     }
 }
 
@@ -95,9 +98,9 @@ TEST_CASE("each exact check alarms at once and advises what fits it")
         CAPTURE(each.rank);
         for (const bool audited : {false, true}) {
             alarms watch(8);
-            const found suspects{exact(each.what, each.rank, 5)};
-            const std::vector<raised_alarm> raised
-                = copy(audited ? watch.judge(audit_of(7, 8, {}, suspects)) : watch.judge(record_of(7, 8, suspects)));
+            step_record record = record_of(7, 8, {exact(each.what, each.rank, 5)});
+            if (audited) record.calls.resize(6, damaged(collective::all_reduce, damage::none, {}));
+            const std::vector<raised_alarm> raised = copy(watch.judge(record));
             REQUIRE(raised.size() == 1);
             const raised_alarm& one = raised[0];
             CHECK(one.step == 7);
@@ -116,26 +119,28 @@ TEST_CASE("each exact check alarms at once and advises what fits it")
 TEST_CASE("the audit's attribution is the alarm's damage")
 {
     for (const damage where : {damage::input, damage::reduce, damage::broadcast, damage::unknown}) {
+        const std::vector<call_record> calls{{}, damaged(collective::all_reduce, where, {})};
         alarms watch(4);
-        call_audit bad;
-        bad.where = where;
-        const std::vector<raised_alarm> sum = copy(watch.judge(audit_of(1, 4, {{}, bad}, {exact(finding::sum_differs, -1, 1)})));
+        const std::vector<raised_alarm> sum
+            = copy(watch.judge(with(record_of(1, 4, {exact(finding::sum_differs, -1, 1)}), calls)));
         REQUIRE(sum.size() == 1);
         CHECK(sum[0].where == where);
         CHECK(sum[0].action == advice::skip);
-        // A bucket that the record speaks of, too: the same attribution, one alarm.
-        const std::vector<raised_alarm> both = copy(watch.judge(with(record_of(2, 4, {exact(finding::result_differs, 2, 1)}), {{}, {}}),
-            audit_of(2, 4, {{}, bad}, {exact(finding::result_differs, 2, 1)})));
-        REQUIRE(both.size() == 1);
-        CHECK(both[0].where == where);
-        CHECK(both[0].ranks == std::vector<int>{2});
+        const std::vector<raised_alarm> other
+            = copy(watch.judge(with(record_of(2, 4, {exact(finding::result_differs, 2, 1)}), calls)));
+        REQUIRE(other.size() == 1);
+        CHECK(other[0].where == where);
+        CHECK(other[0].ranks == std::vector<int>{2});
+        // The control: a call that was not audited.
+        const std::vector<raised_alarm> alone
+            = copy(watch.judge(with(record_of(3, 4, {exact(finding::result_differs, 2, 0)}), calls)));
+        REQUIRE(alone.size() == 1);
+        CHECK(alone[0].where == damage::broadcast);
     }
-    // Damage of the input is known from the input itself, whatever the audit of its bucket says.
+    // Damage of the input is known from the input itself, whatever the audit of its call says.
     alarms watch(4);
-    call_audit bad;
-    bad.where = damage::unknown;
-    const std::vector<raised_alarm> raised
-        = copy(watch.judge(record_of(1, 4, {exact(finding::non_finite, 2, 0)}), audit_of(1, 4, {bad}, {})));
+    const std::vector<raised_alarm> raised = copy(watch.judge(with(
+        record_of(1, 4, {exact(finding::non_finite, 2, 0)}), {damaged(collective::all_reduce, damage::unknown, {})})));
     REQUIRE(raised.size() == 1);
     CHECK(raised[0].where == damage::input);
 }
@@ -146,37 +151,17 @@ TEST_CASE("the check of sums has the rate that it states, and only what is certa
     suspect residual{.rank = -1, .call = 0, .what = finding::sum_differs, .statistic = 40, .threshold = 8};
     residual.exact = false;
     residual.false_alarms_per_step = 3e-12;
-    const std::vector<raised_alarm> raised = copy(watch.judge(audit_of(0, 4, {{}}, {residual})));
+    const std::vector<raised_alarm> raised = copy(watch.judge(record_of(0, 4, {residual})));
     REQUIRE(raised.size() == 1);
     CHECK(raised[0].statistic == 40);
     CHECK(raised[0].threshold == 8);
     CHECK(raised[0].false_alarms_per_step == 3e-12);
     CHECK(raised[0].action == advice::recheck);
     const suspect integers{.rank = -1, .call = 0, .what = finding::sum_differs, .statistic = 5, .threshold = 0};
-    const std::vector<raised_alarm> certain = copy(watch.judge(audit_of(2, 4, {{}}, {integers})));
+    const std::vector<raised_alarm> certain = copy(watch.judge(record_of(2, 4, {integers})));
     REQUIRE(certain.size() == 1);
     CHECK(certain[0].false_alarms_per_step == 0);
     CHECK(certain[0].action == advice::skip);
-}
-
-call_record recorded(collective call, std::uint64_t count)
-{
-    call_record each;
-    each.call = call;
-    each.count = count;
-    return each;
-}
-
-/// A reduction, or a gather, that the audit found fault with.
-call_audit damaged(collective call, damage where, std::vector<int> culprits)
-{
-    call_audit bad;
-    bad.call = call;
-    bad.where = where;
-    bad.agree = where == damage::reduce;
-    bad.conserved = where != damage::reduce;
-    bad.culprits = std::move(culprits);
-    return bad;
 }
 
 TEST_CASE("of a shard that its owner sent wrong nobody holds the right bits")
@@ -187,7 +172,7 @@ TEST_CASE("of a shard that its owner sent wrong nobody holds the right bits")
     receiver.other_rank = 1;
     {
         alarms watch(8);
-        const std::vector<raised_alarm> raised = copy(watch.judge(audit_of(1, 8, {{}}, {owner, receiver})));
+        const std::vector<raised_alarm> raised = copy(watch.judge(record_of(1, 8, {owner, receiver})));
         REQUIRE(raised.size() == 2);
         CHECK(raised[0].ranks == std::vector<int>{2});
         CHECK(raised[0].action == advice::skip);
@@ -201,106 +186,18 @@ TEST_CASE("of a shard that its owner sent wrong nobody holds the right bits")
         alarms watch(4, {.quarantine = 1});
         suspect other = owner;
         other.rank = other.other_rank = 3;
-        const std::vector<raised_alarm> raised = copy(watch.judge(audit_of(1, 4, {{}}, {owner, other})));
+        const std::vector<raised_alarm> raised = copy(watch.judge(record_of(1, 4, {owner, other})));
         REQUIRE(raised.size() == 1);
         CHECK(raised[0].ranks == std::vector<int>{2, 3});
         CHECK(raised[0].action == advice::skip);
-    }
-    {
-        // Its own copy was right, so that a majority speaks against it and would restore it from wrong bits.
-        alarms watch(8);
-        const std::vector<raised_alarm> raised = copy(watch.judge(with(record_of(1, 8, {exact(finding::result_differs, 2)}),
-            {recorded(collective::all_gather, 0)}), audit_of(1, 8, {damaged(collective::all_gather, damage::broadcast, {2})}, {owner})));
-        REQUIRE(raised.size() == 1);
-        CHECK(raised[0].what == finding::shard_differs);
-        CHECK(raised[0].action == advice::skip);
-    }
-}
-
-TEST_CASE("buckets of a record and an audit are matched by their calls, whatever each has passed over")
-{
-    const auto audited = [](element_type type, std::uint64_t count) {
-        call_audit each;
-        each.type = type;
-        each.count = count;
-        return each;
-    };
-    // The probe passed over the integers, the audit over the exchange. The wanted call is the second of its kind.
-    const std::vector<call_record> seen{recorded(collective::all_reduce, 100), recorded(collective::all_to_all, 100),
-        recorded(collective::all_reduce, 7), recorded(collective::all_reduce, 100)};
-    std::vector<call_audit> checked{audited(element_type::int32, 100), audited(element_type::float32, 100),
-        audited(element_type::float32, 7), audited(element_type::int32, 100), audited(element_type::float32, 100)};
-    checked[4].where = damage::broadcast;
-    checked[4].agree = false;
-    {
-        alarms watch(8);
-        const std::vector<raised_alarm> raised
-            = copy(watch.judge(with(record_of(1, 8, {exact(finding::result_differs, 5, 3)}), seen),
-                audit_of(1, 8, checked, {exact(finding::result_differs, 5, 4)})));
-        REQUIRE(raised.size() == 1);
-        CHECK(raised[0].call == 3);
-        CHECK(raised[0].ranks == std::vector<int>{5});
-        CHECK(raised[0].where == damage::broadcast);
-    }
-    {
-        // What only the audit has comes behind all that the record has; what the audit has not is the record's.
-        alarms watch(8);
-        checked[3].where = damage::reduce;
-        const std::vector<raised_alarm> raised
-            = copy(watch.judge(with(record_of(1, 8, {exact(finding::result_differs, 5, 1)}), seen),
-                audit_of(1, 8, checked, {exact(finding::sum_differs, -1, 3), exact(finding::replica_differs, 1, -1)})));
-        REQUIRE(raised.size() == 3);
-        CHECK(raised[0].call == 1);
-        CHECK(raised[0].where == damage::broadcast);
-        CHECK(raised[1].call == 4 + 3);
-        CHECK(raised[1].where == damage::reduce);
-        CHECK(raised[2].call == -1);
-    }
-    {
-        alarms watch(8); // alone each has its own indices
-        CHECK(watch.judge(audit_of(1, 8, checked, {exact(finding::result_differs, 5, 4)}))[0].call == 4);
-        CHECK(watch.judge(with(record_of(1, 8, {exact(finding::result_differs, 5, 3)}), seen))[0].call == 3);
-    }
-}
-
-TEST_CASE("where the audit names ranks the majority of the record has nothing to say")
-{
-    const step_audit named = audit_of(1, 2, {damaged(collective::all_reduce, damage::broadcast, {1})},
-        {exact(finding::result_differs, 1)});
-    {
-        alarms watch(2); // of two ranks only the sum tells which one is right
-        const std::vector<raised_alarm> raised
-            = copy(watch.judge(with(record_of(1, 2, {exact(finding::result_differs, -1)}), {{}}), named));
-        REQUIRE(raised.size() == 1);
-        CHECK(raised[0].ranks == std::vector<int>{1});
-        CHECK(raised[0].action == advice::resync);
-        CHECK(raised[0].source == 0);
-    }
-    {
-        alarms watch(4); // the majority is wrong
-        const std::vector<raised_alarm> raised
-            = copy(watch.judge(with(record_of(1, 4, {exact(finding::result_differs, 2)}), {{}}),
-                audit_of(1, 4, {damaged(collective::all_reduce, damage::broadcast, {0, 1, 3})},
-                    {exact(finding::result_differs, 0), exact(finding::result_differs, 1), exact(finding::result_differs, 3)})));
-        REQUIRE(raised.size() == 1);
-        CHECK(raised[0].ranks == std::vector<int>{0, 1, 3});
-        CHECK(raised[0].source == 2);
-    }
-    {
-        alarms watch(2); // the control: another bucket, and no audit
-        const std::vector<raised_alarm> raised
-            = copy(watch.judge(with(record_of(1, 2, {exact(finding::result_differs, -1, 1)}), {{}, {}}), named));
-        REQUIRE(raised.size() == 2);
-        CHECK(raised[0].action == advice::skip);
-        CHECK(watch.judge(record_of(2, 2, {exact(finding::result_differs, -1)})).size() == 1);
     }
 }
 
 TEST_CASE("no direction is judged where the audit finds a reduction wrong")
 {
-    const call_audit whole;
+    const call_record whole = damaged(collective::all_reduce, damage::none, {});
     const struct {
-        call_audit call;
+        call_record call;
         bool judged;
     } cases[] = {{whole, true}, {damaged(collective::all_reduce, damage::reduce, {}), false},
         {damaged(collective::all_reduce, damage::broadcast, {1}), false},
@@ -309,8 +206,8 @@ TEST_CASE("no direction is judged where the audit finds a reduction wrong")
     for (const auto& each : cases) {
         alarms watch(8);
         for (std::uint64_t step = 0; step < 2; ++step) {
-            const std::vector<raised_alarm> raised = copy(watch.judge(
-                record_of(step, 8, {score(finding::cosine, 5), score(finding::loss, 5)}), audit_of(step, 8, {whole, each.call}, {})));
+            const std::vector<raised_alarm> raised = copy(watch.judge(with(
+                record_of(step, 8, {score(finding::cosine, 5), score(finding::loss, 5)}), {whole, each.call})));
             REQUIRE(raised.size() == (step == 0 ? 0u : each.judged ? 2u : 1u));
             if (step == 1) CHECK((raised[0].what == finding::cosine) == each.judged);
         }
@@ -564,22 +461,6 @@ TEST_CASE("too many ranks with exact evidence are named and none is to be taken 
     CHECK(raised[0].source == 0);
 }
 
-TEST_CASE("records and audits may lag behind each other")
-{
-    alarms watch(4, {.window = 4, .quarantine = 2});
-    // Audits every tenth step, records every step and ten steps late: each counts its own.
-    std::vector<raised_alarm> raised;
-    for (std::uint64_t step = 0; step < 40; ++step) {
-        watch.judge(record_of(step, 4));
-        if (step % 10 != 0) continue;
-        raised = copy(watch.judge(
-            audit_of(step + 10, 4, {}, step == 0 || step == 30 ? found{exact(finding::replica_differs, 1)} : found{})));
-    }
-    REQUIRE(raised.size() == 1); // the first of four audits, and the last
-    CHECK(raised[0].strikes == 2);
-    CHECK(raised[0].action == advice::quarantine);
-}
-
 /// Alarms in `steps` steps in which a random rank of `ranks` is struck with probability `per_step`.
 int false_alarms(alarms& watch, int ranks, double per_step, int steps, unsigned seed)
 {
@@ -632,7 +513,6 @@ TEST_CASE("two that are fed the same agree and a step costs no allocation")
     alarms one(16);
     alarms two(16);
     std::vector<step_record> records;
-    std::vector<step_audit> audits;
     for (std::uint64_t step = 0; step < 500; ++step) {
         found suspects;
         for (int i = 0; i < static_cast<int>(random() % 4); ++i) {
@@ -642,22 +522,22 @@ TEST_CASE("two that are fed the same agree and a step costs no allocation")
                                                    : exact(what, rank, static_cast<int>(random() % 3)));
         }
         records.push_back(record_of(step, 16, suspects));
-        audits.push_back(audit_of(step, 16, std::vector<call_audit>(3), random() % 2 == 0 ? suspects : found{}));
+        if (random() % 2 == 0) records.back().calls.resize(3, damaged(collective::all_reduce, damage::broadcast, {}));
     }
     std::size_t raised = 0;
     for (std::size_t i = 0; i < records.size(); ++i) {
-        const std::vector<raised_alarm> a = copy(one.judge(records[i], audits[i]));
-        const std::vector<raised_alarm> b = copy(two.judge(records[i], audits[i]));
+        const std::vector<raised_alarm> a = copy(one.judge(records[i]));
+        const std::vector<raised_alarm> b = copy(two.judge(records[i]));
         REQUIRE(a.size() == b.size());
         for (std::size_t k = 0; k < a.size(); ++k) REQUIRE(same(a[k], b[k]));
         raised += a.size();
     }
     CHECK(raised > 100);
     one.reset();
-    for (std::size_t i = 0; i < records.size(); ++i) one.judge(records[i], audits[i]); // its memory is there
+    for (std::size_t i = 0; i < records.size(); ++i) one.judge(records[i]); // its memory is there
     one.reset();
     const long before = allocations;
-    for (std::size_t i = 0; i < records.size(); ++i) one.judge(records[i], audits[i]);
+    for (std::size_t i = 0; i < records.size(); ++i) one.judge(records[i]);
     CHECK(allocations == before);
 }
 

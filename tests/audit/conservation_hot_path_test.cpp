@@ -5,9 +5,9 @@
 #include <atomic>
 #include <vector>
 
-#include <collprobe/audit/detail/conservation_check.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 
+#include "audit/lone_checks.hpp"
 #include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
@@ -24,7 +24,7 @@ TEST_CASE("steady checks of conservation allocate nothing and never wait for the
         std::vector<float> result(values.size());
         host::buffer<detail::conservation_result> out(1);
         const host::stream stream;
-        detail::conservation_check check(world, {.sketch = {}, .order = rounding_order::tree});
+        testing::conservation_check check(world, {.sketch = {}, .order = rounding_order::tree});
         const auto work = [&] {
             check.before<float>(values, stream);
             world.all_reduce(view<const float>(values), view<float>(result), reduction::average, stream);

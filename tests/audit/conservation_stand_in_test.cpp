@@ -1,16 +1,17 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The check of conservation over NCCL and on CUDA streams: the kernels' schedule, groups, captures.
+// The check of conservation over NCCL and on CUDA streams.
 #include <doctest/doctest.h>
 
 #include <cstdint>
 #include <stdexcept>
 #include <vector>
 
-#include <collprobe/audit/audited.hpp>
-#include <collprobe/audit/detail/conservation_check.hpp>
+#include <collprobe/audit/audit.hpp>
+#include <collprobe/step/probed.hpp>
 
+#include "audit/lone_checks.hpp"
 #include "step/nccl_steps.hpp"
 #include "support/checks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
@@ -28,7 +29,7 @@ TEST_CASE("over NCCL a changed element is seen with its bin, in place, on a devi
 {
     for (const bool harmed : {false, true}) {
         CHECK_NOTHROW(run_nccl(3, [&](nccl::communicator& world) {
-            detail::conservation_check check(world, {.sketch = {.bins = 256}});
+            testing::conservation_check check(world, {.sketch = {.bins = 256}});
             const cuda::device_guard here(world.device_ordinal());
             device_vector<float> data(count);
             cuda::pinned_buffer<detail::conservation_result> out(1);
@@ -48,52 +49,6 @@ TEST_CASE("over NCCL a changed element is seen with its bin, in place, on a devi
     }
 }
 
-TEST_CASE("inside a group a check is refused")
-{
-    CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
-        const cuda::device_guard here(world.device_ordinal());
-        detail::conservation_check check(world);
-        device_vector<float> data(count);
-        const cuda::stream stream;
-        nccl::group together;
-        bool refused = false;
-        try {
-            check.before<float>(data, stream);
-        } catch (const error& failure) {
-            refused = failure.code() == status::unsupported;
-        }
-        require(refused, "a check in a group was accepted");
-        together.end();
-    }));
-}
-
-TEST_CASE("a captured check judges the data of each replay")
-{
-    CHECK_NOTHROW(run_nccl(2, [](nccl::communicator& world) {
-        const cuda::device_guard here(world.device_ordinal());
-        detail::conservation_check check(world, {.sketch = {.bins = 64}});
-        device_vector<float> send(count), receive(count), harm(1);
-        cuda::pinned_buffer<detail::conservation_result> out(1);
-        const cuda::stream stream;
-        captured_graph graph(stream, cudaStreamCaptureModeThreadLocal);
-        check.before<float>(send, stream);
-        world.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
-        cuda::device::copy(stream, view<const float>(harm), view<float>(receive.data() + 77, 1));
-        check.after<float>(receive, reduction::sum, out.data(), stream);
-        cuda::check(graph.end(), "end");
-        for (const std::uint64_t step : {1u, 2u, 3u}) {
-            float sum = 0;
-            for (int rank = 0; rank < 2; ++rank) sum += gradient(rank, step, count)[77];
-            send.set(gradient(world.rank(), step, count), stream);
-            harm.set({step == 2 ? sum + 1 : sum}, stream);
-            graph.launch(stream);
-            stream.synchronize(soon_ms);
-            require(out[0].checked && out[0].conserved == (step != 2), "wrong verdict");
-            require(step != 2 || out[0].bin == 77 % 64, "wrong bin");
-        }
-    }));
-}
-
 TEST_CASE("an audited step that an abort cut off has no verdict, also if an older one had its number")
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
@@ -105,18 +60,19 @@ TEST_CASE("an audited step that an abort cut off has no verdict, also if an olde
                 2, {.abort_on_failure = nccl::abort_policy::never}, [&](nccl::communicator& world) {
                     const cuda::device_guard here(world.device_ordinal());
                     const cuda::stream stream;
-                    audited<nccl::communicator_ref> comm(world, {.mode = mode, .steps_in_flight = 2});
-                    step_audit audit;
+                    probed comm{nccl::communicator_ref(world),
+                        {.mode = mode, .statistics = false, .steps_in_flight = 2}, audit()};
+                    step_record record;
                     for (int i = 0; i < steps_before; ++i) {
                         comm.end_step(0, stream);
                         stream.synchronize(soon_ms);
-                        REQUIRE(comm.poll(audit));
+                        REQUIRE(comm.poll(record));
                     }
                     if (world.rank() == 1) return; // and never ends the step
                     comm.end_step(0, stream);
                     world.abort("the peer has gone");
                     stream.synchronize(soon_ms);
-                    check_refused([&] { comm.poll(audit); }, "step 0 never arrived", status::device_failure);
+                    check_refused([&] { comm.poll(record); }, "of step 0 never arrived", status::device_failure);
                 }, 30);
             for (const rank_outcome& outcome : outcomes) {
                 if (outcome.thrown) std::rethrow_exception(outcome.thrown);

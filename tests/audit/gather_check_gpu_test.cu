@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <vector>
 
-#include <collprobe/audit/detail/gather_check.hpp>
 #include <collprobe/collprobe.cuh>
 #include <collprobe/fault/faulty.hpp>
 
+#include "audit/lone_checks.hpp"
 #include "support/device_bits.hpp"
 #include "support/needs_gpu.hpp"
 #include "support/run_ranks.hpp"
@@ -32,17 +32,16 @@ std::vector<detail::gather_verdict> gathered_on_gpu(int ranks, std::uint64_t cou
         cu::pinned_buffer<T> staging(count);
         cu::buffer<T> shard(count);
         cu::buffer<T> whole(count * static_cast<std::uint64_t>(ranks));
-        cu::pinned_buffer<detail::gather_verdict> verdict(1);
         const cu::stream stream;
         faulty comm{world, faults, {.max_bytes = 1 << 20}};
-        detail::gather_check check(comm);
+        testing::gather_check check(comm);
         for (std::uint64_t i = 0; i < count; ++i) staging[i] = testing::wild_value<T>(world.rank(), i);
         gpu::copy<T>(stream, view<const T>(staging), view<T>(shard));
         check.template before<T>(view<const T>(shard), stream);
         comm.all_gather(view<const T>(shard), view<T>(whole), stream);
-        check.template after<T>(view<const T>(whole), verdict.data(), stream);
+        check.template after<T>(view<const T>(whole), stream);
         stream.synchronize(60'000);
-        verdicts[rank] = verdict[0];
+        verdicts[rank] = check.verdict();
     });
     return verdicts;
 }

@@ -11,7 +11,7 @@ using namespace collprobe;
 
 namespace {
 
-using entry = detail::audit_entry;
+using entry = detail::audit_finding;
 
 entry right(std::uint64_t digest) { return {digest, {.residual = 1, .limit = 8, .bin = 0, .checked = true, .conserved = true}}; }
 entry wrong(std::uint64_t digest)
@@ -24,15 +24,15 @@ entry unchecked(std::uint64_t digest)
 }
 
 struct judgement {
-    call_audit audit;
-    step_audit step;
+    call_record call;
+    std::vector<suspect> suspects;
 };
 
 judgement judge(const std::vector<entry>& entries)
 {
     judgement result;
     detail::audit_judge judge(static_cast<int>(entries.size()));
-    judge.judge(entries, 4, result.audit, result.step);
+    judge.judge(entries, 4, result.call, result.suspects);
     return result;
 }
 
@@ -44,29 +44,29 @@ TEST_CASE("equal bits that are the sum are no damage")
 {
     for (std::size_t n = 1; n <= 5; ++n) {
         const judgement found = judge(std::vector<entry>(n, right(7)));
-        CHECK(found.audit.agree);
-        CHECK(found.audit.majority);
-        CHECK(found.audit.conserved);
-        CHECK(found.audit.where == damage::none);
-        CHECK(found.audit.residual == 1);
-        CHECK(found.audit.residual_limit == 8);
-        CHECK(found.step.suspects.empty());
+        CHECK(found.call.results_agree);
+        CHECK(found.call.audit.majority);
+        CHECK(found.call.audit.conserved);
+        CHECK(found.call.audit.where == damage::none);
+        CHECK(found.call.audit.residual == 1);
+        CHECK(found.call.audit.residual_limit == 8);
+        CHECK(found.suspects.empty());
     }
 }
 
 TEST_CASE("equal bits that are not the sum were damaged in the reduction, and nobody is named")
 {
     const judgement found = judge({wrong(7), wrong(7), wrong(7)});
-    CHECK(found.audit.agree);
-    CHECK_FALSE(found.audit.conserved);
-    CHECK(found.audit.where == damage::reduce);
-    CHECK(found.audit.culprits.empty());
-    REQUIRE(found.step.suspects.size() == 1);
-    CHECK(found.step.suspects[0].what == finding::sum_differs);
-    CHECK(found.step.suspects[0].rank == -1);
-    CHECK(found.step.suspects[0].call == 4);
-    CHECK(found.step.suspects[0].statistic == 99);
-    CHECK(found.step.suspects[0].threshold == 8);
+    CHECK(found.call.results_agree);
+    CHECK_FALSE(found.call.audit.conserved);
+    CHECK(found.call.audit.where == damage::reduce);
+    CHECK(found.call.audit.culprits.empty());
+    REQUIRE(found.suspects.size() == 1);
+    CHECK(found.suspects[0].what == finding::sum_differs);
+    CHECK(found.suspects[0].rank == -1);
+    CHECK(found.suspects[0].call == 4);
+    CHECK(found.suspects[0].statistic == 99);
+    CHECK(found.suspects[0].threshold == 8);
 }
 
 TEST_CASE("who holds other bits than the majority is named, with or without a sum")
@@ -75,34 +75,34 @@ TEST_CASE("who holds other bits than the majority is named, with or without a su
         for (const entry bad : {right(8), wrong(8), unchecked(8)}) {
             if (!good.sum.checked && bad.sum.checked) continue; // then most received a NaN: see below
             const judgement found = judge({good, bad, good, good});
-            CHECK_FALSE(found.audit.agree);
-            CHECK(found.audit.majority);
-            CHECK(found.audit.conserved);
-            CHECK(found.audit.where == damage::broadcast);
-            CHECK(found.audit.culprits == ranks{1});
-            REQUIRE(found.step.suspects.size() == 1);
-            CHECK(found.step.suspects[0].what == finding::result_differs);
-            CHECK(found.step.suspects[0].rank == 1);
+            CHECK_FALSE(found.call.results_agree);
+            CHECK(found.call.audit.majority);
+            CHECK(found.call.audit.conserved);
+            CHECK(found.call.audit.where == damage::broadcast);
+            CHECK(found.call.audit.culprits == ranks{1});
+            REQUIRE(found.suspects.size() == 1);
+            CHECK(found.suspects[0].what == finding::result_differs);
+            CHECK(found.suspects[0].rank == 1);
         }
     }
 }
 
 TEST_CASE("the sum tells which of two ranks is right")
 {
-    CHECK(judge({right(7), wrong(8)}).audit.culprits == ranks{1});
-    CHECK(judge({wrong(7), right(8)}).audit.culprits == ranks{0});
-    CHECK(judge({unchecked(7), right(8)}).audit.culprits == ranks{0}); // it received a NaN
-    CHECK(judge({wrong(7), right(8)}).audit.where == damage::broadcast);
-    CHECK_FALSE(judge({wrong(7), right(8)}).audit.majority);
+    CHECK(judge({right(7), wrong(8)}).call.audit.culprits == ranks{1});
+    CHECK(judge({wrong(7), right(8)}).call.audit.culprits == ranks{0});
+    CHECK(judge({unchecked(7), right(8)}).call.audit.culprits == ranks{0}); // it received a NaN
+    CHECK(judge({wrong(7), right(8)}).call.audit.where == damage::broadcast);
+    CHECK_FALSE(judge({wrong(7), right(8)}).call.audit.majority);
 }
 
 TEST_CASE("the sum speaks before the majority")
 {
     const judgement found = judge({wrong(7), wrong(7), wrong(7), right(8)});
-    CHECK(found.audit.where == damage::broadcast);
-    CHECK(found.audit.culprits == ranks{0, 1, 2});
-    CHECK(judge({wrong(7), right(7), wrong(8)}).audit.culprits == ranks{2}); // rank 0 was told damaged checksums
-    CHECK(judge({unchecked(7), unchecked(7), right(8)}).audit.culprits == ranks{0, 1}); // they received a NaN
+    CHECK(found.call.audit.where == damage::broadcast);
+    CHECK(found.call.audit.culprits == ranks{0, 1, 2});
+    CHECK(judge({wrong(7), right(7), wrong(8)}).call.audit.culprits == ranks{2}); // rank 0 was told damaged checksums
+    CHECK(judge({unchecked(7), unchecked(7), right(8)}).call.audit.culprits == ranks{0, 1}); // they received a NaN
 }
 
 TEST_CASE("without a right group it is unknown what happened, and nobody is named")
@@ -110,62 +110,63 @@ TEST_CASE("without a right group it is unknown what happened, and nobody is name
     for (const judgement& found : {judge({right(7), right(8)}), judge({wrong(7), wrong(8)}),
              judge({unchecked(7), unchecked(8)}), judge({wrong(7), wrong(7), wrong(8)}),
              judge({wrong(7), wrong(7), wrong(7), right(8), right(9)}), judge({right(1), right(2), right(3), right(4)})}) {
-        CHECK_FALSE(found.audit.agree);
-        CHECK(found.audit.where == damage::unknown);
-        CHECK(found.audit.culprits.empty());
-        REQUIRE(found.step.suspects.size() == 1);
-        CHECK(found.step.suspects[0].what == finding::result_differs);
-        CHECK(found.step.suspects[0].rank == -1);
-        CHECK(found.step.suspects[0].statistic >= 2);
+        CHECK_FALSE(found.call.results_agree);
+        CHECK(found.call.audit.where == damage::unknown);
+        CHECK(found.call.audit.culprits.empty());
+        REQUIRE(found.suspects.size() == 1);
+        CHECK(found.suspects[0].what == finding::result_differs);
+        CHECK(found.suspects[0].rank == -1);
+        CHECK(found.suspects[0].statistic >= 2);
     }
 }
 
 TEST_CASE("ranks that hold the same and judge it differently were told different checksums")
 {
     const judgement found = judge({right(7), wrong(7), right(7)});
-    CHECK(found.audit.where == damage::unknown);
-    CHECK(found.audit.culprits.empty());
+    CHECK(found.call.audit.where == damage::unknown);
+    CHECK(found.call.audit.culprits.empty());
 }
 
 TEST_CASE("shards that arrived damaged name whom the digests speak against")
 {
     detail::gather_verdict verdict;
-    call_audit audit;
-    step_audit step;
-    detail::judge_gather_audit(verdict, 1, audit, step);
-    CHECK(audit.agree);
+    call_record call;
+    std::vector<suspect> suspects;
+    const call_audit& audit = call.audit;
+    detail::judge_gather_audit(verdict, 1, call, suspects);
+    CHECK(call.results_agree);
     CHECK(audit.where == damage::none);
-    CHECK(step.suspects.empty());
+    CHECK(suspects.empty());
 
     verdict.damaged = 3;
     verdict.listed = 2;
     verdict.shard[0] = {.owner = 0, .receiver = 2, .culprit = detail::gather_culprit::receiver};
     verdict.shard[1] = {.owner = 1, .receiver = 2, .culprit = detail::gather_culprit::receiver};
-    detail::judge_gather_audit(verdict, 1, audit, step);
-    CHECK_FALSE(audit.agree);
+    detail::judge_gather_audit(verdict, 1, call, suspects);
+    CHECK_FALSE(call.results_agree);
     CHECK(audit.where == damage::broadcast);
     CHECK(audit.culprits == ranks{2});
-    REQUIRE(step.suspects.size() == 1);
-    CHECK(step.suspects[0].rank == 2);
-    CHECK(step.suspects[0].what == finding::shard_differs);
-    CHECK(step.suspects[0].call == 1);
+    REQUIRE(suspects.size() == 1);
+    CHECK(suspects[0].rank == 2);
+    CHECK(suspects[0].what == finding::shard_differs);
+    CHECK(suspects[0].call == 1);
 
-    CHECK(step.suspects[0].other_rank == 0);
+    CHECK(suspects[0].other_rank == 0);
 
     verdict.shard[0] = {.owner = 3, .receiver = 0, .culprit = detail::gather_culprit::owner};
     verdict.shard[1] = {.owner = 3, .receiver = 1, .culprit = detail::gather_culprit::owner};
-    step.suspects.clear();
-    detail::judge_gather_audit(verdict, 1, audit, step);
+    suspects.clear();
+    detail::judge_gather_audit(verdict, 1, call, suspects);
     CHECK(audit.where == damage::input);
-    REQUIRE(step.suspects.size() == 1);
-    CHECK(step.suspects[0].rank == 3);
-    CHECK(step.suspects[0].other_rank == 3);
+    REQUIRE(suspects.size() == 1);
+    CHECK(suspects[0].rank == 3);
+    CHECK(suspects[0].other_rank == 3);
 
     verdict.shard[0].culprit = verdict.shard[1].culprit = detail::gather_culprit::unknown;
-    step.suspects.clear();
-    detail::judge_gather_audit(verdict, 1, audit, step);
+    suspects.clear();
+    detail::judge_gather_audit(verdict, 1, call, suspects);
     CHECK(audit.where == damage::unknown);
     CHECK(audit.culprits.empty());
-    REQUIRE(step.suspects.size() == 1);
-    CHECK(step.suspects[0].rank == -1);
+    REQUIRE(suspects.size() == 1);
+    CHECK(suspects[0].rank == -1);
 }

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/audit/audited.hpp>
+#include <collprobe/audit/audit.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/fault/faulty.hpp>
 #include <collprobe/guard/copy_then_all_gather.hpp>
@@ -99,7 +99,7 @@ void with_each_wrapper(const Comm& world, Use use)
         use(comm, stream);
     }
     {
-        audited comm{world};
+        probed comm{world, {.statistics = false}, audit()};
         use(comm, stream);
     }
     {
@@ -152,16 +152,12 @@ TEST_CASE("capabilities - the smallest communicator works under every wrapper")
     {
         reproducible inner{smallest()};
         faulty faults{std::move(inner), {}};
-        audited checked{std::move(faults)};
-        probed comm{std::move(checked)};
+        probed comm{std::move(faults), {}, audit()};
         comm.all_reduce(view<const float>(send), view(receive), reduction::sum, stream);
         comm.end_step(7, {}, stream);
-        comm.base().end_step(7, stream);
         stream.synchronize(20'000);
         step_record seen;
-        CHECK((comm.poll(seen) && seen.calls.size() == 1));
-        step_audit audit;
-        CHECK((comm.base().poll(audit) && audit.calls.size() == 1 && audit.suspects.empty()));
+        CHECK((comm.poll(seen) && seen.calls.size() == 1 && seen.suspects.empty() && seen.calls[0].audit.checked));
     }
     smallest world;
     agreement check(world);
@@ -187,8 +183,8 @@ TEST_CASE("capabilities - a name is in every message")
     };
     probed probe{named_and_lenient()};
     refused(probe);
-    audited audit{named_and_lenient()};
-    refused(audit);
+    probed audited{named_and_lenient(), {.statistics = false}, audit()};
+    refused(audited);
     reproducible exact{named_and_lenient()};
     refused(exact);
     const auto thrown = thrown_by([] { faulty faults{named(), {{.kind = fault_kind::bit_flips, .stride = 0}}}; });
@@ -324,10 +320,6 @@ TEST_CASE("capabilities - inside a group what would come before the call is refu
     refused([&] { check.check(view<const replica>(list), stream); });
     refused([&] { inspect<float>(world, stream, 4); });
     refused([&] { copy_then_all_gather(send, receive, world, stream, {}, {}); });
-    detail::conservation_check sums(world);
-    refused([&] { sums.before<float>(send, stream); });
-    detail::gather_check shards(world);
-    refused([&] { shards.before<float>(send, stream); });
 }
 
 TEST_CASE("capabilities - many gathers are one group")
@@ -374,8 +366,8 @@ TEST_CASE("capabilities - a buffer that the call would refuse is not read")
     };
     probed probe{picky()};
     refused(probe);
-    audited audit{picky()};
-    refused(audit);
+    probed audited{picky(), {.statistics = false}, audit()};
+    refused(audited);
     reproducible exact{picky()};
     refused(exact);
 }

@@ -72,7 +72,7 @@ struct probed_provider {
     void run(Body body) const
     {
         inner.run([&](comm_t& world) {
-            communicator comm(world, {.max_calls = 4'000});
+            communicator comm(world, {.calls = 4'000});
             body(comm);
         });
     }

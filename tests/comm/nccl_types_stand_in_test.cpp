@@ -11,7 +11,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <collprobe/audit/audited.hpp>
+#include <collprobe/audit/audit.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/comm/nccl/types.hpp>
 #include <collprobe/guard/nccl/copy_then_all_gather.hpp>
@@ -66,8 +66,8 @@ void reduce_under_every_wrapper(Foreign (*from_float)(float), float (*to_float)(
             probed probe{nccl::communicator_ref(comm.native_handle())};
             reduce_every_way(probe, from_float, to_float);
         }
-        audited audit{nccl::communicator_ref(comm.native_handle())};
-        reduce_every_way(audit, from_float, to_float);
+        probed audited{nccl::communicator_ref(comm.native_handle()), {.statistics = false}, audit()};
+        reduce_every_way(audited, from_float, to_float);
     });
 }
 

@@ -6,8 +6,7 @@
 /// since all of it takes a minute of compilation for each architecture.
 #include <vector>
 
-#include <collprobe/audit/audited.hpp>
-#include <collprobe/audit/detail/conservation_check.hpp>
+#include <collprobe/audit/audit.hpp>
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/fault.hpp>
@@ -73,7 +72,7 @@ void of_sums(gpu::stream_ref stream, T* data)
 template <element T>
 void of_integrity(local::device_communicator<gpu>& rank, gpu::stream_ref stream, T* data)
 {
-    audited comm(faulty(rank, {}));
+    probed comm{faulty(rank, {}), {}, audit()};
     comm.all_reduce(view<const T>(data, 1), view<T>(data, 1), reduction::sum, stream);
     comm.all_gather(view<const T>(data, 1), view<T>(data, 1), stream);
     comm.end_step(0, stream);

@@ -4,12 +4,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <latch>
 #include <vector>
 
-#include <collprobe/audit/detail/gather_check.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/fault/faulty.hpp>
 
+#include "audit/lone_checks.hpp"
 #include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
@@ -26,23 +27,24 @@ TEST_CASE("calls with faults, and checks of what they gather, allocate nothing a
         }
     }
     testing::hot_path steady(3);
+    std::latch measured(3);
     std::atomic<std::uint64_t> damaged{0}, injections{0};
     testing::local_provider{3}.run([&](local::communicator& world) {
         std::vector<float> shard(503, 1.5f), whole(3 * 503);
-        std::vector<detail::gather_verdict> verdict(1);
         faulty comm(world, faults, {.max_bytes = 1 << 14, .max_injections = 10});
-        detail::gather_check check(comm);
+        testing::gather_check check(comm);
         const host::stream stream;
         const auto work = [&] {
             for (int call = 0; call < 3; ++call) {
                 check.before<float>(shard, stream);
                 comm.all_gather(view<const float>(shard), view<float>(whole), stream);
-                check.after<float>(whole, verdict.data(), stream);
+                check.after<float>(whole, stream);
                 comm.all_reduce(view<const float>(shard), view<float>(shard), reduction::max, stream);
             }
         };
         steady.measure(world.rank(), stream, work);
-        damaged += verdict[0].damaged;
+        measured.arrive_and_wait(); // the verdict allocates
+        damaged += check.verdict().damaged;
         injections += comm.injected_total();
     });
     CHECK(steady.allocations() == 0);

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/audit/detail/gather_check.hpp>
 #include <collprobe/comm/local/device.hpp>
 #include <collprobe/device/cuda/device.hpp>
 #include <collprobe/fault/faulty.hpp>
 
+#include "audit/lone_checks.hpp"
 #include "step/nccl_steps.hpp"
 #include "support/checks.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
@@ -131,7 +131,7 @@ TEST_CASE("inside a group a fault is refused, and calls without one are not")
     }));
 }
 
-TEST_CASE("an all-gather over NCCL is checked, on any device, captured or not, and not inside a group")
+TEST_CASE("an all-gather over NCCL is checked, on any device, captured or not")
 {
     for (const int ranks : {1, 2, 3, 8}) {
         CAPTURE(ranks);
@@ -139,24 +139,22 @@ TEST_CASE("an all-gather over NCCL is checked, on any device, captured or not, a
             faulty comm{nccl::communicator_ref(world), {{.phase = fault_phase::during, .rank = 0, .call = 1},
                                                            {.phase = fault_phase::during, .rank = 0, .call = 3}},
                 {.max_bytes = 1 << 14}};
-            detail::gather_check check(comm);
+            testing::gather_check check(comm);
             const cuda::device_guard here(world.device_ordinal());
             const auto n = static_cast<std::size_t>(ranks);
             device_vector<float> shard(count), whole(n * count);
-            cuda::pinned_buffer<detail::gather_verdict> verdict(1);
             const cuda::stream stream;
             shard.set(sent_by(world.rank()), stream);
             const cuda::device_guard elsewhere((world.device_ordinal() + 1) % 8);
             const auto work = [&] {
                 check.before<float>(shard, stream);
                 comm.all_gather(view<const float>(shard), view<float>(whole), stream);
-                check.after<float>(whole, verdict.data(), stream);
+                check.after<float>(whole, stream);
             };
             const auto judge = [&](bool intact) {
                 stream.synchronize(soon_ms);
-                require(verdict[0].intact() == intact, "the verdict");
-                require(verdict[0].culprits() == (intact ? std::vector<int>{} : std::vector<int>{0}), "the culprit");
-                verdict[0] = {};
+                require(check.verdict().intact() == intact, "the verdict");
+                require(check.verdict().culprits() == (intact ? std::vector<int>{} : std::vector<int>{0}), "the culprit");
             };
             work();
             judge(true);
@@ -171,15 +169,6 @@ TEST_CASE("an all-gather over NCCL is checked, on any device, captured or not, a
                     judge(intact);
                 }
             }
-            nccl::group together;
-            bool refused = false;
-            try {
-                check.before<float>(shard, stream);
-            } catch (const error& failure) {
-                refused = failure.code() == status::unsupported;
-            }
-            require(refused, "a check in a group was accepted");
-            together.end();
         }));
     }
 }
@@ -190,17 +179,16 @@ TEST_CASE("kernels are loaded at construction, so that none waits for a running 
     const cuda::device_guard here(6);
     const cuda::stream stream;
     const cuda::buffer<float> values(count);
-    cuda::pinned_buffer<detail::gather_verdict> verdict(1);
     faulty comm{local::device_group<cuda::device>(1).communicator(0), {{.phase = fault_phase::during}}};
-    detail::gather_check check(comm);
+    testing::gather_check check(comm);
     const std::uint64_t launches = stand_in::calls("cudaLaunchKernel");
     gate running(stream); // as a collective that waits for another rank
     check.before<float>(values, stream);
     comm.all_gather(view<const float>(values), view<float>(values), stream);
-    check.after<float>(values, verdict.data(), stream);
+    check.after<float>(values, stream);
     CHECK(stand_in::calls("cudaLaunchKernel") > launches);
     CHECK(stand_in::loads_behind_work() == 0);
     running.open();
     stream.synchronize(soon_ms);
-    CHECK(verdict[0].damaged == 1);
+    CHECK(check.verdict().damaged == 1);
 }

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/audit/detail/gather_check.hpp>
 #include <collprobe/comm/mpi/communicator.hpp>
 #include <collprobe/fault/faulty.hpp>
 
+#include "audit/lone_checks.hpp"
 #include "fault/fault_cases.hpp"
 #include "mpi/mpi_checks.hpp"
 
@@ -46,7 +46,7 @@ void check_gather(const mpi::communicator& world)
 {
     const int sender = world.size() - 1;
     faulty comm{mpi::communicator_ref(world), {{.phase = fault_phase::during, .rank = sender, .call = 1}}};
-    detail::gather_check check(comm);
+    testing::gather_check check(comm);
     std::vector<float> shard(100, 1.5f), whole(shard.size() * static_cast<std::size_t>(world.size()));
     detail::gather_verdict verdict[2];
     {
@@ -54,9 +54,10 @@ void check_gather(const mpi::communicator& world)
         for (detail::gather_verdict& each : verdict) {
             check.before<float>(shard, stream);
             comm.all_gather(view<const float>(shard), view<float>(whole), stream);
-            check.after<float>(whole, &each, stream);
+            check.after<float>(whole, stream);
+            stream.synchronize(30'000);
+            each = check.verdict();
         }
-        stream.synchronize(30'000);
     }
     CHECK(verdict[0].intact());
     CHECK(verdict[1].damaged == static_cast<std::uint64_t>(world.size()));

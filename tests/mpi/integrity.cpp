@@ -7,6 +7,7 @@
 
 #include <collprobe/alarm.hpp>
 #include <collprobe/audit.hpp>
+#include <collprobe/step/probed.hpp>
 #include <collprobe/comm/mpi/communicator.hpp>
 #include <collprobe/fault.hpp>
 #include <collprobe/replica.hpp>
@@ -33,9 +34,9 @@ void check_audits()
     const mpi::communicator world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 30'000});
     const int last = world.size() - 1;
     const std::uint64_t exponent = 0x40000000;
-    audited comm{faulty{mpi::communicator_ref(world),
+    probed comm{faulty{mpi::communicator_ref(world),
         {{.kind = fault_kind::bit_flips, .phase = fault_phase::after, .rank = last, .call = 1, .mask = 1},
-            {.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = last, .call = 2, .mask = exponent}}}};
+            {.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = last, .call = 2, .mask = exponent}}}, {}, audit()};
     const host::stream stream;
     for (std::uint64_t step = 0; step < 4; ++step) {
         const std::vector<float> own = gradient(world.rank(), step, 5000);
@@ -45,13 +46,13 @@ void check_audits()
         stream.synchronize(30'000);
     }
     alarms watch(world.size());
-    step_audit audit;
+    step_record record;
     const damage expected[] = {damage::none, damage::broadcast, damage::reduce, damage::none};
     for (std::uint64_t step = 0; step < 4; ++step) {
-        CHECK(comm.poll(audit));
-        CHECK(audit.step == step);
-        CHECK(audit.calls.size() == 1 && audit.calls[0].where == expected[step]);
-        const view<const alarm_record> raised = watch.judge(audit);
+        CHECK(comm.poll(record));
+        CHECK(record.step == step);
+        CHECK(record.calls.size() == 1 && record.calls[0].audit.where == expected[step]);
+        const view<const alarm_record> raised = watch.judge(record);
         CHECK(raised.size() == (expected[step] == damage::none ? 0 : 1));
         if (step == 1) CHECK(raised[0].ranks == std::vector<int>{last} && raised[0].action == advice::resync);
     }

@@ -96,7 +96,7 @@ TEST_CASE("a probe around it sees what goes in and the sum that comes out")
     CHECK_NOTHROW(testing::local_provider{3}.run([&](local::communicator& world) {
         const host::stream stream;
         std::vector<float> send(1000, 0.25f + static_cast<float>(world.rank())), receive(1000);
-        probed comm{reproducible(world, exact{}), {.max_calls = 8}};
+        probed comm{reproducible(world, exact{}), {.calls = 8}};
         static_assert(full_communicator<decltype(comm), float>);
         comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
         comm.end_step(1, {.loss = 1.0}, stream);
@@ -115,7 +115,7 @@ TEST_CASE("a probe's own messages are under no contract: one that gives no sums 
         CHECK_NOTHROW(testing::local_provider{3}.run([&](local::communicator& world) {
             const host::stream stream;
             std::vector<float> send(1000, 0.25f + static_cast<float>(world.rank())), receive(1000);
-            probed comm{reproducible(world, narrow{}), {.mode = mode, .direction = direction_mode::exact, .max_calls = 8}};
+            probed comm{reproducible(world, narrow{}), {.mode = mode, .direction = direction_mode::exact, .calls = 8}};
             static_assert(has_all_reduce<decltype(comm), float> && !has_all_reduce<decltype(comm), double>);
             comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
             comm.end_step(1, {.loss = 1.0}, stream);
@@ -134,7 +134,7 @@ TEST_CASE("leaves and a Gram matrix go through a probe, which tells what is not 
         const host::stream stream;
         std::vector<float> leaves(200, 1.0f + static_cast<float>(world.rank())), sum(100), part(50);
         std::vector<double> gram(4);
-        probed comm{reproducible(world), {.max_calls = 8}};
+        probed comm{reproducible(world), {.calls = 8}};
         static_assert(!detail::has_all_reduce_with_extras<probed<local::communicator>, float>);
         const auto send = view<const float>(leaves);
         const reduction_outcome outcome

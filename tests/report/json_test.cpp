@@ -52,6 +52,17 @@ TEST_CASE("a step tells how many calls were not probed, if any")
     CHECK(contains(report::json_line("strict", record), ",\"unprobed_calls\":7,\"suspects\":[]}"));
 }
 
+TEST_CASE("a step tells of its audit, and a suspect of its call")
+{
+    step_record record = step_with_suspects();
+    record.calls.resize(3);
+    CHECK_FALSE(contains(report::json_line("strict", record), "audit"));
+    record.calls[0].audit.checked = record.calls[2].audit.checked = record.calls[2].audit.sum_checked = true;
+    CHECK(contains(report::json_line("strict", record), ",\"audit\":{\"calls\":2,\"sums\":1},\"suspects\":["));
+    record.suspects[0].site = {"b/train.cpp", "", 88, "w\"te"};
+    CHECK(contains(report::json_line("strict", record), "\"index\":41,\"name\":\"w\\\"te\",\"line\":\"train.cpp:88\"}"));
+}
+
 TEST_CASE("numbers come back as the same double")
 {
     std::string line;

@@ -74,10 +74,10 @@ TEST_CASE("a step shows every rank and says what the suspects did")
     CHECK(contains(text, "rank 1, whole step: the same samples as rank 2"));
     CHECK(contains(text, "rank 0, bucket 0: the norm of its gradient stands out, score 123.4 against 32"));
 
-    CHECK_FALSE(contains(text, "max_calls"));
+    CHECK_FALSE(contains(text, "not looked at"));
     record.calls.resize(2);
     record.unprobed_calls = 3;
-    CHECK(contains(report::step_table(record), "\nnot probed: 3 call(s) beyond the first 2: raise probe_options::max_calls\n"));
+    CHECK(contains(report::step_table(record), "\nnot looked at: 3 of 5 calls, because a captured step cannot grow: raise probe_options::calls\n"));
 
     step_record summary_mode = record;
     summary_mode.losses.clear();
@@ -85,7 +85,29 @@ TEST_CASE("a step shows every rank and says what the suspects did")
     const std::string short_text = report::step_table(summary_mode);
     CHECK_FALSE(contains(short_text, "gradient norm  "));
     CHECK(contains(short_text, "rank 2, bucket 1"));
-    CHECK(contains(short_text, "not probed: 3 call(s)"));
+    CHECK(contains(short_text, "not looked at: 3 of 5 calls"));
+}
+
+TEST_CASE("a call is told by its name, or by the line that made it")
+{
+    suspect found{.rank = 2, .call = 9, .what = finding::stale};
+    CHECK(report::describe(found) == "rank 2, bucket 9: sent the very bits of the step before");
+    found.site = {"/a/b/train.cpp", "f", 88};
+    CHECK(report::describe(found) == "rank 2, bucket 9 (train.cpp:88): sent the very bits of the step before");
+    found.site.name = "wte";
+    CHECK(report::describe(found) == "rank 2, bucket 9 'wte': sent the very bits of the step before");
+    const call_site here = call_site::named("wte");
+    CHECK(std::string(here.name) == "wte");
+    CHECK(here.line == __LINE__ - 2);
+}
+
+TEST_CASE("the pooled cosine is shown where no rank has its own")
+{
+    step_record record = sample_step(17);
+    CHECK_FALSE(contains(report::step_table(record), "pooled cosine"));
+    record.cosine.leave_one_out.clear();
+    record.cosine.pooled = 0.625;
+    CHECK(contains(report::step_table(record), "\npooled cosine of all ranks: 0.625\n"));
 }
 
 TEST_CASE("every check is described with rank and bucket")

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include <collprobe/audit/detail/conservation_check.hpp>
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/local/device.hpp>
 
+#include "audit/lone_checks.hpp"
 #include "support/element_types.hpp"
 #include "support/needs_gpu.hpp"
 
@@ -88,7 +88,7 @@ TEST_CASE("ranks on GPUs find a changed element and its bin, and nothing on clea
             collprobe::cuda::buffer<float> data(count);
             collprobe::cuda::pinned_buffer<detail::conservation_result> out(1);
             copy_over(data.data(), own.data(), count);
-            detail::conservation_check<local::device_communicator<gpu>> check(comm);
+            testing::conservation_check<local::device_communicator<gpu>> check(comm);
             const view<float> all(data.data(), count);
             check.before<float>(view<const float>(all), stream.get());
             comm.all_reduce(view<const float>(all), all, reduction::sum, stream.get());

@@ -156,6 +156,11 @@ inline void check_same(const step_record& a, const step_record& b)
         CHECK(a.calls[i].count == b.calls[i].count);
         CHECK(a.calls[i].results_agree == b.calls[i].results_agree);
         check_same(a.calls[i].gradient_norm, b.calls[i].gradient_norm);
+        CHECK(a.calls[i].audit.checked == b.calls[i].audit.checked);
+        CHECK(a.calls[i].audit.sum_checked == b.calls[i].audit.sum_checked);
+        CHECK(a.calls[i].audit.where == b.calls[i].audit.where);
+        CHECK(a.calls[i].audit.culprits == b.calls[i].audit.culprits);
+        CHECK(to_bits(a.calls[i].audit.residual) == to_bits(b.calls[i].audit.residual));
         REQUIRE(a.calls[i].inputs.size() == b.calls[i].inputs.size());
         for (std::size_t r = 0; r < a.calls[i].inputs.size(); ++r) {
             CHECK(a.calls[i].inputs[r].digest == b.calls[i].inputs[r].digest);

@@ -12,6 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/audit/audit.hpp>
+#include <collprobe/fault/faulty.hpp>
+
 #include "nccl_steps.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
@@ -142,6 +145,108 @@ TEST_CASE("replays with fresh data give the records of the same steps uncaptured
             }
         }
     }
+}
+
+namespace {
+
+/// What an audited step does beside its sums of floats.
+struct audited_extras {
+    device_vector<std::int32_t> numbers{100};
+    device_vector<float> shard{50}, whole;
+    explicit audited_extras(int ranks) : whole(50 * static_cast<std::size_t>(ranks)) {}
+
+    void prepare(const trainer& rank, std::uint64_t step)
+    {
+        numbers.set(std::vector<std::int32_t>(100, static_cast<std::int32_t>(step) + rank.rank), rank.stream);
+        shard.set(gradient(rank.rank, step, 50), rank.stream);
+    }
+    template <class Comm>
+    void call(Comm& comm, const trainer& rank)
+    {
+        const view<std::int32_t> all(numbers.data(), numbers.size());
+        comm.all_reduce(view<const std::int32_t>(all), all, reduction::sum, rank.stream);
+        comm.all_gather(view<const float>(shard.data(), 50), view<float>(whole.data(), whole.size()), rank.stream);
+    }
+};
+
+} // namespace
+
+TEST_CASE("an audited step in a graph gives the records of the same steps uncaptured, and names what is damaged in it")
+{
+    // Among the graph's calls: the sum of integers on its way, what rank 1 receives of the gather, or nothing.
+    const std::vector<fault> damages[] = {{},
+        {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 1, .call = 3}},
+        {{.kind = fault_kind::bit_flips, .phase = fault_phase::after, .rank = 1, .call = 4}}};
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const bool statistics : {true, false}) {
+            for (const std::vector<fault>& damage_done : damages) {
+                CAPTURE(name(mode));
+                CAPTURE(statistics);
+                run_nccl(3, [&](nccl::communicator& world) {
+                    trainer rank(world);
+                    audited_extras extras(3);
+                    const probe_options options{.mode = mode, .statistics = statistics};
+                    const audit_options checks{.conservation = {.sketch = {.bins = 64}}};
+                    probed plain{nccl::communicator_ref(world), options, audit(checks)};
+                    probed comm{faulty{nccl::communicator_ref(world), damage_done, {.max_bytes = 1 << 14}}, options,
+                        audit(checks)};
+                    captured_step captured;
+                    rank.stream.synchronize(soon_ms);
+                    const graph step(rank.stream, [&] {
+                        rank.reduce(comm);
+                        extras.call(comm, rank);
+                        captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+                    });
+                    for (std::uint64_t number = 5; number < 9; ++number) {
+                        rank.prepare(number);
+                        extras.prepare(rank, number);
+                        rank.reduce(plain);
+                        extras.call(plain, rank);
+                        plain.end_step(number, rank.seen(number), rank.stream);
+                        rank.stream.synchronize(soon_ms);
+                        extras.prepare(rank, number);
+                        comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+                        const step_record expected = next_record(plain);
+                        const step_record record = next_record(comm);
+                        CHECK(expected.suspects.empty());
+                        REQUIRE(record.calls.size() == 5);
+                        if (damage_done.empty()) {
+                            check_same(record, expected);
+                            CHECK(record.calls[3].audit.sum_checked);
+                            continue;
+                        }
+                        REQUIRE(record.suspects.size() == 1);
+                        const bool of_sum = damage_done[0].call == 3;
+                        CHECK(record.suspects[0].call == (of_sum ? 3 : 4));
+                        if (of_sum) CHECK(record.suspects[0].what == finding::sum_differs);
+                        else if (mode == report_mode::gather) CHECK(record.suspects[0].rank == 1);
+                        else CHECK(record.suspects[0].what == finding::result_differs);
+                    }
+                    rank.stream.synchronize(soon_ms);
+                });
+            }
+        }
+    }
+}
+
+TEST_CASE("a captured step that has more calls than room counts the others")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed_nccl comm(world, {.calls = 2});
+        captured_step captured;
+        rank.stream.synchronize(soon_ms);
+        const graph step(rank.stream, [&] {
+            rank.reduce(comm);
+            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+        });
+        rank.prepare(1);
+        comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
+        const step_record record = next_record(comm);
+        CHECK(record.calls.size() == 2);
+        CHECK(record.unprobed_calls == 1);
+        rank.stream.synchronize(soon_ms);
+    });
 }
 
 TEST_CASE("a probe moves within a capture and between replays, and its captured steps go with it")

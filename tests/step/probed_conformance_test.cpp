@@ -36,7 +36,7 @@ TEST_CASE("a probed communicator conforms as the one it wraps does")
 {
     for (const int ranks : {1, 2, 3, 8}) {
         CAPTURE(ranks);
-        const probed_provider provider{{ranks}, {.max_calls = 4'000}};
+        const probed_provider provider{{ranks}, {.calls = 4'000}};
         CHECK_NOTHROW(conformance::check_types(provider, 67));
         CHECK_NOTHROW(conformance::check_calls(provider, 50));
         CHECK_NOTHROW(conformance::check_barrier(provider));
@@ -46,7 +46,7 @@ TEST_CASE("a probed communicator conforms as the one it wraps does")
 TEST_CASE("with the exact alignment's extra messages too")
 {
     const probed_provider provider{
-        {3}, {.direction = direction_mode::exact, .max_calls = 4'000, .scratch_bytes = 1 << 12}};
+        {3}, {.direction = direction_mode::exact, .calls = 4'000, .scratch_bytes = 1 << 12}};
     CHECK_NOTHROW(conformance::check_type<float>(provider, 259));
     CHECK_NOTHROW(conformance::check_calls(provider, 20));
 }

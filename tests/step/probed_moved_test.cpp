@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/audit/audited.hpp>
+#include <collprobe/audit/audit.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/fault/faulty.hpp>
 #include <collprobe/guard/guarded.hpp>
@@ -34,12 +34,11 @@ using world_handle = local::communicator;
 template <class T>
 concept handle = std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T>
     && !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
-static_assert(handle<probed<world_handle>> && handle<audited<world_handle>> && handle<faulty<world_handle>>);
-static_assert(handle<reproducible<world_handle>> && handle<detail::conservation_check<world_handle>>);
-static_assert(handle<detail::gather_check<world_handle>> && handle<agreement<world_handle>>);
+static_assert(handle<probed<world_handle>> && handle<probed<world_handle, audit>> && handle<faulty<world_handle>>);
+static_assert(handle<reproducible<world_handle>> && handle<agreement<world_handle>>);
 static_assert(handle<periodic_averaging<world_handle>> && handle<dynamic_averaging<world_handle>>);
 static_assert(handle<guarded<host::device, float>>);
-using stacked = probed<audited<reproducible<faulty<world_handle>>>>;
+using stacked = probed<reproducible<faulty<world_handle>>, audit>;
 static_assert(handle<stacked>);
 
 /// A trainer's own object, with the probe inside.
@@ -96,10 +95,6 @@ TEST_CASE("an object that was moved from refuses its calls and says why")
         REQUIRE(next.poll(record));
         CHECK(record.step == 1);
         CHECK(record.calls.size() == 1);
-
-        audited checked{world};
-        const audited<world_handle> last(std::move(checked));
-        check_refused([&] { reduce(checked); });
 
         // A handle of a rank is a copy: what is moved from is that rank still.
         const world_handle other(std::move(world));
@@ -191,9 +186,9 @@ TEST_CASE("a whole stack moves with calls under way, and what each layer has beg
         gate.close(stream);
         const fault once{.kind = fault_kind::scale, .phase = fault_phase::after, .rank = 1, .call = 0, .magnitude = 0};
         std::vector<float> data(999, 1.0f), result(999);
-        probed made{audited{reproducible{
-            faulty{world, {once}, {.calls = {collective::all_to_all}}}, contract<reproducibility::size_invariant>{},
-            {.algorithm = reduction_algorithm::exchange}}}};
+        probed made{reproducible{faulty{world, {once}, {.calls = {collective::all_to_all}}},
+                        contract<reproducibility::size_invariant>{}, {.algorithm = reduction_algorithm::exchange}},
+            {}, audit()};
         const auto call = [&](auto& comm) {
             comm.all_reduce(view<const float>(data), view(result), reduction::sum, stream);
         };
@@ -203,28 +198,22 @@ TEST_CASE("a whole stack moves with calls under way, and what each layer has beg
         call(stacks[0]);
         stacks.reserve(8);
         stacks[0].end_step(0, {.loss = 1}, stream);
-        stacks[0].base().end_step(0, stream);
         stacked comm(std::move(stacks[0]));
         stacks.clear();
         call(comm);
         comm.end_step(1, {.loss = 1}, stream);
-        comm.base().end_step(1, stream);
         gate.open();
         stream.synchronize(soon_ms);
         CHECK(result == std::vector<float>(999, 3.0f));
         step_record record;
-        step_audit audit;
         for (std::uint64_t step = 0; step < 2; ++step) {
             REQUIRE(comm.poll(record));
-            REQUIRE(comm.base().poll(audit));
             CHECK(record.step == step);
-            CHECK(audit.step == step);
             CHECK(record.calls.size() == 2 - step);
-            CHECK(audit.calls.size() == 2 - step);
             // The fault hits what rank 1 receives for its part of the first sum, which all ranks then get.
-            CHECK(audit.calls[0].conserved == (step != 0));
+            CHECK(record.calls[0].audit.conserved == (step != 0));
         }
-        CHECK(comm.base().base().base().injected_total() == (comm.rank() == 1 ? 1 : 0));
+        CHECK(comm.base().base().injected_total() == (comm.rank() == 1 ? 1 : 0));
     });
 }
 
@@ -236,7 +225,7 @@ TEST_CASE("memory of a wrapper that was moved is freed when its last work is don
         for (int round = 0; round < 5; ++round) {
             std::vector<stacked> stacks;
             for (int k = 0; k < 3; ++k) {
-                stacks.push_back(probed{audited{reproducible{faulty{world, {}}}}});
+                stacks.push_back(probed{reproducible{faulty{world, {}}}, {}, audit()});
                 stacks.back().all_reduce(view<const float>(data), view(data), reduction::average, stream);
             }
         }

@@ -14,8 +14,10 @@
 #include <vector>
 
 #include <collprobe/alarm/alarms.hpp>
-#include <collprobe/audit/audited.hpp>
+#include <collprobe/audit/audit.hpp>
 #include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/report/json.hpp>
+#include <collprobe/report/table.hpp>
 #include <collprobe/step/probed.hpp>
 
 #include "support/count_allocations.hpp"
@@ -393,7 +395,7 @@ TEST_CASE("both modes take the step's norm of the gradients among many buckets, 
         std::vector<double> norms;
         local::run(2, [&](local::communicator& world) {
             host::stream stream;
-            probed<local::communicator> comm(world, {.mode = mode, .max_calls = 2 * calls});
+            probed<local::communicator> comm(world, {.mode = mode, .calls = 2 * calls});
             std::vector<float> send(calls), receive(calls);
             step_record record;
             // The second step has fewer calls, and others of them are gradients.
@@ -649,32 +651,29 @@ TEST_CASE_TEMPLATE("a sum that is wrong on all ranks blames no rank for its dire
 
 namespace {
 
-/// The alarms of the last of `steps` steps of a probe on an audit on what `wrap` makes of a communicator. Each step has a sum of
-/// integers, which the probe passes over, and one of floats.
+/// The alarms of the last of `steps` audited steps of what `wrap` makes of a communicator. Each step has a sum of
+/// integers and one of floats.
 template <class Wrap>
 std::vector<alarm_record> alarms_of_audited_steps(int ranks, std::uint64_t steps, const Wrap& wrap)
 {
     std::vector<alarm_record> last;
     local::run(ranks, [&](local::communicator& world) {
-        probed comm(audited(wrap(world)));
+        probed comm{wrap(world), {}, audit()};
         host::stream stream;
         alarms watch(ranks);
         std::vector<std::int32_t> numbers(4096, 1), counts(4096);
         std::vector<float> gradient(4096), sum(4096);
         step_record record;
-        step_audit audit;
         for (std::uint64_t step = 0; step < steps; ++step) {
             std::mt19937_64 random(step * 64 + static_cast<std::uint64_t>(world.rank()));
             std::normal_distribution<float> normal(1);
             for (float& x : gradient) x = normal(random);
             comm.all_reduce(numbers, view(counts), reduction::sum, stream);
             comm.all_reduce(gradient, view(sum), reduction::sum, stream);
-            comm.base().end_step(step, stream);
             comm.end_step(step, {.loss = 1}, stream);
             stream.synchronize(10'000);
             REQUIRE(comm.poll(record));
-            REQUIRE(comm.base().poll(audit));
-            const view<const alarm_record> raised = watch.judge(record, audit);
+            const view<const alarm_record> raised = watch.judge(record);
             if (step + 1 < steps) CHECK(raised.empty());
             else if (world.rank() == 0) last.assign(raised.begin(), raised.end());
         }
@@ -684,13 +683,13 @@ std::vector<alarm_record> alarms_of_audited_steps(int ranks, std::uint64_t steps
 
 } // namespace
 
-TEST_CASE("what a probe and an audit find of one fault is one alarm")
+TEST_CASE("what statistics and audit find of one fault is one alarm")
 {
     // Of two ranks: the probe alone cannot name the one that received other bits.
     const auto hit = alarms_of_audited_steps(2, 21, [](auto& world) { return damaging(world, 41, 1); });
     REQUIRE(hit.size() == 1);
     CHECK(hit[0].what == finding::result_differs);
-    CHECK(hit[0].call == 0); // of the record, which has no integers
+    CHECK(hit[0].call == 1);
     CHECK(hit[0].ranks == std::vector<int>{1});
     CHECK(hit[0].action == advice::resync);
     CHECK(hit[0].source == 0);
@@ -698,7 +697,7 @@ TEST_CASE("what a probe and an audit find of one fault is one alarm")
     const auto wrong = alarms_of_audited_steps(8, 41, [](auto& world) { return damaged_reduction(world, 81, 5, 100); });
     REQUIRE(wrong.size() == 1);
     CHECK(wrong[0].what == finding::sum_differs);
-    CHECK(wrong[0].call == 0);
+    CHECK(wrong[0].call == 1);
     CHECK(wrong[0].where == damage::reduce);
     CHECK(wrong[0].action == advice::skip); // so far off that no rounding explains it
     CHECK(wrong[0].ranks.empty());
@@ -706,7 +705,7 @@ TEST_CASE("what a probe and an audit find of one fault is one alarm")
     const auto integers = alarms_of_audited_steps(8, 2, [](auto& world) { return damaged_reduction(world, 2, 5, 100); });
     REQUIRE(integers.size() == 1);
     CHECK(integers[0].what == finding::sum_differs);
-    CHECK(integers[0].call == 1); // the record has one bucket, the audit's first is behind it
+    CHECK(integers[0].call == 0);
     CHECK(integers[0].action == advice::skip);
     CHECK(integers[0].false_alarms_per_step == 0);
 }
@@ -1031,12 +1030,12 @@ TEST_CASE("buckets on several streams are all in the record, whichever stream en
     }
 }
 
-TEST_CASE("other collectives are probed too, integers and calls beyond the limit are forwarded")
+TEST_CASE("other collectives are probed too, integers are forwarded")
 {
     step_record record;
     local::run(4, [&](local::communicator& world) {
         host::stream stream;
-        probed<local::communicator> comm(world, {.max_calls = 5});
+        probed<local::communicator> comm(world, {.calls = 5});
         std::vector<float> small(8, 1.5f + static_cast<float>(world.rank()));
         std::vector<float> large(32, 0.5f + static_cast<float>(world.rank()));
         std::vector<float> out_small(8), out_large(32), out_other(32);
@@ -1047,19 +1046,18 @@ TEST_CASE("other collectives are probed too, integers and calls beyond the limit
         comm.broadcast(view<const float>(small), view<float>(small), 2, stream);
         comm.all_reduce(view<const std::int32_t>(numbers), view<std::int32_t>(sums), reduction::sum, stream);
         comm.all_reduce(view<const float>(large), view<float>(large), reduction::max, stream);
-        comm.all_reduce(view<const float>(large), view<float>(large), reduction::sum, stream); // the sixth
         comm.barrier(stream);
         comm.end_step(0, {.loss = 1}, stream);
         stream.synchronize(10'000);
         CHECK(sums[7] == 12);
         CHECK(small[0] == 3.5f);
-        CHECK(large[0] == 4 * 3.5f);
+        CHECK(large[0] == 3.5f);
         step_record own;
         REQUIRE(comm.poll(own));
         if (world.rank() == 1) record = own;
     });
     REQUIRE(record.calls.size() == 5);
-    CHECK(record.unprobed_calls == 1);
+    CHECK(record.unprobed_calls == 0);
     const collective expected[] = {collective::all_gather, collective::reduce_scatter, collective::all_to_all,
         collective::broadcast, collective::all_reduce};
     for (std::size_t b = 0; b < 5; ++b) {
@@ -1069,6 +1067,60 @@ TEST_CASE("other collectives are probed too, integers and calls beyond the limit
     // Only the reduce-scatter is a sum of gradients: it alone makes up the whole gradient's norm.
     CHECK(record.gradient_norms[1] == doctest::Approx(std::sqrt(32 * 1.5 * 1.5)));
     check_close(record.cosine.pooled, 1.0L, 1e-6);
+}
+
+namespace {
+
+/// The JSON lines of three steps of `calls` all-reduces, on two streams in turn, with room for `room` calls at first.
+std::vector<std::string> lines_of_steps(const probe_options& options, int room, int calls)
+{
+    std::vector<std::string> lines;
+    local::run(3, [&](local::communicator& world) {
+        host::stream streams[2];
+        probe_options own = options;
+        own.calls = room;
+        probed comm{local::communicator(world), own, audit({.conservation = {.sketch = {.bins = 64}}})};
+        std::vector<std::vector<float>> send(static_cast<std::size_t>(calls)), receive(send.size());
+        step_record record;
+        for (std::uint64_t step = 0; step < 3; ++step) {
+            std::mt19937_64 random(step * 8 + static_cast<std::uint64_t>(world.rank()));
+            std::normal_distribution<float> normal;
+            // The second step has fewer calls than the first.
+            const std::size_t of_step = step == 1 ? send.size() / 2 : send.size();
+            for (std::size_t b = 0; b < of_step; ++b) {
+                send[b].resize(100 + b);
+                receive[b].resize(send[b].size());
+                for (float& x : send[b]) x = normal(random);
+                comm.all_reduce(send[b], view(receive[b]), reduction::average, streams[b % 2]);
+            }
+            comm.end_step(step, {.loss = normal(random)}, streams[0]);
+            REQUIRE(comm.wait(record));
+            CHECK(record.calls.size() == of_step);
+            CHECK(record.unprobed_calls == 0);
+            if (world.rank() != 0) continue;
+            lines.push_back(report::json_line("", record));
+            for (const call_record& call : record.calls) {
+                CHECK(call.audit.sum_checked);
+                lines.back() += report::short_number(call.gradient_norm.mean) + report::short_number(call.audit.residual);
+            }
+        }
+    });
+    return lines;
+}
+
+} // namespace
+
+TEST_CASE("a step with more calls than there is room for grows, and its record is that of a step with room")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const direction_mode direction : {direction_mode::pooled, direction_mode::exact}) {
+            CAPTURE(name(mode));
+            const probe_options options{.mode = mode, .direction = direction, .scratch_bytes = 1 << 12};
+            const std::vector<std::string> roomy = lines_of_steps(options, 100, 70);
+            CHECK(lines_of_steps(options, 1, 70) == roomy);
+            CHECK(lines_of_steps(options, 35, 70) == roomy);
+        }
+    }
 }
 
 TEST_CASE("a step whose report never came has no record, even where an older one is left in its memory")
@@ -1167,8 +1219,8 @@ TEST_CASE("bad options and null buffers are refused by name")
                 CHECK(std::string(failure.what()).find(word) != std::string::npos);
             }
         };
-        refused({.max_calls = 0}, "max_calls is 0, but must be at least 1");
-        refused({.max_calls = 1 << 21}, "max_calls is 2097152, but must be at most 1048576");
+        refused({.calls = 0}, "calls is 0, but must be at least 1");
+        refused({.calls = 1 << 21}, "calls is 2097152, but must be at most 1048576");
         refused({.steps_in_flight = 1}, "steps_in_flight");
         refused({.unread_steps = 0}, "unread_steps");
         refused({.exact_every = 0}, "exact_every");

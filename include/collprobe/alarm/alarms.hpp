@@ -41,11 +41,10 @@ struct alarm_options {
 /// default; the bound assumes that the verdicts of different steps are independent.
 /// Names: exact evidence names all ranks that it shows. Statistics name at most a quarter of the ranks, at most ten,
 /// and none of two. If more ranks are out, the alarm names none, and its damage is unknown.
-/// Windows: records and audits each have one, counted in judged steps. Steps may be missing, and either window may lag
-/// behind the other. A step that is judged again counts once. alarm/README.md has the advice, the matching of calls,
-/// the derivation of the rate, and the effect of `learn`.
+/// Window: counted in judged steps. Steps may be missing; a step that is judged again counts once. alarm/README.md has
+/// the advice, the derivation of the rate, and the effect of `learn`.
 /// Preconditions: no concurrent use. The same records in the same order give the same alarms on every rank.
-/// Cost: 480 bytes a rank. A step costs O(suspects), with an audit O(calls) more for each call that has suspects. It
+/// Cost: 480 bytes a rank. A step costs O(calls + suspects). It
 /// allocates only if it has more alarms, or alarms with more ranks, than any step before.
 class alarms {
 public:
@@ -54,7 +53,6 @@ public:
         : ranks_(ranks),
           options_(checked(ranks, options, where)),
           records_(ranks, detail::check_count, options.window),
-          audits_(ranks, detail::check_count, options.window),
           strong_(detail::strong_excess(ranks, options.suspects_per_step)),
           stated_(strike_rate(ranks, options))
     {
@@ -70,31 +68,14 @@ public:
         return rate < options_.suspects_per_step ? rate : options_.suspects_per_step;
     }
 
-    /// The alarms of a step, in the order of the suspects, from a record or from an audit. Valid until the next call.
+    /// The alarms of a step, in the order of the suspects. Findings about the same call make one alarm. Valid until the
+    /// next call.
     /// Errors: `status::invalid_argument` for a record of another number of ranks; then nothing changes.
     view<const alarm_record> judge(const step_record& record, const call_site& where = call_site::current())
     {
         require(record.ranks, record.suspects, where);
         raised_.clear();
-        take(record, step_audit());
-        return raised_.settle(ranks_);
-    }
-    view<const alarm_record> judge(const step_audit& audit, const call_site& where = call_site::current())
-    {
-        require(audit.ranks, audit.suspects, where);
-        raised_.clear();
-        take(audit, std::vector<call_record>());
-        return raised_.settle(ranks_);
-    }
-    /// As above, from the record and the audit of one step. Findings about the same call make one alarm.
-    view<const alarm_record> judge(
-        const step_record& record, const step_audit& audit, const call_site& where = call_site::current())
-    {
-        require(record.ranks, record.suspects, where);
-        require(audit.ranks, audit.suspects, where);
-        raised_.clear();
-        take(record, audit);
-        take(audit, record.calls);
+        take(record);
         return raised_.settle(ranks_);
     }
 
@@ -102,7 +83,6 @@ public:
     void reset() noexcept
     {
         records_.clear();
-        audits_.clear();
         raised_.clear();
     }
 
@@ -142,45 +122,30 @@ private:
         return rate < p ? rate : p;
     }
 
-    void take(const step_record& record, const step_audit& audit)
+    void take(const step_record& record)
     {
         records_.begin(record.step);
         // A rank left out for its NaN leaves fewer ranks to compare with, for which the excess was not computed.
         bool all_finite = true;
         for (const suspect& found : record.suspects) all_finite = all_finite && found.what != finding::non_finite;
-        const bool wrong_sum = detail::has_wrong_sum(audit);
+        const bool wrong_sum = detail::has_wrong_sum(record);
         detail::compared_ranks compared(record);
-        detail::call_matcher audited(record.calls, audit.calls);
         for (const suspect& found : record.suspects) {
             if (detail::is_statistical(found.what)) {
                 if (found.what == finding::cosine && wrong_sum) continue;
                 judge_statistical(record.step, found, all_finite && compared.of(found) == ranks_);
                 continue;
             }
-            const int match = audited(found.call);
-            const call_audit* const same = match < 0 ? nullptr : &audit.calls[static_cast<std::size_t>(match)];
-            if (found.what == finding::result_differs && same != nullptr && !same->culprits.empty()) continue;
-            judge_exact(record.step, records_, found, found.call, same == nullptr ? damage::none : same->where);
-        }
-    }
-    void take(const step_audit& audit, const std::vector<call_record>& recorded)
-    {
-        audits_.begin(audit.step);
-        detail::call_matcher record_of(audit.calls, recorded);
-        for (const suspect& found : audit.suspects) {
-            const std::size_t own = static_cast<std::size_t>(found.call);
-            const bool known = found.call >= 0 && own < audit.calls.size();
-            int call_index = found.call < 0 ? -1 : record_of(found.call);
-            if (call_index < 0 && found.call >= 0) call_index = static_cast<int>(recorded.size()) + found.call;
-            judge_exact(audit.step, audits_, found, call_index, known ? audit.calls[own].where : damage::none);
+            const auto call = static_cast<std::size_t>(found.call);
+            const bool audited = found.call >= 0 && call < record.calls.size() && record.calls[call].audit.checked;
+            judge_exact(record.step, found, audited ? record.calls[call].audit.where : damage::none);
         }
     }
 
-    void judge_exact(
-        std::uint64_t step, detail::strike_book& book, const suspect& found, int call_index, damage audited)
+    void judge_exact(std::uint64_t step, const suspect& found, damage audited)
     {
-        const int strikes = book.strike(static_cast<int>(found.what), found.rank);
-        raise(step, found, call_index, detail::place_of(found, audited), strikes, found.false_alarms_per_step);
+        const int strikes = records_.strike(static_cast<int>(found.what), found.rank);
+        raise(step, found, detail::place_of(found, audited), strikes, found.false_alarms_per_step);
     }
     void judge_statistical(std::uint64_t step, const suspect& found, bool all_compared)
     {
@@ -192,15 +157,16 @@ private:
         const bool strong = options_.strong_alone && all_compared
             && detail::absolute(found.statistic) >= excess * found.threshold;
         if (strikes < needed && !strong) return;
-        raise(step, found, found.call, detail::place_of(found, damage::none), strikes,
+        raise(step, found, detail::place_of(found, damage::none), strikes,
             strikes < needed ? strong_rate() : stated_);
     }
-    void raise(std::uint64_t step, const suspect& found, int call_index, damage where, int strikes, double rate)
+    void raise(std::uint64_t step, const suspect& found, damage where, int strikes, double rate)
     {
         const bool out = found.rank >= 0 && detail::is_blame(found.what) && strikes >= options_.quarantine;
         alarm_record next;
         next.step = step;
-        next.call = call_index;
+        next.call = found.call;
+        next.site = found.site;
         next.what = found.what;
         next.where = where;
         next.statistic = found.statistic;
@@ -227,7 +193,6 @@ private:
     int ranks_;
     alarm_options options_;
     detail::strike_book records_;
-    detail::strike_book audits_;
     double strong_;
     double stated_; // rate of the strikes
     detail::alarm_list raised_;

@@ -7,6 +7,7 @@
 #define COLLPROBE_COMPILED 1
 #endif
 
+#include <collprobe/audit/detail/audit.ipp>
 #include <collprobe/comm/detail/rendezvous.ipp>
 #include <collprobe/comm/detail/call.ipp>
 #include <collprobe/comm/detail/collective_arguments.ipp>

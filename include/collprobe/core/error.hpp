@@ -35,16 +35,23 @@ constexpr const char* name(status code) noexcept
 }
 
 /// A line of the caller's source. Public functions take one as their last argument; the default is the line of the
-/// call. (Some supported compilers have no usable `std::source_location`.)
+/// call. (Some supported compilers have no usable `std::source_location`.) With a name, such as that of the tensor,
+/// `comm.all_reduce(..., stream, call_site::named("wte"))`, records and alarms tell the call by it.
 struct call_site {
     const char* file = "";
     const char* function = "";
     unsigned line = 0;
+    const char* name = ""; ///< not copied: it must stay valid while records are read, as a literal does
 
     COLLPROBE_HD static constexpr call_site current(const char* file = __builtin_FILE(),
         const char* function = __builtin_FUNCTION(), unsigned line = __builtin_LINE()) noexcept
     {
-        return {file, function, line};
+        return {file, function, line, ""};
+    }
+    COLLPROBE_HD static constexpr call_site named(const char* name, const char* file = __builtin_FILE(),
+        const char* function = __builtin_FUNCTION(), unsigned line = __builtin_LINE()) noexcept
+    {
+        return {file, function, line, name};
     }
 };
 

@@ -89,6 +89,9 @@ private:
 
 void write_head(json_writer& json, std::string_view kind, std::string_view run);
 
+/// The members `name` and `line` ("train.cpp:88") of a call, those that are known.
+void write_site(json_writer& json, const call_site& site);
+
 /// A suspect's members, without the braces.
 void write_suspect(json_writer& json, const suspect& named);
 
@@ -96,10 +99,10 @@ void write_suspect(json_writer& json, const suspect& named);
 
 /// One step as a JSON line: an object with the members `schema`, `kind` ("step"), `run`, `step`, `ranks`,
 /// `loss` {mean, std, std_sample, range}, `grad_norm` {mean, std, cv}, `cosine` {mean_pairwise, pooled,
-/// predicted, leave_one_out (a number per rank)}, `noise_scale` and `suspects` (an array of {rank,
-/// other_rank, bucket, check, statistic, threshold, index}). With `probe_options::order_sample` it also has
-/// `order` {elements, nonfinite, orders, changed, max_ulp_spread, rms_ulp_error, max_ulp_error}. A step with calls
-/// beyond `probe_options::max_calls` also has their number, `unprobed_calls`.
+/// predicted, leave_one_out (a number per rank)}, `noise_scale` and `suspects` (an array of {rank, other_rank,
+/// bucket, check, statistic, threshold, index}, with `name` and `line` of the call where known). Where there is one:
+/// with `probe_options::order_sample` `order` {elements, nonfinite, orders, changed, max_ulp_spread, rms_ulp_error,
+/// max_ulp_error}; with the part `audit` `audit` {calls, sums}, the calls and sums that it checked; `unprobed_calls`.
 ///
 /// Numbers have 17 digits, enough to read the same double again. JSON has only finite numbers, so an undefined number
 /// is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three). A bucket, rank or index

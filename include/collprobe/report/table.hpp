@@ -51,7 +51,11 @@ private:
     std::vector<std::size_t> rows_; // first cell of each row
 };
 
-/// A finding as a clause that names the rank and the bucket: "rank 3, bucket 1: ...". "Some rank" stands for a rank
+/// A call of a step: "bucket 1", with its name or, without one, the line that made it: "bucket 1 'wte'",
+/// "bucket 1 (train.cpp:88)".
+std::string describe_call(int call, const call_site& site);
+
+/// A finding as a clause that names the rank and the call: "rank 3, bucket 1 'wte': ...". "Some rank" stands for a rank
 /// that the check could not name.
 std::string describe(const suspect& named);
 
@@ -59,8 +63,8 @@ std::string describe(const suspect& named);
 /// caller may add rows.
 text_table comparison_table(const std::vector<run_summary>& runs);
 
-/// One step by rank (loss, gradient norm, leave-one-out cosine), then a line about calls that were not probed, if there
-/// are any, and a line per suspect. In `summary` mode no rank's own numbers are known: only these lines are shown.
+/// One step by rank (loss, gradient norm, leave-one-out cosine; the pooled cosine where only that is known), then a line
+/// about calls that were not looked at, if there are any, and a line per suspect. In `summary` mode no rank's own numbers are known: only these lines are shown.
 std::string step_table(const step_record& record);
 
 /// One line per finding of a run, in order of the first step: "step 120: rank 3, bucket 1: ...". At most `limit` lines;

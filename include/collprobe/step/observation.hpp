@@ -11,7 +11,7 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
-template <communicator Comm>
+template <communicator Comm, class... Parts>
 class probed;
 
 /// The facts of a step that a rank reports in addition to its gradients.
@@ -53,7 +53,7 @@ public:
     captured_step() = default;
 
 private:
-    template <communicator Comm>
+    template <communicator Comm, class... Parts>
     friend class probed;
     explicit captured_step(std::uint64_t serial) noexcept : serial_(serial) {}
 

@@ -20,7 +20,9 @@ struct probe_options {
     direction_mode direction = direction_mode::pooled;
     /// For `exact`: one of this many steps is exact, the others are `pooled`. A captured step is exact only with 1.
     int exact_every = 1;
-    int max_calls = 64; ///< probed calls a step, at most 2^20; further ones are forwarded and counted
+    /// Calls of a step that there is room for from the start, at most 2^20. A step with more allocates once. A captured
+    /// step cannot: its further calls are forwarded and counted.
+    int calls = 64;
     /// Elements sampled from each sum or average (0: none); `gather` and `results` only. Every rank sends its terms of
     /// these elements with the step's message; from them `call_record::order` tells how much the summation order
     /// matters. Cost: two launches a call, 16 bytes an element and rank in the message, and the host's time of
@@ -28,6 +30,7 @@ struct probe_options {
     /// 0.3 to 1 us an element with 8 ranks, 10 to 30 us with 256.
     int order_sample = 0;
     int orders = 8; ///< orders tried on each sampled element: linear, pairwise, the others random
+    bool statistics = true; ///< read floating-point inputs and results; off: only parts look at calls
     bool results = true; ///< read results too; agreement, pooled and leave-one-out cosine need it
     int steps_in_flight = 4; ///< steps whose records may be under way
     int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -31,13 +32,14 @@
 #include <collprobe/step/detail/summary.hpp>
 #include <collprobe/step/detail/wire_layout.hpp>
 #include <collprobe/step/observation.hpp>
+#include <collprobe/step/part.hpp>
 #include <collprobe/step/probe_options.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
 /// A communicator that records what the ranks hand to it. It satisfies the communicator concept and forwards every
-/// call. It reads floating-point inputs before the call and results after it, and probes no integer call and no call
-/// beyond `max_calls`. Once a step the ranks exchange their records in one small message.
+/// call. It reads floating-point inputs before the call and results after it; only parts look at calls of integers.
+/// Once a step the ranks exchange their records in one small message.
 /// Preconditions: all ranks make the same calls in the same order, with the same options; one thread at a time.
 /// Stream behaviour: everything is enqueued on the call's stream. The host neither waits nor allocates once a step has
 /// reached its full size, unless it runs more than `steps_in_flight - 1` steps ahead of its streams: then `end_step` or
@@ -50,8 +52,9 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// two launches for each `scratch_bytes / 2` of input; `order_sample` adds two launches. Cost of a step: `gather` sends
 /// `160 * calls + 40` bytes (plus `16 * order_sample * calls`) to every rank; `summary` reduces `88 * calls + 152`
 /// bytes. Both make one copy to the host.
-template <communicator Comm>
-class probed : public detail::intercepting_adaptor<probed<Comm>, Comm> {
+template <communicator Comm, class... Parts>
+class probed : public detail::intercepting_adaptor<probed<Comm, Parts...>, Comm> {
+    static_assert((step_part<Parts> && ...), "a part needs a type entry of whole 8-byte words: step/part.hpp");
     using base_type = detail::intercepting_adaptor<probed, Comm>;
     friend base_type;
     using base_type::comm_;
@@ -64,18 +67,26 @@ public:
     using base_type::timeout_ms;
 
     /// Takes ownership of the communicator and allocates all buffers on its device.
-    /// \throws error `invalid_argument` for an option out of range.
-    explicit probed(Comm comm, probe_options options = {}, call_site where = call_site::current())
+    /// \throws error `invalid_argument` for an option out of range; those of the parts.
+    explicit probed(
+        Comm comm, probe_options options = {}, Parts... parts, call_site where = call_site::current())
         : base_type(std::move(comm)),
           options_(checked(options, where)),
+          parts_(std::move(parts)...),
           form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.direction == direction_mode::exact,
-              {static_cast<std::uint64_t>(options.order_sample)}},
+              {static_cast<std::uint64_t>(options.order_sample), (sizeof(typename Parts::entry) + ... + 0),
+                  options.statistics},
+              (detail::summary_words<Parts>() + ... + 0)},
           judge_(comm_.size(), options.false_alarms_per_step, options.mode),
           meter_(comm_.size(), detail::sample_orders(comm_.size(), options.order_sample > 0 ? options.orders : 0)),
           unread_(static_cast<std::size_t>(options.unread_steps))
     {
         const auto scope = detail::enter_device(comm_);
-        memory_ = detail::in_flight<detail::step_memory<device>>(timeout_ms(), form_, options, where);
+        memory_ = std::apply(
+            [&](const Parts&... each) {
+                return detail::in_flight<step_memory>(timeout_ms(), form_, options, where, each...);
+            },
+            parts_);
     }
     /// Legal while steps are under way and while one is being captured. Captured steps belong to the new object. A
     /// moved-from object can only be destroyed or assigned to.
@@ -121,6 +132,10 @@ public:
     /// `step` is a number that the caller chooses, equal on all ranks.
     /// Stream behaviour: enqueued on `stream`, behind the probed work of every stream used in the step.
     /// \throws error `invalid_argument` on a capturing stream.
+    void end_step(std::uint64_t step, stream_ref stream, call_site where = call_site::current())
+    {
+        end_step(step, step_observation(), stream, where);
+    }
     void end_step(std::uint64_t step, const step_observation& seen, stream_ref stream,
         call_site where = call_site::current())
     {
@@ -262,6 +277,25 @@ public:
         return false;
     }
 
+    /// As `poll`, but waits for the step; returns false if no step is pending. Every rank gets the same record from the
+    /// same call, so a collective (such as a repair) can depend on it. `poll` may answer earlier on one rank.
+    bool wait(step_record& out, call_site where = call_site::current())
+    {
+        while (!poll(out)) {
+            if (pending_steps() == 0) return false;
+            wait_for_oldest(where);
+        }
+        return true;
+    }
+
+    /// A part, such as for what its `judge` has kept.
+    template <step_part P>
+        requires(std::is_same_v<P, Parts> || ...)
+    P& part() noexcept
+    {
+        return std::get<P>(parts_);
+    }
+
     /// Steps that were ended or replayed but neither returned by `poll` nor dropped.
     std::uint64_t pending_steps() const noexcept { return ended_ - judged_ + unread_.size(); }
     /// Finished steps that were dropped because `poll` was not called for `unread_steps` steps.
@@ -270,15 +304,18 @@ public:
 private:
     using caller = detail::caller<Comm>;
     using block = detail::step_buffers<device>;
-    using tools = detail::step_tools<device>;
-    using captured_work = detail::captured_work<device>;
-    using in_flight_step = detail::step_in_flight<device>;
+    using tools = detail::step_tools<device, Parts...>;
+    using captured_work = detail::captured_work<device, Parts...>;
+    using in_flight_step = detail::step_in_flight<device, Parts...>;
+    using step_memory = detail::step_memory<device, Parts...>;
+    static constexpr bool has_parts = sizeof...(Parts) != 0;
+    static constexpr int most_calls = 1 << 20;
 
     const probe_options& checked(const probe_options& options, call_site where) const
     {
         const caller who(comm_, "probed", where);
         const auto check = [&](bool condition, const char* message) { who.require(condition, message); };
-        who.require_range("max_calls", options.max_calls, 1, 1 << 20);
+        who.require_range("calls", options.calls, 1, most_calls);
         who.require_range("steps_in_flight", options.steps_in_flight, 2);
         who.require_range("unread_steps", options.unread_steps, 1);
         who.require_range("exact_every", options.exact_every, 1);
@@ -286,8 +323,12 @@ private:
         who.require_range("captured_steps", options.captured_steps, 0);
         who.require_range("order_sample", options.order_sample, 0);
         who.require_range("orders", options.orders, 2);
-        check(options.order_sample == 0 || (options.mode == report_mode::gather && options.results),
-            "order_sample needs the mode gather, and results");
+        const bool reads_results = options.statistics && options.results;
+        check(options.order_sample == 0 || (options.mode == report_mode::gather && reads_results),
+            "order_sample needs the mode gather, statistics and results");
+        check(options.direction == direction_mode::pooled || options.statistics, "exact direction needs statistics");
+        check(options.mode == report_mode::gather || (detail::has_summary<Parts> && ...),
+            "the mode summary needs parts that have a summary");
         check(is_finite(options.false_alarms_per_step) && options.false_alarms_per_step > 0
                 && options.false_alarms_per_step < 1,
             "false_alarms_per_step must lie between 0 and 1");
@@ -326,7 +367,7 @@ private:
     void around(const detail::collective_arguments& with, view<const T> send, view<T> result, stream_ref stream,
         call_site where, detail::forward_call<T> forward, bool has_leaves = false)
     {
-        if constexpr (!floating_element<T>) {
+        if constexpr (!floating_element<T> && !has_parts) {
             forward(send);
         } else {
             const bool is_broadcast = with.call == collective::broadcast;
@@ -335,8 +376,10 @@ private:
                 .type = with.type,
                 .operation = with.operation,
                 .count = is_broadcast ? with.receive_count : with.send_count,
-                .has_result = options_.results,
-                .has_leaves = has_leaves};
+                .has_input = floating_element<T> && options_.statistics,
+                .has_result = floating_element<T> && options_.statistics && options_.results,
+                .has_leaves = has_leaves,
+                .site = where};
             const caller who(comm_, call.call, where);
             if (!input.readable() || !result.readable()) {
                 // The wrapped communicator should refuse, because it can notify the peers. If it accepts, this object
@@ -350,31 +393,119 @@ private:
             detail::check_buffer(comm_, result, "receive", call.call, stream, where);
             const auto scope = detail::enter_device(comm_);
             block& open = open_step(stream, who);
-            if (open.call_count == open.calls.size()) {
+            if (open.call_count == open.calls.size() && (capture_ != nullptr || open.call_count == most_calls)) {
                 ++open.unprobed_calls;
                 forward(send);
                 return;
             }
             lane& on = lane_of(stream, who);
-            const bool input_survives = with.call == collective::all_reduce && with.send != with.receive;
-            const T* const surviving = input_survives && call.is_gradient() ? input.data() : nullptr;
+            if (open.call_count == open.calls.size()) grow(stream, on, where);
             const std::uint64_t call_index = open.call_count;
-            detail::call_entry& entry = open.entry(call_index);
             detail::enqueue_marked(on.done, stream, [&] {
-                device::reduce(
-                    stream, statistics_reducer<T, true>{input}, input.count(), &entry.input, on.workspace);
-                if (call.is_gradient()) add_to_gram(open, input, stream, where);
-                sample(call, input, 0, form_.layout.input_sample(open.message.data(), call_index), stream);
-                forward(send);
-                open.add(call);
-                if (!call.has_result) return;
-                const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
-                sample(call, view<const T>(result), part * static_cast<std::uint64_t>(rank()),
-                    form_.layout.result_sample(open.message.data(), call_index), stream);
-                device::reduce(stream, detail::result_reducer<T>{view<const T>(result), surviving},
-                    result.count(), &entry.result, on.workspace);
+                with_parts(open, call, stream, where, on, [&](auto&& each_part) {
+                    if constexpr (floating_element<T>) {
+                        if (call.has_input) probe_input<T>(open, call, input, stream, where, on);
+                    }
+                    each_part([&](auto& part, auto& seen, auto* entry) { part.template before<T>(seen, input, entry); });
+                    forward(send);
+                    open.add(call);
+                    if constexpr (floating_element<T>) {
+                        const bool survives = with.call == collective::all_reduce && with.send != with.receive;
+                        const T* const surviving = survives && call.is_gradient() ? input.data() : nullptr;
+                        if (call.has_result) probe_result<T>(open, call_index, call, result, surviving, stream, on);
+                    }
+                    each_part([&](auto& part, auto& seen, auto* entry) {
+                        part.template after<T>(seen, view<const T>(result), entry);
+                    });
+                });
             });
         }
+    }
+
+    using lane = typename detail::stream_lanes<device>::lane;
+
+    template <floating_element T>
+    void probe_input(
+        block& open, const detail::probed_call& call, view<const T> input, stream_ref stream, call_site where, lane& on)
+    {
+        device::reduce(stream, statistics_reducer<T, true>{input}, input.count(), &open.entry(open.call_count).input,
+            on.workspace);
+        if (call.is_gradient()) add_to_gram(open, input, stream, where);
+        sample(call, input, 0, form_.layout.input_sample(open.message.data(), open.call_count), stream);
+    }
+    template <floating_element T>
+    void probe_result(block& open, std::uint64_t call_index, const detail::probed_call& call, view<const T> result,
+        const T* surviving, stream_ref stream, lane& on)
+    {
+        const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
+        sample(call, result, part * static_cast<std::uint64_t>(rank()),
+            form_.layout.result_sample(open.message.data(), call_index), stream);
+        device::reduce(stream, detail::result_reducer<T>{result, surviving}, result.count(),
+            &open.entry(call_index).result, on.workspace);
+    }
+
+    /// Doubles the room of the open step, behind its work on all streams.
+    void grow(stream_ref stream, lane& on, call_site where)
+    {
+        in_flight_step& slot = memory_->ring[static_cast<std::size_t>(ended_ % memory_->ring.size())];
+        block& open = slot.own;
+        const std::uint64_t room = open.calls.size() < most_calls / 2 ? 2 * open.calls.size() : most_calls;
+        block larger(form_, room);
+        auto host = typename device::template host_buffer<unsigned char>(detail::step_report::bytes(form_, room));
+        slot.outgrown.reserve(slot.outgrown.size() + 1);
+        detail::enqueue_marked(on.done, stream, [&] {
+            memory_->tools.lanes.join(stream, where);
+            if (form_.mode == report_mode::summary) memory_->grow_references(room, stream, where);
+            larger.take_over(open, form_, stream, where);
+            if (form_.room_for_gram) memory_->tools.gram_done.record(stream);
+            slot.outgrown.push_back(std::move(open));
+            open = std::move(larger);
+            slot.host = std::move(host);
+            slot.clear_host();
+        });
+    }
+
+    /// Calls `body(each_part)`, where `each_part(use)` calls `use(part, call, entry)` for each part. Calls with parts
+    /// run one after the other on all streams, because they share the memory of the parts.
+    template <class Body>
+    void with_parts(block& open, const detail::probed_call& call, stream_ref stream, call_site where, lane& on,
+        const Body& body)
+    {
+        if constexpr (!has_parts) {
+            body([](const auto&) {});
+        } else {
+            tools& with = open_tools();
+            unsigned char* const entries = form_.layout.parts_of(open.message.data(), open.call_count);
+            detail::enqueue_marked(with.parts.wait_for_last(stream, where), stream, [&] {
+                body([&](const auto& use) {
+                    for_each_part([&]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
+                        using entry_type = typename std::remove_cvref_t<decltype(part)>::entry;
+                        auto& ranks = detail::innermost(comm_);
+                        const part_call seen(ranks, stream, where, call, options_.mode, on.workspace,
+                            std::get<I>(with.part_memory));
+                        use(part, seen, reinterpret_cast<entry_type*>(entries + offset));
+                    });
+                });
+            });
+        }
+    }
+
+    /// Calls `use<I>(part, offset of its entry, offset of its summary words)` for each part.
+    template <class Use>
+    void for_each_part(const Use& use)
+    {
+        [&]<std::size_t... I>(std::index_sequence<I...>) {
+            std::uint64_t offset = 0;
+            std::uint64_t words = 0;
+            [[maybe_unused]] const auto next = [&]<std::size_t K>() {
+                auto& part = std::get<K>(parts_);
+                using part_type = std::remove_cvref_t<decltype(part)>;
+                use.template operator()<K>(part, offset, words);
+                offset += sizeof(typename part_type::entry);
+                words += detail::summary_words<part_type>();
+            };
+            (next.template operator()<I>(), ...);
+        }(std::index_sequence_for<Parts...>());
     }
 
     /// Samples elements of a gradient; `here` begins with the gradient's element `first`.
@@ -438,7 +569,7 @@ private:
         const block& open = *open_;
         auto& ranks = detail::innermost(comm_);
         with.lanes.join(stream, where);
-        device::for_each(stream, options_.results ? 1 : open.call_count + 1, write_header);
+        device::for_each(stream, options_.results || !options_.statistics ? 1 : open.call_count + 1, write_header);
         const detail::step_report report = report_of(open);
         if (options_.mode == report_mode::gather) {
             const view<const unsigned char> own(open.message.data(), form_.layout.bytes(open.call_count));
@@ -446,7 +577,14 @@ private:
         } else {
             device::for_each(stream, open.call_count + 1,
                 detail::pack_summary{open.message.data(), open.gradients.data(), open.call_count, rank(), size(),
-                    with.reference(), report.summary()});
+                    with.reference(), report.summary(), form_.layout});
+            for_each_part([&]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t words) {
+                using part_type = std::remove_cvref_t<decltype(part)>;
+                if constexpr (detail::has_summary<part_type>) {
+                    device::for_each(stream, open.call_count, detail::pack_part<part_type>{open.message.data(),
+                        form_.layout, offset, report.part_words() + words, form_.part_words});
+                }
+            });
             ranks.all_reduce(view<const double>(report.sums()), report.sums(), reduction::sum, stream, where);
             ranks.all_reduce(view<const std::uint64_t>(report.keys()), report.keys(), reduction::max, stream, where);
             device::for_each(
@@ -497,9 +635,16 @@ private:
             capture_->tools.gram_done = {};
             open_ = &capture_->block;
         } else {
-            open_ = &memory_->ring[next_in_ring(where)].own;
+            in_flight_step& slot = memory_->ring[next_in_ring(where)];
+            slot.outgrown.clear();
+            open_ = &slot.own;
         }
         open_->clear();
+        // A part's entry is zero where the part writes nothing.
+        if constexpr (has_parts) {
+            detail::enqueue_marked(open_tools().parts.wait_for_last(stream, where), stream,
+                [&] { device::zero(stream, view<unsigned char>(open_->message), where); });
+        }
         return *open_;
     }
 
@@ -512,7 +657,6 @@ private:
 
     tools& open_tools() noexcept { return capture_ == nullptr ? memory_->tools : capture_->tools; }
 
-    using lane = typename detail::stream_lanes<device>::lane;
     lane& lane_of(stream_ref stream, const caller& who)
     {
         lane* const found = open_tools().lanes.enter(stream, capture_ == nullptr, who.where());
@@ -605,11 +749,25 @@ private:
             judge_.require_same_step(step, origin);
             judge_.judge(step, calls, gram, out);
             detail::measure_orders(meter_, step, calls, out);
+            for_each_part([&]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
+                using entry_type = typename std::remove_cvref_t<decltype(part)>::entry;
+                part.judge(part_entries<entry_type>(step, calls, offset), out);
+            });
         } else {
             const detail::summary_parts step = report.summary();
             require_arrived(step.keys->arrival.complete(serial, size()), finished);
             detail::require_same_step(*step.keys, finished.step, origin);
             detail::judge_summary(judge_, step, size(), calls, seen.unprobed_calls, gram, out);
+            for_each_part([&]<std::size_t I>(auto& part, std::uint64_t, std::uint64_t words) {
+                using part_type = std::remove_cvref_t<decltype(part)>;
+                if constexpr (detail::has_summary<part_type>) {
+                    part.judge_summary(part_summaries<typename part_type::summary>(
+                        report.part_words() + words, form_.part_words), out);
+                }
+            });
+        }
+        for (suspect& found : out.suspects) {
+            if (found.call >= 0) found.site = calls[static_cast<std::uint64_t>(found.call)].site;
         }
         unread_.push();
     }
@@ -623,17 +781,21 @@ private:
     }
 
     probe_options options_;
+    std::tuple<Parts...> parts_;
     detail::step_report::shape form_;
     detail::step_judge judge_;
     detail::order_meter meter_; ///< has no orders if nothing is sampled
     detail::record_queue<step_record> unread_;
     std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged before it is thrown
-    detail::in_flight<detail::step_memory<device>> memory_;
+    detail::in_flight<step_memory> memory_;
     block* open_ = nullptr; ///< the block that the current step's calls write; null before the step's first call
     captured_work* capture_ = nullptr; ///< the captured step that owns `open_`; null if the step is not captured
     bool launching_ = false; ///< true during the launch of a replay
     std::uint64_t ended_ = 0; ///< steps ended or replayed
     std::uint64_t judged_ = 0;
 };
+
+template <communicator Comm, step_part... Parts>
+probed(Comm, probe_options, Parts...) -> probed<Comm, Parts...>;
 
 } // namespace collprobe

@@ -3,14 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
 #include <collprobe/core/config.hpp>
 
-/// The verdict of `gather_check`, and its bodies for `sum_each` with one item. Their sum is the number of wrong items,
-/// nearly always 0.
+/// What the ranks find in an all-gather, and the verdict from it.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The rank that the digests of a damaged shard point to.
@@ -38,7 +37,7 @@ struct gather_verdict {
     std::uint32_t listed = 0;
     damaged_shard shard[most_listed]; ///< the first damaged shards, by receiver, then owner
 
-    COLLPROBE_HD bool intact() const noexcept { return damaged == 0; }
+    bool intact() const noexcept { return damaged == 0; }
 
     /// The ranks that the listed shards name, ascending; empty if no rank can be named.
     std::vector<int> culprits() const
@@ -55,19 +54,17 @@ struct gather_verdict {
     }
 };
 
-static_assert(std::is_trivially_copyable_v<gather_verdict>);
-
 /// A receiver's report of its shards, as words: how many are wrong, and the first of them.
 struct receiver_report {
-    static constexpr std::uint64_t most = 8; ///< listed
+    static constexpr std::uint64_t most = 3; ///< listed
     static constexpr std::uint64_t words = 1 + 2 * most;
     const std::uint64_t* word;
 
-    COLLPROBE_HD std::uint64_t wrong() const noexcept { return word[0]; }
-    COLLPROBE_HD std::uint64_t listed() const noexcept { return wrong() < most ? wrong() : most; }
-    COLLPROBE_HD std::uint64_t owner(std::uint64_t i) const noexcept { return word[1 + 2 * i]; }
-    COLLPROBE_HD std::uint64_t digest(std::uint64_t i) const noexcept { return word[2 + 2 * i]; }
-    COLLPROBE_HD bool has(std::uint64_t owner_, std::uint64_t digest_) const noexcept
+    std::uint64_t wrong() const noexcept { return word[0]; }
+    std::uint64_t listed() const noexcept { return wrong() < most ? wrong() : most; }
+    std::uint64_t owner(std::uint64_t i) const noexcept { return word[1 + 2 * i]; }
+    std::uint64_t digest(std::uint64_t i) const noexcept { return word[2 + 2 * i]; }
+    bool has(std::uint64_t owner_, std::uint64_t digest_) const noexcept
     {
         for (std::uint64_t i = 0; i < listed(); ++i) {
             if (owner(i) == owner_ && digest(i) == digest_) return true;
@@ -76,7 +73,8 @@ struct receiver_report {
     }
 };
 
-/// Compares the digests of the shards that a rank received with those of their owners.
+/// Compares the digests of the shards that a rank received with those of their owners. A body for `sum_each` with one
+/// item; the sum is the number of wrong shards, nearly always 0.
 struct compare_shards {
     const std::uint64_t* owners; ///< one digest per rank
     const std::uint64_t* received;
@@ -104,57 +102,37 @@ struct compare_shards {
     }
 };
 
-/// Makes the verdict from the reports of all receivers.
-struct judge_gather {
-    const std::uint64_t* reports;
-    std::uint64_t ranks;
-    gather_verdict* verdict;
+/// Blame: a receiver, if its copy differs while most ranks hold the owner's bits. The owner, if most receivers, or one
+/// receiver and the owner itself, hold the same wrong bits. With two ranks the two cases cannot be told apart. A report
+/// lists its first damaged shards only; a shard that is not listed counts as right at that receiver.
+inline gather_culprit culprit_of(
+    const std::vector<receiver_report>& reports, std::size_t receiver, std::uint64_t owner, std::uint64_t digest)
+{
+    const std::size_t ranks = reports.size();
+    std::uint64_t others = 0; // receivers other than the owner with the same wrong bits
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+        if (rank != owner && reports[rank].has(owner, digest)) ++others;
+    }
+    if (receiver == owner) return others != 0 ? gather_culprit::owner : gather_culprit::receiver;
+    if (reports[owner].has(owner, digest)) return gather_culprit::owner;
+    if (ranks == 2) return gather_culprit::unknown;
+    return others >= 2 && 2 * others > ranks - 1 ? gather_culprit::owner : gather_culprit::receiver;
+}
 
-    COLLPROBE_HD double part(std::uint64_t, unsigned lane, unsigned lanes) const noexcept
-    {
-        double wrong = 0;
-        for (std::uint64_t rank = lane; rank < ranks; rank += lanes) wrong += static_cast<double>(of(rank).wrong());
-        return wrong;
-    }
-    COLLPROBE_HD void store(std::uint64_t, double wrong) const noexcept
-    {
-        // The fields are written one by one: a copy on a GPU thread's stack would add cost to every launch.
-        verdict->damaged = static_cast<std::uint64_t>(wrong);
-        std::uint32_t receivers = 0;
-        std::uint32_t listed = 0;
-        for (std::uint64_t rank = 0; rank < ranks && verdict->damaged != 0; ++rank) {
-            const receiver_report report = of(rank);
-            receivers += report.wrong() != 0 ? 1 : 0;
-            for (std::uint64_t i = 0; i < report.listed() && listed < gather_verdict::most_listed; ++i) {
-                damaged_shard& next = verdict->shard[listed++];
-                next.owner = static_cast<std::int32_t>(report.owner(i));
-                next.receiver = static_cast<std::int32_t>(rank);
-                next.culprit = culprit_of(rank, report.owner(i), report.digest(i));
-            }
+/// Makes the verdict from the reports of all receivers, by rank.
+inline gather_verdict judge_gather(const std::vector<receiver_report>& reports)
+{
+    gather_verdict verdict;
+    for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+        const receiver_report& report = reports[rank];
+        verdict.damaged += report.wrong();
+        verdict.receivers += report.wrong() != 0 ? 1 : 0;
+        for (std::uint64_t i = 0; i < report.listed() && verdict.listed < gather_verdict::most_listed; ++i) {
+            verdict.shard[verdict.listed++] = {static_cast<std::int32_t>(report.owner(i)),
+                static_cast<std::int32_t>(rank), culprit_of(reports, rank, report.owner(i), report.digest(i))};
         }
-        verdict->receivers = receivers;
-        verdict->listed = listed;
-        for (; listed < gather_verdict::most_listed; ++listed) verdict->shard[listed] = {};
     }
-
-private:
-    COLLPROBE_HD receiver_report of(std::uint64_t rank) const noexcept
-    {
-        return {reports + rank * receiver_report::words};
-    }
-    COLLPROBE_HD gather_culprit culprit_of(
-        std::uint64_t receiver, std::uint64_t owner, std::uint64_t digest) const noexcept
-    {
-        std::uint64_t others = 0; // receivers other than the owner with the same wrong bits
-        for (std::uint64_t rank = 0; rank < ranks; ++rank) {
-            if (rank != owner && of(rank).has(owner, digest)) ++others;
-        }
-        const bool owner_has_it = of(owner).has(owner, digest);
-        if (receiver == owner) return others != 0 ? gather_culprit::owner : gather_culprit::receiver;
-        if (owner_has_it) return gather_culprit::owner;
-        if (ranks == 2) return gather_culprit::unknown;
-        return others >= 2 && 2 * others > ranks - 1 ? gather_culprit::owner : gather_culprit::receiver;
-    }
-};
+    return verdict;
+}
 
 } // namespace collprobe::detail

@@ -4,8 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
-#include <collprobe/audit/detail/conservation_check.hpp>
+#include <collprobe/audit/conservation_bound.hpp>
 #include <collprobe/audit/detail/gather_verdict.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
@@ -14,22 +15,30 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A rank's finding about one audited collective. Sent as bytes.
-struct audit_entry {
+/// A rank's finding about one audited collective that is not judged by shards.
+struct audit_finding {
     std::uint64_t digest; ///< of what it received
     conservation_result sum; ///< not `checked` if the call was no sum, or a value was not finite
 };
 
-/// Adds the verdict on an all-gather's shards, which is already equal on all ranks.
-inline void judge_gather_audit(const gather_verdict& verdict, int call_index, call_audit& out, step_audit& step)
+/// The record of a call in which nothing was found.
+inline call_audit& begin_audit(call_record& call)
 {
-    out.agree = out.majority = verdict.intact();
+    call_audit& out = call.audit;
+    call.results_agree = out.checked = out.majority = out.conserved = true;
     out.sum_checked = false;
-    out.conserved = true;
-    out.residual = 0;
-    out.residual_limit = 0;
+    out.residual = out.residual_limit = 0;
     out.where = damage::none;
     out.culprits.clear();
+    return out;
+}
+
+/// Adds the verdict on an all-gather's shards, which is already equal on all ranks.
+inline void judge_gather_audit(
+    const gather_verdict& verdict, int call_index, call_record& call, std::vector<suspect>& suspects)
+{
+    call_audit& out = begin_audit(call);
+    call.results_agree = out.majority = verdict.intact();
     if (verdict.intact()) return;
     out.culprits = verdict.culprits();
     bool owners = false;
@@ -44,11 +53,11 @@ inline void judge_gather_audit(const gather_verdict& verdict, int call_index, ca
             (by_owner ? owners : receivers) = true;
             found.rank = rank;
             found.other_rank = shard.owner;
-            step.suspects.push_back(found);
+            suspects.push_back(found);
             break;
         }
     }
-    if (out.culprits.empty()) step.suspects.push_back(found);
+    if (out.culprits.empty()) suspects.push_back(found);
     out.where = owners == receivers ? damage::unknown : owners ? damage::input : damage::broadcast;
 }
 
@@ -68,18 +77,13 @@ public:
     explicit audit_judge(int ranks) : holders_(ranks), has_the_sum_(static_cast<std::size_t>(ranks)) {}
 
     /// `entries`: one per rank, for the call with index `call_index`, which all ranks should have in common.
-    void judge(view<const audit_entry> entries, int call_index, call_audit& out, step_audit& step)
+    void judge(
+        view<const audit_finding> entries, int call_index, call_record& call, std::vector<suspect>& suspects)
     {
+        call_audit& out = begin_audit(call);
         const std::size_t n = entries.size();
-        out.agree = true;
-        out.majority = true;
-        out.sum_checked = false;
-        out.residual = 0;
-        out.residual_limit = 0;
-        out.where = damage::none;
-        out.culprits.clear();
         std::size_t conserved = 0;
-        for (const audit_entry& entry : entries) {
+        for (const audit_finding& entry : entries) {
             if (!entry.sum.checked) continue;
             out.sum_checked = true;
             if (entry.sum.conserved) ++conserved;
@@ -89,47 +93,47 @@ public:
         out.conserved = !out.sum_checked || conserved == n;
 
         std::uint64_t right = 0;
-        if (!group_of_right_ranks(entries, out, right)) {
+        if (!group_of_right_ranks(entries, call, right)) {
             out.where = damage::unknown;
-            step.suspects.push_back({.call = call_index,
+            suspects.push_back({.call = call_index,
                 .what = finding::result_differs,
                 .statistic = static_cast<double>(holders_.distinct())});
-        } else if (!out.agree) {
+        } else if (!call.results_agree) {
             out.where = damage::broadcast;
             for (std::size_t r = 0; r < n; ++r) {
                 if (entries[r].digest == right) continue;
                 out.culprits.push_back(static_cast<int>(r));
-                step.suspects.push_back({.rank = static_cast<int>(r),
+                suspects.push_back({.rank = static_cast<int>(r),
                     .call = call_index,
                     .what = finding::result_differs,
                     .statistic = 1});
             }
         }
         // A rank that holds the sum shows that the reduction was right; ranks with other bits were named above.
-        if (out.agree && !out.conserved) {
+        if (call.results_agree && !out.conserved) {
             // All hold the same bits. If only some find them wrong, the ranks got different sums of checksums.
             out.where = conserved == 0 ? damage::reduce : damage::unknown;
-            step.suspects.push_back({.call = call_index,
+            suspects.push_back({.call = call_index,
                 .what = finding::sum_differs,
                 .statistic = out.residual,
                 .threshold = out.residual_limit});
         }
-        if (!out.agree && out.where == damage::broadcast) out.conserved = true;
+        if (!call.results_agree && out.where == damage::broadcast) out.conserved = true;
     }
 
 private:
-    /// Returns whether the right digest is known. Sets `agree` and `majority`.
-    bool group_of_right_ranks(view<const audit_entry> entries, call_audit& out, std::uint64_t& right)
+    /// Returns whether the right digest is known. Sets `results_agree` and `majority`.
+    bool group_of_right_ranks(view<const audit_finding> entries, call_record& call, std::uint64_t& right)
     {
         holders_.clear();
         for (std::size_t r = 0; r < entries.size(); ++r) holders_.add(entries[r].digest, static_cast<int>(r));
         const digest_index::group* const most = holders_.majority();
-        out.agree = holders_.distinct() == 1;
-        out.majority = most != nullptr;
-        if (out.agree) return true;
+        call.results_agree = holders_.distinct() == 1;
+        call.audit.majority = most != nullptr;
+        if (call.results_agree) return true;
         // A group has the sum if one rank of it says so: a rank that received damaged checksums denies it wrongly.
         for (bool& has : has_the_sum_) has = false;
-        for (const audit_entry& entry : entries) {
+        for (const audit_finding& entry : entries) {
             if (!entry.sum.checked || !entry.sum.conserved) continue;
             has_the_sum_[static_cast<std::size_t>(holders_.find(entry.digest).first_rank)] = true;
         }
@@ -142,7 +146,7 @@ private:
         if (groups_with_the_sum == 1) return true;
         if (most == nullptr) return false;
         right = most->digest;
-        return !out.sum_checked || has_the_sum_[static_cast<std::size_t>(most->first_rank)];
+        return !call.audit.sum_checked || has_the_sum_[static_cast<std::size_t>(most->first_rank)];
     }
 
     digest_index holders_;

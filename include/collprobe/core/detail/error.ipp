@@ -30,6 +30,7 @@ COLLPROBE_COLD_INLINE std::string error::describe(
         text += ")";
     }
     if (origin.where.line == 0) return text;
+    if (origin.where.name[0] != '\0') text += std::string(" ['") + origin.where.name + "']";
     text += std::string(" [") + origin.where.file + ":" + std::to_string(origin.where.line) + "]";
     return text;
 }

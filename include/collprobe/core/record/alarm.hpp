@@ -43,6 +43,7 @@ struct alarm_record {
     int strikes = 1; ///< how often the same finding occurred in the window of steps
     advice action = advice::none;
     int source = -1; ///< for `resync`: a rank that holds the right data
+    call_site site = {}; ///< of the call: its name, and the line that made it
 };
 
 } // namespace collprobe

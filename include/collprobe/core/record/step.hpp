@@ -7,6 +7,7 @@
 
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
 #include <collprobe/core/record/order_sensitivity.hpp>
 #include <collprobe/core/record/statistics.hpp>
 #include <collprobe/core/record/verdict.hpp>
@@ -52,18 +53,36 @@ constexpr const char* name(report_mode mode) noexcept
     return mode == report_mode::gather ? "gather" : "summary";
 }
 
+/// The checks of a call's result by the part `audit`. Equal on every rank.
+struct call_audit {
+    bool checked = false; ///< the call was audited; if not, the fields below say nothing
+    bool majority = true; ///< more than half of the ranks hold the same result
+    bool sum_checked = false; ///< the sum was checked
+    bool conserved = true; ///< the sum is right on all ranks, or on some; then the other ranks are named
+    /// The largest distance, over the ranks, of a checksum of the result from that of the inputs, and the limit of
+    /// that distance. Units: standard deviations of the rounding error; for integers the distance itself; in a
+    /// `summary` units of the limit. 0 if the sum was not checked.
+    double residual = 0;
+    double residual_limit = 0;
+    damage where = damage::none;
+    std::vector<int> culprits; ///< ranks that hold, or sent, damaged data; empty if none can be named
+};
+
 /// One probed collective of a step, over all ranks.
 struct call_record {
     collective call = collective::all_reduce;
     element_type type = element_type::float32;
     std::uint64_t count = 0; ///< elements that each rank sent
+    call_site site = {}; ///< its name, and the line that made it on this rank
     spread gradient_norm; ///< of the L2 norms of the buffers that the ranks sent
     double pooled_cosine = detail::not_a_number(); ///< for sums and averages, else undefined
     std::uint64_t nonfinite = 0; ///< summed over ranks
-    /// Whether every rank's result has the same bits; true if the collective does not promise that.
+    /// Whether every rank's result has the same bits; true if the collective does not promise that. With an audit, of
+    /// an all-gather: whether every rank has the bits that the owner of each shard sent.
     bool results_agree = true;
+    call_audit audit;
     order_sensitivity order; ///< of sums and averages, if measured
-    std::vector<statistics> inputs; ///< per rank; empty in `summary` mode
+    std::vector<statistics> inputs; ///< per rank; empty in `summary` mode, and if no statistics were taken
 };
 
 /// All that the ranks agreed on about one step. Equal on every rank.
@@ -78,8 +97,9 @@ struct step_record {
     std::vector<double> losses; ///< per rank, NaN if the rank gave none; empty in `summary` mode
     std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode
     std::vector<call_record> calls;
-    std::vector<suspect> suspects; ///< loss first, then call by call, then direction; empty on a healthy step
-    std::uint64_t unprobed_calls = 0; ///< calls beyond `max_calls`: forwarded, not measured
+    /// Loss first, then call by call, then direction, then what the parts found; empty on a healthy step.
+    std::vector<suspect> suspects;
+    std::uint64_t unprobed_calls = 0; ///< calls for which a captured step had no room: forwarded, not measured
 
     /// The samples of all calls together.
     order_sensitivity order() const noexcept

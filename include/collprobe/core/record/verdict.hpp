@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include <collprobe/core/error.hpp>
 #include <collprobe/core/record/statistics.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -56,6 +57,7 @@ struct suspect {
     bool exact = true; ///< neither chance nor rounding can explain it
     /// The largest rate at which a healthy step has such a suspect, if the check itself states one; else 0.
     double false_alarms_per_step = 0;
+    call_site site = {}; ///< of the call: its name, and the line that made it
 };
 
 /// The place between inputs and results where the damage happened, as far as the checks show it.

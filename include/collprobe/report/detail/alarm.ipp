@@ -49,7 +49,7 @@ COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
 {
     std::string text = "step " + std::to_string(raised.step);
     text += raised.call < 0 ? std::string(", whole step: ")
-                              : ", bucket " + std::to_string(raised.call) + ": ";
+                              : ", " + describe_call(raised.call, raised.site) + ": ";
     text += std::string(name(raised.what)) + ": " + detail::list_named(raised);
     if (raised.threshold > 0) {
         text += ", score " + short_number(raised.statistic) + " against " + short_number(raised.threshold);
@@ -67,6 +67,7 @@ COLLPROBE_COLD_INLINE std::string json_line(std::string_view run, const alarm_re
     detail::json_writer json(line);
     detail::write_head(json, "alarm", run);
     json.key("step").integer(raised.step).key("bucket").index(raised.call);
+    detail::write_site(json, raised.site);
     json.key("check").text(name(raised.what)).key("damage").text(name(raised.where));
     json.key("ranks").open('[');
     for (const int rank : raised.ranks) json.element().index(rank);

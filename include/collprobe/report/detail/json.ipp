@@ -79,6 +79,16 @@ COLLPROBE_COLD_INLINE void write_head(json_writer& json, std::string_view kind, 
     json.open('{').key("schema").integer(json_schema).key("kind").text(kind).key("run").text(run);
 }
 
+COLLPROBE_COLD_INLINE void write_site(json_writer& json, const call_site& site)
+{
+    if (site.name[0] != '\0') json.key("name").text(site.name);
+    if (site.line == 0) return;
+    const std::string_view file = site.file;
+    const std::size_t folder = file.find_last_of("/\\");
+    json.key("line").text(
+        std::string(folder == file.npos ? file : file.substr(folder + 1)) + ":" + std::to_string(site.line));
+}
+
 COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named)
 {
     json.key("rank").index(named.rank).key("other_rank").index(named.other_rank);
@@ -87,6 +97,7 @@ COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named
     json.key("index");
     if (named.index == no_index) json.index(-1);
     else json.integer(named.index);
+    write_site(json, named.site);
 }
 
 } // namespace detail
@@ -107,6 +118,13 @@ COLLPROBE_COLD_INLINE std::string json_line(std::string_view run, const step_rec
         json.key("rms_ulp_error").number(order.rms_ulp_error);
         json.key("max_ulp_error").number(order.max_ulp_error).close('}');
     }
+    std::uint64_t audited = 0;
+    std::uint64_t sums = 0;
+    for (const call_record& call : record.calls) {
+        audited += call.audit.checked ? 1 : 0;
+        sums += call.audit.checked && call.audit.sum_checked ? 1 : 0;
+    }
+    if (audited != 0) json.key("audit").open('{').key("calls").integer(audited).key("sums").integer(sums).close('}');
     if (record.unprobed_calls != 0) json.key("unprobed_calls").integer(record.unprobed_calls);
     json.key("suspects").open('[');
     for (const suspect& named : record.suspects) {

@@ -47,12 +47,21 @@ COLLPROBE_COLD_INLINE std::string text_table::text() const
     return out;
 }
 
+COLLPROBE_COLD_INLINE std::string describe_call(int call, const call_site& site)
+{
+    const std::string text = "bucket " + std::to_string(call);
+    if (site.name[0] != '\0') return text + " '" + site.name + "'";
+    if (site.line == 0) return text;
+    const std::string file = site.file;
+    return text + " (" + file.substr(file.find_last_of("/\\") + 1) + ":" + std::to_string(site.line) + ")";
+}
+
 COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
 {
     const std::string others = named.rank < 0 ? "others" : "the majority of the ranks";
     std::string text = named.rank < 0 ? std::string("some rank") : "rank " + std::to_string(named.rank);
     text += named.call < 0 ? std::string(", whole step: ")
-                             : ", bucket " + std::to_string(named.call) + ": ";
+                             : ", " + describe_call(named.call, named.site) + ": ";
     const std::string score
         = " stands out, score " + short_number(named.statistic) + " against " + short_number(named.threshold);
     switch (named.what) {
@@ -112,6 +121,9 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         }
         text += table.text();
     }
+    if (record.cosine.leave_one_out.empty() && is_finite(record.cosine.pooled)) {
+        text += "pooled cosine of all ranks: " + short_number(record.cosine.pooled) + '\n';
+    }
     const order_sensitivity order = record.order();
     if (order.elements != 0) {
         text += "order of the sum: " + std::to_string(order.changed) + " of " + std::to_string(order.elements)
@@ -124,8 +136,9 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             + " sampled elements left out, not finite\n";
     }
     if (record.unprobed_calls != 0) {
-        text += "not probed: " + std::to_string(record.unprobed_calls) + " call(s) beyond the first "
-            + std::to_string(record.calls.size()) + ": raise probe_options::max_calls\n";
+        text += "not looked at: " + std::to_string(record.unprobed_calls) + " of "
+            + std::to_string(record.calls.size() + record.unprobed_calls)
+            + " calls, because a captured step cannot grow: raise probe_options::calls\n";
     }
     for (const suspect& named : record.suspects) text += "suspect: " + describe(named) + '\n';
     return text;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <tuple>
 #include <vector>
 
 #include <collprobe/core/error.hpp>
@@ -15,6 +16,7 @@
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/step/detail/stream_lanes.hpp>
 #include <collprobe/step/detail/wire_layout.hpp>
+#include <collprobe/step/part.hpp>
 #include <collprobe/step/probe_options.hpp>
 
 /// The memory of a step, on any device.
@@ -48,7 +50,35 @@ struct step_buffers {
         ++call_count;
     }
     call_entry& entry(std::uint64_t call_index) const noexcept { return layout.entry(message.data(), call_index); }
+    /// Takes over the calls of a smaller one; enqueues the copy of what the device wrote.
+    void take_over(const step_buffers& from, const step_report::shape& form, typename Device::stream_ref stream,
+        call_site where)
+    {
+        call_count = from.call_count;
+        unprobed_calls = from.unprobed_calls;
+        has_gram = from.has_gram;
+        for (std::uint64_t b = 0; b < call_count; ++b) calls[b] = from.calls[b];
+        for (std::uint64_t w = 0; w < (call_count + 63) / 64; ++w) gradients[w] = from.gradients[w];
+        Device::zero(stream, view<unsigned char>(report), where);
+        const std::uint64_t used = layout.bytes(call_count);
+        // Nothing else writes there yet: calls with parts run one after the other.
+        if (layout.part_bytes != 0) Device::zero(stream, view<unsigned char>(message).part(used, message.size() - used), where);
+        copy_first(stream, from.message, message, used, where);
+        if (has_gram) {
+            const std::uint64_t gram = step_report(report.data(), form, 0).gram().size_bytes();
+            copy_first(stream, from.report, report, gram, where);
+        }
+    }
 
+private:
+    using bytes = typename Device::template buffer<unsigned char>;
+    static void copy_first(typename Device::stream_ref stream, const bytes& from, const bytes& to, std::uint64_t count,
+        call_site where)
+    {
+        Device::copy(stream, view<const unsigned char>(from.data(), count), view<unsigned char>(to.data(), count), where);
+    }
+
+public:
     message_layout layout;
     std::uint64_t call_count = 0;
     std::uint32_t unprobed_calls = 0;
@@ -61,12 +91,13 @@ struct step_buffers {
 
 /// The scratch memory and events of a step's calls. Steps that are not captured share one set. Each captured step has
 /// its own set: its graph keeps the addresses, and events inside and outside a capture must not wait for each other.
-template <class Device>
+template <class Device, class... Parts>
 struct step_tools {
-    step_tools(const step_report::shape& form, const probe_options& options)
-        : lanes(options.streams)
+    step_tools(const step_report::shape& form, const probe_options& options, const Parts&... of)
+        : lanes(options.streams),
+          part_memory(typename detail::part_memory<Parts, Device>::type(of, static_cast<int>(form.ranks))...)
     {
-        const auto room = static_cast<std::uint64_t>(options.max_calls);
+        const auto room = static_cast<std::uint64_t>(options.calls);
         if (form.mode == report_mode::summary) {
             references = typename Device::template buffer<std::uint64_t>(step_report::reference_bytes(room) / 8);
         }
@@ -87,13 +118,15 @@ struct step_tools {
     typename Device::template buffer<unsigned char> gram_scratch;
     typename Device::event gram_done; ///< scratch and matrix are shared by calls on all streams
     typename Device::template buffer<std::uint64_t> references; ///< as in a `step_report`
+    std::tuple<typename detail::part_memory<Parts, Device>::type...> part_memory;
+    ordered_use<Device> parts; ///< the calls whose parts use that memory
 };
 
 /// A captured step: its work is in a graph.
-template <class Device>
+template <class Device, class... Parts>
 struct captured_work {
-    captured_work(const step_report::shape& form, const probe_options& options)
-        : block(form, static_cast<std::uint64_t>(options.max_calls)), tools(form, options), tickets(1)
+    captured_work(const step_report::shape& form, const probe_options& options, const Parts&... of)
+        : block(form, static_cast<std::uint64_t>(options.calls)), tools(form, options, of...), tickets(1)
     {
     }
 
@@ -105,7 +138,7 @@ struct captured_work {
     }
 
     step_buffers<Device> block;
-    step_tools<Device> tools;
+    step_tools<Device, Parts...> tools;
     typename Device::template buffer<replay_tickets> tickets;
     typename Device::event replayed; ///< the end of the last replay, recorded outside the capture
     std::uint64_t serial = 0; ///< number of this captured step among all of the process; 0 while the slot is free
@@ -114,18 +147,20 @@ struct captured_work {
 };
 
 /// A step whose report is on its way to the host. Its calls write `own`, or `from->block` for a captured step.
-template <class Device>
+template <class Device, class... Parts>
 struct step_in_flight {
     step_in_flight(const step_report::shape& form, std::uint64_t room)
         : own(form, room), host(step_report::bytes(form, room))
     {
-        std::memset(host.data(), 0, host.size());
+        clear_host();
     }
+    void clear_host() noexcept { std::memset(host.data(), 0, host.size()); }
     const step_buffers<Device>& seen() const noexcept { return from == nullptr ? own : from->block; }
 
     step_buffers<Device> own;
+    std::vector<step_buffers<Device>> outgrown; ///< what calls of the step still write, until they are copied to `own`
     typename Device::template host_buffer<unsigned char> host; ///< the report
-    captured_work<Device>* from = nullptr;
+    captured_work<Device, Parts...>* from = nullptr;
     std::uint64_t step = 0;
     call_site where;
     typename Device::event done;
@@ -133,36 +168,53 @@ struct step_in_flight {
 };
 
 /// All memory that enqueued work uses.
-template <class Device>
+template <class Device, class... Parts>
 struct step_memory {
-    step_memory(const step_report::shape& form, const probe_options& options, call_site where) : tools(form, options)
+    step_memory(const step_report::shape& form, const probe_options& options, call_site where, const Parts&... of)
+        : tools(form, options, of...)
     {
-        const auto room = static_cast<std::uint64_t>(options.max_calls);
+        const auto room = static_cast<std::uint64_t>(options.calls);
         for (int i = 0; i < options.steps_in_flight; ++i) ring.emplace_back(form, room);
         if constexpr (can_capture<typename Device::stream_ref>) {
             captured.reserve(static_cast<std::size_t>(options.captured_steps));
-            for (int i = 0; i < options.captured_steps; ++i) captured.emplace_back(form, options);
+            for (int i = 0; i < options.captured_steps; ++i) captured.emplace_back(form, options, of...);
         }
         const typename Device::stream stream;
         tools.initialise(stream, where);
         // The memory may hold a report of an object that was freed.
-        for (step_in_flight<Device>& slot : ring) Device::zero(stream, view<unsigned char>(slot.own.report), where);
-        for (captured_work<Device>& work : captured) work.initialise(stream, where);
+        for (step_in_flight<Device, Parts...>& slot : ring) Device::zero(stream, view<unsigned char>(slot.own.report), where);
+        for (captured_work<Device, Parts...>& work : captured) work.initialise(stream, where);
         stream.synchronize(where);
+    }
+
+    /// Makes room for the references of more calls, behind the reports, which are their only users.
+    void grow_references(std::uint64_t room, typename Device::stream_ref stream, call_site where)
+    {
+        const std::uint64_t words = step_report::reference_bytes(room) / 8;
+        if (tools.references.size() >= words) return;
+        typename Device::template buffer<std::uint64_t> larger(words);
+        outgrown_references.reserve(outgrown_references.size() + 1);
+        if (reported.recorded()) stream.wait(reported, where);
+        Device::fill(stream, view<std::uint64_t>(larger), 0, where);
+        Device::copy(stream, view<const std::uint64_t>(view<std::uint64_t>(tools.references)),
+            view<std::uint64_t>(larger.data(), tools.references.size()), where);
+        outgrown_references.push_back(std::move(tools.references));
+        tools.references = std::move(larger);
     }
 
     bool finished_by(deadline until) const noexcept
     {
-        for (const captured_work<Device>& work : captured) {
+        for (const captured_work<Device, Parts...>& work : captured) {
             if (!detail::finished_by(until, work.replayed)) return false;
         }
         return tools.lanes.finished_by(until) && detail::finished_by(until, reported);
     }
 
-    std::vector<step_in_flight<Device>> ring; ///< the k-th step uses slot k % size
-    step_tools<Device> tools; ///< shared by all steps that are not captured
-    std::vector<captured_work<Device>> captured;
+    std::vector<step_in_flight<Device, Parts...>> ring; ///< the k-th step uses slot k % size
+    step_tools<Device, Parts...> tools; ///< shared by all steps that are not captured
+    std::vector<captured_work<Device, Parts...>> captured;
     typename Device::event reported; ///< the last `end_step`
+    std::vector<typename Device::template buffer<std::uint64_t>> outgrown_references; ///< few: each is twice the last
 };
 
 } // namespace collprobe::detail

@@ -102,6 +102,12 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
     for (int r = 0; r < ranks_; ++r) {
         if (differs_[index(r)] || !all_are_sums) dots_[index(r)] = not_a_number();
     }
+    if (!step.layout().statistics) {
+        out.gradient_norms.clear();
+        out.gradient_norm = {};
+        out.cosine = {};
+        return;
+    }
     out.gradient_norms.resize(index(ranks_));
     for (int r = 0; r < ranks_; ++r) out.gradient_norms[index(r)] = square_root(norms_squared_[index(r)]);
     out.gradient_norm = dispersion(out.gradient_norms);
@@ -198,7 +204,14 @@ COLLPROBE_COLD_INLINE void step_judge::describe_call(
     described.call = call.call;
     described.type = call.type;
     described.count = call.count;
+    described.site = call.site;
     described.nonfinite = 0;
+    described.audit.checked = false;
+    described.pooled_cosine = not_a_number();
+    described.gradient_norm = {};
+    described.order = {};
+    described.inputs.clear();
+    if (!call.has_input) return;
     described.inputs.resize(index(ranks_));
     for (int r = 0; r < ranks_; ++r) {
         described.inputs[index(r)] = step.entry(r, b).input;
@@ -206,7 +219,6 @@ COLLPROBE_COLD_INLINE void step_judge::describe_call(
         values_[index(r)] = described.inputs[index(r)].l2();
     }
     described.gradient_norm = dispersion(values_);
-    described.pooled_cosine = not_a_number();
     if (call.is_gradient() && call.has_result) {
         for (int r = 0; r < ranks_; ++r) {
             values_[index(r)]
@@ -215,7 +227,6 @@ COLLPROBE_COLD_INLINE void step_judge::describe_call(
         align_from_sums(values_, sum_norm_squared_of(step, b, call, holder), scratch_);
         described.pooled_cosine = scratch_.pooled;
     }
-    described.order = {};
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_call(

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/scan/statistics.hpp>
@@ -46,9 +47,11 @@ struct call_entry {
 static_assert(std::is_trivially_copyable_v<step_header> && std::is_trivially_copyable_v<call_entry>);
 static_assert(sizeof(step_header) % 8 == 0 && sizeof(call_entry) % 8 == 0);
 
-/// The offsets of the parts of a message.
+/// The places in a message: a header, then for each call a `call_entry`, the samples and the entries of the parts.
 struct message_layout {
     std::uint64_t samples = 0; ///< elements sampled from each call's input, and as many from its result
+    std::uint64_t part_bytes = 0; ///< of the entries of all parts about one call
+    bool statistics = true; ///< there is a `call_entry`
 
     COLLPROBE_HD constexpr std::uint64_t bytes(std::uint64_t call_count) const noexcept
     {
@@ -67,6 +70,12 @@ struct message_layout {
         using word = std::conditional_t<std::is_const_v<Bytes>, const std::uint64_t, std::uint64_t>;
         return reinterpret_cast<word*>(&entry(message, call_index) + 1);
     }
+    /// The entries of the parts about a call.
+    template <class Bytes>
+    COLLPROBE_HD Bytes* parts_of(Bytes* message, std::uint64_t call_index) const noexcept
+    {
+        return message + sizeof(step_header) + (call_index + 1) * stride() - part_bytes;
+    }
     /// One word for each sampled element of the rank's result.
     template <class Bytes>
     COLLPROBE_HD auto* result_sample(Bytes* message, std::uint64_t call_index) const noexcept
@@ -77,7 +86,7 @@ struct message_layout {
 private:
     COLLPROBE_HD constexpr std::uint64_t stride() const noexcept
     {
-        return sizeof(call_entry) + 2 * samples * sizeof(std::uint64_t);
+        return (statistics ? sizeof(call_entry) : 0) + 2 * samples * sizeof(std::uint64_t) + part_bytes;
     }
 };
 
@@ -90,7 +99,7 @@ struct write_header {
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
         if (index == 0) *reinterpret_cast<step_header*>(message) = value;
-        else layout.entry(message, index - 1).result = {};
+        else if (layout.statistics) layout.entry(message, index - 1).result = {};
     }
 };
 
@@ -100,13 +109,15 @@ struct probed_call {
     element_type type = element_type::float32;
     reduction operation = reduction::sum;
     std::uint64_t count = 0;
+    bool has_input = false; ///< the input's statistics were taken
     bool has_result = false; ///< the result was read
     bool has_leaves = false; ///< the input holds several gradients of the rank, one after the other
+    call_site site = {}; ///< of this rank's call
 
     /// Whether the call sums one gradient of each rank, as far as the library can tell.
     bool is_gradient() const noexcept
     {
-        return !has_leaves && (call == collective::all_reduce || call == collective::reduce_scatter)
+        return has_input && !has_leaves && (call == collective::all_reduce || call == collective::reduce_scatter)
             && (operation == reduction::sum || operation == reduction::average);
     }
     /// Whether all ranks must receive the same bits.
@@ -141,9 +152,11 @@ public:
         for (int r = 0; r < ranks_; ++r) all = all && header(r).serial == serial;
         return all;
     }
+    /// All zero if no statistics were taken.
     const call_entry& entry(int rank, std::uint64_t call_index) const noexcept
     {
-        return layout_.entry(message(rank), call_index);
+        static constexpr call_entry none{};
+        return layout_.statistics ? layout_.entry(message(rank), call_index) : none;
     }
 
 private:

@@ -140,17 +140,17 @@ struct pack_summary {
     int ranks;
     const step_reference* reference; ///< followed by those of the calls
     summary_parts to;
+    message_layout layout = {};
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
         const auto& header = *reinterpret_cast<const step_header*>(message);
-        const auto* const entries = reinterpret_cast<const call_entry*>(&header + 1);
         if (index == 0) {
             double norm_squared = 0;
             std::uint64_t word = 0;
             for (std::uint64_t b = 0; b < call_count; ++b, word >>= 1) {
                 if (b % 64 == 0) word = gradients[b / 64];
-                if ((word & 1) != 0) norm_squared += unscaled_square(entries[b].input);
+                if ((word & 1) != 0) norm_squared += unscaled_square(layout.entry(message, b).input);
             }
             const double norm = square_root(norm_squared);
             const moment_sums loss = moments_of(header.loss, reference->loss);
@@ -163,13 +163,18 @@ struct pack_summary {
             return;
         }
         const std::uint64_t b = index - 1;
-        const call_entry& entry = entries[b];
+        const double mean = reinterpret_cast<const double*>(reference + 1)[b];
+        to.call_reference(b) = mean;
+        if (!layout.statistics) {
+            to.call(b) = {};
+            to.call_extrema(b) = {};
+            return;
+        }
+        const call_entry& entry = layout.entry(message, b);
         const double norm_squared = unscaled_square(entry.input);
         const double norm = square_root(norm_squared);
         const double factor = power_of_two(entry.result.scale);
         const std::uint64_t nonfinite = entry.input.nonfinite();
-        const double mean = reinterpret_cast<const double*>(reference + 1)[b];
-        to.call_reference(b) = mean;
         to.call(b) = {moments_of(norm, mean), norm_squared, static_cast<double>(nonfinite),
             entry.result.sum_of_squares * factor * factor};
         to.call_extrema(b) = {extrema_of(norm, rank), entry.result.digest, ~entry.result.digest,

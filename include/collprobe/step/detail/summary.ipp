@@ -100,10 +100,13 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
         record.call = call.call;
         record.type = call.type;
         record.count = call.count;
+        record.site = call.site;
         record.inputs.clear();
+        record.audit.checked = false;
         const int finite_norms = static_cast<int>(totals.gradient_norm.count);
-        record.gradient_norm
-            = summed_spread(totals.gradient_norm, finite_norms, step.call_reference(b), keys.gradient_norm);
+        record.gradient_norm = call.has_input
+            ? summed_spread(totals.gradient_norm, finite_norms, step.call_reference(b), keys.gradient_norm)
+            : spread();
         record.nonfinite = static_cast<std::uint64_t>(totals.nonfinite);
         record.results_agree
             = !call.is_replicated() || !call.has_result || keys.digest == ~keys.digest_complement;

@@ -14,7 +14,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// The layout of a step's report in one block of memory, which is first on the device and, after one copy, on the host:
 ///     exact direction   n x n doubles, the Gram matrix
 ///     gather            n messages
-///     summary           reference, sums and keys, each of the step and then of its calls
+///     summary           reference, sums and keys, each of the step and then of its calls; the words of the parts
 /// All parts are whole 8-byte words without gaps.
 class step_report {
 public:
@@ -23,6 +23,7 @@ public:
         std::uint64_t ranks = 1;
         bool room_for_gram = false;
         message_layout layout = {};
+        std::uint64_t part_words = 0; ///< of the summaries of all parts about one call
     };
 
     step_report(unsigned char* block, const shape& form, std::uint64_t call_count) noexcept
@@ -35,7 +36,7 @@ public:
         return gram_bytes(form)
             + (form.mode == report_mode::gather
                     ? form.ranks * form.layout.bytes(call_count)
-                    : reference_bytes(call_count) + sums_bytes(call_count) + keys_bytes(call_count));
+                    : reference_bytes(call_count) + sums_bytes(call_count) + keys_bytes(form, call_count));
     }
     static std::uint64_t reference_bytes(std::uint64_t call_count) noexcept
     {
@@ -54,6 +55,11 @@ public:
         return {reinterpret_cast<step_reference*>(reference), reinterpret_cast<step_sums*>(sums),
             reinterpret_cast<step_keys*>(sums + sums_bytes(call_count_))};
     }
+    /// The words of the parts about the first call.
+    std::uint64_t* part_words() const noexcept
+    {
+        return reinterpret_cast<std::uint64_t*>(&summary().call_extrema(call_count_));
+    }
     /// The numbers that the all-reduces of a summary combine.
     view<double> sums() const noexcept
     {
@@ -61,7 +67,7 @@ public:
     }
     view<std::uint64_t> keys() const noexcept
     {
-        return {reinterpret_cast<std::uint64_t*>(summary().keys), keys_bytes(call_count_) / sizeof(std::uint64_t)};
+        return {reinterpret_cast<std::uint64_t*>(summary().keys), keys_bytes(form_, call_count_) / sizeof(std::uint64_t)};
     }
     /// The bytes in use. The Gram matrix comes first, so the bytes are contiguous with and without it.
     view<unsigned char> used(bool with_gram) const noexcept
@@ -79,9 +85,9 @@ private:
     {
         return sizeof(step_sums) + call_count * sizeof(call_sums);
     }
-    static std::uint64_t keys_bytes(std::uint64_t call_count) noexcept
+    static std::uint64_t keys_bytes(const shape& form, std::uint64_t call_count) noexcept
     {
-        return sizeof(step_keys) + call_count * sizeof(call_keys);
+        return sizeof(step_keys) + call_count * (sizeof(call_keys) + form.part_words * sizeof(std::uint64_t));
     }
 
     unsigned char* block_;

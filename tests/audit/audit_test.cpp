@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/audit/audited.hpp>
+#include <collprobe/audit/audit.hpp>
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/fault/faulty.hpp>
@@ -93,34 +93,47 @@ std::vector<T> gradient(int rank, std::uint64_t count)
     return data;
 }
 
-/// The audits that every rank polled after `steps` calls of `make(comm, stream, step)`, checked to be equal.
+/// Equal on all ranks.
+struct tested {
+    report_mode mode = report_mode::gather;
+    bool sums = true;
+};
+
+/// Options of a step that audits, and takes no statistics.
+probe_options audits_alone(probe_options options = {})
+{
+    options.statistics = false;
+    return options;
+}
+
+/// The records that every rank polled after `steps` calls of `make(comm, stream, step)`, checked to be equal.
 template <class Make>
-std::vector<step_audit> audits(int ranks, std::uint64_t steps, const audit_options& options,
+std::vector<step_record> audits(int ranks, std::uint64_t steps, const tested& options,
     const damage_of_floats& what, const Make& make)
 {
-    std::vector<std::vector<step_audit>> seen(static_cast<std::size_t>(ranks));
+    std::vector<std::vector<step_record>> seen(static_cast<std::size_t>(ranks));
     testing::local_provider{ranks}.run([&](local::communicator& world) {
-        audited comm{damaging(world, what), options};
+        probed comm{damaging(world, what), audits_alone({.mode = options.mode}), audit({.sums = options.sums})};
         host::stream stream;
         for (std::uint64_t step = 0; step < steps; ++step) {
             make(comm, stream, step);
             comm.end_step(step, stream);
         }
         stream.synchronize(30'000);
-        step_audit audit;
-        while (comm.poll(audit)) seen[static_cast<std::size_t>(world.rank())].push_back(audit);
+        step_record record;
+        while (comm.poll(record)) seen[static_cast<std::size_t>(world.rank())].push_back(record);
         CHECK(comm.pending_steps() == 0);
     });
-    for (const std::vector<step_audit>& of_rank : seen) {
+    for (const std::vector<step_record>& of_rank : seen) {
         REQUIRE(of_rank.size() == seen[0].size());
         for (std::size_t s = 0; s < of_rank.size(); ++s) {
             CHECK(of_rank[s].step == seen[0][s].step);
             REQUIRE(of_rank[s].suspects.size() == seen[0][s].suspects.size());
             REQUIRE(of_rank[s].calls.size() == seen[0][s].calls.size());
             for (std::size_t b = 0; b < of_rank[s].calls.size(); ++b) {
-                CHECK(of_rank[s].calls[b].where == seen[0][s].calls[b].where);
-                CHECK(of_rank[s].calls[b].culprits == seen[0][s].calls[b].culprits);
-                CHECK(of_rank[s].calls[b].residual == seen[0][s].calls[b].residual);
+                CHECK(of_rank[s].calls[b].audit.where == seen[0][s].calls[b].audit.where);
+                CHECK(of_rank[s].calls[b].audit.culprits == seen[0][s].calls[b].audit.culprits);
+                CHECK(of_rank[s].calls[b].audit.residual == seen[0][s].calls[b].audit.residual);
             }
         }
     }
@@ -128,7 +141,7 @@ std::vector<step_audit> audits(int ranks, std::uint64_t steps, const audit_optio
 }
 
 /// One all-reduce of floats a step.
-std::vector<step_audit> reduce_audits(int ranks, const audit_options& options, const damage_of_floats& what,
+std::vector<step_record> reduce_audits(int ranks, const tested& options, const damage_of_floats& what,
     std::uint64_t steps = 1, std::uint64_t count = 10'000, reduction operation = reduction::average)
 {
     return audits(ranks, steps, options, what, [&](auto& comm, host::stream& stream, std::uint64_t) {
@@ -175,21 +188,21 @@ TEST_CASE("clean steps raise nothing, whatever the type, operation and count")
             stream.synchronize(30'000);
         });
         REQUIRE(all.size() == 3);
-        for (const step_audit& audit : all) {
-            CHECK(audit.ranks == ranks);
-            CHECK(audit.suspects.empty());
-            REQUIRE(audit.calls.size() == 12);
-            for (const call_audit& bucket : audit.calls) {
-                CHECK(bucket.agree);
-                CHECK(bucket.conserved);
-                CHECK(bucket.where == damage::none);
+        for (const step_record& record : all) {
+            CHECK(record.ranks == ranks);
+            CHECK(record.suspects.empty());
+            REQUIRE(record.calls.size() == 12);
+            for (const call_record& bucket : record.calls) {
+                CHECK(bucket.results_agree);
+                CHECK(bucket.audit.conserved);
+                CHECK(bucket.audit.where == damage::none);
             }
-            CHECK(audit.calls[0].sum_checked);
-            CHECK(audit.calls[4].sum_checked);
-            CHECK_FALSE(audit.calls[6].sum_checked);
-            CHECK_FALSE(audit.calls[9].sum_checked);
-            CHECK(audit.calls[2].type == element_type::float64);
-            CHECK(audit.calls[9].call == collective::all_gather);
+            CHECK(record.calls[0].audit.sum_checked);
+            CHECK(record.calls[4].audit.sum_checked);
+            CHECK_FALSE(record.calls[6].audit.sum_checked);
+            CHECK_FALSE(record.calls[9].audit.sum_checked);
+            CHECK(record.calls[2].type == element_type::float64);
+            CHECK(record.calls[9].call == collective::all_gather);
         }
     }
 }
@@ -203,10 +216,10 @@ TEST_CASE("any flipped bit of one rank's result names the rank")
                     if (rank == bad) flip(result[1234], bit);
                 });
                 REQUIRE(all.size() == 1);
-                const call_audit& found = all[0].calls.at(0);
-                CHECK_FALSE(found.agree);
-                CHECK(found.where == damage::broadcast);
-                CHECK(found.culprits == std::vector<int>{bad});
+                const call_record& found = all[0].calls.at(0);
+                CHECK_FALSE(found.results_agree);
+                CHECK(found.audit.where == damage::broadcast);
+                CHECK(found.audit.culprits == std::vector<int>{bad});
                 REQUIRE(all[0].suspects.size() == 1);
                 CHECK(all[0].suspects[0].rank == bad);
                 CHECK(all[0].suspects[0].what == finding::result_differs);
@@ -221,13 +234,13 @@ TEST_CASE("the sum tells which of two ranks received damage, and a damage below 
         const auto large = reduce_audits(2, {}, [=](int rank, view<float> result) {
             if (rank == bad) result[77] += 0.25f;
         });
-        CHECK(large.at(0).calls.at(0).where == damage::broadcast);
-        CHECK(large[0].calls[0].culprits == std::vector<int>{bad});
+        CHECK(large.at(0).calls.at(0).audit.where == damage::broadcast);
+        CHECK(large[0].calls[0].audit.culprits == std::vector<int>{bad});
         const auto small = reduce_audits(2, {}, [=](int rank, view<float> result) {
             if (rank == bad) flip(result[77], 0);
         });
-        CHECK(small.at(0).calls.at(0).where == damage::unknown);
-        CHECK(small[0].calls[0].culprits.empty());
+        CHECK(small.at(0).calls.at(0).audit.where == damage::unknown);
+        CHECK(small[0].calls[0].audit.culprits.empty());
     }
 }
 
@@ -237,14 +250,14 @@ TEST_CASE("a result that is wrong on all ranks alike was damaged in the reductio
         const auto all = reduce_audits(
             4, {}, [](int, view<float> result) { result[4321] += 1; }, 2, 10'000, operation);
         REQUIRE(all.size() == 2);
-        for (const step_audit& audit : all) {
-            CHECK(audit.calls.at(0).agree);
-            CHECK_FALSE(audit.calls[0].conserved);
-            CHECK(audit.calls[0].where == damage::reduce);
-            CHECK(audit.calls[0].culprits.empty());
-            CHECK(audit.calls[0].residual > audit.calls[0].residual_limit);
-            REQUIRE(audit.suspects.size() == 1);
-            CHECK(audit.suspects[0].what == finding::sum_differs);
+        for (const step_record& record : all) {
+            CHECK(record.calls.at(0).results_agree);
+            CHECK_FALSE(record.calls[0].audit.conserved);
+            CHECK(record.calls[0].audit.where == damage::reduce);
+            CHECK(record.calls[0].audit.culprits.empty());
+            CHECK(record.calls[0].audit.residual > record.calls[0].audit.residual_limit);
+            REQUIRE(record.suspects.size() == 1);
+            CHECK(record.suspects[0].what == finding::sum_differs);
         }
     }
 }
@@ -260,9 +273,9 @@ TEST_CASE("all-gathers and broadcasts that deliver other bits to a rank name it"
             comm.broadcast(view<const float>(own), view(own), 1, stream);
             stream.synchronize(30'000);
         });
-    for (const call_audit& bucket : all.at(0).calls) {
-        CHECK(bucket.where == damage::broadcast);
-        CHECK(bucket.culprits == std::vector<int>{2});
+    for (const call_record& bucket : all.at(0).calls) {
+        CHECK(bucket.audit.where == damage::broadcast);
+        CHECK(bucket.audit.culprits == std::vector<int>{2});
     }
 }
 
@@ -278,12 +291,12 @@ TEST_CASE("a reduce-scatter is checked over all its parts, and nobody is named")
                     comm.reduce_scatter(view<const float>(own), view(part), reduction::average, stream);
                     stream.synchronize(30'000);
                 });
-            const call_audit& found = all.at(0).calls.at(0);
+            const call_record& found = all.at(0).calls.at(0);
             CHECK(found.call == collective::reduce_scatter);
-            CHECK(found.sum_checked);
-            CHECK(found.agree);
-            CHECK(found.conserved == (by == 0));
-            CHECK(found.where == (by == 0 ? damage::none : damage::unknown));
+            CHECK(found.audit.sum_checked);
+            CHECK(found.results_agree);
+            CHECK(found.audit.conserved == (by == 0));
+            CHECK(found.audit.where == (by == 0 ? damage::none : damage::unknown));
             CHECK(all[0].suspects.size() == (by == 0 ? 0 : 1));
         }
     }
@@ -291,23 +304,23 @@ TEST_CASE("a reduce-scatter is checked over all its parts, and nobody is named")
 
 TEST_CASE("the summary tells the same without names, and is silent on clean steps")
 {
-    const audit_options summary{.mode = report_mode::summary};
+    const tested summary{.mode = report_mode::summary};
     CHECK(reduce_audits(4, summary, none, 3).at(2).suspects.empty());
     const auto differs = reduce_audits(4, summary, [](int rank, view<float> result) {
         if (rank == 3) flip(result[5], 1);
     });
-    CHECK_FALSE(differs.at(0).calls.at(0).agree);
-    CHECK(differs[0].calls[0].where == damage::unknown);
+    CHECK_FALSE(differs.at(0).calls.at(0).results_agree);
+    CHECK(differs[0].calls[0].audit.where == damage::unknown);
     const auto wrong = reduce_audits(4, summary, [](int, view<float> result) { result[5] += 1; });
-    CHECK(wrong.at(0).calls.at(0).agree);
-    CHECK(wrong[0].calls[0].where == damage::reduce);
-    CHECK(wrong[0].calls[0].residual > 1);
+    CHECK(wrong.at(0).calls.at(0).results_agree);
+    CHECK(wrong[0].calls[0].audit.where == damage::reduce);
+    CHECK(wrong[0].calls[0].audit.residual > 1);
 }
 
 TEST_CASE("without sums only agreement is checked")
 {
     const auto all = reduce_audits(4, {.sums = false}, [](int, view<float> result) { result[5] += 1; });
-    CHECK_FALSE(all.at(0).calls.at(0).sum_checked);
+    CHECK_FALSE(all.at(0).calls.at(0).audit.sum_checked);
     CHECK(all[0].suspects.empty());
 }
 
@@ -319,14 +332,14 @@ TEST_CASE("a NaN of a rank's own gradient is not blamed on the reduction")
         comm.all_reduce(own, view(own), reduction::sum, stream);
         stream.synchronize(30'000);
     });
-    CHECK_FALSE(all.at(0).calls.at(0).sum_checked);
-    CHECK(all[0].calls[0].where == damage::none);
+    CHECK_FALSE(all.at(0).calls.at(0).audit.sum_checked);
+    CHECK(all[0].calls[0].audit.where == damage::none);
 }
 
 TEST_CASE("calls on several streams are one step, and many steps may be under way")
 {
     testing::local_provider{4}.run([](local::communicator& world) {
-        audited comm{local::communicator(world), {.steps_in_flight = 2, .unread_steps = 3}};
+        probed comm{local::communicator(world), audits_alone({.steps_in_flight = 2, .unread_steps = 3}), audit()};
         std::vector<float> a = gradient<float>(world.rank(), 5000);
         std::vector<float> b(5000), c(5000);
         host::stream first, second;
@@ -341,22 +354,22 @@ TEST_CASE("calls on several streams are one step, and many steps may be under wa
             comm.end_step(step, first);
         }
         first.synchronize(30'000);
-        step_audit audit;
+        step_record record;
         std::uint64_t read = 0;
-        while (comm.poll(audit)) {
-            CHECK(audit.step == comm.dropped_steps() + read);
-            CHECK(audit.calls.size() == 2);
-            CHECK(audit.suspects.empty());
+        while (comm.poll(record)) {
+            CHECK(record.step == comm.dropped_steps() + read);
+            CHECK(record.calls.size() == 2);
+            CHECK(record.suspects.empty());
             ++read;
         }
         CHECK(read + comm.dropped_steps() == 20);
     });
 }
 
-TEST_CASE("calls beyond the limit are forwarded and counted")
+TEST_CASE("a step grows with its calls")
 {
     testing::local_provider{2}.run([](local::communicator& world) {
-        audited comm{local::communicator(world), {.max_calls = 1}};
+        probed comm{local::communicator(world), audits_alone({.calls = 1}), audit()};
         host::stream stream;
         std::vector<float> data(10, 1.0f);
         comm.all_reduce(data, view(data), reduction::sum, stream);
@@ -364,10 +377,11 @@ TEST_CASE("calls beyond the limit are forwarded and counted")
         comm.end_step(0, stream);
         stream.synchronize(30'000);
         CHECK(data[9] == 4.0f);
-        step_audit audit;
-        REQUIRE(comm.poll(audit));
-        CHECK(audit.calls.size() == 1);
-        CHECK(audit.unaudited_calls == 1);
+        step_record record;
+        REQUIRE(comm.poll(record));
+        CHECK(record.calls.size() == 2);
+        CHECK(record.calls[1].audit.sum_checked);
+        CHECK(record.unprobed_calls == 0);
     });
 }
 
@@ -376,14 +390,14 @@ TEST_CASE("ranks that end different steps are told so, and name the same ranks")
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         for (const int ranks : {2, 4}) {
             testing::local_provider{ranks}.run([&](local::communicator& world) {
-                audited comm{local::communicator(world), {.mode = mode}};
+                probed comm{local::communicator(world), audits_alone({.mode = mode}), audit()};
                 host::stream stream;
                 comm.end_step(world.rank() == 1 ? 7 : 3, stream);
                 stream.synchronize(30'000);
-                step_audit audit;
+                step_record record;
                 std::optional<error> thrown;
                 try {
-                    comm.poll(audit);
+                    comm.poll(record);
                 } catch (const error& e) {
                     thrown = e;
                 }
@@ -401,20 +415,20 @@ TEST_CASE("a step whose work failed is no healthy step, also if somebody else he
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         testing::local_provider{1}.run([&](local::communicator& world) {
-            audited comm{local::communicator(world), {.mode = mode, .steps_in_flight = 2}};
+            probed comm{local::communicator(world), audits_alone({.mode = mode, .steps_in_flight = 2}), audit()};
             host::stream stream;
-            step_audit audit;
+            step_record record;
             for (int i = 0; i < 3; ++i) { // so that there are old reports
                 comm.end_step(0, stream);
                 stream.synchronize(30'000);
-                CHECK(comm.poll(audit));
+                CHECK(comm.poll(record));
             }
             stream.enqueue([] { throw std::runtime_error("broken"); });
             comm.end_step(0, stream);
             CHECK_THROWS_AS(stream.synchronize(30'000), std::runtime_error);
             std::optional<error> thrown;
             try {
-                comm.poll(audit);
+                comm.poll(record);
             } catch (const error& e) {
                 thrown = e;
             }
@@ -428,8 +442,8 @@ TEST_CASE("a wrong sum of integers is certain, in both modes, one of floats by h
 {
     for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
         testing::local_provider{4}.run([&](local::communicator& world) {
-            audited comm{damaging(local::communicator(world), [](int, view<float> result) { result[3] += 0.002f; }),
-                {.mode = mode}};
+            probed comm{damaging(local::communicator(world), [](int, view<float> result) { result[3] += 0.002f; }),
+                audits_alone({.mode = mode}), audit()};
             host::stream stream;
             // Beneath the audit: the same wrong element for all ranks.
             std::vector<std::int32_t> whole(1000, 5);
@@ -437,13 +451,13 @@ TEST_CASE("a wrong sum of integers is certain, in both modes, one of floats by h
             comm.all_reduce(own, view(own), reduction::sum, stream);
             comm.all_reduce(whole, view(whole), reduction::sum, stream);
             comm.end_step(0, stream);
-            step_audit audit;
-            REQUIRE(comm.wait(audit));
-            REQUIRE(audit.suspects.size() == 1);
-            CHECK(audit.suspects[0].exact);
-            CHECK(audit.suspects[0].false_alarms_per_step > 0);
-            CHECK(audit.suspects[0].false_alarms_per_step < 1e-10);
-            CHECK_FALSE(comm.wait(audit)); // none is pending
+            step_record record;
+            REQUIRE(comm.wait(record));
+            REQUIRE(record.suspects.size() == 1);
+            CHECK(record.suspects[0].exact);
+            CHECK(record.suspects[0].false_alarms_per_step > 0);
+            CHECK(record.suspects[0].false_alarms_per_step < 1e-10);
+            CHECK_FALSE(comm.wait(record)); // none is pending
         });
     }
     for (const auto& [by, certain] : {std::pair{0.002f, true}, std::pair{5e-7f, false}}) {
@@ -457,20 +471,20 @@ TEST_CASE("integers that are wrong for all are seen in a summary too")
 {
     testing::local_provider{3}.run([](local::communicator& world) {
         for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
-            audited comm{faulty(local::communicator(world),
+            probed comm{faulty(local::communicator(world),
                              {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 1, .call = 0}}),
-                {.mode = mode}};
+                audits_alone({.mode = mode}), audit()};
             host::stream stream;
             std::vector<std::int32_t> data(1000, 5);
             comm.all_reduce(data, view(data), reduction::sum, stream);
             comm.end_step(0, stream);
-            step_audit audit;
-            REQUIRE(comm.wait(audit));
-            CHECK_FALSE(audit.calls.at(0).conserved);
-            CHECK(audit.calls[0].where == damage::reduce);
-            REQUIRE(audit.suspects.size() == 1);
-            CHECK(audit.suspects[0].exact);
-            CHECK(audit.suspects[0].false_alarms_per_step == 0);
+            step_record record;
+            REQUIRE(comm.wait(record));
+            CHECK_FALSE(record.calls.at(0).audit.conserved);
+            CHECK(record.calls[0].audit.where == damage::reduce);
+            REQUIRE(record.suspects.size() == 1);
+            CHECK(record.suspects[0].exact);
+            CHECK(record.suspects[0].false_alarms_per_step == 0);
         }
     });
 }
@@ -478,79 +492,69 @@ TEST_CASE("integers that are wrong for all are seen in a summary too")
 TEST_CASE("a shard that was damaged on its way out names its owner, as input")
 {
     testing::local_provider{4}.run([](local::communicator& world) {
-        audited comm{faulty(local::communicator(world),
-            {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 2, .call = 0}})};
+        probed comm{faulty(local::communicator(world),
+                        {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 2, .call = 0}}),
+            audits_alone(), audit()};
         host::stream stream;
         const std::vector<float> own = gradient<float>(world.rank(), 100);
         std::vector<float> all(400);
         comm.all_gather(own, view(all), stream);
         comm.end_step(0, stream);
-        step_audit audit;
-        REQUIRE(comm.wait(audit));
-        CHECK(audit.calls.at(0).where == damage::input);
-        REQUIRE(audit.suspects.size() == 1);
-        CHECK(audit.suspects[0].what == finding::shard_differs);
-        CHECK(audit.suspects[0].rank == 2);
-        CHECK(audit.suspects[0].other_rank == 2);
+        step_record record;
+        REQUIRE(comm.wait(record));
+        CHECK(record.calls.at(0).audit.where == damage::input);
+        REQUIRE(record.suspects.size() == 1);
+        CHECK(record.suspects[0].what == finding::shard_differs);
+        CHECK(record.suspects[0].rank == 2);
+        CHECK(record.suspects[0].other_rank == 2);
     });
 }
 
-TEST_CASE("an audited communicator that is moved keeps its steps")
-{
-    testing::local_provider{2}.run([](local::communicator& world) {
-        audited first{local::communicator(world)};
-        host::stream stream;
-        std::vector<float> data(100, 1.0f);
-        first.all_reduce(data, view(data), reduction::sum, stream);
-        first.end_step(0, stream);
-        first.all_reduce(data, view(data), reduction::sum, stream);
-        audited comm{std::move(first)};
-        comm.all_reduce(data, view(data), reduction::sum, stream);
-        comm.end_step(1, stream);
-        step_audit audit;
-        REQUIRE(comm.wait(audit));
-        CHECK(audit.calls.size() == 1);
-        REQUIRE(comm.wait(audit));
-        CHECK(audit.calls.size() == 2);
-        CHECK(data[0] == 8.0f);
-    });
-}
-
-TEST_CASE("options out of range and null buffers are refused by name")
-{
-    testing::local_provider{1}.run([](local::communicator& world) {
-        CHECK_THROWS_WITH_AS(audited(local::communicator(world), {.max_calls = 0}),
-            doctest::Contains("audited: invalid argument: max_calls"), error);
-        CHECK_THROWS_WITH_AS(audited(local::communicator(world), {.steps_in_flight = 1}),
-            doctest::Contains("steps_in_flight"), error);
-        CHECK_THROWS_WITH_AS(
-            audited(local::communicator(world), {.unread_steps = 0}), doctest::Contains("unread_steps"), error);
-        audited comm{local::communicator(world)};
-        host::stream stream;
-        std::vector<float> data(3);
-        CHECK_THROWS_WITH_AS(comm.all_reduce(view<const float>(nullptr, 3), view(data), reduction::sum, stream),
-            doctest::Contains("send"), error);
-    });
-}
-
-TEST_CASE("it stacks: probes above, a contract beneath")
+TEST_CASE("with statistics too a call is judged once, whatever its type")
 {
     testing::local_provider{4}.run([](local::communicator& world) {
-        probed comm{audited{reproducible{local::communicator(world), contract<reproducibility::correctly_rounded>{}},
-            {.conservation = {.order = rounding_order::single}}}};
+        probed comm{reproducible{damaging(local::communicator(world), [](int, view<float>) {}),
+                        contract<reproducibility::correctly_rounded>{}},
+            {}, audit({.conservation = {.order = rounding_order::single}})};
         host::stream stream;
         std::vector<float> data = gradient<float>(world.rank(), 5000);
+        std::vector<std::int32_t> counts(100, world.rank());
         comm.all_reduce(data, view(data), reduction::average, stream);
+        comm.all_reduce(counts, view(counts), reduction::sum, stream);
         comm.end_step(0, {.loss = 1}, stream);
-        comm.base().end_step(0, stream);
-        stream.synchronize(30'000);
         step_record record;
-        step_audit audit;
-        REQUIRE(comm.poll(record));
-        CHECK(record.calls.size() == 1);
-        REQUIRE(comm.base().poll(audit));
-        REQUIRE(audit.calls.size() == 1);
-        CHECK(audit.calls[0].sum_checked);
-        CHECK(audit.suspects.empty());
+        REQUIRE(comm.wait(record));
+        CHECK(record.suspects.empty());
+        REQUIRE(record.calls.size() == 2);
+        for (const call_record& call : record.calls) {
+            CHECK(call.audit.checked);
+            CHECK(call.audit.sum_checked);
+        }
+        CHECK(record.calls[0].inputs.size() == 4);
+        CHECK(record.calls[0].gradient_norm.finite == 4);
+        CHECK(record.calls[1].inputs.empty()); // no statistics of integers
+        CHECK(record.calls[1].gradient_norm.finite == 0);
     });
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const bool statistics : {true, false}) {
+            testing::local_provider{3}.run([&](local::communicator& world) {
+                probed comm{damaging(world, [](int rank, view<float> result) { if (rank == 1) flip(result[5], 30); }),
+                    {.mode = mode, .statistics = statistics}, audit()};
+                host::stream stream;
+                const std::vector<float> own = gradient<float>(world.rank(), 1000);
+                std::vector<float> sum(own.size());
+                comm.all_reduce(own, view(sum), reduction::sum, stream);
+                comm.end_step(0, stream);
+                step_record record;
+                REQUIRE(comm.wait(record));
+                std::vector<suspect> differs;
+                for (const suspect& found : record.suspects) {
+                    if (found.what == finding::result_differs) differs.push_back(found);
+                }
+                REQUIRE(differs.size() == 1);
+                CHECK(differs[0].rank == (mode == report_mode::gather ? 1 : -1));
+                CHECK_FALSE(record.calls[0].results_agree);
+            });
+        }
+    }
 }

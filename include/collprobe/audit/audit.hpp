@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <collprobe/audit/conservation_bound.hpp>
+#include <collprobe/audit/detail/conservation_check.hpp>
+#include <collprobe/audit/detail/gather_check.hpp>
+#include <collprobe/audit/detail/judge.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/scan/digest_reducer.hpp>
+#include <collprobe/step/part.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// What `audit` checks. Equal on all ranks.
+struct audit_options {
+    bool sums = true; ///< check sums and averages, at the cost of one more read of the input and of the result
+    conservation_options conservation = {};
+};
+
+namespace detail {
+
+/// What a rank has to say about a call.
+struct audit_entry {
+    std::uint64_t digest = 0; ///< of what it received, unless the step has that digest or the call is judged by shards
+    union {
+        conservation_result sum = {}; ///< not `checked` if the call was no sum, or a value was not finite
+        std::uint64_t shards[receiver_report::words]; ///< of an all-gather in the mode `gather`
+    };
+};
+
+/// The summary of a call, to be reduced with max: O(1) bytes for any number of ranks.
+struct audit_keys {
+    std::uint64_t digest;
+    std::uint64_t digest_complement;
+    std::uint64_t residual; ///< the bits of the largest residual / limit; for numbers >= 0 bits order as values
+    std::uint64_t checked; ///< 1 if any rank could check the sum
+};
+
+} // namespace detail
+
+/// A part of a step that checks results: whether all ranks hold the same bits, and whether a sum is the sum of the
+/// inputs. Use: `probed comm(world, options, audit())`; its findings are in `call_record::audit` and in the suspects:
+/// which call was damaged, where, and which ranks hold the damage. audit/README.md says what is seen and what is not.
+/// Checked, for all element types: all-reduce (agreement; sums and averages by a checksum), reduce-scatter (the sum,
+/// over all parts), all-gather (digests of the shards; agreement in a `summary`), broadcast (agreement).
+/// Cost of a call, beyond the step's own: one read of the result if the step takes no digest of it; for a sum one more
+/// read of the input and of the result, and an all-reduce of `16 * bins` bytes; for an all-gather one read of the shard
+/// and one of the result, and a message of 8 bytes a rank. 64 bytes a call and rank in the step's message; in a
+/// `summary` 32 bytes.
+class audit {
+public:
+    using entry = detail::audit_entry;
+    using summary = detail::audit_keys;
+
+    audit() = default;
+    explicit audit(const audit_options& options) : options_(options) {}
+
+    template <class Device>
+    struct memory {
+        memory(const audit& of, int ranks) : shards(ranks)
+        {
+            if (of.options_.sums) sums.emplace(of.options_.conservation, ranks);
+        }
+        std::optional<detail::conservation_check<Device>> sums;
+        detail::gather_check<Device> shards;
+    };
+
+    template <element T, class Call>
+    void before(Call& call, view<const T> input, entry*) const
+    {
+        if (checks_sum(call)) call.memory().sums->template before<T>(input, call.stream());
+        else if (is_by_shards(call.what(), call.mode())) {
+            call.memory().shards.template before<T>(input, call.stream(), call.workspace());
+        }
+    }
+    template <element T, class Call>
+    void after(Call& call, view<const T> result, entry* to) const
+    {
+        if (is_by_shards(call.what(), call.mode())) {
+            return call.memory().shards.template after<T>(
+                call.ranks(), result, call.stream(), call.workspace(), to->shards, call.where());
+        }
+        if (is_replicated(call.what()) && !call.has_result_digest()) {
+            call.reduce(detail::digest_reducer<T>{result}, result.count(), &to->digest);
+        }
+        if (checks_sum(call)) {
+            call.memory().sums->template after<T>(call.ranks(), result, call.what() == collective::reduce_scatter,
+                call.operation(), call.stream(), call.workspace(), &to->sum, call.where());
+        }
+    }
+
+    void judge(const part_entries<entry>& entries, step_record& record);
+
+    COLLPROBE_HD static summary summarize(const entry& of) noexcept
+    {
+        // For integers every distance above 0 is too large.
+        const double exact = of.sum.residual > 0 ? detail::power_of_two(1000) : 0;
+        const double ratio = of.sum.limit > 0 ? of.sum.residual / of.sum.limit : exact;
+        const std::uint64_t checked = of.sum.checked ? 1 : 0;
+        return {of.digest, ~of.digest, checked * to_bits(ratio), checked};
+    }
+    void judge_summary(const part_summaries<summary>& summaries, step_record& record) const;
+
+private:
+    static bool is_by_shards(collective call, report_mode mode) noexcept
+    {
+        return call == collective::all_gather && mode == report_mode::gather;
+    }
+    static bool is_replicated(collective call) noexcept
+    {
+        return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
+    }
+    template <class Call>
+    bool checks_sum(const Call& call) const noexcept
+    {
+        return options_.sums && (call.what() == collective::all_reduce || call.what() == collective::reduce_scatter)
+            && (call.operation() == reduction::sum || call.operation() == reduction::average);
+    }
+
+    void state_certainty(std::size_t first, step_record& record) const;
+
+    audit_options options_;
+    std::optional<detail::audit_judge> judge_; ///< made for the first step
+    std::vector<detail::audit_finding> findings_; ///< of all ranks about one call
+    std::vector<detail::receiver_report> reports_;
+};
+
+} // namespace collprobe
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/audit/detail/audit.ipp>
+#endif

@@ -1,0 +1,169 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+#include <type_traits>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/step/detail/message.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// Something that looks at the calls of a step and adds to the step's record: `probed comm(world, options, part)`.
+/// A part P has
+///   `P::entry`: its finding about one call on one rank. It travels to all ranks with the step's message. Trivially
+///     copyable, whole 8-byte words, zero where the part writes nothing.
+///   `before<T>(call, input, entry*)`: enqueues on `call.stream()` what reads the input, before the collective. The
+///     entry is in memory that the device writes.
+///   `after<T>(call, result, entry*)`: the same behind the collective.
+///   `judge(entries, record)`: on the host, once for each finished step. `entries(call, rank)` is an entry; `record` is
+///     complete but for the parts. Every rank runs it on the same numbers.
+/// and, if it needs them, `template <class Device> memory`, made from (part, ranks) and reached by `call.memory()`; and
+/// for `report_mode::summary` a type `P::summary` of whole 8-byte words. `P::summarize(entry)` makes one on each rank
+/// (COLLPROBE_HD, static); the largest of each word over the ranks is what `judge_summary(summaries, record)` reads.
+template <class P>
+concept step_part = std::is_trivially_copyable_v<typename P::entry> && sizeof(typename P::entry) % 8 == 0;
+
+namespace detail {
+
+template <class P, class Device>
+struct part_memory {
+    struct type {
+        type(const P&, int) {}
+    };
+};
+template <class P, class Device>
+    requires requires { typename P::template memory<Device>; }
+struct part_memory<P, Device> {
+    using type = typename P::template memory<Device>;
+};
+
+template <class P>
+concept has_summary = requires { typename P::summary; };
+template <class P>
+constexpr std::uint64_t summary_words() noexcept
+{
+    if constexpr (has_summary<P>) return sizeof(typename P::summary) / sizeof(std::uint64_t);
+    else return 0;
+}
+
+/// Writes what a part has to say of each call in a summary.
+template <class P>
+struct pack_part {
+    const unsigned char* message;
+    message_layout layout;
+    std::uint64_t offset; ///< of the part's entry, in the entries of the parts
+    std::uint64_t* words; ///< of the first call
+    std::uint64_t words_per_call;
+
+    COLLPROBE_HD void operator()(std::uint64_t call_index) const noexcept
+    {
+        *reinterpret_cast<typename P::summary*>(words + call_index * words_per_call) = P::summarize(
+            *reinterpret_cast<const typename P::entry*>(layout.parts_of(message, call_index) + offset));
+    }
+};
+
+} // namespace detail
+
+/// A call, as a part sees it when the call is made. `Comm`: the innermost communicator, for messages of the part.
+template <communicator Comm, class Memory>
+class part_call {
+public:
+    using device = typename Comm::device;
+    using stream_ref = stream_ref_of<Comm>;
+
+    part_call(Comm& ranks, stream_ref stream, call_site where, const detail::probed_call& what, report_mode mode,
+        typename device::workspace& workspace, Memory& memory) noexcept
+        : ranks_(ranks), stream_(stream), where_(where), what_(what), mode_(mode), workspace_(workspace),
+          memory_(memory)
+    {
+    }
+
+    /// The communicator beneath all adaptors. A collective of a part must be made on all ranks.
+    Comm& ranks() const noexcept { return ranks_; }
+    stream_ref stream() const noexcept { return stream_; }
+    call_site where() const noexcept { return where_; }
+    collective what() const noexcept { return what_.call; }
+    reduction operation() const noexcept { return what_.operation; }
+    element_type type() const noexcept { return what_.type; }
+    std::uint64_t count() const noexcept { return what_.count; } ///< elements that each rank sends
+    report_mode mode() const noexcept { return mode_; }
+    /// Whether the step itself reads the result, and so has its digest (`part_entries::result_digest`).
+    bool has_result_digest() const noexcept { return what_.has_result; }
+    /// The part's memory: calls on all streams share it, one after the other.
+    Memory& memory() const noexcept { return memory_; }
+
+    typename device::workspace& workspace() const noexcept { return workspace_; } ///< of reductions on the stream
+    /// Enqueues a reduction over `count` elements, whose result goes to `*to`, in the step's scratch memory.
+    template <class Reducer, class Result>
+    void reduce(const Reducer& reducer, std::uint64_t count, Result* to) const
+    {
+        device::reduce(stream_, reducer, count, to, workspace_);
+    }
+
+private:
+    Comm& ranks_;
+    stream_ref stream_;
+    call_site where_;
+    const detail::probed_call& what_;
+    report_mode mode_;
+    typename device::workspace& workspace_;
+    Memory& memory_;
+};
+
+/// The entries of a part in a finished step.
+template <class Entry>
+class part_entries {
+public:
+    part_entries(const detail::gathered_step& step, view<const detail::probed_call> calls, std::uint64_t offset) noexcept
+        : step_(step), calls_(calls), offset_(offset)
+    {
+    }
+
+    int ranks() const noexcept { return step_.ranks(); }
+    int calls() const noexcept { return static_cast<int>(calls_.count()); }
+    const Entry& operator()(int call, int rank) const noexcept
+    {
+        return *reinterpret_cast<const Entry*>(
+            step_.layout().parts_of(step_.message(rank), static_cast<std::uint64_t>(call)) + offset_);
+    }
+    /// Whether the step has the digests of the call's results: `part_call::has_result_digest`.
+    bool has_result_digest(int call) const noexcept { return calls_[static_cast<std::uint64_t>(call)].has_result; }
+    std::uint64_t result_digest(int call, int rank) const noexcept
+    {
+        return step_.entry(rank, static_cast<std::uint64_t>(call)).result.digest;
+    }
+
+private:
+    const detail::gathered_step& step_;
+    view<const detail::probed_call> calls_;
+    std::uint64_t offset_;
+};
+
+/// The summaries of a part in a finished step, by call.
+template <class Summary>
+class part_summaries {
+public:
+    part_summaries(const std::uint64_t* first, std::uint64_t words_per_call) noexcept
+        : first_(first), words_per_call_(words_per_call)
+    {
+    }
+    const Summary& operator[](int call) const noexcept
+    {
+        return *reinterpret_cast<const Summary*>(first_ + static_cast<std::uint64_t>(call) * words_per_call_);
+    }
+
+private:
+    const std::uint64_t* first_;
+    std::uint64_t words_per_call_;
+};
+
+} // namespace collprobe
