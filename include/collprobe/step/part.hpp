@@ -123,7 +123,8 @@ private:
 template <class Entry>
 class part_entries {
 public:
-    part_entries(const detail::gathered_step& step, view<const detail::probed_call> calls, std::uint64_t offset) noexcept
+    part_entries(
+        const detail::gathered_step& step, view<const detail::probed_call> calls, std::uint64_t offset) noexcept
         : step_(step), calls_(calls), offset_(offset)
     {
     }

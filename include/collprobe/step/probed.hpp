@@ -406,7 +406,9 @@ private:
                     if constexpr (floating_element<T>) {
                         if (call.has_input) probe_input<T>(open, call, input, stream, where, on);
                     }
-                    each_part([&](auto& part, auto& seen, auto* entry) { part.template before<T>(seen, input, entry); });
+                    each_part([&](auto& part, auto& seen, auto* entry) {
+                        part.template before<T>(seen, input, entry);
+                    });
                     forward(send);
                     open.add(call);
                     if constexpr (floating_element<T>) {

@@ -62,7 +62,9 @@ struct step_buffers {
         Device::zero(stream, view<unsigned char>(report), where);
         const std::uint64_t used = layout.bytes(call_count);
         // Nothing else writes there yet: calls with parts run one after the other.
-        if (layout.part_bytes != 0) Device::zero(stream, view<unsigned char>(message).part(used, message.size() - used), where);
+        if (layout.part_bytes != 0) {
+            Device::zero(stream, view<unsigned char>(message).part(used, message.size() - used), where);
+        }
         copy_first(stream, from.message, message, used, where);
         if (has_gram) {
             const std::uint64_t gram = step_report(report.data(), form, 0).gram().size_bytes();
@@ -75,7 +77,8 @@ private:
     static void copy_first(typename Device::stream_ref stream, const bytes& from, const bytes& to, std::uint64_t count,
         call_site where)
     {
-        Device::copy(stream, view<const unsigned char>(from.data(), count), view<unsigned char>(to.data(), count), where);
+        Device::copy(
+            stream, view<const unsigned char>(from.data(), count), view<unsigned char>(to.data(), count), where);
     }
 
 public:
@@ -182,8 +185,8 @@ struct step_memory {
         const typename Device::stream stream;
         tools.initialise(stream, where);
         // The memory may hold a report of an object that was freed.
-        for (step_in_flight<Device, Parts...>& slot : ring) Device::zero(stream, view<unsigned char>(slot.own.report), where);
-        for (captured_work<Device, Parts...>& work : captured) work.initialise(stream, where);
+        for (auto& slot : ring) Device::zero(stream, view<unsigned char>(slot.own.report), where);
+        for (auto& work : captured) work.initialise(stream, where);
         stream.synchronize(where);
     }
 

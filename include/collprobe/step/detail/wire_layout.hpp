@@ -67,7 +67,8 @@ public:
     }
     view<std::uint64_t> keys() const noexcept
     {
-        return {reinterpret_cast<std::uint64_t*>(summary().keys), keys_bytes(form_, call_count_) / sizeof(std::uint64_t)};
+        return {
+            reinterpret_cast<std::uint64_t*>(summary().keys), keys_bytes(form_, call_count_) / sizeof(std::uint64_t)};
     }
     /// The bytes in use. The Gram matrix comes first, so the bytes are contiguous with and without it.
     view<unsigned char> used(bool with_gram) const noexcept
