@@ -8,8 +8,12 @@
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/target.hpp>
-#include <collprobe/sum/detail/add.hpp>
 #include <collprobe/simd/rounding.hpp>
+#include <collprobe/simd/vector.hpp>
+#include <collprobe/sum/detail/add.hpp>
+
+#define COLLPROBE_KERNEL <collprobe/sum/detail/hop_kernel.hpp>
+#include <collprobe/simd/dispatch.hpp>
 
 /// The arithmetic of one hop of a reduction: two values of the element type give one value, rounded to that type.
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -87,12 +91,31 @@ COLLPROBE_HD T combine(reduction operation, T a, T b) noexcept
     return a;
 }
 
+/// Floating point of 16 bits: conversions make a hop slow, so vector code does most of the elements.
+template <class T>
+concept narrow_floating_element = floating_element<T> && sizeof(T) == 2;
+
+/// result[i] = a[i] * b[i * step]; with a `step` of 0 there are sixteen equal elements at `b`.
+template <narrow_floating_element T>
+void multiply_by_vectors(T* result, const T* a, const T* b, int step, int count) noexcept
+{
+    int i = COLLPROBE_ON_ISA(best_isa(), 0, multiply_hop(result, a, b, step, count));
+    for (; i < count; ++i) result[i] = multiply(a[i], b[i * step]);
+    compiler_barrier(result);
+}
+
 /// result[i] = result[i] (operation) value[i].
 template <element T>
 void combine(reduction operation, T* result, const T* value, int count) noexcept
 {
+    int first = 0;
+    if constexpr (narrow_floating_element<T>) {
+        if (operation == reduction::product) return multiply_by_vectors(result, result, value, 1, count);
+        if (operation == reduction::sum || operation == reduction::average)
+            first = COLLPROBE_ON_ISA(best_isa(), 0, add_hop(result, result, value, count));
+    }
     const auto apply = [&](auto combined) {
-        for (int i = 0; i < count; ++i) result[i] = combined(result[i], value[i]);
+        for (int i = first; i < count; ++i) result[i] = combined(result[i], value[i]);
     };
     switch (operation) {
     case reduction::sum:
@@ -119,8 +142,14 @@ void prepare(reduction operation, T* prepared, const T* value, int count, int ra
     if constexpr (floating_element<T>) {
         if (operation == reduction::average) {
             const T scale = average_scale<T>(ranks);
-            for (int i = 0; i < count; ++i) prepared[i] = multiply(value[i], scale);
-            compiler_barrier(prepared);
+            if constexpr (narrow_floating_element<T>) {
+                T scales[16];
+                for (T& each : scales) each = scale;
+                multiply_by_vectors(prepared, value, scales, 0, count);
+            } else {
+                for (int i = 0; i < count; ++i) prepared[i] = multiply(value[i], scale);
+                compiler_barrier(prepared);
+            }
             return;
         }
     }

@@ -5,8 +5,7 @@
 #if defined(COLLPROBE_ISA_NAMESPACE)
 namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
 
-/// The right shifts of a word of signs for vector `k` of sixteen elements: they bring each lane's sign to the lowest
-/// bit.
+/// The places in a word of signs of vector `k` of sixteen elements.
 template <int k>
 [[gnu::always_inline]] inline words64 sign_places() noexcept
 {
@@ -35,7 +34,7 @@ template <int k, class T>
     // The squares of the other types are exact, fused or not.
     if constexpr (std::is_same_v<T, double>) energies[k] = hidden(energies[k] + hidden(x * x));
     else energies[k] = hidden(energies[k] + x * x);
-    const words64 sign = (signs >> sign_places<k>()) << 63;
+    const words64 sign = (signs << (63 - sign_places<k>())) & 0x8000000000000000u;
     sums[k] = hidden(sums[k] + reinterpret_cast<doubles>(reinterpret_cast<words64>(x) ^ sign));
 }
 template <int k, class T>
@@ -71,7 +70,9 @@ template <class T, class... Bins>
 [[gnu::always_inline]] inline void add_columns(const T* from, std::uint64_t stride, int rows,
     const std::uint64_t* words, unsigned shift, Bins&... bins) noexcept
 {
+    constexpr int ahead = 512; // bytes of a row, found by measurement
     for (int row = 0; row < rows; ++row, from += stride) {
+        __builtin_prefetch(reinterpret_cast<const unsigned char*>(from) + ahead);
         const words64 signs = words64{} + (words[row] >> shift);
         add_vector<0>(from, signs, bins...);
         add_vector<1>(from, signs, bins...);
@@ -106,6 +107,39 @@ inline void add_word_of_columns(
         load_bins(s, sums + c);
         add_columns(from + c, stride, rows, words, c, s);
         store_bins(s, sums + c);
+    }
+}
+
+/// The same for 8 bits. Sums of up to 128 rows fit in shorts; there are fewer.
+template <class T>
+    requires(sizeof(T) == 1)
+inline void add_word_of_columns(
+    const T* from, std::uint64_t stride, int rows, const std::uint64_t* words, std::uint64_t* sums) noexcept
+{
+    constexpr int ahead = 256; // bytes of a row, found by measurement
+    // Multiplied by these, bit i of lane i becomes the highest.
+    using patterns = vector<std::uint16_t, 32>;
+    constexpr patterns to_highest
+        = {0x8000, 0x4000, 0x2000, 0x1000, 0x800, 0x400, 0x200, 0x100, 0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1};
+    constexpr int lanes = width / 8;
+    sixteen_shorts totals[4] = {};
+    for (int r = 0; r < rows; ++r, from += stride) {
+        __builtin_prefetch(from + ahead);
+        COLLPROBE_ISA_UNROLL
+        for (int k = 0; k < 4; ++k) {
+            const auto signs = load<std::uint16_t>(reinterpret_cast<const unsigned char*>(words + r) + 2 * k);
+            const sixteen_shorts minus = reinterpret_cast<sixteen_shorts>((patterns{} + signs) * to_highest) >> 15;
+            totals[k] += (shorts_of_bytes(from + 16 * k) ^ minus) - minus;
+        }
+    }
+    std::int16_t all[64];
+    __builtin_memcpy(all, totals, sizeof all);
+    for (int c = 0; c < 64; c += lanes) {
+        words64 bins[1];
+        load_bins(bins, sums + c);
+        bins[0] += reinterpret_cast<words64>(__builtin_convertvector(
+            load<vector<std::int16_t, 2 * lanes>>(all + c), vector<std::int64_t, width>));
+        store_bins(bins, sums + c);
     }
 }
 

@@ -23,8 +23,10 @@
 /// A buffer as rows with as many elements as a sketch has bins: the cut into rows, and the sums on the CPU.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The number of rows that are added to a bin while it is in a register: as many streams as processors prefetch.
-inline constexpr int sketch_tile = 8;
+/// The number of rows that are added to a bin while it is in a register: as many streams as processors prefetch. Rows
+/// of 8 bits are short, and a bin costs as much as they do.
+template <element T>
+inline constexpr int sketch_tile = sizeof(T) == 1 ? 16 : 8;
 /// The largest number of parts of a buffer that are summed separately.
 inline constexpr std::uint64_t most_sketch_parts = 128;
 
@@ -112,7 +114,7 @@ template <element T, class... Sums>
 void add_word_of_columns([[maybe_unused]] isa path, const sketch_source<T>& from, std::uint64_t row, int rows,
     std::uint64_t column, Sums*... sums) noexcept
 {
-    std::uint64_t words[sketch_tile];
+    std::uint64_t words[sketch_tile<T>];
     for (int r = 0; r < rows; ++r) words[r] = from.signs(row + static_cast<std::uint64_t>(r), column);
     const T* data = from.data.data() + from.index(row, column);
     if (path != isa::portable)
@@ -150,7 +152,7 @@ void add_rows(isa path, const sketch_source<T>& from, std::uint64_t row, std::ui
             continue;
         }
         int rows = 1;
-        while (rows < sketch_tile && row + static_cast<std::uint64_t>(rows) < last
+        while (rows < sketch_tile<T> && row + static_cast<std::uint64_t>(rows) < last
             && from.is_whole(row + static_cast<std::uint64_t>(rows))) {
             ++rows;
         }

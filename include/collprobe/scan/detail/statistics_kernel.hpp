@@ -235,12 +235,13 @@ struct scan_lanes<T> {
     static constexpr bool is_signed = std::is_signed_v<T>;
     using bytes = vector<T, width>;
     using patterns = vector<std::uint8_t, width>;
+    using unsigned_shorts = vector<std::uint16_t, width>;
 
     bytes minimum;
     bytes maximum;
     patterns nonzero = {}; // at most 4096 / width = 128
-    shorts sum = {}; // u8: as unsigned, at most 2 * 128 * 255 in a lane; i8: from 2 * 128 * -128 on
-    shorts magnitudes = {}; // i8 only: unsigned
+    unsigned_shorts sum = {}; // in a lane at most 2 * 128 * 255; if signed, modulo 2^16 and from 2 * 128 * -128 on
+    unsigned_shorts magnitudes = {}; // if signed
     words32 squares = {};
 
     [[gnu::always_inline]] explicit scan_lanes(const T* from) noexcept
@@ -281,21 +282,18 @@ struct scan_lanes<T> {
             const auto lanes = reinterpret_cast<vector<std::int32_t, width>>(sum);
             const std::uint32_t total = sum_of_lanes(reinterpret_cast<words32>(((lanes << 16) >> 16) + (lanes >> 16)));
             out.sum[0] = static_cast<double>(static_cast<std::int32_t>(total));
-            out.magnitudes[0] = static_cast<double>(total_unsigned(reinterpret_cast<unsigned_shorts>(magnitudes)));
+            out.magnitudes[0] = static_cast<double>(total_unsigned(magnitudes));
         } else {
-            out.sum[0] = out.magnitudes[0]
-                = static_cast<double>(total_unsigned(reinterpret_cast<unsigned_shorts>(sum)));
+            out.sum[0] = out.magnitudes[0] = static_cast<double>(total_unsigned(sum));
         }
         return true;
     }
 
 private:
-    using unsigned_shorts = vector<std::uint16_t, width>;
-
     [[gnu::always_inline]] void add_numbers(shorts x) noexcept
     {
-        sum += x;
-        if constexpr (is_signed) magnitudes += lanewise_maximum(x, -x);
+        sum += reinterpret_cast<unsigned_shorts>(x);
+        if constexpr (is_signed) magnitudes += reinterpret_cast<unsigned_shorts>(lanewise_maximum(x, -x));
         squares += squares_of_pairs(x);
     }
     [[gnu::always_inline]] static std::uint32_t total_unsigned(unsigned_shorts x) noexcept

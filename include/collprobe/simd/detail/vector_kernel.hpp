@@ -100,6 +100,14 @@ using eight_floats = vector<float, 32>;
     return reinterpret_cast<eight_floats>(__builtin_ia32_vcvtph2ps256(load<vector<short, 16>>(from)));
 }
 
+/// Stores eight floats, rounded to nearest even, as halves.
+[[gnu::always_inline]] inline void store_as_halves(eight_floats from, void* to) noexcept
+{
+    constexpr int to_nearest_even = 0;
+    const auto halves = __builtin_ia32_vcvtps2ph256(from, to_nearest_even);
+    __builtin_memcpy(to, &halves, 16);
+}
+
 /// Eight unsigned numbers of 16 bits as words.
 [[gnu::always_inline]] inline eight_words words_of_shorts(const void* from) noexcept
 {
@@ -107,6 +115,21 @@ using eight_floats = vector<float, 32>;
     return __builtin_convertvector(load<vector<std::uint16_t, 16>>(from), eight_words);
 #else
     return reinterpret_cast<eight_words>(__builtin_ia32_pmovzxwd256(load<vector<short, 16>>(from)));
+#endif
+}
+
+using sixteen_shorts = vector<std::int16_t, 32>;
+
+/// Sixteen integers of 8 bits as shorts.
+template <class Byte>
+[[gnu::always_inline]] inline sixteen_shorts shorts_of_bytes(const Byte* from) noexcept
+{
+#if defined(__clang__)
+    return __builtin_convertvector(load<vector<Byte, 16>>(from), sixteen_shorts);
+#else
+    const auto bytes = load<vector<char, 16>>(from);
+    if constexpr (std::is_signed_v<Byte>) return reinterpret_cast<sixteen_shorts>(__builtin_ia32_pmovsxbw256(bytes));
+    else return reinterpret_cast<sixteen_shorts>(__builtin_ia32_pmovzxbw256(bytes));
 #endif
 }
 

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// No include guard: simd/dispatch.hpp includes this once per instruction set.
+#if defined(COLLPROBE_ISA_NAMESPACE)
+namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
+
+/// Sixteen elements as two vectors of floats. Elements of bfloat16 stay in the words that they share, half of which
+/// is the float of one: first those of even index, then those of odd index.
+template <class T>
+[[gnu::always_inline]] inline void widen_16(const T* from, eight_floats (&to)[2]) noexcept
+{
+    if constexpr (std::is_same_v<T, bfloat16>) {
+        const auto pairs = load<eight_words>(from);
+        to[0] = reinterpret_cast<eight_floats>(pairs << 16);
+        to[1] = reinterpret_cast<eight_floats>(pairs & 0xffff0000u);
+    } else {
+        to[0] = floats_of_halves(from);
+        to[1] = floats_of_halves(from + 8);
+    }
+}
+
+/// Rounds to bfloat16, in the upper half of each word. A NaN needs no care: it comes from a bfloat16 or from the
+/// processor, so its lower half is zero.
+[[gnu::always_inline]] inline eight_words rounded_to_bfloat16(eight_floats x) noexcept
+{
+    const auto bits = reinterpret_cast<eight_words>(x);
+    return bits + 0x7fffu + ((bits >> 16) & 1u);
+}
+
+template <class T>
+[[gnu::always_inline]] inline void narrow_16(const eight_floats (&from)[2], T* to) noexcept
+{
+    if constexpr (std::is_same_v<T, bfloat16>) {
+        const eight_words pairs
+            = rounded_to_bfloat16(from[0]) >> 16 | (rounded_to_bfloat16(from[1]) & 0xffff0000u);
+        __builtin_memcpy(static_cast<void*>(to), &pairs, sizeof pairs);
+    } else {
+        store_as_halves(from[0], to);
+        store_as_halves(from[1], to + 8);
+    }
+}
+
+/// result[i] = a[i] + b[i] for the leading groups of sixteen; returns the number of elements.
+template <class T>
+[[gnu::noinline]] int add_hop(T* result, const T* a, const T* b, int count) noexcept
+{
+    int i = 0;
+    for (; i + 16 <= count; i += 16) {
+        eight_floats x[2], y[2];
+        widen_16(a + i, x);
+        widen_16(b + i, y);
+        x[0] += y[0];
+        x[1] += y[1];
+        narrow_16(x, result + i);
+    }
+    return i;
+}
+
+/// The same for products. That of two halves is exact in a float. That of two bfloat16 has 16 bits; so it is exact
+/// from 2^-134 on, and below that is zero when rounded to bfloat16, once or twice. A `step` of 0: the sixteen elements
+/// at `b` are the factors of all.
+template <class T>
+[[gnu::noinline]] int multiply_hop(T* result, const T* a, const T* b, int step, int count) noexcept
+{
+    int i = 0;
+    for (; i + 16 <= count; i += 16) {
+        eight_floats x[2], y[2];
+        widen_16(a + i, x);
+        widen_16(b + i * step, y);
+        x[0] *= y[0];
+        x[1] *= y[1];
+        narrow_16(x, result + i);
+    }
+    return i;
+}
+
+} // namespace collprobe::detail::COLLPROBE_ISA_NAMESPACE
+#endif
