@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -109,6 +111,12 @@ TEST_CASE("right kernels use shared memory and barriers")
         for (int k = 0; k < 32; ++k) CHECK(memory[k] == 31 - k);
         launch(how, "with_half_syncwarp", 1, 32, memory);
         for (int k = 0; k < 32; ++k) CHECK(memory[k] == k / 16 * 16 + 15 - k % 16);
+        launch(how, "halves_add", 1, 32, memory);
+        for (int k = 0; k < 32; ++k) CHECK(memory[k] == (k < 16 ? 120 : 376 + 16));
+        launch(how, "shared_window", 1, 64, memory, 2);
+        for (int k = 0; k < 60; ++k) CHECK(memory[k] == 2 * k + 2);
+        launch(how, "shared_exchange", 1, 64, memory);
+        for (int k = 0; k < 64; ++k) CHECK(memory[k] == 7);
     });
 }
 
@@ -121,6 +129,20 @@ TEST_CASE("right kernels compute with all lanes of a warp")
         for (int k = 0; k < 64; ++k) {
             const int t = k % 32;
             CHECK(memory[k] == (t < 16 ? before[t] + before[t == 0 ? 0 : t - 1] : before[t]));
+        }
+    });
+}
+
+TEST_CASE("active lanes are some that took the same way")
+{
+    in_all_schedules([](const ptx::schedule& how) {
+        clear();
+        launch(how, "active_lanes", 1, 32, memory);
+        for (int k = 0; k < 32; k += 3) {
+            const auto active = static_cast<unsigned>(memory[k]);
+            CHECK((active >> k & 1) == 1);
+            CHECK((active & ~0x49249249u) == 0);
+            if (how.seed == 0) CHECK(active == 0x49249249u);
         }
     });
 }
@@ -144,13 +166,29 @@ TEST_CASE("right kernels whose blocks wait for each other")
     });
 }
 
-TEST_CASE("lanes of a warp wait for each other where the schedule is fair to them")
+TEST_CASE("lanes of a warp wait for each other")
 {
-    for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    in_all_schedules([](const ptx::schedule& how) {
         clear();
-        launch(random(seed), "lanes_wait", 1, 32, memory, memory + 64);
+        launch(how, "lanes_wait", 1, 32, memory, memory + 64);
         CHECK(memory[0] == 1);
-    }
+        launch(how, "lock_in_warp", 2, 8, memory + 128, memory + 192);
+        CHECK(memory[192] == 16);
+    });
+}
+
+TEST_CASE("the global timer counts nanoseconds")
+{
+    const auto now = [] {
+        return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+    };
+    const auto before = now();
+    launch(plain, "read_timer", 1, 1, memory);
+    const auto after = now();
+    std::int64_t told = 0;
+    std::memcpy(&told, memory, sizeof told);
+    CHECK(told >= before);
+    CHECK(told <= after);
 }
 
 TEST_CASE("a seed repeats its schedule")
@@ -181,6 +219,12 @@ TEST_CASE("faults of memory name the thread")
         legal_bytes = sizeof memory;
         CHECK(names(fault_of(how, "misaligned", 1, 1, memory), "misaligned"));
         CHECK(names(fault_of(how, "shared_beyond", 1, 64, memory, 1 << 20), "beyond the shared memory"));
+        CHECK(names(fault_of(how, "static_beyond", 1, 64, memory, 1), "beyond the shared memory"));
+        CHECK(names(fault_of(how, "static_beyond", 1, 64, memory, 1), "warp 1, lane 31"));
+        CHECK(fault_of(how, "static_beyond", 1, 64, memory, 0) == "");
+        CHECK(names(fault_of(how, "local_beyond", 1, 64, memory, 500), "beyond the local memory"));
+        int* const nowhere = nullptr;
+        CHECK(names(fault_of(how, "beyond", 1, 1, nowhere - 2), "no live memory of the device at 0xfffffffffffffffc"));
     }
 }
 
@@ -209,6 +253,8 @@ TEST_CASE("values that were never written")
 {
     CHECK(names(fault_of(checked, "unwritten_shared", 1, 64, memory), "warp 0, lane 5"));
     CHECK(names(fault_of(checked, "unwritten_shared", 1, 64, memory), "never written"));
+    CHECK(names(fault_of(checked, "unwritten_atomic", 1, 64, memory), "an atomic operation on memory that was never"));
+    CHECK(names(fault_of(checked, "unwritten_operand", 1, 64, memory), "warp 0, lane 5"));
     CHECK(names(fault_of(checked, "unwritten_decides", 1, 64, memory, 1), "decides by a value"));
     CHECK(fault_of(plain, "unwritten_shared", 1, 64, memory) == "");
     // A register: nvcc would not keep such a program.
@@ -274,4 +320,12 @@ TEST_CASE("what a launch may not ask for and what is not supported")
         = ptx::load(".version 8.0\n.target sm_80\n.address_size 64\n"
                     ".visible .entry k() {\n .reg .b32 %r<3>;\n sad.u32 %r1, %r1, %r1, %r1;\n ret;\n}\n");
     CHECK_THROWS_WITH(ptx::find_kernel(*own, "k"), doctest::Contains("sad.u32"));
+    // Of a table of functions only the kernels that use it.
+    const auto with_table = ptx::load(".version 8.0\n.target sm_80\n.address_size 64\n"
+                                      ".global .align 8 .u64 table[1] = {f};\n.func f() {\n ret;\n}\n"
+                                      ".visible .entry uses() {\n .reg .b64 %rd<2>;\n mov.u64 %rd1, table;\n ret;\n}\n"
+                                      ".visible .entry other() {\n ret;\n}\n");
+    CHECK(ptx::find_kernel(*with_table, "other") != nullptr);
+    CHECK_THROWS_WITH(
+        ptx::find_kernel(*with_table, "uses"), doctest::Contains("unsupported initial value `f` of table"));
 }

@@ -72,6 +72,61 @@ __global__ void with_half_syncwarp(int* out)
     out[threadIdx.x] = x[half + 15 - threadIdx.x % 16];
 }
 
+/// The same, and then one lane of each half reads again, and writes.
+__global__ void halves_add(int* out)
+{
+    __shared__ int x[32];
+    const unsigned half = threadIdx.x / 16 * 16;
+    const unsigned members = 0xffffu << half;
+    x[threadIdx.x] = static_cast<int>(threadIdx.x);
+    __syncwarp(members);
+    int sum = 0;
+    for (unsigned k = 0; k < 16; ++k) sum += x[half + k];
+    __syncwarp(members);
+    if (threadIdx.x == half) x[half] += sum;
+    __syncwarp(members);
+    out[threadIdx.x] = x[half];
+}
+
+/// The register of the address is negative where the offset is not.
+__global__ void shared_window(int* out, int reach)
+{
+    __shared__ int x[64];
+    x[threadIdx.x] = static_cast<int>(threadIdx.x);
+    __syncthreads();
+    const int first = static_cast<int>(threadIdx.x) - reach;
+    out[threadIdx.x] = threadIdx.x < 60 ? x[first + 2] + x[first + 4] : 0;
+}
+
+/// An exchange needs no value to be there before.
+__global__ void shared_exchange(int* out)
+{
+    __shared__ int x;
+    if (threadIdx.x == 7) atomicExch(&x, 7);
+    __syncthreads();
+    out[threadIdx.x] = x;
+}
+
+/// Lanes of a warp wait for the lane that has the lock.
+__global__ void lock_in_warp(int* lock, volatile int* sum)
+{
+    while (atomicCAS(lock, 0, 1) != 0) {
+    }
+    *sum = *sum + 1;
+    __threadfence();
+    atomicExch(lock, 0);
+}
+
+__global__ void active_lanes(int* out)
+{
+    if (threadIdx.x % 3 == 0) out[threadIdx.x] = static_cast<int>(__activemask());
+}
+
+__global__ void read_timer(unsigned long long* out)
+{
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(*out));
+}
+
 /// Diverged lanes that wait for each other: lane 0 for a flag that lane 1 sets.
 __global__ void lanes_wait(int* out, volatile int* flag)
 {
@@ -207,6 +262,24 @@ __global__ void shared_beyond(int* out, int n)
     out[threadIdx.x] = x[threadIdx.x];
 }
 
+__global__ void static_beyond(int* out, int n)
+{
+    extern __shared__ int behind[];
+    __shared__ int x[64];
+    behind[threadIdx.x] = 1;
+    x[threadIdx.x + n] = 1;
+    __syncthreads();
+    out[threadIdx.x] = x[threadIdx.x] + behind[threadIdx.x];
+}
+
+__device__ __noinline__ int element(const int* x, int k) { return x[k]; }
+__global__ void local_beyond(int* out, int n)
+{
+    int x[8];
+    for (int k = 0; k < 8; ++k) x[(k + n) & 7] = k;
+    out[threadIdx.x] = element(n > 0 ? x : out, n); // by a generic address
+}
+
 __global__ void divergent_barrier(int* out)
 {
     if (threadIdx.x % 2 != 0) {
@@ -248,6 +321,22 @@ __global__ void unwritten_shared(int* out)
     if (threadIdx.x != 5) x[threadIdx.x] = 1;
     __syncthreads();
     out[threadIdx.x] = x[threadIdx.x];
+}
+
+__global__ void unwritten_atomic(int* out)
+{
+    __shared__ int x;
+    atomicAdd(&x, 1);
+    __syncthreads();
+    out[threadIdx.x] = x;
+}
+
+__global__ void unwritten_operand(int* out)
+{
+    __shared__ int x[64];
+    if (threadIdx.x != 5) x[threadIdx.x] = 1;
+    __syncthreads();
+    atomicAdd(out, x[threadIdx.x]);
 }
 
 __global__ void unwritten_decides(int* out, int n)

@@ -172,6 +172,22 @@ TEST_CASE("pointers are told apart")
     CHECK(attributes.type == cudaMemoryTypeUnregistered);
 }
 
+TEST_CASE("a copy that leaves its allocation is refused, and writes nothing")
+{
+    const runtime_bytes data;
+    const runtime_stream stream;
+    const std::size_t bytes = runtime_bytes::size;
+    CHECK(cudaMemset(data.device, 1, bytes) == cudaSuccess);
+    CHECK(cudaMemset(data.device + 1, 2, bytes) == cudaErrorInvalidValue);
+    CHECK(cudaMemcpy(data.device + 1, data.host, bytes, cudaMemcpyHostToDevice) == cudaErrorInvalidValue);
+    CHECK(cudaMemcpyAsync(data.host, data.device + 1, bytes, cudaMemcpyDeviceToHost, stream.handle)
+        == cudaErrorInvalidValue);
+    CHECK(cudaMemsetAsync(data.device + 1, 2, bytes, stream.handle) == cudaErrorInvalidValue);
+    (void)cudaGetLastError();
+    CHECK(cudaMemcpy(data.host, data.device, bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+    CHECK(data.host[bytes - 1] == 1);
+}
+
 TEST_CASE("the driver tells how long an allocation is")
 {
     const auto held = [](const void* data) { return cuda::detail::bytes_in_allocation(data, 1 << 20); };

@@ -314,7 +314,12 @@ TEST_CASE("what the device has")
     }
     int blocks = 0;
     CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, &fill_address, 256, 0) == cudaSuccess);
-    CHECK(blocks > 0);
+    CHECK(blocks == 2);
+    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, &fill_address, 256, 49153) == cudaSuccess);
+    CHECK(blocks == 0);
+    CHECK(cudaFuncSetAttribute(&fill_address, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024) == cudaSuccess);
+    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, &fill_address, 256, 200 * 1024) == cudaSuccess);
+    CHECK(blocks == 1);
     cudaFuncAttributes attributes{};
     CHECK(cudaFuncGetAttributes(&attributes, &fill_address) == cudaSuccess);
     CHECK(attributes.maxThreadsPerBlock == 1024);

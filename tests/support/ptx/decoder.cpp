@@ -219,6 +219,7 @@ private:
         const auto found = in_.symbols.find(name);
         if (found == in_.symbols.end()) refuse("no symbol " + name);
         symbol made = found->second;
+        if (!made.problem.empty()) refuse(made.problem);
         if (made.in != space::shared) return made;
         if (made.at == none) {
             to_.has_dynamic = true;
@@ -656,7 +657,9 @@ private:
         const bool splits = of.arguments[0][0] == '{', packs = of.arguments[1][0] == '{';
         if (is_clock(of.arguments[1])) {
             const unsigned width = type_bytes(of.type);
-            of.form = width == 8 ? "clock.u64" : "clock.u32";
+            const bool is_timer = of.arguments[1] == "%globaltimer";
+            if (is_timer && width != 8) refuse("a register of another width");
+            of.form = is_timer ? "globaltimer" : width == 8 ? "clock.u64" : "clock.u32";
             of.made.run = find(of.form);
             of.made.d[0] = destination(of, of.arguments[0], width);
             emit(of);

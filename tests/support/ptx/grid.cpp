@@ -139,6 +139,7 @@ void begin(block& b, u64 index)
         w.groups.assign(1, {0, w.live, false, 0, 0});
         w.at_barrier.clear();
         w.syncs = w.last_full_sync = 0;
+        w.takes_turns = false;
         w.last_sync.clear();
         fill_registers(b, w);
     }

@@ -19,6 +19,7 @@ struct places {
     u32 shared = 0; ///< lanes that access shared memory
     u32 local = 0;
     u32 global = 0;
+    u32 unwritten = 0; ///< of an atomic operation, if checked: the shared memory has no value
 };
 
 bool within(u64 at, unsigned bytes, const void* begin, std::size_t size)
@@ -27,20 +28,36 @@ bool within(u64 at, unsigned bytes, const void* begin, std::size_t size)
     return at >= first && at - first + bytes <= size;
 }
 
+bool within(u64 at, unsigned bytes, const memory_range& range)
+{
+    return at >= range.begin && at < range.end && bytes <= range.end - at;
+}
+
+/// Between static and dynamic shared memory there is nothing.
+bool is_shared_memory(const block& in, u64 at, unsigned bytes)
+{
+    if (at > in.shared_size || bytes > in.shared_size - at) return false;
+    return at >= dynamic_at || at + bytes <= in.of->shared_bytes;
+}
+
 /// Sorts a generic address, or one of global memory, by what it points to.
 void find_place(warp& w, const instruction& i, unsigned bytes, int lane, places& where)
 {
     block& in = *w.in;
     const u64 at = where.at[lane];
-    if (at >= w.known.begin && at + bytes <= w.known.end) {
+    if (within(at, bytes, w.known)) {
         where.global |= u32{1} << lane;
         return;
     }
     if (within(at, bytes, in.shared, in.shared_size)) {
+        if (!is_shared_memory(in, at - reinterpret_cast<u64>(in.shared), bytes))
+            fail(w, i, lane, "beyond the shared memory");
         where.shared |= u32{1} << lane;
         return;
     }
     if (within(at, bytes, in.local_memory.data(), in.local_memory.size())) {
+        const u64 own = w.local + static_cast<u64>(lane) * w.local_bytes;
+        if (!within(at, bytes, {own, own + w.local_bytes})) fail(w, i, lane, "beyond the local memory");
         where.local |= u32{1} << lane;
         return;
     }
@@ -48,7 +65,7 @@ void find_place(warp& w, const instruction& i, unsigned bytes, int lane, places&
     where.global |= u32{1} << lane;
     if (in.how->find_range == nullptr) return;
     const memory_range found = in.how->find_range(at);
-    if (at < found.begin || at + bytes > found.end) {
+    if (!within(at, bytes, found)) {
         char text[32];
         std::snprintf(text, sizeof text, "%#llx", static_cast<unsigned long long>(at));
         fail(w, i, lane, std::string("no live memory of the device at ") + text);
@@ -123,7 +140,7 @@ void find_places(warp& w, const instruction& i, u32 mask, access how, places& wh
         each_lane(mask, [&](int l) { where.at[l] = from[l] + offset; });
     } else if (i.address_bytes == 4) {
         const u32* const from = values<u32>(w, i.a);
-        each_lane(mask, [&](int l) { where.at[l] = u64{from[l]} + offset; });
+        each_lane(mask, [&](int l) { where.at[l] = from[l] + static_cast<u32>(offset); }); // wraps
     } else {
         each_lane(mask, [&](int l) { where.at[l] = offset; });
     }
@@ -141,7 +158,7 @@ void find_places(warp& w, const instruction& i, u32 mask, access how, places& wh
     case space::shared:
         for (u32 left = mask; left != 0; left &= left - 1) {
             const int l = std::countr_zero(left);
-            if (where.at[l] + bytes > in.shared_size || where.at[l] + bytes < where.at[l])
+            if (!is_shared_memory(in, where.at[l], bytes))
                 fail(w, i, l, "beyond the shared memory");
             where.at[l] += reinterpret_cast<u64>(in.shared);
         }
@@ -169,6 +186,7 @@ void find_places(warp& w, const instruction& i, u32 mask, access how, places& wh
             const auto base = reinterpret_cast<u64>(in.shared);
             for (u32 left = where.shared; left != 0; left &= left - 1) {
                 const int l = std::countr_zero(left);
+                if (how == access::atomic && in.shared_at(where.at[l]).run != in.run) where.unwritten |= u32{1} << l;
                 check_race(w, i, static_cast<u32>(where.at[l] - base), bytes, how, l);
             }
         }
@@ -318,6 +336,11 @@ void atomic(warp& w, const instruction& i, u32 mask)
     places where;
     find_places(w, i, mask, access::atomic, where);
     block& in = *w.in;
+    const u32 known = defined_lanes(w, i.b, defined_lanes(w, i.c, mask));
+    if (known != mask) fail(w, i, std::countr_zero(mask & ~known), "an operand that was never written");
+    const bool reads = !std::is_same_v<Operation, exchange> || i.c != none;
+    if (reads && where.unwritten != 0)
+        fail(w, i, std::countr_zero(where.unwritten), "an atomic operation on memory that was never written");
     if (in.how->count) in.sum.atomics += static_cast<unsigned>(std::popcount(where.global));
     if (in.is_random() && (i.how == order::release || i.how == order::acquire_release))
         release_stores(w, mask);
@@ -337,7 +360,7 @@ void atomic(warp& w, const instruction& i, u32 mask)
         }
         if (i.d[0] != none) values<T>(w, i.d[0])[l] = std::bit_cast<T>(old);
     }
-    define(w, i.d[0], mask, mask);
+    define(w, i.d[0], mask, mask & ~where.unwritten);
     if (i.how == order::acquire || i.how == order::acquire_release) in.view.empty_cache();
     // What other blocks see just now may be of interest: sometimes this block rests.
     if (in.is_random() && where.global != 0) {

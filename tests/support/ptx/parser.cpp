@@ -135,6 +135,7 @@ private:
     struct reference {
         u8* at;
         std::string text;
+        std::string variable;
     };
 
     [[noreturn]] void refuse(const std::string& why) const
@@ -238,7 +239,7 @@ private:
             if (each.empty()) continue;
             if (at + of.element_bytes > of.bytes) refuse("too many initial values for " + of.name);
             if (const std::optional<u64> value = number(each)) std::memcpy(to + at, &*value, of.element_bytes);
-            else if (of.element_bytes == 8) references_.push_back({to + at, each});
+            else if (of.element_bytes == 8) references_.push_back({to + at, each, of.name});
             else refuse("unsupported initial value `" + each + "` of " + of.name);
             at += of.element_bytes;
         }
@@ -252,8 +253,10 @@ private:
         }
         const auto [name, offset] = name_and_offset(inside);
         const auto found = to_.symbols.find(name);
-        if (found == to_.symbols.end() || found->second.in != space::global)
-            throw std::runtime_error("ptx: unsupported initial value `" + each.text + "`");
+        if (found == to_.symbols.end() || found->second.in != space::global) {
+            to_.symbols[each.variable].problem = "unsupported initial value `" + each.text + "` of " + each.variable;
+            return;
+        }
         const u64 address = found->second.at + static_cast<u64>(offset);
         std::memcpy(each.at, &address, sizeof address);
     }

@@ -170,6 +170,7 @@ struct symbol {
     u64 at = 0;
     std::size_t bytes = 0;
     std::size_t align = 1;
+    std::string problem = {}; ///< why no kernel can use it
 };
 struct module {
     std::map<std::string, function> functions;

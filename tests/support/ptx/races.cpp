@@ -55,6 +55,10 @@ void note_read(const warp& w, shared_byte& byte, int lane)
     }
     // Reads from before a common sync need not be kept: what comes is ordered after them.
     if (byte.reader == own && byte.read_at < w.last_full_sync) byte.reader_lanes = 0;
+    if (byte.reader == own && byte.read_at < w.syncs) {
+        for (u32 left = byte.reader_lanes; left != 0; left &= left - 1)
+            if (synced(w, std::countr_zero(left), lane, byte.read_at)) byte.reader_lanes &= ~(left & (~left + 1));
+    }
     byte.reader = own;
     byte.reader_lanes |= u32{1} << lane;
     byte.read_at = w.syncs;

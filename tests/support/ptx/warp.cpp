@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <type_traits>
 #include <x86intrin.h>
 
@@ -141,6 +142,13 @@ void clock(warp& w, const instruction& i, u32 mask)
 {
     const auto now = static_cast<T>(__rdtsc());
     each_lane(mask, [&](int lane) { values<T>(w, i.d[0])[lane] = now; });
+}
+
+/// In nanoseconds.
+void global_timer(warp& w, const instruction& i, u32 mask)
+{
+    const auto now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+    each_lane(mask, [&](int lane) { values<u64>(w, i.d[0])[lane] = static_cast<u64>(now); });
 }
 
 void sync_warp(warp& w, const instruction&, u32 mask) { note_sync(w, mask); }
@@ -352,12 +360,13 @@ private:
     u64& left_;
 };
 
-/// The group that is behind, so that branches meet again; in a random schedule any.
+/// The group that is behind, so that branches meet again; in a random schedule any. So in every other turn of a warp
+/// that does not come to an end: its lanes may wait for others of its own.
 std::size_t choose(warp& w)
 {
     const std::size_t count = w.groups.size();
     std::size_t chosen = count;
-    if (w.in->is_random() && count > 1) {
+    if ((w.in->is_random() || w.takes_turns) && count > 1) {
         const std::size_t from = w.in->random.below(count);
         for (std::size_t k = 0; k < count && chosen == count; ++k)
             if (!w.groups[(from + k) % count].waits) chosen = (from + k) % count;
@@ -397,7 +406,9 @@ progress advance(warp& w, u64 most)
         const warp::group from = w.groups[chosen];
         w.groups[chosen] = w.groups.back();
         w.groups.pop_back();
-        if (!group_run(w, from, left).run()) return progress::paused;
+        if (group_run(w, from, left).run()) continue;
+        if (left == 0) w.takes_turns = !w.takes_turns;
+        return progress::paused;
     }
 }
 
@@ -407,7 +418,8 @@ void add_warp_forms(table& forms)
     forms["vote"] = &vote;
     forms["match.any.b32"] = &match_any<u32>;
     forms["match.any.b64"] = &match_any<u64>;
-    forms["activemask"] = &active_mask;
+    forms["activemask.b32"] = &active_mask;
+    forms["globaltimer"] = &global_timer;
     forms["clock.u32"] = &clock<u32>;
     forms["clock.u64"] = &clock<u64>;
     forms["bar.warp.sync"] = &sync_warp;

@@ -36,6 +36,7 @@ struct warp {
     memory_range known; ///< the device memory that was used last
     u32 syncs = 0; ///< `bar.warp.sync` so far
     std::vector<u32> last_sync; ///< of each pair of lanes, if they were not all members
+    bool takes_turns = false; ///< its groups, without a seed
     u32 last_full_sync = 0;
 };
 

@@ -322,6 +322,17 @@ cudaError_t allocate(
     return cudaSuccess;
 }
 
+/// Whether a range that begins in memory of a device ends behind that.
+bool leaves_memory(const void* begin, std::size_t bytes)
+{
+    const auto first = reinterpret_cast<std::uintptr_t>(begin);
+    memory_table& table = memory_table::instance();
+    const std::lock_guard lock(table.guard);
+    const auto found = table.find(first);
+    return found != table.live.end() && found->second.type != cudaMemoryTypeHost
+        && bytes > found->first + found->second.bytes - first;
+}
+
 // Does not wait for the device, as cudaFree mostly does: that must not be relied on, and work that
 // still uses the memory is found by the sanitizers.
 cudaError_t deallocate(void* memory, cudaMemoryType type)
@@ -559,6 +570,10 @@ const char* CUDARTAPI cudaGetErrorName(cudaError_t code)
         STAND_IN_NAME(cudaErrorInsufficientDriver);
         STAND_IN_NAME(cudaErrorNoDevice);
         STAND_IN_NAME(cudaErrorInvalidDevice);
+        STAND_IN_NAME(cudaErrorInvalidDeviceFunction);
+        STAND_IN_NAME(cudaErrorInvalidSymbol);
+        STAND_IN_NAME(cudaErrorMissingConfiguration);
+        STAND_IN_NAME(cudaErrorNoKernelImageForDevice);
         STAND_IN_NAME(cudaErrorInvalidResourceHandle);
         STAND_IN_NAME(cudaErrorIllegalState);
         STAND_IN_NAME(cudaErrorNotReady);
@@ -566,6 +581,7 @@ const char* CUDARTAPI cudaGetErrorName(cudaError_t code)
         STAND_IN_NAME(cudaErrorPeerAccessAlreadyEnabled);
         STAND_IN_NAME(cudaErrorECCUncorrectable);
         STAND_IN_NAME(cudaErrorInvalidConfiguration);
+        STAND_IN_NAME(cudaErrorLaunchOutOfResources);
         STAND_IN_NAME(cudaErrorLaunchFailure);
         STAND_IN_NAME(cudaErrorLaunchTimeout);
         STAND_IN_NAME(cudaErrorNotSupported);
@@ -819,6 +835,7 @@ cudaError_t CUDARTAPI cudaMemcpyAsync(
     STAND_IN_CALL(cudaMemcpyAsync);
     if (bytes == 0) return cudaSuccess;
     if (to == nullptr || from == nullptr) return done(cudaErrorInvalidValue);
+    if (leaves_memory(to, bytes) || leaves_memory(from, bytes)) return done(cudaErrorInvalidValue);
     return enqueue(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });
 }
 cudaError_t CUDARTAPI cudaMemcpyPeerAsync(
@@ -826,19 +843,21 @@ cudaError_t CUDARTAPI cudaMemcpyPeerAsync(
 {
     STAND_IN_CALL(cudaMemcpyPeerAsync);
     if (std::max(to_device, from_device) >= device_count()) return done(cudaErrorInvalidDevice);
+    if (leaves_memory(to, bytes) || leaves_memory(from, bytes)) return done(cudaErrorInvalidValue);
     return enqueue(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });
 }
 cudaError_t CUDARTAPI cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream)
 {
     STAND_IN_CALL(cudaMemsetAsync);
     if (bytes == 0) return cudaSuccess;
-    if (to == nullptr) return done(cudaErrorInvalidValue);
+    if (to == nullptr || leaves_memory(to, bytes)) return done(cudaErrorInvalidValue);
     return enqueue(stream, [to, value, bytes] { std::memset(to, value, bytes); });
 }
 cudaError_t CUDARTAPI cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 {
     STAND_IN_CALL(cudaMemcpy);
     if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    if (leaves_memory(to, bytes) || leaves_memory(from, bytes)) return done(cudaErrorInvalidValue);
     const cudaError_t code = enqueue(nullptr, [to, from, bytes] { std::memcpy(to, from, bytes); });
     return code != cudaSuccess ? code : done(synchronize(default_stream()));
 }
@@ -846,6 +865,7 @@ cudaError_t CUDARTAPI cudaMemset(void* to, int value, size_t bytes)
 {
     STAND_IN_CALL(cudaMemset);
     if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    if (leaves_memory(to, bytes)) return done(cudaErrorInvalidValue);
     const cudaError_t code = enqueue(nullptr, [to, value, bytes] { std::memset(to, value, bytes); });
     cudaPointerAttributes attributes{};
     (void)cudaPointerGetAttributes(&attributes, to);

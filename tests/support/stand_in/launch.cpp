@@ -10,6 +10,7 @@
 //     COLLPROBE_EMULATED_DROP="a|b|n"     from kernels with `a` in their names, the instruction number n (from 0)
 //                                         with `b` in its text is taken out
 //     COLLPROBE_EMULATED_PUT="c"          the instruction `c` is put in its place
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -304,6 +305,8 @@ constexpr int multiprocessors = 4;
 constexpr int blocks_per_multiprocessor = 2;
 constexpr int block_threads = 1024;
 constexpr int optin_shared_bytes = 227 * 1024;
+constexpr std::size_t multiprocessor_shared_bytes = 228 * 1024;
+constexpr std::size_t reserved_shared_bytes = 1024; ///< of each block
 
 /// Of what the kernels' clock counts: the processor's time stamps. Measured once, in a millisecond.
 int clock_kilohertz()
@@ -479,12 +482,19 @@ cudaError_t CUDARTAPI cudaFuncSetAttribute(const void* function, cudaFuncAttribu
     return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    int* blocks, const void* function, int threads, size_t, unsigned)
+    int* blocks, const void* function, int threads, size_t dynamic_shared, unsigned)
 {
     STAND_IN_CALL(cudaOccupancyMaxActiveBlocksPerMultiprocessor);
-    if (!find_registered(function)) return finish(cudaErrorInvalidDeviceFunction);
+    const std::shared_ptr<registered_kernel> kernel = find_registered(function);
+    if (!kernel) return finish(cudaErrorInvalidDeviceFunction);
     if (threads <= 0) return finish(cudaErrorInvalidValue);
-    *blocks = threads > block_threads ? 0 : blocks_per_multiprocessor;
+    const ptx::kernel* const code = code_on(*kernel, current_device());
+    if (code == nullptr) return finish(cudaErrorNoKernelImageForDevice);
+    const std::size_t shared = ptx::static_shared_bytes(*code) + dynamic_shared;
+    const bool fits
+        = static_cast<unsigned>(threads) <= ptx::most_threads(*code) && shared <= kernel->most_dynamic.load();
+    const std::size_t by_shared = multiprocessor_shared_bytes / (shared + reserved_shared_bytes);
+    *blocks = fits ? static_cast<int>(std::min<std::size_t>(blocks_per_multiprocessor, by_shared)) : 0;
     return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessor(
