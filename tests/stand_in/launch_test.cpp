@@ -254,6 +254,18 @@ TEST_CASE("programs may have kernels of the same name")
     CHECK(all.data[50] == 2);
 }
 
+TEST_CASE("a kernel reads a variable that the host was not told of, such as a table of the compiler")
+{
+    const mended_stand_in at_exit;
+    const kernel_program program(fat_binary({{90, ptx_of(add_step)}}));
+    program.add_kernel(&add_step_address, "add_step");
+    const runtime_stream stream;
+    const words all;
+    CHECK(launch_with(&add_step_address, all.data, stream.handle) == cudaSuccess);
+    CHECK(stream.synchronize());
+    CHECK(all.data[0] == 5);
+}
+
 TEST_CASE("a variable has memory on each device")
 {
     const mended_stand_in at_exit;

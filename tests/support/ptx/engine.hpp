@@ -96,6 +96,8 @@ std::vector<std::string> kernel_names(const module&);
 const kernel* find_kernel(module&, const std::string& name);
 /// The memory of a global variable; empty if there is none.
 std::span<unsigned char> find_variable(module&, const std::string& name);
+/// The memory of all global variables, those too that the compiler made.
+std::vector<memory_range> variable_ranges(const module&);
 
 struct parameter_place {
     std::size_t offset, bytes;

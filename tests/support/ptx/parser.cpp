@@ -381,4 +381,12 @@ std::span<unsigned char> find_variable(module& in, const std::string& name)
     return {reinterpret_cast<u8*>(found->second.at), found->second.bytes};
 }
 
+std::vector<memory_range> variable_ranges(const module& in)
+{
+    std::vector<memory_range> all;
+    for (const auto& [name, each] : in.symbols)
+        if (each.in == space::global && each.bytes != 0) all.push_back({each.at, each.at + each.bytes});
+    return all;
+}
+
 } // namespace ptx

@@ -149,12 +149,7 @@ ptx::module& module_on(programs& all, binary& of, int device)
     if (found) return *found;
     if (!of.problem.empty()) throw std::runtime_error(of.problem);
     std::shared_ptr<ptx::module> loaded = ptx::load(of.text);
-    for (const auto& [address, variable] : all.variables) {
-        if (variable.in.get() != &of) continue;
-        const std::span<unsigned char> memory = ptx::find_variable(*loaded, variable.name);
-        const auto begin = reinterpret_cast<std::uint64_t>(memory.data());
-        if (!memory.empty()) all.variable_ranges[begin] = begin + memory.size();
-    }
+    for (const ptx::memory_range& each : ptx::variable_ranges(*loaded)) all.variable_ranges[each.begin] = each.end;
     found = std::move(loaded);
     return *found;
 }
