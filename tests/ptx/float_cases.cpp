@@ -123,6 +123,25 @@ void add_approximations(std::vector<form_case>& to)
             to.push_back({name + (flushes ? ".approx.ftz.f32" : ".approx.f32"), "f32", {"f32"}, expected, {}, nearly});
         }
 }
+/// What the manual says of a divisor above 2^126: no quotient but 0, or NaN of an infinity.
+void add_approximate_quotients(std::vector<form_case>& to)
+{
+    for (const bool full : {false, true})
+        for (const bool flushes : {false, true}) {
+            const auto flushed = [=](bits x) {
+                const auto word = static_cast<std::uint32_t>(x);
+                return flushes && (word & 0x7f800000) == 0 ? word & 0x80000000 : word;
+            };
+            const auto expected = [=](const bits* x) -> std::uint32_t {
+                const std::uint32_t a = flushed(x[0]), b = flushed(x[1]), sign = (a ^ b) & 0x80000000;
+                const bool is_large = (b & 0x7fffffff) > 0x7e800000 && (b & 0x7fffffff) < 0x7f800000;
+                if (full || !is_large) return flushed(exact::divide(exact::single, rounding::nearest, a, b));
+                return (a & 0x7fffffff) >= 0x7f800000 ? 0x7fffffff : sign;
+            };
+            const std::string name = full ? "div.full" : "div.approx";
+            to.push_back({name + (flushes ? ".ftz.f32" : ".f32"), "f32", {"f32", "f32"}, expected, {}, nearly});
+        }
+}
 /// Of double precision: the upper halves alone are read and written.
 void add_upper_half_approximations(std::vector<form_case>& to)
 {
@@ -149,6 +168,7 @@ std::vector<form_case> float_cases()
         add_moves_and_extremes(all, type);
     }
     add_approximations(all);
+    add_approximate_quotients(all);
     add_upper_half_approximations(all);
     return all;
 }

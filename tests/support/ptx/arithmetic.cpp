@@ -194,6 +194,21 @@ void approximate(warp& w, const instruction& i, u32 mask)
         d[lane] = flushed(canonical(static_cast<f32>(Operation::of(static_cast<f64>(flushed(a[lane]))))));
     });
 }
+/// `full`: over the whole range. Else a divisor above 2^126 has no reciprocal.
+template <bool full, bool flushes>
+void approximate_quotient(warp& w, const instruction& i, u32 mask)
+{
+    f32* const d = values<f32>(w, i.d[0]);
+    const f32 *const a = values<f32>(w, i.a), *const b = values<f32>(w, i.b);
+    const auto flushed = [](f32 x) {
+        return flushes && std::fabs(x) < std::numeric_limits<f32>::min() ? std::copysign(0.0f, x) : x;
+    };
+    each_lane(mask, [=](int lane) {
+        const f32 x = flushed(a[lane]), y = flushed(b[lane]);
+        const bool is_lost = !full && std::fabs(y) > 0x1p126f && std::isfinite(y);
+        d[lane] = flushed(canonical(is_lost ? x * std::copysign(0.0f, y) : x / y));
+    });
+}
 /// Reads and writes the upper halves alone, and no subnormals.
 template <class Operation>
 void approximate_upper_half(warp& w, const instruction& i, u32 mask)
@@ -520,6 +535,8 @@ void add_approximate_forms(table& to, const std::string& modifiers)
     to["lg2" + modifiers + "f32"] = &approximate<logarithm, flushes>;
     to["sin" + modifiers + "f32"] = &approximate<sine, flushes>;
     to["cos" + modifiers + "f32"] = &approximate<cosine, flushes>;
+    to["div" + modifiers + "f32"] = &approximate_quotient<false, flushes>;
+    to[flushes ? "div.full.ftz.f32" : "div.full.f32"] = &approximate_quotient<true, flushes>;
 }
 
 template <class T, int... how>
