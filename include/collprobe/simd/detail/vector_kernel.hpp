@@ -194,16 +194,14 @@ template <class V>
     return a > b ? a : b;
 }
 
-/// The two halves of a vector.
+/// The two halves of a vector. It is copied as a whole: with a copy of each half, g++ would keep the vector in memory
+/// from its first use on.
 template <class V>
 struct halves_of {
-    vector<std::remove_cvref_t<decltype(V{}[0])>, int{sizeof(V) / 2}> low, high;
+    using half = vector<std::remove_cvref_t<decltype(V{}[0])>, int{sizeof(V) / 2}>;
+    half both[2];
 
-    [[gnu::always_inline]] explicit halves_of(const V& v) noexcept
-    {
-        __builtin_memcpy(&low, &v, sizeof low);
-        __builtin_memcpy(&high, reinterpret_cast<const unsigned char*>(&v) + sizeof low, sizeof high);
-    }
+    [[gnu::always_inline]] explicit halves_of(V v) noexcept { __builtin_memcpy(both, &v, sizeof v); }
 };
 
 template <class V>
@@ -211,7 +209,7 @@ template <class V>
 {
     if constexpr (sizeof(V) > 16) {
         const halves_of<V> halves(v);
-        return lowest_lane(lanewise_minimum(halves.low, halves.high));
+        return lowest_lane(lanewise_minimum(halves.both[0], halves.both[1]));
     } else {
         auto result = v[0];
         for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane)
@@ -225,7 +223,7 @@ template <class V>
 {
     if constexpr (sizeof(V) > 16) {
         const halves_of<V> halves(v);
-        return highest_lane(lanewise_maximum(halves.low, halves.high));
+        return highest_lane(lanewise_maximum(halves.both[0], halves.both[1]));
     } else {
         auto result = v[0];
         for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane)
@@ -240,7 +238,7 @@ template <class V>
 {
     if constexpr (sizeof(V) > 16) {
         const halves_of<V> halves(v);
-        return sum_of_lanes(halves.low + halves.high);
+        return sum_of_lanes(halves.both[0] + halves.both[1]);
     } else {
         auto result = v[0];
         for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane) result += v[lane];
