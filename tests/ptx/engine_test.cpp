@@ -318,8 +318,8 @@ TEST_CASE("what a launch may not ask for and what is not supported")
     CHECK(ptx::find_kernel(kernels(), "no_such_kernel") == nullptr);
     const auto own
         = ptx::load(".version 8.0\n.target sm_80\n.address_size 64\n"
-                    ".visible .entry k() {\n .reg .b32 %r<3>;\n sad.u32 %r1, %r1, %r1, %r1;\n ret;\n}\n");
-    CHECK_THROWS_WITH(ptx::find_kernel(*own, "k"), doctest::Contains("sad.u32"));
+                    ".visible .entry k() {\n .reg .b32 %r<3>;\n sad.u32\n%r1, %r1,\n%r1, %r1;\n ret;\n}\n");
+    CHECK_THROWS_WITH(ptx::find_kernel(*own, "k"), doctest::Contains("`sad.u32 %r1, %r1, %r1, %r1`"));
     // Of a table of functions only the kernels that use it.
     const auto with_table = ptx::load(".version 8.0\n.target sm_80\n.address_size 64\n"
                                       ".global .align 8 .u64 table[1] = {f};\n.func f() {\n ret;\n}\n"

@@ -163,7 +163,7 @@ private:
 
     [[noreturn]] void refuse(const std::string& why) const
     {
-        const std::string where = "`" + text_ + "`, line " + std::to_string(line_) + ", in " + to_.name;
+        const std::string where = "`" + one_line(text_) + "`, line " + std::to_string(line_) + ", in " + to_.name;
         throw std::runtime_error("ptx: " + why + ": " + where);
     }
 
@@ -356,7 +356,7 @@ private:
     {
         of.made.text = static_cast<u32>(to_.texts.size());
         of.made.line = line_;
-        to_.texts.push_back(text_);
+        to_.texts.push_back(one_line(text_));
         to_.code.push_back(of.made);
         const std::string_view name = of.parts.empty() ? std::string_view() : of.parts[0];
         const bool packs = name == "mov" && of.use.reads.size() > 1;

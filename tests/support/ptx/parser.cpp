@@ -44,6 +44,13 @@ std::vector<std::string> words(std::string_view text)
     return all;
 }
 
+std::string one_line(std::string_view text)
+{
+    std::string joined;
+    for (const std::string& word : words(text)) joined += (joined.empty() ? "" : " ") + word;
+    return joined;
+}
+
 std::optional<u64> number(std::string_view text)
 {
     const std::string own(text);

@@ -19,6 +19,8 @@ std::string trimmed(std::string_view);
 std::vector<std::string> split(std::string_view, char at);
 /// Between blanks.
 std::vector<std::string> words(std::string_view);
+/// The words with one blank between.
+std::string one_line(std::string_view);
 /// `-5`, `0x1FU`, `0f3F800000`, `0d3FF0000000000000`: the bits.
 std::optional<u64> number(std::string_view);
 /// `symbol+8`, `%rd1-4`: the name, and the number behind it.
