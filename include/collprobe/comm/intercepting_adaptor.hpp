@@ -37,7 +37,7 @@ public:
         call_site where = call_site::current())
     {
         intercept<collective::all_reduce, T>(send, receive, operation, -1, stream, where,
-            [&](view<const T> sent) { comm_.all_reduce(sent, receive, operation, stream, where); });
+            [&, this](view<const T> sent) { comm_.all_reduce(sent, receive, operation, stream, where); });
     }
     template <element T>
         requires has_reduce_scatter<Comm, T>
@@ -45,7 +45,7 @@ public:
         stream_ref stream, call_site where = call_site::current())
     {
         intercept<collective::reduce_scatter, T>(send, receive, operation, -1, stream, where,
-            [&](view<const T> sent) { comm_.reduce_scatter(sent, receive, operation, stream, where); });
+            [&, this](view<const T> sent) { comm_.reduce_scatter(sent, receive, operation, stream, where); });
     }
     template <element T>
         requires has_all_gather<Comm, T>
@@ -53,7 +53,7 @@ public:
         call_site where = call_site::current())
     {
         intercept<collective::all_gather, T>(send, receive, reduction::sum, -1, stream, where,
-            [&](view<const T> sent) { comm_.all_gather(sent, receive, stream, where); });
+            [&, this](view<const T> sent) { comm_.all_gather(sent, receive, stream, where); });
     }
     template <element T>
         requires has_all_to_all<Comm, T>
@@ -61,7 +61,7 @@ public:
         call_site where = call_site::current())
     {
         intercept<collective::all_to_all, T>(send, receive, reduction::sum, -1, stream, where,
-            [&](view<const T> sent) { comm_.all_to_all(sent, receive, stream, where); });
+            [&, this](view<const T> sent) { comm_.all_to_all(sent, receive, stream, where); });
     }
     template <element T>
         requires has_broadcast<Comm, T>
@@ -69,7 +69,7 @@ public:
         call_site where = call_site::current())
     {
         intercept<collective::broadcast, T>(send, receive, reduction::sum, root, stream, where,
-            [&](view<const T> sent) { comm_.broadcast(sent, receive, root, stream, where); });
+            [&, this](view<const T> sent) { comm_.broadcast(sent, receive, root, stream, where); });
     }
 
 protected:

@@ -147,7 +147,7 @@ private:
         running<T> now{call,
             {with.call, with.type, sends ? send.count() : 0, receive.count(), size()}, send, receive, false, stream,
             where};
-        const auto all = [&] {
+        const auto all = [&, this] {
             if (sends) keep(fault_phase::before, now, send);
             damage(fault_phase::before, now);
             damage(fault_phase::during, now);

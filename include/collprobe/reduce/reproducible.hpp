@@ -228,7 +228,7 @@ private:
 
         const parts_of_one parts(comm_, what.send.count());
         if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), what.send, what.receive, what.where);
-        detail::enqueue_marked(done, stream, [&] {
+        detail::enqueue_marked(done, stream, [&, this] {
             if constexpr (Call == collective::all_reduce && has_fixed_point<T>) {
                 if (how == reduction_algorithm::fixed_point) {
                     using fixed = detail::fixed_point<T, Comm>;

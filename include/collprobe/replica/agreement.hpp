@@ -203,7 +203,7 @@ private:
         for (std::uint64_t b = 0; b < buffers.count(); ++b) to.types[b] = static_cast<std::uint8_t>(buffers[b].type);
         detail::enqueue_marked(to.done, stream, [&] {
             if (memory_->reduced.recorded()) stream.wait(memory_->reduced, where);
-            detail::enqueue_marked(memory_->reduced, stream, [&] {
+            detail::enqueue_marked(memory_->reduced, stream, [&, this] {
                 for (std::uint64_t b = 0; b < buffers.count(); ++b) {
                     const view<const std::uint8_t> bytes = buffers[b].bytes();
                     device::reduce(stream, detail::digest_reducer<std::uint8_t>{bytes}, bytes.count(),

@@ -255,7 +255,7 @@ private:
     /// Writes to slot `slot` the squared distances from `other` (null: squares), over the sample of a buffer.
     void measure(const replica& buffer, const void* other, std::size_t slot, stream_ref on)
     {
-        with_floating_type(buffer.type, [&]<class T>(T) {
+        with_floating_type(buffer.type, [&, this]<class T>(T) {
             device::sum_each(on, detail::distance_parts,
                 detail::sampled_distance<T>{buffer.as<T>().data(), static_cast<const T*>(other), samples_of(buffer),
                     stride_, memory_->distances.data() + slot * detail::distance_parts});
@@ -283,7 +283,7 @@ private:
         });
         const stream_ref own = at.communication;
         own.wait(at.placed, where);
-        enqueue_marked(at.done, own, [&] {
+        enqueue_marked(at.done, own, [&, this] {
             const double* const distances = at.distances.data();
             const std::uint64_t parts = weights_ * distance_parts;
             device::for_each(own, 1,

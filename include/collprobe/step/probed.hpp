@@ -139,7 +139,7 @@ public:
     void end_step(std::uint64_t step, const step_observation& seen, stream_ref stream,
         call_site where = call_site::current())
     {
-        end_immediate(step, stream, where, [&](const block& open) {
+        end_immediate(step, stream, where, [&, this](const block& open) {
             return detail::write_header{open.message.data(),
                 {step, seen.loss, seen.weight, seen.sample_digest, open.unprobed_calls, next_serial()}, form_.layout};
         });
@@ -153,7 +153,7 @@ public:
     template <std::same_as<device_observation> Seen = device_observation>
     void end_step(std::uint64_t step, const Seen& seen, stream_ref stream, call_site where = call_site::current())
     {
-        end_immediate(step, stream, where, [&](const block& open) {
+        end_immediate(step, stream, where, [&, this](const block& open) {
             return detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, step, next_serial(),
                 nullptr, form_.layout};
         });
@@ -214,7 +214,7 @@ public:
                 stream, 1, detail::write_tickets{work.tickets.data(), {.next = next, .current = {}}});
         };
         try {
-            detail::enqueue_marked(work.replayed, stream, [&] {
+            detail::enqueue_marked(work.replayed, stream, [&, this] {
                 if (work.replayed.recorded()) stream.wait(work.replayed, where);
                 await_disturbance(to, stream, where);
                 write_tickets({step, next_serial(), to.host.data()});
@@ -401,8 +401,8 @@ private:
             lane& on = lane_of(stream, who);
             if (open.call_count == open.calls.size()) grow(stream, on, where);
             const std::uint64_t call_index = open.call_count;
-            detail::enqueue_marked(on.done, stream, [&] {
-                with_parts(open, call, stream, where, on, [&](auto&& each_part) {
+            detail::enqueue_marked(on.done, stream, [&, this] {
+                with_parts(open, call, stream, where, on, [&, this](auto&& each_part) {
                     if constexpr (floating_element<T>) {
                         if (call.has_input) probe_input<T>(open, call, input, stream, where, on);
                     }
@@ -478,9 +478,9 @@ private:
         } else {
             tools& with = open_tools();
             unsigned char* const entries = form_.layout.parts_of(open.message.data(), open.call_count);
-            detail::enqueue_marked(with.parts.wait_for_last(stream, where), stream, [&] {
-                body([&](const auto& use) {
-                    for_each_part([&]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
+            detail::enqueue_marked(with.parts.wait_for_last(stream, where), stream, [&, this] {
+                body([&, this](const auto& use) {
+                    for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
                         using entry_type = typename std::remove_cvref_t<decltype(part)>::entry;
                         auto& ranks = detail::innermost(comm_);
                         const part_call seen(ranks, stream, where, call, options_.mode, on.workspace,
@@ -580,7 +580,7 @@ private:
             device::for_each(stream, open.call_count + 1,
                 detail::pack_summary{open.message.data(), open.gradients.data(), open.call_count, rank(), size(),
                     with.reference(), report.summary(), form_.layout});
-            for_each_part([&]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t words) {
+            for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t words) {
                 using part_type = std::remove_cvref_t<decltype(part)>;
                 if constexpr (detail::has_summary<part_type>) {
                     device::for_each(stream, open.call_count, detail::pack_part<part_type>{open.message.data(),
@@ -645,7 +645,7 @@ private:
         // A part's entry is zero where the part writes nothing.
         if constexpr (has_parts) {
             detail::enqueue_marked(open_tools().parts.wait_for_last(stream, where), stream,
-                [&] { device::zero(stream, view<unsigned char>(open_->message), where); });
+                [&, this] { device::zero(stream, view<unsigned char>(open_->message), where); });
         }
         return *open_;
     }
@@ -743,7 +743,7 @@ private:
         const view<const detail::probed_call> calls(seen.calls.data(), seen.call_count);
         const view<const double> gram = seen.has_gram ? report.gram() : view<double>();
         const auto serial = static_cast<std::uint32_t>(judged_ + 1);
-        const auto origin = [&] { return caller(comm_, "end_step", finished.where).origin(); };
+        const auto origin = [&, this] { return caller(comm_, "end_step", finished.where).origin(); };
         if (options_.mode == report_mode::gather) {
             const detail::gathered_step step(
                 report.messages().data(), comm_.size(), seen.call_count, form_.layout);
@@ -760,7 +760,7 @@ private:
             require_arrived(step.keys->arrival.complete(serial, size()), finished);
             detail::require_same_step(*step.keys, finished.step, origin);
             detail::judge_summary(judge_, step, size(), calls, seen.unprobed_calls, gram, out);
-            for_each_part([&]<std::size_t I>(auto& part, std::uint64_t, std::uint64_t words) {
+            for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t, std::uint64_t words) {
                 using part_type = std::remove_cvref_t<decltype(part)>;
                 if constexpr (detail::has_summary<part_type>) {
                     part.judge_summary(part_summaries<typename part_type::summary>(

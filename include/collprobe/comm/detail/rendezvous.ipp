@@ -91,7 +91,7 @@ COLLPROBE_INLINE void rendezvous::enter(int rank, std::uint64_t call, const post
 {
     await_turn(rank, call, own.what.call, where);
     at(rank).posted = own;
-    meet(work_, rank, call, own.what.call, where, [&] { check_agreement(call); });
+    meet(work_, rank, call, own.what.call, where, [&, this] { check_agreement(call); });
 }
 
 COLLPROBE_INLINE void rendezvous::leave(int rank, std::uint64_t call) noexcept
@@ -178,7 +178,7 @@ COLLPROBE_INLINE void rendezvous::check_agreement(std::uint64_t call)
 COLLPROBE_INLINE void rendezvous::meet(meeting& place, int rank, std::uint64_t call, collective what,
     call_site where, function_ref<void()> resolve)
 {
-    const auto decide = [&]() noexcept {
+    const auto decide = [&, this]() noexcept {
         try {
             resolve();
         } catch (const std::exception& cause) {
@@ -186,7 +186,7 @@ COLLPROBE_INLINE void rendezvous::meet(meeting& place, int rank, std::uint64_t c
                 describe_call(what, call) + " could not be prepared: " + cause.what(), {rank}});
         }
     };
-    const auto give_up = [&](std::vector<int> missing) {
+    const auto give_up = [&, this](std::vector<int> missing) {
         const std::string who = list_ranks(missing);
         fail({status::timeout,
             who + " did not arrive at " + describe_call(what, call) + " within " + std::to_string(timeout_ms_)

@@ -188,12 +188,12 @@ private:
                 throw;
             }
         };
-        or_tell([&] { refuse_unfit(on, what, where); });
+        or_tell([&, this] { refuse_unfit(on, what, where); });
         [[maybe_unused]] const auto scope = or_tell([&] { return collprobe::detail::enter_device(*this); });
         collprobe::detail::rendezvous& meet = state_->meet;
         rank_state& mine = state_->at(rank_);
         const std::uint64_t call = meet.next_call(rank_);
-        or_tell([&] {
+        or_tell([&, this] {
             // Collectives run in call order, on any streams. This rank is ready for this collective when its share of
             // the last one is done, and no rank moves data before all ranks are ready. On one and the same stream
             // this holds without a wait. But a new stream cannot be told from an earlier one that had the same
@@ -214,7 +214,7 @@ private:
                 if (!failure) failure = std::current_exception();
             }
         };
-        attempt([&] {
+        attempt([&, this] {
             reach_peers(mine, where);
             for_peers([&](rank_state& peer) { on.wait(peer.ready, where); });
             if constexpr (detail::runs_callables<stream_ref>) {
@@ -228,7 +228,7 @@ private:
         meet.leave(rank_, call);
 
         bool all_enqueued = true;
-        attempt([&] {
+        attempt([&, this] {
             for_peers([&](rank_state& peer) {
                 all_enqueued = all_enqueued && peer.enqueued;
                 if (what != collective::barrier && peer.done.recorded()) on.wait(peer.done, where);

@@ -185,7 +185,7 @@ private:
             handle_->check(collprobe::name(what.call), where);
             return;
         }
-        handle_->enqueue(detail::function_of(what.call), collprobe::name(what.call), where, [&](ncclComm_t comm) {
+        handle_->enqueue(detail::function_of(what.call), collprobe::name(what.call), where, [&, this](ncclComm_t comm) {
             if (is_barrier)
                 return ncclAllReduce(handle_->zero(), handle_->zero(), 1, ncclUint8, ncclMax, comm, on.get());
             return detail::make_call(

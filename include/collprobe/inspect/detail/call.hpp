@@ -33,13 +33,13 @@ public:
     /// Sums the first `count` elements of every rank's `send()`.
     void all_reduce(std::uint64_t count)
     {
-        copied(count, count, [&] { enqueue_all_reduce(count); });
+        copied(count, count, [&, this] { enqueue_all_reduce(count); });
     }
     /// As `all_reduce`, on the current contents of device memory; host memory is unchanged. Returns nanoseconds.
     std::int64_t timed_all_reduce(std::uint64_t count)
     {
         const std::int64_t begin = deadline::now_ns();
-        enqueue_marked(memory_->done, on_, [&] { enqueue_all_reduce(count); });
+        enqueue_marked(memory_->done, on_, [&, this] { enqueue_all_reduce(count); });
         wait();
         return deadline::now_ns() - begin;
     }

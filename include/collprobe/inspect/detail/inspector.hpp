@@ -126,7 +126,7 @@ private:
         sum_terms(count_, options_.seed, rank_, first, 0, count_);
         const std::vector<T> sums(calls_.received(), calls_.received() + count_);
         for (const T sum : sums) digest(to_bits(sum));
-        const auto same = [&] { return std::memcmp(sums.data(), calls_.received(), count_ * sizeof(T)) == 0; };
+        const auto same = [&, this] { return std::memcmp(sums.data(), calls_.received(), count_ * sizeof(T)) == 0; };
         for (int again = 1; again < options_.repeats; ++again) {
             calls_.all_reduce(count_);
             own_.run_stable = own_.run_stable && same();

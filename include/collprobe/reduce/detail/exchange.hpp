@@ -112,7 +112,7 @@ public:
                 sum({received, what_.leaves, piece.part, piece.part * ranks_},
                     result + rank() * piece.part, piece.part, sums);
             },
-            [&](const exchange_plan::piece& piece, int slot) { gather(piece, slot, receive); });
+            [&, this](const exchange_plan::piece& piece, int slot) { gather(piece, slot, receive); });
     }
 
     /// All-gather of all terms, sum on every rank.

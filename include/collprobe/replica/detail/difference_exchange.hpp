@@ -116,7 +116,7 @@ public:
     view<const std::uint8_t> mark(const block_search& search, int reference)
     {
         const std::uint64_t blocks = search.firsts().count();
-        enqueue([&] {
+        enqueue([&, this] {
             load(search);
             if (is_comparable()) {
                 with_word(mine_->type, [&]<class Word>(Word) {
@@ -191,7 +191,7 @@ private:
     void in_chunks(const block_search& search, const Use& use)
     {
         if (search.elements() == 0) return;
-        enqueue([&] { load(search); });
+        enqueue([&, this] { load(search); });
         with_word(static_cast<element_type>(type_), [&]<class Word>(Word) {
             const std::uint64_t room = memory_.scratch.size() / sizeof(Word);
             for (std::uint64_t from = 0; from < search.elements(); from += room) {

@@ -27,7 +27,7 @@ COLLPROBE_COLD_INLINE std::pair<ref<group_state>, int> group_state::split_by(
     const std::uint64_t call = own.calls++;
     own.color = color;
     own.key = key;
-    meet.enter_on_host(rank, call, collective::split, where, [&] { make_parts(make, call); });
+    meet.enter_on_host(rank, call, collective::split, where, [&, this] { make_parts(make, call); });
     std::pair<ref<group_state>, int> result(own.child, own.child_rank);
     own.child = {};
     meet.leave_on_host(call);

@@ -43,7 +43,7 @@ public:
     /// From the leaves to the root of one of the two trees.
     void along_tree(int tree, std::uint64_t first, std::uint64_t last, store_block<T> store)
     {
-        by_blocks(first, last, [&](std::uint64_t at, int count) {
+        by_blocks(first, last, [&, this](std::uint64_t at, int count) {
             climb(tree, collprobe::detail::tree_root(tree, ranks_), 0, at, count);
             finish(at, count, store);
         });

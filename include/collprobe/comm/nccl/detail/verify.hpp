@@ -48,7 +48,7 @@ inline void handle::verify(const call_description& what, bool bad, cuda::stream_
         throw error(cause.code, cause.message, origin(call, where), cause.culprits);
     };
     // The time-out is final, because the comparison stays under way.
-    wait(own.stream, settings_.timeout_ms, call, true, where, [&] {
+    wait(own.stream, settings_.timeout_ms, call, true, where, [&, this] {
         return "not all ranks came to call " + std::to_string(own.sequence - 1) + " of the communicator ("
             + collprobe::detail::describe(what) + ") within " + std::to_string(settings_.timeout_ms) + " ms";
     });
