@@ -91,6 +91,7 @@ private:
     static void take_evidence(alarm_record& into, const alarm_record& from) noexcept
     {
         into.call = from.call;
+        into.site = from.site;
         into.statistic = from.statistic;
         into.threshold = from.threshold;
     }
