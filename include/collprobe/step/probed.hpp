@@ -403,6 +403,7 @@ private:
             const std::uint64_t call_index = open.call_count;
             detail::enqueue_marked(on.done, stream, [&, this] {
                 with_parts(open, call, stream, where, on, [&, this](auto&& each_part) {
+                    (void)this; // not used for integers
                     if constexpr (floating_element<T>) {
                         if (call.has_input) probe_input<T>(open, call, input, stream, where, on);
                     }
