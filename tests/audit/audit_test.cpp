@@ -558,3 +558,21 @@ TEST_CASE("with statistics too a call is judged once, whatever its type")
         }
     }
 }
+
+TEST_CASE("a sum of several leaves a rank is checked for agreement alone")
+{
+    testing::local_provider{3}.run([](local::communicator& world) {
+        probed comm{reproducible{local::communicator(world), contract<reproducibility::correctly_rounded>{}}, {}, audit()};
+        host::stream stream;
+        const std::vector<float> leaves = gradient<float>(world.rank(), 3 * 1001);
+        std::vector<float> sum(1001);
+        comm.all_reduce(leaves, view(sum), reduction::sum, stream, reduction_extras{3, {}});
+        comm.end_step(0, {.loss = 1}, stream);
+        step_record record;
+        REQUIRE(comm.wait(record));
+        CHECK(record.suspects.empty());
+        REQUIRE(record.calls.size() == 1);
+        CHECK(record.calls[0].audit.checked);
+        CHECK_FALSE(record.calls[0].audit.sum_checked);
+    });
+}

@@ -122,7 +122,8 @@ private:
     template <class Call>
     bool checks_sum(const Call& call) const noexcept
     {
-        return options_.sums && (call.what() == collective::all_reduce || call.what() == collective::reduce_scatter)
+        return options_.sums && !call.has_leaves()
+            && (call.what() == collective::all_reduce || call.what() == collective::reduce_scatter)
             && (call.operation() == reduction::sum || call.operation() == reduction::average);
     }
 

@@ -95,6 +95,8 @@ public:
     reduction operation() const noexcept { return what_.operation; }
     element_type type() const noexcept { return what_.type; }
     std::uint64_t count() const noexcept { return what_.count; } ///< elements that each rank sends
+    /// Whether the input holds several gradients of the rank, one after the other: more elements than the result.
+    bool has_leaves() const noexcept { return what_.has_leaves; }
     report_mode mode() const noexcept { return mode_; }
     /// Whether the step itself reads the result, and so has its digest (`part_entries::result_digest`).
     bool has_result_digest() const noexcept { return what_.has_result; }
