@@ -2,42 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+/// The kernels of `probed`: for the reducers that read an input and a result.
+#include <collprobe/scan/cuda/result_reducer.cuh>
 #include <collprobe/scan/cuda/statistics.cuh>
 #include <collprobe/step/detail/message.hpp>
-
-/// The kernels of `probed`: for `statistics_reducer`, and for the reducer that reads a result.
-namespace collprobe::inline COLLPROBE_ABI::cuda::detail {
-
-template <class T>
-struct block_reduction<scan::result_reducer<T>> {
-    using block = scan_block<T, scan::scan_features{false, true, false, true}>;
-    using partial = typename block::partial;
-    using shared = typename block::shared;
-    using inner = typename scan::result_reducer<T>::inner;
-    static constexpr unsigned element_bytes = block::element_bytes;
-    static constexpr unsigned blocks_per_multiprocessor = block::blocks_per_multiprocessor;
-
-    scan::scan_input<T> input;
-    block scanned;
-
-    __device__ block_reduction(const scan::result_reducer<T>& reducer, shared& memory)
-        : input{bytes_at(reducer.result.data(), reducer.result.count()),
-              bytes_at(reducer.input, reducer.result.count()), nullptr},
-          scanned(memory)
-    {
-    }
-    __device__ void reduce_slot(std::uint64_t first, std::uint32_t count, partial_results to, unsigned slot)
-    {
-        scanned.reduce_slot(input, first, count, inner::identity().value, to, slot);
-    }
-    template <class Result>
-    __device__ void combine(partial_results from, unsigned slots, Result* result)
-    {
-        const partial all = scanned.combine(from, slots, inner::identity().value);
-        if (threadIdx.x != 0) return;
-        const bool no_input = input.other.data == nullptr && all.value.count != 0;
-        *result = scan::result_reducer<T>::finish({{all.value, all.digest}, no_input ? scan::not_a_number() : all.dot});
-    }
-};
-
-} // namespace collprobe::cuda::detail
