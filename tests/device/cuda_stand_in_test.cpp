@@ -876,10 +876,14 @@ TEST_CASE("for_each and reduce give what the host device gives")
     device::for_each(
         stream, 1003, [data](std::uint64_t i) { data[i] = static_cast<std::uint32_t>(i * 7919 % 1009); });
     device::for_each(stream, 0, [data](std::uint64_t i) { data[i] = 0; });
-    device::reduce(stream, weighted_sum{view<const std::uint32_t>(values)}, 1003, result.data(), scratch);
+    cuda::pinned_buffer<clock_stamp> stamps(2);
+    device::reduce(stream, weighted_sum{view<const std::uint32_t>(values)}, 1003, result.data(), scratch,
+        {stamps.data(), stamps.data() + 1});
     stream.synchronize(soon_ms);
     std::uint64_t expected = 1;
     for (std::uint64_t i = 0; i < 1003; ++i) expected += (i + 1) * (i * 7919 % 1009);
     CHECK(result[0] == expected);
     CHECK(*scratch.ticket() == 0);
+    CHECK(nanoseconds_between(stamps[0], stamps[1]) >= 0);
+    CHECK(nanoseconds_between(stamps[1], collprobe::detail::host_stamp()) < 60e9);
 }

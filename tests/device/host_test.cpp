@@ -3,9 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -34,6 +36,19 @@ struct weighted_sum {
     }
     static void merge(partial& left, const partial& right) { left += right; }
     std::uint64_t finish(const partial& sum) const { return sum + 1; }
+};
+
+/// Takes 20 ms for a block.
+struct slow {
+    using partial = int;
+    static constexpr std::uint64_t block = 8;
+    static partial identity() { return 0; }
+    void run(partial&, std::uint64_t, std::uint64_t) const
+    {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    static void merge(partial&, partial) {}
+    static int finish(partial all) { return all; }
 };
 
 } // namespace
@@ -141,6 +156,27 @@ TEST_CASE("reduce covers all elements whatever the blocks")
         CAPTURE(count);
         CHECK(result == wanted);
     }
+}
+
+TEST_CASE("a reduction notes when it began and when its result was written, if asked")
+{
+    CHECK(nanoseconds_between(0xffffffffu, 1) == 512.0); // across the end of the range
+    CHECK(nanoseconds_between(1, 0xffffffffu) == -512.0);
+    const host::stream stream;
+    device::workspace workspace;
+    int result = 1;
+    clock_stamp stamps[4] = {7, 7, 7, 7};
+    const clock_stamp before = detail::host_stamp();
+    device::reduce(stream, slow{}, 1, &result, workspace, {&stamps[0], &stamps[1]});
+    device::reduce(stream, slow{}, 1, &result, workspace, {nullptr, &stamps[2]});
+    device::reduce(stream, slow{}, 1, &result, workspace);
+    stream.synchronize(soon_ms);
+    const clock_stamp after = detail::host_stamp();
+    CHECK(nanoseconds_between(before, stamps[0]) >= 0);
+    CHECK(nanoseconds_between(stamps[0], stamps[1]) >= 19e6);
+    CHECK(nanoseconds_between(stamps[1], stamps[2]) >= 19e6);
+    CHECK(nanoseconds_between(stamps[2], after) >= 19e6);
+    CHECK(stamps[3] == 7);
 }
 
 TEST_CASE("overlap is decided by bytes")

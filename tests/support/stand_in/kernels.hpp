@@ -60,15 +60,17 @@ void device::sum_each(stream_ref on, std::uint64_t items, Body body)
 }
 
 template <class Reducer, class Result>
-void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch)
+void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch,
+    reduction_times times)
 {
     static_assert(sizeof(typename Reducer::partial) <= workspace::max_partial_bytes);
     std::uint32_t* const ticket = scratch.ticket();
     check(stand_in::launch(on.get(), detail::stand_in_kernel_of<detail::kernel_kind::reduce, Reducer, Result>(),
-              [reducer, count, result, ticket] {
+              [reducer, count, result, ticket, times] {
                   // As on the device: two streams that share a workspace race, and leave a wrong ticket.
                   ++*ticket;
-                  *result = reducer.finish(collprobe::detail::reduce_blocks(reducer, count));
+                  collprobe::detail::note_times(times,
+                      [&] { *result = reducer.finish(collprobe::detail::reduce_blocks(reducer, count)); });
                   --*ticket;
               }),
         "cudaLaunchKernel", on.device(), on.get());

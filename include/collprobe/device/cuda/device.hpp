@@ -9,6 +9,7 @@
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/device/clock.hpp>
 #include <collprobe/device/cuda/error.hpp>
 #include <collprobe/device/cuda/memory.hpp>
 #include <collprobe/device/cuda/stream.hpp>
@@ -137,12 +138,12 @@ struct device {
 
     /// Reduces `count` elements to `*result` in one pass over the memory that `reducer` reads. `result` is in device
     /// or pinned memory. Partial results cover fixed blocks and are merged in a fixed order: the same input gives the
-    /// same bits.
+    /// same bits. `times`: where the device notes its clock (`%globaltimer`; most GPUs advance it once a microsecond).
     /// Stream behaviour: `scratch` belongs to this stream until the reduction is done.
     /// \throws error `invalid_argument` from about 2^44 elements on; `device_failure`.
     template <class Reducer, class Result>
-    static void reduce(
-        stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch);
+    static void reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch,
+        reduction_times times = {});
 
     // For ranks of one process on several GPUs (comm/local/device.hpp).
 

@@ -17,7 +17,7 @@
 /// instantiates what that file calls (for probes, include `collprobe.cuh` and instantiate the `probed`: README):
 ///
 ///     template void collprobe::cuda::device::reduce(collprobe::cuda::stream_ref, Reducer,
-///         std::uint64_t, Result*, collprobe::cuda::workspace&);
+///         std::uint64_t, Result*, collprobe::cuda::workspace&, collprobe::reduction_times);
 namespace collprobe::inline COLLPROBE_ABI::cuda {
 namespace detail {
 
@@ -207,14 +207,23 @@ struct block_reduction {
     }
 };
 
+/// Has an effect on memory, so that the compiler leaves it where it stands.
+__device__ inline clock_stamp device_stamp()
+{
+    unsigned long long nanoseconds;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds)::"memory");
+    return collprobe::detail::stamp_of(nanoseconds);
+}
+
 /// One launch: blocks take the slots in turn, and the last block to finish combines the partial results of all
 /// blocks. The result does not depend on which block reduced a slot, or on which block was the last.
 template <class Reducer, class Result>
 __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::blocks_per_multiprocessor)
     reduce_kernel(Reducer reducer, std::uint64_t count, collprobe::detail::slot_plan plan, Result* result,
-        partial_results partials, std::uint32_t* ticket)
+        partial_results partials, std::uint32_t* ticket, reduction_times times)
 {
     using reduction = block_reduction<Reducer>;
+    if (times.begun != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *times.begun = device_stamp();
     // As bytes: a shared variable cannot have a constructor.
     __shared__ alignas(16) unsigned char memory[sizeof(typename reduction::shared)];
     __shared__ bool is_last;
@@ -232,7 +241,9 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
         __threadfence();
     }
     __syncthreads();
-    if (is_last) block.combine(partials, static_cast<unsigned>(plan.slots), result);
+    if (!is_last) return;
+    block.combine(partials, static_cast<unsigned>(plan.slots), result); // thread 0 writes the result
+    if (times.done != nullptr && threadIdx.x == 0) *times.done = device_stamp();
 }
 
 /// Thread 0 hands the sum of the values that the block's threads return to the body.
@@ -268,8 +279,8 @@ template <class Body>
 }
 
 template <class Reducer, class Result>
-[[gnu::used]] void device::reduce(
-    stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch)
+[[gnu::used]] void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result,
+    workspace& scratch, reduction_times times)
 {
     const collprobe::detail::slot_plan plan
         = collprobe::detail::plan_slots(count, detail::block_reduction<Reducer>::element_bytes);
@@ -277,7 +288,7 @@ template <class Reducer, class Result>
         call_site::current());
     detail::launch<&detail::reduce_kernel<Reducer, Result>>("reduce", on.get(), plan.slots == 0 ? 1 : plan.slots,
         reducer, count, plan, result, detail::partial_results{static_cast<unsigned long long*>(scratch.partials())},
-        scratch.ticket());
+        scratch.ticket(), times);
 }
 
 } // namespace collprobe::cuda

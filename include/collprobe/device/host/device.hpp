@@ -13,6 +13,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/overlap.hpp>
 #include <collprobe/detail/reduce_blocks.hpp>
+#include <collprobe/device/clock.hpp>
 #include <collprobe/device/host/stream.hpp>
 #include <collprobe/order/hooks.hpp>
 
@@ -167,10 +168,12 @@ struct device {
     /// fixed blocks and are merged in a fixed order: the same input gives the same bits.
     /// Precondition: `reducer` is as `detail::reduce_blocks` describes; `workspace` outlives the work.
     template <class Reducer, class Result>
-    static void reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace&)
+    static void reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace&,
+        reduction_times times = {})
     {
-        on.enqueue([reducer = std::move(reducer), count, result] {
-            *result = reducer.finish(collprobe::detail::reduce_blocks(reducer, count));
+        on.enqueue([reducer = std::move(reducer), count, result, times] {
+            collprobe::detail::note_times(times,
+                [&] { *result = reducer.finish(collprobe::detail::reduce_blocks(reducer, count)); });
         });
     }
 
