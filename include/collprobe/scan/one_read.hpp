@@ -8,6 +8,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/device/clock.hpp>
 #include <collprobe/scan/result_reducer.hpp>
 #include <collprobe/scan/sketch.hpp>
 #include <collprobe/scan/statistics.hpp>
@@ -35,13 +36,14 @@ void enqueue_sketch(typename Device::stream_ref stream, view<const T> data, cons
 }
 
 /// Enqueues one read of a call's input: its statistics with digest to `*to` unless that is null, and its sketch to
-/// `sketch` unless that is empty. Both have the bits that `statistics_reducer` and `enqueue_sketch` give.
+/// `sketch` unless that is empty. Both have the bits that `statistics_reducer` and `enqueue_sketch` give. `times`: of the
+/// reading for `to`.
 /// Stream behaviour: enqueued on `stream`; `scratch` and the sketch's scratch belong to it until the work is done.
 template <class Device, element T>
 void read_input(typename Device::stream_ref stream, view<const T> input, statistics* to,
-    const sketch_target<T>& sketch, typename Device::workspace& scratch)
+    const sketch_target<T>& sketch, typename Device::workspace& scratch, reduction_times times = {})
 {
-    if (to != nullptr) Device::reduce(stream, statistics_reducer<T, true>{input}, input.count(), to, scratch);
+    if (to != nullptr) Device::reduce(stream, statistics_reducer<T, true>{input}, input.count(), to, scratch, times);
     enqueue_sketch<Device>(stream, input, sketch);
 }
 
@@ -51,10 +53,10 @@ void read_input(typename Device::stream_ref stream, view<const T> input, statist
 /// Stream behaviour: as of `read_input`.
 template <class Device, element T>
 void read_result(typename Device::stream_ref stream, view<const T> result, const T* surviving_input,
-    result_record* to, const sketch_target<T>& sketch, typename Device::workspace& scratch)
+    result_record* to, const sketch_target<T>& sketch, typename Device::workspace& scratch, reduction_times times = {})
 {
     if (to != nullptr)
-        Device::reduce(stream, result_reducer<T>{result, surviving_input}, result.count(), to, scratch);
+        Device::reduce(stream, result_reducer<T>{result, surviving_input}, result.count(), to, scratch, times);
     enqueue_sketch<Device>(stream, result, sketch);
 }
 
