@@ -26,9 +26,9 @@ TEST_CASE("steady checks of conservation allocate nothing and never wait for the
         const host::stream stream;
         testing::conservation_check check(world, {.sketch = {}, .order = rounding_order::tree});
         const auto work = [&] {
-            check.before<float>(values, stream);
+            check.before<float>(values, stream, reduction::average);
             world.all_reduce(view<const float>(values), view<float>(result), reduction::average, stream);
-            check.after<float>(result, reduction::average, out.data(), stream);
+            check.after<float>(result, out.data(), stream);
         };
         steady.measure(world.rank(), stream, work);
         right += out[0].checked && out[0].conserved ? 1 : 0;

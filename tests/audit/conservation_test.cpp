@@ -50,11 +50,11 @@ std::vector<detail::conservation_result> check_ranks(int n, std::size_t count, r
         testing::conservation_check<local::communicator> check(comm, options);
         for (int again = 0; again < 2; ++again) { // in place, twice with the same memory
             if (again == 1) data = values_of<T>(comm.rank(), count);
-            check.before<T>(data, stream);
+            check.before<T>(data, stream, operation);
             comm.all_reduce(view<const T>(data), view<T>(data), operation, stream);
             stream.synchronize(20'000);
             if (again == 1) harm(comm.rank(), data);
-            check.after<T>(data, operation, out.data(), stream);
+            check.after<T>(data, out.data(), stream);
             stream.synchronize(20'000);
             if (again == 0) {
                 CHECK(out[0].checked);
@@ -133,7 +133,7 @@ TEST_CASE_TEMPLATE("a reduce-scatter is judged alike by all ranks, whoever holds
                 host::stream stream;
                 testing::conservation_check check(comm, {.sketch = {.bins = 256}});
                 for (const bool again : {false, true}) {
-                    check.template before<T>(data, stream);
+                    check.template before<T>(data, stream, reduction::sum, true);
                     comm.reduce_scatter(view<const T>(data), view<T>(received), reduction::sum, stream);
                     stream.synchronize(20'000);
                     const bool harms = again && comm.rank() == harmed;
@@ -142,7 +142,7 @@ TEST_CASE_TEMPLATE("a reduce-scatter is judged alike by all ranks, whoever holds
                     } else {
                         if (harms) received[7] = static_cast<T>(received[7] ^ 1);
                     }
-                    check.template after_reduce_scatter<T>(received, reduction::sum, out.data(), stream);
+                    check.template after<T>(received, out.data(), stream);
                     stream.synchronize(20'000);
                     CHECK(out[0].checked);
                     CHECK(out[0].conserved == !(again && harmed >= 0));
@@ -196,9 +196,9 @@ TEST_CASE("min, max and product are not checked, and the next sum is")
         host::stream stream;
         testing::conservation_check<local::communicator> check(comm);
         for (const reduction operation : {reduction::min, reduction::max, reduction::product, reduction::sum}) {
-            check.before<float>(data, stream);
+            check.before<float>(data, stream, operation);
             comm.all_reduce(view<const float>(data), view<float>(result), operation, stream);
-            check.after<float>(result, operation, out.data(), stream);
+            check.after<float>(result, out.data(), stream);
             stream.synchronize(20'000);
             CHECK(out[0].checked == (operation == reduction::sum));
             CHECK(out[0].conserved);
@@ -261,11 +261,11 @@ TEST_CASE("exact sums rounded once are judged more sharply")
         testing::conservation_check check_single(exact, {.sketch = {}, .order = rounding_order::single});
         for (const reduction operation : {reduction::sum, reduction::average}) {
             std::vector<float> result(data.size());
-            check_linear.template before<float>(data, stream);
-            check_single.template before<float>(data, stream);
+            check_linear.template before<float>(data, stream, operation);
+            check_single.template before<float>(data, stream, operation);
             exact.all_reduce(view<const float>(data), view<float>(result), operation, stream);
-            check_linear.template after<float>(result, operation, &out[0], stream);
-            check_single.template after<float>(result, operation, &out[1], stream);
+            check_linear.template after<float>(result, &out[0], stream);
+            check_single.template after<float>(result, &out[1], stream);
             stream.synchronize(20'000);
             CHECK(out[0].checked);
             CHECK(out[0].conserved);

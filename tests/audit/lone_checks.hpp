@@ -14,7 +14,7 @@
 /// The checks of an audit without a step around them. Synchronise the stream before they go.
 namespace collprobe::testing {
 
-/// `check.before<float>(gradient, stream)`, the collective, `check.after<float>(result, operation, out, stream)`.
+/// `check.before<float>(gradient, stream, operation)`, the collective, `check.after<float>(result, out, stream)`.
 template <communicator Comm>
 class conservation_check {
 public:
@@ -25,23 +25,23 @@ public:
         : comm_(comm), check_(made(comm, options))
     {
     }
+    /// `is_part`: the collective is a reduce-scatter.
     template <element T>
-    void before(std::type_identity_t<view<const T>> send, stream_ref stream)
+    void before(std::type_identity_t<view<const T>> send, stream_ref stream, reduction operation = reduction::sum,
+        bool is_part = false)
     {
         const auto scope = detail::enter_device(comm_);
-        check_.template before<T>(send, stream);
+        check_.clear();
+        check_.template before<T>({0, send.count(), operation, is_part}, send, stream, 0);
     }
     template <element T>
-    void after(std::type_identity_t<view<const T>> result, reduction operation, detail::conservation_result* out,
-        stream_ref stream)
+    void after(std::type_identity_t<view<const T>> result, detail::conservation_result* out, stream_ref stream)
     {
-        judge<T>(result, false, operation, out, stream);
-    }
-    template <element T>
-    void after_reduce_scatter(std::type_identity_t<view<const T>> part, reduction operation,
-        detail::conservation_result* out, stream_ref stream)
-    {
-        judge<T>(part, true, operation, out, stream);
+        const auto scope = detail::enter_device(comm_);
+        auto& ranks = detail::innermost(comm_);
+        device::fill(stream, view<detail::conservation_result>(out, 1), {0, 0, 0, false, true});
+        check_.template after<T>(0, result, ranks.rank(), stream, 0);
+        check_.end(ranks, 1, stream, [&](std::uint64_t) { return out; }, call_site::current());
     }
 
 private:
@@ -50,18 +50,8 @@ private:
         const auto scope = detail::enter_device(comm);
         return detail::conservation_check<device>(options, comm.size());
     }
-    template <element T>
-    void judge(view<const T> result, bool is_part, reduction operation, detail::conservation_result* out,
-        stream_ref stream)
-    {
-        const auto scope = detail::enter_device(comm_);
-        check_.template after<T>(
-            detail::innermost(comm_), result, is_part, operation, stream, reduces_, out, call_site::current());
-    }
-
     Comm& comm_;
     detail::conservation_check<device> check_;
-    typename device::workspace reduces_;
 };
 
 /// `check.before<float>(shard, stream)`, the all-gather, `check.after<float>(whole, stream)`; once the stream is
@@ -78,14 +68,16 @@ public:
     void before(std::type_identity_t<view<const T>> shard, stream_ref stream)
     {
         const auto scope = detail::enter_device(comm_);
-        check_.template before<T>(shard, stream, reduces_);
+        check_.clear();
+        check_.template before<T>(0, shard, stream, reduces_);
     }
     template <element T>
     void after(std::type_identity_t<view<const T>> whole, stream_ref stream)
     {
         const auto scope = detail::enter_device(comm_);
-        check_.template after<T>(
-            detail::innermost(comm_), whole, stream, reduces_, own_.data(), call_site::current());
+        check_.template after<T>(0, whole, stream, reduces_);
+        check_.end(detail::innermost(comm_), 1, stream, [&, this](std::uint64_t) { return own_.data(); },
+            call_site::current());
         detail::innermost(comm_).all_gather(view<const std::uint64_t>(own_), view<std::uint64_t>(all_), stream);
         device::copy(stream, view<const std::uint64_t>(view<std::uint64_t>(all_)), view<std::uint64_t>(host_));
     }

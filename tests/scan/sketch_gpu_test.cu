@@ -97,7 +97,7 @@ TEST_CASE("ranks on GPUs find a changed element and its bin, and nothing on clea
                 const float wrong = 1;
                 copy_over(data.data() + 70'001, &wrong, 1);
             }
-            check.after<float>(view<const float>(all), reduction::sum, out.data(), stream.get());
+            check.after<float>(view<const float>(all), out.data(), stream.get());
             stream.synchronize();
             CHECK(out[0].checked);
             CHECK(out[0].conserved == !harmed);

@@ -13,6 +13,7 @@
 #include <collprobe/audit/detail/gather_check.hpp>
 #include <collprobe/audit/detail/judge.hpp>
 #include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/scan/digest_reducer.hpp>
@@ -23,6 +24,9 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// What `audit` checks. Equal on all ranks.
 struct audit_options {
     bool sums = true; ///< check sums and averages, at the cost of one more read of the input and of the result
+    /// The audit looks at each step whose number is a multiple of this; with 0 at those that are asked for by
+    /// `probed::request<audit>`. A captured step has it only with 1.
+    int every = 1;
     conservation_options conservation = {};
 };
 
@@ -53,22 +57,34 @@ struct audit_keys {
 /// Checked, for all element types: all-reduce (agreement; sums and averages by a checksum), reduce-scatter (the sum,
 /// over all parts), all-gather (digests of the shards; agreement in a `summary`), broadcast (agreement).
 /// Cost of a call, beyond the step's own: one read of the result if the step takes no digest of it; for a sum one more
-/// read of the input and of the result, and an all-reduce of `16 * bins` bytes; for an all-gather one read of the shard
-/// and one of the result, and a message of 8 bytes a rank. 64 bytes a call and rank in the step's message; in a
-/// `summary` 32 bytes.
+/// read of the input and of the result; for an all-gather one read of the shard and one of the result. Cost of a step:
+/// an all-reduce of `16 * bins` bytes for each sum (`bins`: a sixteenth of the elements, but 64 to
+/// `conservation.sketch.bins`), an all-gather of 8 bytes a rank for each all-gather, a launch for each call. 64 bytes a
+/// call and rank in the step's message; in a `summary` 32 bytes.
 class audit {
 public:
     using entry = detail::audit_entry;
     using summary = detail::audit_keys;
 
     audit() = default;
-    explicit audit(const audit_options& options) : options_(options) {}
+    /// \throws error `invalid_argument` for an option out of range.
+    explicit audit(const audit_options& options, call_site where = call_site::current()) : options_(options)
+    {
+        if (options.every >= 0) return;
+        throw error(status::invalid_argument, "every is below 0", {.call = "audit", .where = where});
+    }
+    int every() const noexcept { return options_.every; }
 
     template <class Device>
     struct memory {
         memory(const audit& of, int ranks) : shards(ranks)
         {
             if (of.options_.sums) sums.emplace(of.options_.conservation, ranks);
+        }
+        void clear() noexcept
+        {
+            if (sums) sums->clear();
+            shards.clear();
         }
         std::optional<detail::conservation_check<Device>> sums;
         detail::gather_check<Device> shards;
@@ -77,25 +93,37 @@ public:
     template <element T, class Call>
     void before(Call& call, view<const T> input, entry*) const
     {
-        if (checks_sum(call)) call.memory().sums->template before<T>(input, call.stream());
-        else if (is_by_shards(call.what(), call.mode())) {
-            call.memory().shards.template before<T>(input, call.stream(), call.workspace());
+        if (is_by_shards(call.what(), call.mode())) {
+            call.memory().shards.template before<T>(call.index(), input, call.stream(), call.workspace());
+        } else if (checks_sum(call)) {
+            const bool is_part = call.what() == collective::reduce_scatter;
+            call.memory().sums->template before<T>(
+                {call.index(), call.count(), call.operation(), is_part}, input, call.stream(), call.lane());
         }
     }
     template <element T, class Call>
     void after(Call& call, view<const T> result, entry* to) const
     {
         if (is_by_shards(call.what(), call.mode())) {
-            return call.memory().shards.template after<T>(
-                call.ranks(), result, call.stream(), call.workspace(), to->shards, call.where());
+            return call.memory().shards.template after<T>(call.index(), result, call.stream(), call.workspace());
         }
         if (is_replicated(call.what()) && !call.has_result_digest()) {
             call.reduce(detail::digest_reducer<T>{result}, result.count(), &to->digest);
         }
         if (checks_sum(call)) {
-            call.memory().sums->template after<T>(call.ranks(), result, call.what() == collective::reduce_scatter,
-                call.operation(), call.stream(), call.workspace(), &to->sum, call.where());
+            call.memory().sums->template after<T>(
+                call.index(), result, call.ranks().rank(), call.stream(), call.lane());
         }
+    }
+    template <class Step>
+    void end_step(Step& step) const
+    {
+        if (step.memory().sums) {
+            step.memory().sums->end(step.ranks(), step.calls(), step.stream(),
+                [&](std::uint64_t call) { return &step.entry(call)->sum; }, step.where());
+        }
+        step.memory().shards.end(step.ranks(), step.calls(), step.stream(),
+            [&](std::uint64_t call) { return step.entry(call)->shards; }, step.where());
     }
 
     void judge(const part_entries<entry>& entries, step_record& record);

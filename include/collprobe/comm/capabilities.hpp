@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/group_follower.hpp>
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -28,12 +29,13 @@
 /// | `abort(reason)` | ends the communicator, on all ranks that it can reach | it cannot be ended |
 /// | `collectives_enqueue_at_once()` | whether a collective called now is on its stream on return | it is |
 /// | `group_scope(where)` | an object until whose `end(where)` collectives are collected | they are made one by one |
+/// | `follow_group(follower)` | has `follower` told when the open group ends; false if it cannot | it cannot |
 /// | `check_buffer(view, argument, call, stream, where)` | throws the error of `call` for it | `call` throws it |
 /// | `refuse(why, call, stream)` | tells the peers that this rank does not make `call` | they wait for it |
 /// | `part_of(count)` | says that the next calls make up one of `count` elements; 0: none | peers cannot compare it |
 /// | `base()` | the communicator that an adaptor wraps | it is the innermost |
 ///
-/// An adaptor passes on all except `group_scope`: in a group its work behind a call would come before the call.
+/// An adaptor passes on all except `group_scope` and `follow_group`: each adaptor decides whether it serves in a group.
 namespace collprobe::inline COLLPROBE_ABI {
 
 // clang-format off
@@ -46,6 +48,7 @@ template <class C> concept has_timed_synchronize = has_synchronize<C> && require
 template <class C> concept has_abort = communicator<C> && requires(const C& comm, const std::string& reason) { comm.abort(reason); };
 template <class C> concept has_groups = communicator<C> && requires(const C& comm) { { comm.collectives_enqueue_at_once() } -> std::convertible_to<bool>; };
 template <class C> concept has_group_scope = communicator<C> && requires(const C& comm) { comm.group_scope(call_site{}).end(call_site{}); };
+template <class C> concept has_follow_group = communicator<C> && requires(const C& comm, group_follower& one) { { comm.follow_group(one) } -> std::convertible_to<bool>; };
 template <class C, class T> concept has_check_buffer = communicator<C> && requires(const C& comm, view<T> data, stream_ref_of<C> on) { comm.check_buffer(data, "", collective::all_reduce, on, call_site{}); };
 template <class C> concept has_refuse = communicator<C> && requires(const C& comm, const error& why, stream_ref_of<C> on) { comm.refuse(why, collective::all_reduce, on); };
 template <class C> concept has_part_of = communicator<C> && requires(C& comm) { comm.part_of(std::uint64_t{}); };
@@ -118,6 +121,13 @@ bool enqueues_at_once([[maybe_unused]] const C& comm)
 {
     if constexpr (has_groups<C>) return comm.collectives_enqueue_at_once();
     else return true;
+}
+
+template <communicator C>
+bool follow_group([[maybe_unused]] const C& comm, [[maybe_unused]] group_follower& follower)
+{
+    if constexpr (has_follow_group<C>) return comm.follow_group(follower);
+    else return false;
 }
 
 /// Makes the calls of `work` as one, if the communicator can.

@@ -26,9 +26,15 @@ namespace collprobe::inline COLLPROBE_ABI {
 ///   `after<T>(call, result, entry*)`: the same behind the collective.
 ///   `judge(entries, record)`: on the host, once for each finished step. `entries(call, rank)` is an entry; `record` is
 ///     complete but for the parts. Every rank runs it on the same numbers.
-/// and, if it needs them, `template <class Device> memory`, made from (part, ranks) and reached by `call.memory()`; and
-/// for `report_mode::summary` a type `P::summary` of whole 8-byte words. `P::summarize(entry)` makes one on each rank
-/// (COLLPROBE_HD, static); the largest of each word over the ranks is what `judge_summary(summaries, record)` reads.
+/// and, if it needs them,
+///   `template <class Device> memory`: made from (part, ranks), reached by `call.memory()`. Calls on different streams
+///     may use it at the same time (`call.lane()`), and a step begins with its `clear()`.
+///   `end_step(step)`: enqueues on `step.stream()`, behind all calls of the step, what needs the other ranks.
+///   `int every() const`: the part looks at each step whose number is a multiple of it (0: at those that are asked for
+///     by `probed::request`). A captured step has the part only with 1.
+///   `P::summary`, for `report_mode::summary`: whole 8-byte words. `P::summarize(entry)` makes one on each rank
+///     (COLLPROBE_HD, static); the largest of each word over the ranks is what `judge_summary(summaries, record)`
+///     reads.
 template <class P>
 concept step_part = std::is_trivially_copyable_v<typename P::entry> && sizeof(typename P::entry) % 8 == 0;
 
@@ -80,9 +86,9 @@ public:
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
-    part_call(Comm& ranks, stream_ref stream, call_site where, const detail::probed_call& what, report_mode mode,
-        typename device::workspace& workspace, Memory& memory) noexcept
-        : ranks_(ranks), stream_(stream), where_(where), what_(what), mode_(mode), workspace_(workspace),
+    part_call(Comm& ranks, stream_ref stream, std::uint64_t index, int lane, const detail::probed_call& what,
+        report_mode mode, typename device::workspace& workspace, Memory& memory) noexcept
+        : ranks_(ranks), stream_(stream), index_(index), lane_(lane), what_(what), mode_(mode), workspace_(workspace),
           memory_(memory)
     {
     }
@@ -90,7 +96,10 @@ public:
     /// The communicator beneath all adaptors. A collective of a part must be made on all ranks.
     Comm& ranks() const noexcept { return ranks_; }
     stream_ref stream() const noexcept { return stream_; }
-    call_site where() const noexcept { return where_; }
+    call_site where() const noexcept { return what_.site; }
+    std::uint64_t index() const noexcept { return index_; } ///< of the call in its step
+    /// A small number for each stream of a step: calls with the same number run one after the other.
+    int lane() const noexcept { return lane_; }
     collective what() const noexcept { return what_.call; }
     reduction operation() const noexcept { return what_.operation; }
     element_type type() const noexcept { return what_.type; }
@@ -100,7 +109,6 @@ public:
     report_mode mode() const noexcept { return mode_; }
     /// Whether the step itself reads the result, and so has its digest (`part_entries::result_digest`).
     bool has_result_digest() const noexcept { return what_.has_result; }
-    /// The part's memory: calls on all streams share it, one after the other.
     Memory& memory() const noexcept { return memory_; }
 
     typename device::workspace& workspace() const noexcept { return workspace_; } ///< of reductions on the stream
@@ -114,10 +122,46 @@ public:
 private:
     Comm& ranks_;
     stream_ref stream_;
-    call_site where_;
+    std::uint64_t index_;
+    int lane_;
     const detail::probed_call& what_;
     report_mode mode_;
     typename device::workspace& workspace_;
+    Memory& memory_;
+};
+
+/// A step, as a part sees it when it ends.
+template <communicator Comm, class Entry, class Memory>
+class part_step {
+public:
+    using device = typename Comm::device;
+    using stream_ref = stream_ref_of<Comm>;
+
+    part_step(Comm& ranks, stream_ref stream, call_site where, unsigned char* message,
+        const detail::message_layout& layout, std::uint64_t offset, std::uint64_t calls, Memory& memory) noexcept
+        : ranks_(ranks), stream_(stream), where_(where), message_(message), layout_(layout), offset_(offset),
+          calls_(calls), memory_(memory)
+    {
+    }
+
+    Comm& ranks() const noexcept { return ranks_; }
+    stream_ref stream() const noexcept { return stream_; }
+    call_site where() const noexcept { return where_; }
+    std::uint64_t calls() const noexcept { return calls_; }
+    Entry* entry(std::uint64_t call) const noexcept
+    {
+        return reinterpret_cast<Entry*>(layout_.parts_of(message_, call) + offset_);
+    }
+    Memory& memory() const noexcept { return memory_; }
+
+private:
+    Comm& ranks_;
+    stream_ref stream_;
+    call_site where_;
+    unsigned char* message_;
+    const detail::message_layout& layout_;
+    std::uint64_t offset_;
+    std::uint64_t calls_;
     Memory& memory_;
 };
 

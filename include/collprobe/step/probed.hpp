@@ -9,12 +9,14 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/gram.hpp>
+#include <collprobe/comm/group_follower.hpp>
 #include <collprobe/comm/intercepting_adaptor.hpp>
 #include <collprobe/comm/reduction_extras.hpp>
 #include <collprobe/core/error.hpp>
@@ -53,7 +55,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// `160 * calls + 40` bytes (plus `16 * order_sample * calls`) to every rank; `summary` reduces `88 * calls + 152`
 /// bytes. Both make one copy to the host.
 template <communicator Comm, class... Parts>
-class probed : public detail::intercepting_adaptor<probed<Comm, Parts...>, Comm> {
+class probed : public detail::intercepting_adaptor<probed<Comm, Parts...>, Comm>, private group_follower {
     static_assert((step_part<Parts> && ...), "a part needs a type entry of whole 8-byte words: step/part.hpp");
     using base_type = detail::intercepting_adaptor<probed, Comm>;
     friend base_type;
@@ -71,6 +73,7 @@ public:
     explicit probed(
         Comm comm, probe_options options = {}, Parts... parts, call_site where = call_site::current())
         : base_type(std::move(comm)),
+          group_follower(&probed::when_group_ended),
           options_(checked(options, where)),
           parts_(std::move(parts)...),
           form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.direction == direction_mode::exact,
@@ -128,6 +131,75 @@ public:
         return outcome;
     }
 
+    /// Probes a collective that the caller makes itself, by any library: `observe_input` before it, `observe_result`
+    /// behind it, on the same stream. The record has it as a call of the kind `what`, between ranks of this
+    /// communicator.
+    /// Precondition: all ranks observe the same collectives, in the same order. With several at a time, their results
+    /// come in the order of their inputs.
+    /// \throws error `invalid_argument` for a result whose type or count is not that of the collective, or without an
+    ///   input; at `end_step` for an input without a result. `unsupported` for a broadcast and in a group.
+    template <element T>
+    void observe_input(view<const T> input, stream_ref stream, collective what = collective::all_reduce,
+        reduction operation = reduction::average, call_site where = call_site::current())
+    {
+        const caller who(comm_, "observe_input", where);
+        require_immediate(who);
+        if (what == collective::broadcast || what == collective::barrier || what == collective::split) {
+            who.fail(status::unsupported, std::string(name(what)) + " has no input of each rank");
+        }
+        who.require_readable(input, "input");
+        const auto scope = detail::enter_device(comm_);
+        detail::probed_call call{.call = what,
+            .type = element_traits<T>::type,
+            .operation = operation,
+            .count = input.count(),
+            .site = where};
+        const bool seen = begin_call<T>(call, stream, who);
+        half_probed half{};
+        if (seen) {
+            half = half_of<T>(call, nullptr, view<const T>(), stream, who);
+            detail::enqueue_marked(lane_of(half).done, stream, [&, this] { probe_input<T>(half, call, input); });
+            open_->add(call);
+        }
+        observed_.push_back({half, call, seen});
+    }
+    template <element T>
+    void observe_result(view<const T> result, stream_ref stream, call_site where = call_site::current())
+    {
+        const caller who(comm_, "observe_result", where);
+        require_immediate(who);
+        who.require(!observed_.empty(), "no observe_input before it");
+        observed next = observed_.front();
+        who.require(next.call.type == element_traits<T>::type, "result has another type than the input");
+        who.require_readable(result, "result");
+        const std::uint64_t ranks = static_cast<std::uint64_t>(size());
+        const bool gathers = next.call.call == collective::all_gather;
+        const bool scatters = next.call.call == collective::reduce_scatter;
+        who.require(result.count() * (scatters ? ranks : 1) == next.call.count * (gathers ? ranks : 1),
+            "result does not have the count that the collective makes of its input");
+        const auto scope = detail::enter_device(comm_);
+        if (next.seen) {
+            next.half.result = result.data();
+            next.half.result_count = result.count();
+            next.half.stream = stream;
+            next.half.lane = enter_lane(stream, who);
+            probe_late(next.half);
+        }
+        observed_.erase(observed_.begin());
+    }
+
+    /// Has the statistics, or the part P, look at the next step too, beside those of `every`. On all ranks alike, and
+    /// before the step's first call.
+    void request() noexcept { requested_ |= 1; }
+    template <step_part P>
+        requires(std::is_same_v<P, Parts> || ...)
+    void request() noexcept
+    {
+        for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t, std::uint64_t) {
+            if constexpr (std::is_same_v<std::remove_cvref_t<decltype(part)>, P>) requested_ |= std::uint64_t{2} << I;
+        });
+    }
+
     /// Ends a step, which consists of the calls probed since the previous step ended. Collective.
     /// `step` is a number that the caller chooses, equal on all ranks.
     /// Stream behaviour: enqueued on `stream`, behind the probed work of every stream used in the step.
@@ -172,6 +244,7 @@ public:
     {
         const caller who(comm_, "end_captured_step", where);
         require_immediate(who);
+        require_observed(who);
         const auto scope = detail::enter_device(comm_);
         who.require(is_capturing(stream, where),
             "the stream is not capturing: a step outside a graph ends with end_step");
@@ -318,6 +391,7 @@ private:
         who.require_range("calls", options.calls, 1, most_calls);
         who.require_range("steps_in_flight", options.steps_in_flight, 2);
         who.require_range("unread_steps", options.unread_steps, 1);
+        who.require_range("every", options.every, 0);
         who.require_range("exact_every", options.exact_every, 1);
         who.require_range("streams", options.streams, 1);
         who.require_range("captured_steps", options.captured_steps, 0);
@@ -349,10 +423,17 @@ private:
         (void)*memory_; // throws in an object that was moved from
         who.require(!launching_, "the launch of a replay must not make calls of this communicator");
     }
-    void require_immediate(const caller& who) const
+    void require_immediate(const caller& who)
     {
         require_no_launch(who);
-        who.require_immediate(", or make the calls on base()");
+        who.require_immediate();
+        throw_late();
+    }
+    void require_observed(const caller& who) const
+    {
+        if (observed_.empty()) return;
+        who.fail(status::invalid_argument,
+            std::to_string(observed_.size()) + " calls of observe_input have no observe_result yet");
     }
 
     static bool is_capturing([[maybe_unused]] stream_ref stream, [[maybe_unused]] call_site where)
@@ -361,8 +442,19 @@ private:
         else return false;
     }
 
-    /// Probes the input, makes the call, probes the result. Only the result of a broadcast is probed: ranks other than
-    /// the root send nothing.
+    /// The first half of a call was probed.
+    struct half_probed {
+        std::uint64_t index; ///< of the call in its step
+        int lane;
+        stream_ref stream;
+        const void* surviving; ///< the input, if the result can be compared with it
+        const void* result;
+        std::uint64_t result_count;
+        void (probed::*probe_result)(const half_probed&, const detail::probed_call&);
+    };
+
+    /// Probes the input, makes the call, probes the result; in a group the last when the group has ended. Only the
+    /// result of a broadcast is probed: ranks other than the root send nothing.
     template <element T>
     void around(const detail::collective_arguments& with, view<const T> send, view<T> result, stream_ref stream,
         call_site where, detail::forward_call<T> forward, bool has_leaves = false)
@@ -376,8 +468,6 @@ private:
                 .type = with.type,
                 .operation = with.operation,
                 .count = is_broadcast ? with.receive_count : with.send_count,
-                .has_input = floating_element<T> && options_.statistics,
-                .has_result = floating_element<T> && options_.statistics && options_.results,
                 .has_leaves = has_leaves,
                 .site = where};
             const caller who(comm_, call.call, where);
@@ -388,63 +478,148 @@ private:
                 who.require_readable(input, "send");
                 who.require_readable(result, "receive");
             }
-            require_immediate(who);
+            const bool in_group = joins_group(who);
             detail::check_buffer(comm_, input, "send", call.call, stream, where);
             detail::check_buffer(comm_, result, "receive", call.call, stream, where);
             const auto scope = detail::enter_device(comm_);
-            block& open = open_step(stream, who);
-            if (open.call_count == open.calls.size() && (capture_ != nullptr || open.call_count == most_calls)) {
-                ++open.unprobed_calls;
+            if (!begin_call<T>(call, stream, who)) {
                 forward(send);
                 return;
             }
-            lane& on = lane_of(stream, who);
-            if (open.call_count == open.calls.size()) grow(stream, on, where);
-            const std::uint64_t call_index = open.call_count;
-            detail::enqueue_marked(on.done, stream, [&, this] {
-                with_parts(open, call, stream, where, on, [&, this](auto&& each_part) {
-                    (void)this; // not used for integers
-                    if constexpr (floating_element<T>) {
-                        if (call.has_input) probe_input<T>(open, call, input, stream, where, on);
-                    }
-                    each_part([&](auto& part, auto& seen, auto* entry) {
-                        part.template before<T>(seen, input, entry);
-                    });
+            const bool survives = with.call == collective::all_reduce && with.send != with.receive;
+            const half_probed half = half_of<T>(call, survives ? input.data() : nullptr, result, stream, who);
+            detail::enqueue_marked(lane_of(half).done, stream, [&, this] {
+                probe_input<T>(half, call, input);
+                try {
                     forward(send);
-                    open.add(call);
-                    if constexpr (floating_element<T>) {
-                        const bool survives = with.call == collective::all_reduce && with.send != with.receive;
-                        const T* const surviving = survives && call.is_gradient() ? input.data() : nullptr;
-                        if (call.has_result) probe_result<T>(open, call_index, call, result, surviving, stream, on);
-                    }
-                    each_part([&](auto& part, auto& seen, auto* entry) {
-                        part.template after<T>(seen, view<const T>(result), entry);
-                    });
-                });
+                } catch (...) {
+                    forget_calls(half.index, half.index + 1, stream);
+                    throw;
+                }
+                open_->add(call);
+                if (in_group) in_group_.push_back(half);
+                else probe_result<T>(half, call);
             });
         }
     }
 
-    using lane = typename detail::stream_lanes<device>::lane;
-
-    template <floating_element T>
-    void probe_input(
-        block& open, const detail::probed_call& call, view<const T> input, stream_ref stream, call_site where, lane& on)
+    /// Whether the call is made in a group, whose end this object then waits for.
+    bool joins_group(const caller& who)
     {
-        device::reduce(stream, statistics_reducer<T, true>{input}, input.count(), &open.entry(open.call_count).input,
-            on.workspace);
-        if (call.is_gradient()) add_to_gram(open, input, stream, where);
-        sample(call, input, 0, form_.layout.input_sample(open.message.data(), open.call_count), stream);
+        require_no_launch(who);
+        if (!detail::enqueues_at_once(comm_)) {
+            if (!detail::follow_group(detail::innermost(comm_), *this)) {
+                who.require_immediate(": nothing tells when a group of ncclGroupStart itself ends. Use nccl::group");
+            }
+            if (options_.direction == direction_mode::exact) {
+                who.fail(status::unsupported,
+                    "inside a group: exact direction needs messages between the ranks before each call");
+            }
+            return true;
+        }
+        throw_late();
+        return false;
     }
-    template <floating_element T>
-    void probe_result(block& open, std::uint64_t call_index, const detail::probed_call& call, view<const T> result,
-        const T* surviving, stream_ref stream, lane& on)
+    static void when_group_ended(group_follower& self, bool enqueued) noexcept
     {
-        const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
-        sample(call, result, part * static_cast<std::uint64_t>(rank()),
-            form_.layout.result_sample(open.message.data(), call_index), stream);
-        device::reduce(stream, detail::result_reducer<T>{result, surviving}, result.count(),
-            &open.entry(call_index).result, on.workspace);
+        static_cast<probed&>(self).end_calls_of_group(enqueued);
+    }
+    void end_calls_of_group(bool enqueued) noexcept
+    {
+        try {
+            const auto scope = detail::enter_device(comm_);
+            if (!enqueued && !in_group_.empty()) {
+                forget_calls(in_group_.front().index, open_->call_count, in_group_.front().stream);
+            }
+            for (const half_probed& half : in_group_) {
+                if (enqueued) probe_late(half);
+            }
+        } catch (...) { // the group's calls are made; the next call of this object throws
+            if (!late_failure_) late_failure_ = std::current_exception();
+        }
+        in_group_.clear();
+    }
+    void probe_late(const half_probed& half)
+    {
+        detail::enqueue_marked(lane_of(half).done, half.stream,
+            [&, this] { (this->*half.probe_result)(half, open_->calls[half.index]); });
+    }
+    void throw_late()
+    {
+        if (late_failure_) std::rethrow_exception(std::exchange(late_failure_, nullptr));
+    }
+    /// Takes back the last calls of the step: they were not made.
+    void forget_calls(std::uint64_t first, std::uint64_t end, stream_ref stream) noexcept
+    {
+        open_->call_count = first;
+        if constexpr (has_parts) {
+            const std::uint64_t kept = form_.layout.bytes(first);
+            try {
+                device::zero(stream, view<unsigned char>(open_->message).part(kept, form_.layout.bytes(end) - kept));
+            } catch (...) { // the first error tells more
+            }
+        }
+    }
+
+    /// Finds room for a call in the open step. False if no part of the step looks at it.
+    template <element T>
+    bool begin_call(detail::probed_call& call, stream_ref stream, const caller& who)
+    {
+        block& open = open_step(stream, who);
+        const bool takes_statistics = floating_element<T> && (open.due & 1) != 0;
+        if (!takes_statistics && open.due >> 1 == 0) return false;
+        call.has_input = takes_statistics;
+        call.has_result = takes_statistics && options_.results;
+        if (open.call_count < open.calls.size()) return true;
+        if (capture_ == nullptr && open.call_count < most_calls) return true;
+        ++open.unprobed_calls;
+        return false;
+    }
+    template <element T>
+    half_probed half_of(const detail::probed_call& call, const T* surviving, view<const T> result, stream_ref stream,
+        const caller& who)
+    {
+        const int on = enter_lane(stream, who);
+        if (open_->call_count == open_->calls.size()) grow(stream, open_tools().lanes[on], who.where());
+        return {open_->call_count, on, stream, call.is_gradient() ? surviving : nullptr, result.data(), result.count(),
+            &probed::template probe_result<T>};
+    }
+
+    using lane = typename detail::stream_lanes<device>::lane;
+    lane& lane_of(const half_probed& half) { return open_tools().lanes[half.lane]; }
+
+    template <element T>
+    void probe_input(const half_probed& half, const detail::probed_call& call, view<const T> input)
+    {
+        if constexpr (floating_element<T>) {
+            if (call.has_input) {
+                device::reduce(half.stream, statistics_reducer<T, true>{input}, input.count(),
+                    &open_->entry(half.index).input, lane_of(half).workspace);
+                if (call.is_gradient()) add_to_gram(*open_, input, half.stream, call.site);
+                sample(call, input, 0, form_.layout.input_sample(open_->message.data(), half.index), half.stream);
+            }
+        }
+        for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
+            part.template before<T>(seen, input, entry);
+        });
+    }
+    template <element T>
+    void probe_result(const half_probed& half, const detail::probed_call& call)
+    {
+        const view<const T> result(static_cast<const T*>(half.result), half.result_count);
+        if constexpr (floating_element<T>) {
+            if (call.has_result) {
+                const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
+                sample(call, result, part * static_cast<std::uint64_t>(rank()),
+                    form_.layout.result_sample(open_->message.data(), half.index), half.stream);
+                device::reduce(half.stream,
+                    detail::result_reducer<T>{result, static_cast<const T*>(half.surviving)}, result.count(),
+                    &open_->entry(half.index).result, lane_of(half).workspace);
+            }
+        }
+        for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
+            part.template after<T>(seen, result, entry);
+        });
     }
 
     /// Doubles the room of the open step, behind its work on all streams.
@@ -454,6 +629,9 @@ private:
         block& open = slot.own;
         const std::uint64_t room = open.calls.size() < most_calls / 2 ? 2 * open.calls.size() : most_calls;
         block larger(form_, room);
+        const typename device::stream fresh;
+        larger.initialise(fresh, where);
+        fresh.synchronize(where);
         auto host = typename device::template host_buffer<unsigned char>(detail::step_report::bytes(form_, room));
         slot.outgrown.reserve(slot.outgrown.size() + 1);
         detail::enqueue_marked(on.done, stream, [&] {
@@ -468,29 +646,41 @@ private:
         });
     }
 
-    /// Calls `body(each_part)`, where `each_part(use)` calls `use(part, call, entry)` for each part. Calls with parts
-    /// run one after the other on all streams, because they share the memory of the parts.
-    template <class Body>
-    void with_parts(block& open, const detail::probed_call& call, stream_ref stream, call_site where, lane& on,
-        const Body& body)
+    /// Calls `use(part, call, entry)` for each part that looks at the step.
+    template <class Use>
+    void for_each_part_of(const half_probed& half, const detail::probed_call& call, const Use& use)
     {
-        if constexpr (!has_parts) {
-            body([](const auto&) {});
-        } else {
-            tools& with = open_tools();
-            unsigned char* const entries = form_.layout.parts_of(open.message.data(), open.call_count);
-            detail::enqueue_marked(with.parts.wait_for_last(stream, where), stream, [&, this] {
-                body([&, this](const auto& use) {
-                    for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
-                        using entry_type = typename std::remove_cvref_t<decltype(part)>::entry;
-                        auto& ranks = detail::innermost(comm_);
-                        const part_call seen(ranks, stream, where, call, options_.mode, on.workspace,
-                            std::get<I>(with.part_memory));
-                        use(part, seen, reinterpret_cast<entry_type*>(entries + offset));
-                    });
-                });
-            });
-        }
+        tools& with = open_tools();
+        unsigned char* const entries = form_.layout.parts_of(open_->message.data(), half.index);
+        for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
+            if (!is_due<I>(open_->due)) return;
+            using entry_type = typename std::remove_cvref_t<decltype(part)>::entry;
+            const part_call seen(detail::innermost(comm_), half.stream, half.index, half.lane, call, options_.mode,
+                lane_of(half).workspace, std::get<I>(with.part_memory));
+            use(part, seen, reinterpret_cast<entry_type*>(entries + offset));
+        });
+    }
+
+    /// Bits as in `step_buffers::due`.
+    template <std::size_t I>
+    static bool is_due(std::uint64_t bits) noexcept
+    {
+        return (bits >> (1 + I) & 1) != 0;
+    }
+    std::uint64_t due_now(bool captured)
+    {
+        const auto is = [&, this](int every, std::uint64_t bit) {
+            if (every == 1) return bit;
+            if (captured) return std::uint64_t{0};
+            const bool asked = (requested_ & bit) != 0;
+            return asked || (every > 0 && ended_ % static_cast<std::uint64_t>(every) == 0) ? bit : 0;
+        };
+        std::uint64_t bits = options_.statistics ? is(options_.every, 1) : 0;
+        for_each_part([&]<std::size_t I>(auto& part, std::uint64_t, std::uint64_t) {
+            if constexpr (requires { part.every(); }) bits |= is(part.every(), std::uint64_t{2} << I);
+            else bits |= std::uint64_t{2} << I;
+        });
+        return bits;
     }
 
     /// Calls `use<I>(part, offset of its entry, offset of its summary words)` for each part.
@@ -547,6 +737,7 @@ private:
     {
         const caller who(comm_, "end_step", where);
         require_immediate(who);
+        require_observed(who);
         const auto scope = detail::enter_device(comm_);
         who.require(!is_capturing(stream, where),
             "the stream is capturing: a step in a graph ends with end_captured_step");
@@ -572,6 +763,16 @@ private:
         const block& open = *open_;
         auto& ranks = detail::innermost(comm_);
         with.lanes.join(stream, where);
+        for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
+            using part_type = std::remove_cvref_t<decltype(part)>;
+            auto& memory = std::get<I>(with.part_memory);
+            const part_step<std::remove_reference_t<decltype(ranks)>, typename part_type::entry,
+                std::remove_reference_t<decltype(memory)>>
+                step(ranks, stream, where, open.message.data(), form_.layout, offset, open.call_count, memory);
+            if constexpr (requires { part.end_step(step); }) {
+                if (is_due<I>(open.due)) part.end_step(step);
+            }
+        });
         device::for_each(stream, options_.results || !options_.statistics ? 1 : open.call_count + 1, write_header);
         const detail::step_report report = report_of(open);
         if (options_.mode == report_mode::gather) {
@@ -595,6 +796,9 @@ private:
         }
         if (open.has_gram) {
             ranks.all_reduce(view<const double>(report.gram()), report.gram(), reduction::sum, stream, where);
+        }
+        if constexpr (has_parts) {
+            device::zero(stream, view<unsigned char>(open.message.data(), form_.layout.bytes(open.call_count)), where);
         }
     }
 
@@ -643,11 +847,12 @@ private:
             open_ = &slot.own;
         }
         open_->clear();
-        // A part's entry is zero where the part writes nothing.
-        if constexpr (has_parts) {
-            detail::enqueue_marked(open_tools().parts.wait_for_last(stream, where), stream,
-                [&, this] { device::zero(stream, view<unsigned char>(open_->message), where); });
-        }
+        open_->due = due_now(capturing);
+        requested_ = 0;
+        for_each_part([&, this]<std::size_t I>(auto&, std::uint64_t, std::uint64_t) {
+            auto& memory = std::get<I>(open_tools().part_memory);
+            if constexpr (requires { memory.clear(); }) memory.clear();
+        });
         return *open_;
     }
 
@@ -660,13 +865,18 @@ private:
 
     tools& open_tools() noexcept { return capture_ == nullptr ? memory_->tools : capture_->tools; }
 
-    lane& lane_of(stream_ref stream, const caller& who)
+    int enter_lane(stream_ref stream, const caller& who)
     {
-        lane* const found = open_tools().lanes.enter(stream, capture_ == nullptr, who.where());
-        who.require(found != nullptr,
+        const int found = open_tools().lanes.enter(stream, capture_ == nullptr, who.where(), [&, this] {
+            // The parts' memory is in use until the last step has ended.
+            if (has_parts && capture_ == nullptr && memory_->reported.recorded()) {
+                stream.wait(memory_->reported, who.where());
+            }
+        });
+        who.require(found >= 0,
             "a captured step has calls on more streams than probe_options::streams, and memory cannot be "
             "allocated in a capture");
-        return *found;
+        return found;
     }
 
     captured_work& find(const captured_step& captured, const caller& who)
@@ -753,6 +963,7 @@ private:
             judge_.judge(step, calls, gram, out);
             detail::measure_orders(meter_, step, calls, out);
             for_each_part([&]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
+                if (!is_due<I>(seen.due)) return;
                 using entry_type = typename std::remove_cvref_t<decltype(part)>::entry;
                 part.judge(part_entries<entry_type>(step, calls, offset), out);
             });
@@ -764,6 +975,7 @@ private:
             for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t, std::uint64_t words) {
                 using part_type = std::remove_cvref_t<decltype(part)>;
                 if constexpr (detail::has_summary<part_type>) {
+                    if (!is_due<I>(seen.due)) return;
                     part.judge_summary(part_summaries<typename part_type::summary>(
                         report.part_words() + words, form_.part_words), out);
                 }
@@ -789,6 +1001,15 @@ private:
     detail::step_judge judge_;
     detail::order_meter meter_; ///< has no orders if nothing is sampled
     detail::record_queue<step_record> unread_;
+    struct observed {
+        half_probed half;
+        detail::probed_call call;
+        bool seen;
+    };
+    std::vector<half_probed> in_group_; ///< calls whose group has not ended
+    std::vector<observed> observed_; ///< inputs whose results are to come
+    std::uint64_t requested_ = 0; ///< bits as in `step_buffers::due`
+    std::exception_ptr late_failure_; ///< of a probe when a group had ended, until it is thrown
     std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged before it is thrown
     detail::in_flight<step_memory> memory_;
     block* open_ = nullptr; ///< the block that the current step's calls write; null before the step's first call

@@ -97,9 +97,10 @@ COLLPROBE_COLD_INLINE void audit::state_certainty(std::size_t first, step_record
         with_floating_type(type, [&](auto) { floating = true; });
         return floating;
     };
-    double sums = 0;
+    double bins = 0;
     for (const call_record& call : record.calls) {
-        sums += call.audit.checked && call.audit.sum_checked && is_floating(call.type) ? 1 : 0;
+        if (!call.audit.checked || !call.audit.sum_checked || !is_floating(call.type)) continue;
+        bins += detail::bins_for<float>({.count = call.count}, options_.conservation.sketch.bins);
     }
     const double of_a_bin = detail::error_function_complement(options_.conservation.sigmas * 0.70710678118654752440);
     for (std::size_t i = first; i < record.suspects.size(); ++i) {
@@ -107,7 +108,7 @@ COLLPROBE_COLD_INLINE void audit::state_certainty(std::size_t first, step_record
         if (found.what != finding::sum_differs) continue;
         if (!is_floating(record.calls[static_cast<std::size_t>(found.call)].type)) continue;
         found.exact = found.statistic > 4.0 * record.ranks * found.threshold;
-        found.false_alarms_per_step = sums * options_.conservation.sketch.bins * of_a_bin;
+        found.false_alarms_per_step = bins * of_a_bin;
     }
 }
 

@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <collprobe/audit/conservation_bound.hpp>
-#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/audit/detail/step_arena.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -14,91 +16,162 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Checks by a linear checksum whether the result of an all-reduce or reduce-scatter is the sum or average of the
-/// ranks' inputs. `before` sketches the rank's input; the collective may then overwrite it. `after` adds the sketches
-/// over the ranks, sketches the result and compares bin by bin, up to a bound for rounding (`conservation_bound`).
-/// Integer sums must match exactly. Every rank judges its own result. If an input is not finite, nothing is checked. A
-/// result that is not finite is a violation if no sum of the inputs can overflow. README.md says what is seen.
-/// Preconditions: all ranks call both around the same collective, with the same options; one such pair at a time.
-/// Stream behaviour: everything is enqueued; the host neither waits nor allocates.
-/// Cost: a read of the input, one of the result, and an all-reduce of 16 bytes a bin (8 for integers; twice that for a
-/// reduce-scatter). Memory on the device: 48 bytes a bin on the CPU, 2 KiB a bin (8 MiB in all) on a GPU.
+/// A sum whose result is checked.
+struct checked_sum {
+    std::uint64_t call = 0; ///< index in the step
+    std::uint64_t count = 0; ///< elements of the whole result
+    reduction operation = reduction::sum;
+    bool is_part = false; ///< a reduce-scatter: each rank has a part of the result
+};
+
+/// The bins of a sketch of a sum: as many as `most`, or fewer, so that a small buffer has 16 elements a bin. An average
+/// of integers keeps all bins, because the limit of its check grows with the elements of a bin.
+template <element T>
+constexpr std::uint32_t bins_for(const checked_sum& sum, std::uint32_t most) noexcept
+{
+    if (!floating_element<T> && sum.operation == reduction::average) return most;
+    std::uint32_t bins = 64;
+    while (bins < most && std::uint64_t{32} * bins <= sum.count) bins *= 2;
+    return bins;
+}
+
+/// Checks by a linear checksum whether the results of the all-reduces and reduce-scatters of a step are the sums or
+/// averages of the ranks' inputs. `before` sketches the rank's input; the collective may then overwrite it. `after`
+/// sketches the result. `end` adds the sketches over the ranks and compares bin by bin, up to a bound for rounding
+/// (`conservation_bound`). Integer sums must match exactly. Every rank judges its own results. If an input is not
+/// finite, nothing is checked. A result that is not finite is a violation if no sum of the inputs can overflow.
+/// README.md says what is seen.
+/// Preconditions: all ranks call `before` and `after` around the same collectives, with the same options. Calls of the
+/// same `lane` run one after the other.
+/// Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the largest
+/// before.
+/// Cost of a call: a read of the input, one of the result; memory on the device: 32 bytes a bin. Cost of a step: an
+/// all-reduce of 16 bytes a bin and call (8 for integers; twice that for a reduce-scatter), and a launch for each call.
+/// On a GPU each lane has 2 KiB a bin (8 MiB in all).
 /// Source: K.-H. Huang and J. Abraham, "Algorithm-based fault tolerance for matrix operations" (1984).
 template <class Device>
 class conservation_check {
 public:
     using stream_ref = typename Device::stream_ref;
 
-    /// Allocates. \throws error `invalid_argument` unless the number of bins is a power of two from 64 to 2^20 and
-    ///   `sigmas` is finite and above 0.
+    /// \throws error `invalid_argument` unless the number of bins is a power of two from 64 to 2^20 and `sigmas` is
+    ///   finite and above 0.
     conservation_check(const conservation_options& options, int ranks, call_site where = call_site::current())
-        : options_(checked(options, where)),
-          terms_(terms_of(options.order, ranks)),
-          sketches_(4 * options.sketch.bins),
-          scratch_(sketch_scratch_numbers<Device>(options.sketch.bins))
+        : options_(checked(options, where)), ranks_(ranks), terms_(terms_of(options.order, ranks))
     {
         Device::load_kernels();
     }
 
-    template <element T>
-    void before(view<const T> input, stream_ref stream)
+    void clear() noexcept
     {
-        enqueue<T>(stream, source_of(input), input_sketch<T>());
+        open_.clear();
+        added_sums_.clear();
+        added_words_.clear();
+        own_numbers_.clear();
     }
 
-    /// `result`: the whole result, or after a reduce-scatter (`is_part`) this rank's part. Then the same message also
-    /// adds the sketches of all parts, so all ranks get the same verdict, which does not tell whose part was damaged.
-    /// `reduces`: scratch memory of the stream's reductions. The verdict goes to `*out`, which the device writes.
-    template <element T, communicator Comm>
-    void after(Comm& ranks, view<const T> result, bool is_part, reduction operation, stream_ref stream,
-        typename Device::workspace& reduces, conservation_result* out, call_site where)
+    template <element T>
+    void before(const checked_sum& sum, view<const T> input, stream_ref stream, int lane)
     {
-        const std::uint32_t bins = options_.sketch.bins;
-        const auto parts = is_part ? static_cast<std::uint64_t>(ranks.size()) : 1;
-        const std::uint64_t count = result.count() * parts;
-        sketch_sum<T>* const of_result = input_sketch<T>() + sketch_numbers<T>(bins);
-        const auto judge = judge_conservation<T>(input_sketch<T>(), of_result, bins, (count + bins - 1) / bins,
-            operation, options_.order, ranks.size(), options_.sigmas, terms_);
-        if (!judge.can_check) {
-            // This holds on all ranks or on none, so nothing needs to be sent.
-            Device::fill(stream, view<conservation_result>(out, 1), {0, judge.limit, 0, false, true}, where);
+        // A call that was not made in the end left its index to this one.
+        while (!open_.empty() && open_.back().sum.call >= sum.call) open_.pop_back();
+        // This holds on all ranks or on none.
+        if (!judge<T>(sum, nullptr, nullptr).can_check) return;
+        const std::uint32_t bins = bins_for<T>(sum, options_.sketch.bins);
+        const std::uint64_t numbers = sketch_numbers<T>(bins);
+        auto* const of_input = added<T>().take(sum.is_part ? 2 * numbers : numbers);
+        auto* const of_result = sum.is_part
+            ? of_input + numbers
+            : reinterpret_cast<sketch_sum<T>*>(own_numbers_.take(numbers));
+        open_.push_back({sum, of_input, of_result, &conservation_check::template judge_one<T>});
+        enqueue<T>(stream, {input, 0, bins, options_.sketch.seed}, of_input, lane);
+    }
+
+    /// `result`: the whole result, or this rank's part. Then the step's message adds the sketches of all parts, so all
+    /// ranks get the same verdict, which does not tell whose part was damaged.
+    template <element T>
+    void after(std::uint64_t call, view<const T> result, int rank, stream_ref stream, int lane)
+    {
+        for (std::size_t i = open_.size(); i-- > 0;) {
+            const in_step& each = open_[i];
+            if (each.sum.call != call) continue;
+            const std::uint64_t first = each.sum.is_part ? result.count() * static_cast<std::uint64_t>(rank) : 0;
+            enqueue<T>(stream, {result, first, bins_for<T>(each.sum, options_.sketch.bins), options_.sketch.seed},
+                static_cast<sketch_sum<T>*>(each.of_result), lane);
             return;
         }
-        const std::uint64_t first = is_part ? result.count() * static_cast<std::uint64_t>(ranks.rank()) : 0;
-        enqueue<T>(stream, source_of(result, first), of_result);
-        const view<sketch_sum<T>> sums(input_sketch<T>(), (is_part ? 2 : 1) * sketch_numbers<T>(options_.sketch));
-        ranks.all_reduce(view<const sketch_sum<T>>(sums), sums, reduction::sum, stream, where);
-        Device::reduce(stream, judge, bins, out, reduces);
+    }
+
+    /// Behind all calls of the step, of which there are `calls`. `out_of(call)` is where the device writes a verdict.
+    template <communicator Comm, class OutOf>
+    void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const OutOf& out_of, call_site where)
+    {
+        while (!open_.empty() && open_.back().sum.call >= calls) open_.pop_back();
+        const auto add = [&](auto sums) {
+            using number = typename decltype(sums)::value_type;
+            ranks.all_reduce(view<const number>(sums), sums, reduction::sum, stream, where);
+        };
+        added_sums_.for_each_used(add);
+        added_words_.for_each_used(add);
+        for (const in_step& each : open_) (this->*each.judge)(each, stream, out_of(each.sum.call));
     }
 
 private:
+    struct in_step {
+        checked_sum sum;
+        void* of_input;
+        void* of_result;
+        void (conservation_check::*judge)(const in_step&, stream_ref, conservation_result*);
+    };
+
     static const conservation_options& checked(const conservation_options& options, call_site where)
     {
         require_sketch_options(options.sketch, "audit", where);
         if (is_finite(options.sigmas) && options.sigmas > 0) return options;
         throw error(status::invalid_argument, "sigmas must be finite and above 0", {.call = "audit", .where = where});
     }
-    /// The sketch of the inputs; that of the result follows.
+    /// The sketches that are added over the ranks.
     template <element T>
-    sketch_sum<T>* input_sketch() const noexcept
+    auto& added() noexcept
     {
-        return reinterpret_cast<sketch_sum<T>*>(sketches_.data());
+        if constexpr (floating_element<T>) return added_sums_;
+        else return added_words_;
     }
     template <element T>
-    sketch_source<T> source_of(view<const T> data, std::uint64_t first = 0) const noexcept
+    conservation_judge<T> judge(const checked_sum& sum, const void* of_input, const void* of_result) const
     {
-        return {data, first, options_.sketch.bins, options_.sketch.seed};
+        const std::uint32_t bins = bins_for<T>(sum, options_.sketch.bins);
+        return judge_conservation<T>(static_cast<const sketch_sum<T>*>(of_input),
+            static_cast<const sketch_sum<T>*>(of_result), bins, (sum.count + bins - 1) / bins, sum.operation,
+            options_.order, ranks_, options_.sigmas, terms_);
     }
     template <element T>
-    void enqueue(stream_ref stream, const sketch_source<T>& source, sketch_sum<T>* to)
+    void judge_one(const in_step& each, stream_ref stream, conservation_result* out)
     {
-        enqueue_sketch<Device>(stream, source, to, reinterpret_cast<sketch_sum<T>*>(scratch_.data()));
+        Device::reduce(stream, judge<T>(each.sum, each.of_input, each.of_result),
+            bins_for<T>(each.sum, options_.sketch.bins), out, reduces_);
+    }
+    template <element T>
+    void enqueue(stream_ref stream, const sketch_source<T>& source, sketch_sum<T>* to, int lane)
+    {
+        const auto index = static_cast<std::size_t>(lane);
+        if (scratch_.size() <= index) scratch_.resize(index + 1);
+        if (scratch_[index].size() == 0) {
+            scratch_[index] =
+                typename Device::template buffer<double>(sketch_scratch_numbers<Device>(options_.sketch.bins));
+        }
+        enqueue_sketch<Device>(stream, source, to, reinterpret_cast<sketch_sum<T>*>(scratch_[index].data()));
     }
 
     conservation_options options_;
+    int ranks_;
     rounded_terms terms_;
-    typename Device::template buffer<double> sketches_;
-    typename Device::template buffer<double> scratch_;
+    std::vector<in_step> open_;
+    step_arena<Device, double> added_sums_{1 << 14};
+    step_arena<Device, std::uint64_t> added_words_{1 << 12};
+    step_arena<Device, double> own_numbers_{1 << 14}; ///< numbers of any kind
+    std::vector<typename Device::template buffer<double>> scratch_; ///< by lane
+    typename Device::workspace reduces_;
 };
 
 } // namespace collprobe::detail

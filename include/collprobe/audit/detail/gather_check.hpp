@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <collprobe/audit/detail/gather_verdict.hpp>
+#include <collprobe/audit/detail/step_arena.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
@@ -13,51 +16,83 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Checks that every rank received from an all-gather what the owners of the shards sent, by exact digests. `before`
-/// digests this rank's shard. `after` digests all shards received, lets the ranks exchange the owners' digests, and
-/// writes this rank's `receiver_report`. From the reports of all ranks `judge_gather` makes the verdict.
+/// Checks that every rank received from the all-gathers of a step what the owners of the shards sent, by exact digests.
+/// `before` digests this rank's shard. `after` digests all shards received. `end` lets the ranks exchange the owners'
+/// digests, and writes this rank's `receiver_report` of each call. From the reports of all ranks `judge_gather` makes
+/// the verdict.
 /// There is no tolerance and no false alarm. Damage is missed with probability 2^-62 or less (`digest_state`). Damage
 /// that happened before `before` is not seen. Damage to a digest shows as damage of its shard.
-/// Preconditions: all ranks call both around the same all-gather, in place or out of place; one such pair at a time.
-/// Stream behaviour: everything is enqueued; the host neither waits nor allocates.
-/// Cost: one read of the shard and one of the result (a launch for each shard), and an all-gather of 8 bytes a rank.
+/// Preconditions: all ranks call `before` and `after` around the same all-gathers, in place or out of place.
+/// Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the largest
+/// before.
+/// Cost of a call: one read of the shard and one of the result (a launch for each shard). Cost of a step: an all-gather
+/// of 8 bytes a rank and call, and a launch for each call.
 template <class Device>
 class gather_check {
 public:
     using stream_ref = typename Device::stream_ref;
+    using workspace = typename Device::workspace;
 
-    /// Allocates.
-    explicit gather_check(int ranks)
-        : own_(1), owners_(static_cast<std::uint64_t>(ranks)), received_(static_cast<std::uint64_t>(ranks))
+    explicit gather_check(int ranks) : ranks_(static_cast<std::uint64_t>(ranks)) { Device::load_kernels(); }
+
+    void clear() noexcept
     {
-        Device::load_kernels();
+        open_.clear();
+        own_.clear();
+        others_.clear();
     }
 
     template <element T>
-    void before(view<const T> shard, stream_ref stream, typename Device::workspace& reduces)
+    void before(std::uint64_t call, view<const T> shard, stream_ref stream, workspace& reduces)
     {
-        Device::reduce(stream, digest_reducer<T>{shard}, shard.count(), own_.data(), reduces);
+        // A call that was not made in the end left its index to this one.
+        while (!open_.empty() && open_.back().call >= call) open_.pop_back();
+        open_.push_back({call, own_.take(1), others_.take(ranks_)});
+        Device::reduce(stream, digest_reducer<T>{shard}, shard.count(), open_.back().own, reduces);
     }
 
-    /// `report`: `receiver_report::words` words that the device writes.
-    template <element T, communicator Comm>
-    void after(Comm& ranks, view<const T> whole, stream_ref stream, typename Device::workspace& reduces,
-        std::uint64_t* report, call_site where)
+    template <element T>
+    void after(std::uint64_t call, view<const T> whole, stream_ref stream, workspace& reduces)
     {
-        const std::uint64_t shards = owners_.size();
-        const std::uint64_t count = whole.count() / shards;
-        for (std::uint64_t rank = 0; rank < shards; ++rank) {
-            Device::reduce(stream, digest_reducer<T>{whole.part(rank * count, count)}, count,
-                received_.data() + rank, reduces);
+        const std::uint64_t count = whole.count() / ranks_;
+        for (std::size_t i = open_.size(); i-- > 0;) {
+            if (open_[i].call != call) continue;
+            for (std::uint64_t rank = 0; rank < ranks_; ++rank) {
+                Device::reduce(stream, digest_reducer<T>{whole.part(rank * count, count)}, count,
+                    open_[i].received + rank, reduces);
+            }
+            return;
         }
-        ranks.all_gather(view<const std::uint64_t>(own_), view<std::uint64_t>(owners_), stream, where);
-        Device::sum_each(stream, 1, compare_shards{owners_.data(), received_.data(), shards, report});
+    }
+
+    /// Behind all calls of the step, of which there are `calls`. `report_of(call)`: `receiver_report::words` words that
+    /// the device writes.
+    template <communicator Comm, class ReportOf>
+    void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const ReportOf& report_of, call_site where)
+    {
+        while (!open_.empty() && open_.back().call >= calls) open_.pop_back();
+        own_.for_each_used([&](view<std::uint64_t> own) {
+            const view<std::uint64_t> owners(others_.take(ranks_ * own.count()), ranks_ * own.count());
+            ranks.all_gather(view<const std::uint64_t>(own), owners, stream, where);
+            for (const in_step& each : open_) {
+                const auto index = static_cast<std::uint64_t>(each.own - own.data());
+                if (each.own < own.data() || index >= own.count()) continue;
+                Device::sum_each(stream, 1,
+                    compare_shards{owners.data() + index, own.count(), each.received, ranks_, report_of(each.call)});
+            }
+        });
     }
 
 private:
-    typename Device::template buffer<std::uint64_t> own_; ///< the digest of this rank's shard
-    typename Device::template buffer<std::uint64_t> owners_;
-    typename Device::template buffer<std::uint64_t> received_;
+    struct in_step {
+        std::uint64_t call;
+        std::uint64_t* own; ///< the digest of this rank's shard
+        std::uint64_t* received;
+    };
+    std::uint64_t ranks_;
+    std::vector<in_step> open_;
+    step_arena<Device, std::uint64_t> own_{64};
+    step_arena<Device, std::uint64_t> others_{1024};
 };
 
 } // namespace collprobe::detail

@@ -76,7 +76,8 @@ struct receiver_report {
 /// Compares the digests of the shards that a rank received with those of their owners. A body for `sum_each` with one
 /// item; the sum is the number of wrong shards, nearly always 0.
 struct compare_shards {
-    const std::uint64_t* owners; ///< one digest per rank
+    const std::uint64_t* owners; ///< one digest per rank, at distances of `stride`
+    std::uint64_t stride;
     const std::uint64_t* received;
     std::uint64_t ranks;
     std::uint64_t* report;
@@ -84,7 +85,7 @@ struct compare_shards {
     COLLPROBE_HD double part(std::uint64_t, unsigned lane, unsigned lanes) const noexcept
     {
         double wrong = 0;
-        for (std::uint64_t rank = lane; rank < ranks; rank += lanes) wrong += owners[rank] != received[rank] ? 1 : 0;
+        for (std::uint64_t rank = lane; rank < ranks; rank += lanes) wrong += is_right(rank) ? 0 : 1;
         return wrong;
     }
     COLLPROBE_HD void store(std::uint64_t, double wrong) const noexcept
@@ -94,12 +95,15 @@ struct compare_shards {
         if (report[0] == 0) return;
         std::uint64_t listed = 0;
         for (std::uint64_t rank = 0; rank < ranks && listed < receiver_report::most; ++rank) {
-            if (owners[rank] == received[rank]) continue;
+            if (is_right(rank)) continue;
             report[1 + 2 * listed] = rank;
             report[2 + 2 * listed] = received[rank];
             ++listed;
         }
     }
+
+private:
+    COLLPROBE_HD bool is_right(std::uint64_t rank) const noexcept { return owners[rank * stride] == received[rank]; }
 };
 
 /// Blame: a receiver, if its copy differs while most ranks hold the owner's bits. The owner, if most receivers, or one

@@ -13,6 +13,7 @@
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/detail/collective_calls.hpp>
+#include <collprobe/comm/group_follower.hpp>
 #include <collprobe/comm/nccl/detail/call.hpp>
 #include <collprobe/comm/nccl/detail/check.hpp>
 #include <collprobe/comm/nccl/detail/handle.hpp>
@@ -97,6 +98,14 @@ public:
     /// Several collectives as one, until the `end` of the result. For algorithms that know which calls they put into
     /// the group.
     [[nodiscard]] group group_scope(call_site where = call_site::current()) const { return group(where); }
+    /// Has `follower` told when the open `group` ends. False in a group that `ncclGroupStart` itself opened: nothing
+    /// tells when that one ends.
+    bool follow_group(group_follower& follower) const
+    {
+        if (!group::is_open()) return false;
+        detail::open_group::here().followers.add(follower);
+        return true;
+    }
     /// Throws the error that `call` would throw for this stream and buffer. For code that reads the buffer before the
     /// call.
     template <class T>

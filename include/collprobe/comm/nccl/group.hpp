@@ -43,9 +43,11 @@ public:
     ~group()
     {
         if (depth_ == 0) return;
+        following tell(*open_);
         try {
             [[maybe_unused]] order_hooks::group_end closing;
             finish(call_site{}, true);
+            tell.enqueued = true;
         } catch (...) { // the communicators keep the error
         }
     }
@@ -63,11 +65,25 @@ public:
         if (depth_ == 0) misused("the group was ended before", where);
         if (open_ != &detail::open_group::here()) misused("another thread opened the group", where);
         if (depth_ != open_->depth) misused("a group within it is still open", where);
+        following tell(*open_);
         [[maybe_unused]] order_hooks::group_end closing;
         finish(where, false);
+        tell.enqueued = true;
     }
 
 private:
+    /// Tells the followers of an outermost group that it has ended.
+    struct following {
+        explicit following(detail::open_group& open) : group(open.depth == 1 ? &open : nullptr) {}
+        following(const following&) = delete;
+        ~following()
+        {
+            if (group != nullptr) group->followers.tell(enqueued);
+        }
+        detail::open_group* group;
+        bool enqueued = false;
+    };
+
     static constexpr const char* call = "nccl::group";
 
     [[noreturn]] static void misused(const char* message, call_site where)

@@ -34,6 +34,13 @@ struct step_buffers {
     {
     }
 
+    /// The memory may hold a report of an object that was freed.
+    void initialise(typename Device::stream_ref stream, call_site where)
+    {
+        Device::zero(stream, view<unsigned char>(report), where);
+        if (layout.part_bytes != 0) Device::zero(stream, view<unsigned char>(message), where);
+    }
+
     void clear() noexcept
     {
         call_count = 0;
@@ -57,15 +64,10 @@ struct step_buffers {
         call_count = from.call_count;
         unprobed_calls = from.unprobed_calls;
         has_gram = from.has_gram;
+        due = from.due;
         for (std::uint64_t b = 0; b < call_count; ++b) calls[b] = from.calls[b];
         for (std::uint64_t w = 0; w < (call_count + 63) / 64; ++w) gradients[w] = from.gradients[w];
-        Device::zero(stream, view<unsigned char>(report), where);
-        const std::uint64_t used = layout.bytes(call_count);
-        // Nothing else writes there yet: calls with parts run one after the other.
-        if (layout.part_bytes != 0) {
-            Device::zero(stream, view<unsigned char>(message).part(used, message.size() - used), where);
-        }
-        copy_first(stream, from.message, message, used, where);
+        copy_first(stream, from.message, message, layout.bytes(call_count), where);
         if (has_gram) {
             const std::uint64_t gram = step_report(report.data(), form, 0).gram().size_bytes();
             copy_first(stream, from.report, report, gram, where);
@@ -86,9 +88,11 @@ public:
     std::uint64_t call_count = 0;
     std::uint32_t unprobed_calls = 0;
     bool has_gram = false;
+    std::uint64_t due = 0; ///< bit 0: the statistics are taken; bit 1 + i: part i looks at the step
     std::vector<probed_call> calls;
     typename Device::template host_buffer<std::uint64_t> gradients; ///< a bit for each call; the device reads them
-    typename Device::template buffer<unsigned char> message; ///< a `step_header`, then entries
+    /// A `step_header`, then entries. Entries of parts are zero at the begin of a step.
+    typename Device::template buffer<unsigned char> message;
     typename Device::template buffer<unsigned char> report; ///< a `step_report`
 };
 
@@ -122,7 +126,6 @@ struct step_tools {
     typename Device::event gram_done; ///< scratch and matrix are shared by calls on all streams
     typename Device::template buffer<std::uint64_t> references; ///< as in a `step_report`
     std::tuple<typename detail::part_memory<Parts, Device>::type...> part_memory;
-    ordered_use<Device> parts; ///< the calls whose parts use that memory
 };
 
 /// A captured step: its work is in a graph.
@@ -136,7 +139,7 @@ struct captured_work {
     void initialise(typename Device::stream_ref stream, call_site where)
     {
         tools.initialise(stream, where);
-        Device::zero(stream, view<unsigned char>(block.report), where);
+        block.initialise(stream, where);
         Device::for_each(stream, 1, write_tickets{tickets.data(), {}});
     }
 
@@ -184,8 +187,7 @@ struct step_memory {
         }
         const typename Device::stream stream;
         tools.initialise(stream, where);
-        // The memory may hold a report of an object that was freed.
-        for (auto& slot : ring) Device::zero(stream, view<unsigned char>(slot.own.report), where);
+        for (auto& slot : ring) slot.own.initialise(stream, where);
         for (auto& work : captured) work.initialise(stream, where);
         stream.synchronize(where);
     }

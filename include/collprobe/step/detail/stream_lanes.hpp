@@ -31,26 +31,30 @@ public:
     stream_lanes() = default;
     explicit stream_lanes(int count) : lanes_(static_cast<std::size_t>(count)) {}
 
-    /// The lane of a stream, preferably the lane that the stream had before. `stream` waits for the lane's last work,
-    /// on any stream. Null if all lanes are taken and none may be added.
-    lane* enter(stream_ref stream, bool may_allocate, call_site where)
+    /// The lane of a stream, preferably the lane that the stream had before. When the stream enters the step, it waits
+    /// for the lane's last work, on any stream, and `entered()` is called. -1 if all lanes are taken and none may be
+    /// added.
+    template <class Entered>
+    int enter(stream_ref stream, bool may_allocate, call_site where, const Entered& entered)
     {
         const stream_id id = stream.id(where);
         lane* unused = nullptr;
         for (lane& known : lanes_) {
             const bool same = known.stream == id;
-            if (known.in_step && same) return &known;
+            if (known.in_step && same) return static_cast<int>(&known - lanes_.data());
             if (!known.in_step && (same || unused == nullptr)) unused = &known;
         }
         if (unused == nullptr) {
-            if (!may_allocate) return nullptr;
+            if (!may_allocate) return -1;
             unused = &lanes_.emplace_back();
         }
         if (unused->done.recorded()) stream.wait(unused->done, where);
         unused->stream = id;
         unused->in_step = true;
-        return unused;
+        entered();
+        return static_cast<int>(unused - lanes_.data());
     }
+    lane& operator[](int index) noexcept { return lanes_[static_cast<std::size_t>(index)]; }
 
     /// Lets `stream` wait for the step's work on all other streams.
     void join(stream_ref stream, call_site where) const

@@ -16,6 +16,7 @@
 #include <sched.h>
 
 #include <collprobe/comm/detail/call.hpp>
+#include <collprobe/comm/group_follower.hpp>
 #include <collprobe/comm/nccl/detail/raw_group.hpp>
 #include <collprobe/comm/nccl/detail/pending_splits.hpp>
 #include <collprobe/comm/nccl/detail/verifier.hpp>
@@ -88,6 +89,7 @@ class handle;
 struct open_group {
     int depth = 0;
     std::vector<ref<handle>> members;
+    group_followers followers;
 
     static open_group& here() noexcept
     {

@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Device memory for the calls of a step: `take` gives out runs of elements, `clear` takes all back. A run stays where
+/// it is. What a step took is in few pieces, each twice as large as the one before; they are allocated once and kept.
+template <class Device, class T>
+class step_arena {
+public:
+    struct piece {
+        typename Device::template buffer<T> memory;
+        std::uint64_t used = 0;
+    };
+
+    /// `least`: size of the first piece, in elements.
+    explicit step_arena(std::uint64_t least) : next_size_(least) {}
+
+    T* take(std::uint64_t count)
+    {
+        while (at_ < pieces_.size() && pieces_[at_].memory.size() - pieces_[at_].used < count) ++at_;
+        if (at_ == pieces_.size()) {
+            while (next_size_ < count) next_size_ *= 2;
+            pieces_.push_back({typename Device::template buffer<T>(next_size_), 0});
+            next_size_ *= 2;
+        }
+        piece& from = pieces_[at_];
+        from.used += count;
+        return from.memory.data() + (from.used - count);
+    }
+    void clear() noexcept
+    {
+        for (piece& each : pieces_) each.used = 0;
+        at_ = 0;
+    }
+    /// Calls `use(view)` for what was taken of each piece.
+    template <class Use>
+    void for_each_used(const Use& use) const
+    {
+        for (const piece& each : pieces_) {
+            if (each.used != 0) use(view<T>(each.memory.data(), each.used));
+        }
+    }
+
+private:
+    std::vector<piece> pieces_;
+    std::size_t at_ = 0;
+    std::uint64_t next_size_;
+};
+
+} // namespace collprobe::detail
