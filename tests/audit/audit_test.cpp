@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <type_traits>
 #include <utility>
@@ -574,5 +575,79 @@ TEST_CASE("a sum of several leaves a rank is checked for agreement alone")
         REQUIRE(record.calls.size() == 1);
         CHECK(record.calls[0].audit.checked);
         CHECK_FALSE(record.calls[0].audit.sum_checked);
+    });
+}
+
+TEST_CASE("a collective that the caller makes is observed, and its damage is named")
+{
+    for (const int harmed : {-1, 2}) {
+        local::run(4, {.timeout_ms = 20'000}, [&](local::communicator& world) {
+            const bool harms = world.rank() == harmed;
+            host::stream stream;
+            probed comm(world, {}, audit());
+            std::vector<float> gradient(3000, static_cast<float>(1 + world.rank())), part(750);
+            comm.observe_input(view<const float>(gradient), stream, collective::all_reduce, reduction::sum,
+                call_site::named("flat"));
+            CHECK_THROWS_AS(comm.end_step(0, stream), error);
+            comm.observe_input(view<const float>(gradient), stream, collective::reduce_scatter, reduction::sum);
+            world.reduce_scatter(gradient, view(part), reduction::sum, stream);
+            world.all_reduce(gradient, view(gradient), reduction::sum, stream);
+            stream.enqueue([&] {
+                if (harms) gradient[17] += 0.5f;
+            });
+            CHECK_THROWS_AS(comm.observe_result(view<const double>(), stream), error);
+            CHECK_THROWS_AS(comm.observe_result(view<const float>(part), stream), error);
+            comm.observe_result(view<const float>(gradient), stream);
+            comm.observe_result(view<const float>(part), stream);
+            CHECK_THROWS_AS(comm.observe_result(view<const float>(part), stream), error);
+            comm.end_step(0, stream);
+            stream.synchronize(20'000);
+            step_record record;
+            REQUIRE(comm.wait(record));
+            REQUIRE(record.calls.size() == 2);
+            CHECK(record.calls[0].site.name == std::string("flat"));
+            CHECK(record.calls[0].gradient_norm.maximum_rank == 3);
+            CHECK(record.calls[1].call == collective::reduce_scatter);
+            CHECK(record.calls[1].audit.sum_checked);
+            CHECK(record.calls[1].audit.conserved);
+            REQUIRE(record.suspects.size() == (harmed < 0 ? 0 : 1));
+            if (harmed >= 0) {
+                CHECK(record.suspects[0].rank == harmed);
+                CHECK(record.suspects[0].what == finding::result_differs);
+            }
+        });
+    }
+}
+
+TEST_CASE("statistics and audit look at every k-th step, or at those that are asked for")
+{
+    local::run(2, {.timeout_ms = 20'000}, [&](local::communicator& world) {
+        host::stream stream;
+        probed comm(world, {.every = 3}, audit({.every = 0}));
+        std::mt19937_64 random(static_cast<std::uint64_t>(world.rank()));
+        std::normal_distribution<float> normal;
+        std::vector<float> gradient(100);
+        std::vector<int> tokens(3, 1);
+        for (std::uint64_t step = 0; step < 8; ++step) {
+            if (step == 2 || step == 3) comm.request<audit>();
+            if (step == 4) comm.request();
+            for (float& x : gradient) x = normal(random);
+            comm.all_reduce(gradient, view(gradient), reduction::sum, stream);
+            comm.all_reduce(tokens, view(tokens), reduction::max, stream);
+            comm.end_step(step, {.loss = 1.0}, stream);
+            step_record record;
+            REQUIRE(comm.wait(record));
+            CHECK(record.loss.mean == 1);
+            const bool audited = step == 2 || step == 3;
+            const bool measured = step % 3 == 0 || step == 4;
+            // Only parts look at integers.
+            REQUIRE(record.calls.size() == (audited ? 2 : measured ? 1 : 0));
+            if (record.calls.empty()) continue;
+            CHECK(record.calls[0].audit.checked == audited);
+            CHECK(record.calls[0].audit.sum_checked == audited);
+            CHECK(is_finite(record.calls[0].gradient_norm.mean) == measured);
+            CHECK(record.suspects.empty());
+        }
+        CHECK_THROWS_AS(audit({.every = -1}), error);
     });
 }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/audit/audit.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/comm/nccl/group.hpp>
 #include <collprobe/reduce/reproducible.hpp>
@@ -236,18 +237,116 @@ TEST_CASE("steps on more streams than foreseen allocate once and then no more")
     });
 }
 
-TEST_CASE("inside a group probed calls are refused, those of the wrapped communicator are not")
+using audited_nccl = probed<nccl::communicator_ref, audit>;
+
+/// Two reductions, and a reduce-scatter in place.
+template <class Comm>
+void mixed_calls(Comm& comm, trainer& rank, bool spread)
+{
+    const auto on = [&](std::size_t b) -> const cuda::stream& { return rank.streams[spread ? b : 0]; };
+    for (std::size_t b = 0; b < 2; ++b) rank.reduce(comm, b, on(b));
+    const auto ranks = static_cast<std::uint64_t>(comm.size());
+    const view<float> whole(rank.send[2].data(), sizes[2] / ranks * ranks);
+    const view<float> part = whole.part(static_cast<std::uint64_t>(rank.rank) * (whole.count() / ranks),
+        whole.count() / ranks);
+    comm.reduce_scatter(view<const float>(whole), part, reduction::sum, on(2), call_site::named("scattered"));
+}
+
+TEST_CASE("calls in a group have the records of the same calls made one by one")
+{
+    for (const int ranks : {1, 2, 3}) {
+        run_nccl(ranks, [&](nccl::communicator& world) {
+            audited_nccl one_by_one(world, {}, audit());
+            audited_nccl together_made(world, {}, audit());
+            trainer rank(world);
+            for (std::uint64_t step = 0; step < 4; ++step) {
+                const bool spread = step >= 2;
+                step_record alone, grouped;
+                for (step_record* out : {&alone, &grouped}) {
+                    audited_nccl& comm = out == &alone ? one_by_one : together_made;
+                    rank.prepare(step);
+                    if (out == &alone) {
+                        mixed_calls(comm, rank, spread);
+                    } else {
+                        nccl::group together;
+                        mixed_calls(comm, rank, spread);
+                        check_refused([&] { comm.end_step(step, {}, rank.streams[0]); }, "inside a group",
+                            status::unsupported);
+                        together.end();
+                    }
+                    const view<float> shard(rank.receive[1].data() + 11 * rank.rank, 11);
+                    comm.all_gather(view<const float>(shard),
+                        view<float>(rank.receive[1].data(), 11 * static_cast<std::uint64_t>(ranks)),
+                        rank.streams[spread ? 1 : 0]);
+                    comm.end_step(step, seen_by(rank.rank), rank.streams[0]);
+                    *out = next_record(comm);
+                    for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+                }
+                check_same(alone, grouped);
+                REQUIRE(grouped.calls.size() == 4);
+                CHECK(grouped.suspects.empty());
+                CHECK(grouped.calls[2].site.name == std::string("scattered"));
+                for (const call_record& call : grouped.calls) CHECK(call.audit.checked);
+                for (std::size_t c = 0; c < 3; ++c) CHECK(grouped.calls[c].audit.sum_checked);
+            }
+        });
+    }
+}
+
+TEST_CASE("the calls of a group that failed are not in the step")
+{
+    stand_in::reset();
+    nccl::options blocking;
+    blocking.mode = nccl::blocking_mode::blocking; // NCCL gives up others
+    const auto outcomes = run_each_nccl(2, 8, blocking, [](nccl::communicator& world) {
+        audited_nccl comm(world, {}, audit());
+        trainer rank(world);
+        rank.prepare(0);
+        rank.reduce(comm, 2, rank.streams[0]);
+        {
+            nccl::group together;
+            rank.reduce(comm, 0, rank.streams[0]);
+            rank.reduce(comm, 1, rank.streams[1]);
+            const ncclComm_t none = nullptr;
+            CHECK(ncclAllReduce(nullptr, nullptr, 0, ncclUint8, ncclSum, none, nullptr) != ncclSuccess);
+            CHECK_THROWS_AS(together.end(), error);
+        }
+        {
+            // The object may move while it follows a group.
+            nccl::group together;
+            rank.reduce(comm, 1, rank.streams[0]);
+            audited_nccl moved(std::move(comm));
+            together.end();
+            comm = std::move(moved);
+        }
+        comm.end_step(0, {}, rank.streams[0]);
+        const step_record record = next_record(comm);
+        CHECK(record.suspects.empty());
+        REQUIRE(record.calls.size() == 2);
+        CHECK(record.calls[0].count == sizes[2]);
+        CHECK(record.calls[1].count == sizes[1]);
+        CHECK(record.calls[1].audit.sum_checked);
+        for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
+    });
+    for (const auto& each : outcomes) CHECK(each.thrown == nullptr);
+}
+
+TEST_CASE("in a group of ncclGroupStart, and with exact direction in any group, probed calls are refused")
 {
     run_nccl(2, [](nccl::communicator& world) {
         trainer rank(world);
         rank.prepare(0);
         probed_nccl comm(world);
+        probed_nccl exact(world, {.direction = direction_mode::exact});
+        CHECK(ncclGroupStart() == ncclSuccess);
+        check_refused([&] { rank.reduce(comm, 0, rank.streams[0]); }, "Use nccl::group", status::unsupported);
+        rank.reduce(comm.base(), 0, rank.streams[0]);
+        rank.reduce(comm.base(), 1, rank.streams[0]);
+        CHECK(ncclGroupEnd() <= ncclInProgress);
+        world.synchronize(rank.streams[0], soon_ms);
         {
             nccl::group together;
-            check_refused([&] { rank.reduce(comm, 0, rank.streams[0]); }, "inside a group", status::unsupported);
-            check_refused([&] { comm.end_step(0, {}, rank.streams[0]); }, "inside a group", status::unsupported);
-            rank.reduce(comm.base(), 0, rank.streams[0]);
-            rank.reduce(comm.base(), 1, rank.streams[0]);
+            check_refused([&] { rank.reduce(exact, 0, rank.streams[0]); }, "exact direction", status::unsupported);
             together.end();
         }
         rank.reduce(comm, 2, rank.streams[0]);

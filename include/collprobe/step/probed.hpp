@@ -155,13 +155,14 @@ public:
             .count = input.count(),
             .site = where};
         const bool seen = begin_call<T>(call, stream, who);
-        half_probed half{};
+        observed next{{0, 0, stream, nullptr, nullptr, 0, nullptr}, call, seen};
         if (seen) {
+            half_probed& half = next.half;
             half = half_of<T>(call, nullptr, view<const T>(), stream, who);
             detail::enqueue_marked(lane_of(half).done, stream, [&, this] { probe_input<T>(half, call, input); });
             open_->add(call);
         }
-        observed_.push_back({half, call, seen});
+        observed_.push_back(next);
     }
     template <element T>
     void observe_result(view<const T> result, stream_ref stream, call_site where = call_site::current())
