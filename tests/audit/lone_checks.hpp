@@ -32,7 +32,8 @@ public:
     {
         const auto scope = detail::enter_device(comm_);
         check_.clear();
-        check_.template before<T>({0, send.count(), operation, is_part}, send, stream, 0);
+        detail::enqueue_sketch<device, T>(
+            stream, send, check_.template before<T>({0, send.count(), operation, is_part}, 0));
     }
     template <element T>
     void after(std::type_identity_t<view<const T>> result, detail::conservation_result* out, stream_ref stream)
@@ -40,7 +41,8 @@ public:
         const auto scope = detail::enter_device(comm_);
         auto& ranks = detail::innermost(comm_);
         device::fill(stream, view<detail::conservation_result>(out, 1), {0, 0, 0, false, true});
-        check_.template after<T>(0, result, ranks.rank(), stream, 0);
+        detail::enqueue_sketch<device, T>(
+            stream, result, check_.template after<T>(0, result.count(), ranks.rank(), 0));
         check_.end(ranks, 1, stream, [&](std::uint64_t) { return out; }, call_site::current());
     }
 

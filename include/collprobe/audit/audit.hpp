@@ -65,6 +65,7 @@ class audit {
 public:
     using entry = detail::audit_entry;
     using summary = detail::audit_keys;
+    using has_sketch = void;
 
     audit() = default;
     /// \throws error `invalid_argument` for an option out of range.
@@ -91,29 +92,28 @@ public:
     };
 
     template <element T, class Call>
-    void before(Call& call, view<const T> input, entry*) const
+    detail::sketch_target<T> before(Call& call, view<const T> input, entry*) const
     {
         if (is_by_shards(call.what(), call.mode())) {
             call.memory().shards.template before<T>(call.index(), input, call.stream(), call.workspace());
         } else if (checks_sum(call)) {
             const bool is_part = call.what() == collective::reduce_scatter;
-            call.memory().sums->template before<T>(
-                {call.index(), call.count(), call.operation(), is_part}, input, call.stream(), call.lane());
+            return call.memory().sums->template before<T>(
+                {call.index(), call.count(), call.operation(), is_part}, call.lane());
         }
+        return {};
     }
     template <element T, class Call>
-    void after(Call& call, view<const T> result, entry* to) const
+    detail::sketch_target<T> after(Call& call, view<const T> result, entry* to) const
     {
         if (is_by_shards(call.what(), call.mode())) {
-            return call.memory().shards.template after<T>(call.index(), result, call.stream(), call.workspace());
+            call.memory().shards.template after<T>(call.index(), result, call.stream(), call.workspace());
         }
-        if (is_replicated(call.what()) && !call.has_result_digest()) {
+        else if (is_replicated(call.what()) && !call.has_result_digest()) {
             call.reduce(detail::digest_reducer<T>{result}, result.count(), &to->digest);
         }
-        if (checks_sum(call)) {
-            call.memory().sums->template after<T>(
-                call.index(), result, call.ranks().rank(), call.stream(), call.lane());
-        }
+        if (!checks_sum(call)) return {};
+        return call.memory().sums->template after<T>(call.index(), result.count(), call.ranks().rank(), call.lane());
     }
     template <class Step>
     void end_step(Step& step) const

@@ -29,6 +29,8 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// and, if it needs them,
 ///   `template <class Device> memory`: made from (part, ranks), reached by `call.memory()`. Calls on different streams
 ///     may use it at the same time (`call.lane()`), and a step begins with its `clear()`.
+///   `has_sketch`, a type: `before` and `after` return a `sketch_target<T>`, and the step's read of the buffer makes
+///     that sketch too. For one part of a step.
 ///   `end_step(step)`: enqueues on `step.stream()`, behind all calls of the step, what needs the other ranks.
 ///   `int every() const`: the part looks at each step whose number is a multiple of it (0: at those that are asked for
 ///     by `probed::request`). A captured step has the part only with 1.
@@ -52,6 +54,8 @@ struct part_memory<P, Device> {
     using type = typename P::template memory<Device>;
 };
 
+template <class P>
+concept has_sketch = requires { typename std::remove_cvref_t<P>::has_sketch; };
 template <class P>
 concept has_summary = requires { typename P::summary; };
 template <class P>

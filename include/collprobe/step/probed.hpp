@@ -25,6 +25,7 @@
 #include <collprobe/detail/record_queue.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/metrics/order_sensitivity.hpp>
+#include <collprobe/scan/one_read.hpp>
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/detail/buffers.hpp>
 #include <collprobe/step/detail/judge.hpp>
@@ -383,6 +384,12 @@ private:
     using in_flight_step = detail::step_in_flight<device, Parts...>;
     using step_memory = detail::step_memory<device, Parts...>;
     static constexpr bool has_parts = sizeof...(Parts) != 0;
+    static constexpr bool has_sketch = (detail::has_sketch<Parts> || ...);
+    static_assert((detail::has_sketch<Parts> + ... + 0) <= 1, "one part alone may have the step take sketches");
+    struct no_sketch {};
+    template <class T>
+    using sketch_of = typename std::conditional_t<has_sketch, std::type_identity<detail::sketch_target<T>>,
+        std::type_identity<no_sketch>>::type;
     static constexpr int most_calls = 1 << 20;
 
     const probe_options& checked(const probe_options& options, call_site where) const
@@ -592,35 +599,51 @@ private:
     template <element T>
     void probe_input(const half_probed& half, const detail::probed_call& call, view<const T> input)
     {
+        sketch_of<T> sketch;
+        for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
+            if constexpr (detail::has_sketch<decltype(part)>) sketch = part.template before<T>(seen, input, entry);
+            else part.template before<T>(seen, input, entry);
+        });
         if constexpr (floating_element<T>) {
             if (call.has_input) {
-                device::reduce(half.stream, statistics_reducer<T, true>{input}, input.count(),
-                    &open_->entry(half.index).input, lane_of(half).workspace);
+                statistics* const to = &open_->entry(half.index).input;
+                auto& scratch = lane_of(half).workspace;
+                if constexpr (has_sketch) detail::read_input<device, T>(half.stream, input, to, sketch, scratch);
+                else device::reduce(half.stream, statistics_reducer<T, true>{input}, input.count(), to, scratch);
                 if (call.is_gradient()) add_to_gram(*open_, input, half.stream, call.site);
                 sample(call, input, 0, form_.layout.input_sample(open_->message.data(), half.index), half.stream);
+                return;
             }
         }
-        for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
-            part.template before<T>(seen, input, entry);
-        });
+        if constexpr (has_sketch) detail::enqueue_sketch<device, T>(half.stream, input, sketch);
     }
     template <element T>
     void probe_result(const half_probed& half, const detail::probed_call& call)
     {
         const view<const T> result(static_cast<const T*>(half.result), half.result_count);
+        sketch_of<T> sketch;
+        for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
+            if constexpr (detail::has_sketch<decltype(part)>) sketch = part.template after<T>(seen, result, entry);
+            else part.template after<T>(seen, result, entry);
+        });
         if constexpr (floating_element<T>) {
             if (call.has_result) {
                 const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
                 sample(call, result, part * static_cast<std::uint64_t>(rank()),
                     form_.layout.result_sample(open_->message.data(), half.index), half.stream);
-                device::reduce(half.stream,
-                    detail::result_reducer<T>{result, static_cast<const T*>(half.surviving)}, result.count(),
-                    &open_->entry(half.index).result, lane_of(half).workspace);
+                const T* const surviving = static_cast<const T*>(half.surviving);
+                detail::result_record* const to = &open_->entry(half.index).result;
+                auto& scratch = lane_of(half).workspace;
+                if constexpr (has_sketch) {
+                    detail::read_result<device, T>(half.stream, result, surviving, to, sketch, scratch);
+                } else {
+                    device::reduce(
+                        half.stream, detail::result_reducer<T>{result, surviving}, result.count(), to, scratch);
+                }
+                return;
             }
         }
-        for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
-            part.template after<T>(seen, result, entry);
-        });
+        if constexpr (has_sketch) detail::enqueue_sketch<device, T>(half.stream, result, sketch);
     }
 
     /// Doubles the room of the open step, behind its work on all streams.

@@ -12,7 +12,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
-#include <collprobe/scan/sketch.hpp>
+#include <collprobe/scan/one_read.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -36,8 +36,8 @@ constexpr std::uint32_t bins_for(const checked_sum& sum, std::uint32_t most) noe
 }
 
 /// Checks by a linear checksum whether the results of the all-reduces and reduce-scatters of a step are the sums or
-/// averages of the ranks' inputs. `before` sketches the rank's input; the collective may then overwrite it. `after`
-/// sketches the result. `end` adds the sketches over the ranks and compares bin by bin, up to a bound for rounding
+/// averages of the ranks' inputs. `before` and `after` say what sketch of the rank's input and result the caller must
+/// make, before and behind the collective. `end` adds the sketches over the ranks and compares bin by bin, up to a bound for rounding
 /// (`conservation_bound`). Integer sums must match exactly. Every rank judges its own results. If an input is not
 /// finite, nothing is checked. A result that is not finite is a violation if no sum of the inputs can overflow.
 /// README.md says what is seen.
@@ -71,12 +71,12 @@ public:
     }
 
     template <element T>
-    void before(const checked_sum& sum, view<const T> input, stream_ref stream, int lane)
+    sketch_target<T> before(const checked_sum& sum, int lane)
     {
         // A call that was not made in the end left its index to this one.
         while (!open_.empty() && open_.back().sum.call >= sum.call) open_.pop_back();
         // This holds on all ranks or on none.
-        if (!judge<T>(sum, nullptr, nullptr).can_check) return;
+        if (!judge<T>(sum, nullptr, nullptr).can_check) return {};
         const std::uint32_t bins = bins_for<T>(sum, options_.sketch.bins);
         const std::uint64_t numbers = sketch_numbers<T>(bins);
         auto* const of_input = added<T>().take(sum.is_part ? 2 * numbers : numbers);
@@ -84,22 +84,22 @@ public:
             ? of_input + numbers
             : reinterpret_cast<sketch_sum<T>*>(own_numbers_.take(numbers));
         open_.push_back({sum, of_input, of_result, &conservation_check::template judge_one<T>});
-        enqueue<T>(stream, {input, 0, bins, options_.sketch.seed}, of_input, lane);
+        return {0, bins, options_.sketch.seed, of_input, scratch<T>(lane)};
     }
 
-    /// `result`: the whole result, or this rank's part. Then the step's message adds the sketches of all parts, so all
-    /// ranks get the same verdict, which does not tell whose part was damaged.
+    /// `count`: elements of the result, or of this rank's part. Then the step's message adds the sketches of all parts,
+    /// so all ranks get the same verdict, which does not tell whose part was damaged.
     template <element T>
-    void after(std::uint64_t call, view<const T> result, int rank, stream_ref stream, int lane)
+    sketch_target<T> after(std::uint64_t call, std::uint64_t count, int rank, int lane)
     {
         for (std::size_t i = open_.size(); i-- > 0;) {
             const in_step& each = open_[i];
             if (each.sum.call != call) continue;
-            const std::uint64_t first = each.sum.is_part ? result.count() * static_cast<std::uint64_t>(rank) : 0;
-            enqueue<T>(stream, {result, first, bins_for<T>(each.sum, options_.sketch.bins), options_.sketch.seed},
-                static_cast<sketch_sum<T>*>(each.of_result), lane);
-            return;
+            const std::uint64_t first = each.sum.is_part ? count * static_cast<std::uint64_t>(rank) : 0;
+            return {first, bins_for<T>(each.sum, options_.sketch.bins), options_.sketch.seed,
+                static_cast<sketch_sum<T>*>(each.of_result), scratch<T>(lane)};
         }
+        return {};
     }
 
     /// Behind all calls of the step, of which there are `calls`. `out_of(call)` is where the device writes a verdict.
@@ -152,7 +152,7 @@ private:
             bins_for<T>(each.sum, options_.sketch.bins), out, reduces_);
     }
     template <element T>
-    void enqueue(stream_ref stream, const sketch_source<T>& source, sketch_sum<T>* to, int lane)
+    sketch_sum<T>* scratch(int lane)
     {
         const auto index = static_cast<std::size_t>(lane);
         if (scratch_.size() <= index) scratch_.resize(index + 1);
@@ -160,7 +160,7 @@ private:
             scratch_[index] =
                 typename Device::template buffer<double>(sketch_scratch_numbers<Device>(options_.sketch.bins));
         }
-        enqueue_sketch<Device>(stream, source, to, reinterpret_cast<sketch_sum<T>*>(scratch_[index].data()));
+        return reinterpret_cast<sketch_sum<T>*>(scratch_[index].data());
     }
 
     conservation_options options_;
