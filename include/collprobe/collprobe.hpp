@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// The main job, for any C++20 compiler: in-process ranks, probes, the table of a step. Each folder beside it has an
+/// The main job, for any C++20 compiler: in-process ranks, probes, audits, the table of a step. Each folder beside it has an
 /// umbrella of its own: collprobe/guard.hpp, reduce.hpp, audit.hpp and so on. No CUDA, NCCL or MPI header is pulled in.
 
+#include <collprobe/audit/audit.hpp>
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/grouped.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>

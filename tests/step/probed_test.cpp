@@ -1405,3 +1405,34 @@ TEST_CASE("shards of different norms are no suspects")
 
 static_assert(has_all_reduce<probed<local::communicator>, float>);
 static_assert(full_communicator<probed<local::communicator>, bfloat16>);
+
+TEST_CASE("a shard that did not change is stale, unless most of the shards did not")
+{
+    for (const int unchanged : {0, 1, 2, 3, 4}) {
+        local::run(4, {.timeout_ms = 20'000}, [&](local::communicator& world) {
+            host::stream stream;
+            probed comm(world);
+            std::mt19937_64 random(static_cast<std::uint64_t>(world.rank()));
+            std::normal_distribution<float> normal;
+            std::vector<float> shard(64), whole(256);
+            for (std::uint64_t step = 0; step < 2; ++step) {
+                if (step == 0 || world.rank() >= unchanged) {
+                    for (float& x : shard) x = normal(random);
+                }
+                comm.all_gather(shard, view(whole), stream);
+                comm.end_step(step, stream);
+                stream.synchronize(20'000);
+            }
+            step_record record;
+            REQUIRE(comm.wait(record));
+            CHECK(record.suspects.empty());
+            REQUIRE(comm.wait(record));
+            const std::size_t named = unchanged <= 2 ? static_cast<std::size_t>(unchanged) : 0;
+            REQUIRE(record.suspects.size() == named);
+            for (std::size_t i = 0; i < named; ++i) {
+                CHECK(record.suspects[i].what == finding::stale);
+                CHECK(record.suspects[i].rank == static_cast<int>(i));
+            }
+        });
+    }
+}

@@ -16,23 +16,7 @@
 
 #include <collprobe/comm/nccl/bootstrap.hpp>
 
-#define CUDA_CHECK(call) \
-    do { \
-        const cudaError_t code = (call); \
-        if (code != cudaSuccess) { \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(code)); \
-            std::exit(1); \
-        } \
-    } while (0)
-
-#define NCCL_CHECK(call) \
-    do { \
-        const ncclResult_t code = (call); \
-        if (code != ncclSuccess) { \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, ncclGetErrorString(code)); \
-            std::exit(1); \
-        } \
-    } while (0)
+#include "checks.cuh"
 
 constexpr int pixels = 64;
 constexpr int hidden = 128;

@@ -35,7 +35,8 @@
 /// | `part_of(count)` | says that the next calls make up one of `count` elements; 0: none | peers cannot compare it |
 /// | `base()` | the communicator that an adaptor wraps | it is the innermost |
 ///
-/// An adaptor passes on all except `group_scope` and `follow_group`: each adaptor decides whether it serves in a group.
+/// An adaptor passes on all except `group_scope` and `follow_group`: some have work behind each call, which in a group
+/// would come before the call.
 namespace collprobe::inline COLLPROBE_ABI {
 
 // clang-format off

@@ -44,12 +44,14 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// call. It reads floating-point inputs before the call and results after it; only parts look at calls of integers.
 /// Once a step the ranks exchange their records in one small message.
 /// Preconditions: all ranks make the same calls in the same order, with the same options; one thread at a time.
-/// Stream behaviour: everything is enqueued on the call's stream. The host neither waits nor allocates once a step has
+/// Stream behaviour: everything is enqueued on the call's stream; in an `nccl::group` what reads a result when the group
+/// ends. The host neither waits nor allocates once a step has
 /// reached its full size, unless it runs more than `steps_in_flight - 1` steps ahead of its streams: then `end_step` or
 /// the next call waits for the oldest step. A whole step may be captured in a graph (`end_captured_step`, `replay`).
 /// Errors: those of the wrapped communicator. `invalid_argument`, if that communicator accepts the buffer, for a
-/// floating-point buffer that is misaligned, or null with a count above 0. `unsupported` inside an NCCL group, because
-/// the probe of a result would run before the call.
+/// floating-point buffer that is misaligned, or null with a count above 0. `unsupported` inside a group of
+/// `ncclGroupStart` itself, because nothing tells when to probe results; and, with `exact` direction, of gradients in
+/// any group.
 /// Cost of a call: two launches, an event record, one read of the input and one of the result. The first call on a
 /// stream in a step waits for the last use of that stream's scratch memory. `exact` direction adds an all-to-all and
 /// two launches for each `scratch_bytes / 2` of input; `order_sample` adds two launches. Cost of a step: `gather` sends
@@ -130,6 +132,13 @@ public:
             },
             extras.leaves != 1);
         return outcome;
+    }
+
+    /// Several calls as one, until the `end` of the result; as that of the wrapped communicator.
+    auto group_scope(call_site where = call_site::current()) const
+        requires has_group_scope<Comm>
+    {
+        return comm_.group_scope(where);
     }
 
     /// Probes a collective that the caller makes itself, by any library: `observe_input` before it, `observe_result`
@@ -494,6 +503,10 @@ private:
                 forward(send);
                 return;
             }
+            if (in_group && call.is_gradient() && options_.direction == direction_mode::exact) {
+                who.fail(status::unsupported,
+                    "inside a group: exact direction needs messages between the ranks before each call");
+            }
             const bool survives = with.call == collective::all_reduce && with.send != with.receive;
             const half_probed half = half_of<T>(call, survives ? input.data() : nullptr, result, stream, who);
             detail::enqueue_marked(lane_of(half).done, stream, [&, this] {
@@ -518,10 +531,6 @@ private:
         if (!detail::enqueues_at_once(comm_)) {
             if (!detail::follow_group(detail::innermost(comm_), *this)) {
                 who.require_immediate(": nothing tells when a group of ncclGroupStart itself ends. Use nccl::group");
-            }
-            if (options_.direction == direction_mode::exact) {
-                who.fail(status::unsupported,
-                    "inside a group: exact direction needs messages between the ranks before each call");
             }
             return true;
         }

@@ -74,6 +74,13 @@ private:
 
     /// Finds ranks that hold the same bits as another rank, or as themselves in the previous step.
     void judge_copies(const gathered_step& step, std::size_t b, step_record& out);
+    /// Finds ranks whose shard of an all-gather is that of the previous step, while at least half of the ranks have
+    /// changed theirs.
+    void judge_shards(const gathered_step& step, std::size_t b, step_record& out);
+    /// Whether the bits say something: enough elements are neither zero nor NaN nor infinite.
+    static bool tells(const statistics& input) noexcept;
+    /// Whether the rank's input has the bits of the step before; remembers it for the next step.
+    bool is_stale(const statistics& input, int rank, std::size_t b);
 
     /// Names every rank of a group with the same bits, because the bits do not tell which rank copied from which.
     void judge_copy(std::uint64_t digest, int rank, int call_index, step_record& out) const;

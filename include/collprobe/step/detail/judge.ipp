@@ -243,6 +243,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_call(
             .index = input.first_nonfinite});
     }
     if (call.is_gradient()) judge_copies(step, b, out);
+    else if (call.call == collective::all_gather && call.has_input) judge_shards(step, b, out);
     if (call.is_replicated() && call.has_result) judge_replicas(step, b, out);
     else out.calls[b].results_agree = true;
     if (!call.is_gradient()) return; // shards and parameters may differ between ranks
@@ -253,25 +254,41 @@ COLLPROBE_COLD_INLINE void step_judge::judge_call(
 COLLPROBE_COLD_INLINE void step_judge::judge_copies(const gathered_step& step, std::size_t b, step_record& out)
 {
     const int call_index = static_cast<int>(b);
-    const auto tells
-        = [](const statistics& input) { return input.finite() - input.zero >= telling_elements; };
     holders_.clear();
     for (int r = 0; r < ranks_; ++r) {
         if (tells(step.entry(r, b).input)) holders_.add(step.entry(r, b).input.digest, r);
     }
     for (int r = 0; r < ranks_; ++r) {
         const statistics& input = step.entry(r, b).input;
-        held& before = previous_[b * index(ranks_) + index(r)];
-        if (!tells(input)) {
-            before = {};
-            continue;
-        }
-        judge_copy(input.digest, r, call_index, out);
-        if (before.count == input.count && before.digest == input.digest) {
+        if (tells(input)) judge_copy(input.digest, r, call_index, out);
+        if (is_stale(input, r, b)) {
             out.suspects.push_back({.rank = r, .call = call_index, .what = finding::stale, .statistic = 1});
         }
-        before = {input.count, input.digest};
     }
+}
+
+COLLPROBE_COLD_INLINE bool step_judge::tells(const statistics& input) noexcept
+{
+    return input.finite() - input.zero >= telling_elements;
+}
+
+COLLPROBE_COLD_INLINE bool step_judge::is_stale(const statistics& input, int rank, std::size_t b)
+{
+    const held now = tells(input) ? held{input.count, input.digest} : held{};
+    const held before = std::exchange(previous_[b * index(ranks_) + index(rank)], now);
+    return now.count != 0 && before.count == now.count && before.digest == now.digest;
+}
+
+COLLPROBE_COLD_INLINE void step_judge::judge_shards(const gathered_step& step, std::size_t b, step_record& out)
+{
+    const std::size_t before = out.suspects.size();
+    for (int r = 0; r < ranks_; ++r) {
+        if (!is_stale(step.entry(r, b).input, r, b)) continue;
+        out.suspects.push_back(
+            {.rank = r, .call = static_cast<int>(b), .what = finding::stale, .statistic = 1});
+    }
+    // Weights that nobody changes, as those of a frozen layer, are no fault.
+    if (2 * (out.suspects.size() - before) > index(ranks_)) out.suspects.resize(before);
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_copy(
