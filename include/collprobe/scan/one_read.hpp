@@ -36,8 +36,8 @@ void enqueue_sketch(typename Device::stream_ref stream, view<const T> data, cons
 }
 
 /// Enqueues one read of a call's input: its statistics with digest to `*to` unless that is null, and its sketch to
-/// `sketch` unless that is empty. Both have the bits that `statistics_reducer` and `enqueue_sketch` give. `times`: of the
-/// reading for `to`.
+/// `sketch` unless that is empty. Both have the bits that `statistics_reducer` and `enqueue_sketch` give. `times`: of
+/// the reading for `to`.
 /// Stream behaviour: enqueued on `stream`; `scratch` and the sketch's scratch belong to it until the work is done.
 template <class Device, element T>
 void read_input(typename Device::stream_ref stream, view<const T> input, statistics* to,

@@ -26,17 +26,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 ///   `after<T>(call, result, entry*)`: the same behind the collective.
 ///   `judge(entries, record)`: on the host, once for each finished step. `entries(call, rank)` is an entry; `record` is
 ///     complete but for the parts. Every rank runs it on the same numbers.
-/// and, if it needs them,
-///   `template <class Device> memory`: made from (part, ranks), reached by `call.memory()`. Calls on different streams
-///     may use it at the same time (`call.lane()`), and a step begins with its `clear()`.
-///   `has_sketch`, a type: `before` and `after` return a `sketch_target<T>`, and the step's read of the buffer makes
-///     that sketch too. For one part of a step.
-///   `end_step(step)`: enqueues on `step.stream()`, behind all calls of the step, what needs the other ranks.
-///   `int every() const`: the part looks at each step whose number is a multiple of it (0: at those that are asked for
-///     by `probed::request`). A captured step has the part only with 1.
-///   `P::summary`, for `report_mode::summary`: whole 8-byte words. `P::summarize(entry)` makes one on each rank
-///     (COLLPROBE_HD, static); the largest of each word over the ranks is what `judge_summary(summaries, record)`
-///     reads.
+/// README.md has what a part may have beyond that: memory, work at the end of a step, a summary, rare steps.
 template <class P>
 concept step_part = std::is_trivially_copyable_v<typename P::entry> && sizeof(typename P::entry) % 8 == 0;
 

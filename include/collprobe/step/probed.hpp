@@ -44,19 +44,15 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// call. It reads floating-point inputs before the call and results after it; only parts look at calls of integers.
 /// Once a step the ranks exchange their records in one small message.
 /// Preconditions: all ranks make the same calls in the same order, with the same options; one thread at a time.
-/// Stream behaviour: everything is enqueued on the call's stream; in an `nccl::group` what reads a result when the group
-/// ends. The host neither waits nor allocates once a step has
-/// reached its full size, unless it runs more than `steps_in_flight - 1` steps ahead of its streams: then `end_step` or
-/// the next call waits for the oldest step. A whole step may be captured in a graph (`end_captured_step`, `replay`).
+/// Stream behaviour: everything is enqueued on the call's stream; in an `nccl::group`, what reads a result when the
+/// group ends. The host neither waits nor allocates once a step has reached its full size, unless it is more than
+/// `steps_in_flight - 1` steps ahead of its streams. A whole step may be captured in a graph (`end_captured_step`).
 /// Errors: those of the wrapped communicator. `invalid_argument`, if that communicator accepts the buffer, for a
 /// floating-point buffer that is misaligned, or null with a count above 0. `unsupported` inside a group of
-/// `ncclGroupStart` itself, because nothing tells when to probe results; and, with `exact` direction, of gradients in
-/// any group.
-/// Cost of a call: two launches, an event record, one read of the input and one of the result. The first call on a
-/// stream in a step waits for the last use of that stream's scratch memory. `exact` direction adds an all-to-all and
-/// two launches for each `scratch_bytes / 2` of input; `order_sample` adds two launches. Cost of a step: `gather` sends
-/// `160 * calls + 40` bytes (plus `16 * order_sample * calls`) to every rank; `summary` reduces `88 * calls + 152`
-/// bytes. Both make one copy to the host.
+/// `ncclGroupStart` itself, whose end nothing tells; and, with `exact` direction, of gradients in any group.
+/// Cost of a call: two launches, an event record, one read of the input and one of the result. Cost of a step: a
+/// message to every rank of `160 * calls + 40` bytes (`summary`: a reduction of `88 * calls + 152`) and a copy to the
+/// host. README.md has the costs of options.
 template <communicator Comm, class... Parts>
 class probed : public detail::intercepting_adaptor<probed<Comm, Parts...>, Comm>, private group_follower {
     static_assert((step_part<Parts> && ...), "a part needs a type entry of whole 8-byte words: step/part.hpp");

@@ -37,10 +37,10 @@ constexpr std::uint32_t bins_for(const checked_sum& sum, std::uint32_t most) noe
 
 /// Checks by a linear checksum whether the results of the all-reduces and reduce-scatters of a step are the sums or
 /// averages of the ranks' inputs. `before` and `after` say what sketch of the rank's input and result the caller must
-/// make, before and behind the collective. `end` adds the sketches over the ranks and compares bin by bin, up to a bound for rounding
-/// (`conservation_bound`). Integer sums must match exactly. Every rank judges its own results. If an input is not
-/// finite, nothing is checked. A result that is not finite is a violation if no sum of the inputs can overflow.
-/// README.md says what is seen.
+/// make, before and behind the collective. `end` adds the sketches over the ranks and compares bin by bin, up to a
+/// bound for rounding (`conservation_bound`). Integer sums must match exactly. Every rank judges its own results. If an
+/// input is not finite, nothing is checked. A result that is not finite is a violation if no sum of the inputs can
+/// overflow. README.md says what is seen.
 /// Preconditions: all ranks call `before` and `after` around the same collectives, with the same options. Calls of the
 /// same `lane` run one after the other.
 /// Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the largest
