@@ -6,7 +6,6 @@
 /// it has an umbrella of its own: collprobe/guard.hpp, reduce.hpp, order.hpp and so on. No CUDA, NCCL or MPI
 /// header is pulled in.
 
-#include <collprobe/audit/audit.hpp>
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/grouped.hpp>

@@ -65,7 +65,8 @@ class audit {
 public:
     using entry = detail::audit_entry;
     using summary = detail::audit_keys;
-    using has_sketch = void;
+    template <element T>
+    using sketch = detail::sketch_target<T>;
 
     audit() = default;
     /// \throws error `invalid_argument` for an option out of range.
@@ -92,7 +93,7 @@ public:
     };
 
     template <element T, class Call>
-    detail::sketch_target<T> before(Call& call, view<const T> input, entry*) const
+    sketch<T> before(Call& call, view<const T> input, entry*) const
     {
         if (is_by_shards(call.what(), call.mode())) {
             call.memory().shards.template before<T>(call.index(), input, call.stream(), call.workspace());
@@ -104,7 +105,7 @@ public:
         return {};
     }
     template <element T, class Call>
-    detail::sketch_target<T> after(Call& call, view<const T> result, entry* to) const
+    sketch<T> after(Call& call, view<const T> result, entry* to) const
     {
         if (is_by_shards(call.what(), call.mode())) {
             call.memory().shards.template after<T>(call.index(), result, call.stream(), call.workspace());
@@ -114,6 +115,20 @@ public:
         }
         if (!checks_sum(call)) return {};
         return call.memory().sums->template after<T>(call.index(), result.count(), call.ranks().rank(), call.lane());
+    }
+    /// What the step reads of a call, with the sketch.
+    template <class Device, element T>
+    static void read_input(typename Device::stream_ref stream, view<const T> input, statistics* to,
+        const sketch<T>& of, typename Device::workspace& scratch)
+    {
+        if constexpr (floating_element<T>) detail::read_input<Device, T>(stream, input, to, of, scratch);
+        else detail::enqueue_sketch<Device, T>(stream, input, of);
+    }
+    template <class Device, element T>
+    static void read_result(typename Device::stream_ref stream, view<const T> result, const T* surviving,
+        detail::result_record* to, const sketch<T>& of, typename Device::workspace& scratch)
+    {
+        detail::read_result<Device, T>(stream, result, surviving, to, of, scratch);
     }
     template <class Step>
     void end_step(Step& step) const

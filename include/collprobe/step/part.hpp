@@ -45,7 +45,23 @@ struct part_memory<P, Device> {
 };
 
 template <class P>
-concept has_sketch = requires { typename std::remove_cvref_t<P>::has_sketch; };
+concept has_sketch = requires { typename std::remove_cvref_t<P>::template sketch<float>; };
+
+/// The part whose sketches the step's reads make.
+struct no_reading_part {
+    template <class>
+    struct sketch {};
+};
+template <class... Parts>
+struct find_reading_part {
+    using type = no_reading_part;
+};
+template <class First, class... Others>
+struct find_reading_part<First, Others...>
+    : std::conditional_t<has_sketch<First>, std::type_identity<First>, find_reading_part<Others...>> {};
+template <class... Parts>
+using reading_part = typename find_reading_part<Parts...>::type;
+
 template <class P>
 concept has_summary = requires { typename P::summary; };
 template <class P>

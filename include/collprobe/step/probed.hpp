@@ -25,7 +25,6 @@
 #include <collprobe/detail/record_queue.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/metrics/order_sensitivity.hpp>
-#include <collprobe/scan/one_read.hpp>
 #include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/detail/buffers.hpp>
 #include <collprobe/step/detail/judge.hpp>
@@ -391,10 +390,7 @@ private:
     static constexpr bool has_parts = sizeof...(Parts) != 0;
     static constexpr bool has_sketch = (detail::has_sketch<Parts> || ...);
     static_assert((detail::has_sketch<Parts> + ... + 0) <= 1, "one part alone may have the step take sketches");
-    struct no_sketch {};
-    template <class T>
-    using sketch_of = typename std::conditional_t<has_sketch, std::type_identity<detail::sketch_target<T>>,
-        std::type_identity<no_sketch>>::type;
+    using reader = detail::reading_part<Parts...>;
     static constexpr int most_calls = 1 << 20;
 
     const probe_options& checked(const probe_options& options, call_site where) const
@@ -604,7 +600,7 @@ private:
     template <element T>
     void probe_input(const half_probed& half, const detail::probed_call& call, view<const T> input)
     {
-        sketch_of<T> sketch;
+        [[maybe_unused]] typename reader::template sketch<T> sketch;
         for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
             if constexpr (detail::has_sketch<decltype(part)>) sketch = part.template before<T>(seen, input, entry);
             else part.template before<T>(seen, input, entry);
@@ -613,20 +609,22 @@ private:
             if (call.has_input) {
                 statistics* const to = &open_->entry(half.index).input;
                 auto& scratch = lane_of(half).workspace;
-                if constexpr (has_sketch) detail::read_input<device, T>(half.stream, input, to, sketch, scratch);
+                if constexpr (has_sketch) reader::template read_input<device, T>(half.stream, input, to, sketch, scratch);
                 else device::reduce(half.stream, statistics_reducer<T, true>{input}, input.count(), to, scratch);
                 if (call.is_gradient()) add_to_gram(*open_, input, half.stream, call.site);
                 sample(call, input, 0, form_.layout.input_sample(open_->message.data(), half.index), half.stream);
                 return;
             }
         }
-        if constexpr (has_sketch) detail::enqueue_sketch<device, T>(half.stream, input, sketch);
+        if constexpr (has_sketch) {
+            reader::template read_input<device, T>(half.stream, input, nullptr, sketch, lane_of(half).workspace);
+        }
     }
     template <element T>
     void probe_result(const half_probed& half, const detail::probed_call& call)
     {
         const view<const T> result(static_cast<const T*>(half.result), half.result_count);
-        sketch_of<T> sketch;
+        [[maybe_unused]] typename reader::template sketch<T> sketch;
         for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
             if constexpr (detail::has_sketch<decltype(part)>) sketch = part.template after<T>(seen, result, entry);
             else part.template after<T>(seen, result, entry);
@@ -640,7 +638,7 @@ private:
                 detail::result_record* const to = &open_->entry(half.index).result;
                 auto& scratch = lane_of(half).workspace;
                 if constexpr (has_sketch) {
-                    detail::read_result<device, T>(half.stream, result, surviving, to, sketch, scratch);
+                    reader::template read_result<device, T>(half.stream, result, surviving, to, sketch, scratch);
                 } else {
                     device::reduce(
                         half.stream, detail::result_reducer<T>{result, surviving}, result.count(), to, scratch);
@@ -648,7 +646,9 @@ private:
                 return;
             }
         }
-        if constexpr (has_sketch) detail::enqueue_sketch<device, T>(half.stream, result, sketch);
+        if constexpr (has_sketch) {
+            reader::template read_input<device, T>(half.stream, result, nullptr, sketch, lane_of(half).workspace);
+        }
     }
 
     /// Doubles the room of the open step, behind its work on all streams.
