@@ -35,6 +35,60 @@ void enqueue_sketch(typename Device::stream_ref stream, view<const T> data, cons
     if (!sketch.empty()) enqueue_sketch<Device>(stream, sketch.source(data), sketch.sums, sketch.scratch);
 }
 
+/// Reduces a buffer and sketches it in the same read. A reducer for the devices' `reduce`: `Inner` is the reducer of
+/// the same elements. On the host each block's rows are read a second time from the cache, and blocks come in their
+/// order. On a GPU, and in its stand-in, `join_sketch_parts` makes the sketch of the parts.
+template <class Inner, element T>
+struct sketched_reducer {
+    static constexpr std::uint64_t block = Inner::block;
+    using partial = typename Inner::partial;
+    using has_own_kernel = void; // on a GPU: scan/cuda/one_read.cuh
+
+    Inner inner;
+    sketch_source<T> from; ///< of the elements that `inner` reads; not empty
+    sketch_memory<T> sketch;
+
+    COLLPROBE_HD static constexpr partial identity() noexcept { return Inner::identity(); }
+    /// Host only. Precondition: the elements before `first` have been taken in.
+    void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
+    {
+        inner.run(into, first, count);
+        const gradual_underflow guard;
+        add_rows_by_parts(best_isa(), from, rows_before(first), rows_before(first + count), true, sketch);
+    }
+    static void merge(partial& into, const partial& next) noexcept { Inner::merge(into, next); }
+    COLLPROBE_HD static auto finish(const partial& all) noexcept { return Inner::finish(all); }
+
+private:
+    /// The rows to add by the time that the elements before `end` have been read: as many as are fast together.
+    std::uint64_t rows_before(std::uint64_t end) const noexcept
+    {
+        if (end == from.data.count()) return from.rows();
+        const std::uint64_t rows = (from.first_column() + end) >> log2_of_power(from.bins);
+        return rows - rows % sketch_tile<T>;
+    }
+};
+
+/// Whether a sketch comes from the read of a buffer's statistics: if the rows that are added together fit the cache.
+template <element T>
+constexpr bool is_read_once(std::uint64_t bins, std::uint64_t count) noexcept
+{
+    return count != 0 && sketch_tile<T> * bins * sizeof(T) <= 4 * sketch_tile_bytes;
+}
+
+template <class Device, class Reducer, element T, class Result>
+void read_once(typename Device::stream_ref stream, const Reducer& reducer, view<const T> data, Result* to,
+    const sketch_target<T>& sketch, typename Device::workspace& scratch, reduction_times times)
+{
+    if (to != nullptr && !sketch.empty() && !is_threaded<Device> && is_read_once<T>(sketch.bins, data.count())) {
+        const sketched_reducer<Reducer, T> both{reducer, sketch.source(data), {sketch.sums, sketch.scratch}};
+        Device::reduce(stream, both, data.count(), to, scratch, times);
+        return;
+    }
+    if (to != nullptr) Device::reduce(stream, reducer, data.count(), to, scratch, times);
+    enqueue_sketch<Device>(stream, data, sketch);
+}
+
 /// Enqueues one read of a call's input: its statistics with digest to `*to` unless that is null, and its sketch to
 /// `sketch` unless that is empty. Both have the bits that `statistics_reducer` and `enqueue_sketch` give. `times`: of
 /// the reading for `to`.
@@ -43,21 +97,18 @@ template <class Device, element T>
 void read_input(typename Device::stream_ref stream, view<const T> input, statistics* to,
     const sketch_target<T>& sketch, typename Device::workspace& scratch, reduction_times times = {})
 {
-    if (to != nullptr) Device::reduce(stream, statistics_reducer<T, true>{input}, input.count(), to, scratch, times);
-    enqueue_sketch<Device>(stream, input, sketch);
+    read_once<Device>(stream, statistics_reducer<T, true>{input}, input, to, sketch, scratch, times);
 }
 
 /// Enqueues one read of a call's result: the record to `*to` unless null, and the sketch to `sketch` unless that
 /// is empty. `surviving_input`: as many elements as the result, or null if the collective overwrote them. Both have the
 /// bits that `result_reducer` and `enqueue_sketch` give.
 /// Stream behaviour: as of `read_input`.
-template <class Device, element T>
+template <class Device, floating_element T>
 void read_result(typename Device::stream_ref stream, view<const T> result, const T* surviving_input,
     result_record* to, const sketch_target<T>& sketch, typename Device::workspace& scratch, reduction_times times = {})
 {
-    if (to != nullptr)
-        Device::reduce(stream, result_reducer<T>{result, surviving_input}, result.count(), to, scratch, times);
-    enqueue_sketch<Device>(stream, result, sketch);
+    read_once<Device>(stream, result_reducer<T>{result, surviving_input}, result, to, sketch, scratch, times);
 }
 
 } // namespace collprobe::detail

@@ -9,8 +9,11 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/scan/detail/merge_statistics.hpp>
+#include <collprobe/scan/detail/scan_result.hpp>
+#include <collprobe/scan/digest.hpp>
 #include <collprobe/scan/statistics.hpp>
-#include <collprobe/sum/dot.hpp>
+#include <collprobe/simd/gradual_underflow.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -23,46 +26,64 @@ struct result_record {
     std::int32_t padding;
 };
 
-/// Reads a result once: its digest, its norm and, if `input` is not null, its dot with the input.
-template <element T>
+/// Reads a result once: its digest, its norm and, if `input` is not null, its dot with the input. A reducer for the
+/// devices' `reduce`. The norm has the bits that `statistics_reducer` gives.
+template <floating_element T>
 struct result_reducer {
-    using inner = statistics_reducer<T, true>;
+    static constexpr std::uint64_t block = statistics_reducer<T, true>::block;
     struct partial {
-        typename inner::partial result;
-        double dot;
+        digest_state digest;
+        double sum_of_squares = 0; ///< times 2^(-2 scale)
+        double dot = 0;
+        std::int32_t scale = 0;
+        bool any = false; ///< a finite element is not zero; then no other may change the scale
     };
-    static constexpr std::uint64_t block = inner::block;
     using has_own_kernel = void; // on a GPU: scan/cuda/result_reducer.cuh
 
     view<const T> result;
     const T* input = nullptr;
 
-    COLLPROBE_HD static partial identity() noexcept { return {inner::identity(), 0}; }
-    void run(partial& into, std::uint64_t first, std::uint64_t count) const
+    COLLPROBE_HD static constexpr partial identity() noexcept { return {}; }
+    /// Takes in a block: `first` is a multiple of `block` and `count` at most `block`. Host only.
+    void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
     {
-        inner{result}.run(into.result, first, count);
-        if (input == nullptr) {
-            into.dot = not_a_number();
-            return;
-        }
-        // Both runs are short enough to be in the L1 cache by now.
-        into.dot += dot(input + first, result.data() + first, count);
+        run(into, first, count, best_isa());
     }
-    /// Adds one element: the work of one device thread.
-    COLLPROBE_HD void add(partial& into, std::uint64_t index) const noexcept
+    /// The same on a path that this machine supports: for tests.
+    void run(partial& into, std::uint64_t first, std::uint64_t count, isa path) const noexcept
     {
-        inner{result}.add(into.result, index);
-        into.dot += input == nullptr ? not_a_number() : dot(input + index, result.data() + index, 1);
+        const gradual_underflow guard;
+        partial next;
+        const auto sums = result_block::of(path, result.data() + first, input == nullptr ? nullptr : input + first,
+            count, next.digest, first * sizeof(T));
+        next.sum_of_squares = sums.squares;
+        next.dot = input == nullptr ? not_a_number() : sums.dot;
+        next.scale = sums.scale;
+        next.any = sums.any;
+        merge_partials(into, next);
     }
-    COLLPROBE_HD static void merge(partial& into, const partial& next) noexcept
+    static void merge(partial& into, const partial& next) noexcept
     {
-        inner::merge(into.result, next.result);
-        into.dot += next.dot;
+        const gradual_underflow guard;
+        merge_partials(into, next);
     }
     COLLPROBE_HD static result_record finish(const partial& all) noexcept
     {
-        const statistics summary = inner::finish(all.result);
-        return {summary.digest, summary.sum_of_squares, all.dot, summary.scale, 0};
+        return {all.digest.finish(), all.sum_of_squares, all.dot, all.scale, 0};
+    }
+
+private:
+    /// Not inlined: see `gradual_underflow`.
+    [[gnu::noinline]] static void merge_partials(partial& into, const partial& next) noexcept
+    {
+        into.digest.merge(next.digest);
+        into.dot += next.dot;
+        const bool keeps = into.any && (!next.any || into.scale > next.scale);
+        const std::int32_t scale = keeps ? into.scale : next.scale;
+        into.sum_of_squares = rescaled(into.sum_of_squares, into.scale, scale)
+            + rescaled(next.sum_of_squares, next.scale, scale);
+        into.scale = scale;
+        into.any = into.any || next.any;
     }
 };
 

@@ -13,7 +13,7 @@ struct block_reduction<scan::result_reducer<T>> {
     using block = scan_block<T, scan::scan_features{false, true, false, true}>;
     using partial = typename block::partial;
     using shared = typename block::shared;
-    using inner = typename scan::result_reducer<T>::inner;
+    using inner = statistics_reducer<T, true>;
     static constexpr unsigned element_bytes = block::element_bytes;
     static constexpr unsigned blocks_per_multiprocessor = block::blocks_per_multiprocessor;
 
@@ -36,7 +36,8 @@ struct block_reduction<scan::result_reducer<T>> {
         const partial all = scanned.combine(from, slots, inner::identity().value);
         if (threadIdx.x != 0) return;
         const bool no_input = input.other.data == nullptr && all.value.count != 0;
-        *result = scan::result_reducer<T>::finish({{all.value, all.digest}, no_input ? scan::not_a_number() : all.dot});
+        *result = scan::result_reducer<T>::finish(
+            {all.digest, all.value.sum_of_squares, no_input ? scan::not_a_number() : all.dot, all.value.scale});
     }
 };
 

@@ -14,17 +14,22 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Brings sums of squares from one scale to another by two factors. Their product may leave the range of a double, so
-/// it must not be formed, as -ffast-math would do.
+/// A sum of squares, brought from one scale to another by two factors. Their product may leave the range of a double,
+/// so it must not be formed, as -ffast-math would do.
+COLLPROBE_HD inline double rescaled(double squares, std::int32_t from, std::int32_t scale) noexcept
+{
+    for (; from != scale; from += from < scale ? scale_step : -scale_step) {
+        const double factor = power_of_two(from < scale ? -scale_step : scale_step);
+        squares = opaque(squares * factor) * factor;
+    }
+    return squares;
+}
+
 COLLPROBE_HD inline void rescale(statistics& s, std::int32_t scale) noexcept
 {
-    while (s.scale != scale) {
-        const std::int32_t step = s.scale < scale ? scale_step : -scale_step;
-        const double factor = power_of_two(-step);
-        s.m2 = opaque(s.m2 * factor) * factor;
-        s.sum_of_squares = opaque(s.sum_of_squares * factor) * factor;
-        s.scale += step;
-    }
+    s.m2 = rescaled(s.m2, s.scale, scale);
+    s.sum_of_squares = rescaled(s.sum_of_squares, s.scale, scale);
+    s.scale = scale;
 }
 
 /// The same as `statistics::finite()`, also on a device.

@@ -27,6 +27,8 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// of 8 bits are short, and a bin costs as much as they do.
 template <element T>
 inline constexpr int sketch_tile = sizeof(T) == 1 ? 16 : 8;
+/// Rows up to this size together stay in the second-level cache, beside their bins.
+inline constexpr std::uint64_t sketch_tile_bytes = 256 * 1024;
 /// The largest number of parts of a buffer that are summed separately.
 inline constexpr std::uint64_t most_sketch_parts = 128;
 
@@ -142,9 +144,10 @@ void add_piece_of_row(isa path, const sketch_source<T>& from, std::uint64_t row,
     }
 }
 
-/// Adds the rows [row, last) to bins.
+/// Adds the rows [row, last) to bins. `in_cache`: they have just been read.
 template <element T, class... Sums>
-void add_rows(isa path, const sketch_source<T>& from, std::uint64_t row, std::uint64_t last, Sums*... sums) noexcept
+void add_rows(isa path, const sketch_source<T>& from, std::uint64_t row, std::uint64_t last, bool in_cache,
+    Sums*... sums) noexcept
 {
     while (row < last) {
         if (!from.is_whole(row)) {
@@ -156,32 +159,58 @@ void add_rows(isa path, const sketch_source<T>& from, std::uint64_t row, std::ui
             && from.is_whole(row + static_cast<std::uint64_t>(rows))) {
             ++rows;
         }
-        for (std::uint64_t column = 0; column < from.bins; column += 64)
+        const std::uint64_t tile_bytes = static_cast<unsigned>(rows) * from.bins * sizeof(T);
+        const auto* next = reinterpret_cast<const unsigned char*>(from.data.data() + from.index(row, 0)) + tile_bytes;
+        for (std::uint64_t column = 0; column < from.bins; column += 64) {
+            // Rows are as many streams. Memory is read fastest in one: the next rows, into the cache.
+            if (!in_cache && tile_bytes <= sketch_tile_bytes)
+                for (std::size_t line = 0; line < static_cast<unsigned>(rows) * sizeof(T); ++line, next += 64)
+                    __builtin_prefetch(next);
             add_word_of_columns(path, from, row, rows, column, (sums + column)...);
+        }
         row += static_cast<std::uint64_t>(rows);
+    }
+}
+
+/// Where the host keeps the sums of a sketch, `sketch_numbers` each, and those of the part that is being summed.
+template <element T>
+struct sketch_memory {
+    sketch_sum<T>* sketch;
+    sketch_sum<T>* scratch;
+    bool parts_apart = false; ///< every part stays in `scratch`, one behind the other, for `join_sketch_parts`
+};
+
+/// Adds the rows [row, last) to a sketch to which all rows before them were added. `in_cache`: as of `add_rows`.
+template <element T>
+[[gnu::noinline]] void add_rows_by_parts(isa path, const sketch_source<T>& from, std::uint64_t row, std::uint64_t last,
+    bool in_cache, const sketch_memory<T>& to) noexcept
+{
+    const std::uint64_t numbers = sketch_numbers<T>(from.bins);
+    const std::uint64_t rows = from.rows();
+    const std::uint64_t step = from.rows_per_part();
+    while (row < last) {
+        const std::uint64_t part = row / step;
+        const std::uint64_t end_of_part = rows - part * step < step ? rows : (part + 1) * step;
+        const std::uint64_t end = last < end_of_part ? last : end_of_part;
+        sketch_sum<T>* const sums = to.parts_apart ? to.scratch + part * numbers : part == 0 ? to.sketch : to.scratch;
+        if (row == part * step)
+            for (std::uint64_t i = 0; i < numbers; ++i) sums[i] = 0;
+        if constexpr (floating_element<T>) add_rows(path, from, row, end, in_cache, sums, sums + from.bins);
+        else add_rows(path, from, row, end, in_cache, sums);
+        compiler_barrier(sums);
+        if (end == end_of_part && part != 0 && !to.parts_apart)
+            for (std::uint64_t i = 0; i < numbers; ++i) to.sketch[i] += sums[i];
+        row = end;
     }
 }
 
 /// The sketch of a run of elements, in `sketch_numbers` of memory; `scratch` has the same size.
 template <element T>
-[[gnu::noinline]] void sketch_run(
-    isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
+void sketch_run(isa path, const sketch_source<T>& from, sketch_sum<T>* sketch, sketch_sum<T>* scratch) noexcept
 {
-    const std::uint64_t numbers = sketch_numbers<T>(from.bins);
-    const std::uint64_t rows = from.rows();
-    const std::uint64_t step = from.rows_per_part();
-    for (std::uint64_t i = 0; i < numbers; ++i) sketch[i] = 0;
-    for (std::uint64_t row = 0; row < rows; row += step) {
-        const std::uint64_t last = rows - row < step ? rows : row + step;
-        sketch_sum<T>* const part = row == 0 ? sketch : scratch;
-        if (row != 0)
-            for (std::uint64_t i = 0; i < numbers; ++i) scratch[i] = 0;
-        if constexpr (floating_element<T>) add_rows(path, from, row, last, part, part + from.bins);
-        else add_rows(path, from, row, last, part);
-        compiler_barrier(part);
-        if (row != 0)
-            for (std::uint64_t i = 0; i < numbers; ++i) sketch[i] += scratch[i];
-    }
+    if (from.data.empty())
+        for (std::uint64_t i = 0; i < sketch_numbers<T>(from.bins); ++i) sketch[i] = 0;
+    add_rows_by_parts(path, from, 0, from.rows(), false, sketch_memory<T>{sketch, scratch});
 }
 
 } // namespace collprobe::detail

@@ -313,19 +313,14 @@ template <std::uint64_t bytes>
         __builtin_prefetch(static_cast<const unsigned char*>(step) + ahead + line);
 }
 
-/// Scans the leading elements that fill whole steps, and returns their number. `first_byte`, a multiple of 128, is
-/// the offset of `data` in its buffer, which the digest needs. `finite`: false if a NaN or an infinity is among the
-/// elements; then only the digest is valid.
-template <class T, bool with_digest>
-[[gnu::noinline]] std::uint64_t scan(const T* data, std::uint64_t count, block_sums& out,
-    [[maybe_unused]] digest_state& digest, [[maybe_unused]] std::uint64_t first_byte, bool& finite) noexcept
+/// Adds `whole` elements, which fill whole steps, to lanes and digest. `first_byte`, a multiple of 128, is the offset
+/// of `data` in its buffer, which the digest needs.
+template <bool with_digest, class Lanes, class T>
+[[gnu::always_inline]] inline void add_steps(Lanes& lanes, const T* data, std::uint64_t whole,
+    [[maybe_unused]] digest_state& digest, [[maybe_unused]] std::uint64_t first_byte) noexcept
 {
-    constexpr std::uint64_t step = scan_lanes<T>::step;
+    constexpr std::uint64_t step = Lanes::step;
     constexpr std::uint64_t step_bytes = step * sizeof(T);
-
-    const std::uint64_t whole = count - count % step;
-    if (whole == 0) return 0;
-    scan_lanes<T> lanes(data);
     if constexpr (with_digest) {
         for (std::uint64_t first = 0; first < whole;) {
             const std::uint64_t word = first_byte / 4 + first * sizeof(T) / 4;
@@ -354,6 +349,18 @@ template <class T, bool with_digest>
             lanes.add_sums(data + i);
         }
     }
+}
+
+/// Scans the leading elements that fill whole steps, and returns their number. `finite`: false if a NaN or an infinity
+/// is among the elements; then only the digest is valid.
+template <class T, bool with_digest>
+[[gnu::noinline]] std::uint64_t scan(const T* data, std::uint64_t count, block_sums& out, digest_state& digest,
+    std::uint64_t first_byte, bool& finite) noexcept
+{
+    const std::uint64_t whole = count - count % scan_lanes<T>::step;
+    if (whole == 0) return 0;
+    scan_lanes<T> lanes(data);
+    add_steps<with_digest>(lanes, data, whole, digest, first_byte);
     finite = lanes.finish(data, whole, out);
     return whole;
 }
