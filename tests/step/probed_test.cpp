@@ -1436,3 +1436,54 @@ TEST_CASE("a shard that did not change is stale, unless most of the shards did n
         });
     }
 }
+
+TEST_CASE("a loss may be a sum, and carry a scale")
+{
+    local::run(2, {.timeout_ms = 20'000}, [](local::communicator& world) {
+        host::stream stream;
+        probed comm(world);
+        const double tokens = world.rank() == 0 ? 10 : 30;
+        const double sum = world.rank() == 0 ? 20 : 90;
+        comm.end_step(0, {.loss = sum, .weight = tokens, .loss_is_sum = true}, stream);
+        comm.end_step(1, {.loss = 1024 * sum / tokens, .weight = tokens, .loss_scale = 1024}, stream);
+        const double scaled = 8 * sum;
+        comm.end_step(2, {.loss = &scaled, .weight = &tokens, .loss_is_sum = true, .loss_scale = 8}, stream);
+        comm.end_step(3, {.weight = tokens, .loss_is_sum = true}, stream);
+        for (int step = 0; step < 4; ++step) {
+            step_record record;
+            REQUIRE(comm.wait(record));
+            if (step == 3) {
+                CHECK(is_nan(record.loss.mean));
+                continue;
+            }
+            CHECK(record.losses == std::vector<double>{2, 3});
+            CHECK(record.loss_weighted.mean == doctest::Approx(110.0 / 40));
+        }
+    });
+}
+
+TEST_CASE("calls that nothing reads are counted and told, with the reason")
+{
+    local::run(2, {.timeout_ms = 20'000}, [](local::communicator& world) {
+        host::stream stream;
+        probed comm(world, {.every = 2});
+        alarms watch(2);
+        std::vector<float> gradient(100, static_cast<float>(1 + world.rank()));
+        std::vector<int> tokens(3, 1);
+        for (std::uint64_t step = 0; step < 2; ++step) {
+            comm.all_reduce(tokens, view(tokens), reduction::max, stream);
+            comm.all_reduce(gradient, view(gradient), reduction::sum, stream);
+            comm.end_step(step, stream);
+            step_record record;
+            REQUIRE(comm.wait(record));
+            const std::uint64_t unread = step == 0 ? 1 : 2;
+            CHECK(record.unread_calls == unread);
+            (void)watch.judge(record);
+            CHECK(watch.unseen_calls() == unread);
+            const std::string told = "not looked at: " + std::to_string(unread) + " of 2 calls, because";
+            CHECK(report::step_table(record).find(told) != std::string::npos);
+            CHECK(report::json_line("run", record).find("\"unread_calls\":" + std::to_string(unread))
+                != std::string::npos);
+        }
+    });
+}

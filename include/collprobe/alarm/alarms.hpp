@@ -75,9 +75,14 @@ public:
     {
         require(record.ranks, record.suspects, where);
         raised_.clear();
+        unseen_calls_ = record.unprobed_calls + record.unread_calls;
         take(record);
         return raised_.settle(ranks_);
     }
+
+    /// Calls of the last step that no check has looked at (`step_record::unprobed_calls` and `unread_calls`): no alarm
+    /// can come from them.
+    std::uint64_t unseen_calls() const noexcept { return unseen_calls_; }
 
     /// Forgets all strikes, as after a restart from a checkpoint.
     void reset() noexcept
@@ -194,6 +199,7 @@ private:
     alarm_options options_;
     detail::strike_book records_;
     double strong_;
+    std::uint64_t unseen_calls_ = 0;
     double stated_; // rate of the strikes
     detail::alarm_list raised_;
 };

@@ -63,8 +63,11 @@ std::string describe(const suspect& named);
 /// caller may add rows.
 text_table comparison_table(const std::vector<run_summary>& runs);
 
-/// One step by rank (loss, gradient norm, leave-one-out cosine; the pooled cosine where only that is known), then a
-/// line about calls that were not looked at, if there are any, and a line per suspect. In `summary` mode no rank's own
+/// A line each about the calls that were not looked at, with the reason; empty if all were.
+std::string coverage(const step_record& record);
+
+/// One step by rank (loss, gradient norm, leave-one-out cosine; the pooled cosine where only that is known), then
+/// its `coverage`, and a line per suspect. In `summary` mode no rank's own
 /// numbers are known: only these lines are shown.
 std::string step_table(const step_record& record);
 

@@ -19,7 +19,19 @@ struct step_observation {
     double loss = detail::not_given(); ///< mean loss of the rank's batch; if not given, the record has none (NaN)
     double weight = 1; ///< number of samples or tokens in that mean
     std::uint64_t sample_digest = 0; ///< digest of the rank's sample ids; 0 if not given
+    bool loss_is_sum = false; ///< `loss` is the sum over the batch: the record has it divided by `weight`
+    double loss_scale = 1; ///< a factor in `loss`, such as that of mixed precision: the record has it divided out
 };
+
+namespace detail {
+
+COLLPROBE_HD inline double mean_loss(double loss, double weight, bool is_sum, double scale) noexcept
+{
+    if (to_bits(loss) == to_bits(not_given())) return loss;
+    return loss / (is_sum ? weight * scale : scale);
+}
+
+} // namespace detail
 
 /// A `step_observation` in memory that the device reads (for CUDA: device, pinned or managed memory) at the end of the
 /// step, and again at the end of each replay of a captured step.
@@ -45,6 +57,8 @@ struct device_observation {
     number loss = {}; ///< if not given: none
     number weight = {}; ///< if not given: 1
     const std::uint64_t* sample_digest = nullptr; ///< if null: 0
+    bool loss_is_sum = false;
+    double loss_scale = 1; ///< read now, by the host
 };
 
 /// The handle of a step recorded in a graph, for `probed::replay`. Copy it freely; it owns nothing.

@@ -219,7 +219,8 @@ public:
     {
         end_immediate(step, stream, where, [&, this](const block& open) {
             return detail::write_header{open.message.data(),
-                {step, seen.loss, seen.weight, seen.sample_digest, open.unprobed_calls, next_serial()}, form_.layout};
+                {step, detail::mean_loss(seen.loss, seen.weight, seen.loss_is_sum, seen.loss_scale), seen.weight,
+                    seen.sample_digest, open.unprobed_calls, next_serial()}, form_.layout};
         });
     }
 
@@ -256,6 +257,7 @@ public:
             "the stream is not capturing: a step outside a graph ends with end_step");
         const block& open = open_step(stream, who);
         captured_work& work = *capture_;
+        work.block.unread_calls = std::exchange(unread_calls_, 0);
         exchange(work.tools, detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, 0, 0,
             work.tickets.data(), form_.layout}, stream, where);
         const view<unsigned char> used = report_of(open).used(open.has_gram);
@@ -470,6 +472,7 @@ private:
     {
         if constexpr (!floating_element<T> && !has_parts) {
             forward(send);
+            ++unread_calls_;
         } else {
             const bool is_broadcast = with.call == collective::broadcast;
             const view<const T> input = is_broadcast ? view<const T>() : send;
@@ -576,7 +579,10 @@ private:
     {
         block& open = open_step(stream, who);
         const bool takes_statistics = floating_element<T> && (open.due & 1) != 0;
-        if (!takes_statistics && open.due >> 1 == 0) return false;
+        if (!takes_statistics && open.due >> 1 == 0) {
+            ++unread_calls_;
+            return false;
+        }
         call.has_input = takes_statistics;
         call.has_result = takes_statistics && options_.results;
         if (open.call_count < open.calls.size()) return true;
@@ -609,8 +615,11 @@ private:
             if (call.has_input) {
                 statistics* const to = &open_->entry(half.index).input;
                 auto& scratch = lane_of(half).workspace;
-                if constexpr (has_sketch) reader::template read_input<device, T>(half.stream, input, to, sketch, scratch);
-                else device::reduce(half.stream, statistics_reducer<T, true>{input}, input.count(), to, scratch);
+                if constexpr (has_sketch) {
+                    reader::template read_input<device, T>(half.stream, input, to, sketch, scratch);
+                } else {
+                    device::reduce(half.stream, statistics_reducer<T, true>{input}, input.count(), to, scratch);
+                }
                 if (call.is_gradient()) add_to_gram(*open_, input, half.stream, call.site);
                 sample(call, input, 0, form_.layout.input_sample(open_->message.data(), half.index), half.stream);
                 return;
@@ -781,6 +790,7 @@ private:
                 host_report(to, open).used(open.has_gram), where);
         });
         to.done = memory_->reported;
+        to.own.unread_calls = std::exchange(unread_calls_, 0);
         await_report(to, step, nullptr, where);
         close_step();
     }
@@ -1010,6 +1020,7 @@ private:
                 }
             });
         }
+        out.unread_calls = seen.unread_calls;
         for (suspect& found : out.suspects) {
             if (found.call >= 0) found.site = calls[static_cast<std::uint64_t>(found.call)].site;
         }
@@ -1037,6 +1048,7 @@ private:
     };
     std::vector<half_probed> in_group_; ///< calls whose group has not ended
     std::vector<observed> observed_; ///< inputs whose results are to come
+    std::uint64_t unread_calls_ = 0; ///< since the last step ended
     std::uint64_t requested_ = 0; ///< bits as in `step_buffers::due`
     std::exception_ptr late_failure_; ///< of a probe when a group had ended, until it is thrown
     std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged before it is thrown

@@ -100,6 +100,9 @@ struct step_record {
     /// Loss first, then call by call, then direction, then what the parts found; empty on a healthy step.
     std::vector<suspect> suspects;
     std::uint64_t unprobed_calls = 0; ///< calls for which a captured step had no room: forwarded, not measured
+    /// Calls that nothing in this step reads: statistics are of floating point and may be taken each k-th step, and no
+    /// part looked.
+    std::uint64_t unread_calls = 0;
 
     /// The samples of all calls together.
     order_sensitivity order() const noexcept

@@ -126,6 +126,7 @@ COLLPROBE_COLD_INLINE std::string json_line(std::string_view run, const step_rec
     }
     if (audited != 0) json.key("audit").open('{').key("calls").integer(audited).key("sums").integer(sums).close('}');
     if (record.unprobed_calls != 0) json.key("unprobed_calls").integer(record.unprobed_calls);
+    if (record.unread_calls != 0) json.key("unread_calls").integer(record.unread_calls);
     json.key("suspects").open('[');
     for (const suspect& named : record.suspects) {
         json.element().open('{');

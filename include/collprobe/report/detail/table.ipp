@@ -104,6 +104,20 @@ COLLPROBE_COLD_INLINE text_table comparison_table(const std::vector<run_summary>
     return table;
 }
 
+COLLPROBE_COLD_INLINE std::string coverage(const step_record& record)
+{
+    std::string text;
+    const auto say = [&](std::uint64_t missed, const char* why) {
+        if (missed == 0) return;
+        text += "not looked at: " + std::to_string(missed) + " of "
+            + std::to_string(record.calls.size() + record.unprobed_calls + record.unread_calls) + " calls, because "
+            + why + '\n';
+    };
+    say(record.unprobed_calls, "a captured step cannot grow: raise probe_options::calls");
+    say(record.unread_calls, "they have integers, which only parts read, or this step has no statistics");
+    return text;
+}
+
 COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
 {
     std::string text = "step " + std::to_string(record.step) + '\n';
@@ -135,11 +149,7 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         text += "order of the sum: " + std::to_string(order.nonfinite)
             + " sampled elements left out, not finite\n";
     }
-    if (record.unprobed_calls != 0) {
-        text += "not looked at: " + std::to_string(record.unprobed_calls) + " of "
-            + std::to_string(record.calls.size() + record.unprobed_calls)
-            + " calls, because a captured step cannot grow: raise probe_options::calls\n";
-    }
+    text += coverage(record);
     for (const suspect& named : record.suspects) text += "suspect: " + describe(named) + '\n';
     return text;
 }

@@ -87,6 +87,7 @@ public:
     message_layout layout;
     std::uint64_t call_count = 0;
     std::uint32_t unprobed_calls = 0;
+    std::uint64_t unread_calls = 0; ///< set when the step ends
     bool has_gram = false;
     std::uint64_t due = 0; ///< bit 0: the statistics are taken; bit 1 + i: part i looks at the step
     std::vector<probed_call> calls;

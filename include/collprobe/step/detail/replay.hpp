@@ -57,7 +57,9 @@ struct write_observed_header {
                 number = tickets->current = tickets->next;
                 tickets->next = {};
             }
-            write.value = {number.step, seen.loss.read(not_given()), seen.weight.read(1),
+            const double weight = seen.weight.read(1);
+            write.value = {number.step,
+                mean_loss(seen.loss.read(not_given()), weight, seen.loss_is_sum, seen.loss_scale), weight,
                 seen.sample_digest != nullptr ? *seen.sample_digest : 0, unprobed_calls, number.serial};
         }
         write(index);
