@@ -126,7 +126,7 @@ outcome run(int ranks, shape noise, double delay, bool fixed, int calls, long st
             watch.add(ring.in_call, ring.before);
         }
         const step_lateness found = watch.end_step();
-        for (const int r : found.accused)
+        for (const int r : watch.accused())
             if (!fixed || !late || r != static_cast<int>(culprit)) ++result.wrong;
         if (!late) continue;
         const rank_lateness of = watch.of(static_cast<int>(culprit));
@@ -204,7 +204,7 @@ void print_even(long steps, std::uint64_t seed)
                 for (int w = 0; w < 3; ++w) {
                     watches[w]->add(ring.in_call, ring.before);
                     const step_lateness found = watches[w]->end_step();
-                    accused[w] += found.accused.size();
+                    accused[w] += watches[w]->accused().size();
                     if (w > 0) continue;
                     ++last[static_cast<std::size_t>(found.last)];
                     noise_ns = found.noise;
@@ -239,7 +239,8 @@ void print_bias(long steps, std::uint64_t seed)
                     for (long s = 0; s < steps; ++s) {
                         ring.call();
                         watch.add(ring.in_call, ring.before);
-                        accused[part] += watch.end_step().accused.size();
+                        watch.end_step();
+                        accused[part] += watch.accused().size();
                     }
                     median[part] = watch.of(biased).behind / 1000;
                 }
@@ -274,7 +275,8 @@ void print_causes(std::uint64_t seed)
                     ring.call();
                     transport.push_back(watch.add(ring.in_call, ring.before).transport);
                 }
-                for (const int r : watch.end_step().accused) others += r != 3 ? 1u : 0u;
+                watch.end_step();
+                for (const int r : watch.accused()) others += r != 3 ? 1u : 0u;
             }
             const rank_lateness of = watch.of(3);
             std::sort(transport.begin(), transport.end());

@@ -110,6 +110,36 @@ using probed_nccl = probed<nccl::communicator_ref>;
 
 } // namespace
 
+TEST_CASE("replays note times: a rank that launches late is last, and work between replays is known")
+{
+    run_nccl(3, [&](nccl::communicator& world) {
+        trainer rank(world);
+        probed_nccl comm(world);
+        captured_step captured;
+        rank.stream.synchronize(soon_ms);
+        const graph step(rank.stream, [&] {
+            rank.reduce(comm);
+            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+        });
+        int right = 0;
+        for (std::uint64_t number = 0; number < 20; ++number) {
+            rank.prepare(number);
+            const int late = static_cast<int>(number * 7 % 3);
+            if (late == rank.rank) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+            const step_record record = next_record(comm);
+            CHECK(record.lateness.calls == 3);
+            CHECK(record.lateness.present == 3);
+            CHECK(record.calls[0].lateness.spread > 15e6);
+            right += record.calls[0].lateness.last == late && record.lateness.last == late ? 1 : 0;
+            if (number == 0) continue;
+            CHECK(record.lateness_by_rank[static_cast<std::size_t>(record.lateness.last)].latest == record.lateness.behind);
+            if (record.lateness.last == late) CHECK(record.lateness.behind_before > 0.5 * record.lateness.behind);
+        }
+        CHECK(right >= 17);
+    });
+}
+
 TEST_CASE("replays with fresh data give the records of the same steps uncaptured, bit for bit")
 {
     for (const int ranks : {1, 2, 3}) {

@@ -36,9 +36,9 @@ struct alarm_options {
 
 /// Turns the findings of a step into alarms: the ranks, the evidence, and the advice.
 ///
-/// Exact checks and the check of sums alarm at once. The loss, the norm and the direction of a gradient alarm by
-/// strikes (`alarm_options`). A healthy step alarms with a probability of at most `false_alarms_per_step()`, 2.9e-7 by
-/// default; the bound assumes that the verdicts of different steps are independent.
+/// Exact checks, the check of sums and that of lateness alarm at once. The loss, the norm and the direction of a
+/// gradient alarm by strikes (`alarm_options`). By these a healthy step alarms with a probability of at most
+/// `false_alarms_per_step()`, 2.9e-7 by default, if the verdicts of different steps are independent.
 /// Names: exact evidence names all ranks that it shows. Statistics name at most a quarter of the ranks, at most ten,
 /// and none of two. If more ranks are out, the alarm names none, and its damage is unknown.
 /// Window: counted in judged steps. Steps may be missing; a step that is judged again counts once. alarm/README.md has
@@ -60,7 +60,8 @@ public:
 
     int ranks() const noexcept { return ranks_; }
     const alarm_options& options() const noexcept { return options_; }
-    /// Upper bound on the probability of a statistical alarm in a healthy step; the check of sums is not counted.
+    /// Upper bound on the probability of a statistical alarm in a healthy step. The check of sums and that of lateness
+    /// are not counted: their alarms say their own rates.
     double false_alarms_per_step() const noexcept
     {
         const bool strong = options_.strong_alone && options_.strikes > 1;

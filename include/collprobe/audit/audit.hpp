@@ -119,16 +119,17 @@ public:
     /// What the step reads of a call, with the sketch.
     template <class Device, element T>
     static void read_input(typename Device::stream_ref stream, view<const T> input, statistics* to,
-        const sketch<T>& of, typename Device::workspace& scratch)
+        const sketch<T>& of, typename Device::workspace& scratch, reduction_times times = {})
     {
-        if constexpr (floating_element<T>) detail::read_input<Device, T>(stream, input, to, of, scratch);
+        if constexpr (floating_element<T>) detail::read_input<Device, T>(stream, input, to, of, scratch, times);
         else detail::enqueue_sketch<Device, T>(stream, input, of);
     }
     template <class Device, element T>
     static void read_result(typename Device::stream_ref stream, view<const T> result, const T* surviving,
-        detail::result_record* to, const sketch<T>& of, typename Device::workspace& scratch)
+        detail::result_record* to, const sketch<T>& of, typename Device::workspace& scratch,
+        reduction_times times = {})
     {
-        detail::read_result<Device, T>(stream, result, surviving, to, of, scratch);
+        detail::read_result<Device, T>(stream, result, surviving, to, of, scratch, times);
     }
     template <class Step>
     void end_step(Step& step) const

@@ -102,8 +102,9 @@ void write_suspect(json_writer& json, const suspect& named);
 /// predicted, leave_one_out (a number per rank)}, `noise_scale` and `suspects` (an array of {rank, other_rank,
 /// bucket, check, statistic, threshold, index}, with `name` and `line` of the call where known). Where there is one:
 /// with `probe_options::order_sample` `order` {elements, nonfinite, orders, changed, max_ulp_spread, rms_ulp_error,
-/// max_ulp_error}; with the part `audit` `audit` {calls, sums}, the calls and sums that it checked; `unprobed_calls`;
-/// `unread_calls`.
+/// max_ulp_error}; with the part `audit` `audit` {calls, sums}, the calls and sums that it checked; with times
+/// `lateness` {calls, last, behind, behind_before, noise, stands_out, late (an array of {rank, behind, behind_before,
+/// share_last})}, in nanoseconds; `unprobed_calls`; `unread_calls`.
 ///
 /// Numbers have 17 digits, enough to read the same double again. JSON has only finite numbers, so an undefined number
 /// is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three). A bucket, rank or index

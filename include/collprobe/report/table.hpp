@@ -14,6 +14,9 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 /// A number with four significant digits; "-" if it is undefined.
 std::string short_number(double value);
 
+/// A duration in nanoseconds as milliseconds: "1.25 ms".
+std::string milliseconds(double nanoseconds);
+
 /// Rows of cells, printed in columns: the first column is aligned left, the others right. The first row is the heading.
 class text_table {
 public:
@@ -67,8 +70,8 @@ text_table comparison_table(const std::vector<run_summary>& runs);
 std::string coverage(const step_record& record);
 
 /// One step by rank (loss, gradient norm, leave-one-out cosine; the pooled cosine where only that is known), then
-/// its `coverage`, and a line per suspect. In `summary` mode no rank's own
-/// numbers are known: only these lines are shown.
+/// its `coverage`, a line about the last rank if it stands out, one per rank that is late, and one per suspect. In
+/// `summary` mode no rank's own numbers are known: only these lines are shown.
 std::string step_table(const step_record& record);
 
 /// One line per finding of a run, in order of the first step: "step 120: rank 3, bucket 1: ...". At most `limit` lines;

@@ -35,6 +35,11 @@ struct probe_options {
     /// `probed::request`. Steps are counted from 0 by `end_step`. A captured step has them only with 1.
     int every = 1;
     bool results = true; ///< read results too; agreement, pooled and leave-one-out cosine need it
+    /// Tell who came late (`step_record::lateness`), if inputs and results are read: their kernels note the clock, and
+    /// 8 bytes a call travel. Not known: of integers, broadcasts and empty calls. Not seen: work between a step's last
+    /// call and its end.
+    bool times = true;
+    double lateness_floor_ns = 50'000; ///< so much, over all calls of a step, is not late
     int steps_in_flight = 4; ///< steps whose records may be under way
     int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped
     int streams = 4; ///< streams that a step's calls may use without an allocation; a captured step may use no more

@@ -50,7 +50,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// floating-point buffer that is misaligned, or null with a count above 0. `unsupported` inside a group of
 /// `ncclGroupStart` itself, whose end nothing tells; and, with `exact` direction, of gradients in any group.
 /// Cost of a call: two launches, an event record, one read of the input and one of the result. Cost of a step: a
-/// message to every rank of `160 * calls + 40` bytes (`summary`: a reduction of `88 * calls + 152`) and a copy to the
+/// message to every rank of `168 * calls + 40` bytes (`summary`: a reduction of `104 * calls + 152`) and a copy to the
 /// host. README.md has the costs of options.
 template <communicator Comm, class... Parts>
 class probed : public detail::intercepting_adaptor<probed<Comm, Parts...>, Comm>, private group_follower {
@@ -76,9 +76,10 @@ public:
           parts_(std::move(parts)...),
           form_{options.mode, static_cast<std::uint64_t>(comm_.size()), options.direction == direction_mode::exact,
               {static_cast<std::uint64_t>(options.order_sample), (sizeof(typename Parts::entry) + ... + 0),
-                  options.statistics},
+                  options.statistics, options.times && options.statistics && options.results},
               (detail::summary_words<Parts>() + ... + 0)},
-          judge_(comm_.size(), options.false_alarms_per_step, options.mode),
+          judge_(comm_.size(), options.false_alarms_per_step, options.mode, form_.layout.times,
+              options.lateness_floor_ns),
           meter_(comm_.size(), detail::sample_orders(comm_.size(), options.order_sample > 0 ? options.orders : 0)),
           unread_(static_cast<std::size_t>(options.unread_steps))
     {
@@ -417,6 +418,9 @@ private:
         check(is_finite(options.false_alarms_per_step) && options.false_alarms_per_step > 0
                 && options.false_alarms_per_step < 1,
             "false_alarms_per_step must lie between 0 and 1");
+        const double floor = options.lateness_floor_ns;
+        check(is_finite(floor) && floor >= 0 && floor < 0x1p53,
+            "lateness_floor_ns must be 0 to 2^53");
         check(options.mode == report_mode::gather || comm_.size() <= detail::most_summary_ranks,
             "summary mode is made for at most 1,048,576 ranks");
         return options;
@@ -615,10 +619,11 @@ private:
             if (call.has_input) {
                 statistics* const to = &open_->entry(half.index).input;
                 auto& scratch = lane_of(half).workspace;
+                const reduction_times times = open_->input_times(half.index);
                 if constexpr (has_sketch) {
-                    reader::template read_input<device, T>(half.stream, input, to, sketch, scratch);
+                    reader::template read_input<device, T>(half.stream, input, to, sketch, scratch, times);
                 } else {
-                    device::reduce(half.stream, statistics_reducer<T, true>{input}, input.count(), to, scratch);
+                    device::reduce(half.stream, statistics_reducer<T, true>{input}, input.count(), to, scratch, times);
                 }
                 if (call.is_gradient()) add_to_gram(*open_, input, half.stream, call.site);
                 sample(call, input, 0, form_.layout.input_sample(open_->message.data(), half.index), half.stream);
@@ -646,11 +651,12 @@ private:
                 const T* const surviving = static_cast<const T*>(half.surviving);
                 detail::result_record* const to = &open_->entry(half.index).result;
                 auto& scratch = lane_of(half).workspace;
+                const reduction_times times = open_->result_times(half.index);
                 if constexpr (has_sketch) {
-                    reader::template read_result<device, T>(half.stream, result, surviving, to, sketch, scratch);
+                    reader::template read_result<device, T>(half.stream, result, surviving, to, sketch, scratch, times);
                 } else {
                     device::reduce(
-                        half.stream, detail::result_reducer<T>{result, surviving}, result.count(), to, scratch);
+                        half.stream, detail::result_reducer<T>{result, surviving}, result.count(), to, scratch, times);
                 }
                 return;
             }

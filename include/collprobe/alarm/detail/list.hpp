@@ -112,7 +112,7 @@ private:
             if (second < 0) second = rank;
             bool clean = true;
             for (std::size_t i = 0; i < used_ && clean; ++i) {
-                clean = is_statistical(raised_[i].what) || !names(raised_[i], rank);
+                clean = is_statistical(raised_[i].what) || raised_[i].what == finding::late || !names(raised_[i], rank);
             }
             if (clean) return rank;
         }

@@ -9,7 +9,7 @@
 /// The interpretation of a step's findings: the place of the damage, and the advice. No state.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-inline constexpr int check_count = static_cast<int>(finding::cosine) + 1;
+inline constexpr int check_count = static_cast<int>(finding::late) + 1;
 
 /// Whether a check needs several strikes.
 constexpr bool is_statistical(finding what) noexcept
@@ -37,6 +37,7 @@ constexpr damage place_of(const suspect& found, damage audited) noexcept
     case finding::loss:
     case finding::gradient_norm:
     case finding::cosine: return found.rank < 0 ? damage::unknown : damage::input;
+    case finding::late: return damage::none; // the data are right
     }
     return damage::unknown;
 }
@@ -57,6 +58,7 @@ constexpr advice first_advice(const suspect& found) noexcept
     case finding::loss:
     case finding::gradient_norm:
     case finding::cosine: return advice::recheck;
+    case finding::late: return advice::none;
     }
     return advice::none;
 }

@@ -8,6 +8,7 @@
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
+#include <collprobe/core/record/lateness.hpp>
 #include <collprobe/core/record/order_sensitivity.hpp>
 #include <collprobe/core/record/statistics.hpp>
 #include <collprobe/core/record/verdict.hpp>
@@ -81,6 +82,9 @@ struct call_record {
     /// an all-gather: whether every rank has the bits that the owner of each shard sent.
     bool results_agree = true;
     call_audit audit;
+    /// Who came last, if `probe_options::times`. Nothing is known of integers, broadcasts and empty calls. In `summary`
+    /// mode only `present`, `last`, `spread` and `transport` are known.
+    call_lateness lateness;
     order_sensitivity order; ///< of sums and averages, if measured
     std::vector<statistics> inputs; ///< per rank; empty in `summary` mode, and if no statistics were taken
 };
@@ -97,7 +101,9 @@ struct step_record {
     std::vector<double> losses; ///< per rank, NaN if the rank gave none; empty in `summary` mode
     std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode
     std::vector<call_record> calls;
-    /// Loss first, then call by call, then direction, then what the parts found; empty on a healthy step.
+    step_lateness lateness; ///< the calls whose lateness is known, together; nothing in `summary` mode
+    std::vector<rank_lateness> lateness_by_rank; ///< over the last steps; empty if nothing is known of this step
+    /// Loss first, then call by call, then lateness and direction, then what the parts found; empty on a healthy step.
     std::vector<suspect> suspects;
     std::uint64_t unprobed_calls = 0; ///< calls for which a captured step had no room: forwarded, not measured
     /// Calls that nothing in this step reads: statistics are of floating point and may be taken each k-th step, and no

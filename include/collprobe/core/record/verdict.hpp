@@ -24,6 +24,9 @@ enum class finding : std::uint8_t {
     loss, ///< statistical, with a stated false-alarm rate
     gradient_norm, ///< statistical
     cosine, ///< statistical: leave-one-out cosine
+    /// From this step on the rank comes late to the calls more often than chance has it: statistical, with a stated
+    /// rate. Told once: `rank_lateness::late` says how long it lasts. Statistic: its lateness in this step, in ns.
+    late,
 };
 
 constexpr const char* name(finding what) noexcept
@@ -39,6 +42,7 @@ constexpr const char* name(finding what) noexcept
     case finding::loss: return "loss";
     case finding::gradient_norm: return "gradient_norm";
     case finding::cosine: return "cosine";
+    case finding::late: return "late";
     }
     return "unknown";
 }

@@ -160,6 +160,7 @@ COLLPROBE_COLD_INLINE step_lateness lateness_watch::end_step() noexcept
             ++result.present;
         }
     }
+    accusations_ = 0;
     if (result.present < 2) {
         clear_step();
         return result;
@@ -198,7 +199,6 @@ COLLPROBE_COLD_INLINE step_lateness lateness_watch::end_step() noexcept
     next_ = next_ + 1 == options_.window ? 0 : next_ + 1;
     if (filled_ < options_.window) ++filled_;
 
-    accusations_ = 0;
     for (std::size_t r = 0; r < n; ++r)
         if (late_for_[r] > 0) --late_for_[r];
     if (is_finite(deviation)) {
@@ -212,7 +212,6 @@ COLLPROBE_COLD_INLINE step_lateness lateness_watch::end_step() noexcept
         detail::select(sorted, quarter);
         bet(second, sorted[quarter], result.present, result.floor);
     }
-    result.accused = view<const int>(accused_.data(), static_cast<std::size_t>(accusations_));
     remember_noise();
     clear_step();
     return result;
@@ -295,6 +294,7 @@ COLLPROBE_COLD_INLINE rank_lateness lateness_watch::of(int rank) const noexcept
     for (std::size_t b = 0; b < bets; ++b) wealth += wealth_[r * bets + b];
     result.evidence = wealth / bets * options_.false_alarms_per_step / ranks_;
 
+    if (filled_ > 0) result.latest = samples[(next_ > 0 ? next_ : options_.window) - 1].behind;
     std::size_t steps = 0;
     int times_last = 0;
     double gain = 0;

@@ -51,7 +51,9 @@ COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
     text += raised.call < 0 ? std::string(", whole step: ")
                               : ", " + describe_call(raised.call, raised.site) + ": ";
     text += std::string(name(raised.what)) + ": " + detail::list_named(raised);
-    if (raised.threshold > 0) {
+    if (raised.what == finding::late) {
+        text += ", by " + milliseconds(raised.statistic);
+    } else if (raised.threshold > 0) {
         text += ", score " + short_number(raised.statistic) + " against " + short_number(raised.threshold);
     }
     if (raised.strikes > 1) text += ", strike " + std::to_string(raised.strikes);

@@ -125,6 +125,18 @@ COLLPROBE_COLD_INLINE std::string json_line(std::string_view run, const step_rec
         sums += call.audit.checked && call.audit.sum_checked ? 1 : 0;
     }
     if (audited != 0) json.key("audit").open('{').key("calls").integer(audited).key("sums").integer(sums).close('}');
+    if (const step_lateness& late = record.lateness; late.last >= 0) {
+        json.key("lateness").open('{').key("calls").index(late.calls).key("last").index(late.last);
+        json.key("behind").number(late.behind).key("behind_before").number(late.behind_before);
+        json.key("noise").number(late.noise).key("stands_out").boolean(late.stands_out).key("late").open('[');
+        for (std::size_t rank = 0; rank < record.lateness_by_rank.size(); ++rank) {
+            const rank_lateness& each = record.lateness_by_rank[rank];
+            if (!each.late) continue;
+            json.element().open('{').key("rank").integer(rank).key("behind").number(each.behind);
+            json.key("behind_before").number(each.behind_before).key("share_last").number(each.share_last).close('}');
+        }
+        json.close(']').close('}');
+    }
     if (record.unprobed_calls != 0) json.key("unprobed_calls").integer(record.unprobed_calls);
     if (record.unread_calls != 0) json.key("unread_calls").integer(record.unread_calls);
     json.key("suspects").open('[');

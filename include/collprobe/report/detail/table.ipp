@@ -47,6 +47,8 @@ COLLPROBE_COLD_INLINE std::string text_table::text() const
     return out;
 }
 
+COLLPROBE_COLD_INLINE std::string milliseconds(double nanoseconds) { return short_number(nanoseconds / 1e6) + " ms"; }
+
 COLLPROBE_COLD_INLINE std::string describe_call(int call, const call_site& site)
 {
     const std::string text = "bucket " + std::to_string(call);
@@ -84,6 +86,10 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
     case finding::loss: text += "its loss" + score; break;
     case finding::gradient_norm: text += "the norm of its gradient" + score; break;
     case finding::cosine: text += "the cosine of its gradient with the others'" + score; break;
+    case finding::late:
+        text += "comes late to the calls, by " + milliseconds(named.statistic) + " here, against "
+            + milliseconds(named.threshold);
+        break;
     }
     return text;
 }
@@ -150,6 +156,17 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             + " sampled elements left out, not finite\n";
     }
     text += coverage(record);
+    if (record.lateness.stands_out) {
+        text += "last to the calls: rank " + std::to_string(record.lateness.last) + ", "
+            + milliseconds(record.lateness.behind) + " after the median of the others\n";
+    }
+    for (std::size_t rank = 0; rank < record.lateness_by_rank.size(); ++rank) {
+        const rank_lateness& each = record.lateness_by_rank[rank];
+        if (!each.late) continue;
+        text += "late: rank " + std::to_string(rank) + ", by " + milliseconds(each.behind) + " in the median of "
+            + std::to_string(each.steps) + " steps, " + milliseconds(each.behind_before)
+            + " of it between the calls; last in " + short_number(100 * each.share_last) + " % of them\n";
+    }
     for (const suspect& named : record.suspects) text += "suspect: " + describe(named) + '\n';
     return text;
 }

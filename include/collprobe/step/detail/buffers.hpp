@@ -57,6 +57,15 @@ struct step_buffers {
         ++call_count;
     }
     call_entry& entry(std::uint64_t call_index) const noexcept { return layout.entry(message.data(), call_index); }
+    /// What the read of a call's input, or of its result, notes.
+    reduction_times input_times(std::uint64_t call_index) const noexcept
+    {
+        return {nullptr, layout.times ? &layout.times_of(message.data(), call_index).entered : nullptr};
+    }
+    reduction_times result_times(std::uint64_t call_index) const noexcept
+    {
+        return {layout.times ? &layout.times_of(message.data(), call_index).left : nullptr, nullptr};
+    }
     /// Takes over the calls of a smaller one; enqueues the copy of what the device wrote.
     void take_over(const step_buffers& from, const step_report::shape& form, typename Device::stream_ref stream,
         call_site where)

@@ -13,6 +13,7 @@
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/function_ref.hpp>
 #include <collprobe/metrics/direction.hpp>
+#include <collprobe/metrics/lateness.hpp>
 #include <collprobe/metrics/outlier.hpp>
 #include <collprobe/step/detail/message.hpp>
 
@@ -22,13 +23,21 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 void append_suspects(
     const outlier_verdict& verdict, int ranks, finding what, int call_index, std::vector<suspect>& out);
 
+/// Whether the times of a call, where they are measured, tell who came late to it.
+inline bool tells_lateness(const probed_call& call) noexcept
+{
+    return call.has_input && call.has_result && call.count != 0 && waits_for_all(call.call);
+}
+
 /// Turns the messages of a step into the record that all ranks agree on. Every rank runs the same arithmetic on the
 /// same bytes in the same order of steps, so all ranks get the same record.
 /// Allocates only when a step has more calls than any step before it. A judge for `summary` needs no tables and has
 /// none: at 100,000 ranks they would take 200 MB.
 class step_judge {
 public:
-    step_judge(int ranks, double false_alarms_per_step, report_mode mode = report_mode::gather);
+    /// `times`: the messages have times, and a tenth of the false alarms is for what they tell.
+    step_judge(int ranks, double false_alarms_per_step, report_mode mode = report_mode::gather, bool times = false,
+        double lateness_floor_ns = 0);
 
     /// \throws error `mismatch` unless all ranks report the same step; the culprits are those unlike most.
     /// Precondition, here and for `judge`: the judge was made for `gather`.
@@ -44,6 +53,7 @@ public:
         view<const double> gram, double squares, double sum_norm_squared, direction& out);
 
 private:
+    static constexpr double share_of_lateness = 0.1; ///< of the false alarms
     static constexpr std::size_t loss_test = 0;
     static constexpr std::size_t cosine_test = 1;
     static constexpr std::size_t first_call_test = 2;
@@ -66,6 +76,9 @@ private:
     outlier_detector detector_for(std::size_t call_count) const;
 
     void judge_losses(const gathered_step& step, step_record& out);
+
+    /// Names the ranks that come late to the calls more often than chance has it.
+    void judge_lateness(const gathered_step& step, view<const probed_call> calls, step_record& out);
 
     void describe_call(const gathered_step& step, std::size_t b, const probed_call& call, int holder,
         call_record& call_index);
@@ -133,6 +146,9 @@ private:
     fixed_array<double> norms_squared_;
     fixed_array<double> dots_;
     fixed_array<bool> differs_; // by rank: its result differs from that of most ranks
+    lateness_watch lateness_;
+    fixed_array<clock_stamp> left_; // by rank: when the last of its calls ended
+    bool has_left_ = false; // there was a call before
     smoothed_noise_scale noise_;
     direction scratch_;
 };

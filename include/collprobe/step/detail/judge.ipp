@@ -43,17 +43,21 @@ COLLPROBE_COLD_INLINE void append_suspects(
         .exact = false});
 }
 
-COLLPROBE_COLD_INLINE step_judge::step_judge(int ranks, double false_alarms_per_step, report_mode mode)
+COLLPROBE_COLD_INLINE step_judge::step_judge(
+    int ranks, double false_alarms_per_step, report_mode mode, bool times, double lateness_floor_ns)
     : ranks_(ranks),
       table_ranks_(mode == report_mode::gather ? ranks : 1),
-      false_alarms_per_step_(false_alarms_per_step),
+      false_alarms_per_step_(times ? (1 - share_of_lateness) * false_alarms_per_step : false_alarms_per_step),
       detector_(detector_for(0)),
       holders_(table_ranks_),
       values_(index(table_ranks_)),
       weights_(index(table_ranks_)),
       norms_squared_(index(table_ranks_)),
       dots_(index(table_ranks_)),
-      differs_(index(table_ranks_))
+      differs_(index(table_ranks_)),
+      lateness_(times ? table_ranks_ : 1,
+          {.false_alarms_per_step = share_of_lateness * false_alarms_per_step, .floor_ns = lateness_floor_ns}),
+      left_(index(table_ranks_))
 {
 }
 
@@ -102,6 +106,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
     for (int r = 0; r < ranks_; ++r) {
         if (differs_[index(r)] || !all_are_sums) dots_[index(r)] = not_a_number();
     }
+    judge_lateness(step, calls, out);
     if (!step.layout().statistics) {
         out.gradient_norms.clear();
         out.gradient_norm = {};
@@ -198,6 +203,47 @@ COLLPROBE_COLD_INLINE void step_judge::judge_losses(const gathered_step& step, s
     judge_statistically(loss_test, values_, finding::loss, -1, out);
 }
 
+COLLPROBE_COLD_INLINE void step_judge::judge_lateness(
+    const gathered_step& step, view<const probed_call> calls, step_record& out)
+{
+    out.lateness = {};
+    out.lateness_by_rank.clear();
+    if (!step.layout().times) return;
+    const view<double> in_call = values_;
+    const view<double> before = weights_;
+    bool is_first = true; // the calls of a step may overlap, as in a group; steps do not
+    for (std::size_t b = 0; b < calls.size(); ++b) {
+        if (!calls[b].has_result) continue;
+        for (int r = 0; r < ranks_; ++r) {
+            const call_times& noted = step.times(r, b);
+            clock_stamp& end = left_[index(r)];
+            before[index(r)] = has_left_ ? nanoseconds_between(end, noted.entered) : not_a_number();
+            in_call[index(r)] = nanoseconds_between(noted.entered, noted.left);
+            if (!is_first && before[index(r)] < 0) { // no moment counts twice
+                before[index(r)] = 0;
+                in_call[index(r)] = nanoseconds_between(end, noted.left);
+                if (in_call[index(r)] < 0) in_call[index(r)] = 0;
+            }
+            if (is_first || in_call[index(r)] > 0) end = noted.left;
+        }
+        has_left_ = true;
+        is_first = false;
+        if (tells_lateness(calls[b])) out.calls[b].lateness = lateness_.add(in_call, before);
+    }
+    out.lateness = lateness_.end_step();
+    if (out.lateness.present < 2) return;
+    out.lateness_by_rank.resize(index(ranks_));
+    for (int r = 0; r < ranks_; ++r) out.lateness_by_rank[index(r)] = lateness_.of(r);
+    for (const int r : lateness_.accused()) {
+        out.suspects.push_back({.rank = r,
+            .what = finding::late,
+            .statistic = out.lateness_by_rank[index(r)].latest,
+            .threshold = out.lateness.floor,
+            .exact = false,
+            .false_alarms_per_step = lateness_.options().false_alarms_per_step});
+    }
+}
+
 COLLPROBE_COLD_INLINE void step_judge::describe_call(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder, call_record& described)
 {
@@ -207,6 +253,7 @@ COLLPROBE_COLD_INLINE void step_judge::describe_call(
     described.site = call.site;
     described.nonfinite = 0;
     described.audit.checked = false;
+    described.lateness = {};
     described.pooled_cosine = not_a_number();
     described.gradient_norm = {};
     described.order = {};

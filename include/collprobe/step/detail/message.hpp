@@ -9,6 +9,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/device/clock.hpp>
 #include <collprobe/scan/result_reducer.hpp>
 
 /// A rank's message of a step: one header, then one entry per call, with samples if `order_sample` asks for them. The
@@ -34,14 +35,22 @@ struct call_entry {
     result_record result;
 };
 
+/// When the rank entered a collective and when the collective ended there, by the clock of the rank's device.
+struct call_times {
+    clock_stamp entered; ///< the read of the input was done
+    clock_stamp left; ///< the read of the result began
+};
+
 static_assert(std::is_trivially_copyable_v<step_header> && std::is_trivially_copyable_v<call_entry>);
 static_assert(sizeof(step_header) % 8 == 0 && sizeof(call_entry) % 8 == 0);
 
-/// The places in a message: a header, then for each call a `call_entry`, the samples and the entries of the parts.
+/// The places in a message: a header, then for each call a `call_entry`, the samples, the `call_times` and the entries
+/// of the parts.
 struct message_layout {
     std::uint64_t samples = 0; ///< elements sampled from each call's input, and as many from its result
     std::uint64_t part_bytes = 0; ///< of the entries of all parts about one call
     bool statistics = true; ///< there is a `call_entry`
+    bool times = false; ///< there are `call_times`
 
     COLLPROBE_HD constexpr std::uint64_t bytes(std::uint64_t call_count) const noexcept
     {
@@ -66,6 +75,13 @@ struct message_layout {
     {
         return message + sizeof(step_header) + (call_index + 1) * stride() - part_bytes;
     }
+    /// Precondition: `times`.
+    template <class Bytes>
+    COLLPROBE_HD auto& times_of(Bytes* message, std::uint64_t call_index) const noexcept
+    {
+        using times_type = std::conditional_t<std::is_const_v<Bytes>, const call_times, call_times>;
+        return *reinterpret_cast<times_type*>(parts_of(message, call_index) - sizeof(call_times));
+    }
     /// One word for each sampled element of the rank's result.
     template <class Bytes>
     COLLPROBE_HD auto* result_sample(Bytes* message, std::uint64_t call_index) const noexcept
@@ -76,7 +92,8 @@ struct message_layout {
 private:
     COLLPROBE_HD constexpr std::uint64_t stride() const noexcept
     {
-        return (statistics ? sizeof(call_entry) : 0) + 2 * samples * sizeof(std::uint64_t) + part_bytes;
+        return (statistics ? sizeof(call_entry) : 0) + 2 * samples * sizeof(std::uint64_t)
+            + (times ? sizeof(call_times) : 0) + part_bytes;
     }
 };
 
@@ -141,6 +158,11 @@ public:
         bool all = true;
         for (int r = 0; r < ranks_; ++r) all = all && header(r).serial == serial;
         return all;
+    }
+    /// Precondition: `layout().times`.
+    const call_times& times(int rank, std::uint64_t call_index) const noexcept
+    {
+        return layout_.times_of(message(rank), call_index);
     }
     /// All zero if no statistics were taken.
     const call_entry& entry(int rank, std::uint64_t call_index) const noexcept

@@ -62,10 +62,11 @@ struct call_keys {
     std::uint64_t digest;
     std::uint64_t digest_complement;
     std::uint64_t nonfinite; ///< count (at most 2^44 - 1) and rank
+    extremum_keys time; ///< in the call, in ns
 };
 
 static_assert(sizeof(step_sums) == 10 * sizeof(double) && sizeof(call_sums) == 6 * sizeof(double));
-static_assert(sizeof(step_keys) == 9 * sizeof(std::uint64_t) && sizeof(call_keys) == 5 * sizeof(std::uint64_t));
+static_assert(sizeof(step_keys) == 9 * sizeof(std::uint64_t) && sizeof(call_keys) == 7 * sizeof(std::uint64_t));
 
 /// The reference means of the step. The references of the calls follow as a run of doubles.
 struct step_reference {
@@ -177,8 +178,13 @@ struct pack_summary {
         const std::uint64_t nonfinite = entry.input.nonfinite();
         to.call(b) = {moments_of(norm, mean), norm_squared, static_cast<double>(nonfinite),
             entry.result.sum_of_squares * factor * factor};
+        double in_call = not_a_number();
+        if (layout.times) {
+            const call_times& noted = layout.times_of(message, b);
+            in_call = nanoseconds_between(noted.entered, noted.left);
+        }
         to.call_extrema(b) = {extrema_of(norm, rank), entry.result.digest, ~entry.result.digest,
-            count_key(nonfinite, rank)};
+            count_key(nonfinite, rank), extrema_of(in_call, rank)};
     }
 
 private:

@@ -76,6 +76,8 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
     out.suspects.clear();
     out.losses.clear();
     out.gradient_norms.clear();
+    out.lateness = {};
+    out.lateness_by_rank.clear();
     out.calls.resize(calls.size());
 
     const step_sums& sums = *step.sums;
@@ -103,6 +105,13 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
         record.site = call.site;
         record.inputs.clear();
         record.audit.checked = false;
+        record.lateness = {};
+        if (tells_lateness(call) && keys.time.largest != 0) {
+            record.lateness.present = ranks;
+            record.lateness.last = extremum_rank(keys.time.smallest);
+            record.lateness.transport = -extremum_value(keys.time.smallest);
+            record.lateness.spread = extremum_value(keys.time.largest) - record.lateness.transport;
+        }
         const int finite_norms = static_cast<int>(totals.gradient_norm.count);
         record.gradient_norm = call.has_input
             ? summed_spread(totals.gradient_norm, finite_norms, step.call_reference(b), keys.gradient_norm)

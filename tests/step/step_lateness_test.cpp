@@ -1,0 +1,395 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What a step says of who came late: from stamps that are made up, and from ranks that are made late.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <collprobe/alarm/alarms.hpp>
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/report/alarm.hpp>
+#include <collprobe/report/json.hpp>
+#include <collprobe/report/table.hpp>
+#include <collprobe/step/probed.hpp>
+
+using namespace collprobe;
+
+namespace {
+
+constexpr double tick = 256; // ns
+constexpr double ms = 1e6;
+
+/// A number of ticks near that time.
+double ticks(double ns) { return tick * std::round(ns / tick); }
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// Ranks whose work and collectives take the time that the test says. Each has a clock of its own.
+class job {
+public:
+    job(int ranks, double false_alarms_per_step, double floor_ns = 10000)
+        : arrival(size(ranks)), ranks_(ranks), now_(size(ranks)), clock_(size(ranks)), random_(7),
+          judge_(ranks, false_alarms_per_step, report_mode::gather, true, floor_ns)
+    {
+        for (double& clock : clock_) clock = tick * static_cast<double>(random_() % (std::uint64_t{1} << 50)); // days
+    }
+
+    /// A call that all ranks enter after work of `arrival[r]`, and leave 0.3 ms after the last has entered.
+    void call(detail::probed_call what = {.count = 64, .has_input = true, .has_result = true})
+    {
+        double last = 0;
+        for (std::size_t r = 0; r < now_.size(); ++r) {
+            now_[r] += arrival[r];
+            last = std::max(last, now_[r]);
+        }
+        stamps_.emplace_back();
+        for (std::size_t r = 0; r < now_.size(); ++r) {
+            stamps_.back().push_back({stamp(r, now_[r]), stamp(r, last + ticks(0.3 * ms))});
+            now_[r] = last + ticks(0.3 * ms);
+        }
+        calls_.push_back(what);
+    }
+    /// A rank enters and leaves the last call at other times, so much later.
+    void move_last(std::size_t rank, double entered, double left)
+    {
+        detail::call_times& times = stamps_.back()[rank];
+        times.entered += static_cast<clock_stamp>(static_cast<std::int64_t>(entered / tick));
+        times.left += static_cast<clock_stamp>(static_cast<std::int64_t>(left / tick));
+    }
+    void pause(double ns)
+    {
+        for (double& now : now_) now += ns;
+    }
+
+    const step_record& end_step()
+    {
+        const detail::message_layout layout{.times = true};
+        const std::uint64_t bytes = layout.bytes(calls_.size());
+        std::vector<std::uint64_t> words(static_cast<std::size_t>(ranks_) * bytes / 8);
+        auto* const all = reinterpret_cast<unsigned char*>(words.data());
+        for (int r = 0; r < ranks_; ++r) {
+            unsigned char* const message = all + static_cast<std::uint64_t>(r) * bytes;
+            *reinterpret_cast<detail::step_header*>(message) = {step_, 2 + 0.1 * normal_(random_), 1, 0, 0};
+            for (std::size_t b = 0; b < calls_.size(); ++b) {
+                detail::call_entry entry{};
+                entry.input.count = entry.input.zero = calls_[b].count;
+                entry.input.sum_of_squares = std::exp(0.1 * normal_(random_));
+                entry.result.digest = b;
+                layout.entry(message, b) = entry;
+                layout.times_of(message, b) = stamps_[b][static_cast<std::size_t>(r)];
+            }
+        }
+        judge_.judge(detail::gathered_step(all, ranks_, calls_.size(), layout), calls_, {}, record_);
+        ++step_;
+        calls_.clear();
+        stamps_.clear();
+        return record_;
+    }
+
+    std::mt19937_64& random() { return random_; }
+    double normal() { return normal_(random_); }
+
+    std::vector<double> arrival; ///< work of each rank before its next calls, in ns
+
+private:
+    static std::size_t size(int ranks) { return static_cast<std::size_t>(ranks); }
+    clock_stamp stamp(std::size_t rank, double at) const
+    {
+        return detail::stamp_of(static_cast<std::uint64_t>(at + clock_[rank]));
+    }
+
+    int ranks_;
+    std::vector<double> now_;
+    std::vector<double> clock_;
+    std::mt19937_64 random_;
+    std::normal_distribution<double> normal_;
+    detail::step_judge judge_;
+    std::vector<detail::probed_call> calls_;
+    std::vector<std::vector<detail::call_times>> stamps_;
+    std::uint64_t step_ = 0;
+    step_record record_;
+};
+
+std::vector<suspect> late_of(const step_record& record)
+{
+    std::vector<suspect> found;
+    for (const suspect& each : record.suspects)
+        if (each.what == finding::late) found.push_back(each);
+    return found;
+}
+
+} // namespace
+
+TEST_CASE("the numbers of a call and of a step are those of the stamps, on clocks that differ by days")
+{
+    job ranks(4, 1e-4);
+    for (int step = 0; step < 3; ++step) {
+        CAPTURE(step);
+        ranks.arrival = {ticks(5 * ms), ticks(5.2 * ms), ticks(9 * ms), ticks(5.1 * ms)};
+        ranks.call();
+        ranks.arrival = {ticks(1 * ms), ticks(2 * ms), ticks(1.25 * ms), ticks(1.5 * ms)};
+        ranks.call();
+        const step_record& record = ranks.end_step();
+        const call_lateness& first = record.calls[0].lateness;
+        CHECK(first.present == 4);
+        CHECK(first.last == 2);
+        CHECK(first.next == 1);
+        CHECK(first.spread == ticks(9 * ms) - ticks(5 * ms));
+        CHECK(first.gain == ticks(9 * ms) - ticks(5.2 * ms));
+        CHECK(first.transport == ticks(0.3 * ms));
+        if (step == 0) CHECK(is_nan(first.gain_before)); // nothing is known of the time before the first call
+        else CHECK(first.gain_before == first.gain);
+        const call_lateness& second = record.calls[1].lateness;
+        CHECK(second.last == 1);
+        CHECK(second.next == 3);
+        CHECK(second.gain == ticks(2 * ms) - ticks(1.5 * ms));
+        CHECK(second.gain_before == second.gain);
+        CHECK(record.lateness.calls == 2);
+        CHECK(record.lateness.last == 2);
+        // The others' median is that of rank 3; the arrivals at both calls add up.
+        CHECK(record.lateness.behind == ticks(9 * ms) - ticks(5.1 * ms) + ticks(1.25 * ms) - ticks(1.5 * ms));
+        REQUIRE(record.lateness_by_rank.size() == 4);
+        CHECK(record.lateness_by_rank[2].latest == record.lateness.behind);
+        CHECK(record.lateness_by_rank[2].share_last == 1);
+        CHECK(record.suspects.empty());
+    }
+}
+
+TEST_CASE("a rank that is late in each step is named once, with the rate, and the delay is right to 10 per cent")
+{
+    for (const double delay : {0.1, 0.2, 1.0, 10.0}) {
+        CAPTURE(delay);
+        job ranks(8, 1e-4);
+        alarms watch(8);
+        int named = 0;
+        for (int step = 0; step < 400; ++step) {
+            for (std::size_t r = 0; r < 8; ++r)
+                ranks.arrival[r] = ticks(std::max(0.0, 5 * ms + 20000 * ranks.normal()));
+            if (step >= 100) ranks.arrival[5] += ticks(delay * ms);
+            ranks.call();
+            const step_record& record = ranks.end_step();
+            const view<const alarm_record> raised = watch.judge(record);
+            for (const suspect& each : late_of(record)) {
+                ++named;
+                CHECK(step >= 100);
+                CHECK(step < 130);
+                CHECK(each.rank == 5);
+                CHECK(each.call == -1);
+                CHECK_FALSE(each.exact);
+                CHECK(each.false_alarms_per_step == 0.1 * 1e-4);
+                CHECK(each.threshold == record.lateness.floor);
+                CHECK(std::fabs(each.statistic - delay * ms) < 0.1 * delay * ms + 4 * 20000);
+                CHECK(contains(report::describe(each), "rank 5, whole step: comes late to the calls, by "));
+                REQUIRE(raised.size() == 1);
+                CHECK(raised[0].what == finding::late);
+                CHECK(raised[0].ranks == std::vector<int>{5});
+                CHECK(raised[0].where == damage::none);
+                CHECK(raised[0].action == advice::none);
+                CHECK(raised[0].false_alarms_per_step == 0.1 * 1e-4);
+                CHECK(contains(report::describe(raised[0]), "late: rank 5, by "));
+            }
+            if (step < 300) continue; // the window is full of late steps
+            const rank_lateness& of = record.lateness_by_rank[5];
+            CHECK(of.late);
+            CHECK(std::fabs(of.behind - delay * ms) < 0.1 * delay * ms);
+            CHECK(std::fabs(of.behind_before - of.behind) < 0.01 * delay * ms);
+            CHECK(contains(report::step_table(record), "late: rank 5, by "));
+            CHECK(contains(report::json_line("", record), "\"late\":[{\"rank\":5,\"behind\":"));
+        }
+        CHECK(named == 1);
+    }
+}
+
+TEST_CASE("another rank is late in each step: each step says which, and no rank is accused")
+{
+    job ranks(8, 1e-4);
+    for (int step = 0; step < 2000; ++step) {
+        for (double& work : ranks.arrival) work = ticks(std::max(0.0, 5 * ms + 20000 * ranks.normal()));
+        const std::size_t late = ranks.random()() % 8;
+        ranks.arrival[late] += ticks(0.5 * ms);
+        ranks.call();
+        const step_record& record = ranks.end_step();
+        REQUIRE(record.lateness.last == static_cast<int>(late));
+        if (step > 17) {
+            REQUIRE(record.lateness.stands_out);
+            REQUIRE(contains(report::step_table(record), "last to the calls: rank " + std::to_string(late)));
+        }
+        REQUIRE(std::fabs(record.lateness.behind - 0.5 * ms) < 0.2 * ms);
+        REQUIRE(late_of(record).empty());
+    }
+}
+
+TEST_CASE("all statistical checks of a step, lateness among them, alarm no more often than stated")
+{
+    const double rate = 1e-2;
+    const int steps = 20'000;
+    job ranks(8, rate, 0); // without a floor, so that the test of lateness comes near its bound
+    int suspicious = 0;
+    int late = 0;
+    for (int step = 0; step < steps; ++step) {
+        for (int b = 0; b < 2; ++b) {
+            for (double& work : ranks.arrival) work = ticks(std::max(0.0, 5 * ms + 20000 * ranks.normal()));
+            ranks.call();
+        }
+        const step_record& record = ranks.end_step();
+        suspicious += record.suspects.empty() ? 0 : 1;
+        late += static_cast<int>(late_of(record).size());
+    }
+    MESSAGE("alarms in ", steps, " even steps: ", suspicious, ", of which late: ", late);
+    CHECK(suspicious <= rate * steps);
+    CHECK(suspicious > rate * steps / 10);
+    CHECK(late <= 0.1 * rate * steps);
+}
+
+TEST_CASE("calls that overlap count no moment twice")
+{
+    // A group of three calls: all inputs are read, then all results.
+    job ranks(4, 1e-4);
+    for (int step = 0; step < 3; ++step) {
+        ranks.arrival = {ticks(1 * ms), ticks(1 * ms), ticks(3 * ms), ticks(1 * ms)};
+        ranks.call();
+        ranks.arrival = std::vector<double>(4, 0.0);
+        for (int b = 1; b < 3; ++b) {
+            ranks.call();
+            for (std::size_t r = 0; r < 4; ++r) // entered just behind the call before; 10 us for the read of a result
+                ranks.move_last(r, -b * ticks(0.3 * ms) - (r == 2 ? 0 : ticks(2 * ms)), -b * ticks(0.29 * ms));
+        }
+        const step_record& record = ranks.end_step();
+        CHECK(record.lateness.last == 2);
+        CHECK(std::fabs(record.lateness.behind - 2 * ms) < 2 * tick);
+        CHECK(record.calls[0].lateness.spread == ticks(3 * ms) - ticks(1 * ms));
+        CHECK(record.calls[2].lateness.spread == 0);
+    }
+}
+
+TEST_CASE("a pause of any length between steps spoils at most the time before the next call")
+{
+    for (const double minutes : {5.0, 10.0, 17.0, 20.0, 30.0, 1000.0}) {
+        CAPTURE(minutes);
+        job ranks(4, 1e-4);
+        for (int step = 0; step < 6; ++step) {
+            ranks.arrival = {ticks(1 * ms), ticks(1 * ms), ticks(3 * ms), ticks(1 * ms)};
+            if (step == 3) ranks.pause(ticks(minutes * 60e9));
+            for (int b = 0; b < 2; ++b) ranks.call();
+            const step_record& record = ranks.end_step();
+            CHECK(record.lateness.last == 2);
+            CHECK(record.lateness.behind == 2 * (ticks(3 * ms) - ticks(1 * ms)));
+            if (step != 0 && step != 3) CHECK(record.lateness.behind_before == record.lateness.behind);
+        }
+    }
+}
+
+TEST_CASE("nothing is said of calls that do not tell who is late")
+{
+    job ranks(4, 1e-4);
+    ranks.arrival = {0, 0, ticks(1 * ms), 0};
+    ranks.call({.call = collective::broadcast, .count = 64, .has_input = true, .has_result = true});
+    ranks.call({.count = 64}); // of integers, or of a step without statistics
+    ranks.call({.count = 0, .has_input = true, .has_result = true});
+    const step_record& record = ranks.end_step();
+    for (const call_record& call : record.calls) CHECK(call.lateness.present == 0);
+    CHECK(record.lateness.calls == 0);
+    CHECK(record.lateness.last == -1);
+    CHECK(record.lateness_by_rank.empty());
+    CHECK_FALSE(contains(report::json_line("", record), "lateness"));
+    // The broadcast's end is known, so that the time before the next call is.
+    ranks.call({.call = collective::broadcast, .count = 64, .has_input = true, .has_result = true});
+    ranks.call();
+    CHECK(ranks.end_step().calls[1].lateness.gain_before == ticks(1 * ms));
+}
+
+namespace {
+
+/// Runs steps of two calls on in-process ranks. `late_in(step)` is the rank that sleeps 20 ms before the second call.
+template <class LateIn, class See>
+void run_late(int ranks, int steps, const probe_options& options, const LateIn& late_in, const See& see)
+{
+    local::run(ranks, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world, options);
+        std::vector<float> send(64, 1.0f), receive(64);
+        for (int step = 0; step < steps; ++step) {
+            comm.all_reduce(send, view(receive), reduction::sum, stream);
+            if (late_in(step) == comm.rank())
+                stream.get().enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+            comm.all_reduce(send, view(receive), reduction::sum, stream);
+            comm.end_step(static_cast<std::uint64_t>(step), stream);
+            step_record record;
+            REQUIRE(comm.wait(record));
+            if (comm.rank() == 0) see(record);
+        }
+    });
+}
+
+} // namespace
+
+TEST_CASE("an in-process rank that sleeps before a call is named, with the time that it slept")
+{
+    int named = 0;
+    step_record last;
+    run_late(4, 60, {}, [](int) { return 2; }, [&](const step_record& record) {
+        for (const suspect& each : late_of(record)) {
+            ++named;
+            CHECK(each.rank == 2);
+        }
+        last = record;
+    });
+    CHECK(named == 1);
+    const rank_lateness& of = last.lateness_by_rank[2];
+    CHECK(of.late);
+    CHECK(of.share_last > 0.9);
+    CHECK(of.behind > 18 * ms); // medians: a busy machine may delay any rank in some steps
+    CHECK(of.behind < 30 * ms);
+    CHECK(of.behind_before > 18 * ms);
+    CHECK(of.gain > 10 * ms);
+}
+
+TEST_CASE("another in-process rank sleeps in each step: the call and the step say which")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        int right = 0;
+        int step = 0;
+        const auto late_in = [](int number) { return number * 7 % 4; };
+        run_late(4, 40, {.mode = mode}, late_in, [&](const step_record& record) {
+            const call_lateness& call = record.calls[1].lateness;
+            CHECK(call.present == 4);
+            CHECK(call.spread > 15 * ms);
+            right += call.last == late_in(step) ? 1 : 0;
+            if (mode == report_mode::gather) {
+                right -= record.lateness.last == late_in(step) ? 0 : 1;
+                CHECK(late_of(record).empty());
+            } else {
+                CHECK(record.lateness.last == -1); // not known
+                CHECK(is_nan(call.gain));
+            }
+            ++step;
+        });
+        CHECK(right >= 36);
+    }
+}
+
+TEST_CASE("without times, or without what they need, nothing is noted and nothing said")
+{
+    for (const probe_options& options :
+        {probe_options{.times = false}, probe_options{.results = false}, probe_options{.statistics = false},
+            probe_options{.mode = report_mode::summary, .times = false}}) {
+        run_late(2, 2, options, [](int) { return 1; }, [&](const step_record& record) {
+            for (const call_record& call : record.calls) CHECK(call.lateness.present == 0);
+            CHECK(record.lateness.last == -1);
+            CHECK(record.lateness_by_rank.empty());
+        });
+    }
+    local::run(1, [](local::communicator& world) {
+        for (const double wrong : {-1.0, 0x1p53, static_cast<double>(INFINITY), static_cast<double>(NAN)})
+            CHECK_THROWS_AS(probed(world, {.lateness_floor_ns = wrong}), error);
+    });
+}
