@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// The main job for files that nvcc compiles: probes and audits with their kernels, CUDA as a device, and NCCL where its
-/// header is found, of 2.19 or newer. Ranks of one process on GPUs: add collprobe/comm/local/device.hpp.
+/// The main job for files that nvcc compiles: probes and audits with their kernels, CUDA as a device, and NCCL where
+/// its header is found, of 2.19 or newer. Ranks of one process on GPUs: add collprobe/comm/local/device.hpp.
 ///
 /// CUDA's own library has a namespace `::cuda`: write `collprobe::cuda::stream`, also behind
 /// `using namespace collprobe`.
