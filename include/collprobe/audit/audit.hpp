@@ -23,7 +23,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 /// What `audit` checks. Equal on all ranks.
 struct audit_options {
-    bool sums = true; ///< check sums and averages, at the cost of one more read of the input and of the result
+    bool sums = true; ///< check sums and averages
     /// The audit looks at each step whose number is a multiple of this; with 0 at those that are asked for by
     /// `probed::request<audit>`. A captured step has it only with 1.
     int every = 1;
@@ -56,9 +56,9 @@ struct audit_keys {
 /// which call was damaged, where, and which ranks hold the damage. audit/README.md says what is seen and what is not.
 /// Checked, for all element types: all-reduce (agreement; sums and averages by a checksum), reduce-scatter (the sum,
 /// over all parts), all-gather (digests of the shards; agreement in a `summary`), broadcast (agreement).
-/// Cost of a call, beyond the step's own: one read of the result if the step takes no digest of it; for a sum one more
-/// read of the input and of the result; for an all-gather one read of the shard and one of the result. Cost of a step:
-/// an all-reduce of `16 * bins` bytes for each sum (`bins`: a sixteenth of the elements, but 64 to
+/// Cost of a call, beyond the step's own: one read of the result if the step takes no digest of it; for a sum
+/// arithmetic in the step's reads; for an all-gather one read of the shard and one of the result. Cost of a step:
+/// an all-reduce of `16 * bins` bytes for each sum (`bins`: half to a quarter of the elements, but 64 to
 /// `conservation.sketch.bins`), an all-gather of 8 bytes a rank for each all-gather, a launch for each call. 64 bytes a
 /// call and rank in the step's message; in a `summary` 32 bytes.
 class audit {

@@ -24,14 +24,14 @@ struct checked_sum {
     bool is_part = false; ///< a reduce-scatter: each rank has a part of the result
 };
 
-/// The bins of a sketch of a sum: as many as `most`, or fewer, so that a small buffer has 16 elements a bin. An average
-/// of integers keeps all bins, because the limit of its check grows with the elements of a bin.
+/// The bins of a sketch of a sum: as many as `most`, or fewer, so that a small buffer has 2 to 4 elements a bin. An
+/// average of integers keeps all bins, because the limit of its check grows with the elements of a bin.
 template <element T>
 constexpr std::uint32_t bins_for(const checked_sum& sum, std::uint32_t most) noexcept
 {
     if (!floating_element<T> && sum.operation == reduction::average) return most;
     std::uint32_t bins = 64;
-    while (bins < most && std::uint64_t{32} * bins <= sum.count) bins *= 2;
+    while (bins < most && std::uint64_t{4} * bins <= sum.count) bins *= 2;
     return bins;
 }
 
