@@ -71,15 +71,15 @@ public:
     {
         const auto scope = detail::enter_device(comm_);
         check_.clear();
-        check_.template before<T>(0, shard, stream, reduces_);
+        check_.template before<T>(0, shard, false, stream, reduces_);
     }
     template <element T>
     void after(std::type_identity_t<view<const T>> whole, stream_ref stream)
     {
         const auto scope = detail::enter_device(comm_);
         check_.template after<T>(0, whole, stream, reduces_);
-        check_.end(detail::innermost(comm_), 1, stream, [&, this](std::uint64_t) { return own_.data(); },
-            call_site::current());
+        check_.end(detail::innermost(comm_), 1, stream, [](std::uint64_t) { return nullptr; },
+            [&, this](std::uint64_t) { return own_.data(); }, call_site::current());
         detail::innermost(comm_).all_gather(view<const std::uint64_t>(own_), view<std::uint64_t>(all_), stream);
         device::copy(stream, view<const std::uint64_t>(view<std::uint64_t>(all_)), view<std::uint64_t>(host_));
     }

@@ -57,8 +57,8 @@ struct audit_keys {
 /// Checked, for all element types: all-reduce (agreement; sums and averages by a checksum), reduce-scatter (the sum,
 /// over all parts), all-gather (digests of the shards; agreement in a `summary`), broadcast (agreement).
 /// Cost of a call, beyond the step's own: one read of the result if the step takes no digest of it; for a sum
-/// arithmetic in the step's reads; for an all-gather one read of the shard and one of the result. Cost of a step:
-/// an all-reduce of `16 * bins` bytes for each sum (`bins`: half to a quarter of the elements, but 64 to
+/// arithmetic in the step's reads; for an all-gather a launch for each shard. Cost of a step: an
+/// all-reduce of `16 * bins` bytes for each sum (`bins`: half to a quarter of the elements, but 64 to
 /// `conservation.sketch.bins`), an all-gather of 8 bytes a rank for each all-gather, a launch for each call. 64 bytes a
 /// call and rank in the step's message; in a `summary` 32 bytes.
 class audit {
@@ -75,6 +75,8 @@ public:
         if (options.every >= 0) return;
         throw error(status::invalid_argument, "every is below 0", {.call = "audit", .where = where});
     }
+    /// The digests of an all-gather's shards tell more than that of the whole.
+    bool reads_result(collective call, report_mode mode) const noexcept { return is_by_shards(call, mode); }
     int every() const noexcept { return options_.every; }
 
     template <class Device>
@@ -96,7 +98,8 @@ public:
     sketch<T> before(Call& call, view<const T> input, entry*) const
     {
         if (is_by_shards(call.what(), call.mode())) {
-            call.memory().shards.template before<T>(call.index(), input, call.stream(), call.workspace());
+            call.memory().shards.template before<T>(
+                call.index(), input, call.has_input_digest(), call.stream(), call.workspace());
         } else if (checks_sum(call)) {
             const bool is_part = call.what() == collective::reduce_scatter;
             return call.memory().sums->template before<T>(
@@ -139,6 +142,7 @@ public:
                 [&](std::uint64_t call) { return &step.entry(call)->sum; }, step.where());
         }
         step.memory().shards.end(step.ranks(), step.calls(), step.stream(),
+            [&](std::uint64_t call) { return step.input_digest(call); },
             [&](std::uint64_t call) { return step.entry(call)->shards; }, step.where());
     }
 

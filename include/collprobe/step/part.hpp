@@ -117,6 +117,8 @@ public:
     /// Whether the input holds several gradients of the rank, one after the other: more elements than the result.
     bool has_leaves() const noexcept { return what_.has_leaves; }
     report_mode mode() const noexcept { return mode_; }
+    /// Whether the step itself reads the input, and so has its digest (`part_step::input_digest`).
+    bool has_input_digest() const noexcept { return what_.has_input; }
     /// Whether the step itself reads the result, and so has its digest (`part_entries::result_digest`).
     bool has_result_digest() const noexcept { return what_.has_result; }
     Memory& memory() const noexcept { return memory_; }
@@ -161,6 +163,11 @@ public:
     Entry* entry(std::uint64_t call) const noexcept
     {
         return reinterpret_cast<Entry*>(layout_.parts_of(message_, call) + offset_);
+    }
+    /// The digest of this rank's input in device memory, if the step has read it.
+    const std::uint64_t* input_digest(std::uint64_t call) const noexcept
+    {
+        return &layout_.entry(message_, call).input.digest;
     }
     Memory& memory() const noexcept { return memory_; }
 

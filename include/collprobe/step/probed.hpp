@@ -588,11 +588,21 @@ private:
             return false;
         }
         call.has_input = takes_statistics;
-        call.has_result = takes_statistics && options_.results;
+        call.has_result = takes_statistics && options_.results && !is_read_by_part(open.due, call.call);
         if (open.call_count < open.calls.size()) return true;
         if (capture_ == nullptr && open.call_count < most_calls) return true;
         ++open.unprobed_calls;
         return false;
+    }
+    bool is_read_by_part(std::uint64_t due, collective what)
+    {
+        bool found = false;
+        for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t, std::uint64_t) {
+            if constexpr (requires { part.reads_result(what, options_.mode); }) {
+                found = found || (is_due<I>(due) && part.reads_result(what, options_.mode));
+            }
+        });
+        return found;
     }
     template <element T>
     half_probed half_of(const detail::probed_call& call, const T* surviving, view<const T> result, stream_ref stream,

@@ -25,8 +25,8 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// Preconditions: all ranks call `before` and `after` around the same all-gathers, in place or out of place.
 /// Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the largest
 /// before.
-/// Cost of a call: one read of the shard and one of the result (a launch for each shard). Cost of a step: an all-gather
-/// of 8 bytes a rank and call, and a launch for each call.
+/// Cost of a call: one read of the shard, unless the caller has its digest, and one of the result (a launch for each
+/// shard). Cost of a step: an all-gather of 8 bytes a rank and call; for each call a launch and a copy of 8 bytes.
 template <class Device>
 class gather_check {
 public:
@@ -42,12 +42,14 @@ public:
         others_.clear();
     }
 
+    /// `has_digest`: the caller has the shard's digest, and gives it at the end.
     template <element T>
-    void before(std::uint64_t call, view<const T> shard, stream_ref stream, workspace& reduces)
+    void before(std::uint64_t call, view<const T> shard, bool has_digest, stream_ref stream, workspace& reduces)
     {
         // A call that was not made in the end left its index to this one.
         while (!open_.empty() && open_.back().call >= call) open_.pop_back();
-        open_.push_back({call, own_.take(1), others_.take(ranks_)});
+        open_.push_back({call, own_.take(1), others_.take(ranks_), has_digest});
+        if (has_digest) return;
         Device::reduce(stream, digest_reducer<T>{shard}, shard.count(), open_.back().own, reduces);
     }
 
@@ -65,12 +67,18 @@ public:
         }
     }
 
-    /// Behind all calls of the step, of which there are `calls`. `report_of(call)`: `receiver_report::words` words that
-    /// the device writes.
-    template <communicator Comm, class ReportOf>
-    void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const ReportOf& report_of, call_site where)
+    /// Behind all calls of the step, of which there are `calls`. `digest_of(call)`: the digest of a shard, if the caller
+    /// has it. `report_of(call)`: `receiver_report::words` words that the device writes.
+    template <communicator Comm, class DigestOf, class ReportOf>
+    void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const DigestOf& digest_of,
+        const ReportOf& report_of, call_site where)
     {
         while (!open_.empty() && open_.back().call >= calls) open_.pop_back();
+        for (const in_step& each : open_) {
+            if (!each.has_digest) continue;
+            const view<const std::uint64_t> known(digest_of(each.call), 1);
+            Device::copy(stream, known, view<std::uint64_t>(each.own, 1), where);
+        }
         own_.for_each_used([&](view<std::uint64_t> own) {
             const view<std::uint64_t> owners(others_.take(ranks_ * own.count()), ranks_ * own.count());
             ranks.all_gather(view<const std::uint64_t>(own), owners, stream, where);
@@ -88,6 +96,7 @@ private:
         std::uint64_t call;
         std::uint64_t* own; ///< the digest of this rank's shard
         std::uint64_t* received;
+        bool has_digest;
     };
     std::uint64_t ranks_;
     std::vector<in_step> open_;
