@@ -4,8 +4,9 @@
 /// Measures what `lateness_watch` says of late and of even ranks, and prints markdown tables: see
 /// bench/results/lateness.md.
 ///
-///     lateness_rates [--steps N] [--seed N]
+///     lateness_rates [--steps N] [--seed N] [--real]
 ///
+/// With --real the tables are of steps of `probed` on in-process ranks that sleep, by the clock of the host. Without:
 /// A step has one call (or four, where a table says so). Before each call a rank works 5 ms plus a noise of its own, of
 /// scale 20 us:
 ///     Gaussian     standard deviation 20 us
@@ -15,14 +16,18 @@
 /// 5 us, by its place in the ring, say) and a jitter of 1 us, and begin to work again. Clocks tick each microsecond.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/metrics/lateness.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "random.hpp"
 
@@ -288,22 +293,120 @@ void print_causes(std::uint64_t seed)
     }
 }
 
+double median_of(std::vector<double> values)
+{
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+struct real_outcome : outcome {
+    double noise_ns = 0;
+    double slept_ns = 0; ///< median of the times that the late rank slept
+    double behind_ns = 0; ///< median over the late steps
+};
+
+/// Steps of two calls of 4096 floats by `probed`. The late rank sleeps before the second call of each step.
+real_outcome run_real(int ranks, double delay, bool fixed, long even, long late_steps, std::uint64_t seed)
+{
+    real_outcome result;
+    std::vector<double> slept; // by late step: written by the stream of the late rank, before rank 0 has the record
+    slept.resize(static_cast<std::size_t>(late_steps));
+    std::vector<double> behind;
+    local::run(ranks, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world);
+        random_numbers random(seed);
+        std::vector<float> send(4096, 1.0f), receive(4096);
+        step_record record;
+        int culprit = (ranks - 1) / 2;
+        for (long s = 0; s < even + late_steps; ++s) {
+            const bool late = s >= even;
+            if (!fixed) culprit = static_cast<int>(random.bits() % static_cast<std::uint64_t>(ranks));
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+            if (late && comm.rank() == culprit) {
+                double* const took = &slept[static_cast<std::size_t>(s - even)];
+                stream.enqueue([took, delay] {
+                    const auto start = std::chrono::steady_clock::now();
+                    std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<long>(delay)));
+                    *took = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+                });
+            }
+            comm.all_reduce(view<const float>(send), view<float>(receive), reduction::sum, stream);
+            comm.end_step(static_cast<std::uint64_t>(s), stream);
+            comm.wait(record);
+            if (comm.rank() != 0) continue;
+            for (const suspect& found : record.suspects)
+                if (found.what == finding::late && (!late || !fixed || found.rank != culprit)) ++result.wrong;
+            result.noise_ns = record.lateness.noise;
+            if (!late) continue;
+            const rank_lateness& of = record.lateness_by_rank[static_cast<std::size_t>(culprit)];
+            behind.push_back(of.latest);
+            if (of.late) {
+                ++result.named;
+                if (result.first < 0) result.first = static_cast<int>(s - even);
+            }
+            const bool right = record.calls[1].lateness.last == culprit;
+            result.right += right ? 1 : 0;
+            result.right_and_out += record.lateness.last == culprit && record.lateness.stands_out ? 1 : 0;
+        }
+    });
+    if (late_steps > 0) {
+        result.slept_ns = median_of(slept);
+        result.behind_ns = median_of(behind);
+        result.error = 100 * (result.behind_ns / result.slept_ns - 1);
+    }
+    return result;
+}
+
+void print_real(long steps, std::uint64_t seed)
+{
+    std::printf("## Steps of `probed` on in-process ranks, %u cores\n\n", std::thread::hardware_concurrency());
+    std::printf("| ranks | even steps | accusations | noise, us |\n|---|---|---|---|\n");
+    for (const int ranks : {2, 4, 8}) {
+        const real_outcome even = run_real(ranks, 0, true, steps, 0, seed);
+        std::printf("| %d | %ld | %ld | %.0f |\n", ranks, steps, even.wrong, even.noise_ns / 1000);
+    }
+    std::printf("\n| late rank | ranks | slept, us | median lateness, us | error | steps that name it over time | first after "
+                "| steps whose call names it | steps whose sum names it | other accusations |\n"
+                "|---|---|---|---|---|---|---|---|---|---|\n");
+    const long late_steps = steps / 50;
+    for (const bool fixed : {true, false}) {
+        for (const int ranks : {2, 4}) {
+            for (const double delay : delays_ns) {
+                const real_outcome of = run_real(ranks, delay, fixed, even_steps, late_steps, ++seed);
+                std::printf("| %s | %d | %.0f | %.0f | %+.1f %% | %s | %s | %.1f %% | %.1f %% | %ld |\n",
+                    fixed ? "the same" : "another in each step", ranks, of.slept_ns / 1000, of.behind_ns / 1000, of.error,
+                    fixed ? (std::to_string(of.named * 100 / late_steps) + " %").c_str() : "-",
+                    fixed ? std::to_string(of.first).c_str() : "-", percent(of.right, late_steps),
+                    percent(of.right_and_out, late_steps), of.wrong);
+            }
+        }
+    }
+}
+
 } // namespace
 
 int main(int argc, char** argv)
 {
     long steps = 20000;
     std::uint64_t seed = 20260701;
+    bool real = false;
     for (int i = 1; i < argc; ++i) {
         const std::string option = argv[i];
         if (option == "--steps" && i + 1 < argc) {
             steps = std::max(1000L, std::atol(argv[++i]));
         } else if (option == "--seed" && i + 1 < argc) {
             seed = std::strtoull(argv[++i], nullptr, 10);
+        } else if (option == "--real") {
+            real = true;
         } else {
-            std::fprintf(stderr, "usage: lateness_rates [--steps N] [--seed N]\n");
+            std::fprintf(stderr, "usage: lateness_rates [--steps N] [--seed N] [--real]\n");
             return 2;
         }
+    }
+    if (real) {
+        print_real(steps, seed);
+        return 0;
     }
     const long late_steps = steps / 5;
     std::printf("## Even ranks, %ld steps\n\n", steps);

@@ -129,26 +129,31 @@ void judge_step(benchmark::State& state)
 {
     const int ranks = static_cast<int>(state.range(0));
     const auto buckets = static_cast<std::size_t>(state.range(1));
-    std::vector<unsigned char> bytes(static_cast<std::size_t>(ranks) * detail::message_layout{}.bytes(buckets));
+    const detail::message_layout layout{.times = state.range(2) != 0};
+    std::vector<unsigned char> bytes(static_cast<std::size_t>(ranks) * layout.bytes(buckets));
     std::vector<detail::probed_call> calls(buckets, {.count = 4096, .has_input = true, .has_result = true});
     std::mt19937_64 random(1);
     std::normal_distribution<double> normal;
     for (int r = 0; r < ranks; ++r) {
-        unsigned char* const message = bytes.data() + static_cast<std::size_t>(r) * detail::message_layout{}.bytes(buckets);
+        unsigned char* const message = bytes.data() + static_cast<std::size_t>(r) * layout.bytes(buckets);
         *reinterpret_cast<detail::step_header*>(message) = {1, 2 + 0.1 * normal(random), 1, 0, 0};
-        auto* const entries = reinterpret_cast<detail::call_entry*>(message + sizeof(detail::step_header));
         for (std::size_t b = 0; b < buckets; ++b) {
-            entries[b] = {};
-            entries[b].input.count = 4096;
-            entries[b].input.digest = random();
-            entries[b].input.sum_of_squares = 4096 + 64 * normal(random);
-            entries[b].result = {7, 4096.0 * ranks, 4096, 0, 0};
+            detail::call_entry& entry = layout.entry(message, b);
+            entry = {};
+            entry.input.count = 4096;
+            entry.input.digest = random();
+            entry.input.sum_of_squares = 4096 + 64 * normal(random);
+            entry.result = {7, 4096.0 * ranks, 4096, 0, 0};
+            if (layout.times) {
+                const auto start = static_cast<clock_stamp>(b * 10000);
+                layout.times_of(message, b) = {start, start + 1000 + static_cast<clock_stamp>(random() % 100)};
+            }
         }
     }
-    detail::step_judge judge(ranks, 1e-4);
+    detail::step_judge judge(ranks, 1e-4, report_mode::gather, layout.times, 50'000);
     step_record record;
     for (auto _ : state) {
-        judge.judge(detail::gathered_step(bytes.data(), ranks, buckets), calls, {}, record);
+        judge.judge(detail::gathered_step(bytes.data(), ranks, buckets, layout), calls, {}, record);
         benchmark::DoNotOptimize(record);
     }
     state.counters["ns_per_record"]
@@ -156,8 +161,8 @@ void judge_step(benchmark::State& state)
             benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 BENCHMARK(judge_step)
-    ->ArgNames({"ranks", "buckets"})
-    ->ArgsProduct({{8, 64, 256, 1024}, {4, 76}})
+    ->ArgNames({"ranks", "buckets", "times"})
+    ->ArgsProduct({{8, 64, 256, 1024}, {4, 76}, {0, 1}})
     ->Unit(benchmark::kMicrosecond);
 
 } // namespace
