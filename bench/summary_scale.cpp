@@ -137,7 +137,7 @@ int main(int argc, char** argv)
         summary_simulation::combined_step layout(ranks, buckets);
         const double payload = static_cast<double>(layout.sums_bytes() + layout.keys_bytes());
         const host_times times = summary_times(ranks, buckets);
-        const double gathered = static_cast<double>(detail::message_layout{}.bytes(buckets)) * (ranks - 1);
+        const double gathered = static_cast<double>(detail::message_layout{.times = true}.bytes(buckets)) * (ranks - 1);
         std::printf("| %d | %s | %s | %d | %.2f | %.1f | %.2f | %s | %d | ", ranks, bytes(payload).c_str(),
             bytes(2 * payload * (ranks - 1) / ranks).c_str(), 2 * 2 * levels(ranks), times.pack, times.judge, times.alarm,
             bytes(gathered).c_str(), levels(ranks));
