@@ -51,6 +51,8 @@ cat "$work"/*.log | "${CXXFILT:-c++filt}" -n | awk -v may_have_stack="$may_have_
         gsub(/<int32<int/, "<int32", name)
         gsub(/> >/, ">>", name)
         gsub(/sum_each_kernel</, "sum_each<", name)
+        if (sub(/reduce_kernel<sketched_reducer<statistics_reducer/, "statistics + sketch", name)) sub(/>.*/, ">>", name)
+        if (sub(/reduce_kernel<sketched_reducer<result_reducer/, "result + sketch", name)) sub(/>.*/, ">>", name)
         gsub(/reduce_kernel<statistics_reducer/, "statistics", name)
         gsub(/reduce_kernel<copy_statistics_reducer/, "copy + statistics", name)
         gsub(/reduce_kernel<result_reducer/, "result", name)

@@ -16,7 +16,7 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/comm/gram.hpp>
 #include <collprobe/reduce.hpp>
-#include <collprobe/scan/sketch.hpp>
+#include <collprobe/scan/one_read.hpp>
 #include <collprobe/step/detail/message.hpp>
 #include <collprobe/sum.hpp>
 
@@ -127,11 +127,25 @@ void scans(const gpu::stream& stream, const std::string& type)
         gpu::reduce(stream.get(), detail::result_reducer<T>{first, first.data() + count}, count, record.data(), scratch);
         report(stream, {"result<" + type + ">", 2 * bytes, 0, all_promises});
     }
-    gpu::buffer<sketch_sum<T>> sketch(sketch_numbers<T>(sketch_options{}));
-    gpu::buffer<sketch_sum<T>> parts(detail::sketch_scratch_numbers<gpu>(sketch_options{}.bins));
-    detail::enqueue_sketch<gpu>(
-        stream.get(), detail::sketch_source<T>{first, 0, sketch_options{}.bins, 0}, sketch.data(), parts.data());
-    report(stream, {"sketch<" + type + ">", bytes, 0, few_conflicts | no_local});
+    const std::uint64_t bins = sketch_options{}.bins;
+    gpu::buffer<sketch_sum<T>> sketch(detail::sketch_numbers<T>(bins));
+    gpu::buffer<sketch_sum<T>> parts(detail::sketch_scratch_numbers<gpu>(bins));
+    const detail::sketch_target<T> target{0, bins, 0, sketch.data(), parts.data()};
+    // The parts' sums are written, and read by the launch that adds them up.
+    const std::uint64_t of_parts = target.source(first).parts() * detail::sketch_numbers<T>(bins) * sizeof(double);
+    const std::uint64_t of_sketch = of_parts + detail::sketch_numbers<T>(bins) * sizeof(double);
+    detail::enqueue_sketch<gpu>(stream.get(), first, target);
+    report(stream, {"sketch<" + type + ">", bytes + of_parts, of_sketch, one_pass | few_conflicts | no_local});
+    if constexpr (floating_element<T>) {
+        // What a step with checks reads: the input once, and the result once (with the input that survives).
+        detail::read_input<gpu, T>(stream.get(), first, result.data(), target, scratch);
+        report(stream, {"statistics and sketch<" + type + ">", bytes + of_parts, of_sketch, one_pass | few_conflicts | no_local});
+        detail::read_result<gpu, T>(stream.get(), first, nullptr, record.data(), target, scratch);
+        report(stream, {"result and sketch<" + type + ">", bytes + of_parts, of_sketch, one_pass | few_conflicts | no_local});
+        detail::read_result<gpu, T>(stream.get(), first, first.data() + count, record.data(), target, scratch);
+        report(stream, {"result with input, and sketch<" + type + ">", 2 * bytes + of_parts, of_sketch,
+                           one_pass | few_conflicts | no_local});
+    }
 }
 
 /// The kernels that combine the rows of ranks.

@@ -9,6 +9,7 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/device/clock.hpp>
+#include <collprobe/scan/detail/thread_rows.hpp>
 #include <collprobe/scan/result_reducer.hpp>
 #include <collprobe/scan/sketch.hpp>
 #include <collprobe/scan/statistics.hpp>
@@ -69,24 +70,30 @@ private:
     }
 };
 
-/// Whether a sketch comes from the read of a buffer's statistics: if the rows that are added together fit the cache.
-template <element T>
-constexpr bool is_read_once(std::uint64_t bins, std::uint64_t count) noexcept
+/// Whether statistics and sketch come from one read. On the host the rows that are added together must fit the cache.
+/// On a GPU rows must be as long as the threads of a block want them (of 8 KiB to 128 KiB), and aligned.
+template <class Device, element T>
+bool is_read_once(const sketch_source<T>& from) noexcept
 {
-    return count != 0 && sketch_tile<T> * bins * sizeof(T) <= 4 * sketch_tile_bytes;
+    if constexpr (is_threaded<Device>) return row_strip<T>::fits(from.bins) && row_strip<T>::aligned(from);
+    else return sketch_tile<T> * from.bins * sizeof(T) <= 4 * sketch_tile_bytes;
 }
 
 template <class Device, class Reducer, element T, class Result>
 void read_once(typename Device::stream_ref stream, const Reducer& reducer, view<const T> data, Result* to,
     const sketch_target<T>& sketch, typename Device::workspace& scratch, reduction_times times)
 {
-    if (to != nullptr && !sketch.empty() && !is_threaded<Device> && is_read_once<T>(sketch.bins, data.count())) {
-        const sketched_reducer<Reducer, T> both{reducer, sketch.source(data), {sketch.sums, sketch.scratch}};
-        Device::reduce(stream, both, data.count(), to, scratch, times);
-        return;
+    const sketch_source<T> from = sketch.source(data);
+    if (to == nullptr || sketch.empty() || data.empty() || !is_read_once<Device>(from)) {
+        if (to != nullptr) Device::reduce(stream, reducer, data.count(), to, scratch, times);
+        return enqueue_sketch<Device>(stream, data, sketch);
     }
-    if (to != nullptr) Device::reduce(stream, reducer, data.count(), to, scratch, times);
-    enqueue_sketch<Device>(stream, data, sketch);
+    const sketch_memory<T> memory{sketch.sums, sketch.scratch, is_threaded<Device>};
+    Device::reduce(stream, sketched_reducer<Reducer, T>{reducer, from, memory}, data.count(), to, scratch, times);
+    if constexpr (is_threaded<Device>) {
+        const std::uint64_t numbers = sketch_numbers<T>(from.bins);
+        Device::for_each(stream, numbers, join_sketch_parts<T>{sketch.scratch, from.parts(), numbers, sketch.sums});
+    }
 }
 
 /// Enqueues one read of a call's input: its statistics with digest to `*to` unless that is null, and its sketch to

@@ -9,6 +9,13 @@
 namespace collprobe::inline COLLPROBE_ABI::cuda::detail {
 
 template <class T>
+__device__ scan::scan_input<T> input_of(const scan::result_reducer<T>& reducer)
+{
+    return {bytes_at(reducer.result.data(), reducer.result.count()), bytes_at(reducer.input, reducer.result.count()),
+        nullptr};
+}
+
+template <class T>
 struct block_reduction<scan::result_reducer<T>> {
     using block = scan_block<T, scan::scan_features{false, true, false, true}>;
     using partial = typename block::partial;
@@ -21,9 +28,7 @@ struct block_reduction<scan::result_reducer<T>> {
     block scanned;
 
     __device__ block_reduction(const scan::result_reducer<T>& reducer, shared& memory)
-        : input{bytes_at(reducer.result.data(), reducer.result.count()),
-              bytes_at(reducer.input, reducer.result.count()), nullptr},
-          scanned(memory)
+        : input(input_of(reducer)), scanned(memory)
     {
     }
     __device__ void reduce_slot(std::uint64_t first, std::uint32_t count, partial_results to, unsigned slot)
@@ -34,9 +39,13 @@ struct block_reduction<scan::result_reducer<T>> {
     __device__ void combine(partial_results from, unsigned slots, Result* result)
     {
         const partial all = scanned.combine(from, slots, inner::identity().value);
-        if (threadIdx.x != 0) return;
+        if (threadIdx.x == 0) *result = finish(input, all);
+    }
+    template <class Partial>
+    __device__ static scan::result_record finish(const scan::scan_input<T>& input, const Partial& all)
+    {
         const bool no_input = input.other.data == nullptr && all.value.count != 0;
-        *result = scan::result_reducer<T>::finish(
+        return scan::result_reducer<T>::finish(
             {all.digest, all.value.sum_of_squares, no_input ? scan::not_a_number() : all.dot, all.value.scale});
     }
 };

@@ -98,11 +98,17 @@ struct sketch_source {
 
 /// Adds one element, whose sign is a minus if `minus` is 1, and its square.
 template <floating_element T>
+COLLPROBE_HD inline void add_number_to_bin(double x, std::uint64_t minus, double& sum, double& energy) noexcept
+{
+    // An exact square has the same bits with an FMA, and a GPU needs one instruction less.
+    if constexpr (on_device && squares_are_exact<T>) energy = multiply_add(x, x, energy);
+    else energy = rounded_sum(energy, rounded_product(x, x));
+    sum = rounded_sum(sum, bit_cast<double>(bit_cast<std::uint64_t>(x) ^ minus << 63));
+}
+template <floating_element T>
 COLLPROBE_HD inline void add_to_bin(T value, std::uint64_t minus, double& sum, double& energy) noexcept
 {
-    const double x = widen(value);
-    energy = rounded_sum(energy, rounded_product(x, x));
-    sum = rounded_sum(sum, bit_cast<double>(bit_cast<std::uint64_t>(x) ^ minus << 63));
+    add_number_to_bin<T>(widen(value), minus, sum, energy);
 }
 template <element T>
 COLLPROBE_HD inline void add_to_bin(T value, std::uint64_t minus, std::uint64_t& sum) noexcept

@@ -14,6 +14,37 @@
 /// CPU.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
+/// The bins of a thread: those of sixteen bytes of a row.
+template <element T>
+struct thread_bins {
+    static constexpr unsigned count = per_words16<T>;
+
+    sketch_sum<T> sums[count] = {};
+    double energies[floating_element<T> ? count : 1] = {};
+
+    COLLPROBE_HD void add(T value, unsigned e, std::uint64_t minus) noexcept
+    {
+        if constexpr (floating_element<T>) add_to_bin(value, minus, sums[e], energies[e]);
+        else add_to_bin(value, minus, sums[e]);
+    }
+    /// `signs`: from that of the first element on.
+    COLLPROBE_HD void add(const words16& words, std::uint64_t signs) noexcept
+    {
+        COLLPROBE_UNROLL
+        for (unsigned e = 0; e < count; ++e) add(element_of<T>(words, e), e, signs >> e & 1);
+    }
+    /// To the sketch of a part.
+    COLLPROBE_HD void store(sketch_sum<T>* part, std::uint64_t bins, std::uint64_t column) const noexcept
+    {
+        sketch_sum<T>* const to = part + column;
+        COLLPROBE_UNROLL
+        for (unsigned e = 0; e < count; ++e) {
+            to[e] = sums[e];
+            if constexpr (floating_element<T>) to[bins + e] = energies[e];
+        }
+    }
+};
+
 /// The sums of each part. A body for `for_each` with `indices()` indices.
 template <element T>
 struct sketch_parts {
@@ -31,7 +62,7 @@ struct sketch_parts {
         const std::uint64_t rows = from.rows();
         const std::uint64_t step = from.rows_per_part();
         const std::uint64_t last = rows - part * step < step ? rows : (part + 1) * step;
-        registers mine;
+        thread_bins<T> mine;
         std::uint64_t row = part * step;
         // Rows are multiples of sixteen bytes, so all are aligned like the first, which may begin before the data.
         const bool aligned
@@ -44,38 +75,22 @@ struct sketch_parts {
                 COLLPROBE_UNROLL
                 for (unsigned i = 0; i < in_flight; ++i) words[i] = load(row + i, column);
                 COLLPROBE_UNROLL
-                for (unsigned i = 0; i < in_flight; ++i) add_words(mine, words[i], row + i, column);
+                for (unsigned i = 0; i < in_flight; ++i)
+                    mine.add(words[i], from.signs(row + i, column) >> column % 64);
             }
         }
         COLLPROBE_NO_UNROLL
         for (; row < last; ++row) add_checked(mine, row, column);
-        store(mine, part, column);
+        mine.store(parts + part * sketch_numbers<T>(from.bins), from.bins, column);
     }
 
 private:
-    struct registers {
-        sketch_sum<T> sums[bins_each] = {};
-        double energies[floating_element<T> ? bins_each : 1] = {};
-    };
-
     COLLPROBE_HD words16 load(std::uint64_t row, std::uint64_t column) const noexcept
     {
         return load_aligned(reinterpret_cast<const unsigned char*>(from.data.data() + from.index(row, column)));
     }
-    COLLPROBE_HD static void add_element(registers& mine, T value, unsigned e, std::uint64_t minus) noexcept
-    {
-        if constexpr (floating_element<T>) add_to_bin(value, minus, mine.sums[e], mine.energies[e]);
-        else add_to_bin(value, minus, mine.sums[e]);
-    }
-    COLLPROBE_HD void add_words(
-        registers& mine, const words16& words, std::uint64_t row, std::uint64_t column) const noexcept
-    {
-        const std::uint64_t signs = from.signs(row, column) >> column % 64;
-        COLLPROBE_UNROLL
-        for (unsigned e = 0; e < bins_each; ++e) add_element(mine, element_of<T>(words, e), e, signs >> e & 1);
-    }
     /// Adds elements one by one, for incomplete rows and for any alignment.
-    COLLPROBE_HD void add_checked(registers& mine, std::uint64_t row, std::uint64_t column) const noexcept
+    COLLPROBE_HD void add_checked(thread_bins<T>& mine, std::uint64_t row, std::uint64_t column) const noexcept
     {
         const std::uint64_t begin = from.begin_of(row);
         const std::uint64_t end = from.end_of(row);
@@ -83,16 +98,7 @@ private:
         COLLPROBE_UNROLL
         for (unsigned e = 0; e < bins_each; ++e) {
             if (column + e < begin || column + e >= end) continue;
-            add_element(mine, from.data[from.index(row, column + e)], e, signs >> e & 1);
-        }
-    }
-    COLLPROBE_HD void store(const registers& mine, std::uint64_t part, std::uint64_t column) const noexcept
-    {
-        sketch_sum<T>* const to = parts + part * sketch_numbers<T>(from.bins) + column;
-        COLLPROBE_UNROLL
-        for (unsigned e = 0; e < bins_each; ++e) {
-            to[e] = mine.sums[e];
-            if constexpr (floating_element<T>) to[from.bins + e] = mine.energies[e];
+            mine.add(from.data[from.index(row, column + e)], e, signs >> e & 1);
         }
     }
 };

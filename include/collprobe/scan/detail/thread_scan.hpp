@@ -31,6 +31,7 @@ struct scan_features {
     bool copy; ///< every byte is written to a second buffer
     bool dot; ///< the dot product with a second buffer of the same type, if there is one
     bool no_values = false; ///< only bytes: the scan does not look at their values
+    bool rows = false; ///< the vectors of a batch have the same place in their periods of the digest: see `scan_rows`
 };
 
 template <element T>
@@ -171,6 +172,15 @@ struct range_totals {
     }
 };
 
+/// Who else wants the numbers that a thread takes in: nobody.
+struct no_listener {
+    template <class Words>
+    COLLPROBE_HD void nonfinite(const Words&) const noexcept
+    {
+    }
+    COLLPROBE_HD void number(unsigned, unsigned, double) const noexcept {}
+};
+
 template <element T, scan_features features>
 class thread_scan {
 public:
@@ -182,19 +192,22 @@ public:
     digest_totals digest;
     double dot = 0;
 
-    /// `multipliers`: used if a digest is wanted.
-    COLLPROBE_HD explicit thread_scan(const digest_multipliers* multipliers, unsigned lane) noexcept
-        : multipliers_(multipliers), lane_(lane)
+    /// `multipliers`: used if a digest is wanted. `lane`: whose multipliers. `stride`: elements from a vector to the
+    /// next.
+    COLLPROBE_HD explicit thread_scan(
+        const digest_multipliers* multipliers, unsigned lane, std::uint32_t stride = per_round) noexcept
+        : multipliers_(multipliers), lane_(lane), stride_(stride)
     {
     }
 
     /// Takes in `n` vectors: vector k of the round whose factors are `factors[k]`. `odd`: 1 if the first round is the
     /// second half of a period, else 0. `offset`: the place in the slot of the first vector's first element; each
     /// further vector is one round on. `other`: the vectors of the second buffer, if a dot product is wanted and
-    /// `has_other`.
-    template <unsigned n>
+    /// `has_other`. `listener`: gets element e of vector k as a number; those that are not finite before, and as zeros.
+    template <unsigned n, class Listener = no_listener>
     COLLPROBE_HD void take(words16 (&words)[n], const words16 (&other)[n], bool has_other, std::uint32_t offset,
-        [[maybe_unused]] unsigned odd, const digest_factors* factors, rare_counts& rare) noexcept
+        [[maybe_unused]] unsigned odd, const digest_factors* factors, rare_counts& rare,
+        const Listener& listener = {}) noexcept
     {
         if constexpr (features.digest) {
             add_digest(words, odd, factors);
@@ -216,6 +229,7 @@ public:
             bool small = range.has_small();
             if (range.has_nonfinite()) {
                 range = scan_range<T>{};
+                listener.nonfinite(words);
                 take_out_nonfinite(words, range, offset, rare);
                 small = true;
             } else if constexpr (std::is_same_v<T, double>) {
@@ -233,7 +247,7 @@ public:
                 }
             }
             COLLPROBE_UNROLL
-            for (unsigned k = 0; k < n; ++k) add_numbers(words[k]);
+            for (unsigned k = 0; k < n; ++k) add_numbers(words[k], k, listener);
         }
     }
 
@@ -286,6 +300,7 @@ private:
 
     const digest_multipliers* multipliers_;
     unsigned lane_;
+    std::uint32_t stride_;
     std::int32_t integer_sum_ = 0; // of 8-bit integers
     std::int32_t integer_magnitudes_ = 0;
     std::uint32_t integer_squares_ = 0;
@@ -317,7 +332,7 @@ private:
                     range.add(x);
                 } else {
                     kinds += kind_of(x);
-                    const std::uint32_t place = offset + at / 4 * per_round + at % 4 / turn * elements + e;
+                    const std::uint32_t place = offset + at / 4 * stride_ + at % 4 / turn * elements + e;
                     first = smaller(first, place);
                     ++cleared;
                     clear_element<T>(front, e);
@@ -342,16 +357,17 @@ private:
     COLLPROBE_HD void add_digest(
         const words16 (&words)[n], [[maybe_unused]] unsigned odd, const digest_factors* factors) noexcept
     {
+        constexpr unsigned alternate = features.rows ? 1 : 2; // halves of a period
         std::uint64_t first[n] = {};
         std::uint64_t second[n] = {};
         COLLPROBE_UNROLL
-        for (unsigned half = 0; half < (n < 2 ? n : 2); ++half) {
+        for (unsigned half = 0; half < (n < 2 ? n : alternate); ++half) {
             COLLPROBE_UNROLL
             for (unsigned i = 0; i < 4; ++i) {
                 const std::uint32_t key = multipliers_->key[half ^ odd][lane_].of[i];
                 const std::uint64_t weighted = multipliers_->weighted[half ^ odd][i / 2][lane_].of[i % 2];
                 COLLPROBE_UNROLL
-                for (unsigned k = half; k < n; k += 2) {
+                for (unsigned k = half; k < n; k += alternate) {
                     first[k] += std::uint64_t{words[k].w[i]} * key;
                     second[k] += words[k].w[i] * weighted;
                 }
@@ -382,7 +398,9 @@ private:
 
     /// Sums over pairs first. So half of the additions wait for no other, and the rounding error of the long sum
     /// grows with a fraction of its terms.
-    COLLPROBE_HD void add_numbers(const words16& words) noexcept
+    template <class Listener = no_listener>
+    COLLPROBE_HD void add_numbers(
+        const words16& words, [[maybe_unused]] unsigned k = 0, const Listener& listener = {}) noexcept
     {
         COLLPROBE_UNROLL
         for (unsigned e = 0; e < per_vector; e += 2) {
@@ -393,6 +411,8 @@ private:
                 sums.magnitudes += magnitude(x) + magnitude(y);
             }
             sums.squares = multiply_add(y, y, multiply_add(x, x, sums.squares));
+            listener.number(k, e, x);
+            listener.number(k, e + 1, y);
         }
     }
 

@@ -109,6 +109,18 @@ struct scan_block {
             scan::scan_rounds(
                 thread, input, from, offset, whole, is_last ? rest : 0, threadIdx.x, memory.slot.factors, memory.rare);
         }
+        finish_slot(
+            thread, first, count,
+            [&](const scan::slot_request& request) { return shifted(input, first, count, request); }, identity, to,
+            slot);
+    }
+
+    /// Makes the partial result of a slot from what its threads took in. `again(request)`: a thread's part of the sums
+    /// that are asked for.
+    template <class Again>
+    __device__ void finish_slot(const thread_scan& thread, std::uint64_t first, std::uint64_t count, Again again,
+        const statistics& identity, partial_results to, unsigned slot)
+    {
         scan::shifted_sums sums;
         if constexpr (features.moments) sums = merged(memory.slot.sums, thread.sums);
         else sums.squares = merged(memory.slot.squares, plain_sum{thread.sums.squares}).value;
@@ -117,7 +129,7 @@ struct scan_block {
         collprobe::detail::digest_state digest;
         if constexpr (features.digest) {
             const scan::digest_totals all = merged(memory.slot.digest, thread.digest);
-            digest = {all.first, all.second, std::uint64_t{count} * sizeof(T)};
+            digest = {all.first, all.second, count * sizeof(T)};
         }
         plain_sum dot;
         if constexpr (features.dot) dot = merged(memory.slot.dot, plain_sum{thread.dot});
@@ -127,14 +139,13 @@ struct scan_block {
         }
         if constexpr (std::is_same_v<T, double>) {
             __syncthreads();
-            if (memory.scaling.again) sums = merged(memory.slot.scaled, shifted(input, first, count, memory.scaling));
+            if (memory.scaling.again) sums = merged(memory.slot.scaled, again(memory.scaling));
         }
         if constexpr (features.moments) {
             if (threadIdx.x == 0) memory.centring = scan::sum_slot(sums, memory.value);
             __syncthreads();
             if (memory.centring.again) {
-                const auto centred = merged(
-                    memory.slot.centred, scan::centred_sums::of(shifted(input, first, count, memory.centring)));
+                const auto centred = merged(memory.slot.centred, scan::centred_sums::of(again(memory.centring)));
                 if (threadIdx.x == 0) scan::refine_slot(centred, memory.value);
             }
             if (threadIdx.x == 0) scan::close_slot(memory.value);
