@@ -60,7 +60,8 @@ struct bench {
             std::memset(static_cast<void*>(result.data()), 0xa5, sizeof(Result));
             cu::detail::reduce_kernel<Reducer, Result><<<how.blocks, 256, 0, stream.get().get()>>>(reducer,
                 data.count(), plan, result.data(),
-                cu::detail::partial_results{static_cast<unsigned long long*>(scratch.partials())}, scratch.ticket());
+                cu::detail::partial_results{static_cast<unsigned long long*>(scratch.partials())}, scratch.ticket(),
+                reduction_times{});
             REQUIRE(cudaGetLastError() == cudaSuccess);
             stream.synchronize();
             if (again == 0) first = result[0];

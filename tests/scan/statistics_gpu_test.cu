@@ -119,7 +119,8 @@ TEST_CASE("the bits do not depend on the number of blocks, nor on which one is t
         for (int again = 0; again < repetitions; ++again) {
             cu::detail::reduce_kernel<reducer, statistics><<<blocks, 256, 0, on.stream.get().get()>>>(reducer{copy.elements()},
                 copy.count(), detail::plan_slots(copy.count(), 4), on.result.data(),
-                cu::detail::partial_results{static_cast<unsigned long long*>(on.scratch.partials())}, on.scratch.ticket());
+                cu::detail::partial_results{static_cast<unsigned long long*>(on.scratch.partials())}, on.scratch.ticket(),
+                reduction_times{});
             REQUIRE(cudaGetLastError() == cudaSuccess);
             on.stream.synchronize();
             CHECK(same_bits(on.result[0], expected));

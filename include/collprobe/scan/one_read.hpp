@@ -97,9 +97,10 @@ void read_once(typename Device::stream_ref stream, const Reducer& reducer, view<
 }
 
 /// Enqueues one read of a call's input: its statistics with digest to `*to` unless that is null, and its sketch to
-/// `sketch` unless that is empty. Both have the bits that `statistics_reducer` and `enqueue_sketch` give. `times`: of
-/// the reading for `to`.
+/// `sketch` unless that is empty. Both have the bits that `statistics_reducer` and `enqueue_sketch` give, but on a GPU
+/// moments are added up in another order (detail/thread_rows.hpp). `times`: of the reading for `to`.
 /// Stream behaviour: enqueued on `stream`; `scratch` and the sketch's scratch belong to it until the work is done.
+/// Cost: one read of memory where `is_read_once`, else two.
 template <class Device, element T>
 void read_input(typename Device::stream_ref stream, view<const T> input, statistics* to,
     const sketch_target<T>& sketch, typename Device::workspace& scratch, reduction_times times = {})
@@ -108,9 +109,8 @@ void read_input(typename Device::stream_ref stream, view<const T> input, statist
 }
 
 /// Enqueues one read of a call's result: the record to `*to` unless null, and the sketch to `sketch` unless that
-/// is empty. `surviving_input`: as many elements as the result, or null if the collective overwrote them. Both have the
-/// bits that `result_reducer` and `enqueue_sketch` give.
-/// Stream behaviour: as of `read_input`.
+/// is empty. `surviving_input`: as many elements as the result, or null if the collective overwrote them. Bits, stream
+/// behaviour and cost: as of `read_input`, for `result_reducer`.
 template <class Device, floating_element T>
 void read_result(typename Device::stream_ref stream, view<const T> result, const T* surviving_input,
     result_record* to, const sketch_target<T>& sketch, typename Device::workspace& scratch, reduction_times times = {})

@@ -108,7 +108,10 @@ struct strip_lane {
     /// Its elements [begin, end) of a row.
     COLLPROBE_HD unsigned begin_of(std::uint64_t row) const noexcept { return clipped(strip.from.begin_of(row)); }
     COLLPROBE_HD unsigned end_of(std::uint64_t row) const noexcept { return clipped(strip.from.end_of(row)); }
-    COLLPROBE_HD bool has_all(std::uint64_t row) const noexcept { return begin_of(row) == 0 && end_of(row) == per_vector; }
+    COLLPROBE_HD bool has_all(std::uint64_t row) const noexcept
+    {
+        return begin_of(row) == 0 && end_of(row) == per_vector;
+    }
 
 private:
     COLLPROBE_HD unsigned clipped(std::uint64_t end) const noexcept
