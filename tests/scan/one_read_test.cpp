@@ -192,11 +192,11 @@ TEST_CASE_TEMPLATE("one read has the bits of separate reads, whatever the count,
     COLLPROBE_TEST_FLOATING_TYPES)
 {
     constexpr std::size_t block = statistics_reducer<T, true>::block;
-    for (const std::uint32_t bins : {64u, 1024u, 4096u, 1u << 16, 1u << 19}) {
+    for (const std::uint32_t bins : {64u, 4096u, 1u << 16, 1u << 19}) {
         for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, block, 2 * block + 1,
                  13 * block + 4097, std::size_t{64 * 128 * 40 + 5}}) {
             for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{77}, (std::uint64_t{1} << 40) + 4064}) {
-                if (bins == 1u << 19 && (count < block || first == 77)) continue;
+                if (bins >= 1u << 16 && (count < block || first == 77)) continue;
                 CAPTURE(bins);
                 CAPTURE(count);
                 CAPTURE(first);
