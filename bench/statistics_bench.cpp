@@ -12,6 +12,7 @@
 //
 // Times are processor time of the thread, medians over the iterations: others' work on the machine
 // costs cache and bandwidth, but not time slices.
+#include <collprobe/scan/one_read.hpp>
 #include <collprobe/scan/statistics.hpp>
 
 #include <algorithm>
@@ -111,6 +112,48 @@ void statistics_pass(benchmark::State& state)
     state.counters["ratio_to_memcpy"] = median(copy_times) / own;
 }
 
+enum class work { sketch, input_and_sketch, result, result_and_input, result_and_sketch, result_input_and_sketch };
+
+/// What a step with checks reads, 4096 bins, against the bare read.
+template <class T, work what>
+void read_pass(benchmark::State& state)
+{
+    const auto bytes = static_cast<std::size_t>(state.range(0));
+    const std::vector<T> data = gradient_like<T>(bytes / sizeof(T)), other = data;
+    const view<const T> all(data);
+    constexpr std::uint32_t bins = 4096;
+    std::vector<sketch_sum<T>> sums(2 * bins), scratch(2 * bins);
+    const detail::sketch_source<T> from{all, 0, bins, 1};
+    const detail::sketch_memory<T> to{sums.data(), scratch.data()};
+    const auto reduced = [&](const auto& reducer) { return reducer.finish(detail::reduce_blocks(reducer, all.count())); };
+    const auto read = [&] {
+        if constexpr (what == work::sketch) {
+            detail::sketch_on_host(detail::best_isa(), from, sums.data(), scratch.data());
+        } else if constexpr (what == work::input_and_sketch) {
+            using inner = statistics_reducer<T, true>;
+            benchmark::DoNotOptimize(reduced(detail::sketched_reducer<inner, T>{{all}, from, to}));
+        } else {
+            constexpr bool with_input = what == work::result_and_input || what == work::result_input_and_sketch;
+            const detail::result_reducer<T> result{all, with_input ? other.data() : nullptr};
+            if constexpr (what == work::result || what == work::result_and_input)
+                benchmark::DoNotOptimize(reduced(result));
+            else
+                benchmark::DoNotOptimize(
+                    reduced(detail::sketched_reducer<detail::result_reducer<T>, T>{result, from, to}));
+        }
+    };
+    std::vector<double> read_times, own_times;
+    for (auto _ : state) {
+        read_times.push_back(seconds([&] {
+            benchmark::DoNotOptimize(bench::bare_read(reinterpret_cast<const unsigned char*>(data.data()), bytes));
+        }));
+        own_times.push_back(seconds(read));
+        state.SetIterationTime(own_times.back());
+    }
+    state.counters["GBps"] = static_cast<double>(bytes) / median(own_times) * 1e-9;
+    state.counters["ratio_to_read"] = median(read_times) / median(own_times);
+}
+
 void sizes(benchmark::internal::Benchmark* bench)
 {
     for (const std::int64_t kib : {4, 64, 1024, 16 * 1024, 64 * 1024, 256 * 1024}) bench->Arg(kib * 1024);
@@ -131,3 +174,28 @@ BENCHMARK_TEMPLATE(statistics_pass, std::int32_t, false)->Apply(sizes);
 BENCHMARK_TEMPLATE(statistics_pass, std::int32_t, true)->Apply(sizes);
 BENCHMARK_TEMPLATE(statistics_pass, std::uint8_t, false)->Apply(sizes);
 BENCHMARK_TEMPLATE(statistics_pass, std::uint8_t, true)->Apply(sizes);
+BENCHMARK_TEMPLATE(read_pass, float, work::sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, float, work::input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, float, work::result)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, float, work::result_and_input)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, float, work::result_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, float, work::result_input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, bfloat16, work::sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, bfloat16, work::input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, bfloat16, work::result)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, bfloat16, work::result_and_input)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, bfloat16, work::result_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, bfloat16, work::result_input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, float16, work::sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, float16, work::input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, float16, work::result)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, float16, work::result_and_input)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, float16, work::result_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, float16, work::result_input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, double, work::sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, double, work::input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, double, work::result)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, double, work::result_and_input)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, double, work::result_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, double, work::result_input_and_sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
+BENCHMARK_TEMPLATE(read_pass, std::int8_t, work::sketch)->Arg(64 << 20)->UseManualTime()->MinTime(0.3);
