@@ -199,6 +199,7 @@ TEST_CASE("clean steps raise nothing, whatever the type, operation and count")
                 CHECK(bucket.audit.where == damage::none);
             }
             CHECK(record.calls[0].audit.sum_checked);
+            CHECK(record.calls[0].audit.bins >= 64);
             CHECK(record.calls[4].audit.sum_checked);
             CHECK_FALSE(record.calls[6].audit.sum_checked);
             CHECK_FALSE(record.calls[9].audit.sum_checked);

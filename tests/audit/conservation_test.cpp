@@ -360,5 +360,6 @@ TEST_CASE("options out of range are refused by name")
         CHECK(message({.sketch = {.bins = 100}}).find("bins is 100") != std::string::npos);
         for (const double sigmas : {0.0, -1.0, detail::infinity(), detail::not_a_number()})
             CHECK(message({.sketch = {}, .sigmas = sigmas}).find("sigmas") != std::string::npos);
+        CHECK(message({.rows = 0}).find("rows") != std::string::npos);
     });
 }

@@ -57,10 +57,10 @@ struct audit_keys {
 /// Checked, for all element types: all-reduce (agreement; sums and averages by a checksum), reduce-scatter (the sum,
 /// over all parts), all-gather (digests of the shards; agreement in a `summary`), broadcast (agreement).
 /// Cost of a call, beyond the step's own: one read of the result if the step takes no digest of it; for a sum
-/// arithmetic in the step's reads; for an all-gather a launch for each shard. Cost of a step: an
-/// all-reduce of `16 * bins` bytes for each sum (`bins`: half to a quarter of the elements, but 64 to
-/// `conservation.sketch.bins`), an all-gather of 8 bytes a rank for each all-gather, a launch for each call. 64 bytes a
-/// call and rank in the step's message; in a `summary` 32 bytes.
+/// arithmetic in the step's reads; for an all-gather a launch for each shard. Cost of a step: an all-reduce
+/// of 16 bytes a bin for each sum (at least 16 elements a bin, 64 to 4096 bins: `conservation_options`), an all-gather
+/// of 8 bytes a rank for each all-gather, a launch for each call. 64 bytes a call and rank in the step's message; in a
+/// `summary` 32 bytes.
 class audit {
 public:
     using entry = detail::audit_entry;

@@ -25,6 +25,9 @@ enum class rounding_order : std::uint8_t {
 /// How strictly sums are checked.
 struct conservation_options {
     sketch_options sketch = {};
+    /// A small buffer has fewer bins than `sketch`, so that there are at least so many elements in a bin (but at least
+    /// 64 bins). With 1 the check costs most and misses least.
+    std::uint32_t rows = 16;
     double sigmas = 8; ///< largest allowed residual of a floating-point reduction, in standard deviations
     rounding_order order = rounding_order::linear; ///< of the communicator; `linear` is the loosest, safe for all
 };

@@ -98,9 +98,10 @@ COLLPROBE_COLD_INLINE void audit::state_certainty(std::size_t first, step_record
         return floating;
     };
     double bins = 0;
-    for (const call_record& call : record.calls) {
+    for (call_record& call : record.calls) {
         if (!call.audit.checked || !call.audit.sum_checked || !is_floating(call.type)) continue;
-        bins += detail::bins_for<float>({.count = call.count}, options_.conservation.sketch.bins);
+        call.audit.bins = detail::bins_for<float>({.count = call.count}, options_.conservation);
+        bins += call.audit.bins;
     }
     const double of_a_bin = detail::error_function_complement(options_.conservation.sigmas * 0.70710678118654752440);
     for (std::size_t i = first; i < record.suspects.size(); ++i) {

@@ -24,14 +24,16 @@ struct checked_sum {
     bool is_part = false; ///< a reduce-scatter: each rank has a part of the result
 };
 
-/// The bins of a sketch of a sum: as many as `most`, or fewer, so that a small buffer has 2 to 4 elements a bin. An
-/// average of integers keeps all bins, because the limit of its check grows with the elements of a bin.
+/// The bins of a sketch of a sum: at most `conservation_options::sketch`, and at least `rows` elements in each. An
+/// average of integers has all bins, because the limit of its check grows with the elements of a bin.
 template <element T>
-constexpr std::uint32_t bins_for(const checked_sum& sum, std::uint32_t most) noexcept
+constexpr std::uint32_t bins_for(const checked_sum& sum, const conservation_options& options) noexcept
 {
+    const std::uint32_t most = options.sketch.bins;
     if (!floating_element<T> && sum.operation == reduction::average) return most;
+    const std::uint64_t rows = options.rows;
     std::uint32_t bins = 64;
-    while (bins < most && std::uint64_t{4} * bins <= sum.count) bins *= 2;
+    while (bins < most && 2 * bins <= sum.count / rows) bins *= 2;
     return bins;
 }
 
@@ -54,8 +56,8 @@ class conservation_check {
 public:
     using stream_ref = typename Device::stream_ref;
 
-    /// \throws error `invalid_argument` unless the number of bins is a power of two from 64 to 2^20 and `sigmas` is
-    ///   finite and above 0.
+    /// \throws error `invalid_argument` unless the number of bins is a power of two from 64 to 2^20, `sigmas` is finite
+    ///   and above 0, and `rows` is above 0.
     conservation_check(const conservation_options& options, int ranks, call_site where = call_site::current())
         : options_(checked(options, where)), ranks_(ranks), terms_(terms_of(options.order, ranks))
     {
@@ -77,7 +79,7 @@ public:
         while (!open_.empty() && open_.back().sum.call >= sum.call) open_.pop_back();
         // This holds on all ranks or on none.
         if (!judge<T>(sum, nullptr, nullptr).can_check) return {};
-        const std::uint32_t bins = bins_for<T>(sum, options_.sketch.bins);
+        const std::uint32_t bins = bins_for<T>(sum, options_);
         const std::uint64_t numbers = sketch_numbers<T>(bins);
         auto* const of_input = added<T>().take(sum.is_part ? 2 * numbers : numbers);
         auto* const of_result = sum.is_part
@@ -96,7 +98,7 @@ public:
             const in_step& each = open_[i];
             if (each.sum.call != call) continue;
             const std::uint64_t first = each.sum.is_part ? count * static_cast<std::uint64_t>(rank) : 0;
-            return {first, bins_for<T>(each.sum, options_.sketch.bins), options_.sketch.seed,
+            return {first, bins_for<T>(each.sum, options_), options_.sketch.seed,
                 static_cast<sketch_sum<T>*>(each.of_result), scratch<T>(lane)};
         }
         return {};
@@ -127,8 +129,10 @@ private:
     static const conservation_options& checked(const conservation_options& options, call_site where)
     {
         require_sketch_options(options.sketch, "audit", where);
-        if (is_finite(options.sigmas) && options.sigmas > 0) return options;
-        throw error(status::invalid_argument, "sigmas must be finite and above 0", {.call = "audit", .where = where});
+        const bool positive = is_finite(options.sigmas) && options.sigmas > 0;
+        if (positive && options.rows != 0) return options;
+        throw error(status::invalid_argument,
+            positive ? "rows is 0" : "sigmas must be finite and above 0", {.call = "audit", .where = where});
     }
     /// The sketches that are added over the ranks.
     template <element T>
@@ -140,7 +144,7 @@ private:
     template <element T>
     conservation_judge<T> judge(const checked_sum& sum, const void* of_input, const void* of_result) const
     {
-        const std::uint32_t bins = bins_for<T>(sum, options_.sketch.bins);
+        const std::uint32_t bins = bins_for<T>(sum, options_);
         return judge_conservation<T>(static_cast<const sketch_sum<T>*>(of_input),
             static_cast<const sketch_sum<T>*>(of_result), bins, (sum.count + bins - 1) / bins, sum.operation,
             options_.order, ranks_, options_.sigmas, terms_);
@@ -149,7 +153,7 @@ private:
     void judge_one(const in_step& each, stream_ref stream, conservation_result* out)
     {
         Device::reduce(stream, judge<T>(each.sum, each.of_input, each.of_result),
-            bins_for<T>(each.sum, options_.sketch.bins), out, reduces_);
+            bins_for<T>(each.sum, options_), out, reduces_);
     }
     template <element T>
     sketch_sum<T>* scratch(int lane)

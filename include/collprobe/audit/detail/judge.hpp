@@ -28,6 +28,7 @@ inline call_audit& begin_audit(call_record& call)
     call.results_agree = out.checked = out.majority = out.conserved = true;
     out.sum_checked = false;
     out.residual = out.residual_limit = 0;
+    out.bins = 0;
     out.where = damage::none;
     out.culprits.clear();
     return out;

@@ -65,6 +65,7 @@ struct call_audit {
     /// `summary` units of the limit. 0 if the sum was not checked.
     double residual = 0;
     double residual_limit = 0;
+    std::uint32_t bins = 0; ///< of the checksum of a floating-point sum: the fewer, the less damage it sees
     damage where = damage::none;
     std::vector<int> culprits; ///< ranks that hold, or sent, damaged data; empty if none can be named
 };
