@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <collprobe/audit/audit.hpp>
+#include <collprobe/comm/nccl/group.hpp>
 #include <collprobe/fault/faulty.hpp>
 
 #include "nccl_steps.hpp"
@@ -485,6 +486,57 @@ TEST_CASE("what a graph cannot hold is refused by name, and the capture can be g
         CHECK(is_nan(record.losses[0])); // none was given
         comm.release(captured);
         check_refused([&] { comm.replay(captured, 4, rank.stream, [] {}); }, "no such captured step");
+    });
+}
+
+TEST_CASE("an abandoned capture takes along its observed inputs and the calls of an open group")
+{
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed comm(nccl::communicator_ref(world), {}, audit());
+        rank.prepare(0);
+        rank.stream.synchronize(soon_ms);
+        in_lost_capture(rank.stream, [&] {
+            comm.observe_input(view<const float>(rank.send[0]), rank.stream);
+            nccl::group together;
+            rank.reduce(comm);
+            comm.abandon_capture();
+            together.end();
+        });
+        check_refused([&] { comm.observe_result(view<const float>(rank.receive[0]), rank.stream); }, "observe_input");
+        rank.reduce(comm);
+        comm.end_step(0, rank.seen(0), rank.stream);
+        const step_record record = next_record(comm);
+        CHECK(record.calls.size() == 3);
+        CHECK(record.suspects.empty());
+    });
+}
+
+TEST_CASE("what was asked for the next step is not spent on a captured one, which cannot have it")
+{
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed comm(nccl::communicator_ref(world), {.every = 0}, audit({.every = 0}));
+        rank.prepare(0);
+        rank.stream.synchronize(soon_ms);
+        comm.request();
+        comm.request<audit>();
+        captured_step captured;
+        const graph step(rank.stream, [&] {
+            rank.reduce(comm);
+            captured = comm.end_captured_step({}, rank.stream);
+        });
+        for (std::uint64_t s = 0; s < 4; s += 2) {
+            comm.replay(captured, s, rank.stream, [&] { step.launch(rank.stream); });
+            step_record record = next_record(comm);
+            CHECK(record.calls.empty());
+            CHECK(record.unread_calls == 3);
+            rank.reduce(comm);
+            comm.end_step(s + 1, rank.seen(s), rank.stream);
+            record = next_record(comm);
+            CHECK(record.calls.size() == (s == 0 ? 3 : 0));
+            for (const call_record& call : record.calls) CHECK((call.audit.sum_checked && !call.inputs.empty()));
+        }
     });
 }
 

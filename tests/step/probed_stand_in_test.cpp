@@ -331,6 +331,25 @@ TEST_CASE("the calls of a group that failed are not in the step")
     for (const auto& each : outcomes) CHECK(each.thrown == nullptr);
 }
 
+TEST_CASE("while a thread has a group open with calls of a probe, other threads do not use it")
+{
+    run_nccl(1, [](nccl::communicator& world) {
+        audited_nccl comm(world, {}, audit());
+        trainer rank(world);
+        rank.prepare(0);
+        nccl::group together;
+        rank.reduce(comm, 0, rank.streams[0]);
+        std::thread([&] {
+            const cuda::device_guard device(world.device_ordinal());
+            check_refused([&] { comm.end_step(0, rank.streams[0]); }, "another thread has a group open");
+            check_refused([&] { rank.reduce(comm, 1, rank.streams[0]); }, "another thread has a group open");
+        }).join();
+        together.end();
+        comm.end_step(0, rank.streams[0]);
+        CHECK(next_record(comm).calls.size() == 1);
+    });
+}
+
 TEST_CASE("in a group of ncclGroupStart, and with exact direction in any group, probed calls are refused")
 {
     run_nccl(2, [](nccl::communicator& world) {

@@ -90,6 +90,11 @@ public:
             if (sums) sums->clear();
             shards.clear();
         }
+        void forget(std::uint64_t first) noexcept
+        {
+            if (sums) sums->forget(first);
+            shards.forget(first);
+        }
         std::optional<detail::conservation_check<Device>> sums;
         detail::gather_check<Device> shards;
     };
@@ -97,6 +102,7 @@ public:
     template <element T, class Call>
     sketch<T> before(Call& call, view<const T> input, entry*) const
     {
+        call.memory().forget(call.index()); // a call that was not made in the end left its index to this one
         if (is_by_shards(call.what(), call.mode())) {
             call.memory().shards.template before<T>(
                 call.index(), input, call.has_input_digest(), call.stream(), call.workspace());

@@ -19,7 +19,7 @@ struct step_observation {
     double loss = detail::not_given(); ///< mean loss of the rank's batch; if not given, the record has none (NaN)
     double weight = 1; ///< number of samples or tokens in that mean
     std::uint64_t sample_digest = 0; ///< digest of the rank's sample ids; 0 if not given
-    bool loss_is_sum = false; ///< `loss` is the sum over the batch: the record has it divided by `weight`
+    bool loss_is_sum = false; ///< `loss` is the sum over the batch: the record has it divided by `weight`; 0 of 0: none
     double loss_scale = 1; ///< a factor in `loss`, such as that of mixed precision: the record has it divided out
 };
 
@@ -28,6 +28,7 @@ namespace detail {
 COLLPROBE_HD inline double mean_loss(double loss, double weight, bool is_sum, double scale) noexcept
 {
     if (to_bits(loss) == to_bits(not_given())) return loss;
+    if (is_sum && weight == 0 && loss == 0) return not_given();
     return loss / (is_sum ? weight * scale : scale);
 }
 

@@ -107,7 +107,8 @@ public:
     Comm& ranks() const noexcept { return ranks_; }
     stream_ref stream() const noexcept { return stream_; }
     call_site where() const noexcept { return what_.site; }
-    std::uint64_t index() const noexcept { return index_; } ///< of the call in its step
+    /// Of the call in its step. A call that throws, or whose group fails, leaves its index to the next one.
+    std::uint64_t index() const noexcept { return index_; }
     /// A small number for each stream of a step: calls with the same number run one after the other.
     int lane() const noexcept { return lane_; }
     collective what() const noexcept { return what_.call; }

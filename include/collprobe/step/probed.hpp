@@ -85,7 +85,7 @@ public:
     {
         const auto scope = detail::enter_device(comm_);
         memory_ = std::apply(
-            [&](const Parts&... each) {
+            [&, this](const Parts&... each) {
                 return detail::in_flight<step_memory>(timeout_ms(), form_, options, where, each...);
             },
             parts_);
@@ -111,7 +111,9 @@ public:
     {
         reduction_outcome outcome;
         around<T>(detail::arguments_of<collective::all_reduce>(send, receive, operation), send, receive, stream, where,
-            [&](view<const T> sent) { outcome = comm_.all_reduce(sent, receive, operation, stream, extras, where); },
+            [&, this](view<const T> sent) {
+                outcome = comm_.all_reduce(sent, receive, operation, stream, extras, where);
+            },
             extras.leaves != 1);
         return outcome;
     }
@@ -123,7 +125,7 @@ public:
         reduction_outcome outcome;
         around<T>(detail::arguments_of<collective::reduce_scatter>(send, receive, operation), send, receive, stream,
             where,
-            [&](view<const T> sent) {
+            [&, this](view<const T> sent) {
                 outcome = comm_.reduce_scatter(sent, receive, operation, stream, extras, where);
             },
             extras.leaves != 1);
@@ -165,7 +167,9 @@ public:
         if (seen) {
             half_probed& half = next.half;
             half = half_of<T>(call, nullptr, view<const T>(), stream, who);
-            detail::enqueue_marked(lane_of(half).done, stream, [&, this] { probe_input<T>(half, call, input); });
+            detail::enqueue_marked(lane_of(half).done, stream, [&, this] {
+                or_forget(half, [&, this] { probe_input<T>(half, call, input); });
+            });
             open_->add(call);
         }
         observed_.push_back(next);
@@ -341,6 +345,9 @@ public:
     {
         if (capture_ == nullptr) return;
         capture_->serial = 0;
+        in_group_.clear();
+        observed_.clear();
+        unread_calls_ = 0;
         close_step();
     }
 
@@ -442,7 +449,7 @@ private:
     {
         require_no_launch(who);
         who.require_immediate();
-        throw_late();
+        require_no_group(who);
     }
     void require_observed(const caller& who) const
     {
@@ -509,13 +516,10 @@ private:
             const bool survives = with.call == collective::all_reduce && with.send != with.receive;
             const half_probed half = half_of<T>(call, survives ? input.data() : nullptr, result, stream, who);
             detail::enqueue_marked(lane_of(half).done, stream, [&, this] {
-                probe_input<T>(half, call, input);
-                try {
+                or_forget(half, [&, this] {
+                    probe_input<T>(half, call, input);
                     forward(send);
-                } catch (...) {
-                    forget_calls(half.index, half.index + 1, stream);
-                    throw;
-                }
+                });
                 open_->add(call);
                 if (in_group) in_group_.push_back(half);
                 else probe_result<T>(half, call);
@@ -533,7 +537,7 @@ private:
             }
             return true;
         }
-        throw_late();
+        require_no_group(who);
         return false;
     }
     static void when_group_ended(group_follower& self, bool enqueued) noexcept
@@ -545,7 +549,9 @@ private:
         try {
             const auto scope = detail::enter_device(comm_);
             if (!enqueued && !in_group_.empty()) {
-                forget_calls(in_group_.front().index, open_->call_count, in_group_.front().stream);
+                const half_probed& first = in_group_.front();
+                detail::enqueue_marked(lane_of(first).done, first.stream,
+                    [&, this] { forget_calls(first.index, open_->call_count, first.stream); });
             }
             for (const half_probed& half : in_group_) {
                 if (enqueued) probe_late(half);
@@ -560,17 +566,32 @@ private:
         detail::enqueue_marked(lane_of(half).done, half.stream,
             [&, this] { (this->*half.probe_result)(half, open_->calls[half.index]); });
     }
-    void throw_late()
+    /// Precondition: the calling thread has no group open.
+    void require_no_group(const caller& who)
     {
+        who.require(in_group_.empty(), "another thread has a group open, with calls of this communicator");
         if (late_failure_) std::rethrow_exception(std::exchange(late_failure_, nullptr));
+    }
+    /// Makes the last call of the step.
+    template <class Make>
+    void or_forget(const half_probed& half, const Make& make)
+    {
+        try {
+            make();
+        } catch (...) {
+            forget_calls(half.index, half.index + 1, half.stream);
+            throw;
+        }
     }
     /// Takes back the last calls of the step: they were not made.
     void forget_calls(std::uint64_t first, std::uint64_t end, stream_ref stream) noexcept
     {
         open_->call_count = first;
+        is_rewritten_ = true;
         if constexpr (has_parts) {
             const std::uint64_t kept = form_.layout.bytes(first);
             try {
+                open_tools().lanes.join(stream, call_site::current());
                 device::zero(stream, view<unsigned char>(open_->message).part(kept, form_.layout.bytes(end) - kept));
             } catch (...) { // the first error tells more
             }
@@ -620,6 +641,7 @@ private:
     template <element T>
     void probe_input(const half_probed& half, const detail::probed_call& call, view<const T> input)
     {
+        if (is_rewritten_) open_tools().lanes.join(half.stream, call.site);
         [[maybe_unused]] typename reader::template sketch<T> sketch;
         for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
             if constexpr (detail::has_sketch<decltype(part)>) sketch = part.template before<T>(seen, input, entry);
@@ -648,6 +670,7 @@ private:
     void probe_result(const half_probed& half, const detail::probed_call& call)
     {
         const view<const T> result(static_cast<const T*>(half.result), half.result_count);
+        if (is_rewritten_) open_tools().lanes.join(half.stream, call.site);
         [[maybe_unused]] typename reader::template sketch<T> sketch;
         for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
             if constexpr (detail::has_sketch<decltype(part)>) sketch = part.template after<T>(seen, result, entry);
@@ -688,7 +711,7 @@ private:
         fresh.synchronize(where);
         auto host = typename device::template host_buffer<unsigned char>(detail::step_report::bytes(form_, room));
         slot.outgrown.reserve(slot.outgrown.size() + 1);
-        detail::enqueue_marked(on.done, stream, [&] {
+        detail::enqueue_marked(on.done, stream, [&, this] {
             memory_->tools.lanes.join(stream, where);
             if (form_.mode == report_mode::summary) memory_->grow_references(room, stream, where);
             larger.take_over(open, form_, stream, where);
@@ -698,6 +721,7 @@ private:
             slot.host = std::move(host);
             slot.clear_host();
         });
+        is_rewritten_ = true;
     }
 
     /// Calls `use(part, call, entry)` for each part that looks at the step.
@@ -741,10 +765,10 @@ private:
     template <class Use>
     void for_each_part(const Use& use)
     {
-        [&]<std::size_t... I>(std::index_sequence<I...>) {
+        [&, this]<std::size_t... I>(std::index_sequence<I...>) {
             std::uint64_t offset = 0;
             std::uint64_t words = 0;
-            [[maybe_unused]] const auto next = [&]<std::size_t K>() {
+            [[maybe_unused]] const auto next = [&, this]<std::size_t K>() {
                 auto& part = std::get<K>(parts_);
                 using part_type = std::remove_cvref_t<decltype(part)>;
                 use.template operator()<K>(part, offset, words);
@@ -797,7 +821,7 @@ private:
             "the stream is capturing: a step in a graph ends with end_captured_step");
         const block& open = open_step(stream, who);
         in_flight_step& to = memory_->ring[next_in_ring(where)];
-        detail::enqueue_marked(memory_->reported, stream, [&] {
+        detail::enqueue_marked(memory_->reported, stream, [&, this] {
             // Reports run one after the other on all streams: each uses the references that the previous one left.
             if (memory_->reported.recorded()) stream.wait(memory_->reported, where);
             await_disturbance(to, stream, where);
@@ -903,7 +927,8 @@ private:
         }
         open_->clear();
         open_->due = due_now(capturing);
-        requested_ = 0;
+        if (!capturing) requested_ = 0;
+        is_rewritten_ = false;
         for_each_part([&, this]<std::size_t I>(auto&, std::uint64_t, std::uint64_t) {
             auto& memory = std::get<I>(open_tools().part_memory);
             if constexpr (requires { memory.clear(); }) memory.clear();
@@ -1065,6 +1090,7 @@ private:
     std::vector<half_probed> in_group_; ///< calls whose group has not ended
     std::vector<observed> observed_; ///< inputs whose results are to come
     std::uint64_t unread_calls_ = 0; ///< since the last step ended
+    bool is_rewritten_ = false; ///< a stream has copied or cleared entries of the open step: others must wait for it
     std::uint64_t requested_ = 0; ///< bits as in `step_buffers::due`
     std::exception_ptr late_failure_; ///< of a probe when a group had ended, until it is thrown
     std::exception_ptr failure_; ///< of the step after the last unread one; no later step is judged before it is thrown

@@ -72,11 +72,18 @@ public:
         own_numbers_.clear();
     }
 
+    /// Calls from this index on were not made in the end.
+    void forget(std::uint64_t first) noexcept
+    {
+        for (; !open_.empty() && open_.back().sum.call >= first; open_.pop_back()) {
+            added_sums_.take_back(open_.back().of_input);
+            added_words_.take_back(open_.back().of_input);
+        }
+    }
+
     template <element T>
     sketch_target<T> before(const checked_sum& sum, int lane)
     {
-        // A call that was not made in the end left its index to this one.
-        while (!open_.empty() && open_.back().sum.call >= sum.call) open_.pop_back();
         // This holds on all ranks or on none.
         if (!judge<T>(sum, nullptr, nullptr).can_check) return {};
         const std::uint32_t bins = bins_for<T>(sum, options_);
@@ -108,7 +115,7 @@ public:
     template <communicator Comm, class OutOf>
     void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const OutOf& out_of, call_site where)
     {
-        while (!open_.empty() && open_.back().sum.call >= calls) open_.pop_back();
+        forget(calls);
         const auto add = [&](auto sums) {
             using number = typename decltype(sums)::value_type;
             ranks.all_reduce(view<const number>(sums), sums, reduction::sum, stream, where);

@@ -42,12 +42,18 @@ public:
         others_.clear();
     }
 
+    /// Calls from this index on were not made in the end.
+    void forget(std::uint64_t first) noexcept
+    {
+        for (; !open_.empty() && open_.back().call >= first; open_.pop_back()) {
+            own_.take_back(open_.back().own);
+        }
+    }
+
     /// `has_digest`: the caller has the shard's digest, and gives it at the end.
     template <element T>
     void before(std::uint64_t call, view<const T> shard, bool has_digest, stream_ref stream, workspace& reduces)
     {
-        // A call that was not made in the end left its index to this one.
-        while (!open_.empty() && open_.back().call >= call) open_.pop_back();
         open_.push_back({call, own_.take(1), others_.take(ranks_), has_digest});
         if (has_digest) return;
         Device::reduce(stream, digest_reducer<T>{shard}, shard.count(), open_.back().own, reduces);
@@ -73,7 +79,7 @@ public:
     void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const DigestOf& digest_of,
         const ReportOf& report_of, call_site where)
     {
-        while (!open_.empty() && open_.back().call >= calls) open_.pop_back();
+        forget(calls);
         for (const in_step& each : open_) {
             if (!each.has_digest) continue;
             const view<const std::uint64_t> known(digest_of(each.call), 1);

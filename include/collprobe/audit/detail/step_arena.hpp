@@ -13,6 +13,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// Device memory for the calls of a step: `take` gives out runs of elements, `clear` takes all back. A run stays where
 /// it is. What a step took is in few pieces, each twice as large as the one before; they are allocated once and kept.
+/// If no run is larger than `least`, where a run lies depends on the runs before it alone, so all ranks have the same.
 template <class Device, class T>
 class step_arena {
 public:
@@ -26,20 +27,29 @@ public:
 
     T* take(std::uint64_t count)
     {
-        while (at_ < pieces_.size() && pieces_[at_].memory.size() - pieces_[at_].used < count) ++at_;
-        if (at_ == pieces_.size()) {
+        std::size_t at = 0;
+        while (at < pieces_.size() && pieces_[at].memory.size() - pieces_[at].used < count) ++at;
+        if (at == pieces_.size()) {
             while (next_size_ < count) next_size_ *= 2;
             pieces_.push_back({typename Device::template buffer<T>(next_size_), 0});
             next_size_ *= 2;
         }
-        piece& from = pieces_[at_];
+        piece& from = pieces_[at];
         from.used += count;
         return from.memory.data() + (from.used - count);
+    }
+    /// Takes back a run, the last of those that are out. Does nothing with memory from elsewhere.
+    void take_back(const void* run) noexcept
+    {
+        for (piece& each : pieces_) {
+            const auto offset = reinterpret_cast<std::uintptr_t>(run)
+                - reinterpret_cast<std::uintptr_t>(each.memory.data());
+            if (offset < each.used * sizeof(T)) each.used = offset / sizeof(T);
+        }
     }
     void clear() noexcept
     {
         for (piece& each : pieces_) each.used = 0;
-        at_ = 0;
     }
     /// Calls `use(view)` for what was taken of each piece.
     template <class Use>
@@ -52,7 +62,6 @@ public:
 
 private:
     std::vector<piece> pieces_;
-    std::size_t at_ = 0;
     std::uint64_t next_size_;
 };
 

@@ -61,7 +61,7 @@ public:
     {
         const stream_id id = stream.id(where);
         for (const lane& used : lanes_) {
-            if (used.in_step && used.stream != id) stream.wait(used.done, where);
+            if (used.in_step && used.stream != id && used.done.recorded()) stream.wait(used.done, where);
         }
     }
 
