@@ -73,8 +73,8 @@ public:
         }
     }
 
-    /// Behind all calls of the step, of which there are `calls`. `digest_of(call)`: the digest of a shard, if the
-    /// caller has it. `report_of(call)`: `receiver_report::words` words that the device writes.
+    /// Behind all calls of the step, of which there are `calls`. `digest_of(call)`: the digest of a shard, if
+    /// the caller has it. `report_of(call)`: `receiver_report::words` words that the device writes.
     template <communicator Comm, class DigestOf, class ReportOf>
     void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const DigestOf& digest_of,
         const ReportOf& report_of, call_site where)
