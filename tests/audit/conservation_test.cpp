@@ -363,3 +363,43 @@ TEST_CASE("options out of range are refused by name")
         CHECK(message({.rows = 0}).find("rows") != std::string::npos);
     });
 }
+
+TEST_CASE("the judge of all bins, which passes over most, finds what the judge of each finds")
+{
+    std::mt19937_64 random(7);
+    std::normal_distribution<double> normal;
+    constexpr std::uint32_t bins = 1024;
+    for (int trial = 0; trial < 300; ++trial) {
+        const int ranks = 1 + trial % 17;
+        const auto order = static_cast<rounding_order>(trial % 3);
+        const auto operation = trial % 2 == 0 ? reduction::sum : reduction::average;
+        std::vector<double> input(2 * bins), result(2 * bins);
+        const double alike = trial % 5 == 0 ? ranks : 1; // energy of the result where ranks have the same numbers
+        for (std::uint32_t b = 0; b < bins; ++b) {
+            const double scale = operation == reduction::sum ? 1 : 1.0 / ranks;
+            const double sum = 4 * normal(random) * ranks;
+            input[b] = sum;
+            result[b] = scale * sum * (1 + 1e-8 * normal(random));
+            input[bins + b] = 16.0 * ranks * (1 + 0.1 * normal(random));
+            result[bins + b] = scale * scale * input[bins + b] * alike * (1 + 0.1 * normal(random));
+        }
+        const auto any = [&] { return static_cast<std::size_t>(random() % bins); };
+        if (trial % 7 == 1) input[bins + any()] = detail::not_a_number();
+        if (trial % 7 == 2) result[bins + any()] = detail::infinity();
+        if (trial % 7 == 3) result[any()] *= 1.001;
+        if (trial % 7 == 4) input[any()] = input[bins + any()] = 0;
+        if (trial % 7 == 5) {
+            const std::size_t empty = any();
+            input[empty] = result[empty] = input[bins + empty] = result[bins + empty] = 0;
+        }
+        const auto judge = detail::judge_conservation<float>(
+            input.data(), result.data(), bins, 16, operation, order, ranks, 8);
+        auto all = judge.identity();
+        judge.run(all, 0, bins);
+        auto each = judge.identity();
+        for (std::uint64_t b = 0; b < bins; ++b) judge.add(each, b);
+        CHECK(to_bits(all.worst) == to_bits(each.worst));
+        CHECK(all.bin == each.bin);
+        CHECK(all.unmeasured == each.unmeasured);
+    }
+}

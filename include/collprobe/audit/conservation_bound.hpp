@@ -107,6 +107,8 @@ struct conservation_bound {
     double of_sum = 0; ///< the factor for a sketch's own sum, squared
     double floor = 0; ///< what underflow adds to a standard deviation
     double ranks = 1;
+    double inverse_ranks = 1;
+    double inverse_others = 0; ///< 1 / (ranks - 1)
     /// If the energy of the inputs times the number of ranks is below this, no sum can be infinite.
     double no_overflow = 0;
 
@@ -132,6 +134,8 @@ struct conservation_bound {
         const bool scales_terms = averages && order != rounding_order::single;
         conservation_bound bound;
         bound.ranks = n;
+        bound.inverse_ranks = 1 / n;
+        bound.inverse_others = ranks > 1 ? 1 / (n - 1) : 0;
         bound.unit_roundoff = u;
         bound.scale = !averages ? 1 : scales_terms ? static_cast<double>(average_scale<T>(ranks)) : 1 / n;
         const rounded_terms in_double = terms_of_linear(ranks);
@@ -179,6 +183,23 @@ struct conservation_bound {
             + of_sum * (scaled_sum * scaled_sum + result_sum * result_sum);
         return unit_roundoff * square_root(v) + floor;
     }
+    /// Whether a distance is surely less than `residual` deviations; arguments as of `deviation`. It costs neither a
+    /// division nor a root, and leaves out a term that is not negative.
+    bool is_surely_within(double residual, double distance, double input, double result, double input_sum,
+        double result_sum) const noexcept
+    {
+        const double a = input * scale * scale * inverse_ranks;
+        const double share = result * inverse_ranks;
+        double aligned = (share - a) * inverse_others;
+        aligned = aligned < 0 ? 0 : aligned > a ? a : aligned;
+        const double c = aligned > a - 2 * share ? aligned : a - 2 * share;
+        const double scaled_sum = input_sum * scale;
+        const double least = of_term * a + of_pair * c + of_end * aligned
+            + of_sum * (scaled_sum * scaled_sum + result_sum * result_sum);
+        constexpr double slack = 0.999; // for the roundings of this function
+        const double bound = residual * unit_roundoff;
+        return of_aligned >= 0 && distance * distance < slack * bound * bound * least;
+    }
 };
 
 /// Judges the bins of two sketches of one element type. A reducer over bins, for the devices' `reduce`.
@@ -209,7 +230,9 @@ struct conservation_judge {
     }
     void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
     {
-        for (std::uint64_t bin = first; bin < first + count; ++bin) add(into, bin);
+        for (std::uint64_t bin = first; bin < first + count; ++bin) {
+            if (!is_surely_below(into.worst, bin)) add(into, bin);
+        }
     }
     COLLPROBE_HD static void merge(partial& into, const partial& other) noexcept
     {
@@ -228,6 +251,19 @@ struct conservation_judge {
         return {checked ? residual : 0, limit, checked ? all.bin : 0, checked, !(checked && violated)};
     }
 
+    /// Whether the residual of a bin is surely less than another, which most are.
+    bool is_surely_below(double residual, std::uint64_t bin) const noexcept
+    {
+        if constexpr (floating_element<T>) {
+            const double distance = bound.scale * input[bin] - result[bin];
+            return residual > 0
+                && bound.is_surely_within(
+                    residual, distance, input[bins + bin], result[bins + bin], input[bin], result[bin])
+                && is_finite(input[bins + bin]) && is_finite(result[bins + bin]);
+        } else {
+            return false;
+        }
+    }
     /// The residual of a bin. Returns false if the bin has no verdict.
     COLLPROBE_HD bool measure(std::uint64_t bin, double& residual) const noexcept
     {
