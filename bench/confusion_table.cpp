@@ -159,7 +159,8 @@ public:
         : seed_(seed),
           world_(world),
           damaged_(local::communicator(world), before, {.max_bytes = 64 << 10, .max_injections = 1}),
-          comm_(faulty(local::communicator(world), beneath, {.max_bytes = 64 << 10, .max_injections = 1}), {}, audit()),
+          comm_(faulty(local::communicator(world), beneath, {.max_bytes = 64 << 10, .max_injections = 1}), {.times = false},
+              audit()),
           to_(to)
     {
         for (std::uint64_t b = 0; b < buckets; ++b) {

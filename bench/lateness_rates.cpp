@@ -314,7 +314,7 @@ real_outcome run_real(int ranks, double delay, bool fixed, long even, long late_
     std::vector<double> behind;
     local::run(ranks, [&](local::communicator& world) {
         host::stream stream;
-        probed<local::communicator> comm(world);
+        probed<local::communicator> comm(world, {.lateness_floor_ns = 50'000});
         random_numbers random(seed);
         std::vector<float> send(4096, 1.0f), receive(4096);
         step_record record;

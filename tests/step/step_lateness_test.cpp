@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include <unistd.h>
+
 #include <collprobe/alarm/alarms.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/report/alarm.hpp>
@@ -336,7 +338,7 @@ TEST_CASE("an in-process rank that sleeps before a call is named, with the time 
 {
     int named = 0;
     step_record last;
-    run_late(4, 60, {}, [](int) { return 2; }, [&](const step_record& record) {
+    run_late(4, 60, {.lateness_floor_ns = 50'000}, [](int) { return 2; }, [&](const step_record& record) {
         for (const suspect& each : late_of(record)) {
             ++named;
             CHECK(each.rank == 2);
@@ -359,7 +361,7 @@ TEST_CASE("another in-process rank sleeps in each step: the call and the step sa
         int right = 0;
         int step = 0;
         const auto late_in = [](int number) { return number * 7 % 4; };
-        run_late(4, 40, {.mode = mode}, late_in, [&](const step_record& record) {
+        run_late(4, 40, {.mode = mode, .lateness_floor_ns = 50'000}, late_in, [&](const step_record& record) {
             const call_lateness& call = record.calls[1].lateness;
             CHECK(call.present == 4);
             CHECK(call.spread > 15 * ms);
@@ -391,5 +393,16 @@ TEST_CASE("without times, or without what they need, nothing is noted and nothin
     local::run(1, [](local::communicator& world) {
         for (const double wrong : {-1.0, 0x1p53, static_cast<double>(INFINITY), static_cast<double>(NAN)})
             CHECK_THROWS_AS(probed(world, {.lateness_floor_ns = wrong}), error);
+    });
+}
+
+TEST_CASE("ranks on CPUs that outnumber the processors are not accused, unless a floor is given")
+{
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    if (processors > 16) return;
+    const int ranks = static_cast<int>(processors) + 1;
+    run_late(ranks, 30, {}, [](int) { return 1; }, [&](const step_record& record) {
+        CHECK(late_of(record).empty());
+        CHECK(record.calls[1].lateness.present == ranks); // the numbers are there
     });
 }

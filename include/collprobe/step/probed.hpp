@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/collective_arguments.hpp>
@@ -79,7 +81,7 @@ public:
                   options.statistics, options.times && options.statistics && options.results},
               (detail::summary_words<Parts>() + ... + 0)},
           judge_(comm_.size(), options.false_alarms_per_step, options.mode, form_.layout.times,
-              options.lateness_floor_ns),
+              lateness_floor()),
           meter_(comm_.size(), detail::sample_orders(comm_.size(), options.order_sample > 0 ? options.orders : 0)),
           unread_(static_cast<std::size_t>(options.unread_steps))
     {
@@ -403,6 +405,12 @@ private:
     using reader = detail::reading_part<Parts...>;
     static constexpr int most_calls = 1 << 20;
 
+    double lateness_floor() const noexcept
+    {
+        if (options_.lateness_floor_ns > 0) return options_.lateness_floor_ns;
+        constexpr bool on_cpu = !detail::can_capture<stream_ref>;
+        return on_cpu && comm_.size() > sysconf(_SC_NPROCESSORS_ONLN) ? 0x1p52 : 50'000;
+    }
     const probe_options& checked(const probe_options& options, call_site where) const
     {
         const caller who(comm_, "probed", where);
