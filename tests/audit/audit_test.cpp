@@ -622,33 +622,38 @@ TEST_CASE("a collective that the caller makes is observed, and its damage is nam
 
 TEST_CASE("statistics and audit look at every k-th step, or at those that are asked for")
 {
-    local::run(2, {.timeout_ms = 20'000}, [&](local::communicator& world) {
-        host::stream stream;
-        probed comm(world, {.every = 3}, audit({.every = 0}));
-        std::mt19937_64 random(static_cast<std::uint64_t>(world.rank()));
-        std::normal_distribution<float> normal;
-        std::vector<float> gradient(100);
-        std::vector<int> tokens(3, 1);
-        for (std::uint64_t step = 0; step < 8; ++step) {
-            if (step == 2 || step == 3) comm.request<audit>();
-            if (step == 4) comm.request();
-            for (float& x : gradient) x = normal(random);
-            comm.all_reduce(gradient, view(gradient), reduction::sum, stream);
-            comm.all_reduce(tokens, view(tokens), reduction::max, stream);
-            comm.end_step(step, {.loss = 1.0}, stream);
-            step_record record;
-            REQUIRE(comm.wait(record));
-            CHECK(record.loss.mean == 1);
-            const bool audited = step == 2 || step == 3;
-            const bool measured = step % 3 == 0 || step == 4;
-            // Only parts look at integers.
-            REQUIRE(record.calls.size() == (audited ? 2 : measured ? 1 : 0));
-            if (record.calls.empty()) continue;
-            CHECK(record.calls[0].audit.checked == audited);
-            CHECK(record.calls[0].audit.sum_checked == audited);
-            CHECK(is_finite(record.calls[0].gradient_norm.mean) == measured);
-            CHECK(record.suspects.empty());
-        }
-        CHECK_THROWS_AS(audit({.every = -1}), error);
-    });
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        local::run(2, {.timeout_ms = 20'000}, [&](local::communicator& world) {
+            host::stream stream;
+            probed comm(world, {.mode = mode, .every = 3}, audit({.every = 0}));
+            std::mt19937_64 random(static_cast<std::uint64_t>(world.rank()));
+            std::normal_distribution<float> normal;
+            std::vector<float> gradient(100);
+            std::vector<int> tokens(3, 1);
+            for (std::uint64_t step = 0; step < 8; ++step) {
+                if (step == 2 || step == 3) comm.request<audit>();
+                if (step == 4) comm.request();
+                for (float& x : gradient) x = normal(random);
+                comm.all_reduce(gradient, view(gradient), reduction::sum, stream);
+                comm.all_reduce(tokens, view(tokens), reduction::max, stream);
+                comm.end_step(step, {.loss = 1.0}, stream);
+                step_record record;
+                REQUIRE(comm.wait(record));
+                CHECK(record.loss.mean == 1);
+                const bool audited = step == 2 || step == 3;
+                const bool measured = step % 3 == 0 || step == 4;
+                // What nothing has read has no norm.
+                CHECK(record.gradient_norms.size() == (measured && mode == report_mode::gather ? 2 : 0));
+                CHECK(is_finite(record.gradient_norm.mean) == measured);
+                // Only parts look at integers.
+                REQUIRE(record.calls.size() == (audited ? 2 : measured ? 1 : 0));
+                if (record.calls.empty()) continue;
+                CHECK(record.calls[0].audit.checked == audited);
+                CHECK(record.calls[0].audit.sum_checked == audited);
+                CHECK(is_finite(record.calls[0].gradient_norm.mean) == measured);
+                CHECK(record.suspects.empty());
+            }
+            CHECK_THROWS_AS(audit({.every = -1}), error);
+        });
+    }
 }

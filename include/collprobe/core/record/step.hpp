@@ -100,7 +100,7 @@ struct step_record {
     spread gradient_norm; ///< of the whole gradient, all calls together
     direction cosine; ///< of the whole gradient
     std::vector<double> losses; ///< per rank, NaN if the rank gave none; empty in `summary` mode
-    std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode
+    std::vector<double> gradient_norms; ///< per rank; empty in `summary` mode, and if no gradient was read
     std::vector<call_record> calls;
     step_lateness lateness; ///< the calls whose lateness is known, together; nothing in `summary` mode
     std::vector<rank_lateness> lateness_by_rank; ///< over the last steps; empty if nothing is known of this step

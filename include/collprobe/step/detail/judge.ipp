@@ -80,11 +80,13 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
     bool all_have_dots = true;
     bool all_are_sums = true;
     std::uint64_t elements = 0;
+    bool has_gradients = false;
     for (std::size_t b = 0; b < calls.size(); ++b) {
         const int holder = holder_of_result(step, b, calls[b]);
         describe_call(step, b, calls[b], holder, out.calls[b]);
         judge_call(step, b, calls[b], out);
         if (!calls[b].is_gradient()) continue;
+        has_gradients = true;
         for (int r = 0; r < ranks_; ++r) {
             const call_entry& entry = step.entry(r, b);
             norms_squared_[index(r)] += unscaled(entry.input.sum_of_squares, entry.input.scale);
@@ -107,7 +109,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
         if (differs_[index(r)] || !all_are_sums) dots_[index(r)] = not_a_number();
     }
     judge_lateness(step, calls, out);
-    if (!step.layout().statistics) {
+    if (!has_gradients) {
         out.gradient_norms.clear();
         out.gradient_norm = {};
         out.cosine = {};

@@ -94,6 +94,7 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
     }
 
     double sum_norm_squared = 0;
+    bool has_gradients = false;
     for (std::size_t b = 0; b < calls.size(); ++b) {
         const probed_call& call = calls[b];
         const call_sums& totals = step.call(b);
@@ -131,6 +132,7 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
                 {.call = static_cast<int>(b), .what = finding::result_differs, .statistic = 2});
         }
         if (!call.is_gradient()) continue;
+        has_gradients = true;
         const double factor = call.operation == reduction::average ? ranks : 1;
         const double copies = call.call == collective::all_reduce ? ranks : 1;
         const double result
@@ -139,6 +141,11 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
         align_from_totals(totals.gradient_norm, step.call_reference(b), totals.gradient_norm_squared,
             result, ranks, out.cosine);
         record.pooled_cosine = out.cosine.pooled;
+    }
+    if (!has_gradients) {
+        out.gradient_norm = {};
+        out.cosine = {};
+        return;
     }
     align_from_totals(sums.gradient_norm, reference.gradient_norm, sums.gradient_norm_squared,
         sum_norm_squared, ranks, out.cosine);
