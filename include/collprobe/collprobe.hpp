@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// The main job, for any C++20 compiler: in-process ranks, probes, audits, the table of a step. Each folder beside
-/// it has an umbrella of its own: collprobe/guard.hpp, reduce.hpp, order.hpp and so on. No CUDA, NCCL or MPI
-/// header is pulled in.
+/// The main job, for any C++20 compiler: in-process ranks, probes, the table of a step. Each folder beside it has an
+/// umbrella of its own: collprobe/audit.hpp, guard.hpp, reduce.hpp, order.hpp and so on. No CUDA, NCCL or MPI header is
+/// pulled in.
 
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/communicator.hpp>

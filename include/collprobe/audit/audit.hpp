@@ -24,8 +24,8 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// What `audit` checks. Equal on all ranks.
 struct audit_options {
     bool sums = true; ///< check sums and averages
-    /// The audit looks at each step whose number is a multiple of this; with 0 at those that are asked for by
-    /// `probed::request<audit>`. A captured step has it only with 1.
+    /// The audit looks at the first of so many steps, as with `probe_options::every`; with 0 at those that are asked
+    /// for by `probed::request<audit>`. A captured step has it only with 1.
     int every = 1;
     conservation_options conservation = {};
 };

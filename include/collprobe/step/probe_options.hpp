@@ -31,8 +31,8 @@ struct probe_options {
     int order_sample = 0;
     int orders = 8; ///< orders tried on each sampled element: linear, pairwise, the others random
     bool statistics = true; ///< read floating-point inputs and results; off: only parts look at calls
-    /// The statistics are taken at each step whose number is a multiple of this; with 0 at those that are asked for by
-    /// `probed::request`. Steps are counted from 0 by `end_step`. A captured step has them only with 1.
+    /// The statistics are taken at the first of so many steps; with 0 at those that are asked for by `probed::request`.
+    /// Counted are calls of `end_step` and `replay`, not the caller's numbers. A captured step has them only with 1.
     int every = 1;
     bool results = true; ///< read results too; agreement, pooled and leave-one-out cosine need it
     /// Tell who came late (`step_record::lateness`), if inputs and results are read: their kernels note the clock, and

@@ -44,7 +44,8 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// A communicator that records what the ranks hand to it. It satisfies the communicator concept and forwards every
 /// call. It reads floating-point inputs before the call and results after it; only parts look at calls of integers.
 /// Once a step the ranks exchange their records in one small message.
-/// Preconditions: all ranks make the same calls in the same order, with the same options; one thread at a time.
+/// Preconditions: all ranks make the same calls in the same order, with the same options; one thread at a time. A rank
+/// alone may repeat a call that threw, but not with `exact` direction, whose messages come before the call.
 /// Stream behaviour: everything is enqueued on the call's stream; in an `nccl::group`, what reads a result when the
 /// group ends. The host neither waits nor allocates once a step has reached its full size, unless it is more than
 /// `steps_in_flight - 1` steps ahead of its streams. A whole step may be captured in a graph (`end_captured_step`).
@@ -201,8 +202,8 @@ public:
         observed_.erase(observed_.begin());
     }
 
-    /// Has the statistics, or the part P, look at the next step too, beside those of `every`. On all ranks alike, and
-    /// before the step's first call.
+    /// Has the statistics, or the part P, look at the next step that is not captured, beside those of `every`. On all
+    /// ranks alike, and before the step's first call.
     void request() noexcept { requested_ |= 1; }
     template <step_part P>
         requires(std::is_same_v<P, Parts> || ...)
