@@ -54,7 +54,7 @@ TEST_CASE_TEMPLATE("statistics and sketch read a buffer once, and record and ske
     statistics input;
     detail::result_record result{};
     for (const std::uint64_t bins : {std::uint64_t{64}, std::uint64_t{4096}, std::uint64_t{8192}}) {
-        for (const std::uint64_t first : {0, 1000}) {
+        for (const std::uint64_t first : {0u, 1000u}) {
             CAPTURE(bins);
             CAPTURE(first);
             const auto target = on.target(bins, first);
