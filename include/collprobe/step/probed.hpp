@@ -136,8 +136,9 @@ public:
     }
 
     /// Several calls as one, until the `end` of the result; as that of the wrapped communicator.
+    template <class C = Comm> // a template, because clang 14 instantiates it for each communicator otherwise
+        requires has_group_scope<C>
     auto group_scope(call_site where = call_site::current()) const
-        requires has_group_scope<Comm>
     {
         return comm_.group_scope(where);
     }
