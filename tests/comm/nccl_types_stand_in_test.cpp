@@ -10,6 +10,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <collprobe/audit/audit.hpp>
 #include <collprobe/comm/nccl/communicator.hpp>
@@ -80,8 +81,10 @@ TEST_CASE("half stays CUDA's behind using namespace collprobe")
     CHECK(static_cast<float>(float16::from_bits(__half_as_ushort(value))) == 1.5f);
 }
 
-TEST_CASE("memory of CUDA's 16-bit types is seen as the element types of their layout")
+TEST_CASE("memory of CUDA's narrow types is seen as the element types of their layout")
 {
+    static_assert(std::is_same_v<detail::element_for<const __nv_fp8_e4m3>, const float8_e4m3>);
+    static_assert(std::is_same_v<detail::element_for<__nv_fp8_e5m2>, float8_e5m2>);
     static_assert(std::is_same_v<detail::element_for<const __nv_bfloat16>, const bfloat16>);
     static_assert(std::is_same_v<detail::element_for<float>, float> && std::is_same_v<detail::element_for<short>, short>);
     static_assert(std::is_same_v<nccl::detail::element_of<const __half>, float16>);
@@ -98,8 +101,35 @@ TEST_CASE("memory of CUDA's 16-bit types is seen as the element types of their l
     CHECK(weights.type == element_type::bfloat16);
 }
 
-TEST_CASE("a trainer's bfloat16 and half gradients are reduced under every wrapper")
+TEST_CASE_TEMPLATE("8-bit floating point converts as CUDA's without saturation", T, float8_e4m3, float8_e5m2)
 {
+    constexpr auto format = std::is_same_v<T, float8_e4m3> ? __NV_E4M3 : __NV_E5M2;
+    // Every sign and exponent with the upper bits of the fraction, then ties and what is beside them.
+    for (std::uint32_t upper = 0; upper < 0x10000; ++upper) {
+        for (const std::uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0xffffu}) {
+            const auto value = detail::bit_cast<float>(upper << 16 | lower);
+            const auto of_cuda = __nv_cvt_float_to_fp8(value, __NV_NOSAT, format);
+            // Of a float, CUDA makes one NaN.
+            if (is_nan(value)) REQUIRE((is_nan(T(value)) && is_nan(T::from_bits(of_cuda))));
+            else REQUIRE(T(value).bits == of_cuda);
+            const auto wide = detail::bit_cast<double>(std::uint64_t{upper << 16 | lower} << 32 | (lower & 1));
+            REQUIRE(T(wide).bits == __nv_cvt_double_to_fp8(wide, __NV_NOSAT, format));
+        }
+    }
+    for (std::uint32_t pattern = 0; pattern < 0x100; ++pattern) {
+        const T element = T::from_bits(static_cast<std::uint8_t>(pattern));
+        const float value = __half2float(__half(__nv_cvt_fp8_to_halfraw(element.bits, format)));
+        if (is_nan(element)) CHECK(is_nan(value));
+        else CHECK(to_bits(static_cast<float>(element)) == to_bits(value));
+    }
+}
+
+TEST_CASE("a trainer's narrow gradients are reduced under every wrapper")
+{
+    reduce_under_every_wrapper<__nv_fp8_e4m3>(
+        [](float x) { return __nv_fp8_e4m3(x); }, [](__nv_fp8_e4m3 x) { return static_cast<float>(x); });
+    reduce_under_every_wrapper<__nv_fp8_e5m2>(
+        [](float x) { return __nv_fp8_e5m2(x); }, [](__nv_fp8_e5m2 x) { return static_cast<float>(x); });
     reduce_under_every_wrapper<__nv_bfloat16>(
         [](float x) { return __float2bfloat16(x); }, [](__nv_bfloat16 x) { return __bfloat162float(x); });
     reduce_under_every_wrapper<__half>([](float x) { return __float2half(x); }, [](__half x) { return __half2float(x); });

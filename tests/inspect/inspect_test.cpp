@@ -109,7 +109,7 @@ summation_order random_order(int n, std::uint64_t seed)
 } // namespace
 
 TEST_CASE_TEMPLATE("each local order is named, with the accumulator and the number of roundings",
-    T, COLLPROBE_TEST_FLOATING_TYPES)
+    T, COLLPROBE_TEST_WIDER_FLOATING_TYPES)
 {
     const testing::watchdog limit("inspections of local", 240);
     for (const int n : {2, 3, 4, 5, 6, 7, 8, 9, 16}) {
@@ -250,7 +250,7 @@ TEST_CASE("wider accumulators than the element type are told apart")
 }
 
 TEST_CASE_TEMPLATE("exact and compensated sums have no order, and are within half an ulp",
-    T, COLLPROBE_TEST_FLOATING_TYPES)
+    T, COLLPROBE_TEST_WIDER_FLOATING_TYPES)
 {
     const testing::watchdog limit("inspections of exact sums", 60);
     const auto check = [](const inspection& found) {

@@ -84,18 +84,18 @@ void for_each_input(Body body)
         using traits = element_traits<T>;
         using bits = typename traits::bits_type;
         const auto of = [](std::uint64_t pattern) { return detail::bit_cast<T>(static_cast<bits>(pattern)); };
-        const T nan = of(traits::exponent_mask | 1);
+        const T nan = of(traits::smallest_nonfinite | 1);
         const T negative_nan = of(std::uint64_t{traits::sign_mask} | traits::exponent_mask | traits::fraction_mask);
-        const T infinity = of(traits::exponent_mask);
-        const T negative_infinity = of(std::uint64_t{traits::sign_mask} | traits::exponent_mask);
+        const T infinity = of(traits::smallest_nonfinite);
+        const T negative_infinity = of(std::uint64_t{traits::sign_mask} | traits::smallest_nonfinite);
         const T zero = of(0);
         const T negative_zero = of(traits::sign_mask);
         const T smallest = of(1);
         const T largest_subnormal = of(traits::fraction_mask);
         const T negative_subnormal = of(std::uint64_t{traits::sign_mask} | 1);
         const T smallest_normal = of(std::uint64_t{traits::fraction_mask} + 1);
-        const T largest = of(std::uint64_t{traits::exponent_mask} - 1);
-        const T lowest = of((std::uint64_t{traits::sign_mask} | traits::exponent_mask) - 1);
+        const T largest = of(std::uint64_t{traits::smallest_nonfinite} - 1);
+        const T lowest = of((std::uint64_t{traits::sign_mask} | traits::smallest_nonfinite) - 1);
         const std::size_t count = 9 * 4096 / sizeof(T) + 7;
 
         for (const T x : {nan, negative_nan, infinity, negative_infinity, zero, negative_zero, smallest,
@@ -125,7 +125,7 @@ void for_each_input(Body body)
         std::vector<T> wide(count);
         for (std::size_t i = 0; i < count; ++i) {
             std::uint64_t pattern = detail::mix64(i + 1);
-            if ((static_cast<bits>(pattern) & traits::exponent_mask) == traits::exponent_mask) pattern = 0;
+            if (!is_finite(of(pattern))) pattern = 0;
             wide[i] = of(static_cast<bits>(pattern));
         }
         body(wide);

@@ -28,7 +28,7 @@ struct reads {
 
     reads()
     {
-        for (std::size_t i = 0; i < count; ++i) memory.data()[i] = T(static_cast<float>(i % 1000) - 300.5f);
+        for (std::size_t i = 0; i < count; ++i) memory.data()[i] = T(static_cast<float>(i % 600) - 300.5f);
     }
     template <class Read>
     double passes(Read read)

@@ -177,7 +177,7 @@ TEST_CASE_TEMPLATE("what is not finite shows in the energy of its bin, and subno
         CHECK(is_finite(sketch_of(values, options)[options.bins + place % options.bins]));
         for (const auto fraction : {0, 1}) {
             using bits = typename traits::bits_type;
-            values[place] = detail::bit_cast<T>(static_cast<bits>(traits::exponent_mask | static_cast<bits>(fraction)));
+            values[place] = detail::bit_cast<T>(static_cast<bits>(traits::smallest_nonfinite | static_cast<bits>(fraction)));
             const auto found = sketch_of(values, options);
             for (std::size_t bin = 0; bin < options.bins; ++bin)
                 CHECK(is_finite(found[options.bins + bin]) == (bin != place % options.bins));

@@ -25,7 +25,7 @@ public:
         const bool negative = (bits & traits::sign_mask) != 0;
         const auto field = static_cast<int>((bits & traits::exponent_mask) >> (traits::digits - 1));
         const std::uint64_t fraction = bits & traits::fraction_mask;
-        if (field == traits::max_exponent - traits::min_exponent + 2) {
+        if ((bits & ~std::uint64_t{traits::sign_mask}) >= traits::smallest_nonfinite) {
             ++(fraction != 0 ? nans_ : negative ? minus_infinities_ : infinities_);
             return;
         }
@@ -41,7 +41,7 @@ public:
         using to = collprobe::element_traits<U>;
         constexpr int top_field = to::max_exponent - to::min_exponent + 2;
         if (nans_ > 0 || (infinities_ > 0 && minus_infinities_ > 0)) {
-            return put_together<U>(false, top_field, std::uint64_t{1} << (to::digits - 2));
+            return collprobe::detail::bit_cast<U>(to::quiet_nan);
         }
         if (infinities_ + minus_infinities_ > 0) return put_together<U>(minus_infinities_ > 0, top_field, 0);
 
@@ -116,8 +116,11 @@ private:
     {
         using to = collprobe::element_traits<U>;
         const std::uint64_t sign = negative ? std::uint64_t{to::sign_mask} : 0;
-        const std::uint64_t bits = sign | static_cast<std::uint64_t>(field) << (to::digits - 1) | fraction;
-        return collprobe::detail::bit_cast<U>(static_cast<typename to::bits_type>(bits));
+        const std::uint64_t magnitude = static_cast<std::uint64_t>(field) << (to::digits - 1) | fraction;
+        // Infinity; without infinities the one NaN, beside which there are numbers of the same exponent.
+        const std::uint64_t end = to::smallest_nonfinite;
+        return collprobe::detail::bit_cast<U>(
+            static_cast<typename to::bits_type>(sign | (magnitude < end ? magnitude : end)));
     }
 
     std::uint64_t plus_[words] = {};

@@ -40,12 +40,16 @@ struct sum_cases {
     using traits = collprobe::element_traits<T>;
     static constexpr int top_field = traits::max_exponent - traits::min_exponent + 1; // of finite numbers
 
+    /// A finite number up to `top_field`; beyond it infinity or, with a fraction, NaN.
     static T of(bool negative, int field, std::uint64_t fraction)
     {
-        field = std::clamp(field, 0, top_field + 1);
-        const std::uint64_t bits = (negative ? std::uint64_t{traits::sign_mask} : 0)
-            | static_cast<std::uint64_t>(field) << (traits::digits - 1) | (fraction & traits::fraction_mask);
-        return collprobe::detail::bit_cast<T>(static_cast<typename traits::bits_type>(bits));
+        constexpr std::uint64_t end = traits::smallest_nonfinite;
+        fraction &= traits::fraction_mask;
+        std::uint64_t magnitude = static_cast<std::uint64_t>(std::max(field, 0)) << (traits::digits - 1) | fraction;
+        if (field > top_field) magnitude = end | fraction;
+        else if (magnitude >= end) magnitude = end - 1;
+        const std::uint64_t sign = negative ? std::uint64_t{traits::sign_mask} : 0;
+        return collprobe::detail::bit_cast<T>(static_cast<typename traits::bits_type>(sign | magnitude));
     }
     static T opposite(T value)
     {

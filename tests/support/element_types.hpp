@@ -9,17 +9,22 @@
 
 /// The element types for TEST_CASE_TEMPLATE: one of each kind, for what treats all of a kind alike.
 #define COLLPROBE_TEST_ELEMENT_TYPES std::int8_t, std::uint64_t, collprobe::bfloat16, float
-#define COLLPROBE_TEST_FLOATING_TYPES collprobe::float16, collprobe::bfloat16, float, double
+/// Those of 16 bits and more: for what 8 bits have not enough range or digits for, and what they would not test anew.
+#define COLLPROBE_TEST_WIDER_FLOATING_TYPES collprobe::float16, collprobe::bfloat16, float, double
+#define COLLPROBE_TEST_FLOAT8_TYPES collprobe::float8_e4m3, collprobe::float8_e5m2
 /// Every one, in every build.
 #define COLLPROBE_TEST_LISTED_TYPES \
-    std::int8_t, std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t, COLLPROBE_TEST_FLOATING_TYPES
+    std::int8_t, std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t, \
+        COLLPROBE_TEST_WIDER_FLOATING_TYPES, COLLPROBE_TEST_FLOAT8_TYPES
 /// All of them, for what is written for each type: the reductions of ranks in one process and of MPI, the statistics.
 /// Brief builds (COLLPROBE_TEST_BRIEF) make do with one of each kind, and with less data.
 #if COLLPROBE_TEST_BRIEF
-#define COLLPROBE_TEST_ALL_ELEMENT_TYPES COLLPROBE_TEST_ELEMENT_TYPES
+#define COLLPROBE_TEST_ALL_ELEMENT_TYPES COLLPROBE_TEST_ELEMENT_TYPES, collprobe::float8_e4m3
+#define COLLPROBE_TEST_FLOATING_TYPES COLLPROBE_TEST_WIDER_FLOATING_TYPES, collprobe::float8_e4m3
 #define COLLPROBE_TEST_UNLESS_BRIEF(full, brief) brief
 #else
 #define COLLPROBE_TEST_ALL_ELEMENT_TYPES COLLPROBE_TEST_LISTED_TYPES
+#define COLLPROBE_TEST_FLOATING_TYPES COLLPROBE_TEST_WIDER_FLOATING_TYPES, COLLPROBE_TEST_FLOAT8_TYPES
 #define COLLPROBE_TEST_UNLESS_BRIEF(full, brief) full
 #endif
 

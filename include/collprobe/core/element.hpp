@@ -23,6 +23,8 @@ enum class element_type : std::uint8_t {
     bfloat16 = 7,
     float32 = 8,
     float64 = 9,
+    float8_e4m3 = 10,
+    float8_e5m2 = 11,
 };
 
 namespace detail {
@@ -41,53 +43,99 @@ COLLPROBE_HD constexpr std::uint32_t choose(bool condition, std::uint32_t a, std
     return (a & mask) | (b & ~mask);
 }
 
-/// The bits of a double rounded to a 16-bit format: to nearest, ties to even, in one step. It has no branches, so
+enum class infinities : bool { no, yes };
+
+/// A format of up to 16 bits: sign, exponent, fraction. Without infinities the largest exponent is one of numbers too;
+/// only the pattern with all bits set is NaN.
+template <int exponent, int fraction, infinities infinite = infinities::yes>
+struct narrow_format {
+    static constexpr int fraction_bits = fraction;
+    static constexpr int magnitude_bits = exponent + fraction;
+    static constexpr std::uint32_t bias = (1u << (exponent - 1)) - 1;
+    static constexpr std::uint32_t fraction_mask = (1u << fraction) - 1;
+    static constexpr std::uint32_t sign = 1u << magnitude_bits;
+    static constexpr std::uint32_t nonfinite
+        = infinite == infinities::yes ? sign - 1 - fraction_mask : sign - 1; // infinity or, without infinities, NaN
+    static constexpr std::uint32_t nan = infinite == infinities::yes ? nonfinite | 1u << (fraction - 1) : nonfinite;
+
+    /// The end of the numbers that are rounded to finite ones (or, by a carry, to infinity), as upper bits of a wider
+    /// format: those of 2^(bias + 1), or those behind half a unit above the largest number.
+    COLLPROBE_HD static constexpr std::uint32_t end(int wide_fraction, std::uint32_t wide_bias) noexcept
+    {
+        const std::uint32_t power = (wide_bias + bias + 1) << wide_fraction;
+        if (infinite == infinities::yes) return power;
+        return power + (((2u << fraction) - 3) << (wide_fraction - fraction - 1)) + 1;
+    }
+};
+
+/// The bits of a double rounded to a narrow format: to nearest, ties to even, in one step. It has no branches, so
 /// that loops over it are vectorised. Where its result is used, the one floating-point addition is of normal numbers,
 /// so neither `-ffast-math` nor flush-to-zero matters.
-template <int fraction, int exponent>
-COLLPROBE_HD constexpr std::uint16_t double_to_16_bits(std::uint64_t bits) noexcept
+template <class Format>
+COLLPROBE_HD constexpr std::uint32_t narrow(double value) noexcept
 {
-    constexpr std::uint64_t bias = (1 << (exponent - 1)) - 1;
-    constexpr std::uint32_t infinity = std::uint32_t((1 << exponent) - 1) << fraction;
+    constexpr int fraction = Format::fraction_bits;
+    constexpr std::uint64_t rebias = 1023 - Format::bias;
     constexpr int shift = 52 - fraction;
-    const std::uint32_t sign = static_cast<std::uint32_t>(bits >> 48) & 0x8000u;
+    const auto bits = bit_cast<std::uint64_t>(value);
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits >> (63 - Format::magnitude_bits)) & Format::sign;
     const std::uint64_t magnitude = bits & ~(std::uint64_t{1} << 63);
     // The carry of a fraction that rounds up moves into the exponent.
     const std::uint64_t half_unit = (std::uint64_t{1} << (shift - 1)) - 1 + ((magnitude >> shift) & 1);
-    const auto normal = static_cast<std::uint32_t>((magnitude - ((1023 - bias) << 52) + half_unit) >> shift);
+    const auto normal = static_cast<std::uint32_t>((magnitude - (rebias << 52) + half_unit) >> shift);
     // At this number the unit of a double is that of the format's subnormal numbers, so the addition rounds to that
     // unit.
-    constexpr std::uint64_t large_unit = (1023 + 1 - bias - fraction + 52) << 52;
+    constexpr std::uint64_t large_unit = (rebias + 1 + shift) << 52;
     const auto small = static_cast<std::uint32_t>(
         bit_cast<std::uint64_t>(bit_cast<double>(magnitude) + bit_cast<double>(large_unit)) - large_unit);
     // Comparisons of 32 bits, because every processor does many of them at a time. One more comparison takes the
     // lower bits.
     const auto high = static_cast<std::uint32_t>(magnitude >> 32);
-    const std::uint32_t below = static_cast<std::uint32_t>(magnitude) != 0 ? 1 : 0;
+    const std::uint32_t upper = high | (static_cast<std::uint32_t>(magnitude) != 0 ? 1u : 0u);
     const std::uint32_t nan
-        = infinity | 1u << (fraction - 1) | (static_cast<std::uint32_t>(magnitude >> shift) & ((1u << fraction) - 1));
-    const std::uint32_t finite = choose(high < (1023 + 1 - bias) << 20, small, normal);
-    const std::uint32_t large = choose((high | below) > 0x7ff00000u, nan, infinity);
-    return static_cast<std::uint16_t>(sign | choose(high < (1023 + 1 + bias) << 20, finite, large));
+        = Format::nan | (static_cast<std::uint32_t>(magnitude >> shift) & Format::fraction_mask);
+    const std::uint32_t finite = choose(high < (rebias + 1) << 20, small, normal);
+    const std::uint32_t large = choose(upper > 0x7ff00000u, nan, Format::nonfinite);
+    return sign | choose(upper < Format::end(20, 1023), finite, large);
 }
 
-/// The bits of a float rounded to those of a half, in the same way: without branches, so that loops over it are
-/// vectorised. Where its result is used, the one floating-point addition is of normal numbers.
-COLLPROBE_HD constexpr std::uint16_t float_to_float16_bits(std::uint32_t bits) noexcept
+/// The same for a float.
+template <class Format>
+COLLPROBE_HD constexpr std::uint32_t narrow(float value) noexcept
 {
-    const std::uint32_t sign = (bits >> 16) & 0x8000u;
+    constexpr int fraction = Format::fraction_bits;
+    constexpr std::uint32_t rebias = 127 - Format::bias;
+    constexpr int shift = 23 - fraction;
+    const auto bits = bit_cast<std::uint32_t>(value);
+    const std::uint32_t sign = (bits >> (31 - Format::magnitude_bits)) & Format::sign;
     const std::uint32_t magnitude = bits & 0x7fffffffu;
-    // 112 is the difference of the biases. The carry of a fraction that rounds up moves into the exponent.
-    const std::uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1)) >> 13;
-    // At 1/2 the unit of a float is 2^-24, that of subnormal halves, so the addition rounds to that unit.
-    const std::uint32_t small = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
-    const std::uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
-    const std::uint32_t finite = choose(magnitude < 0x38800000u, small, normal);
-    const std::uint32_t large = choose(magnitude > 0x7f800000u, nan, 0x7c00u);
-    return static_cast<std::uint16_t>(sign | choose(magnitude < 0x47800000u, finite, large));
+    const std::uint32_t half_unit = (1u << (shift - 1)) - 1 + ((magnitude >> shift) & 1);
+    const std::uint32_t normal = (magnitude - (rebias << 23) + half_unit) >> shift;
+    constexpr std::uint32_t large_unit = (rebias + 1 + shift) << 23;
+    const std::uint32_t small
+        = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) + bit_cast<float>(large_unit)) - large_unit;
+    const std::uint32_t nan = Format::nan | ((magnitude >> shift) & Format::fraction_mask);
+    const std::uint32_t finite = choose(magnitude < (rebias + 1) << 23, small, normal);
+    const std::uint32_t large = choose(magnitude > 0x7f800000u, nan, Format::nonfinite);
+    return sign | choose(magnitude < Format::end(23, 127), finite, large);
 }
 
-/// The same for bfloat16.
+/// The float with the value of a narrow pattern, exactly. Without branches, so that loops over it are vectorised.
+template <class Format>
+COLLPROBE_HD constexpr float float_of(std::uint32_t bits) noexcept
+{
+    constexpr std::uint32_t rebias = (127 - Format::bias) << 23;
+    constexpr int shift = 23 - Format::fraction_bits;
+    const std::uint32_t sign = (bits & Format::sign) << (31 - Format::magnitude_bits);
+    const std::uint32_t magnitude = (bits & (Format::sign - 1)) << shift;
+    // A subnormal number is an integer times the smallest one: a difference of two normal floats.
+    constexpr std::uint32_t least_normal = rebias + (1u << 23);
+    const float small = bit_cast<float>(magnitude + least_normal) - bit_cast<float>(least_normal);
+    const std::uint32_t other = magnitude + rebias + (magnitude >= Format::nonfinite << shift ? rebias : 0u);
+    return bit_cast<float>(sign | choose(magnitude < 1u << 23, bit_cast<std::uint32_t>(small), other));
+}
+
+/// A float rounded to bfloat16, in the same way.
 COLLPROBE_HD constexpr std::uint16_t float_to_bfloat16_bits(std::uint32_t bits) noexcept
 {
     const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
@@ -107,11 +155,11 @@ struct float16 {
 
     float16() = default;
     COLLPROBE_HD explicit constexpr float16(float value) noexcept
-        : bits(detail::float_to_float16_bits(detail::bit_cast<std::uint32_t>(value)))
+        : bits(static_cast<std::uint16_t>(detail::narrow<format>(value)))
     {
     }
     COLLPROBE_HD explicit constexpr float16(double value) noexcept
-        : bits(detail::double_to_16_bits<10, 5>(detail::bit_cast<std::uint64_t>(value)))
+        : bits(static_cast<std::uint16_t>(detail::narrow<format>(value)))
     {
     }
     COLLPROBE_HD static constexpr float16 from_bits(std::uint16_t pattern) noexcept
@@ -120,21 +168,14 @@ struct float16 {
         result.bits = pattern;
         return result;
     }
-    COLLPROBE_HD explicit constexpr operator float() const noexcept
-    {
-        // Without branches, so that loops over it are vectorised.
-        const std::uint32_t sign = std::uint32_t(bits & 0x8000u) << 16;
-        const std::uint32_t magnitude = std::uint32_t(bits & 0x7fffu) << 13;
-        // A subnormal half is an integer times 2^-24: a difference of two normal floats.
-        const float small = detail::bit_cast<float>(magnitude + (113u << 23)) - 0x1p-14f;
-        const std::uint32_t rebias = (112u << 23) + (magnitude >= 0x0f800000u ? 112u << 23 : 0u);
-        return detail::bit_cast<float>(
-            sign | detail::choose(magnitude < 0x00800000u, detail::bit_cast<std::uint32_t>(small), magnitude + rebias));
-    }
+    COLLPROBE_HD explicit constexpr operator float() const noexcept { return detail::float_of<format>(bits); }
     COLLPROBE_HD explicit constexpr operator double() const noexcept
     {
         return static_cast<double>(static_cast<float>(*this));
     }
+
+private:
+    using format = detail::narrow_format<5, 10>;
 };
 
 /// bfloat16 (the upper half of a `float`) as 16 bits of storage, layout-compatible with CUDA's
@@ -148,7 +189,7 @@ struct bfloat16 {
     {
     }
     COLLPROBE_HD explicit constexpr bfloat16(double value) noexcept
-        : bits(detail::double_to_16_bits<7, 8>(detail::bit_cast<std::uint64_t>(value)))
+        : bits(static_cast<std::uint16_t>(detail::narrow<detail::narrow_format<8, 7>>(value)))
     {
     }
     COLLPROBE_HD static constexpr bfloat16 from_bits(std::uint16_t pattern) noexcept
@@ -167,8 +208,48 @@ struct bfloat16 {
     }
 };
 
-static_assert(sizeof(float16) == 2 && sizeof(bfloat16) == 2);
+/// The 8-bit formats of the Open Compute Project as 8 bits of storage, layout-compatible with CUDA's `__nv_fp8_e4m3`
+/// and `__nv_fp8_e5m2`. Conversions as for `float16`.
+///
+/// `float8_e4m3` has no infinities. Its largest number is 448; what rounds beyond it becomes NaN, of which there is one
+/// for each sign. `float8_e5m2` has infinities; its largest number is 57344. So an overflow stays visible. (The
+/// constructors of CUDA's types, and NCCL's reductions of them, saturate: an overflow gives the largest number.)
+/// Source: "OCP 8-bit Floating Point Specification (OFP8)", revision 1.0 (2023).
+template <int exponent, int fraction>
+struct float8 {
+    std::uint8_t bits = 0;
+
+    float8() = default;
+    COLLPROBE_HD explicit constexpr float8(float value) noexcept
+        : bits(static_cast<std::uint8_t>(detail::narrow<format>(value)))
+    {
+    }
+    COLLPROBE_HD explicit constexpr float8(double value) noexcept
+        : bits(static_cast<std::uint8_t>(detail::narrow<format>(value)))
+    {
+    }
+    COLLPROBE_HD static constexpr float8 from_bits(std::uint8_t pattern) noexcept
+    {
+        float8 result;
+        result.bits = pattern;
+        return result;
+    }
+    COLLPROBE_HD explicit constexpr operator float() const noexcept { return detail::float_of<format>(bits); }
+    COLLPROBE_HD explicit constexpr operator double() const noexcept
+    {
+        return static_cast<double>(static_cast<float>(*this));
+    }
+
+private:
+    static constexpr auto infinite = exponent == 4 ? detail::infinities::no : detail::infinities::yes;
+    using format = detail::narrow_format<exponent, fraction, infinite>;
+};
+using float8_e4m3 = float8<4, 3>;
+using float8_e5m2 = float8<5, 2>;
+
+static_assert(sizeof(float16) == 2 && sizeof(bfloat16) == 2 && sizeof(float8_e4m3) == 1 && sizeof(float8_e5m2) == 1);
 static_assert(std::is_trivially_copyable_v<float16> && std::is_trivially_copyable_v<bfloat16>);
+static_assert(std::is_trivially_copyable_v<float8_e4m3> && std::is_trivially_copyable_v<float8_e5m2>);
 
 /// Every element type, one on each line, and the functions that find one by its type and by its number.
 namespace detail::element_list {
@@ -192,8 +273,6 @@ struct integer {
     static constexpr bits_type fraction_mask = 0;
     static constexpr bits_type exponent_mask = 0;
 };
-
-enum class infinities : bool { no, yes };
 
 /// Sign, exponent and fraction, from the highest bit down. `least_nonfinite` is the smallest pattern without a sign
 /// that is not a finite number. That is infinity or, in a type without infinities, NaN.
@@ -234,6 +313,14 @@ constexpr auto listed(number<element_type::float32>) { return floating<float, 24
 constexpr auto listed(number<element_type::float64>)
 {
     return floating<double, 53, -1022, 1023, 0x7ff0000000000000>{"double"};
+}
+constexpr auto listed(number<element_type::float8_e4m3>)
+{
+    return floating<float8_e4m3, 4, -6, 8, 0x7f, infinities::no>{"float8_e4m3"};
+}
+constexpr auto listed(number<element_type::float8_e5m2>)
+{
+    return floating<float8_e5m2, 3, -14, 15, 0x7c>{"float8_e5m2"};
 }
 
 /// The number of element types. They are numbered from 0 on, without a gap.
@@ -340,7 +427,7 @@ COLLPROBE_HD constexpr auto to_bits(T value) noexcept
 }
 
 /// The element type with the layout of a type of another library, as `type`. Specialise it for a type of your own:
-/// views then take memory of that type. (`comm/nccl/types.hpp` has CUDA's `__half` and `__nv_bfloat16`.)
+/// views then take memory of that type. (`comm/nccl/types.hpp` has CUDA's floating-point types.)
 template <class T>
 struct foreign_element {};
 

@@ -21,7 +21,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 ///
 ///     puts(report::inspection_table({inspect<bfloat16>(comm, stream, 1 << 20)}).c_str());
 ///
-/// Shapes: any communicator, also an adaptor; count >= 1. `count` and the options are equal on all ranks.
+/// Shapes: any communicator, also an adaptor; T of 16 bits or more; count >= 1, equal on all ranks as the options are.
 /// Collective: all ranks call, and all get the same answer.
 /// Stream behaviour: a diagnostic. It allocates, enqueues its calls on `stream`, and the host waits for each.
 /// \throws error `invalid_argument` for a count of 0 or options that allow no measurement; `unsupported` inside
@@ -30,7 +30,7 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// bits of partial sums (at most 32 * 7), and about 40 others (about a hundred for small messages, where more sums must
 /// be compared). Memory: 8 times the message on the host, 4 times on the device.
 /// Source: the order by FPRev's basic method (P. Xie et al., arXiv 2411.00442), at all positions at once.
-template <floating_element T, communicator Comm>
+template <detail::inspectable T, communicator Comm>
     requires(has_all_reduce<Comm, T> && has_all_gather<Comm, std::uint8_t>)
 inspection inspect(Comm& comm, stream_ref_of<Comm> stream, std::uint64_t count, const inspect_options& options = {},
     call_site where = call_site::current())

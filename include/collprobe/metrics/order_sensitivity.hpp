@@ -108,7 +108,11 @@ private:
     {
         using partial = partial_sum<accumulation::native, T>;
         auto* const sums = reinterpret_cast<partial*>(room_.data() + sizeof(double) * static_cast<std::size_t>(terms_));
-        prepare(operation_, values, values, terms_, terms_);
+        if (operation_ == reduction::average) {
+            // As `prepare` does, without its vectors: they would be compiled for every type, for few terms.
+            const T scale = average_scale<T>(terms_);
+            for (int i = 0; i < terms_; ++i) values[i] = multiply(values[i], scale);
+        }
         range<T> all{if_none, if_none};
         for (const summation_order& order : orders_) {
             const T sum = add_partial_sums(values, order, sums);

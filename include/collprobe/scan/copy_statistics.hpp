@@ -55,8 +55,7 @@ void copy_with_statistics(typename Device::stream_ref on, view<const T> source, 
     statistics* result, typename Device::workspace& scratch, call_site where = call_site::current())
 {
     const auto require = [&](bool condition, const char* message) {
-        if (!condition)
-            throw error(status::invalid_argument, message, {.call = "copy_with_statistics", .where = where});
+        detail::require(condition, "copy_with_statistics", message, where);
     };
     require(source.count() == destination.count(), "source and destination differ in count");
     require(source.empty() || (source.data() != nullptr && destination.data() != nullptr),

@@ -201,8 +201,7 @@ template <class T>
 void require_data(view<const T> input, const char* call, const call_site& where)
 {
     if (input.data() != nullptr || input.empty()) return;
-    throw error(status::invalid_argument,
-        "null input with a count of " + std::to_string(input.count()), {call, -1, 0, {}, where});
+    refuse(call, "null input with a count of " + std::to_string(input.count()), where);
 }
 
 /// For functions that read elements; a digest reads bytes.
@@ -210,8 +209,7 @@ template <class T>
 void require_aligned(view<const T> input, const char* call, const call_site& where)
 {
     if (input.aligned()) return;
-    throw error(status::invalid_argument,
-        "input is not aligned to " + std::to_string(alignof(T)) + " bytes", {call, -1, 0, {}, where});
+    refuse(call, "input is not aligned to " + std::to_string(alignof(T)) + " bytes", where);
 }
 
 } // namespace detail

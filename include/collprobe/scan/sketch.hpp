@@ -39,9 +39,7 @@ inline void require_sketch_options(const sketch_options& options, const char* ca
 {
     const bool power_of_two = (options.bins & (options.bins - 1)) == 0;
     if (power_of_two && options.bins >= 64 && options.bins <= 1u << 20) return;
-    throw error(status::invalid_argument,
-        "bins is " + std::to_string(options.bins) + ", not a power of two from 64 to 2^20",
-        {.call = call, .where = where});
+    refuse(call, "bins is " + std::to_string(options.bins) + ", not a power of two from 64 to 2^20", where);
 }
 
 template <element T>
@@ -112,10 +110,9 @@ void sketch(view<const T> input, view<sketch_sum<T>> result, const sketch_option
     detail::require_aligned(input, "sketch", where);
     detail::require_sketch_options(options, "sketch", where);
     if (result.count() != sketch_numbers<T>(options) || result.data() == nullptr || !result.aligned()) {
-        throw error(status::invalid_argument,
+        detail::refuse("sketch",
             "result must hold " + std::to_string(sketch_numbers<T>(options)) + " aligned numbers, and has "
-                + std::to_string(result.count()),
-            {.call = "sketch", .where = where});
+                + std::to_string(result.count()), where);
     }
     const detail::fixed_array<sketch_sum<T>> scratch(static_cast<std::size_t>(result.count()));
     detail::sketch_on_host(detail::best_isa(), detail::sketch_source<T>{input, first, options.bins, options.seed},

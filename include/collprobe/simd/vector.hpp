@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
 #include <collprobe/simd/dispatch.hpp>
 #include <collprobe/simd/gradual_underflow.hpp>
 

@@ -77,6 +77,10 @@ void with_type(ncclDataType_t type, Visit visit)
     case ncclBfloat16: return visit(bfloat16{});
     case ncclFloat32: return visit(float{});
     case ncclFloat64: return visit(double{});
+#if NCCL_VERSION_CODE >= 22400
+    case ncclFloat8e4m3: return visit(collprobe::float8_e4m3{});
+    case ncclFloat8e5m2: return visit(collprobe::float8_e5m2{});
+#endif
     default: std::abort();
     }
 }

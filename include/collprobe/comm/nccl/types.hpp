@@ -30,6 +30,17 @@ template <>
 struct foreign_element<__nv_bfloat16> {
     using type = bfloat16;
 };
+#if defined(__CUDA_FP8_TYPES_EXIST__)
+/// CUDA's 8-bit floating point is `float8_e4m3` and `float8_e5m2`.
+template <>
+struct foreign_element<__nv_fp8_e4m3> {
+    using type = float8_e4m3;
+};
+template <>
+struct foreign_element<__nv_fp8_e5m2> {
+    using type = float8_e5m2;
+};
+#endif
 
 } // namespace collprobe
 
@@ -38,11 +49,23 @@ namespace collprobe::inline COLLPROBE_ABI::nccl {
 
 namespace detail {
 
+#if NCCL_VERSION_CODE >= 22400
+inline constexpr ncclDataType_t float8_types[] = {ncclFloat8e4m3, ncclFloat8e5m2};
+#else
+inline constexpr ncclDataType_t float8_types[] = {ncclUint8, ncclUint8}; // can be moved, but not reduced
+#endif
+
 /// In the order of `element_type`.
 inline constexpr ncclDataType_t data_types[] = {ncclInt8, ncclUint8, ncclInt32, ncclUint32, ncclInt64, ncclUint64,
-    ncclFloat16, ncclBfloat16, ncclFloat32, ncclFloat64};
+    ncclFloat16, ncclBfloat16, ncclFloat32, ncclFloat64, float8_types[0], float8_types[1]};
 static_assert(std::size(data_types) == collprobe::detail::element_list::count());
 constexpr ncclDataType_t data_type(element_type type) noexcept { return data_types[static_cast<int>(type)]; }
+
+/// Whether this NCCL has reductions of the type.
+constexpr bool can_reduce(element_type type) noexcept
+{
+    return type == element_type::uint8 || data_type(type) != ncclUint8;
+}
 
 constexpr ncclRedOp_t operation(reduction operation) noexcept
 {
@@ -108,8 +131,8 @@ consteval auto same_layout()
 }
 
 /// The library's element type for a trainer's type. It is T itself if T is one of element.hpp, `float16` for CUDA's
-/// `__half`, `bfloat16` for `__nv_bfloat16`, and a fixed-width integer for another name of an integer of 8, 32 or 64
-/// bits (`long long`, `char`). Void if NCCL or the library has no such elements.
+/// `__half` and so on, and a fixed-width integer for another name of an integer of 8, 32 or 64 bits (`long long`,
+/// `char`). Void if NCCL or the library has no such elements.
 template <class T>
 using element_of = typename decltype(same_layout<std::remove_const_t<T>>())::type;
 
@@ -122,7 +145,8 @@ auto elements(T* data, std::uint64_t count) noexcept
 {
     using same = detail::element_of<T>;
     static_assert(!std::is_void_v<same>,
-        "nccl::elements takes the types of core/element.hpp, __half, __nv_bfloat16 and integers of 8, 32 or 64 bits");
+        "nccl::elements takes the types of core/element.hpp, CUDA's of their layout (__half, __nv_bfloat16, "
+        "__nv_fp8_e4m3, __nv_fp8_e5m2) and integers of 8, 32 or 64 bits");
     if constexpr (!std::is_void_v<same>) {
         using result = std::conditional_t<std::is_const_v<T>, const same, same>;
         if constexpr (std::same_as<result, T>) return view<T>(data, count);

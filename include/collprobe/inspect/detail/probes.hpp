@@ -15,6 +15,10 @@
 /// Probes: sums of values that show the order and the bits of partial sums. `calls` is a `blocking_calls`.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
+/// The probes need 25 digits of fixed point, which 8-bit floating point has not.
+template <class T>
+concept inspectable = floating_element<T> && sizeof(T) >= 2;
+
 /// Values for probes. A partial sum that contains 2^large loses up to n units of 2^small, in T and in every wider
 /// accumulator that T's range can show (for half: float, but not double). Up to 2^14 ranks.
 template <floating_element T>

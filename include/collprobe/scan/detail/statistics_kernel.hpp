@@ -18,9 +18,7 @@ template <int group, class T>
     } else if constexpr (std::is_same_v<T, float16>) {
         return floats_of_halves(from + 8 * group);
     } else if constexpr (element_traits<T>::is_floating_point) {
-        eight_floats eight;
-        for (int lane = 0; lane < 8; ++lane) eight[lane] = static_cast<float>(from[8 * group + lane]);
-        return eight;
+        return floats_of_float8(from + 8 * group);
     } else {
         return ints_of_bytes(from + 8 * group);
     }
@@ -229,7 +227,7 @@ private:
 /// The same for integers of 8 bits. All sums of a block of 4096 are integers below 2^53, exact in any order. So they
 /// are computed as integers of 16 and 32 bits, and the whole sum stands in the first lane.
 template <class T>
-    requires(sizeof(T) == 1)
+    requires(sizeof(T) == 1 && !element_traits<T>::is_floating_point)
 struct scan_lanes<T> {
     static constexpr std::uint64_t step = 64;
     static constexpr bool is_signed = std::is_signed_v<T>;

@@ -100,6 +100,31 @@ using eight_floats = vector<float, 32>;
     return reinterpret_cast<eight_floats>(__builtin_ia32_vcvtph2ps256(load<vector<short, 16>>(from)));
 }
 
+/// Eight elements of 8-bit floating point as floats. A half has e5m2 in its upper byte; e4m3 fits below its sign and
+/// its highest exponent bit, and is then too small by 2^8.
+template <class T>
+[[gnu::always_inline]] inline eight_floats floats_of_float8(const T* from) noexcept
+{
+    using eight_shorts = vector<std::int16_t, 16>;
+#if defined(__clang__)
+    const auto bytes = __builtin_convertvector(load<vector<std::uint8_t, 8>>(from), eight_shorts);
+#else
+    const vector<long long, 16> loaded{load<long long>(from), 0};
+    const auto bytes
+        = reinterpret_cast<eight_shorts>(__builtin_ia32_pmovzxbw128(reinterpret_cast<vector<char, 16>>(loaded)));
+#endif
+    eight_shorts halves = bytes << 8;
+    if constexpr (std::is_same_v<T, float8_e5m2>) {
+        return floats_of_halves(&halves);
+    } else {
+        constexpr std::int16_t top_of_exponent = 0x4000;
+        halves = (halves >> 1) & static_cast<std::int16_t>(~top_of_exponent);
+        // A carry out of all ones, which is NaN, completes the exponent of a NaN.
+        halves |= ((halves & std::int16_t{0x3f80}) + std::int16_t{0x80}) & top_of_exponent;
+        return floats_of_halves(&halves) * 0x1p8f;
+    }
+}
+
 /// Stores eight floats, rounded to nearest even, as halves.
 [[gnu::always_inline]] inline void store_as_halves(eight_floats from, void* to) noexcept
 {

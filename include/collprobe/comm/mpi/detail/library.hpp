@@ -66,18 +66,21 @@ inline bool usable() noexcept
     return initialized != 0 && finalized == 0;
 }
 
-/// \throws error `invalid_argument` unless MPI can be called; `unsupported` unless it can be called from any thread,
-///   because a stream calls it from its own.
+/// \throws error `invalid_argument` unless MPI can be called. `call_first`: what initialises it.
+inline void require_usable(const error_origin& origin, const std::string& call_first)
+{
+    if (usable()) return;
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    throw error(status::invalid_argument,
+        finalized != 0 ? "MPI is finalized already" : "MPI is not initialized: call " + call_first + " first", origin);
+}
+
+/// \throws error as `require_usable`; `unsupported` unless MPI can be called from any thread, because a stream calls it
+///   from its own.
 inline void require_threads(const error_origin& origin)
 {
-    if (!usable()) {
-        int finalized = 0;
-        MPI_Finalized(&finalized);
-        throw error(status::invalid_argument,
-            finalized != 0 ? "MPI is finalized already"
-                           : "MPI is not initialized: call MPI_Init_thread, or make an mpi::environment first",
-            origin);
-    }
+    require_usable(origin, "MPI_Init_thread, or make an mpi::environment");
     int level = MPI_THREAD_SINGLE;
     MPI_Query_thread(&level);
     if (level >= MPI_THREAD_MULTIPLE) return;

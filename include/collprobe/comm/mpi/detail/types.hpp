@@ -57,9 +57,9 @@ MPI_Op own_operation()
     return created;
 }
 
-/// Whether `operation` is one of this library's. MPI has no 16-bit floating point, and does not define the minimum of
-/// a NaN and a number (here the number). For integers, Open MPI 4.1 saturates sums of 8 bits (in its vector code),
-/// and MPICH 4.0 compares unsigned values as if they were signed.
+/// Whether `operation` is one of this library's. MPI has no floating point of 8 or 16 bits, and does not define the
+/// minimum of a NaN and a number (here the number). For integers, Open MPI 4.1 saturates sums of 8 bits (in its
+/// vector code), and MPICH 4.0 compares unsigned values as if they were signed.
 template <element T>
 constexpr bool takes_own_operation(reduction operation) noexcept
 {
