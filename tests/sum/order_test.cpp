@@ -124,11 +124,13 @@ TEST_CASE_TEMPLATE("every accumulator gives sums of small integers exactly in ev
     T, COLLPROBE_TEST_FLOATING_TYPES)
 {
     testing::random_bits random{16};
-    for (int n = 1; n <= 40; ++n) {
+    // Partial sums that T holds: e5m2 has the integers up to 8.
+    constexpr bool few_digits = element_traits<T>::digits < 8;
+    for (int n = 1; n <= (few_digits ? 8 : 40); ++n) {
         std::vector<T> values;
         int sum = 0;
         for (int i = 0; i < n; ++i) {
-            const int value = random.between(-3, 3);
+            const int value = few_digits ? random.between(-1, 1) : random.between(-3, 3);
             sum += value;
             values.push_back(T(static_cast<float>(value)));
         }

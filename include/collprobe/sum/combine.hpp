@@ -18,7 +18,7 @@
 /// The arithmetic of one hop of a reduction: two values of the element type give one value, rounded to that type.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The correctly rounded product. Integers wrap. 16-bit floating point is multiplied in double, where
+/// The correctly rounded product. Integers wrap. 8-bit and 16-bit floating point is multiplied in double, where
 /// the product is exact (in float a tiny bfloat16 product would be rounded twice).
 template <element T>
 COLLPROBE_HD T multiply(T a, T b) noexcept
@@ -91,9 +91,9 @@ COLLPROBE_HD T combine(reduction operation, T a, T b) noexcept
     return a;
 }
 
-/// Floating point of 16 bits: conversions make a hop slow, so vector code does most of the elements.
+/// Floating point of 8 or 16 bits: conversions make a hop slow, so vector code does most of the elements.
 template <class T>
-concept narrow_floating_element = floating_element<T> && sizeof(T) == 2;
+concept narrow_floating_element = floating_element<T> && sizeof(T) <= 2;
 
 /// result[i] = a[i] * b[i * step]; with a `step` of 0 there are sixteen equal elements at `b`.
 template <narrow_floating_element T>

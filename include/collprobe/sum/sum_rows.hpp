@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -31,12 +32,22 @@ struct term_rows {
     }
 };
 
+/// The rows from element `by` on.
+template <floating_element T>
+struct shifted_rows {
+    term_rows<T> rows;
+    std::uint64_t by;
+
+    COLLPROBE_HD const T* operator()(std::uint64_t k) const noexcept { return rows(k) + by; }
+};
+
 } // namespace detail
 
-/// result[i] = the sum of element i over the rows, in the order of the rows, divided by `divisor`. A body for
-/// `for_each`, on the host and in a kernel. An index is a block of `width` elements: call it with `blocks()` of them.
+/// result[i] = the sum of element i over the rows, in the order of the rows, divided by `divisor`, rounded to `Result`
+/// (only a plain sum in float or double can have one that is not T). A body for `for_each`, on the host and in a
+/// kernel. An index is a block of `width` elements: call it with `blocks()` of them.
 ///
-/// Shapes: `result` may be one of the rows, because a block is read before it is written.
+/// Shapes: `result` may be one of the rows, if of type T, because a block is read before it is written.
 /// Preconditions: terms >= 1; divisor >= 1. Kernels read rows, and write a result, that are 16-byte aligned in words
 /// of 16 bytes.
 /// Non-finite terms follow IEEE 754 for each addition; with `accumulation::exact` they follow `exact_sum`.
@@ -44,11 +55,11 @@ struct term_rows {
 /// by more than one double (for double: a pair) can hold: 45 - log2(terms) bits for bfloat16, 29 - log2(terms) for
 /// float; for half never up to 8192 terms. Such a column costs 3 to 7 ns a term on a CPU, or 10 ns if 128 bits do not
 /// hold it either. For double it costs 13 ns a term, and 300 ns for the rounding.
-template <accumulation in, floating_element T, int width>
+template <accumulation in, floating_element T, int width, floating_element Result = T>
 struct sum_rows {
     detail::term_rows<T> rows;
     std::uint64_t terms = 1;
-    T* result = nullptr;
+    Result* result = nullptr;
     std::uint64_t count = 0;
     std::uint32_t divisor = 1;
 
@@ -63,11 +74,6 @@ struct sum_rows {
     }
 
 private:
-    struct shifted {
-        detail::term_rows<T> rows;
-        std::uint64_t by;
-        COLLPROBE_HD const T* operator()(std::uint64_t k) const noexcept { return rows(k) + by; }
-    };
     // Not inlined: the sum must stay inside the scope that sets the floating-point mode.
     COLLPROBE_COMPILED_FOR_AVX2 void sum_block_by_avx2(std::uint64_t first) const noexcept { sum_block_inlined(first); }
     COLLPROBE_HOST_NOINLINE COLLPROBE_HD void sum_block(std::uint64_t first) const noexcept
@@ -78,14 +84,17 @@ private:
     {
         const std::uint64_t left = count - first;
         const int here = left < width ? static_cast<int>(left) : width;
-        const detail::columns<T, shifted> of{{rows, first}, terms, divisor, here};
-        T sums[width];
+        const detail::columns<T, detail::shifted_rows<T>> of{{rows, first}, terms, divisor, here};
+        Result sums[width];
         detail::sum_columns<in, width>(of, sums);
-        if constexpr (detail::on_device && sizeof(sums) == 16) {
+        if constexpr (detail::on_device && sizeof(sums) % 16 == 0) {
             if (here == width && reinterpret_cast<std::uintptr_t>(result) % 16 == 0) {
-                std::uint32_t words[4];
-                std::memcpy(words, sums, 16);
-                detail::store_16(reinterpret_cast<unsigned char*>(result + first), words);
+                auto* const to = reinterpret_cast<unsigned char*>(result + first);
+                for (std::size_t at = 0; at < sizeof(sums); at += 16) {
+                    std::uint32_t words[4];
+                    std::memcpy(words, reinterpret_cast<const unsigned char*>(sums) + at, 16);
+                    detail::store_16(to + at, words);
+                }
                 return;
             }
         }

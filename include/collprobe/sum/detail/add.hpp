@@ -11,9 +11,9 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The correctly rounded sum. Integers wrap. A sum of 16-bit floating point is computed in float and rounded again.
-/// The result is the correctly rounded sum too, because float has at least 2p + 2 significand bits for p = 11 and p =
-/// 8, and a subnormal sum is exact (S. Figueroa, "When is double rounding innocuous?", 1995).
+/// The correctly rounded sum. Integers wrap. A sum of narrower floating point is computed in float and rounded again.
+/// The result is the correctly rounded sum too, because float has at least 2p + 2 significand bits for p = 11 and
+/// less, and a subnormal sum is exact (S. Figueroa, "When is double rounding innocuous?", 1995).
 template <element T>
 COLLPROBE_HD T add(T a, T b) noexcept
 {

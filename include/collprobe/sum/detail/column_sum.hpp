@@ -80,9 +80,9 @@ struct columns {
     int count; // elements of the block
 };
 
-/// Term after term, each addition rounded to the type.
-template <class Wide, int width, floating_element T, class Terms>
-COLLPROBE_HD inline void sum_plainly(const columns<T, Terms>& of, T* result) noexcept
+/// Term after term, each addition rounded to the type `Wide`.
+template <class Wide, int width, floating_element T, class Terms, floating_element Result>
+COLLPROBE_HD inline void sum_plainly(const columns<T, Terms>& of, Result* result) noexcept
 {
     const hidden<Wide> hide;
     Wide sum[width];
@@ -96,7 +96,7 @@ COLLPROBE_HD inline void sum_plainly(const columns<T, Terms>& of, T* result) noe
     if (of.divisor != 1) {
         for (int i = 0; i < width; ++i) sum[i] = quotient(sum[i], of.divisor);
     }
-    for (int i = 0; i < width; ++i) result[i] = narrowed<T>(sum[i]);
+    for (int i = 0; i < width; ++i) result[i] = narrowed<Result>(sum[i]);
 }
 
 /// Term after term, each addition rounded to an element type that is stored only.
@@ -126,14 +126,16 @@ COLLPROBE_HD inline Wide compensated(Wide sum, Wide lost) noexcept
     return nothing || !is_finite(lost) ? sum : rounded_sum(sum, lost);
 }
 
+/// The type of the two numbers of a compensated sum.
+template <floating_element T>
+using compensated_type = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
 /// The summation of Kahan and Babuska: a second sum collects the rounding error of each addition.
 /// Source: A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen" (1974).
 template <class Wide, int width, floating_element T, class Terms>
-COLLPROBE_HD inline void sum_compensated(const columns<T, Terms>& of, T* result) noexcept
+COLLPROBE_HD inline void sum_and_lost(const columns<T, Terms>& of, Wide (&sum)[width], Wide (&lost)[width]) noexcept
 {
     const hidden<Wide> hide;
-    Wide sum[width];
-    Wide lost[width];
     T room[width];
     const T* row = row_values(of.terms(0), of.count, room);
     for (int i = 0; i < width; ++i) {
@@ -148,6 +150,13 @@ COLLPROBE_HD inline void sum_compensated(const columns<T, Terms>& of, T* result)
             lost[i] = hide(rounded_sum(lost[i], next.low));
         }
     }
+}
+template <int width, floating_element T, class Terms>
+COLLPROBE_HD inline void sum_compensated(const columns<T, Terms>& of, T* result) noexcept
+{
+    compensated_type<T> sum[width];
+    compensated_type<T> lost[width];
+    sum_and_lost(of, sum, lost);
     for (int i = 0; i < width; ++i) {
         result[i] = narrowed<T>(quotient(compensated(sum[i], lost[i]), of.divisor));
     }
@@ -243,6 +252,14 @@ COLLPROBE_HD __attribute__((noinline)) T sum_of_column_in_integers(
         range.unit(), of.divisor, sum < 0));
 }
 
+/// An exact sum, divided and rounded once.
+template <floating_element T>
+COLLPROBE_HD inline T rounded_once(double sum, std::uint32_t divisor) noexcept
+{
+    const scaled number = take_apart(sum);
+    return round_scaled<T>(divide(0, number.significand, number.exponent, divisor, number.negative));
+}
+
 /// Sums in one double if the exponents are near enough for every addition to be exact, in whatever order a build adds
 /// (except for the sign of zero). Else sums in integers.
 template <int width, floating_element T, class Terms>
@@ -272,10 +289,7 @@ COLLPROBE_HD inline void sum_in_double(const columns<T, Terms>& of, T* result) n
     if (of.divisor == 1) {
         for (int i = 0; i < width; ++i) result[i] = narrowed<T>(sum[i]);
     } else {
-        for (int i = 0; i < width; ++i) {
-            const scaled number = take_apart(sum[i]);
-            result[i] = round_scaled<T>(divide(0, number.significand, number.exponent, of.divisor, number.negative));
-        }
+        for (int i = 0; i < width; ++i) result[i] = rounded_once<T>(sum[i], of.divisor);
     }
     // First all columns at once, because few blocks have an inexact column.
     const int limit = range::most_spread(of.term_count, 53);
@@ -324,22 +338,20 @@ COLLPROBE_HD inline void sum_in_pair(const columns<double, Terms>& of, double* r
         } else if (of.divisor == 1) {
             result[i] = sum;
         } else {
-            const scaled number = take_apart(sum);
-            result[i] = round_scaled<double>(
-                divide(0, number.significand, number.exponent, of.divisor, number.negative));
+            result[i] = rounded_once<double>(sum, of.divisor);
         }
     }
 }
 
-/// The sums of a block of columns. `result` gets `width` values; only the first `of.count` are valid.
-template <accumulation in, int width, floating_element T, class Terms>
-COLLPROBE_HD inline void sum_columns(const columns<T, Terms>& of, T* result) noexcept
+/// The sums of a block of columns. `result` gets `width` values; only the first `of.count` are valid. Sums of a
+/// standard type may be rounded to another type than that of the terms.
+template <accumulation in, int width, floating_element T, class Terms, floating_element Result>
+COLLPROBE_HD inline void sum_columns(const columns<T, Terms>& of, Result* result) noexcept
 {
-    using narrow = std::conditional_t<std::is_same_v<T, double>, double, float>;
     static_assert(holds<T>(in), "the accumulator is narrower than the element type");
     if constexpr (in == accumulation::exact && std::is_same_v<T, double>) sum_in_pair<width>(of, result);
     else if constexpr (in == accumulation::exact) sum_in_double<width>(of, result);
-    else if constexpr (in == accumulation::compensated) sum_compensated<narrow, width>(of, result);
+    else if constexpr (in == accumulation::compensated) sum_compensated<width>(of, result);
     else if constexpr (in == accumulation::float64) sum_plainly<double, width>(of, result);
     else if constexpr (in == accumulation::float32) sum_plainly<float, width>(of, result);
     else if constexpr (std::is_floating_point_v<T>) sum_plainly<T, width>(of, result);

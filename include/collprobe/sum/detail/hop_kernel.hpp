@@ -15,8 +15,10 @@ template <class T>
         to[0] = reinterpret_cast<eight_floats>(pairs << 16);
         to[1] = reinterpret_cast<eight_floats>(pairs & 0xffff0000u);
     } else {
-        to[0] = floats_of_halves(from);
-        to[1] = floats_of_halves(from + 8);
+        for (int k = 0; k < 2; ++k) {
+            if constexpr (sizeof(T) == 1) to[k] = floats_of_float8(from + 8 * k);
+            else to[k] = floats_of_halves(from + 8 * k);
+        }
     }
 }
 
@@ -35,6 +37,10 @@ template <class T>
         const eight_words pairs
             = rounded_to_bfloat16(from[0]) >> 16 | (rounded_to_bfloat16(from[1]) & 0xffff0000u);
         __builtin_memcpy(static_cast<void*>(to), &pairs, sizeof pairs);
+    } else if constexpr (sizeof(T) == 1) {
+        float floats[16];
+        __builtin_memcpy(floats, from, sizeof floats);
+        for (int i = 0; i < 16; ++i) to[i] = T(floats[i]);
     } else {
         store_as_halves(from[0], to);
         store_as_halves(from[1], to + 8);
@@ -58,8 +64,8 @@ template <class T>
 }
 
 /// The same for products. That of two halves is exact in a float. That of two bfloat16 has 16 bits; so it is exact
-/// from 2^-134 on, and below that is zero when rounded to bfloat16, once or twice. A `step` of 0: the sixteen elements
-/// at `b` are the factors of all.
+/// from 2^-134 on, and below that is zero when rounded to bfloat16, once or twice. Those of 8 bits are exact. A `step`
+/// of 0: the sixteen elements at `b` are the factors of all.
 template <class T>
 [[gnu::noinline]] int multiply_hop(T* result, const T* a, const T* b, int step, int count) noexcept
 {
