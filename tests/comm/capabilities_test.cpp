@@ -14,9 +14,9 @@
 
 #include <collprobe/audit/audit.hpp>
 #include <collprobe/comm/capabilities.hpp>
+#include <collprobe/comm/node_groups.hpp>
 #include <collprobe/fault/faulty.hpp>
 #include <collprobe/guard/copy_then_all_gather.hpp>
-#include <collprobe/guard/node_groups.hpp>
 #include <collprobe/inspect/inspect.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 #include <collprobe/replica/agreement.hpp>

@@ -76,6 +76,8 @@ TEST_CASE("NCCL communicators conform for every element type, operation, count a
             CHECK_NOTHROW(conformance::check_types(nccl_provider{ranks, {.mode = mode}}, larger(ranks)));
         }
     }
+    CHECK_NOTHROW(conformance::check_type<float8_e4m3>(nccl_provider{3}, larger(3)));
+    CHECK_NOTHROW(conformance::check_type<float8_e5m2>(nccl_provider{3}, larger(3)));
     CHECK(stand_in::nccl::live_communicators() == 0);
 }
 
@@ -173,7 +175,9 @@ TEST_CASE("a trainer's own types are taken as they are")
     static_assert(std::is_same_v<decltype(nccl::elements(static_cast<long long*>(nullptr), 3)), view<std::int64_t>>);
     static_assert(std::is_same_v<decltype(nccl::elements(static_cast<float*>(nullptr), 3)), view<float>>);
     static_assert(std::is_void_v<nccl::detail::element_of<short>> && std::is_void_v<nccl::detail::element_of<bool>>);
-    static_assert(std::is_void_v<nccl::detail::element_of<__nv_fp8_e4m3>>);
+    static_assert(std::is_same_v<nccl::detail::element_of<__nv_fp8_e4m3>, float8_e4m3>);
+    static_assert(std::is_same_v<nccl::detail::element_of<const __nv_fp8_e5m2>, float8_e5m2>);
+    static_assert(std::is_void_v<nccl::detail::element_of<__nv_fp8x2_e4m3>>);
 
     nccl_provider{2}.run([](nccl::communicator& owner) {
         // The calls of a C-style trainer: a raw communicator, a raw stream, raw pointers.

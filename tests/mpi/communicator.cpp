@@ -92,6 +92,8 @@ void check_arithmetic(mpi::communicator& world)
     // Rounded to bfloat16 at each hop: 256 + 1 is 256 there.
     std::vector<bfloat16> wire{bfloat16(first ? 256.0f : 1.0f)};
     world.all_reduce(wire, view(wire), reduction::sum, stream);
+    std::vector<float8_e4m3> narrow_wire{float8_e4m3(first ? 16.0f : 1.0f), float8_e4m3(first ? 448.0f : 32.0f)};
+    world.all_reduce(narrow_wire, view(narrow_wire), reduction::sum, stream);
     std::vector<std::int8_t> small{127, -128};
     world.all_reduce(small, view(small), reduction::average, stream);
     stream.synchronize();
@@ -102,6 +104,8 @@ void check_arithmetic(mpi::communicator& world)
     CHECK(is_nan(least[2]) && is_nan(most[2]));
     CHECK(bits(sum[3]) == static_cast<std::uint32_t>(n) * subnormal); // these add as integers
     if (n == 2) CHECK(static_cast<float>(wire[0]) == 256.0f);
+    if (n == 2) CHECK(static_cast<float>(narrow_wire[0]) == 16.0f);
+    if (n == 2) CHECK(is_nan(narrow_wire[1])); // an overflow shows
     CHECK(small[0] == static_cast<std::int8_t>(static_cast<std::int8_t>(127 * n) / n));
     CHECK(small[1] == static_cast<std::int8_t>(static_cast<std::int8_t>(-128 * n) / n));
 }

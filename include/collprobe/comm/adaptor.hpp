@@ -88,6 +88,16 @@ public:
     {
         comm_.abort(reason);
     }
+    quantised_calls& quantisation_calls() noexcept
+        requires has_quantisation_calls<Comm>
+    {
+        return comm_.quantisation_calls();
+    }
+    void next_step(stream_ref stream, call_site where = call_site::current())
+        requires has_next_step<Comm>
+    {
+        comm_.next_step(stream, where);
+    }
     /// The wrapped communicator.
     Comm& base() noexcept { return comm_; }
     const Comm& base() const noexcept { return comm_; }

@@ -33,11 +33,15 @@
 /// | `check_buffer(view, argument, call, stream, where)` | throws the error of `call` for it | `call` throws it |
 /// | `refuse(why, call, stream)` | tells the peers that this rank does not make `call` | they wait for it |
 /// | `part_of(count)` | says that the next calls make up one of `count` elements; 0: none | peers cannot compare it |
+/// | `quantisation_calls()` | what a quantised communicator tells the parts of a step | nothing is quantised |
+/// | `next_step(stream, where)` | the next call is the first of another step | steps are alike |
 /// | `base()` | the communicator that an adaptor wraps | it is the innermost |
 ///
 /// An adaptor passes on all except `group_scope` and `follow_group`: some have work behind each call, which in a group
 /// would come before the call.
 namespace collprobe::inline COLLPROBE_ABI {
+
+struct quantised_calls; // core/record/quantisation.hpp
 
 // clang-format off
 template <class C> concept has_name = communicator<C> && requires(const C& comm) { std::string(comm.name()); };
@@ -53,6 +57,8 @@ template <class C> concept has_follow_group = communicator<C> && requires(const 
 template <class C, class T> concept has_check_buffer = communicator<C> && requires(const C& comm, view<T> data, stream_ref_of<C> on) { comm.check_buffer(data, "", collective::all_reduce, on, call_site{}); };
 template <class C> concept has_refuse = communicator<C> && requires(const C& comm, const error& why, stream_ref_of<C> on) { comm.refuse(why, collective::all_reduce, on); };
 template <class C> concept has_part_of = communicator<C> && requires(C& comm) { comm.part_of(std::uint64_t{}); };
+template <class C> concept has_quantisation_calls = communicator<C> && requires(C& comm) { { comm.quantisation_calls() } -> std::same_as<quantised_calls&>; };
+template <class C> concept has_next_step = communicator<C> && requires(C& comm, stream_ref_of<C> on) { comm.next_step(on, call_site{}); };
 template <class C> concept has_base = communicator<C> && requires(C& comm) { requires communicator<std::remove_cvref_t<decltype(comm.base())>>; };
 // clang-format on
 
@@ -163,6 +169,20 @@ template <communicator C>
 void part_of([[maybe_unused]] C& comm, [[maybe_unused]] std::uint64_t count)
 {
     if constexpr (has_part_of<C>) comm.part_of(count);
+}
+
+/// Null if nothing is quantised.
+template <communicator C>
+quantised_calls* quantisation_calls_of([[maybe_unused]] C& comm) noexcept
+{
+    if constexpr (has_quantisation_calls<C>) return &comm.quantisation_calls();
+    else return nullptr;
+}
+
+template <communicator C>
+void next_step([[maybe_unused]] C& comm, [[maybe_unused]] stream_ref_of<C> stream, [[maybe_unused]] call_site where)
+{
+    if constexpr (has_next_step<C>) comm.next_step(stream, where);
 }
 
 /// The communicator under all adaptors. An adaptor sends its own messages over it, because the adaptors beneath must

@@ -24,10 +24,17 @@ struct tensor {
 
 namespace detail {
 
-inline call_site named(call_site where, const char* name) noexcept
+/// Calls `make(tensor, where)` for each; `where` has the tensor's name.
+template <communicator Comm, class Tensors, class Make>
+void for_each_in_group(Comm& comm, const Tensors& tensors, call_site where, const Make& make)
 {
-    if (*name != '\0') where.name = name;
-    return where;
+    as_one_group(comm, where, [&] {
+        for (const auto& each : tensors) {
+            call_site site = where;
+            if (*each.name != '\0') site.name = each.name;
+            make(each, site);
+        }
+    });
 }
 
 } // namespace detail
@@ -36,28 +43,24 @@ template <communicator Comm, class Tensors>
 void all_reduce(Comm& comm, const Tensors& tensors, reduction operation, stream_ref_of<Comm> stream,
     call_site where = call_site::current())
 {
-    detail::as_one_group(comm, where, [&] {
-        for (const auto& each : tensors)
-            comm.all_reduce(each.send, each.receive, operation, stream, detail::named(where, each.name));
+    detail::for_each_in_group(comm, tensors, where, [&](const auto& each, call_site site) {
+        comm.all_reduce(each.send, each.receive, operation, stream, site);
     });
 }
 template <communicator Comm, class Tensors>
 void reduce_scatter(Comm& comm, const Tensors& tensors, reduction operation, stream_ref_of<Comm> stream,
     call_site where = call_site::current())
 {
-    detail::as_one_group(comm, where, [&] {
-        for (const auto& each : tensors)
-            comm.reduce_scatter(each.send, each.receive, operation, stream, detail::named(where, each.name));
+    detail::for_each_in_group(comm, tensors, where, [&](const auto& each, call_site site) {
+        comm.reduce_scatter(each.send, each.receive, operation, stream, site);
     });
 }
 template <communicator Comm, class Tensors>
 void all_gather(
     Comm& comm, const Tensors& tensors, stream_ref_of<Comm> stream, call_site where = call_site::current())
 {
-    detail::as_one_group(comm, where, [&] {
-        for (const auto& each : tensors)
-            comm.all_gather(each.send, each.receive, stream, detail::named(where, each.name));
-    });
+    detail::for_each_in_group(comm, tensors, where,
+        [&](const auto& each, call_site site) { comm.all_gather(each.send, each.receive, stream, site); });
 }
 
 } // namespace collprobe

@@ -87,6 +87,16 @@ private:
     std::vector<int> culprits_;
 };
 
+namespace detail {
+
+/// Throws `invalid_argument`, from a function without a communicator.
+[[noreturn]] void refuse(const char* call, const std::string& message, const call_site& where);
+inline void require(bool condition, const char* call, const char* message, const call_site& where)
+{
+    if (!condition) refuse(call, message, where);
+}
+
+} // namespace detail
 } // namespace collprobe
 
 #if COLLPROBE_DEFINITIONS

@@ -30,7 +30,7 @@ constexpr bool has_countable_slots(const slot_plan& plan) noexcept { return plan
 /// A small buffer has many slots, so that every multiprocessor gets one. From 128 KiB on, the work done once for each
 /// slot (a block reduction of some 200 instructions a thread) costs a few percent of reading the slot. The length of
 /// a long slot is a multiple of four rounds, because a thread has four in flight together.
-/// Precondition: `element_bytes` is 1, 2, 4 or 8.
+/// Precondition: `element_bytes` is a power of two of at most `round_bytes`.
 COLLPROBE_HD constexpr slot_plan plan_slots(std::uint64_t count, std::uint64_t element_bytes) noexcept
 {
     constexpr std::uint64_t most_slots = 4096;

@@ -26,14 +26,7 @@ struct mpi_call {
     mpi_call(MPI_Comm over, const char* function, const call_site& line)
         : comm(over), name(function), where(line)
     {
-        int initialized = 0;
-        int finalized = 0;
-        MPI_Initialized(&initialized);
-        MPI_Finalized(&finalized);
-        if (initialized == 0 || finalized != 0) {
-            throw failure(status::invalid_argument,
-                finalized != 0 ? "MPI is finalized already" : "MPI is not initialized: call MPI_Init first");
-        }
+        mpi::detail::require_usable({.call = name, .where = where}, "MPI_Init");
         if (comm == MPI_COMM_NULL)
             throw failure(status::invalid_argument, "the communicator is MPI_COMM_NULL");
         int inter = 0;
@@ -52,11 +45,7 @@ struct mpi_call {
     /// Throws if the communicator's error handler returns. By default MPI ends the job instead.
     void check(int code, const char* what) const
     {
-        if (code == MPI_SUCCESS) return;
-        char text[MPI_MAX_ERROR_STRING] = {};
-        int length = 0;
-        MPI_Error_string(code, text, &length);
-        throw failure(status::peer_failure, std::string(what) + ": " + text);
+        if (code != MPI_SUCCESS) throw failure(status::peer_failure, mpi::detail::describe({code, what}));
     }
 };
 

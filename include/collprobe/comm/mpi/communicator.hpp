@@ -43,8 +43,8 @@ class communicator;
 /// A borrowed `MPI_Comm`. It must outlive this object and its copies, which are the same rank. Cheap to copy and to
 /// move.
 ///
-/// Arithmetic is that of `local`: 16-bit types round at each combination, a floating-point average multiplies each
-/// value by 1/n first, integers wrap, min and max prefer a number to a NaN and order -0 < +0, subnormal numbers
+/// Arithmetic is that of `local`: 8-bit and 16-bit types round at each combination, a floating-point average multiplies
+/// each value by 1/n first, integers wrap, min and max prefer a number to a NaN and order -0 < +0, subnormal numbers
 /// count. MPI chooses the order of sums and products; MPI's standard advises the same bits on all ranks, and
 /// implementations give them. A count of 0 calls nothing. Counts beyond `int` are allowed.
 /// Preconditions: one host thread uses the object at a time. Buffers are aligned. While its work is queued, no other

@@ -62,9 +62,10 @@ public:
     ///   still open; otherwise NCCL's errors, or a communicator's failure or time-out.
     void end(call_site where = call_site::current())
     {
-        if (depth_ == 0) misused("the group was ended before", where);
-        if (open_ != &detail::open_group::here()) misused("another thread opened the group", where);
-        if (depth_ != open_->depth) misused("a group within it is still open", where);
+        collprobe::detail::require(depth_ != 0, call, "the group was ended before", where);
+        collprobe::detail::require(
+            open_ == &detail::open_group::here(), call, "another thread opened the group", where);
+        collprobe::detail::require(depth_ == open_->depth, call, "a group within it is still open", where);
         following tell(*open_);
         [[maybe_unused]] order_hooks::group_end closing;
         finish(where, false);
@@ -86,10 +87,6 @@ private:
 
     static constexpr const char* call = "nccl::group";
 
-    [[noreturn]] static void misused(const char* message, call_site where)
-    {
-        throw error(status::invalid_argument, message, {.call = call, .where = where});
-    }
     static void require(ncclResult_t result, const char* function, call_site where)
     {
         if (result == ncclSuccess) return;

@@ -35,4 +35,9 @@ COLLPROBE_COLD_INLINE std::string error::describe(
     return text;
 }
 
+COLLPROBE_COLD_INLINE void detail::refuse(const char* call, const std::string& message, const call_site& where)
+{
+    throw error(status::invalid_argument, message, {.call = call, .where = where});
+}
+
 } // namespace collprobe::inline COLLPROBE_ABI

@@ -77,14 +77,7 @@ struct device {
     static void copy(
         stream_ref on, view<const T> source, view<T> destination, call_site where = call_site::current())
     {
-        static_assert(std::is_trivially_copyable_v<T>);
-        require(
-            source.count() == destination.count(), "copy", "source and destination differ in count", where);
-        require(source.empty() || (source.data() != nullptr && destination.data() != nullptr), "copy",
-            "source or destination is null with a count above 0", where);
-        require(!collprobe::detail::overlap(source, destination), "copy", "source and destination overlap", where);
-        if (source.empty()) return;
-        if constexpr (order_hooks::active) order_hooks::access(on, "copy", source, destination, where);
+        if (!collprobe::detail::begin_copy(on, source, destination, where)) return;
         check(cudaMemcpyAsync(destination.data(), source.data(),
                   static_cast<std::size_t>(source.size_bytes()), cudaMemcpyDefault, on.get()),
             "cudaMemcpyAsync", -1, on.get(), where);
@@ -98,11 +91,9 @@ struct device {
     static void fill(stream_ref on, view<T> destination, std::type_identity_t<T> value,
         call_site where = call_site::current())
     {
-        require(destination.empty() || destination.data() != nullptr, "fill",
-            "destination is null with a count above 0", where);
-        require(destination.aligned(), "fill", "destination is not aligned for its elements", where);
-        if (destination.empty()) return;
-        if constexpr (order_hooks::active) order_hooks::access(on, "fill", order_hooks::none{}, destination, where);
+        collprobe::detail::require(
+            destination.aligned(), "fill", "destination is not aligned for its elements", where);
+        if (!collprobe::detail::begin_write(on, "fill", destination, where)) return;
         for_each(on, destination.count(), detail::fill_body<T>{destination.data(), value});
     }
 
@@ -113,10 +104,7 @@ struct device {
     static void zero(stream_ref on, view<T> destination, call_site where = call_site::current())
     {
         static_assert(std::is_trivially_copyable_v<T>);
-        require(destination.empty() || destination.data() != nullptr, "zero",
-            "destination is null with a count above 0", where);
-        if (destination.empty()) return;
-        if constexpr (order_hooks::active) order_hooks::access(on, "zero", order_hooks::none{}, destination, where);
+        if (!collprobe::detail::begin_write(on, "zero", destination, where)) return;
         check(cudaMemsetAsync(destination.data(), 0, static_cast<std::size_t>(destination.size_bytes()), on.get()),
             "cudaMemsetAsync", -1, on.get(), where);
     }
@@ -191,13 +179,6 @@ struct device {
         const cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
         if (code == cudaErrorPeerAccessAlreadyEnabled) return detail::forget(code);
         check(code, "cudaDeviceEnablePeerAccess", ordinal, where);
-    }
-
-private:
-    static void require(bool condition, const char* call, const char* message, call_site where)
-    {
-        if (condition) return;
-        throw error(status::invalid_argument, message, {.call = call, .where = where});
     }
 };
 

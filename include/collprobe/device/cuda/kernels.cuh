@@ -161,13 +161,9 @@ struct partial_results {
     }
 };
 
-/// The reduction of a slot by the 256 threads of a block, and of the slots of a buffer. The general form calls
-/// `reducer.add(partial, index)` for each element, which must be usable in device code, as must `identity`, `merge`
-/// and `finish`. Specialised for reducers with a faster form.
+/// The merges of partial results by `Reducer::merge`: those of a slot's threads, and those of the slots.
 template <class Reducer>
-struct block_reduction {
-    static_assert(!requires { typename Reducer::has_own_kernel; },
-        "this reducer's kernel is in a header of its own: include collprobe/collprobe.cuh");
+struct partials_merge {
     using partial = typename Reducer::partial;
 
     struct merge_partials {
@@ -180,24 +176,16 @@ struct block_reduction {
     using merge = block_merge<partial, merge_partials>;
     using shared = typename merge::storage;
 
-    static constexpr unsigned element_bytes = 4; // for the slots' length only
-    static constexpr unsigned blocks_per_multiprocessor = 1;
-
-    const Reducer& reducer;
-    shared& memory;
-
-    __device__ void reduce_slot(std::uint64_t first, std::uint32_t count, partial_results to, unsigned slot)
+    /// Behind it the memory can be used again.
+    __device__ static void write_slot(shared& memory, const partial& mine, partial_results to, unsigned slot)
     {
-        partial mine = Reducer::identity();
-        for (std::uint64_t index = first + threadIdx.x; index < first + count; index += block_threads)
-            reducer.add(mine, index);
         const partial all = merge::run(memory, mine);
         if (threadIdx.x == 0) to.write(slot, all);
-        __syncthreads(); // the next slot uses the memory
+        __syncthreads();
     }
-
     template <class Result>
-    __device__ void combine(partial_results from, unsigned slots, Result* result)
+    __device__ static void combine(
+        const Reducer& reducer, shared& memory, partial_results from, unsigned slots, Result* result)
     {
         partial mine = Reducer::identity();
         for (unsigned slot = threadIdx.x; slot < slots; slot += block_threads)
@@ -206,6 +194,47 @@ struct block_reduction {
         if (threadIdx.x == 0) *result = reducer.finish(all);
     }
 };
+
+/// The reduction of a slot by the 256 threads of a block, and of the slots of a buffer. The general form calls
+/// `reducer.add(partial, index)` for each element, which must be usable in device code, as must `identity`, `merge`
+/// and `finish`. Specialised for reducers with a faster form.
+template <class Reducer>
+struct block_reduction {
+    static_assert(!requires { typename Reducer::has_own_kernel; },
+        "this reducer's kernel is in a header of its own: include collprobe/collprobe.cuh");
+    using partials = partials_merge<Reducer>;
+    using shared = typename partials::shared;
+
+    /// For the slots' length only. Or a function `element_bytes_of(reducer)`, where that is known at run time.
+    static constexpr unsigned element_bytes = 4;
+    static constexpr unsigned blocks_per_multiprocessor = 1;
+
+    const Reducer& reducer;
+    shared& memory;
+
+    __device__ void reduce_slot(std::uint64_t first, std::uint32_t count, partial_results to, unsigned slot)
+    {
+        typename Reducer::partial mine = Reducer::identity();
+        for (std::uint64_t index = first + threadIdx.x; index < first + count; index += block_threads)
+            reducer.add(mine, index);
+        partials::write_slot(memory, mine, to, slot);
+    }
+
+    template <class Result>
+    __device__ void combine(partial_results from, unsigned slots, Result* result)
+    {
+        partials::combine(reducer, memory, from, slots, result);
+    }
+};
+
+template <class Reducer>
+collprobe::detail::slot_plan plan_of(const Reducer& reducer, std::uint64_t count)
+{
+    using reduction = block_reduction<Reducer>;
+    if constexpr (requires { reduction::element_bytes_of(reducer); })
+        return collprobe::detail::plan_slots(count, reduction::element_bytes_of(reducer));
+    else return collprobe::detail::plan_slots(count, reduction::element_bytes);
+}
 
 /// Has an effect on memory, so that the compiler leaves it where it stands.
 __device__ inline clock_stamp device_stamp()
@@ -282,10 +311,9 @@ template <class Reducer, class Result>
 [[gnu::used]] void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result,
     workspace& scratch, reduction_times times)
 {
-    const collprobe::detail::slot_plan plan
-        = collprobe::detail::plan_slots(count, detail::block_reduction<Reducer>::element_bytes);
-    require(collprobe::detail::has_countable_slots(plan), "reduce", "more elements than any GPU has room for",
-        call_site::current());
+    const collprobe::detail::slot_plan plan = detail::plan_of(reducer, count);
+    collprobe::detail::require(collprobe::detail::has_countable_slots(plan), "reduce",
+        "more elements than any GPU has room for", call_site::current());
     detail::launch<&detail::reduce_kernel<Reducer, Result>>("reduce", on.get(), plan.slots == 0 ? 1 : plan.slots,
         reducer, count, plan, result, detail::partial_results{static_cast<unsigned long long*>(scratch.partials())},
         scratch.ticket(), times);

@@ -169,11 +169,9 @@ private:
     stream_ref(cudaStream_t handle, int device) noexcept : handle_(handle), device_(device) {}
     void refuse_capture(call_site where) const
     {
-        if (!capturing(where)) return;
-        throw error(status::invalid_argument,
-            "the stream is capturing: what it records runs when the graph is launched, so there is "
-            "nothing to wait for",
-            {.call = "synchronize", .where = where});
+        collprobe::detail::require(!capturing(where), "synchronize",
+            "the stream is capturing: what it records runs when the graph is launched, so there is nothing to wait for",
+            where);
     }
     cudaStream_t handle_;
     int device_ = -1; // known of a `stream`
@@ -216,9 +214,8 @@ public:
     stream_ref get(call_site where = call_site::current()) const
     {
         if (handle_ != nullptr) return stream_ref(handle_, device_);
-        throw error(status::invalid_argument,
-            "the stream was moved from: CUDA would take its null handle for a default stream",
-            {.call = "stream", .where = where});
+        collprobe::detail::refuse(
+            "stream", "the stream was moved from: CUDA would take its null handle for a default stream", where);
     }
     int device() const noexcept { return device_; }
     bool capturing(call_site where = call_site::current()) const { return get(where).capturing(where); }
@@ -357,21 +354,14 @@ private:
 
     void require_recorded(const char* call, call_site where) const
     {
-        if (!recorded()) {
-            refuse(call, "the event was never recorded, so there is nothing to wait for", where);
-        }
+        collprobe::detail::require(
+            recorded(), call, "the event was never recorded, so there is nothing to wait for", where);
     }
     void require_host_visible(const char* call, call_site where) const
     {
         require_recorded(call, where);
-        if (capture_ == 0) return;
-        refuse(call,
-            "the event was recorded in a capture: it is a point of a graph, which only streams can wait for",
-            where);
-    }
-    [[noreturn]] static void refuse(const char* call, const std::string& message, call_site where)
-    {
-        throw error(status::invalid_argument, message, {.call = call, .where = where});
+        collprobe::detail::require(capture_ == 0, call,
+            "the event was recorded in a capture: it is a point of a graph, which only streams can wait for", where);
     }
 
     detail::pooled_event point_;
@@ -394,7 +384,7 @@ inline void stream_ref::wait(const event& awaited, call_site where) const
         const char* const misuse = awaited.capture_ == 0
             ? "the stream is capturing, and the event was recorded outside the capture"
             : "the event was recorded in a capture that has ended or is not the stream's";
-        event::refuse(
+        collprobe::detail::refuse(
             "wait", std::string(misuse) + ": cudaStreamWaitEvent says " + detail::describe(code), where);
     }
     check(code, "cudaStreamWaitEvent", device_, handle_, where);

@@ -19,6 +19,35 @@
 
 namespace collprobe::inline COLLPROBE_ABI {
 
+namespace detail {
+
+/// What every device does before a copy: it checks the ranges, and tells the checker of stream order. Returns whether
+/// there is anything to copy.
+template <class Stream, class T>
+bool begin_copy([[maybe_unused]] const Stream& on, view<const T> source, view<T> destination, call_site where)
+{
+    static_assert(std::is_trivially_copyable_v<T>);
+    require(source.count() == destination.count(), "copy", "source and destination differ in count", where);
+    require(source.empty() || (source.data() != nullptr && destination.data() != nullptr), "copy",
+        "source or destination is null with a count above 0", where);
+    require(!overlap(source, destination), "copy", "source and destination overlap", where);
+    if (source.empty()) return false;
+    if constexpr (order_hooks::active) order_hooks::access(on, "copy", source, destination, where);
+    return true;
+}
+/// The same before a call that writes alone.
+template <class Stream, class T>
+bool begin_write([[maybe_unused]] const Stream& on, const char* call, view<T> destination, call_site where)
+{
+    require(destination.empty() || destination.data() != nullptr, call, "destination is null with a count above 0",
+        where);
+    if (destination.empty()) return false;
+    if constexpr (order_hooks::active) order_hooks::access(on, call, order_hooks::none{}, destination, where);
+    return true;
+}
+
+} // namespace detail
+
 namespace host {
 
 /// Owned memory for `size()` trivially copyable elements, 64-byte aligned, not initialised. Synchronise before it is
@@ -95,13 +124,7 @@ struct device {
     template <class T>
     static void copy(stream_ref on, view<const T> source, view<T> destination, call_site where = call_site::current())
     {
-        static_assert(std::is_trivially_copyable_v<T>);
-        require(source.count() == destination.count(), "copy", "source and destination differ in count", where);
-        require(source.empty() || (source.data() != nullptr && destination.data() != nullptr), "copy",
-            "source or destination is null with a count above 0", where);
-        require(!collprobe::detail::overlap(source, destination), "copy", "source and destination overlap", where);
-        if (source.empty()) return;
-        if constexpr (order_hooks::active) order_hooks::access(on, "copy", source, destination, where);
+        if (!collprobe::detail::begin_copy(on, source, destination, where)) return;
         on.enqueue([source, destination] {
             std::memcpy(destination.data(), source.data(), static_cast<std::size_t>(source.size_bytes()));
         });
@@ -114,11 +137,9 @@ struct device {
     static void fill(stream_ref on, view<T> destination, std::type_identity_t<T> value,
         call_site where = call_site::current())
     {
-        require(destination.empty() || destination.data() != nullptr, "fill",
-            "destination is null with a count above 0", where);
-        require(destination.aligned(), "fill", "destination is not aligned for its elements", where);
-        if (destination.empty()) return;
-        if constexpr (order_hooks::active) order_hooks::access(on, "fill", order_hooks::none{}, destination, where);
+        collprobe::detail::require(
+            destination.aligned(), "fill", "destination is not aligned for its elements", where);
+        if (!collprobe::detail::begin_write(on, "fill", destination, where)) return;
         on.enqueue([destination, value] {
             for (T& element : destination) element = value;
         });
@@ -131,10 +152,7 @@ struct device {
     static void zero(stream_ref on, view<T> destination, call_site where = call_site::current())
     {
         static_assert(std::is_trivially_copyable_v<T>);
-        require(destination.empty() || destination.data() != nullptr, "zero",
-            "destination is null with a count above 0", where);
-        if (destination.empty()) return;
-        if constexpr (order_hooks::active) order_hooks::access(on, "zero", order_hooks::none{}, destination, where);
+        if (!collprobe::detail::begin_write(on, "zero", destination, where)) return;
         on.enqueue([destination] {
             std::memset(static_cast<void*>(destination.data()), 0, static_cast<std::size_t>(destination.size_bytes()));
         });
@@ -175,13 +193,6 @@ struct device {
             collprobe::detail::note_times(times,
                 [&] { *result = reducer.finish(collprobe::detail::reduce_blocks(reducer, count)); });
         });
-    }
-
-private:
-    static void require(bool condition, const char* call, const char* message, call_site where)
-    {
-        if (condition) return;
-        throw error(status::invalid_argument, message, {.call = call, .where = where});
     }
 };
 

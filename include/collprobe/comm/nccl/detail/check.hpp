@@ -10,6 +10,7 @@
 #include <collprobe/comm/collective_arguments.hpp>
 #include <collprobe/comm/nccl/detail/handle.hpp>
 #include <collprobe/comm/nccl/detail/verify.hpp>
+#include <collprobe/comm/nccl/types.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/device/cuda/device.hpp>
@@ -35,9 +36,14 @@ public:
         comm_.tell_refusal(call_, on_, where_);
         throw bad;
     }
-    /// Requires that the device can read and write the buffers, and that each lies in one allocation.
+    /// Requires that the device can read and write the buffers, and that each lies in one allocation; and that NCCL
+    /// has the reduction.
     void places(const collprobe::detail::collective_arguments& with) const
     {
+        const bool reduces = call_ == collective::all_reduce || call_ == collective::reduce_scatter;
+        if (reduces && !can_reduce(with.type)) {
+            fail(std::string("NCCL before 2.24 does not reduce ") + collprobe::name(with.type), status::unsupported);
+        }
         if (with.sends(comm_.rank())) place(with.send, with.send_count, with.element_bytes(), "send");
         place(with.receive, with.receive_count, with.element_bytes(), "receive");
     }

@@ -125,7 +125,7 @@ COLLPROBE_INLINE bool stream_ref::query() const noexcept
 COLLPROBE_INLINE detail::stream_state& stream_ref::state(const char* call, call_site where) const
 {
     if (state_ != nullptr) return *state_;
-    throw error(status::invalid_argument, "the stream was moved from", {.call = call, .where = where});
+    collprobe::detail::refuse(call, "the stream was moved from", where);
 }
 
 COLLPROBE_INLINE stream::stream()
@@ -172,8 +172,7 @@ COLLPROBE_INLINE void event::synchronize(std::int64_t timeout_ms, call_site wher
 COLLPROBE_INLINE void event::require_recorded(const char* call, call_site where) const
 {
     if (recorded()) return;
-    throw error(status::invalid_argument, "the event was never recorded, so there is nothing to wait for",
-        {.call = call, .where = where});
+    collprobe::detail::refuse(call, "the event was never recorded, so there is nothing to wait for", where);
 }
 
 COLLPROBE_INLINE void stream_ref::wait(const event& awaited, call_site where) const
