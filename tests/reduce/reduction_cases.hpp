@@ -167,4 +167,42 @@ private:
     std::uint64_t* calls_;
 };
 
+/// One call on a rank; every element against what is expected, and nothing else may have changed. `what`: the call, as
+/// a test draws it.
+template <class Contract, floating_element T, class Comm, class Draw>
+reduction_outcome check_reduction(Comm& comm, host::stream& stream, const Draw& what, const term_table<T>& table,
+    const std::vector<T>& expected)
+{
+    const auto n = static_cast<std::uint64_t>(comm.size());
+    const auto rank = static_cast<std::uint64_t>(comm.rank());
+    const std::uint64_t leaf_count = what.scatter ? what.count / n * n : what.count;
+    const std::uint64_t result_count = what.scatter ? what.count / n : what.count;
+    const std::uint64_t result_first = what.scatter ? rank * result_count : 0;
+    const T canary = T(12345.0f);
+    const std::vector<T> sent = table.sent(comm.rank(), what.leaves, what.first, leaf_count);
+    std::vector<T> memory(what.shift, canary);
+    memory.insert(memory.end(), sent.begin(), sent.end());
+    memory.resize(memory.size() + 3 + result_count + 5, canary);
+    const view<const T> send(memory.data() + what.shift, sent.size());
+    const std::uint64_t at = what.shift + (what.in_place ? result_first : sent.size() + 3);
+    const view<T> receive(memory.data() + at, result_count);
+    const std::vector<T> before = memory;
+    const reduction_extras extras{.leaves = what.leaves};
+    const reduction_outcome outcome = what.scatter
+        ? comm.reduce_scatter(send, receive, what.operation, stream, extras)
+        : comm.all_reduce(send, receive, what.operation, stream, extras);
+    stream.synchronize(soon_ms);
+    for (std::uint64_t i = 0; i < memory.size(); ++i) {
+        const bool is_result = i >= at && i < at + result_count;
+        const T wanted = is_result ? expected[what.first + result_first + i - at] : before[i];
+        const bool right = is_result ? same_number(memory[i], wanted) : to_bits(memory[i]) == to_bits(wanted);
+        require(right, what.describe() + ": element " + std::to_string(i - at) + " is "
+                + std::to_string(static_cast<double>(memory[i])) + ", not "
+                + std::to_string(static_cast<double>(wanted)));
+    }
+    require(outcome.level >= Contract::level, what.describe() + ": a weaker level than asked");
+    require(outcome.terms == n * what.leaves, what.describe() + ": wrong number of terms");
+    return outcome;
+}
+
 } // namespace collprobe::testing

@@ -21,7 +21,8 @@ namespace collprobe::inline COLLPROBE_ABI {
 /// The interval between averages, and the memory for them. Equal on all ranks.
 struct periodic_options {
     std::uint64_t interval = 10; ///< H: number of steps from one average to the next
-    /// Elements of float scratch memory on the device for 16-bit buffers. Larger buffers are averaged in pieces.
+    /// Elements of float scratch memory on the device for elements narrower than float. Larger buffers are averaged
+    /// in pieces.
     std::uint64_t scratch_elements = std::uint64_t{1} << 20;
     /// PAFT assumes that the average itself is never hit, so it uses the innermost communicator. With true it goes
     /// through the adaptors too, such as a fault injector.
@@ -32,16 +33,17 @@ struct periodic_options {
 /// `repair.step(stream)` of a `periodic_averaging repair(comm, weights, {.interval = 10})`.
 /// It bounds the drift without detecting it, and spreads errors to all ranks: sigma^2 / M of the noise remains.
 /// `majority_repair` is exact if most ranks are right.
-/// Shapes: floating-point buffers of any types, borrowed; the same list and counts on all ranks. 16-bit elements are
-/// sent and added as float, and rounded once. Equal replicas keep their bits if the number of ranks is a power of two.
+/// Shapes: floating-point buffers of any types, borrowed; the same list and counts on all ranks. Narrower elements
+/// are sent and added as float, and rounded once. Equal replicas keep their bits if the number of ranks is a power of
+/// two.
 /// Result: all ranks hold the same bits, unless an adaptor changes what a rank receives (`through_adaptors`). In that
 /// case `majority_repair` gives all ranks the bits that most received.
 /// Preconditions: one thread at a time.
 /// Stream behaviour: enqueued on `stream`; the host neither waits nor allocates. `average` may be captured if there are
-/// no 16-bit buffers.
+/// no elements narrower than float.
 /// Errors: `invalid_argument` for integers (repair those by majority), null or misaligned buffers, interval 0; those of
 /// the communicator.
-/// Cost: an all-reduce of the buffers every H steps; 16-bit elements are sent as 4 bytes, with two more passes.
+/// Cost: an all-reduce of the buffers every H steps; narrower elements are sent as 4 bytes, with two more passes.
 template <communicator Comm>
     requires has_all_reduce<Comm, float>
 class periodic_averaging {

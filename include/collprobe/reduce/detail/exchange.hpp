@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/comm/gram.hpp>
+#include <collprobe/comm/overlapped_pieces.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
@@ -21,8 +23,11 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// `sums`, while the other is in transit.
 template <class Device>
 struct reduce_memory {
-    explicit reduce_memory(std::uint64_t bytes) : scratch(bytes / 2 / 64 * 64 * 2), gram_sums(Device::parallel_sums)
+    /// `ranks`: the number of ranks, for sums in two levels; else 0. `overlapped`: their levels are.
+    explicit reduce_memory(std::uint64_t bytes, std::uint64_t ranks = 0, bool overlapped = false)
+        : scratch(bytes / 2 / 64 * 64 * 2), gram_sums(Device::parallel_sums), rank_of_slice(ranks)
     {
+        if (overlapped) network.emplace();
         Device::load_kernels();
     }
 
@@ -35,23 +40,32 @@ struct reduce_memory {
 
     typename Device::template buffer<unsigned char> scratch;
     typename Device::template buffer<double> gram_sums; ///< sums over the parts of pairs of ranks
+    typename Device::template buffer<std::uint32_t> rank_of_slice; ///< slices in the order of local rank, then node
     typename Device::stream sums;
+    std::optional<typename Device::stream> network; ///< of messages across nodes, if they overlap those within
     typename Device::event begun;
     typename Device::event arrived[2];
     typename Device::event summed[2];
+    typename Device::event crossed[2]; ///< the messages on `network`
     ordered_use<Device> use;
 };
 
-/// Copies the first `length` elements of each part of a buffer one after the other. A body for `for_each`: an index is
-/// a block of `width` elements of every part. (To find an index's part by division would cost as much as the copy.)
-/// Call it with `blocks()` indices.
-template <element T, int width>
+/// The parts as they are.
+struct parts_in_order {
+    COLLPROBE_HD std::uint64_t operator()(std::uint64_t k) const noexcept { return k; }
+};
+
+/// Copies the first `length` elements of each part of a buffer one after the other, in an order: part k of the copy is
+/// part `order(k)` of the source. A body for `for_each`: an index is a block of `width` elements of every part. (To
+/// find an index's part by division would cost as much as the copy.) Call it with `blocks()` indices.
+template <element T, int width, class Order = parts_in_order>
 struct pack_parts {
     const T* source; ///< the first part's first element
     std::uint64_t part; ///< elements from one part to the next
     std::uint64_t parts;
     std::uint64_t length;
     T* destination;
+    Order order = {};
 
     COLLPROBE_HD std::uint64_t blocks() const noexcept { return length / width + (length % width != 0 ? 1 : 0); }
     COLLPROBE_HD void operator()(std::uint64_t block) const noexcept
@@ -59,7 +73,8 @@ struct pack_parts {
         const std::uint64_t first = block * width;
         const std::uint64_t here = lesser(width, length - first);
         for (std::uint64_t k = 0; k < parts; ++k) {
-            for (std::uint64_t i = first; i < first + here; ++i) destination[k * length + i] = source[k * part + i];
+            const T* const from = source + order(k) * part;
+            for (std::uint64_t i = first; i < first + here; ++i) destination[k * length + i] = from[i];
         }
     }
 };
@@ -182,61 +197,12 @@ private:
         }
     };
 
-    /// Overlaps pieces: while one piece is summed, the next one is in transit. For each piece: `send`, then `add` on
-    /// the other stream, then `finish`. A buffer of one piece uses no other stream.
     template <class Plan, class Send, class Add, class Finish>
-    void run(const Plan& plan, Send send, Add add, Finish finish)
+    void run(const Plan& plan, const Send& send, const Add& add, const Finish& finish)
     {
         begin_gram();
-        run_pieces(plan, send, add, finish);
+        run_overlapped(memory_, on_, where_, plan, send, add, finish);
         end_gram();
-    }
-    template <class Plan, class Send, class Add, class Finish>
-    void run_pieces(const Plan& plan, const Send& send, const Add& add, const Finish& finish)
-    {
-        exchange_plan::piece piece = plan.next({});
-        exchange_plan::piece next = plan.next(piece);
-        if (next.count == 0) {
-            send(piece, 0);
-            add(piece, 0, on_);
-            finish(piece, 0);
-            return;
-        }
-        const stream_ref sums = memory_.sums;
-        memory_.begun.record(on_);
-        sums.wait(memory_.begun, where_);
-        try {
-            run_in_pieces(plan, piece, next, sums, send, add, finish);
-        } catch (...) {
-            try { // work that waits for the call's stream must also wait for the sums
-                memory_.summed[0].record(sums);
-                on_.wait(memory_.summed[0], where_);
-            } catch (...) { // the first error is the informative one
-            }
-            throw;
-        }
-    }
-    template <class Plan, class Send, class Add, class Finish>
-    void run_in_pieces(const Plan& plan, exchange_plan::piece piece, exchange_plan::piece next, stream_ref sums,
-        const Send& send, const Add& add, const Finish& finish)
-    {
-        exchange_plan::piece before{};
-        int slot = 0;
-        for (; piece.count != 0; piece = next, next = plan.next(piece)) {
-            send(piece, slot);
-            memory_.arrived[slot].record(on_);
-            sums.wait(memory_.arrived[slot], where_);
-            add(piece, slot, sums);
-            memory_.summed[slot].record(sums);
-            if (before.count != 0) {
-                on_.wait(memory_.summed[1 - slot], where_);
-                finish(before, 1 - slot);
-            }
-            before = piece;
-            slot = 1 - slot;
-        }
-        on_.wait(memory_.summed[1 - slot], where_);
-        finish(before, 1 - slot);
     }
 
     /// A slot holds the terms received, then, for a padded piece, the copy that is sent and the results.

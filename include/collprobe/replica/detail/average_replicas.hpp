@@ -41,12 +41,12 @@ struct convert_element {
 template <class T>
 concept buffer_and_no_list_of_replicas = !std::is_convertible_v<const T&, view<const replica>>;
 
-/// Elements of scratch memory needed to average a list: none without 16-bit elements.
+/// Elements of scratch memory needed to average a list: none without elements narrower than float.
 inline std::uint64_t scratch_for(const std::vector<replica>& buffers, std::uint64_t most) noexcept
 {
     std::uint64_t needed = 0;
     for (const replica& each : buffers) {
-        if (bytes_of(each.type) == 2 && each.count > needed) needed = each.count;
+        if (bytes_of(each.type) < 4 && each.count > needed) needed = each.count;
     }
     return needed < most ? needed : most;
 }
@@ -87,7 +87,7 @@ void require_averages(
 }
 
 /// Enqueues the average of `from` over the ranks into `to` (of the same type and count; the same memory, or
-/// disjoint) on `stream`. `scratch`: at least one element if the elements have 16 bits.
+/// disjoint) on `stream`. `scratch`: at least one element if the elements are narrower than float.
 template <class Comm>
 void average_replica(Comm& comm, const replica& from, const replica& to, view<float> scratch,
     stream_ref_of<Comm> stream, call_site where)
