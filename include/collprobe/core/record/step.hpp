@@ -10,6 +10,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record/lateness.hpp>
 #include <collprobe/core/record/order_sensitivity.hpp>
+#include <collprobe/core/record/quantisation.hpp>
 #include <collprobe/core/record/statistics.hpp>
 #include <collprobe/core/record/verdict.hpp>
 #include <collprobe/detail/math.hpp>
@@ -83,6 +84,7 @@ struct call_record {
     /// an all-gather: whether every rank has the bits that the owner of each shard sent.
     bool results_agree = true;
     call_audit audit;
+    call_quantisation quantisation; ///< with the part `quantisation_probe`
     /// Who came last, if `probe_options::times`. Nothing is known of integers, broadcasts and empty calls. In `summary`
     /// mode only `present`, `last`, `spread` and `transport` are known.
     call_lateness lateness;

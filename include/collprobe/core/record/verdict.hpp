@@ -27,6 +27,9 @@ enum class finding : std::uint8_t {
     /// From this step on the rank comes late to the calls more often than chance has it: statistical, with a stated
     /// rate. Told once: `rank_lateness::late` says how long it lasts. Statistic: its lateness in this step, in ns.
     late,
+    /// Quantisation harmed the call, or hid something: `call_quantisation` has the verdict and the numbers. Statistic
+    /// and threshold: those of the verdict. Index: the first element of the rank's worst block.
+    quantisation,
 };
 
 constexpr const char* name(finding what) noexcept
@@ -43,6 +46,7 @@ constexpr const char* name(finding what) noexcept
     case finding::gradient_norm: return "gradient_norm";
     case finding::cosine: return "cosine";
     case finding::late: return "late";
+    case finding::quantisation: return "quantisation";
     }
     return "unknown";
 }

@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/quant/detail/wire.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// `message_slices::at` for growing numbers of blocks, also beyond the last one, where there is no place.
+/// Only the first one costs divisions, of which a GPU has none for 64 bits.
+class block_cursor {
+public:
+    /// Precondition: the messages have blocks.
+    COLLPROBE_HD block_cursor(const message_slices& cut, std::uint64_t index) noexcept
+        : cut_(cut), per_slice_(cut.blocks_per_slice())
+    {
+        const std::uint64_t slices = index / per_slice_; // before this one
+        in_slice_ = index - slices * per_slice_;
+        message_ = static_cast<std::uint32_t>(slices / cut.slices_per_message);
+        run_ = static_cast<std::uint32_t>(slices - std::uint64_t{message_} * cut.slices_per_message);
+        start_slice();
+    }
+    COLLPROBE_HD void advance(std::uint64_t blocks) noexcept
+    {
+        in_slice_ += blocks;
+        if (in_slice_ < per_slice_) return;
+        do {
+            in_slice_ -= per_slice_;
+            if (++run_ == cut_.slices_per_message) {
+                run_ = 0;
+                ++message_;
+            }
+        } while (in_slice_ >= per_slice_);
+        start_slice();
+    }
+    COLLPROBE_HD message_slices::place place() const noexcept
+    {
+        const std::uint64_t in_part = in_slice_ * cut_.block;
+        const std::uint64_t element = start_ + in_part;
+        const std::uint64_t left = element < cut_.count ? cut_.count - element : 0;
+        return {message_, run_ * per_slice_ + in_slice_, element,
+            static_cast<std::uint32_t>(lesser(lesser(cut_.block, cut_.length - in_part), left))};
+    }
+    /// The number of the slice among those of all messages, and the block's place in it.
+    COLLPROBE_HD std::uint64_t slice() const noexcept
+    {
+        return std::uint64_t{message_} * cut_.slices_per_message + run_;
+    }
+    COLLPROBE_HD std::uint64_t in_slice() const noexcept { return in_slice_; }
+
+private:
+    COLLPROBE_HD void start_slice() noexcept
+    {
+        if (message_ < cut_.messages) start_ = cut_.slice(message_, run_) * cut_.stride + cut_.first;
+    }
+
+    const message_slices& cut_;
+    std::uint64_t per_slice_;
+    std::uint64_t in_slice_;
+    std::uint32_t message_;
+    std::uint64_t start_ = 0; ///< index of the slice's first element of the part
+    std::uint32_t run_;
+};
+
+} // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -1,0 +1,196 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <collprobe/detail/math.hpp>
+#include <collprobe/metrics/outlier.hpp>
+#include <collprobe/quant/quantisation_probe.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+namespace detail {
+
+/// Sums over ranks of what each says about a call.
+struct quantisation_totals {
+    double squares = 0;
+    double input_errors = 0; ///< energy
+    double node_errors = 0;
+    double owned_errors = 0;
+    double input_sum = 0; ///< of errors
+    double node_sum = 0;
+    double owned_sum = 0;
+    double between_ranks = 0; ///< energy of the ranks' differences, from each rank to the mean
+    double scale_sum = 0;
+    double crest_sum = 0;
+    std::uint64_t blocks = 0; ///< that are not zero
+    std::uint64_t count = 0;
+    std::uint64_t elements = 0; ///< that are neither zero nor non-finite
+    std::uint64_t zeroed = 0;
+    std::uint64_t outliers = 0;
+};
+
+COLLPROBE_COLD_INLINE double decibels(double signal, double noise) noexcept
+{
+    if (!(signal > 0)) return not_a_number();
+    return noise > 0 ? 10 / natural_log(10) * natural_log(signal / noise) : infinity();
+}
+
+/// The spread of `terms` decoded terms: the sum over elements of the squared distances from their mean, over
+/// terms - 1.
+COLLPROBE_COLD_INLINE double spread_of_terms(const combined_errors& of, double terms) noexcept
+{
+    return terms > 1 ? (of.term_squares - of.sum_squares / terms) / (terms - 1) : 0;
+}
+
+/// Keeps the largest bias: the sum of errors in units of its standard deviation, if they are independent.
+COLLPROBE_COLD_INLINE void note_bias(double sum, double error_squares, double squares, std::uint64_t count,
+    int rank, call_quantisation& out) noexcept
+{
+    const double bias = error_squares > 0 ? absolute(sum) / square_root(error_squares) : 0;
+    if (!is_nan(out.bias) && bias <= out.bias) return;
+    out.bias = bias;
+    out.bias_rank = rank;
+    out.mean_error = squares > 0 ? sum / square_root(squares * static_cast<double>(count)) : 0;
+}
+
+/// The share of Gaussian elements that become zero by nearest rounding: those within half a scale, the scale
+/// being `scale` standard deviations.
+COLLPROBE_COLD_INLINE double expected_zeros(code_format format, double scale) noexcept
+{
+    if (format == code_format::e4m3) scale *= 0x1p-9; // the smallest number of the format
+    if (format == code_format::e5m2) scale *= 0x1p-16;
+    return 1 - error_function_complement(scale / 2 / square_root(2));
+}
+
+COLLPROBE_COLD_INLINE void measure_quantisation(
+    const part_entries<quantisation_entry>& entries, int c, const call_record& call, call_quantisation& out)
+{
+    const int ranks = entries.ranks();
+    const auto n = static_cast<double>(ranks);
+    quantisation_totals all;
+    double worst = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+        const quantised_errors& of = entries(c, rank).errors;
+        const quantisation_errors& in = of.input;
+        all.squares += in.squares;
+        all.input_errors += in.error_squares;
+        all.node_errors += of.node.errors.error_squares;
+        all.owned_errors += of.owned.errors.error_squares;
+        // Each node has the terms of its own ranks, so the spreads of the nodes are averaged.
+        const double locals = out.outcome.levels == 2 ? static_cast<double>(out.outcome.ranks_per_node) : n;
+        all.between_ranks
+            += spread_of_terms(out.outcome.levels == 2 ? of.node : of.owned, locals) * locals / n;
+        all.scale_sum += in.scale_sum;
+        all.crest_sum += in.crest_sum;
+        all.blocks += in.blocks - in.zero_blocks;
+        all.count += in.count;
+        all.elements += in.count - in.zeros - in.nonfinite;
+        all.zeroed += in.zeroed;
+        all.outliers += in.outliers;
+        out.saturated += in.saturated;
+        out.nonfinite += in.nonfinite;
+        if (of.nonfinite_results > out.nonfinite_results) out.nonfinite_results = of.nonfinite_results;
+        const double ratio = in.squares > 0 ? in.error_squares / in.squares : 0;
+        if (ratio > worst) {
+            worst = ratio;
+            out.worst_rank = rank;
+            out.worst_sqnr_db = decibels(1, ratio);
+            out.worst_block_db = decibels(1, in.worst_ratio);
+            out.worst_block = in.worst_block;
+        }
+        all.input_sum += in.error_sum;
+        all.node_sum += of.node.errors.error_sum;
+        all.owned_sum += of.owned.errors.error_sum;
+        note_bias(in.error_sum, in.error_squares, in.squares, in.count, rank, out);
+    }
+    out.sqnr_db = decibels(all.squares, all.input_errors);
+    if (all.blocks != 0) {
+        out.crest = all.crest_sum / static_cast<double>(all.blocks);
+        const code_format format = out.outcome.within;
+        out.zeroed_expected = expected_zeros(format, all.scale_sum / static_cast<double>(all.blocks));
+    }
+    if (all.elements != 0) {
+        out.zeroed = static_cast<double>(all.zeroed) / static_cast<double>(all.elements);
+        out.outliers = static_cast<double>(all.outliers) / static_cast<double>(all.elements);
+    }
+    if (call.call == collective::all_gather) return;
+    // Of the mean. The roundings of the result are not tested alone: they may be few and alike, and small.
+    const double to_mean = out.outcome.average ? 1 : 1 / n;
+    note_bias((all.input_sum + all.node_sum) / n + all.owned_sum * to_mean,
+        (all.input_errors + all.node_errors) / (n * n) + all.owned_errors * to_mean * to_mean,
+        all.squares / n, all.count / static_cast<std::uint64_t>(ranks), -1, out);
+    // All in units of a rank's own gradient: the noise of the mean is that of a gradient over n.
+    const double input = all.input_errors / n;
+    const double noise = all.between_ranks - input; // of one rank's gradient, without its error
+    const double owned = all.owned_errors * to_mean * to_mean * n;
+    if (!(noise > 0)) return; // equal gradients have no noise
+    out.input_noise_ratio = input / noise;
+    out.noise_ratio = (input + all.node_errors / n + owned) / noise;
+}
+
+/// The verdict, and its evidence as a suspect. `index`: -1 for the rank if none is named.
+COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation& of, bool agree,
+    const quantisation_limits& limits, double largest_bias, suspect& why) noexcept
+{
+    why.rank = of.worst_rank;
+    why.index = of.worst_block;
+    if (!agree) return quantisation_verdict::corrupt;
+    if (of.nonfinite != 0 && of.nonfinite_results == 0) {
+        why.statistic = static_cast<double>(of.nonfinite);
+        return quantisation_verdict::non_finite_hidden;
+    }
+    if (of.saturated != 0 && of.outcome.rule == scaling::symmetric) {
+        why.statistic = static_cast<double>(of.saturated);
+        return quantisation_verdict::biased;
+    }
+    if (of.bias > largest_bias && absolute(of.mean_error) > limits.mean_error) {
+        why.rank = of.bias_rank;
+        why.statistic = of.bias;
+        why.threshold = largest_bias;
+        why.exact = false;
+        why.false_alarms_per_step = limits.false_alarms_per_step;
+        return quantisation_verdict::biased;
+    }
+    const bool has_noise = !is_nan(of.noise_ratio);
+    const double cost = has_noise ? of.noise_ratio : exponential(-of.sqnr_db / 10 * natural_log(10));
+    why.statistic = cost;
+    why.threshold = has_noise ? limits.harmful : limits.harmful_error;
+    if (cost > why.threshold) return quantisation_verdict::harmful;
+    if (of.zeroed > limits.zeroed && of.zeroed > limits.degenerate * of.zeroed_expected) {
+        why.statistic = of.zeroed;
+        why.threshold = limits.degenerate * of.zeroed_expected;
+        return quantisation_verdict::degenerate_blocks;
+    }
+    const bool visible = cost > (has_noise ? limits.visible : limits.visible_error);
+    return visible ? quantisation_verdict::visible : quantisation_verdict::negligible;
+}
+
+} // namespace detail
+
+COLLPROBE_COLD_INLINE void quantisation_probe::judge(const part_entries<entry>& entries, step_record& record)
+{
+    // Of a call the roundings of each rank are tested, and those of the mean, each for a bias of either sign.
+    const double tests = 2.0 * (entries.ranks() + 1) * (entries.calls() > 0 ? entries.calls() : 1);
+    const double largest_bias = detail::normal_upper_quantile(limits_.false_alarms_per_step / tests);
+    for (int c = 0; c < entries.calls(); ++c) {
+        call_record& call = record.calls[static_cast<std::size_t>(c)];
+        const entry& own = entries(c, 0);
+        if (own.seen == 0) continue;
+        call_quantisation& out = call.quantisation;
+        out = {};
+        out.seen = true;
+        out.outcome = own.outcome;
+        if (!own.outcome.quantised()) continue;
+        detail::measure_quantisation(entries, c, call, out);
+        for (const statistics& each : call.inputs) {
+            if (each.nonfinite() > out.nonfinite) out.nonfinite = each.nonfinite();
+        }
+        suspect why{.call = c, .what = finding::quantisation, .site = call.site};
+        // The parts of a reduce-scatter are decoded by their owners, who count no results.
+        if (call.call == collective::reduce_scatter) out.nonfinite_results = out.nonfinite;
+        out.verdict = detail::judge_numbers(out, call.results_agree, limits_, largest_bias, why);
+        if (out.verdict < quantisation_verdict::visible) record.suspects.push_back(why);
+    }
+}
+
+} // namespace collprobe::inline COLLPROBE_ABI

@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/quant/detail/code.hpp>
+
+/// The bytes of quantised messages, and the elements that they stand for.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// A message: the codes of its blocks, then the scales, then the offsets of `asymmetric`. Each of these
+/// planes has whole words of 16 bytes, so all of them are aligned in messages of any count.
+struct wire_layout {
+    std::uint64_t blocks = 0;
+    std::uint32_t code_bytes = 0; ///< of a block
+    std::uint32_t scale_bytes = 0;
+    bool has_offsets = false;
+
+    COLLPROBE_HD static constexpr wire_layout of(const codec& how, std::uint64_t blocks) noexcept
+    {
+        return {blocks, how.code_bytes(), how.scale_bytes(), how.has_offsets()};
+    }
+    COLLPROBE_HD constexpr std::uint64_t scales_at() const noexcept { return blocks * code_bytes; }
+    COLLPROBE_HD constexpr std::uint64_t offsets_at() const noexcept { return scales_at() + plane(); }
+    COLLPROBE_HD constexpr std::uint64_t bytes() const noexcept
+    {
+        return offsets_at() + (has_offsets ? plane() : 0);
+    }
+
+private:
+    COLLPROBE_HD constexpr std::uint64_t plane() const noexcept
+    {
+        return (blocks * scale_bytes + 15) / 16 * 16;
+    }
+};
+
+/// Reads and writes the scale and offset of a block of a message.
+COLLPROBE_HD inline block_scale read_block_scale(
+    const codec& how, const wire_layout& wire, const unsigned char* message, std::uint64_t block) noexcept
+{
+    block_scale by;
+    by.scale = read_scale(how.scale, message + wire.scales_at(), block);
+    if (how.has_offsets()) by.offset = read_scale(how.scale, message + wire.offsets_at(), block);
+    return by;
+}
+COLLPROBE_HD inline void write_block_scale(const codec& how, const wire_layout& wire, unsigned char* message,
+    std::uint64_t block, const block_scale& by) noexcept
+{
+    write_scale(how.scale, message + wire.scales_at(), block, by.scale);
+    if (how.has_offsets()) write_scale(how.scale, message + wire.offsets_at(), block, by.offset);
+}
+
+/// The elements of a buffer that some messages hold. The buffer consists of slices of equal length, of which
+/// the last may reach beyond its end; a piece of the work is the same part of each slice, and blocks start
+/// with each part. Either message d holds the slices d, d + `messages`, d + 2 `messages` and so on: those of
+/// one local rank in each node. Or it holds one slice: d, or with `nodes` messages of each local rank in
+/// turn, the slice of that rank and node.
+struct message_slices {
+    std::uint32_t messages = 1;
+    std::uint32_t slices_per_message = 1;
+    std::uint32_t nodes = 1;
+    std::uint32_t block = 128; ///< elements
+    std::uint64_t stride = 0; ///< elements from a slice to the next
+    std::uint64_t first = 0; ///< of the part, in a slice
+    std::uint64_t length = 0; ///< elements of the part
+    std::uint64_t count = 0; ///< elements of the buffer
+    /// The slice of each place, which is a node and a local rank in it, node by node; null if place p has
+    /// slice p.
+    const std::uint32_t* slice_of = nullptr;
+
+    COLLPROBE_HD constexpr std::uint64_t blocks_per_slice() const noexcept
+    {
+        return (length + block - 1) / block;
+    }
+    COLLPROBE_HD constexpr std::uint64_t blocks_per_message() const noexcept
+    {
+        return blocks_per_slice() * slices_per_message;
+    }
+    COLLPROBE_HD constexpr std::uint64_t blocks() const noexcept { return blocks_per_message() * messages; }
+
+    /// The number in the buffer of a message's slice number `run`.
+    COLLPROBE_HD constexpr std::uint64_t slice(std::uint64_t message, std::uint64_t run) const noexcept
+    {
+        const std::uint64_t owner
+            = nodes == 1 ? message + run * messages : message / nodes + message % nodes * (messages / nodes);
+        return slice_of == nullptr ? owner : slice_of[owner];
+    }
+
+    /// A block: its message and place there, and its elements. `count` is 0 beyond the end of the buffer.
+    struct place {
+        std::uint64_t message;
+        std::uint64_t block;
+        std::uint64_t element; ///< index of the first one in the buffer
+        std::uint32_t count;
+    };
+    /// Blocks are numbered message by message.
+    COLLPROBE_HD constexpr place at(std::uint64_t index) const noexcept
+    {
+        const std::uint64_t per_message = blocks_per_message();
+        const std::uint64_t per_slice = blocks_per_slice();
+        const std::uint64_t message = index / per_message;
+        const std::uint64_t in_message = index - message * per_message;
+        const std::uint64_t run = in_message / per_slice;
+        const std::uint64_t in_part = (in_message - run * per_slice) * block;
+        const std::uint64_t element = slice(message, run) * stride + first + in_part;
+        const std::uint64_t left = element < count ? count - element : 0;
+        return {message, in_message, element,
+            static_cast<std::uint32_t>(lesser(lesser(block, length - in_part), left))};
+    }
+};
+
+} // namespace collprobe::inline COLLPROBE_ABI::detail

@@ -1,0 +1,284 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <collprobe/comm/adaptor.hpp>
+#include <collprobe/comm/caller.hpp>
+#include <collprobe/comm/capabilities.hpp>
+#include <collprobe/comm/collective_arguments.hpp>
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/node_groups.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/record/quantisation.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/device/in_flight.hpp>
+#include <collprobe/order/hooks.hpp>
+#include <collprobe/quant/detail/quantised_exchange.hpp>
+#include <collprobe/quant/detail/quantised_memory.hpp>
+#include <collprobe/quant/format.hpp>
+#include <collprobe/sum/accumulation.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// The memory and the limits of a `quantised` communicator. Equal on all ranks.
+struct quantised_options {
+    /// A call with fewer bytes is forwarded: of the buffer that is reduced, or gathered from all ranks.
+    std::uint64_t least_bytes = 1 << 20;
+    /// Device memory for codes in transit. Larger buffers go in pieces; a piece fits half of this memory.
+    std::uint64_t scratch_bytes = 16 << 20;
+    /// In which decoded elements are added: `float32` or `float64`.
+    accumulation sum = accumulation::float32;
+};
+
+/// A communicator whose sums, averages and all-gathers of large floating-point buffers travel as codes of 4
+/// or 8 bits. All ranks get the same bits. It forwards everything else, and counts it with the reason.
+/// README.md has the algorithms and the bytes that are moved and sent.
+///
+///     quantised comm{world, {.format = code_format::int8}};
+///     quantised comm{world, nodes, {.format = code_format::int8}, {.format = code_format::int4}}; //
+///     node_groups nodes
+///
+/// Preconditions: one thread at a time, as for the groups, which must outlive this object. Equal options on
+/// all ranks. With feedback or stochastic rounding all ranks call `next_step` behind the calls of a step;
+/// `probed` does so itself. Stream behaviour: enqueued on the call's stream and on a stream of this object.
+/// The host neither waits nor allocates, except for feedback in the first step. Calls may be captured; those
+/// with feedback from the second step on. Errors: those of the wrapped communicator; `invalid_argument` for
+/// wrong buffers; `unsupported` in an NCCL group.
+template <communicator Comm, class Groups = void>
+class quantised : public adaptor<Comm> {
+    using base_type = adaptor<Comm>;
+    using base_type::comm_;
+    static constexpr bool two_level = !std::is_void_v<Groups>;
+
+public:
+    using base_type::rank;
+    using base_type::size;
+    using typename base_type::device;
+    using typename base_type::stream_ref;
+
+    /// The element types that become codes.
+    template <element T>
+    static constexpr bool quantises
+        = std::is_same_v<T, float> || std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
+
+    /// Takes the communicator over and allocates the scratch memory.
+    /// \throws error `invalid_argument` for a quantisation that does not exist, and for too little scratch
+    /// memory.
+    explicit quantised(Comm comm, quantisation how = {}, quantised_options options = {},
+        call_site where = call_site::current()) requires(!two_level)
+        : quantised(std::move(comm), nullptr, how, how, options, where)
+    {
+    }
+    /// The same on two levels: `within` for the exchange in the node, `across` for that between nodes and for
+    /// the result.
+    template <class Nodes>
+    requires(std::is_same_v<Nodes, Groups>) quantised(Comm comm, Nodes& nodes, quantisation within = {},
+        quantisation across = {.format = code_format::int4}, quantised_options options = {},
+        call_site where = call_site::current())
+        : quantised(std::move(comm), &nodes, within, across, options, where)
+    {
+    }
+    /// Legal while calls are under way. A moved-from object can only be destroyed or assigned to.
+    quantised(quantised&&) = default;
+    quantised& operator=(quantised&& other) noexcept { return detail::replace(*this, std::move(other)); }
+    /// Waits until no work uses this object's memory, at most the communicator's time-out; after that it is
+    /// leaked.
+    ~quantised() = default;
+
+    /// Element i of every rank's `receive` becomes the sum or average of element i of all ranks' `send`, with
+    /// an error of two roundings to codes (three with node groups). `receive` is `send` or disjoint from it.
+    template <element T>
+    requires has_all_reduce<Comm, T> quantised_outcome all_reduce(std::type_identity_t<view<const T>> send,
+        view<T> receive, reduction operation, stream_ref stream, call_site where = call_site::current())
+    {
+        const auto what = detail::arguments_of<collective::all_reduce>(send, receive, operation);
+        return quantise_or_forward<collective::all_reduce, T>(what, send.size_bytes(), send, receive, stream,
+            where, [&, this] { comm_.all_reduce(send, receive, operation, stream, where); });
+    }
+
+    /// Rank r's `receive` becomes part r of the sum or average of all ranks' `send`, with an error of one
+    /// rounding to codes (two with node groups). `receive` is part r of `send` or disjoint from it.
+    template <element T>
+    requires has_reduce_scatter<Comm, T> quantised_outcome reduce_scatter(
+        std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref stream,
+        call_site where = call_site::current())
+    {
+        const auto what = detail::arguments_of<collective::reduce_scatter>(send, receive, operation);
+        return quantise_or_forward<collective::reduce_scatter, T>(what, send.size_bytes(), send, receive,
+            stream, where, [&, this] { comm_.reduce_scatter(send, receive, operation, stream, where); });
+    }
+
+    /// `receive` becomes the ranks' `send`, one after the other, as their codes decode to on every rank: on
+    /// the sender, too. With node groups the codes have the format `across`.
+    template <element T>
+    requires has_all_gather<Comm, T> quantised_outcome all_gather(std::type_identity_t<view<const T>> send,
+        view<T> receive, stream_ref stream, call_site where = call_site::current())
+    {
+        const auto what = detail::arguments_of<collective::all_gather>(send, receive);
+        return quantise_or_forward<collective::all_gather, T>(what, receive.size_bytes(), send, receive,
+            stream, where, [&, this] { comm_.all_gather(send, receive, stream, where); });
+    }
+
+    /// Ends a step: the next call is the first of the next one. Stochastic rounding takes other random bits,
+    /// and feedback finds the errors that the same call of this step has left. Captured, it is part of the
+    /// graph. Stream behaviour: enqueued on `stream`, which must be ordered behind the calls of the step and
+    /// before the next.
+    void next_step(stream_ref stream, call_site where = call_site::current())
+    {
+        const auto scope = detail::enter_device(comm_);
+        memory_->use.wait_for_last(stream, where);
+        device::for_each(stream, 1, detail::count_step{memory_->step.data()});
+        memory_->use.wait_for_last(stream, where).record(stream);
+        call_ = 0;
+    }
+
+    /// How many calls were quantised, and how many forwarded for each reason.
+    std::uint64_t counts(unquantised_reason why) const noexcept
+    {
+        return calls_.counts[static_cast<int>(why)];
+    }
+    const quantisation& within() const noexcept { return within_; }
+    const quantisation& across() const noexcept { return across_; }
+
+    /// Where a call writes what it did to the numbers, and what the last call was: for parts of a step.
+    quantised_calls& quantisation_calls() noexcept { return calls_; }
+
+private:
+    using caller = detail::caller<Comm>;
+    using memory_type = detail::quantised_memory<device>;
+
+    quantised(Comm comm, Groups* nodes, const quantisation& within, const quantisation& across,
+        const quantised_options& options, call_site where)
+        : base_type(std::move(comm)), nodes_(nodes), within_(within), across_(across), options_(options)
+    {
+        const caller who(comm_, "quantised", where);
+        require_valid(within_, "quantised", where);
+        require_valid(across_, "quantised", where);
+        who.require(within_.block == across_.block, "within and across differ in their blocks");
+        who.require(within_.rotate == across_.rotate && (!within_.rotate || within_.seed == across_.seed),
+            "within and across differ in their rotations");
+        who.require(options_.sum == accumulation::float32 || options_.sum == accumulation::float64,
+            "sum is neither float32 nor float64");
+        const auto scope = detail::enter_device(comm_);
+        const std::uint64_t least
+            = 4 * detail::least_area(within_, across_, static_cast<std::uint64_t>(comm_.size()));
+        if (options_.scratch_bytes < least) {
+            who.fail(status::invalid_argument,
+                "scratch_bytes is " + std::to_string(options_.scratch_bytes) + ": "
+                    + std::to_string(comm_.size()) + " ranks need " + std::to_string(least));
+        }
+        calls_.least_bytes = options_.least_bytes;
+        calls_.ranks = comm_.size();
+        std::vector<std::uint32_t> places;
+        std::size_t own = 0;
+        if constexpr (two_level) {
+            const int locals = nodes->ranks_per_node();
+            for (int node = 0; node < nodes->nodes(); ++node)
+                for (int local = 0; local < locals; ++local)
+                    places.push_back(static_cast<std::uint32_t>(nodes->world_rank(node, local)));
+            own = places.size();
+            for (int node = 0; node < nodes->nodes(); ++node)
+                places.push_back(static_cast<std::uint32_t>(nodes->world_rank(node, nodes->local_rank())));
+        }
+        memory_
+            = detail::in_flight<memory_type>(base_type::timeout_ms(), options_.scratch_bytes, places, own);
+    }
+
+    template <collective Call, element T, class Forward>
+    quantised_outcome quantise_or_forward(const detail::collective_arguments& what, std::uint64_t bytes,
+        view<const T> send, view<T> receive, stream_ref stream, call_site where, const Forward& forward)
+    {
+        const unquantised_reason why_not = calls_.reason(Call, what.type, what.operation, bytes);
+        ++calls_.counts[static_cast<int>(why_not)];
+        const auto ranks = static_cast<std::uint64_t>(comm_.size());
+        const std::uint64_t plain = bytes / ranks * (ranks - 1) * (Call == collective::all_reduce ? 2 : 1);
+        if constexpr (quantises<T>) {
+            if (why_not == unquantised_reason::none) {
+                quantised_outcome made = quantise<Call, T>(what, send, receive, stream, where);
+                made.bytes_plain = plain;
+                made.average = what.operation == reduction::average;
+                return calls_.last = made;
+            }
+        }
+        forward();
+        return calls_.last
+            = {.why_not = why_not, .bytes_sent = plain, .bytes_plain = plain, .collectives = 1};
+    }
+
+    template <collective Call, element T>
+    quantised_outcome quantise(const detail::collective_arguments& what, view<const T> send, view<T> receive,
+        stream_ref stream, call_site where)
+    {
+        const caller who(comm_, Call, where);
+        who.require_immediate();
+        detail::check_buffer(comm_, send, "send", Call, stream, where);
+        detail::check_buffer(comm_, receive, "receive", Call, stream, where);
+        const std::string flaw = detail::flaw_of_arguments(what, rank(), size());
+        if (!flaw.empty()) who.refuse(Call, stream, flaw);
+        const auto scope = detail::enter_device(comm_);
+        memory_type& memory = *memory_;
+        typename device::event& done = memory.use.wait_for_last(stream, where);
+        quantised_outcome outcome{.within = two_level ? within_.format : across_.format,
+            .across = across_.format,
+            .rule = (two_level ? within_ : across_).rule,
+            .block = within_.block,
+            .levels = two_level ? 2u : 1u};
+        const std::uint32_t call = call_++;
+        detail::part_of(comm_, what.send_count);
+        try {
+            detail::enqueue_marked(done, stream, [&, this] {
+                if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), send, receive, where);
+                detail::quantised_exchange<T, Comm, Groups> work(comm_, nodes_, memory, within_, across_,
+                    options_.sum == accumulation::float64, call, std::exchange(calls_.errors_to, nullptr),
+                    stream, where);
+                if constexpr (Call == collective::all_gather) {
+                    work.all_gather(send, receive);
+                } else {
+                    outcome.feedback = work.find_feedback(what, who);
+                    work.reduce(send, receive, Call == collective::reduce_scatter,
+                        what.operation == reduction::average);
+                }
+                work.tell(outcome);
+            });
+        } catch (...) {
+            detail::part_of(comm_, 0);
+            throw;
+        }
+        detail::part_of(comm_, 0);
+        return outcome;
+    }
+
+    Groups* nodes_;
+    quantisation within_;
+    quantisation across_;
+    quantised_options options_;
+    std::uint32_t call_ = 0; ///< of the step
+    quantised_calls calls_;
+    detail::in_flight<memory_type> memory_;
+};
+
+template <class Comm>
+quantised(Comm) -> quantised<Comm>;
+template <class Comm>
+quantised(Comm, quantisation) -> quantised<Comm>;
+template <class Comm>
+quantised(Comm, quantisation, quantised_options) -> quantised<Comm>;
+template <class Comm, class World>
+quantised(Comm, node_groups<World>&) -> quantised<Comm, node_groups<World>>;
+template <class Comm, class World>
+quantised(Comm, node_groups<World>&, quantisation) -> quantised<Comm, node_groups<World>>;
+template <class Comm, class World>
+quantised(Comm, node_groups<World>&, quantisation, quantisation) -> quantised<Comm, node_groups<World>>;
+template <class Comm, class World>
+quantised(Comm, node_groups<World>&, quantisation, quantisation, quantised_options)
+    -> quantised<Comm, node_groups<World>>;
+
+} // namespace collprobe::inline COLLPROBE_ABI

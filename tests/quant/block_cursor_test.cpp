@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/quant/detail/block_cursor.hpp>
+
+using collprobe::detail::block_cursor;
+using collprobe::detail::message_slices;
+
+TEST_CASE("a cursor is at every block where the division says it is")
+{
+    std::mt19937 random(1);
+    for (int round = 0; round < 300; ++round) {
+        message_slices cut;
+        cut.messages = 1 + static_cast<unsigned>(random() % 6);
+        cut.slices_per_message = 1 + static_cast<unsigned>(random() % 4);
+        cut.nodes = cut.slices_per_message == 1 && cut.messages % 2 == 0 && random() % 2 == 0 ? 2 : 1;
+        cut.block = 32u << random() % 4;
+        cut.length = 1 + random() % 700;
+        cut.first = random() % 50;
+        cut.stride = cut.first + cut.length + random() % 9;
+        cut.count = random() % (cut.stride * cut.messages * cut.slices_per_message + 2);
+        std::vector<std::uint32_t> slices(cut.messages * cut.slices_per_message);
+        std::iota(slices.begin(), slices.end(), 0u);
+        std::shuffle(slices.begin(), slices.end(), random);
+        if (round % 2 == 0) cut.slice_of = slices.data();
+        for (const unsigned step : {1u, 3u, 64u}) {
+            std::uint64_t index = random() % cut.blocks();
+            block_cursor cursor(cut, index);
+            for (; index < cut.blocks(); index += step, cursor.advance(step)) {
+                const message_slices::place expected = cut.at(index);
+                const message_slices::place found = cursor.place();
+                const bool same = found.message == expected.message && found.block == expected.block
+                    && found.element == expected.element && found.count == expected.count
+                    && cursor.slice() == index / cut.blocks_per_slice()
+                    && cursor.in_slice() == index % cut.blocks_per_slice();
+                CHECK(same);
+            }
+        }
+    }
+}

@@ -1,0 +1,503 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/quant/detail/block.hpp>
+#include <collprobe/quant/detail/hadamard.hpp>
+#include <collprobe/quant/detail/philox.hpp>
+
+// The oracle computes in double, from the definitions of the formats, and shares no code with the library.
+namespace {
+
+using namespace collprobe;
+using detail::block_errors;
+using detail::block_range;
+using detail::block_scale;
+using detail::codec;
+using detail::isa;
+
+constexpr code_format formats[]
+    = {code_format::int8, code_format::int4, code_format::e4m3, code_format::e5m2};
+
+bool is_nan(float x) { return detail::is_nan_bits(detail::bit_cast<std::uint32_t>(x)); }
+std::uint32_t bits(float x) { return detail::bit_cast<std::uint32_t>(x); }
+
+struct encoded {
+    block_scale by;
+    std::vector<unsigned char> codes;
+    block_errors errors;
+    block_range range;
+    std::uint32_t first_nonfinite = 0;
+    std::vector<float> decoded;
+};
+
+encoded run(isa path, const codec& how, const std::vector<float>& x, const std::uint16_t* random = nullptr,
+    bool probed = true)
+{
+    encoded out;
+    std::vector<float> padded(x);
+    padded.resize(how.block, 0.0f);
+    out.codes.resize(how.code_bytes());
+    const detail::gradual_underflow as_ieee_has_it;
+    out.by = detail::encode_floats(path, how, padded.data(), static_cast<std::uint32_t>(x.size()), random,
+        out.codes.data(), probed ? &out.errors : nullptr, out.range, out.first_nonfinite);
+    out.decoded.resize(how.block);
+    detail::decode_floats<false>(path, how, out.by, out.codes.data(), out.decoded.data());
+    return out;
+}
+
+codec make(code_format format, std::uint32_t block, scaling rule = scaling::symmetric,
+    scale_format scale = scale_format::bfloat16, code_rounding rounding = code_rounding::nearest)
+{
+    return codec::of<float>(
+        {.format = format, .block = block, .rule = rule, .scale = scale, .rounding = rounding});
+}
+
+std::vector<float> gaussian(std::size_t count, unsigned seed)
+{
+    std::mt19937_64 random(seed);
+    std::normal_distribution<float> normal;
+    std::vector<float> x(count);
+    for (float& v : x) v = normal(random);
+    return x;
+}
+
+/// All numbers of an 8-bit format, from its definition.
+std::vector<double> numbers_of(code_format format)
+{
+    const bool e4m3 = format == code_format::e4m3;
+    const int fraction = e4m3 ? 3 : 2;
+    const int bias = e4m3 ? 7 : 15;
+    std::vector<double> all;
+    for (int code = 0; code < (e4m3 ? 0x7f : 0x7c); ++code) {
+        const int exponent = code >> fraction;
+        const double f = code & ((1 << fraction) - 1);
+        all.push_back(exponent == 0 ? std::ldexp(f, 1 - bias - fraction)
+                                    : std::ldexp(1 + std::ldexp(f, -fraction), exponent - bias));
+    }
+    return all;
+}
+
+/// The signal-to-noise ratio in dB of a quantisation of whole blocks.
+double sqnr(const codec& how, const std::vector<float>& x, isa path)
+{
+    double signal = 0;
+    double noise = 0;
+    for (std::size_t at = 0; at + how.block <= x.size(); at += how.block) {
+        const std::vector<float> block(x.begin() + static_cast<std::ptrdiff_t>(at),
+            x.begin() + static_cast<std::ptrdiff_t>(at + how.block));
+        const encoded out = run(path, how, block, nullptr, false);
+        for (std::size_t i = 0; i < how.block; ++i) {
+            const double e = double{out.decoded[i]} - double{block[i]};
+            signal += double{block[i]} * double{block[i]};
+            noise += e * e;
+        }
+    }
+    return 10 * std::log10(signal / noise);
+}
+
+} // namespace
+
+TEST_CASE("philox gives the published numbers")
+{
+    const auto same = [](const detail::philox& a, std::uint32_t w0, std::uint32_t w1, std::uint32_t w2,
+                          std::uint32_t w3) {
+        return a.word[0] == w0 && a.word[1] == w1 && a.word[2] == w2 && a.word[3] == w3;
+    };
+    // The known answers of Random123.
+    CHECK(same(detail::philox::of(0, 0, 0, 0, 0), 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8));
+    CHECK(same(detail::philox::of(~0u, ~0u, ~0u, ~0u, ~std::uint64_t{0}), 0x408f276d, 0x41c83b0e, 0xa20bc7c6,
+        0x6d5451fd));
+    CHECK(same(detail::philox::of(0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0x299f31d0a4093822u),
+        0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1));
+}
+
+TEST_CASE("errors are at most half a unit of the code, and the scale is rounded up")
+{
+    std::mt19937_64 random(3);
+    for (const code_format format : formats) {
+        for (const scaling rule : {scaling::symmetric, scaling::signed_maximum, scaling::asymmetric}) {
+            if (!is_integer(format) && rule != scaling::symmetric) continue;
+            for (const scale_format scale : {scale_format::bfloat16, scale_format::float32}) {
+                for (const std::uint32_t block : {32u, 128u, 4096u}) {
+                    const codec how = make(format, block, rule, scale);
+                    for (const std::uint32_t count : {1u, 31u, block - 1, block}) {
+                        std::vector<float> x = gaussian(count, static_cast<unsigned>(random()));
+                        const float exponent = std::ldexp(1.0f, static_cast<int>(random() % 240) - 120);
+                        for (float& v : x) v *= exponent;
+                        const encoded out = run(detail::best_isa(), how, x);
+                        float most = 0;
+                        for (const float v : x) most = std::max(most, std::abs(v));
+                        const double s = std::abs(double{out.by.scale});
+                        if (rule == scaling::symmetric) {
+                            CHECK(s * double{largest_code(format)} >= double{most});
+                            CHECK(s * double{largest_code(format)}
+                                <= double{most} * (scale == scale_format::bfloat16 ? 1 + 0x1p-7 : 1 + 0x1p-22)
+                                    + std::ldexp(1.0, -100));
+                        }
+                        if (scale == scale_format::bfloat16) CHECK((bits(out.by.scale) & 0xffff) == 0);
+                        for (std::size_t i = 0; i < x.size(); ++i) {
+                            const double error = std::abs(double{out.decoded[i]} - double{x[i]});
+                            double bound = s * (0.5 + 0x1p-15);
+                            if (!is_integer(format)) {
+                                const int digits = format == code_format::e4m3 ? 4 : 3;
+                                bound = std::max(std::abs(double{x[i]}) * std::ldexp(1.001, -digits),
+                                    s * std::ldexp(0.501, format == code_format::e4m3 ? -9 : -16));
+                            }
+                            if (rule == scaling::signed_maximum
+                                && std::abs(double{x[i]}) > 0.9 * double{most})
+                                bound = s * 1.01; // the opposite extreme is clipped
+                            if (rule == scaling::asymmetric) bound += std::abs(double{x[i]}) * 0x1p-22;
+                            CHECK(error <= bound);
+                        }
+                        CHECK(out.errors.saturated <= (rule == scaling::signed_maximum ? count : 0));
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("codes are the nearest in the format, ties to even")
+{
+    for (const code_format format : formats) {
+        const codec how = make(format, 4096, scaling::symmetric, scale_format::float32);
+        std::vector<double> grid;
+        if (is_integer(format)) {
+            for (int q = 0; q <= static_cast<int>(largest_code(format)); ++q) grid.push_back(q);
+        } else {
+            grid = numbers_of(format);
+        }
+        // With the largest code in the block the scale is 1.
+        std::vector<float> x{static_cast<float>(grid.back())};
+        std::mt19937_64 random(7);
+        for (std::size_t k = 0; k + 1 < grid.size() && x.size() + 4 < 4096; ++k) {
+            const auto middle = static_cast<float>((grid[k] + grid[k + 1]) / 2);
+            x.push_back(middle);
+            x.push_back(-std::nextafter(middle, 0.0f));
+            x.push_back(std::nextafter(middle, 1e9f));
+            x.push_back(static_cast<float>(grid[k]));
+        }
+        while (x.size() < 4096) {
+            x.push_back(std::ldexp(static_cast<float>(random() % (1 << 24)), -24)
+                * static_cast<float>(grid.back()) * (random() % 2 == 0 ? 1.0f : -1.0f));
+        }
+        const encoded out = run(detail::best_isa(), how, x);
+        REQUIRE(out.by.scale == 1.0f);
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const double wanted = std::abs(double{x[i]});
+            std::size_t best = 0;
+            for (std::size_t k = 0; k < grid.size(); ++k) {
+                const double now = std::abs(grid[k] - wanted);
+                const double then = std::abs(grid[best] - wanted);
+                if (now < then || (now == then && k % 2 == 0)) best = k;
+            }
+            CHECK(std::abs(double{out.decoded[i]}) == grid[best]);
+            if (grid[best] != 0) CHECK(std::signbit(out.decoded[i]) == std::signbit(x[i]));
+        }
+    }
+}
+
+TEST_CASE("all paths give the same codes, scales and elements")
+{
+    std::mt19937_64 random(11);
+    for (const isa path : {isa::avx2, isa::avx512}) {
+        if (!detail::supports(path)) continue;
+        for (const code_format format : formats) {
+            for (const scaling rule : {scaling::symmetric, scaling::signed_maximum, scaling::asymmetric}) {
+                if (!is_integer(format) && rule != scaling::symmetric) continue;
+                for (const std::uint32_t block : {32u, 64u, 128u, 1024u}) {
+                    const codec how = make(format, block, rule);
+                    for (int trial = 0; trial < 30; ++trial) {
+                        std::vector<float> x = gaussian(block, static_cast<unsigned>(random()));
+                        const int exponent = static_cast<int>(random() % 280) - 150;
+                        for (float& v : x) v = std::ldexp(v, exponent);
+                        if (trial % 5 == 1) x[random() % block] = std::numeric_limits<float>::quiet_NaN();
+                        if (trial % 5 == 2) x[random() % block] = -std::numeric_limits<float>::infinity();
+                        if (trial % 5 == 3) x[random() % block] = std::numeric_limits<float>::max();
+                        if (trial % 5 == 4) std::fill(x.begin(), x.end(), -0.0f);
+                        const encoded a = run(isa::portable, how, x);
+                        const encoded b = run(path, how, x);
+                        CHECK(bits(a.by.scale) == bits(b.by.scale));
+                        CHECK(a.codes == b.codes);
+                        for (std::size_t i = 0; i < block; ++i)
+                            CHECK(bits(a.decoded[i]) == bits(b.decoded[i]));
+                        CHECK(a.errors.zeros == b.errors.zeros);
+                        CHECK(a.errors.zeroed == b.errors.zeroed);
+                        CHECK(a.errors.outliers == b.errors.outliers);
+                        CHECK(a.errors.saturated == b.errors.saturated);
+                        CHECK(
+                            a.errors.error_squares == doctest::Approx(b.errors.error_squares).epsilon(1e-5));
+                        CHECK(a.errors.squares == doctest::Approx(b.errors.squares).epsilon(1e-5));
+                        CHECK(bits(a.errors.largest) == bits(b.errors.largest));
+                        std::vector<float> sums = gaussian(block, 5);
+                        std::vector<float> others = sums;
+                        detail::decode_floats<true>(isa::portable, how, a.by, a.codes.data(), sums.data());
+                        detail::decode_floats<true>(path, how, b.by, b.codes.data(), others.data());
+                        CHECK(std::memcmp(sums.data(), others.data(), 4 * block) == 0);
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("the noise is that of the theory: Gaussian blocks")
+{
+    const std::vector<float> x = gaussian(1 << 21, 21);
+    struct row {
+        code_format format;
+        scaling rule;
+        scale_format scale;
+        std::uint32_t block;
+        double db;
+    };
+    const row rows[] = {
+        {code_format::int8, scaling::symmetric, scale_format::float32, 32, 45.45},
+        {code_format::int8, scaling::symmetric, scale_format::float32, 128, 43.80},
+        {code_format::int8, scaling::symmetric, scale_format::float32, 4096, 41.28},
+        {code_format::int8, scaling::symmetric, scale_format::bfloat16, 32, 45.26},
+        {code_format::int8, scaling::symmetric, scale_format::bfloat16, 128, 43.73},
+        {code_format::int8, scaling::symmetric, scale_format::bfloat16, 256, 43.12},
+        {code_format::int8, scaling::symmetric, scale_format::bfloat16, 4096, 41.26},
+        {code_format::int8, scaling::signed_maximum, scale_format::float32, 128, 43.86},
+        {code_format::int8, scaling::signed_maximum, scale_format::bfloat16, 128, 43.80},
+        {code_format::int8, scaling::asymmetric, scale_format::float32, 128, 44.64},
+        {code_format::int4, scaling::symmetric, scale_format::float32, 32, 20.27},
+        {code_format::int4, scaling::symmetric, scale_format::bfloat16, 32, 20.25},
+        {code_format::int4, scaling::symmetric, scale_format::bfloat16, 128, 18.60},
+        {code_format::int4, scaling::symmetric, scale_format::bfloat16, 1024, 16.93},
+        {code_format::int4, scaling::symmetric, scale_format::bfloat16, 4096, 16.08},
+        {code_format::int4, scaling::signed_maximum, scale_format::bfloat16, 32, 21.31},
+        {code_format::int4, scaling::signed_maximum, scale_format::bfloat16, 128, 19.72},
+        {code_format::int4, scaling::signed_maximum, scale_format::bfloat16, 4096, 17.24},
+        {code_format::int4, scaling::asymmetric, scale_format::float32, 32, 22.14},
+        {code_format::int4, scaling::asymmetric, scale_format::float32, 128, 20.03},
+        {code_format::e4m3, scaling::symmetric, scale_format::float32, 32, 32.40},
+        {code_format::e4m3, scaling::symmetric, scale_format::float32, 256, 31.68},
+        {code_format::e5m2, scaling::symmetric, scale_format::float32, 256, 25.67},
+    };
+    for (const row& r : rows) {
+        CAPTURE(name(r.format));
+        CAPTURE(name(r.rule));
+        CAPTURE(r.block);
+        CHECK(sqnr(make(r.format, r.block, r.rule, r.scale), x, detail::best_isa())
+            == doctest::Approx(r.db).epsilon(0.1 / r.db));
+    }
+}
+
+TEST_CASE("the noise is that of the theory: uniform elements in blocks of 4096")
+{
+    std::mt19937_64 random(5);
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    std::vector<float> x(1 << 20);
+    for (float& v : x) v = uniform(random);
+    const auto of = [&](code_format format, scale_format scale) {
+        return sqnr(make(format, 4096, scaling::symmetric, scale), x, detail::best_isa());
+    };
+    CHECK(std::abs(of(code_format::int4, scale_format::float32) - 22.93) < 0.03);
+    CHECK(std::abs(of(code_format::int8, scale_format::float32) - 48.11) < 0.03);
+    CHECK(std::abs(of(code_format::int4, scale_format::bfloat16) - 22.87) < 0.03);
+    CHECK(std::abs(of(code_format::int8, scale_format::bfloat16) - 48.09) < 0.03);
+}
+
+TEST_CASE("elements that are not finite stay so, and harm no neighbour")
+{
+    for (const code_format format : formats) {
+        const codec how = make(format, 4096);
+        std::vector<float> x = gaussian(4096, 9);
+        const encoded clean = run(detail::best_isa(), how, x);
+        for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
+                 std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+            std::vector<float> y(x);
+            y[17] = bad;
+            const encoded out = run(detail::best_isa(), how, y);
+            CHECK(out.range.nonfinite == 1);
+            CHECK(out.first_nonfinite == 17);
+            for (std::size_t i = 0; i < y.size(); ++i) {
+                if (i == 17) CHECK(is_nan(out.decoded[i]));
+                else CHECK(bits(out.decoded[i]) == bits(clean.decoded[i]));
+            }
+        }
+    }
+    for (const scaling rule : {scaling::signed_maximum, scaling::asymmetric}) {
+        std::vector<float> x = gaussian(128, 9);
+        x[3] = std::numeric_limits<float>::infinity();
+        const encoded out = run(detail::best_isa(), make(code_format::int4, 128, rule), x);
+        CHECK(std::all_of(out.decoded.begin(), out.decoded.end(), [](float v) { return is_nan(v); }));
+    }
+}
+
+TEST_CASE("special blocks")
+{
+    for (const code_format format : formats) {
+        const codec how = make(format, 32);
+        SUBCASE("zeros stay zeros")
+        {
+            const encoded out = run(detail::best_isa(), how, {0.0f, -0.0f, 0.0f});
+            CHECK(out.by.scale == 0.0f);
+            CHECK(std::all_of(out.decoded.begin(), out.decoded.end(), [](float v) { return bits(v) == 0; }));
+        }
+        SUBCASE("subnormal elements have the smallest normal scale")
+        {
+            const encoded out = run(detail::best_isa(), how, {0x1p-149f, 0x1p-140f});
+            CHECK(out.by.scale == 0x1p-126f);
+            for (const float v : out.decoded) CHECK(!is_nan(v));
+        }
+        SUBCASE("the largest numbers stay finite")
+        {
+            const float most = std::numeric_limits<float>::max();
+            encoded out = run(detail::best_isa(), how, {most, -most, 1.0f});
+            CHECK(out.decoded[0] <= most);
+            CHECK(out.decoded[1] >= -most);
+            CHECK(out.decoded[0] >= 0.98f * most);
+            codec sixteen = codec::of<float16>({.format = format, .block = 32});
+            out = run(detail::best_isa(), sixteen, {65504.0f, -65504.0f});
+            CHECK(out.decoded[0] <= 65504.0f);
+            CHECK(out.decoded[0] >= 64000.0f);
+            out = run(detail::best_isa(), sixteen, {65520.0f, 1.0f}); // rounds to infinity in this type
+            CHECK(is_nan(out.decoded[0]));
+            CHECK(out.range.nonfinite == 1);
+        }
+        SUBCASE("small numbers of bfloat16 survive")
+        {
+            const encoded out
+                = run(detail::best_isa(), codec::of<bfloat16>({.format = format, .block = 32}), {1e-30f});
+            CHECK(out.decoded[0] == doctest::Approx(1e-30f).epsilon(0.01));
+        }
+    }
+    SUBCASE("a constant block has its offset")
+    {
+        const codec how = make(code_format::int4, 32, scaling::asymmetric, scale_format::float32);
+        const encoded out = run(detail::best_isa(), how, std::vector<float>(32, 0.3f));
+        CHECK(std::all_of(out.decoded.begin(), out.decoded.end(), [](float v) { return v == 0.3f; }));
+        const float most = std::numeric_limits<float>::max();
+        const encoded wide = run(detail::best_isa(), how, {most, -most, 0});
+        CHECK(wide.decoded[0] == doctest::Approx(most).epsilon(1e-6));
+        CHECK(wide.decoded[1] == -most);
+    }
+}
+
+TEST_CASE("int4 codes of decoded elements are the same codes")
+{
+    const codec how = make(code_format::int4, 128);
+    for (unsigned seed = 0; seed < 50; ++seed) {
+        const encoded once = run(detail::best_isa(), how, gaussian(128, seed));
+        const encoded twice = run(detail::best_isa(), how, once.decoded);
+        CHECK(std::memcmp(once.decoded.data(), twice.decoded.data(), 4 * 128) == 0);
+    }
+}
+
+TEST_CASE("the mean of stochastic codes is the element")
+{
+    constexpr int draws = 10'000;
+    for (const code_format format : formats) {
+        for (const scaling rule : {scaling::symmetric, scaling::asymmetric}) {
+            if (!is_integer(format) && rule != scaling::symmetric) continue;
+            const codec how = make(format, 32, rule, scale_format::bfloat16, code_rounding::stochastic);
+            const std::vector<float> x = gaussian(32, 4);
+            std::vector<double> sum(32);
+            std::mt19937_64 random(8);
+            double s = 0;
+            for (int draw = 0; draw < draws; ++draw) {
+                std::uint16_t random16[32];
+                for (std::uint16_t& r : random16) r = static_cast<std::uint16_t>(random());
+                const encoded out = run(detail::best_isa(), how, x, random16);
+                s = double{out.by.scale};
+                for (std::size_t i = 0; i < 32; ++i) sum[i] += double{out.decoded[i]};
+            }
+            for (std::size_t i = 0; i < 32; ++i) {
+                double unit = s;
+                if (!is_integer(format)) {
+                    const bool e4m3 = format == code_format::e4m3;
+                    const int exponent = std::max(std::ilogb(double{x[i]} / s), e4m3 ? -6 : -14);
+                    unit = std::ldexp(s, exponent - (e4m3 ? 3 : 2));
+                }
+                CHECK(std::abs(sum[i] / draws - double{x[i]}) <= 4 * unit / (2 * std::sqrt(double{draws})));
+            }
+        }
+    }
+}
+
+TEST_CASE("a rotation there and back is the identity, keeps the energy and is linear")
+{
+    for (const std::uint32_t block : {32u, 64u, 128u, 1024u}) {
+        const detail::rotation turn = detail::rotation::of(block, 5);
+        CHECK(turn.length == std::min(block, 128u));
+        std::vector<float> x = gaussian(turn.length, block);
+        std::vector<float> y(x);
+        turn.apply(y.data());
+        double before = 0;
+        double after = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            before += double{x[i]} * double{x[i]};
+            after += double{y[i]} * double{y[i]};
+            // The matrix by its definition: the sign of element (i, k) is the parity of i & k.
+            double wanted = 0;
+            for (std::size_t k = 0; k < x.size(); ++k) {
+                const double s = turn.signs[k / 64] >> k % 64 & 1 ? -1 : 1;
+                wanted += (__builtin_popcountll(i & k) % 2 == 0 ? s : -s) * double{x[k]};
+            }
+            CHECK(double{y[i]} == doctest::Approx(wanted * double{turn.factor()}).epsilon(1e-4));
+        }
+        CHECK(after * turn.energy() == doctest::Approx(before).epsilon(1e-6));
+        turn.undo(y.data());
+        for (std::size_t i = 0; i < x.size(); ++i) CHECK(y[i] == doctest::Approx(x[i]).epsilon(1e-5));
+    }
+}
+
+TEST_CASE("the errors of a buffer are those of its elements")
+{
+    for (const code_format format : formats) {
+        const codec how = make(format, 128);
+        quantisation_errors total;
+        std::vector<float> x = gaussian(1 << 16, 77);
+        for (std::size_t i = 0; i < x.size(); i += 97) x[i] = 0;
+        for (std::size_t i = 128 * 7; i < 128 * 8; ++i) x[i] = 0;
+        x[2000] = 40;
+        double squares = 0;
+        double error_squares = 0;
+        double error_sum = 0;
+        double largest = 0;
+        std::uint64_t zeroed = 0;
+        std::uint64_t largest_at = 0;
+        for (std::size_t at = 0; at < x.size(); at += 128) {
+            const std::vector<float> block(x.begin() + static_cast<std::ptrdiff_t>(at),
+                x.begin() + static_cast<std::ptrdiff_t>(at + 128));
+            encoded out = run(detail::best_isa(), how, block);
+            if (out.errors.largest > 0)
+                out.errors.largest_at = detail::find_error(how, out.by, block.data(), out.errors.largest);
+            quantisation_errors one;
+            detail::add_block(one, out.by, out.errors, out.range.magnitude(), 128, 0, at, 1);
+            detail::merge(total, one);
+            for (std::size_t i = 0; i < 128; ++i) {
+                const double e = double{out.decoded[i]} - double{block[i]};
+                squares += double{block[i]} * double{block[i]};
+                error_squares += e * e;
+                error_sum += e;
+                zeroed += out.decoded[i] == 0 && block[i] != 0;
+                if (std::abs(e) > largest) {
+                    largest = std::abs(e);
+                    largest_at = at + i;
+                }
+            }
+        }
+        CHECK(total.count == x.size());
+        CHECK(total.zero_blocks == 1);
+        CHECK(total.squares == doctest::Approx(squares).epsilon(1e-6));
+        CHECK(total.error_squares == doctest::Approx(error_squares).epsilon(1e-5));
+        CHECK(total.error_sum == doctest::Approx(error_sum).epsilon(1e-3));
+        CHECK(total.zeroed == zeroed);
+        CHECK(total.largest_error == doctest::Approx(largest).epsilon(1e-4));
+        CHECK(total.largest_error_at == largest_at);
+        CHECK(total.zeros == std::count(x.begin(), x.end(), 0.0f));
+    }
+}

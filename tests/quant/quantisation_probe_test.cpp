@@ -1,0 +1,258 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/audit.hpp>
+#include <collprobe/collprobe.hpp>
+#include <collprobe/report.hpp>
+#include <collprobe/quant/quantisation_probe.hpp>
+#include <collprobe/quant/quantised.hpp>
+
+#include "quant/quantised_ranks.hpp"
+
+using namespace collprobe;
+using namespace collprobe::testing;
+using std::uint64_t;
+
+namespace {
+
+/// Gradients of ranks: a common signal, and noise of their own.
+std::vector<float> gradient(int rank, uint64_t count, double signal, double noise)
+{
+    std::mt19937_64 common(1);
+    std::mt19937_64 own(static_cast<unsigned>(rank) + 100);
+    std::normal_distribution<double> shared; // a distribution keeps numbers of its generator
+    std::normal_distribution<double> normal;
+    std::vector<float> x(count);
+    for (float& v : x) v = static_cast<float>(signal * shared(common) + noise * normal(own));
+    return x;
+}
+
+struct run {
+    step_record record;
+    std::vector<std::vector<float>> results;
+};
+
+/// One step with one call of each rank's gradient.
+template <class Make>
+run one_step(shape of, const quantisation& within, const quantisation& across, bool scatters,
+    reduction operation, const Make& make)
+{
+    run out;
+    out.results.resize(static_cast<std::size_t>(of.ranks()));
+    on_ranks(of, within, across, tiny, [&](auto& comm) {
+        host::stream stream;
+        probed probe(std::move(comm), {}, quantisation_probe());
+        const int rank = probe.rank();
+        const std::vector<float> input = make(rank);
+        const uint64_t count = input.size();
+        std::vector<float> result(scatters ? count / static_cast<uint64_t>(of.ranks()) : count);
+        if (scatters) probe.reduce_scatter(view<const float>(input), view<float>(result), operation, stream);
+        else probe.all_reduce(view<const float>(input), view<float>(result), operation, stream);
+        probe.end_step(1, stream);
+        step_record record;
+        require(probe.wait(record), "no record");
+        stream.synchronize(soon_ms);
+        out.results[static_cast<std::size_t>(rank)] = result;
+        if (rank == 0) out.record = record;
+    });
+    return out;
+}
+
+std::vector<suspect> quantisation_suspects(const step_record& record)
+{
+    std::vector<suspect> found;
+    for (const suspect& each : record.suspects)
+        if (each.what == finding::quantisation) found.push_back(each);
+    return found;
+}
+
+} // namespace
+
+TEST_CASE("the noise ratio is that of the exact errors")
+{
+    constexpr uint64_t count = 1 << 16;
+    constexpr double sigma = 0.01;
+    for (const shape of : {shape{0, 8}, shape{2, 4}}) {
+        for (const bool scatters : {true, false}) {
+            for (const reduction operation : {reduction::average, reduction::sum}) {
+                const quantisation int4{.format = code_format::int4};
+                const quantisation int8{.format = code_format::int8};
+                for (const quantisation& across : {int4, int8}) {
+                    // The signal is smaller than the noise, and the blocks have both.
+                    const auto make = [&](int rank) { return gradient(rank, count, sigma / 2, sigma); };
+                    const run got
+                        = one_step(of, of.nodes == 0 ? across : int8, across, scatters, operation, make);
+                    // The exact error of the mean over its exact noise, sigma^2 / 8 an element.
+                    double error = 0;
+                    std::vector<double> mean(count);
+                    for (int r = 0; r < 8; ++r) {
+                        const std::vector<float> x = make(r);
+                        for (uint64_t i = 0; i < count; ++i) mean[i] += double{x[i]} / 8;
+                    }
+                    const double unit = operation == reduction::sum ? 8 : 1;
+                    for (uint64_t i = 0; i < count; ++i) {
+                        const uint64_t part = count / 8;
+                        const float value = scatters ? got.results[i / part][i % part] : got.results[0][i];
+                        error += std::pow(double{value} / unit - mean[i], 2);
+                    }
+                    const double exact = error / (count * sigma * sigma / 8);
+                    const call_quantisation& call = got.record.calls.at(0).quantisation;
+                    CHECK(call.seen);
+                    CHECK(call.outcome.quantised());
+                    CHECK(call.noise_ratio == doctest::Approx(exact).epsilon(0.05));
+                    const quantisation_verdict wanted = exact > 0.1 ? quantisation_verdict::harmful
+                        : exact > 0.01                              ? quantisation_verdict::visible
+                                                                    : quantisation_verdict::negligible;
+                    CHECK(name(call.verdict) == name(wanted));
+                    CHECK(call.bias < 6);
+                    if (wanted != quantisation_verdict::harmful)
+                        CHECK(quantisation_suspects(got.record).empty());
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("a rank with a heavy tail and its worst block are named")
+{
+    const quantisation how{.format = code_format::int4};
+    for (const bool harmful : {false, true}) {
+        const auto make = [&](int rank) {
+            std::vector<float> x = gradient(rank, 1 << 15, 0, 1);
+            for (std::size_t i = 0; i < x.size() && (rank == 2 || harmful); i += 128)
+                x[i] = rank == 2 && i == 8960 ? 20.0f : 8.0f;
+            return x;
+        };
+        const run got = one_step({0, 4}, how, how, false, reduction::average, make);
+        const call_quantisation& call = got.record.calls.at(0).quantisation;
+        CHECK(call.worst_rank == 2);
+        CHECK(call.worst_block == 8960);
+        const std::vector<suspect> named = quantisation_suspects(got.record);
+        CHECK(named.size() == (harmful ? 1 : 0));
+        CHECK((call.verdict == quantisation_verdict::harmful) == harmful);
+        for (const suspect& each : named) {
+            CHECK(each.rank == 2);
+            CHECK(each.index == 8960);
+        }
+    }
+}
+
+TEST_CASE("zeros and expected zeros are those of the theory")
+{
+    // Shares of Gaussian elements that int4 makes zero, by the size of the block.
+    const struct {
+        std::uint32_t block;
+        double share;
+    } rows[] = {{32, 0.132}, {128, 0.159}, {512, 0.183}, {4096, 0.212}};
+    for (const auto& row : rows) {
+        const quantisation how{.format = code_format::int4, .block = row.block};
+        const run got = one_step({0, 2}, how, how, false, reduction::average,
+            [](int rank) { return gradient(rank, 1 << 18, 0, 1); });
+        const call_quantisation& call = got.record.calls.at(0).quantisation;
+        CHECK(call.zeroed == doctest::Approx(row.share).epsilon(0.03));
+        CHECK(call.zeroed_expected == doctest::Approx(row.share).epsilon(0.05));
+    }
+}
+
+TEST_CASE("errors with a mean are biased, and those without are not")
+{
+    for (const bool biased : {false, true}) {
+        // Elements a quarter of a code above a code are all rounded down.
+        const auto make = [&](int rank) {
+            std::mt19937_64 random(static_cast<unsigned>(rank));
+            std::vector<float> x(1 << 14);
+            for (std::size_t i = 0; i < x.size(); ++i) {
+                const float near = static_cast<float>(static_cast<int>(random() % 13) - 6);
+                x[i] = i % 128 == 0 ? 7.0f : near + (biased || random() % 2 == 0 ? 0.25f : -0.25f);
+            }
+            return x;
+        };
+        const quantisation how{.format = code_format::int4};
+        const run got = one_step({0, 4}, how, how, true, reduction::average, make);
+        const call_quantisation& call = got.record.calls.at(0).quantisation;
+        if (biased) CHECK(call.verdict == quantisation_verdict::biased);
+        else CHECK(call.verdict != quantisation_verdict::biased);
+        if (biased)
+            CHECK(quantisation_suspects(got.record).at(0).threshold
+                < quantisation_suspects(got.record).at(0).statistic);
+    }
+}
+
+TEST_CASE("a call that is forwarded says why, and calls without codes have no verdict")
+{
+    on_ranks({0, 2}, {}, {}, {.least_bytes = 1 << 12}, [&](auto& comm) {
+        host::stream stream;
+        probed probe(std::move(comm), {}, quantisation_probe());
+        std::vector<float> small(8, 1.0f);
+        std::vector<float> large = gradient(probe.rank(), 4096, 0, 1);
+        probe.all_reduce(view<const float>(small), view<float>(small), reduction::sum, stream);
+        probe.all_reduce(view<const float>(large), view<float>(large), reduction::max, stream);
+        probe.all_reduce(view<const float>(large), view<float>(large), reduction::sum, stream);
+        probe.broadcast(view<const float>(large), view<float>(large), 0, stream);
+        probe.end_step(1, stream);
+        step_record record;
+        require(probe.wait(record), "no record");
+        const auto& calls = record.calls;
+        require(calls.at(0).quantisation.outcome.why_not == unquantised_reason::small, "small");
+        require(calls.at(1).quantisation.outcome.why_not == unquantised_reason::operation, "max");
+        require(calls.at(2).quantisation.outcome.why_not == unquantised_reason::none, "sum");
+        require(!calls.at(3).quantisation.seen, "broadcast");
+        const std::string table = report::step_table(record);
+        require(contains(table, "bucket 0 (") && contains(table, "not quantised, because of its small size"), table);
+        require(contains(table, "int8, blocks of 128, "), table);
+        const std::string json = report::json_line("run", record);
+        require(contains(json, "\"unquantised\":\"operation\""), json);
+        require(contains(json, "\"verdict\":\"negligible\",\"within\":\"int8\""), json);
+        require(calls.at(0).quantisation.verdict == quantisation_verdict::unknown, "no verdict");
+        require(calls.at(2).quantisation.verdict == quantisation_verdict::negligible,
+            std::string() + name(calls.at(2).quantisation.verdict)
+                + std::to_string(calls.at(2).quantisation.sqnr_db));
+    });
+}
+
+TEST_CASE("an infinity among the inputs is in the result, and is no finding of quantisation")
+{
+    const quantisation how{.format = code_format::int8};
+    for (const shape of : {shape{0, 4}, shape{2, 2}}) {
+        const run got = one_step(of, how, how, false, reduction::average, [](int rank) {
+            std::vector<float> x = gradient(rank, 1 << 12, 0, 1);
+            if (rank == 1) x[5] = std::numeric_limits<float>::infinity();
+            return x;
+        });
+        const call_quantisation& call = got.record.calls.at(0).quantisation;
+        CHECK(call.nonfinite == 1);
+        CHECK(call.nonfinite_results == 1);
+        CHECK(call.verdict == quantisation_verdict::negligible);
+        CHECK(quantisation_suspects(got.record).empty());
+    }
+}
+
+TEST_CASE("an audit checks the sums of calls without codes, and takes the errors of codes for no damage")
+{
+    on_ranks({0, 3}, {.format = code_format::int4}, {}, {.least_bytes = 1 << 12}, [&](auto& comm) {
+        host::stream stream;
+        probed probe(std::move(comm), {}, audit(), quantisation_probe());
+        std::vector<float> small = gradient(probe.rank(), 512, 0, 1);
+        std::vector<float> large = gradient(probe.rank(), 4096, 0, 1);
+        for (uint64_t step = 0; step < 3; ++step) {
+            probe.all_reduce(view<const float>(small), view<float>(small), reduction::average, stream);
+            probe.all_reduce(view<const float>(large), view<float>(large), reduction::average, stream);
+            probe.end_step(step, stream);
+            step_record record;
+            require(probe.wait(record), "no record");
+            require(record.calls.at(0).audit.sum_checked, "the small call was not checked");
+            require(!record.calls.at(1).audit.sum_checked, "the sum of decoded elements was checked");
+            require(record.calls.at(1).audit.checked && record.calls.at(1).results_agree, "agreement");
+            for (const suspect& each : record.suspects) require(each.what != finding::sum_differs, "sum_differs");
+            require(record.calls.at(1).quantisation.seen, "not seen");
+        }
+    });
+}
