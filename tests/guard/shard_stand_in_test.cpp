@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <collprobe/comm/nccl/communicator.hpp>
-#include <collprobe/guard/node_groups.hpp>
+#include <collprobe/comm/node_groups.hpp>
 #include <collprobe/guard/shard.hpp>
 
 #include "step/nccl_steps.hpp"

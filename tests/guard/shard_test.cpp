@@ -13,7 +13,7 @@
 
 #include <collprobe/comm/adaptor.hpp>
 #include <collprobe/comm/local/communicator.hpp>
-#include <collprobe/guard/node_groups.hpp>
+#include <collprobe/comm/node_groups.hpp>
 #include <collprobe/guard/shard.hpp>
 
 #include "support/checks.hpp"

@@ -74,7 +74,7 @@ public:
         call_site where = call_site::current())
     {
         const view<const T> part = part_of(first, count, "read", where);
-        require(
+        detail::require(
             generation() != 0, "read", "nothing was written to it yet, or it was invalidated, or half written", where);
         access(on, range_of(first, count), detail::access_mode::read, "read", where, [&] { enqueue(part); });
     }
@@ -107,7 +107,7 @@ public:
     /// Blocks the caller until no work uses the buffer. \throws error `timeout`.
     void synchronize(std::int64_t timeout_ms, call_site where = call_site::current()) const
     {
-        require(static_cast<bool>(state_), "synchronize", moved_from, where);
+        detail::require(static_cast<bool>(state_), "synchronize", moved_from, where);
         if (state_->uses.finished_by(detail::deadline::in_ms(timeout_ms))) return;
         throw error(status::timeout,
             "work still used the buffer after " + std::to_string(timeout_ms) + " ms",
@@ -118,7 +118,7 @@ public:
     /// \throws error `invalid_argument` for a moved-from buffer.
     detail::access_history<Device>& history(const char* call, call_site where)
     {
-        require(static_cast<bool>(state_), call, moved_from, where);
+        detail::require(static_cast<bool>(state_), call, moved_from, where);
         return state_->uses;
     }
     static detail::byte_range range_of(std::uint64_t first, std::uint64_t count) noexcept
@@ -160,15 +160,10 @@ private:
     }
     view<T> part_of(std::uint64_t first, std::uint64_t count, const char* call, call_site where) const
     {
-        require(static_cast<bool>(state_), call, moved_from, where);
-        require(first <= this->count() && count <= this->count() - first, call,
+        detail::require(static_cast<bool>(state_), call, moved_from, where);
+        detail::require(first <= this->count() && count <= this->count() - first, call,
             "the buffer does not have the part asked for", where);
         return memory().part(first, count);
-    }
-    static void require(bool condition, const char* call, const char* message, call_site where)
-    {
-        if (condition) return;
-        throw error(status::invalid_argument, message, {.call = call, .where = where});
     }
 
     detail::in_flight<state> state_;

@@ -10,6 +10,7 @@
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
+#include <collprobe/comm/node_groups.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
@@ -17,7 +18,6 @@
 #include <collprobe/guard/copy_then_all_gather.hpp>
 #include <collprobe/guard/gather_options.hpp>
 #include <collprobe/guard/guarded.hpp>
-#include <collprobe/guard/node_groups.hpp>
 #include <collprobe/guard/shard_layout.hpp>
 #include <collprobe/guard/stream_list.hpp>
 
@@ -69,7 +69,7 @@ public:
     /// Generation of the secondary shard; 0 if it cannot be gathered.
     std::uint64_t generation() const noexcept { return secondary_.generation(); }
     /// The secondary shard, `layout().secondary()` of the parameter and padding: to read it, to order a release or to
-    /// wait for its work. Write it through `write_primary` only.
+    /// wait for its work. Write it through `write_primary`, or by a `quantised_all_gather` across the nodes.
     guarded<device, T>& secondary() noexcept { return secondary_; }
 
     /// Calls `enqueue(slice)`, which enqueues on `on` work that writes the primary slice and may read it. Every rank

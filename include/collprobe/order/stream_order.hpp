@@ -75,8 +75,7 @@ public:
     /// An `options::on_hazard` that throws `error` `invalid_argument` with the hazard's message.
     static void raise(const stream_hazard& found, void*)
     {
-        throw error(status::invalid_argument, found.message(),
-            {.call = found.later.operation, .where = found.later.where});
+        detail::refuse(found.later.operation, found.message(), found.later.where);
     }
 
     stream_order() : stream_order(options{}) {}

@@ -61,8 +61,7 @@ inline void stream_order::install(call_site where)
     stream_order* nobody = nullptr;
     detail::order_bridge& bridge = detail::order_bridge::instance();
     if (!bridge.checker.compare_exchange_strong(nobody, this)) {
-        throw error(status::invalid_argument, "another checker is installed",
-            {.call = "stream_order::install", .where = where});
+        detail::refuse("stream_order::install", "another checker is installed", where);
     }
     order_hooks::installed().store(&bridge);
 }
