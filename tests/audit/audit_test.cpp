@@ -491,25 +491,27 @@ TEST_CASE("integers that are wrong for all are seen in a summary too")
     });
 }
 
-TEST_CASE("a shard that was damaged on its way out names its owner, as input")
+TEST_CASE("a shard that was damaged on its way out names its owner, as input, with statistics and without")
 {
-    testing::local_provider{4}.run([](local::communicator& world) {
-        probed comm{faulty(local::communicator(world),
-                        {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 2, .call = 0}}),
-            audits_alone(), audit()};
-        host::stream stream;
-        const std::vector<float> own = gradient<float>(world.rank(), 100);
-        std::vector<float> all(400);
-        comm.all_gather(own, view(all), stream);
-        comm.end_step(0, stream);
-        step_record record;
-        REQUIRE(comm.wait(record));
-        CHECK(record.calls.at(0).audit.where == damage::input);
-        REQUIRE(record.suspects.size() == 1);
-        CHECK(record.suspects[0].what == finding::shard_differs);
-        CHECK(record.suspects[0].rank == 2);
-        CHECK(record.suspects[0].other_rank == 2);
-    });
+    for (const bool statistics : {false, true}) {
+        testing::local_provider{4}.run([&](local::communicator& world) {
+            probed comm{faulty(local::communicator(world),
+                            {{.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 2, .call = 0}}),
+                {.statistics = statistics}, audit()};
+            host::stream stream;
+            const std::vector<float> own = gradient<float>(world.rank(), 100);
+            std::vector<float> all(400);
+            comm.all_gather(own, view(all), stream);
+            comm.end_step(0, stream);
+            step_record record;
+            REQUIRE(comm.wait(record));
+            CHECK(record.calls.at(0).audit.where == damage::input);
+            REQUIRE(record.suspects.size() == 1);
+            CHECK(record.suspects[0].what == finding::shard_differs);
+            CHECK(record.suspects[0].rank == 2);
+            CHECK(record.suspects[0].other_rank == 2);
+        });
+    }
 }
 
 TEST_CASE("with statistics too a call is judged once, whatever its type")

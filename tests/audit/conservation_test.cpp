@@ -217,9 +217,9 @@ TEST_CASE_TEMPLATE("inputs that are not finite, and sums that overflow, are not 
         return testing::judged_reduction<T>(inputs, result, reduction::sum, rounding_order::linear, {.bins = 64}).verdict();
     };
     using all = std::vector<std::vector<T>>;
-    const T infinite = detail::bit_cast<T>(element_traits<T>::exponent_mask);
-    const T nan = detail::bit_cast<T>(static_cast<typename element_traits<T>::bits_type>(element_traits<T>::exponent_mask | 1));
-    const T largest = detail::bit_cast<T>(static_cast<typename element_traits<T>::bits_type>(element_traits<T>::exponent_mask - 1));
+    const T infinite = detail::bit_cast<T>(element_traits<T>::smallest_nonfinite);
+    const T nan = detail::bit_cast<T>(static_cast<typename element_traits<T>::bits_type>(element_traits<T>::smallest_nonfinite | 1));
+    const T largest = detail::bit_cast<T>(static_cast<typename element_traits<T>::bits_type>(element_traits<T>::smallest_nonfinite - 1));
     CHECK_FALSE(verdict_of([&](all& inputs) { inputs[1][44] = infinite; }).checked);
     CHECK_FALSE(verdict_of([&](all& inputs) { inputs[1][44] = nan; }).checked);
     CHECK_FALSE(verdict_of([&](all& inputs) { inputs[0][44] = inputs[1][44] = largest; }).checked);
@@ -237,7 +237,7 @@ TEST_CASE_TEMPLATE("a result that is not finite where no sum can overflow is a v
                     using bits = typename element_traits<T>::bits_type;
                     if (rank == 1)
                         result[130] = detail::bit_cast<T>(
-                            static_cast<bits>(element_traits<T>::exponent_mask | static_cast<bits>(is_nan ? 1 : 0)));
+                            static_cast<bits>(element_traits<T>::smallest_nonfinite | static_cast<bits>(is_nan ? 1 : 0)));
                 });
             for (int rank = 0; rank < 3; ++rank) {
                 CHECK(verdicts[static_cast<std::size_t>(rank)].checked);

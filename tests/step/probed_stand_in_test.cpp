@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <collprobe/audit/audit.hpp>
+#include <collprobe/comm/grouped.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/comm/nccl/group.hpp>
 #include <collprobe/reduce/reproducible.hpp>
@@ -293,6 +294,99 @@ TEST_CASE("calls in a group have the records of the same calls made one by one")
     }
 }
 
+namespace {
+
+/// A list that must be walked once for each collective, in a group or not.
+struct walked_once {
+    std::vector<tensor<float>> all;
+    bool in_group;
+    mutable int walks = 0;
+
+    auto begin() const
+    {
+        CHECK(nccl::group::is_open() == in_group);
+        ++walks;
+        return all.begin();
+    }
+    auto end() const { return all.end(); }
+};
+
+/// Five tensors, reduced, scattered and gathered.
+template <class Comm>
+void check_lists(Comm& comm, stream_ref_of<Comm> stream, bool in_group)
+{
+    using device = typename Comm::device;
+    const char* const names[5] = {"a", "b", "", "c", "d"};
+    const std::uint64_t parts[5] = {3, 257, 1, 0, 40}; // elements for each rank
+    const std::uint64_t total = 301;
+    const auto ranks = static_cast<std::uint64_t>(comm.size());
+    const auto rank = static_cast<std::uint64_t>(comm.rank());
+    const auto value = [](std::uint64_t of_rank, std::uint64_t i) { return (of_rank + 1) * (1 + i % 97); };
+    const typename device::template buffer<float> send(total * ranks), receive(total * ranks);
+    const typename device::template host_buffer<float> host(total * ranks);
+    for (std::uint64_t i = 0; i < total * ranks; ++i) host.data()[i] = static_cast<float>(value(rank, i));
+    device::copy(stream, view<const float>(host.data(), host.size()), view<float>(send.data(), send.size()));
+    for (const collective call : {collective::all_reduce, collective::reduce_scatter, collective::all_gather}) {
+        const std::uint64_t of_send = call == collective::all_gather ? 1 : ranks;
+        const std::uint64_t of_receive = call == collective::reduce_scatter ? 1 : ranks;
+        walked_once list{{}, in_group};
+        std::uint64_t first[6] = {};
+        for (std::size_t t = 0; t < 5; ++t) {
+            list.all.push_back({{send.data() + first[t], parts[t] * of_send},
+                {receive.data() + first[t], parts[t] * of_receive}, names[t]});
+            first[t + 1] = first[t] + parts[t] * ranks;
+        }
+        if (call == collective::all_reduce) all_reduce(comm, list, reduction::sum, stream);
+        else if (call == collective::reduce_scatter) reduce_scatter(comm, list, reduction::sum, stream);
+        else all_gather(comm, list, stream);
+        CHECK(list.walks == 1);
+        CHECK_FALSE(nccl::group::is_open());
+        device::copy(stream, view<const float>(receive.data(), receive.size()), view<float>(host.data(), host.size()));
+        stream.synchronize(soon_ms);
+        std::uint64_t wrong = 0;
+        for (std::size_t t = 0; t < 5; ++t) {
+            for (std::uint64_t i = 0; i < parts[t] * of_receive; ++i) {
+                std::uint64_t expected = value(i / parts[t], first[t] + i % parts[t]);
+                if (call != collective::all_gather) {
+                    expected = 0;
+                    const std::uint64_t skipped = call == collective::reduce_scatter ? rank * parts[t] : 0;
+                    for (std::uint64_t r = 0; r < ranks; ++r) expected += value(r, first[t] + skipped + i);
+                }
+                wrong += host.data()[first[t] + i] == static_cast<float>(expected) ? 0 : 1;
+            }
+        }
+        CHECK(wrong == 0);
+    }
+    comm.end_step(0, stream);
+    const step_record record = next_record(comm);
+    REQUIRE(record.calls.size() == 15);
+    for (std::size_t c = 0; c < 15; ++c) {
+        CHECK(record.calls[c].site.name == std::string(names[c % 5]));
+        CHECK(record.calls[c].site.line == record.calls[c - c % 5].site.line);
+        CHECK(record.calls[c].count == parts[c % 5] * (c < 10 ? ranks : 1));
+    }
+    stream.synchronize(soon_ms);
+}
+
+} // namespace
+
+TEST_CASE("a list of tensors is reduced, scattered and gathered in one group, each by its name")
+{
+    for (const int ranks : {1, 3}) {
+        run_nccl(ranks, [](nccl::communicator& world) {
+            const cuda::device_guard device(world.device_ordinal());
+            const cuda::stream stream;
+            probed_nccl comm(world);
+            check_lists(comm, stream, true);
+        });
+        local::run(ranks, [](local::communicator& world) {
+            const host::stream stream;
+            probed comm(world);
+            check_lists(comm, stream, false);
+        });
+    }
+}
+
 TEST_CASE("the calls of a group that failed are not in the step")
 {
     stand_in::reset();
@@ -329,6 +423,24 @@ TEST_CASE("the calls of a group that failed are not in the step")
         for (const cuda::stream& stream : rank.streams) stream.synchronize(soon_ms);
     });
     for (const auto& each : outcomes) CHECK(each.thrown == nullptr);
+}
+
+TEST_CASE("the calls of a group that its destructor ends are in the step")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        audited_nccl comm(world, {}, audit());
+        trainer rank(world);
+        rank.prepare(0);
+        {
+            const nccl::group together;
+            rank.reduce(comm, 0, rank.streams[0]);
+        }
+        comm.end_step(0, {}, rank.streams[0]);
+        const step_record record = next_record(comm);
+        REQUIRE(record.calls.size() == 1);
+        CHECK(record.calls[0].audit.sum_checked);
+        rank.streams[0].synchronize(soon_ms);
+    });
 }
 
 TEST_CASE("while a thread has a group open with calls of a probe, other threads do not use it")

@@ -263,7 +263,8 @@ bool names_a_direction(const step_record& record)
 
 } // namespace
 
-TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T, COLLPROBE_TEST_FLOATING_TYPES)
+TEST_CASE_TEMPLATE("exact alignment equals brute force on the same gradients", T,
+    COLLPROBE_TEST_WIDER_FLOATING_TYPES)
 {
     for (const int n : {2, 3, 8}) {
         CAPTURE(n);
@@ -710,11 +711,14 @@ TEST_CASE("what statistics and audit find of one fault is one alarm")
     CHECK(integers[0].false_alarms_per_step == 0);
 }
 
-TEST_CASE_TEMPLATE("rounding, cancellation and underflow do not hide the direction", T, float, float16, bfloat16)
+TEST_CASE_TEMPLATE("rounding, cancellation and underflow do not hide the direction", T, float, float16, bfloat16,
+    COLLPROBE_TEST_FLOAT8_TYPES)
 {
+    // Few units of the smallest number, if that is not tiny.
+    constexpr int exponent = element_traits<T>::min_subnormal_exponent > -24 ? element_traits<T>::min_subnormal_exponent + 2 : -22;
     for (const reduction operation : {reduction::sum, reduction::average}) {
         for (const float signal : {0.0f, 1.0f, 100.0f}) { // 0: what is left of the sum is what did not cancel
-            for (const float scale : {1.0f, 0x1p-22f}) {
+            for (const float scale : {1.0f, static_cast<float>(detail::power_of_two(exponent))}) {
                 CAPTURE(signal);
                 CAPTURE(scale);
                 for (const step_record& record : steps_with_a_damaged_reduction<T>(1, operation, signal, scale))

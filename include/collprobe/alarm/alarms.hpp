@@ -96,7 +96,7 @@ private:
     static alarm_options checked(int ranks, const alarm_options& options, const call_site& where)
     {
         const auto check = [&where](bool condition, const std::string& what) {
-            if (!condition) throw error(status::invalid_argument, what, error_origin{"alarms", -1, 0, {}, where});
+            if (!condition) detail::refuse("alarms", what, where);
         };
         check(ranks >= 1, "cannot watch " + std::to_string(ranks) + " ranks");
         check(is_finite(options.suspects_per_step) && options.suspects_per_step > 0 && options.suspects_per_step < 1,
@@ -108,9 +108,7 @@ private:
     }
     void require(int ranks, const std::vector<suspect>& suspects, const call_site& where) const
     {
-        const auto refuse = [&where](const std::string& what) {
-            throw error(status::invalid_argument, what, error_origin{"alarms::judge", -1, 0, {}, where});
-        };
+        const auto refuse = [&where](const std::string& what) { detail::refuse("alarms::judge", what, where); };
         if (ranks != ranks_) {
             refuse("a record of " + std::to_string(ranks) + " ranks, where " + std::to_string(ranks_) + " are watched");
         }

@@ -72,8 +72,7 @@ public:
     /// \throws error `invalid_argument` for an option out of range.
     explicit audit(const audit_options& options, call_site where = call_site::current()) : options_(options)
     {
-        if (options.every >= 0) return;
-        throw error(status::invalid_argument, "every is below 0", {.call = "audit", .where = where});
+        detail::require(options.every >= 0, "audit", "every is below 0", where);
     }
     /// The digests of an all-gather's shards tell more than that of the whole.
     bool reads_result(collective call, report_mode mode) const noexcept { return is_by_shards(call, mode); }
@@ -127,18 +126,18 @@ public:
     }
     /// What the step reads of a call, with the sketch.
     template <class Device, element T>
-    static void read_input(typename Device::stream_ref stream, view<const T> input, statistics* to,
-        const sketch<T>& of, typename Device::workspace& scratch, reduction_times times = {})
+    static void read_input(typename Device::stream_ref on, view<const T> input, statistics* to, const sketch<T>& of,
+        typename Device::workspace& scratch, reduction_times times)
     {
-        if constexpr (floating_element<T>) detail::read_input<Device, T>(stream, input, to, of, scratch, times);
-        else detail::enqueue_sketch<Device, T>(stream, input, of);
+        if constexpr (floating_element<T>) detail::read_input<Device, T>(on, input, to, of, scratch, times);
+        else detail::enqueue_sketch<Device, T>(on, input, of);
     }
     template <class Device, element T>
-    static void read_result(typename Device::stream_ref stream, view<const T> result, const T* surviving,
-        detail::result_record* to, const sketch<T>& of, typename Device::workspace& scratch,
-        reduction_times times = {})
+    static void read_result(typename Device::stream_ref on, view<const T> result, const T* input,
+        detail::result_record* to, const sketch<T>& of, typename Device::workspace& scratch, reduction_times times)
     {
-        detail::read_result<Device, T>(stream, result, surviving, to, of, scratch, times);
+        if constexpr (floating_element<T>) detail::read_result<Device, T>(on, result, input, to, of, scratch, times);
+        else detail::enqueue_sketch<Device, T>(on, result, of);
     }
     template <class Step>
     void end_step(Step& step) const
@@ -173,10 +172,18 @@ private:
     {
         return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
     }
+    /// Codes make a sum another one than that of the inputs.
+    template <class Call>
+    static bool is_quantised(const Call& call) noexcept
+    {
+        const std::uint64_t bytes = call.count() * static_cast<std::uint64_t>(bytes_of(call.type()));
+        return call.quantised() != nullptr
+            && call.quantised()->reason(call.what(), call.type(), call.operation(), bytes) == unquantised_reason::none;
+    }
     template <class Call>
     bool checks_sum(const Call& call) const noexcept
     {
-        return options_.sums && !call.has_leaves()
+        return options_.sums && !call.has_leaves() && !is_quantised(call)
             && (call.what() == collective::all_reduce || call.what() == collective::reduce_scatter)
             && (call.operation() == reduction::sum || call.operation() == reduction::average);
     }

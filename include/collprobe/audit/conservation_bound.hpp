@@ -7,6 +7,7 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/config.hpp>
 #include <collprobe/core/element.hpp>
+#include <collprobe/core/widen.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/scan/sketch.hpp>
 #include <collprobe/sum/combine.hpp>
@@ -106,6 +107,7 @@ struct conservation_bound {
     double of_aligned = 0;
     double of_sum = 0; ///< the factor for a sketch's own sum, squared
     double floor = 0; ///< what underflow adds to a standard deviation
+    double least_aligned = 0; ///< 1 if all ranks are taken to agree
     double ranks = 1;
     double inverse_ranks = 1;
     double inverse_others = 0; ///< 1 / (ranks - 1)
@@ -147,6 +149,8 @@ struct conservation_bound {
         bound.of_end = variance * n * (n - 1);
         bound.of_pair = variance * in_type.pairs - bound.of_end
             + own * ((r / 2 + 2) * n * (n - 1) + in_double.pairs);
+        // Equal terms of 8 bits are lost from some rank on. Then E_S does not tell that they are equal.
+        bound.least_aligned = traits::digits < 8 && order == rounding_order::linear && n * u > 1 ? 1 : 0;
         bound.of_aligned = (variance * in_type.cross_terms(terms) + own * in_double.cross_terms(in_double.terms)) / 2;
         if (averages) {
             const double roundings = r * (scales_terms ? n * n : 1); // identical ranks have identical roundings
@@ -160,8 +164,11 @@ struct conservation_bound {
             bound.floor += u * power_of_two(-511)
                 * square_root((bound.of_term + bound.of_pair + bound.of_end + bound.of_aligned) * r);
         // The square of a sum is at most the ranks times their energy; the energy of a bin is at most rows times that.
+        // Each rank's roundings may make a sum larger by one or two u, of which few ranks of 8-bit elements take much.
+        constexpr auto largest_bits = static_cast<typename traits::bits_type>(traits::smallest_nonfinite - 1);
+        const double largest = widen(bit_cast<T>(largest_bits));
         bound.no_overflow = traits::digits == 53 ? power_of_two(1000) / r
-                                                 : 0.9 * power_of_two(2 * (traits::max_exponent + 1));
+                                                 : 0.9 * largest * largest * exponential(-4 * u * n);
         return bound;
     }
 
@@ -174,7 +181,7 @@ struct conservation_bound {
         if (ranks > 1) {
             const double share = result / ranks;
             aligned = (share - a) / (ranks - 1);
-            aligned = aligned < 0 ? 0 : aligned > a ? a : aligned;
+            aligned = aligned < least_aligned * a ? least_aligned * a : aligned > a ? a : aligned;
             c = aligned > a - 2 * share ? aligned : a - 2 * share;
         }
         const double rho = a > 0 ? aligned / a : 0;
@@ -191,7 +198,7 @@ struct conservation_bound {
         const double a = input * scale * scale * inverse_ranks;
         const double share = result * inverse_ranks;
         double aligned = (share - a) * inverse_others;
-        aligned = aligned < 0 ? 0 : aligned > a ? a : aligned;
+        aligned = aligned < least_aligned * a ? least_aligned * a : aligned > a ? a : aligned;
         const double c = aligned > a - 2 * share ? aligned : a - 2 * share;
         const double scaled_sum = input_sum * scale;
         const double least = of_term * a + of_pair * c + of_end * aligned

@@ -97,19 +97,20 @@ void write_suspect(json_writer& json, const suspect& named);
 
 } // namespace detail
 
-/// One step as a JSON line: an object with the members `schema`, `kind` ("step"), `run`, `step`, `ranks`,
-/// `loss` {mean, std, std_sample, range}, `grad_norm` {mean, std, cv}, `cosine` {mean_pairwise, pooled,
-/// predicted, leave_one_out (a number per rank)}, `noise_scale` and `suspects` (an array of {rank, other_rank,
-/// bucket, check, statistic, threshold, index}, with `name` and `line` of the call where known). Where there is one:
-/// with `probe_options::order_sample` `order` {elements, nonfinite, orders, changed, max_ulp_spread, rms_ulp_error,
-/// max_ulp_error}; with the part `audit` `audit` {calls, sums}, the calls and sums that it checked; with times
-/// `lateness` {calls, last, behind, behind_before, noise, stands_out, late (an array of {rank, behind, behind_before,
-/// share_last})}, in nanoseconds; `unprobed_calls`; `unread_calls`.
+/// One step as a JSON line: an object with the members `schema`, `kind` ("step"), `run`, `step`, `ranks`, `loss` {mean,
+/// std, std_sample, range}, `grad_norm` {mean, std, cv}, `cosine` {mean_pairwise, pooled, predicted, leave_one_out (a
+/// number per rank)}, `noise_scale` and `suspects` (an array of {rank, other_rank, bucket, check, statistic, threshold,
+/// index}, with `name` and `line` of the call where known). Where there is one: with `probe_options::order_sample`
+/// `order` {elements, nonfinite, orders, changed, max_ulp_spread, rms_ulp_error, max_ulp_error}; with the part `audit`
+/// `audit` {calls, sums}, the calls and sums that it checked; with times `lateness` {calls, last, behind,
+/// behind_before, noise, stands_out, late (an array of {rank, behind, behind_before, share_last})}, in nanoseconds;
+/// `unprobed_calls`; `unread_calls`; with the part `quantisation_probe` `quantisation`, an object per call with the
+/// members of `call_quantisation`.
 ///
 /// Numbers have 17 digits, enough to read the same double again. JSON has only finite numbers, so an undefined number
 /// is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three). A bucket, rank or index
-/// that does not exist is null. `run` is UTF-8; quotes and control characters are escaped.
-/// Cost: one string of about 400 bytes and 24 per rank.
+/// that does not exist is null. `run` is UTF-8; quotes and control characters are escaped. Cost: one string of about
+/// 400 bytes and 24 per rank.
 std::string json_line(std::string_view run, const step_record& record);
 
 /// A run as a JSON line. `kind` is "summary", `steps` is the number of steps, and the metrics are medians over the

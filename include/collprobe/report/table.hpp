@@ -62,6 +62,11 @@ std::string describe_call(int call, const call_site& site);
 /// that the check could not name.
 std::string describe(const suspect& named);
 
+/// What quantisation did to a call, in one line: formats, errors, bytes, verdict and advice.
+std::string describe(int call, const call_site& site, const call_quantisation& of);
+/// The advice that goes with a verdict; empty if there is none.
+std::string quantisation_advice(const call_quantisation& of);
+
 /// A column per run and a row per metric (medians over the steps), followed by the number of suspicious steps. The
 /// caller may add rows.
 text_table comparison_table(const std::vector<run_summary>& runs);

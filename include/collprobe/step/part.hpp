@@ -13,6 +13,9 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/device/clock.hpp>
+#include <collprobe/scan/result_reducer.hpp>
+#include <collprobe/scan/statistics.hpp>
 #include <collprobe/step/detail/message.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -47,11 +50,26 @@ struct part_memory<P, Device> {
 template <class P>
 concept has_sketch = requires { typename std::remove_cvref_t<P>::template sketch<float>; };
 
-/// The part whose sketches the step's reads make.
+/// The step's reads, if no part wants sketches of them.
 struct no_reading_part {
     template <class>
     struct sketch {};
+    template <class Device, element T>
+    static void read_input(typename Device::stream_ref on, view<const T> input, statistics* to, const sketch<T>&,
+        typename Device::workspace& scratch, reduction_times times)
+    {
+        if constexpr (floating_element<T>)
+            if (to) Device::reduce(on, statistics_reducer<T, true>{input}, input.count(), to, scratch, times);
+    }
+    template <class Device, element T>
+    static void read_result(typename Device::stream_ref on, view<const T> result, const T* input, result_record* to,
+        const sketch<T>&, typename Device::workspace& scratch, reduction_times times)
+    {
+        if constexpr (floating_element<T>)
+            if (to) Device::reduce(on, result_reducer<T>{result, input}, result.count(), to, scratch, times);
+    }
 };
+/// The part whose sketches the step's reads make.
 template <class... Parts>
 struct find_reading_part {
     using type = no_reading_part;
@@ -97,9 +115,9 @@ public:
     using stream_ref = stream_ref_of<Comm>;
 
     part_call(Comm& ranks, stream_ref stream, std::uint64_t index, int lane, const detail::probed_call& what,
-        report_mode mode, typename device::workspace& workspace, Memory& memory) noexcept
-        : ranks_(ranks), stream_(stream), index_(index), lane_(lane), what_(what), mode_(mode), workspace_(workspace),
-          memory_(memory)
+        report_mode mode, quantised_calls* quantised, typename device::workspace& workspace, Memory& memory) noexcept
+        : ranks_(ranks), stream_(stream), index_(index), lane_(lane), what_(what), mode_(mode), quantised_(quantised),
+          workspace_(workspace), memory_(memory)
     {
     }
 
@@ -123,6 +141,8 @@ public:
     /// Whether the step itself reads the result, and so has its digest (`part_entries::result_digest`).
     bool has_result_digest() const noexcept { return what_.has_result; }
     Memory& memory() const noexcept { return memory_; }
+    /// What the communicator that is called tells about quantisation; null if it does not quantise.
+    quantised_calls* quantised() const noexcept { return quantised_; }
 
     typename device::workspace& workspace() const noexcept { return workspace_; } ///< of reductions on the stream
     /// Enqueues a reduction over `count` elements, whose result goes to `*to`, in the step's scratch memory.
@@ -139,6 +159,7 @@ private:
     int lane_;
     const detail::probed_call& what_;
     report_mode mode_;
+    quantised_calls* quantised_;
     typename device::workspace& workspace_;
     Memory& memory_;
 };

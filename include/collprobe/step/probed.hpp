@@ -402,7 +402,6 @@ private:
     using in_flight_step = detail::step_in_flight<device, Parts...>;
     using step_memory = detail::step_memory<device, Parts...>;
     static constexpr bool has_parts = sizeof...(Parts) != 0;
-    static constexpr bool has_sketch = (detail::has_sketch<Parts> || ...);
     static_assert((detail::has_sketch<Parts> + ... + 0) <= 1, "one part alone may have the step take sketches");
     using reader = detail::reading_part<Parts...>;
     static constexpr int most_calls = 1 << 20;
@@ -651,62 +650,44 @@ private:
     template <element T>
     void probe_input(const half_probed& half, const detail::probed_call& call, view<const T> input)
     {
-        if (is_rewritten_) open_tools().lanes.join(half.stream, call.site);
-        [[maybe_unused]] typename reader::template sketch<T> sketch;
-        for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
-            if constexpr (detail::has_sketch<decltype(part)>) sketch = part.template before<T>(seen, input, entry);
-            else part.template before<T>(seen, input, entry);
-        });
+        const auto sketch = let_parts_look<T>(half, call,
+            [&](auto& part, const auto& seen, auto* entry) { return part.template before<T>(seen, input, entry); });
+        auto* const to = call.has_input ? &open_->entry(half.index).input : nullptr;
+        reader::template read_input<device, T>(
+            half.stream, input, to, sketch, lane_of(half).workspace, open_->input_times(half.index));
         if constexpr (floating_element<T>) {
-            if (call.has_input) {
-                statistics* const to = &open_->entry(half.index).input;
-                auto& scratch = lane_of(half).workspace;
-                const reduction_times times = open_->input_times(half.index);
-                if constexpr (has_sketch) {
-                    reader::template read_input<device, T>(half.stream, input, to, sketch, scratch, times);
-                } else {
-                    device::reduce(half.stream, statistics_reducer<T, true>{input}, input.count(), to, scratch, times);
-                }
-                if (call.is_gradient()) add_to_gram(*open_, input, half.stream, call.site);
-                sample(call, input, 0, form_.layout.input_sample(open_->message.data(), half.index), half.stream);
-                return;
-            }
-        }
-        if constexpr (has_sketch) {
-            reader::template read_input<device, T>(half.stream, input, nullptr, sketch, lane_of(half).workspace);
+            if (!call.has_input) return;
+            if (call.is_gradient()) add_to_gram(*open_, input, half.stream, call.site);
+            sample(call, input, 0, form_.layout.input_sample(open_->message.data(), half.index), half.stream);
         }
     }
     template <element T>
     void probe_result(const half_probed& half, const detail::probed_call& call)
     {
         const view<const T> result(static_cast<const T*>(half.result), half.result_count);
-        if (is_rewritten_) open_tools().lanes.join(half.stream, call.site);
-        [[maybe_unused]] typename reader::template sketch<T> sketch;
-        for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
-            if constexpr (detail::has_sketch<decltype(part)>) sketch = part.template after<T>(seen, result, entry);
-            else part.template after<T>(seen, result, entry);
-        });
+        const auto sketch = let_parts_look<T>(half, call,
+            [&](auto& part, const auto& seen, auto* entry) { return part.template after<T>(seen, result, entry); });
+        auto* const to = call.has_result ? &open_->entry(half.index).result : nullptr;
+        reader::template read_result<device, T>(half.stream, result, static_cast<const T*>(half.surviving), to, sketch,
+            lane_of(half).workspace, open_->result_times(half.index));
         if constexpr (floating_element<T>) {
-            if (call.has_result) {
-                const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
-                sample(call, result, part * static_cast<std::uint64_t>(rank()),
-                    form_.layout.result_sample(open_->message.data(), half.index), half.stream);
-                const T* const surviving = static_cast<const T*>(half.surviving);
-                detail::result_record* const to = &open_->entry(half.index).result;
-                auto& scratch = lane_of(half).workspace;
-                const reduction_times times = open_->result_times(half.index);
-                if constexpr (has_sketch) {
-                    reader::template read_result<device, T>(half.stream, result, surviving, to, sketch, scratch, times);
-                } else {
-                    device::reduce(
-                        half.stream, detail::result_reducer<T>{result, surviving}, result.count(), to, scratch, times);
-                }
-                return;
-            }
+            if (!call.has_result) return;
+            const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
+            sample(call, result, part * static_cast<std::uint64_t>(rank()),
+                form_.layout.result_sample(open_->message.data(), half.index), half.stream);
         }
-        if constexpr (has_sketch) {
-            reader::template read_input<device, T>(half.stream, result, nullptr, sketch, lane_of(half).workspace);
-        }
+    }
+    /// Calls `look(part, call, entry)` for each part, and returns the sketch that one wants.
+    template <element T, class Look>
+    auto let_parts_look(const half_probed& half, const detail::probed_call& call, const Look& look)
+    {
+        if (is_rewritten_) open_tools().lanes.join(half.stream, call.site);
+        typename reader::template sketch<T> sketch;
+        for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
+            if constexpr (detail::has_sketch<decltype(part)>) sketch = look(part, seen, entry);
+            else look(part, seen, entry);
+        });
+        return sketch;
     }
 
     /// Doubles the room of the open step, behind its work on all streams.
@@ -744,7 +725,7 @@ private:
             if (!is_due<I>(open_->due)) return;
             using entry_type = typename std::remove_cvref_t<decltype(part)>::entry;
             const part_call seen(detail::innermost(comm_), half.stream, half.index, half.lane, call, options_.mode,
-                lane_of(half).workspace, std::get<I>(with.part_memory));
+                detail::quantisation_calls_of(comm_), lane_of(half).workspace, std::get<I>(with.part_memory));
             use(part, seen, reinterpret_cast<entry_type*>(entries + offset));
         });
     }
@@ -889,6 +870,7 @@ private:
         if constexpr (has_parts) {
             device::zero(stream, view<unsigned char>(open.message.data(), form_.layout.bytes(open.call_count)), where);
         }
+        detail::next_step(comm_, stream, where);
     }
 
     detail::step_report report_of(const block& seen) const noexcept

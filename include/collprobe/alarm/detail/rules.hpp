@@ -9,7 +9,7 @@
 /// The interpretation of a step's findings: the place of the damage, and the advice. No state.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-inline constexpr int check_count = static_cast<int>(finding::late) + 1;
+inline constexpr int check_count = static_cast<int>(finding::quantisation) + 1;
 
 /// Whether a check needs several strikes.
 constexpr bool is_statistical(finding what) noexcept
@@ -38,6 +38,7 @@ constexpr damage place_of(const suspect& found, damage audited) noexcept
     case finding::gradient_norm:
     case finding::cosine: return found.rank < 0 ? damage::unknown : damage::input;
     case finding::late: return damage::none; // the data are right
+    case finding::quantisation: return damage::reduce; // or a gather, alike for all ranks
     }
     return damage::unknown;
 }
@@ -58,13 +59,18 @@ constexpr advice first_advice(const suspect& found) noexcept
     case finding::loss:
     case finding::gradient_norm:
     case finding::cosine: return advice::recheck;
-    case finding::late: return advice::none;
+    case finding::late:
+    case finding::quantisation: return advice::none;
     }
     return advice::none;
 }
 
-/// Whether a rank that a check names repeatedly is to be taken out. (Equal data do not tell which rank owns them.)
-constexpr bool is_blame(finding what) noexcept { return what != finding::duplicate && what != finding::sum_differs; }
+/// Whether a rank that a check names repeatedly is to be taken out. (Equal data do not
+/// tell which rank owns them, and codes are as coarse as the caller has them.)
+constexpr bool is_blame(finding what) noexcept
+{
+    return what != finding::duplicate && what != finding::sum_differs && what != finding::quantisation;
+}
 
 /// The factor by which a score against a rank's own past must exceed its threshold to be 1000 times rarer than the
 /// threshold, even with the tails of Student's t with 5 degrees of freedom.

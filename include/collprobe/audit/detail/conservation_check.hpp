@@ -136,10 +136,9 @@ private:
     static const conservation_options& checked(const conservation_options& options, call_site where)
     {
         require_sketch_options(options.sketch, "audit", where);
-        const bool positive = is_finite(options.sigmas) && options.sigmas > 0;
-        if (positive && options.rows != 0) return options;
-        throw error(status::invalid_argument,
-            positive ? "rows is 0" : "sigmas must be finite and above 0", {.call = "audit", .where = where});
+        require(is_finite(options.sigmas) && options.sigmas > 0, "audit", "sigmas must be finite and above 0", where);
+        require(options.rows != 0, "audit", "rows is 0", where);
+        return options;
     }
     /// The sketches that are added over the ranks.
     template <element T>

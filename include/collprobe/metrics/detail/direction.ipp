@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -70,16 +71,12 @@ COLLPROBE_COLD_INLINE void set_noise(double signal, double noise, direction& out
 COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direction& out, const call_site& where)
 {
     if (n < 1 || gram.size() != static_cast<std::size_t>(n) * static_cast<std::size_t>(n)) {
-        throw error(status::invalid_argument,
+        detail::refuse("align_from_gram",
             "a Gram matrix of " + std::to_string(n) + " ranks cannot have " + std::to_string(gram.size())
-                + " entries",
-            error_origin{"align_from_gram", -1, 0, {}, where});
+                + " entries", where);
     }
     const std::size_t ranks = static_cast<std::size_t>(n);
-    out.mean_pairwise = not_a_number();
-    out.pooled = not_a_number();
-    out.noise_scale = not_a_number();
-    out.predicted_cosine = not_a_number();
+    out.mean_pairwise = out.pooled = out.noise_scale = out.predicted_cosine = not_a_number();
     out.leave_one_out.resize(ranks);
 
     double largest = 0;
@@ -91,10 +88,7 @@ COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direc
         ++samples;
         if (own > largest) largest = own;
     }
-    int exponent = binary_exponent(largest);
-    if (exponent > 1000) exponent = 1000;
-    if (exponent < -1000) exponent = -1000;
-    const double down = power_of_two(-exponent);
+    const double down = power_of_two(-std::clamp(binary_exponent(largest), -1000, 1000));
 
     const auto usable = [gram, ranks](std::size_t i) noexcept {
         const double own = gram[i * ranks + i];
@@ -187,10 +181,7 @@ COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direc
 COLLPROBE_COLD_INLINE void align_from_sums(
     view<const double> norms_squared, double sum_norm_squared, direction& out) noexcept
 {
-    out.mean_pairwise = not_a_number();
-    out.pooled = not_a_number();
-    out.noise_scale = not_a_number();
-    out.predicted_cosine = not_a_number();
+    out.mean_pairwise = out.pooled = out.noise_scale = out.predicted_cosine = not_a_number();
     out.leave_one_out.clear();
     double largest = sum_norm_squared;
     if (!is_finite(sum_norm_squared) || norms_squared.size() < 2) return;
@@ -198,10 +189,7 @@ COLLPROBE_COLD_INLINE void align_from_sums(
         if (!is_finite(own)) return;
         if (own > largest) largest = own;
     }
-    int exponent = binary_exponent(largest);
-    if (exponent > 1000) exponent = 1000;
-    if (exponent < -1000) exponent = -1000;
-    const double down = power_of_two(-exponent);
+    const double down = power_of_two(-std::clamp(binary_exponent(largest), -1000, 1000));
     double squares = 0;
     double norms = 0;
     double norm_products = 0; // over i < j, summed as such: (sum |g_r|)^2 - q would cancel
@@ -228,10 +216,9 @@ COLLPROBE_COLD_INLINE void align_from_sums(view<const double> norms_squared, vie
     double sum_norm_squared, direction& out, const call_site& where)
 {
     if (norms_squared.size() != dots_with_sum.size()) {
-        throw error(status::invalid_argument,
+        detail::refuse("align_from_sums",
             std::to_string(norms_squared.size()) + " norms but " + std::to_string(dots_with_sum.size())
-                + " dots",
-            error_origin{"align_from_sums", -1, 0, {}, where});
+                + " dots", where);
     }
     align_from_sums(norms_squared, sum_norm_squared, out);
     out.leave_one_out.resize(norms_squared.size());

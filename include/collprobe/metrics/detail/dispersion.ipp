@@ -86,9 +86,8 @@ COLLPROBE_COLD_INLINE spread dispersion(
     view<const double> values, view<const double> weights, const call_site& where)
 {
     if (values.size() != weights.size()) {
-        throw error(status::invalid_argument,
-            std::to_string(values.size()) + " values but " + std::to_string(weights.size()) + " weights",
-            error_origin{"dispersion", -1, 0, {}, where});
+        detail::refuse("dispersion",
+            std::to_string(values.size()) + " values but " + std::to_string(weights.size()) + " weights", where);
     }
     for (std::size_t r = 0; r < weights.size(); ++r) {
         if (is_finite(weights[r]) && weights[r] < 0) {

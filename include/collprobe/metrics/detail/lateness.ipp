@@ -40,10 +40,9 @@ COLLPROBE_COLD_INLINE call_lateness lateness(view<const double> times_in_call, v
     const std::size_t ranks = times_in_call.size();
     if ((times_before.size() != 0 && times_before.size() != ranks)
         || (after_first.size() != 0 && after_first.size() != ranks)) {
-        throw error(status::invalid_argument,
+        detail::refuse("lateness",
             std::to_string(ranks) + " times in the call, but " + std::to_string(times_before.size())
-                + " before it and room for " + std::to_string(after_first.size()) + " results",
-            error_origin{"lateness", -1, 0, {}, where});
+                + " before it and room for " + std::to_string(after_first.size()) + " results", where);
     }
     call_lateness result;
     double longest = 0;
@@ -88,9 +87,7 @@ COLLPROBE_COLD_INLINE lateness_watch::lateness_watch(
     int ranks, const lateness_options& options, const call_site& where)
     : ranks_(ranks), options_(options)
 {
-    const auto refuse = [&where](const std::string& what) {
-        throw error(status::invalid_argument, what, error_origin{"lateness_watch", -1, 0, {}, where});
-    };
+    const auto refuse = [&where](const std::string& what) { detail::refuse("lateness_watch", what, where); };
     if (ranks < 1) refuse("cannot watch " + std::to_string(ranks) + " ranks");
     if (!is_finite(options.false_alarms_per_step) || !(options.false_alarms_per_step > 0)
         || !(options.false_alarms_per_step < 1)) {
@@ -124,10 +121,9 @@ COLLPROBE_COLD_INLINE call_lateness lateness_watch::add(
 {
     const std::size_t n = static_cast<std::size_t>(ranks_);
     if (times_in_call.size() != n || (times_before.size() != 0 && times_before.size() != n)) {
-        throw error(status::invalid_argument,
+        detail::refuse("lateness_watch::add",
             std::to_string(times_in_call.size()) + " times in the call and " + std::to_string(times_before.size())
-                + " before it for " + std::to_string(ranks_) + " ranks",
-            error_origin{"lateness_watch::add", -1, 0, {}, where});
+                + " before it for " + std::to_string(ranks_) + " ranks", where);
     }
     const call_lateness found = lateness(times_in_call, times_before, {}, call_++, where);
     ++step_calls_;

@@ -41,10 +41,9 @@ COLLPROBE_COLD_INLINE robust_location modified_z(
     view<const double> values, view<double> scores, const call_site& where)
 {
     if (values.size() != scores.size()) {
-        throw error(status::invalid_argument,
+        detail::refuse("modified_z",
             std::to_string(values.size()) + " values but room for " + std::to_string(scores.size())
-                + " scores",
-            error_origin{"modified_z", -1, 0, {}, where});
+                + " scores", where);
     }
     robust_location result;
     // Values are halved, so that no difference of two finite values overflows.
@@ -136,9 +135,7 @@ COLLPROBE_COLD_INLINE outlier_detector::outlier_detector(
     int ranks, int tests, const outlier_options& options, const call_site& where)
     : ranks_(ranks), tests_(tests), options_(options)
 {
-    const auto refuse = [&where](const std::string& what) {
-        throw error(status::invalid_argument, what, error_origin{"outlier_detector", -1, 0, {}, where});
-    };
+    const auto refuse = [&where](const std::string& what) { detail::refuse("outlier_detector", what, where); };
     if (ranks < 1) refuse("cannot watch " + std::to_string(ranks) + " ranks");
     if (tests < 1) refuse("cannot watch " + std::to_string(tests) + " tests");
     if (!is_finite(options.false_alarms_per_step) || !(options.false_alarms_per_step > 0)
@@ -202,7 +199,7 @@ COLLPROBE_COLD_INLINE void outlier_detector::refuse(int test, std::size_t size, 
     const std::string what = test < 0 || test >= tests_
         ? "there is no test " + std::to_string(test) + " among " + std::to_string(tests_)
         : std::to_string(size) + " values for " + std::to_string(ranks_) + " ranks";
-    throw error(status::invalid_argument, what, error_origin{"outlier_detector::judge", -1, 0, {}, where});
+    detail::refuse("outlier_detector::judge", what, where);
 }
 
 COLLPROBE_COLD_INLINE double outlier_detector::history_score(

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdio>
 
 #include <collprobe/core/element.hpp>
@@ -89,6 +90,29 @@ COLLPROBE_COLD_INLINE void write_site(json_writer& json, const call_site& site)
         std::string(folder == file.npos ? file : file.substr(folder + 1)) + ":" + std::to_string(site.line));
 }
 
+COLLPROBE_COLD_INLINE void write_quantisation(json_writer& json, std::size_t bucket, const call_record& call)
+{
+    const call_quantisation& of = call.quantisation;
+    json.element().open('{').key("bucket").integer(bucket);
+    write_site(json, call.site);
+    json.key("bytes_plain").integer(of.outcome.bytes_plain).key("bytes_sent").integer(of.outcome.bytes_sent);
+    if (!of.outcome.quantised()) {
+        json.key("unquantised").text(name(of.outcome.why_not)).close('}');
+        return;
+    }
+    json.key("verdict").text(name(of.verdict)).key("within").text(name(of.outcome.within));
+    json.key("across").text(name(of.outcome.across)).key("block").integer(of.outcome.block);
+    json.key("roundings").integer(of.outcome.roundings_per_element).key("feedback").text(name(of.outcome.feedback));
+    json.key("sqnr_db").number(of.sqnr_db).key("worst_sqnr_db").number(of.worst_sqnr_db);
+    json.key("worst_rank").index(of.worst_rank).key("worst_block");
+    if (of.worst_block == no_index) json.index(-1);
+    else json.integer(of.worst_block);
+    json.key("noise_ratio").number(of.noise_ratio).key("bias").number(of.bias).key("mean_error").number(of.mean_error);
+    json.key("zeroed").number(of.zeroed).key("zeroed_expected").number(of.zeroed_expected);
+    json.key("outliers").number(of.outliers).key("crest").number(of.crest);
+    json.key("saturated").integer(of.saturated).key("nonfinite").integer(of.nonfinite).close('}');
+}
+
 COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named)
 {
     json.key("rank").index(named.rank).key("other_rank").index(named.other_rank);
@@ -136,6 +160,14 @@ COLLPROBE_COLD_INLINE std::string json_line(std::string_view run, const step_rec
             json.key("behind_before").number(each.behind_before).key("share_last").number(each.share_last).close('}');
         }
         json.close(']').close('}');
+    }
+    if (std::any_of(record.calls.begin(), record.calls.end(),
+            [](const call_record& call) { return call.quantisation.seen; })) {
+        json.key("quantisation").open('[');
+        for (std::size_t c = 0; c < record.calls.size(); ++c) {
+            if (record.calls[c].quantisation.seen) detail::write_quantisation(json, c, record.calls[c]);
+        }
+        json.close(']');
     }
     if (record.unprobed_calls != 0) json.key("unprobed_calls").integer(record.unprobed_calls);
     if (record.unread_calls != 0) json.key("unread_calls").integer(record.unread_calls);

@@ -47,7 +47,10 @@ COLLPROBE_COLD_INLINE std::string text_table::text() const
     return out;
 }
 
-COLLPROBE_COLD_INLINE std::string milliseconds(double nanoseconds) { return short_number(nanoseconds / 1e6) + " ms"; }
+COLLPROBE_COLD_INLINE std::string milliseconds(double nanoseconds)
+{
+    return short_number(nanoseconds / 1e6) + " ms";
+}
 
 COLLPROBE_COLD_INLINE std::string describe_call(int call, const call_site& site)
 {
@@ -63,7 +66,7 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
     const std::string others = named.rank < 0 ? "others" : "the majority of the ranks";
     std::string text = named.rank < 0 ? std::string("some rank") : "rank " + std::to_string(named.rank);
     text += named.call < 0 ? std::string(", whole step: ")
-                             : ", " + describe_call(named.call, named.site) + ": ";
+                           : ", " + describe_call(named.call, named.site) + ": ";
     const std::string score
         = " stands out, score " + short_number(named.statistic) + " against " + short_number(named.threshold);
     switch (named.what) {
@@ -89,6 +92,11 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
     case finding::late:
         text += "comes late to the calls, by " + milliseconds(named.statistic) + " here, against "
             + milliseconds(named.threshold);
+        break;
+    case finding::quantisation:
+        text += "quantisation: " + short_number(named.statistic);
+        if (named.threshold > 0) text += " against " + short_number(named.threshold);
+        if (named.index != no_index) text += ", worst in the block at index " + std::to_string(named.index);
         break;
     }
     return text;
@@ -116,11 +124,55 @@ COLLPROBE_COLD_INLINE std::string coverage(const step_record& record)
     const auto say = [&](std::uint64_t missed, const char* why) {
         if (missed == 0) return;
         text += "not looked at: " + std::to_string(missed) + " of "
-            + std::to_string(record.calls.size() + record.unprobed_calls + record.unread_calls) + " calls, because "
-            + why + '\n';
+            + std::to_string(record.calls.size() + record.unprobed_calls + record.unread_calls)
+            + " calls, because " + why + '\n';
     };
     say(record.unprobed_calls, "a captured step cannot grow: raise probe_options::calls");
     say(record.unread_calls, "they have integers, which only parts read, or this step has no statistics");
+    return text;
+}
+
+COLLPROBE_COLD_INLINE std::string quantisation_advice(const call_quantisation& of)
+{
+    // The mean crest of Gaussian blocks of 32, 64, ..., 4096 elements.
+    constexpr double gaussian[] = {2.347, 2.596, 2.828, 3.044, 3.248, 3.442, 3.626, 3.802};
+    std::size_t doublings = 0;
+    while (doublings < 7 && 32u << doublings < of.outcome.block) ++doublings;
+    switch (of.verdict) {
+    case quantisation_verdict::corrupt: return "not an error of codes: check links and memory";
+    case quantisation_verdict::non_finite_hidden:
+        return "the optimiser does not see that the step is bad: skip it";
+    case quantisation_verdict::biased: return "round stochastically, or keep the owner's errors (feedback)";
+    case quantisation_verdict::harmful:
+    case quantisation_verdict::degenerate_blocks:
+        return of.crest > 1.2 * gaussian[doublings] ? "heavy tails: rotate, or halve the block"
+                                                    : "a format with more bits for this call";
+    case quantisation_verdict::negligible:
+        return of.noise_ratio < 1e-3 && of.outcome.across == code_format::int8 ? "fewer bits may do" : "";
+    case quantisation_verdict::visible:
+    case quantisation_verdict::unknown: break;
+    }
+    return "";
+}
+
+COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, const call_quantisation& of)
+{
+    std::string text = describe_call(call, site) + ": ";
+    const quantised_outcome& did = of.outcome;
+    if (!did.quantised()) {
+        const char* const why = did.why_not == unquantised_reason::small ? "small size" : name(did.why_not);
+        return text + "not quantised, because of its " + why;
+    }
+    text += name(did.within);
+    if (did.levels == 2) text += std::string(" in the node, ") + name(did.across) + " between nodes";
+    text += ", blocks of " + std::to_string(did.block) + ", " + short_number(of.sqnr_db) + " dB";
+    if (!is_nan(of.noise_ratio)) text += ", noise ratio " + short_number(of.noise_ratio);
+    text += ", "
+        + short_number(100 * static_cast<double>(did.bytes_sent) / static_cast<double>(did.bytes_plain))
+        + " % of the bytes: " + name(of.verdict);
+    const std::string advice = quantisation_advice(of);
+    if (!advice.empty()) text += "; " + advice;
+    if (did.feedback == feedback_state::dropped) text += "; the errors kept for this call were dropped";
     return text;
 }
 
@@ -156,6 +208,11 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             + " sampled elements left out, not finite\n";
     }
     text += coverage(record);
+    for (std::size_t c = 0; c < record.calls.size(); ++c) {
+        const call_record& call = record.calls[c];
+        if (!call.quantisation.seen) continue;
+        text += "quantisation: " + describe(static_cast<int>(c), call.site, call.quantisation) + '\n';
+    }
     if (record.lateness.stands_out) {
         text += "last to the calls: rank " + std::to_string(record.lateness.last) + ", "
             + milliseconds(record.lateness.behind) + " after the median of the others\n";
@@ -163,9 +220,10 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
     for (std::size_t rank = 0; rank < record.lateness_by_rank.size(); ++rank) {
         const rank_lateness& each = record.lateness_by_rank[rank];
         if (!each.late) continue;
-        text += "late: rank " + std::to_string(rank) + ", by " + milliseconds(each.behind) + " in the median of "
-            + std::to_string(each.steps) + " steps, " + milliseconds(each.behind_before)
-            + " of it between the calls; last in " + short_number(100 * each.share_last) + " % of them\n";
+        text += "late: rank " + std::to_string(rank) + ", by " + milliseconds(each.behind)
+            + " in the median of " + std::to_string(each.steps) + " steps, "
+            + milliseconds(each.behind_before) + " of it between the calls; last in "
+            + short_number(100 * each.share_last) + " % of them\n";
     }
     for (const suspect& named : record.suspects) text += "suspect: " + describe(named) + '\n';
     return text;

@@ -115,9 +115,14 @@ private:
     /// Whether the dots show that the result, equal on all ranks, is not the sum. For a correct sum S the dots g_r . S
     /// add up to |S|^2. Damage is not seen if S . (S - sum g_r) is within |S|^2 / 64. Rounding is allowed for in
     /// addition: with E = sum |g_r|^2, n + 1 roundings of partial sums bounded by E + |S|^2, as if all were in one
-    /// element, and the underflow of halves.
+    /// element, and underflow.
     bool is_no_sum(const gathered_step& step, std::size_t b, const probed_call& call, double sum_norm_squared) const;
-    static double unit_roundoff(element_type type) noexcept;
+    /// Half a unit of the last place, relative to the number, and the smallest number.
+    struct rounding_errors {
+        double relative;
+        double underflow;
+    };
+    static rounding_errors rounding_errors_of(element_type type) noexcept;
 
     /// Names the rank whose gradient has an unusual direction. With a Gram matrix the test uses each rank's mean cosine
     /// with the others, in which one bad rank has weight 1 / (n - 1), independent of its norm. Without a matrix only

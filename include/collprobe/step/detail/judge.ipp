@@ -421,18 +421,22 @@ COLLPROBE_COLD_INLINE bool step_judge::is_no_sum(
         squares += unscaled(entry.input.sum_of_squares, entry.input.scale);
     }
     const double roundings = ranks_ + 1;
-    const double underflow = call.type == element_type::float16 ? 0x1p-24 * factor : 0;
+    const rounding_errors of = rounding_errors_of(call.type);
     const double error = square_root(roundings)
-        * (unit_roundoff(call.type) * square_root(squares + sum_norm_squared)
-            + underflow * square_root(static_cast<double>(call.count)));
+        * (of.relative * square_root(squares + sum_norm_squared)
+            + of.underflow * factor * square_root(static_cast<double>(call.count)));
     return absolute(dots - sum_norm_squared) > sum_norm_squared / 64 + square_root(sum_norm_squared) * error;
 }
 
-COLLPROBE_COLD_INLINE double step_judge::unit_roundoff(element_type type) noexcept
+COLLPROBE_COLD_INLINE step_judge::rounding_errors step_judge::rounding_errors_of(element_type type) noexcept
 {
     int digits = element_traits<double>::digits; // sums of integers are taken in double here
-    with_floating_type(type, [&]<class T>(T) { digits = element_traits<T>::digits; });
-    return power_of_two(-digits);
+    int least = -1022;
+    with_floating_type(type, [&]<class T>(T) {
+        digits = element_traits<T>::digits;
+        if (element_traits<T>::min_subnormal_exponent > least) least = element_traits<T>::min_subnormal_exponent;
+    });
+    return {power_of_two(-digits), power_of_two(least)};
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_cosines(
