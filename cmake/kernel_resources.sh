@@ -7,7 +7,7 @@
 # says of each: registers, stack, spills, shared memory. Needs nvcc (CUDACXX), no GPU. Exit status 1 if
 # any kernel spills or has a stack, 2 if there was nothing to look at. JOBS compilations run at a time.
 # Kernels whose name matches MAY_HAVE_STACK may have one: `element_reduction` keeps the pending sums of a binary
-# tree in an array, and the exact sum of a column that doubles cannot hold has digits.
+# tree in an array, the exact sum of a column that doubles cannot hold has digits, and so have sums of words.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 file=${1:-$root/tests/cuda/all_kernels.cu}
@@ -15,7 +15,7 @@ parts=${2:-1 2 3 4 5 6 7 8 9 10}
 architectures=${ARCHITECTURES:-80 90 100}
 nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
-may_have_stack=${MAY_HAVE_STACK:-element_reduction|sum_rows<exact}
+may_have_stack=${MAY_HAVE_STACK:-element_reduction|sum_rows<exact|sum_rows_(to|of)_words}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -57,6 +57,11 @@ cat "$work"/*.log | "${CXXFILT:-c++filt}" -n | awk -v may_have_stack="$may_have_
         gsub(/reduce_kernel<copy_statistics_reducer/, "copy + statistics", name)
         gsub(/reduce_kernel<result_reducer/, "result", name)
         gsub(/for_each_kernel</, "for_each<", name)
+        # A sum rounded to the type of its terms is the usual one.
+        split("float8_e4m3 float8_e5m2 float16 bfloat16 float double", types, " ")
+        for (i in types) {
+            if (name ~ "sum_rows<[a-z0-9_]+, " types[i] ", [0-9]+, " types[i] ">") sub(", " types[i] ">", ">", name)
+        }
         gsub(/, true>/, ", digest>", name)
         gsub(/, false>/, ">", name)
         if (name ~ /^(statistics|copy|result)/) sub(/ ?>$/, "", name)

@@ -190,6 +190,45 @@ void sums(const gpu::stream& stream, const std::string& type)
                        one_pass | coalesced | no_local});
 }
 
+/// The kernels of quantised collectives: messages of 8 ranks.
+template <class T>
+void codes(const gpu::stream& stream, const std::string& type)
+{
+    constexpr std::uint64_t count = row_count;
+    const numbers<T> from(stream, count);
+    gpu::buffer<combined_errors> errors(1);
+    gpu::buffer<std::uint64_t> nonfinite(1);
+    gpu::workspace scratch;
+    for (const code_format format : {code_format::int8, code_format::int4, code_format::e4m3}) {
+        const auto how = detail::codec::of<T>({.format = format});
+        const detail::message_slices cut{1, 1, 1, how.block, count, 0, count, count, nullptr};
+        const std::uint64_t bytes = detail::wire_layout::of(how, cut.blocks()).bytes();
+        gpu::buffer<unsigned char> messages(rows * bytes), sum(bytes);
+        for (const bool probed : {false, true}) {
+            const detail::block_encoder encoder{how, {}, nullptr, probed};
+            const std::string kind = "<" + type + ", " + name(format) + (probed ? ">, errors" : ">");
+            (void)collprobe::testing::take_counts();
+            for (std::uint64_t row = 0; row < rows; ++row) {
+                gpu::reduce(stream.get(),
+                    detail::encode_reducer<T>{
+                        encoder, cut, from.memory.data(), messages.data() + row * bytes, bytes},
+                    cut.blocks(), &errors.data()->errors, scratch);
+                if (row == 0) report(stream, {"encode" + kind, count * sizeof(T), bytes, one_pass | wide | coalesced | no_local});
+            }
+            stream.synchronize();
+            (void)collprobe::testing::take_counts();
+            gpu::reduce(stream.get(),
+                detail::combine_reducer<T>{how, cut, messages.data(), bytes, rows, rows, false, probed, nullptr,
+                    encoder, sum.data(), bytes},
+                cut.blocks(), errors.data(), scratch);
+            report(stream, {"combine" + kind, rows * bytes, bytes, coalesced | no_local});
+        }
+        gpu::reduce(stream.get(), detail::decode_reducer<T>{how, cut, messages.data(), bytes, from.memory.data()},
+            cut.blocks(), nonfinite.data(), scratch);
+        report(stream, {"decode<" + type + ", " + name(format) + ">", bytes, count * sizeof(T), one_pass | coalesced | no_local});
+    }
+}
+
 } // namespace
 
 int main()
@@ -203,5 +242,7 @@ int main()
     scans<std::int8_t>(stream, "int8");
     sums<float>(stream, "float");
     sums<bfloat16>(stream, "bfloat16");
+    codes<float>(stream, "float");
+    codes<bfloat16>(stream, "bfloat16");
     return broken ? 1 : 0;
 }
