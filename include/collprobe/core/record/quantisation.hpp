@@ -76,8 +76,9 @@ enum class feedback_state : std::uint8_t {
     none, ///< no error is kept
     fresh, ///< the first call: there was none
     continued,
-    dropped, ///< the call has another kind, type or count than the last one in its place, so its error was
-             ///< dropped
+    /// The call has another kind, type or count than the last one in its place, or a restored state is that
+    /// of another layout.
+    dropped,
 };
 
 constexpr const char* name(feedback_state state) noexcept
@@ -164,6 +165,7 @@ struct quantised_calls {
     quantised_errors* errors_to = nullptr;
     quantised_outcome last; ///< of the last call
     std::uint64_t counts[unquantised_reasons] = {}; ///< calls, by `unquantised_reason`
+    std::uint64_t feedback_dropped = 0; ///< calls whose kept errors were dropped
     std::uint64_t least_bytes = 0; ///< below which calls are forwarded
     int ranks = 1;
 

@@ -142,8 +142,8 @@ public:
         const quantised_plan plan = plan_of(what);
         const std::uint64_t slice = plan.blocks() * plan.block;
         const feedback_layout layout{static_cast<std::uint32_t>(what.call),
-            static_cast<std::uint32_t>(what.type), plan.count, input ? slice * ranks_ : 0,
-            sums && two_level() ? slice * nodes_count_ : 0,
+            static_cast<std::uint32_t>(what.type), plan.count, plan.next({}).length,
+            input ? slice * ranks_ : 0, sums && two_level() ? slice * nodes_count_ : 0,
             sums && what.call == collective::all_reduce ? slice : 0};
         auto& all = memory_.feedback;
         while (all.size() <= call_) all.emplace_back();
@@ -151,8 +151,10 @@ public:
         feedback_state state = feedback_state::continued;
         if (mine.layout != layout) {
             require_no_capture(who);
-            state = mine.layout == feedback_layout() ? feedback_state::fresh : feedback_state::dropped;
-            if (state == feedback_state::dropped) memory_.dropped.push_back(std::move(mine));
+            const bool had_errors = mine.layout != feedback_layout();
+            state = had_errors || mine.unfit ? feedback_state::dropped : feedback_state::fresh;
+            if (had_errors) memory_.dropped.push_back(std::move(mine));
+            mine.unfit = false;
             mine.layout = layout;
             mine.errors = typename device::template buffer<float>(layout.numbers());
             device::zero(on_, view<float>(mine.errors));

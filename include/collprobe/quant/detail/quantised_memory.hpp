@@ -21,6 +21,7 @@ struct feedback_layout {
     std::uint32_t call = 0; ///< `collective`
     std::uint32_t type = 0; ///< `element_type`
     std::uint64_t count = 0;
+    std::uint64_t piece = 0; ///< elements of a slice in the first piece: the places of errors depend on it
     std::uint64_t input = 0; ///< errors kept: of the first rounding, of the node's sum, of the result
     std::uint64_t node = 0;
     std::uint64_t result = 0;
@@ -34,6 +35,7 @@ template <class Device>
 struct feedback_memory {
     feedback_layout layout;
     typename Device::template buffer<float> errors;
+    bool unfit = false; ///< errors of this call were saved, and could not be restored
 
     float* input() const noexcept { return layout.input == 0 ? nullptr : errors.data(); }
     float* node() const noexcept { return layout.node == 0 ? nullptr : errors.data() + layout.input; }
