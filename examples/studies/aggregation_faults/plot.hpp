@@ -9,10 +9,15 @@
 
 #include <collprobe/report/table.hpp>
 
+#include "../digits/svg.hpp"
 #include "options.hpp"
 #include "report.hpp"
 
 namespace aggregation_faults {
+
+using trainer::svg::at;
+using trainer::svg::stroke;
+using trainer::svg::words;
 
 /// Accuracy over sigma^2 as an SVG picture, a panel for each number of ranks.
 class accuracy_picture {
@@ -42,9 +47,7 @@ public:
                 + stroke(line) + "/>\n" + words(left + 32, y + 4, "start", label(plan));
             ++line;
         }
-        return "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 " + at(left + 190) + " " + at(height + 90)
-            + "' font-family='sans-serif' font-size='12'>\n<rect width='100%' height='100%' fill='white'/>\n" + out
-            + "</svg>\n";
+        return trainer::svg::document(left + 190, height + 90, out);
     }
 
 private:
@@ -52,19 +55,6 @@ private:
     static constexpr double height = 260;
     static constexpr double top = 30;
 
-    static std::string at(double value) { return formatted("%.1f", value); }
-    static std::string words(double x, double y, const char* anchor, const std::string& what)
-    {
-        return "<text x='" + at(x) + "' y='" + at(y) + "' text-anchor='" + anchor + "'>" + what + "</text>\n";
-    }
-    /// Colours that people with any colour vision tell apart (Okabe and Ito), then again in dashes.
-    static std::string stroke(std::size_t line)
-    {
-        static constexpr const char* colours[]
-            = {"#000000", "#d55e00", "#56b4e9", "#0072b2", "#cc79a7", "#e69f00", "#009e73"};
-        return "fill='none' stroke-width='2' stroke='" + std::string(colours[line % 7]) + "'"
-            + (line < 7 ? "" : " stroke-dasharray='5 3'");
-    }
     double x_of(double left, double sigma2) const { return left + width * (std::log10(sigma2) - low_) / (high_ - low_); }
     static double y_of(double percent) { return top + height * (1 - percent / 100); }
 

@@ -14,10 +14,10 @@
 #include <collprobe/step/observation.hpp>
 #include <collprobe/step/probed.hpp>
 
+#include "../digits/dump.hpp"
 #include "device_kernels.hpp"
 #include "device_memory.hpp"
 #include "device_model.hpp"
-#include "dump.hpp"
 #include "faults.hpp"
 #include "job.hpp"
 

@@ -12,10 +12,10 @@
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/summary.hpp>
 
+#include "../digits/dump.hpp"
 #include "../digits/output_file.hpp"
 #include "../digits/progress.hpp"
 #include "conclusion.hpp"
-#include "dump.hpp"
 #include "job.hpp"
 #include "options.hpp"
 

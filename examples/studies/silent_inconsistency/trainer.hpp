@@ -14,8 +14,8 @@
 #include <collprobe/scan/digest.hpp>
 #include <collprobe/step/probed.hpp>
 
+#include "../digits/dump.hpp"
 #include "../digits/model.hpp"
-#include "dump.hpp"
 #include "faults.hpp"
 #include "job.hpp"
 

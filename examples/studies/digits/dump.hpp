@@ -13,7 +13,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
 
-#include "../digits/file_error.hpp"
+#include "file_error.hpp"
 
 /// Arrays as NumPy files (format version 1.0), so that anybody can check the probes' numbers.
 namespace trainer {
