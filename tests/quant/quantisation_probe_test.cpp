@@ -15,66 +15,11 @@
 #include <collprobe/quant/quantisation_probe.hpp>
 #include <collprobe/quant/quantised.hpp>
 
-#include "quant/quantised_ranks.hpp"
+#include "quant/probed_steps.hpp"
 
 using namespace collprobe;
 using namespace collprobe::testing;
 using std::uint64_t;
-
-namespace {
-
-/// Gradients of ranks: a common signal, and noise of their own.
-std::vector<float> gradient(int rank, uint64_t count, double signal, double noise)
-{
-    std::mt19937_64 common(1);
-    std::mt19937_64 own(static_cast<unsigned>(rank) + 100);
-    std::normal_distribution<double> shared; // a distribution keeps numbers of its generator
-    std::normal_distribution<double> normal;
-    std::vector<float> x(count);
-    for (float& v : x) v = static_cast<float>(signal * shared(common) + noise * normal(own));
-    return x;
-}
-
-struct run {
-    step_record record;
-    std::vector<std::vector<float>> results;
-};
-
-/// One step with one call of each rank's gradient.
-template <class Make>
-run one_step(shape of, const quantisation& within, const quantisation& across, bool scatters,
-    reduction operation, const Make& make)
-{
-    run out;
-    out.results.resize(static_cast<std::size_t>(of.ranks()));
-    on_ranks(of, within, across, tiny, [&](auto& comm) {
-        host::stream stream;
-        probed probe(std::move(comm), {}, quantisation_probe());
-        const int rank = probe.rank();
-        const std::vector<float> input = make(rank);
-        const uint64_t count = input.size();
-        std::vector<float> result(scatters ? count / static_cast<uint64_t>(of.ranks()) : count);
-        if (scatters) probe.reduce_scatter(view<const float>(input), view<float>(result), operation, stream);
-        else probe.all_reduce(view<const float>(input), view<float>(result), operation, stream);
-        probe.end_step(1, stream);
-        step_record record;
-        require(probe.wait(record), "no record");
-        stream.synchronize(soon_ms);
-        out.results[static_cast<std::size_t>(rank)] = result;
-        if (rank == 0) out.record = record;
-    });
-    return out;
-}
-
-std::vector<suspect> quantisation_suspects(const step_record& record)
-{
-    std::vector<suspect> found;
-    for (const suspect& each : record.suspects)
-        if (each.what == finding::quantisation) found.push_back(each);
-    return found;
-}
-
-} // namespace
 
 TEST_CASE("the noise ratio is that of the exact errors")
 {
@@ -88,7 +33,7 @@ TEST_CASE("the noise ratio is that of the exact errors")
                 for (const quantisation& across : {int4, int8}) {
                     // The signal is smaller than the noise, and the blocks have both.
                     const auto make = [&](int rank) { return gradient(rank, count, sigma / 2, sigma); };
-                    const run got
+                    const probed_run got
                         = one_step(of, of.nodes == 0 ? across : int8, across, scatters, operation, make);
                     // The exact error of the mean over its exact noise, sigma^2 / 8 an element.
                     double error = 0;
@@ -104,7 +49,7 @@ TEST_CASE("the noise ratio is that of the exact errors")
                         error += std::pow(double{value} / unit - mean[i], 2);
                     }
                     const double exact = error / (count * sigma * sigma / 8);
-                    const call_quantisation& call = got.record.calls.at(0).quantisation;
+                    const call_quantisation& call = got.call();
                     CHECK(call.seen);
                     CHECK(call.outcome.quantised());
                     CHECK(call.noise_ratio == doctest::Approx(exact).epsilon(0.05));
@@ -114,7 +59,7 @@ TEST_CASE("the noise ratio is that of the exact errors")
                     CHECK(name(call.verdict) == name(wanted));
                     CHECK(call.bias < 6);
                     if (wanted != quantisation_verdict::harmful)
-                        CHECK(quantisation_suspects(got.record).empty());
+                        CHECK(quantisation_suspects(got.record()).empty());
                 }
             }
         }
@@ -131,11 +76,11 @@ TEST_CASE("a rank with a heavy tail and its worst block are named")
                 x[i] = rank == 2 && i == 8960 ? 20.0f : 8.0f;
             return x;
         };
-        const run got = one_step({0, 4}, how, how, false, reduction::average, make);
-        const call_quantisation& call = got.record.calls.at(0).quantisation;
+        const probed_run got = one_step({0, 4}, how, how, false, reduction::average, make);
+        const call_quantisation& call = got.call();
         CHECK(call.worst_rank == 2);
         CHECK(call.worst_block == 8960);
-        const std::vector<suspect> named = quantisation_suspects(got.record);
+        const std::vector<suspect> named = quantisation_suspects(got.record());
         CHECK(named.size() == (harmful ? 1 : 0));
         CHECK((call.verdict == quantisation_verdict::harmful) == harmful);
         for (const suspect& each : named) {
@@ -154,9 +99,9 @@ TEST_CASE("zeros and expected zeros are those of the theory")
     } rows[] = {{32, 0.132}, {128, 0.159}, {512, 0.183}, {4096, 0.212}};
     for (const auto& row : rows) {
         const quantisation how{.format = code_format::int4, .block = row.block};
-        const run got = one_step({0, 2}, how, how, false, reduction::average,
+        const probed_run got = one_step({0, 2}, how, how, false, reduction::average,
             [](int rank) { return gradient(rank, 1 << 18, 0, 1); });
-        const call_quantisation& call = got.record.calls.at(0).quantisation;
+        const call_quantisation& call = got.call();
         CHECK(call.zeroed == doctest::Approx(row.share).epsilon(0.03));
         CHECK(call.zeroed_expected == doctest::Approx(row.share).epsilon(0.05));
     }
@@ -176,13 +121,13 @@ TEST_CASE("errors with a mean are biased, and those without are not")
             return x;
         };
         const quantisation how{.format = code_format::int4};
-        const run got = one_step({0, 4}, how, how, true, reduction::average, make);
-        const call_quantisation& call = got.record.calls.at(0).quantisation;
+        const probed_run got = one_step({0, 4}, how, how, true, reduction::average, make);
+        const call_quantisation& call = got.call();
         if (biased) CHECK(call.verdict == quantisation_verdict::biased);
         else CHECK(call.verdict != quantisation_verdict::biased);
         if (biased)
-            CHECK(quantisation_suspects(got.record).at(0).threshold
-                < quantisation_suspects(got.record).at(0).statistic);
+            CHECK(quantisation_suspects(got.record()).at(0).threshold
+                < quantisation_suspects(got.record()).at(0).statistic);
     }
 }
 
@@ -211,6 +156,9 @@ TEST_CASE("a call that is forwarded says why, and calls without codes have no ve
         const std::string json = report::json_line("run", record);
         require(contains(json, "\"unquantised\":\"operation\""), json);
         require(contains(json, "\"verdict\":\"negligible\",\"within\":\"int8\""), json);
+        require(contains(json, "\"aggregate_sqnr_db\":"), json);
+        require(contains(json, "\"drift\":\"nan\",\"drifting_steps\":0,"), json);
+        require(contains(table, " dB in the result)"), table);
         require(calls.at(0).quantisation.verdict == quantisation_verdict::unknown, "no verdict");
         require(calls.at(2).quantisation.verdict == quantisation_verdict::negligible,
             std::string() + name(calls.at(2).quantisation.verdict)
@@ -222,16 +170,16 @@ TEST_CASE("an infinity among the inputs is in the result, and is no finding of q
 {
     const quantisation how{.format = code_format::int8};
     for (const shape of : {shape{0, 4}, shape{2, 2}}) {
-        const run got = one_step(of, how, how, false, reduction::average, [](int rank) {
+        const probed_run got = one_step(of, how, how, false, reduction::average, [](int rank) {
             std::vector<float> x = gradient(rank, 1 << 12, 0, 1);
             if (rank == 1) x[5] = std::numeric_limits<float>::infinity();
             return x;
         });
-        const call_quantisation& call = got.record.calls.at(0).quantisation;
+        const call_quantisation& call = got.call();
         CHECK(call.nonfinite == 1);
         CHECK(call.nonfinite_results == 1);
         CHECK(call.verdict == quantisation_verdict::negligible);
-        CHECK(quantisation_suspects(got.record).empty());
+        CHECK(quantisation_suspects(got.record()).empty());
     }
 }
 

@@ -18,6 +18,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/scan/digest_reducer.hpp>
 #include <collprobe/step/part.hpp>
+#include <collprobe/step/step_sketches.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -61,12 +62,10 @@ struct audit_keys {
 /// of 16 bytes a bin for each sum (at least 16 elements a bin, 64 to 4096 bins: `conservation_options`), an all-gather
 /// of 8 bytes a rank for each all-gather, a launch for each call. 64 bytes a call and rank in the step's message; in a
 /// `summary` 32 bytes.
-class audit {
+class audit : public detail::reads_with_sketches {
 public:
     using entry = detail::audit_entry;
     using summary = detail::audit_keys;
-    template <element T>
-    using sketch = detail::sketch_target<T>;
 
     audit() = default;
     /// \throws error `invalid_argument` for an option out of range.
@@ -124,21 +123,6 @@ public:
         if (!checks_sum(call)) return {};
         return call.memory().sums->template after<T>(call.index(), result.count(), call.ranks().rank(), call.lane());
     }
-    /// What the step reads of a call, with the sketch.
-    template <class Device, element T>
-    static void read_input(typename Device::stream_ref on, view<const T> input, statistics* to, const sketch<T>& of,
-        typename Device::workspace& scratch, reduction_times times)
-    {
-        if constexpr (floating_element<T>) detail::read_input<Device, T>(on, input, to, of, scratch, times);
-        else detail::enqueue_sketch<Device, T>(on, input, of);
-    }
-    template <class Device, element T>
-    static void read_result(typename Device::stream_ref on, view<const T> result, const T* input,
-        detail::result_record* to, const sketch<T>& of, typename Device::workspace& scratch, reduction_times times)
-    {
-        if constexpr (floating_element<T>) detail::read_result<Device, T>(on, result, input, to, of, scratch, times);
-        else detail::enqueue_sketch<Device, T>(on, result, of);
-    }
     template <class Step>
     void end_step(Step& step) const
     {
@@ -172,18 +156,11 @@ private:
     {
         return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
     }
-    /// Codes make a sum another one than that of the inputs.
-    template <class Call>
-    static bool is_quantised(const Call& call) noexcept
-    {
-        const std::uint64_t bytes = call.count() * static_cast<std::uint64_t>(bytes_of(call.type()));
-        return call.quantised() != nullptr
-            && call.quantised()->reason(call.what(), call.type(), call.operation(), bytes) == unquantised_reason::none;
-    }
     template <class Call>
     bool checks_sum(const Call& call) const noexcept
     {
-        return options_.sums && !call.has_leaves() && !is_quantised(call)
+        // Codes make a sum another one than that of the inputs: `quantisation_probe` looks at those.
+        return options_.sums && !call.has_leaves() && !call.is_quantised()
             && (call.what() == collective::all_reduce || call.what() == collective::reduce_scatter)
             && (call.operation() == reduction::sum || call.operation() == reduction::average);
     }

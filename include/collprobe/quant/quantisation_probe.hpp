@@ -3,13 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/quant/detail/aggregate_check.hpp>
+#include <collprobe/quant/detail/aggregate_error.hpp>
+#include <collprobe/scan/sketch.hpp>
 #include <collprobe/step/part.hpp>
+#include <collprobe/step/step_sketches.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
@@ -28,8 +33,21 @@ struct quantisation_limits {
     double degenerate = 1.5;
     /// Errors are biased only if their mean is above this part of the root mean square of the elements.
     double mean_error = 1e-3;
+    /// Errors are stuck, and so biased, if their cosine with those of the step before is above this, over so many
+    /// steps in a row. (Their energy must be above the square of `mean_error`.)
+    double drift = 0.5;
+    int drift_steps = 3;
     /// The rate at which a step without bias has a biased call, if the errors of elements are independent.
     double false_alarms_per_step = 1e-6;
+};
+
+/// What `quantisation_probe` looks at, beside what the codes cost. Equal on all ranks.
+struct quantisation_checks {
+    /// The error of sums and averages, by sketches of inputs and results. Without it the probe costs less.
+    bool aggregate = true;
+    sketch_options sketch = {};
+    /// A small buffer has fewer bins, so that there are at least so many elements in a bin (but at least 64 bins).
+    std::uint32_t rows = 16;
 };
 
 namespace detail {
@@ -39,6 +57,7 @@ struct quantisation_entry {
     quantised_errors errors;
     quantised_outcome outcome;
     std::uint64_t seen = 0;
+    aggregate_error aggregate;
 };
 static_assert(sizeof(quantisation_entry) % 8 == 0);
 
@@ -60,16 +79,18 @@ struct write_quantised_outcome {
 /// options, quantisation_probe())`. Its findings are in `call_record::quantisation`, its suspects are
 /// `finding::quantisation`. README.md of this folder has the numbers, their formulas and the verdicts.
 /// Preconditions: the communicator under `probed` is `quantised`, or an adaptor around it; the mode is
-/// `gather`. Cost of a call: arithmetic in the reads of the quantised call, no read of memory; one launch.
-/// 600 bytes a call and rank in the step's message.
-class quantisation_probe {
+/// `gather`. Cost of a call: arithmetic in the reads of the quantised call and, for a sum, of the step; two launches.
+/// Cost of a step: 640 bytes a call and rank in its message, and for each sum an all-reduce of 16 bytes a bin
+/// (twice that for a reduce-scatter).
+class quantisation_probe : public detail::reads_with_sketches {
 public:
     using entry = detail::quantisation_entry;
 
     quantisation_probe() = default;
     /// \throws error `invalid_argument` for a limit out of range.
-    explicit quantisation_probe(const quantisation_limits& limits, call_site where = call_site::current())
-        : limits_(limits)
+    explicit quantisation_probe(const quantisation_limits& limits, const quantisation_checks& checks = {},
+        call_site where = call_site::current())
+        : limits_(limits), checks_(checks)
     {
         const auto require = [&](bool condition, const char* message) {
             detail::require(condition, "quantisation_probe", message, where);
@@ -80,30 +101,68 @@ public:
             "harmful_error is below visible_error, or visible_error below 0");
         require(limits.false_alarms_per_step > 0 && limits.false_alarms_per_step < 1,
             "false_alarms_per_step is not between 0 and 1");
+        require(limits.drift_steps > 0, "drift_steps is not above 0");
+        detail::require_sketch_options(checks.sketch, "quantisation_probe", where);
+        require(checks.rows != 0, "rows is 0");
     }
 
+    template <class Device>
+    struct memory : detail::aggregate_check<Device> {
+        memory(const quantisation_probe& of, int ranks)
+            : detail::aggregate_check<Device>(of.checks_.sketch.bins, of.checks_.sketch.seed, ranks)
+        {
+        }
+    };
+
     template <element T, class Call>
-    void before(Call& call, view<const T>, entry* to) const
+    sketch<T> before(Call& call, view<const T> input, entry* to) const
     {
-        if (call.quantised() != nullptr) call.quantised()->errors_to = &to->errors;
+        if (call.quantised() == nullptr) return {};
+        call.quantised()->errors_to = &to->errors;
+        call.memory().forget(call.index()); // a call that was not made in the end left its index to this one
+        if (!measures(call)) return {};
+        return call.memory().template before<T>({call.what(), call.type(), call.operation(), input.count()},
+            call.index(), bins_for(input.count()), call.lane());
     }
     template <element T, class Call>
-    void after(Call& call, view<const T>, entry* to) const
+    sketch<T> after(Call& call, view<const T> result, entry* to) const
     {
         quantised_calls* const calls = call.quantised();
-        if (calls == nullptr) return;
+        if (calls == nullptr) return {};
         calls->errors_to = nullptr; // a call that was forwarded has left it
         const collective what = call.what();
-        if (what != collective::all_reduce && what != collective::reduce_scatter
-            && what != collective::all_gather)
-            return;
+        if (what != collective::all_reduce && what != collective::reduce_scatter && what != collective::all_gather)
+            return {};
         Call::device::for_each(call.stream(), 1, detail::write_quantised_outcome{to, calls->last});
+        if (!measures(call)) return {};
+        return call.memory().template after<T>(call.index(), result.count(), call.ranks().rank(), call.lane());
+    }
+    template <class Step>
+    void end_step(Step& step) const
+    {
+        step.memory().end(step.ranks(), step.calls(), step.stream(),
+            [&](std::uint64_t call) { return &step.entry(call)->aggregate; }, step.where());
     }
 
     void judge(const part_entries<entry>& entries, step_record& record);
 
 private:
+    template <class Call>
+    bool measures(const Call& call) const noexcept
+    {
+        return checks_.aggregate && call.mode() == report_mode::gather && call.is_quantised()
+            && (call.what() == collective::all_reduce || call.what() == collective::reduce_scatter);
+    }
+    std::uint32_t bins_for(std::uint64_t count) const noexcept
+    {
+        std::uint32_t bins = 64;
+        while (bins < checks_.sketch.bins && 2 * bins <= count / checks_.rows) bins *= 2;
+        return bins;
+    }
+
     quantisation_limits limits_;
+    quantisation_checks checks_;
+    std::vector<int> drifting_; ///< by call: the steps in a row whose errors were like those of the step before
 };
 
 } // namespace collprobe::inline COLLPROBE_ABI

@@ -80,6 +80,11 @@ struct find_reading_part<First, Others...>
 template <class... Parts>
 using reading_part = typename find_reading_part<Parts...>::type;
 
+/// Whether the sketches that P wants, if any, are those that `Reader` reads.
+template <class P, class Reader>
+concept sketches_as = !has_sketch<P>
+    || std::is_same_v<typename P::template sketch<float>, typename Reader::template sketch<float>>;
+
 template <class P>
 concept has_summary = requires { typename P::summary; };
 template <class P>
@@ -143,6 +148,13 @@ public:
     Memory& memory() const noexcept { return memory_; }
     /// What the communicator that is called tells about quantisation; null if it does not quantise.
     quantised_calls* quantised() const noexcept { return quantised_; }
+    /// Whether the elements of the call travel as codes.
+    bool is_quantised() const noexcept
+    {
+        const std::uint64_t bytes = count() * static_cast<std::uint64_t>(bytes_of(type()));
+        return quantised_ != nullptr
+            && quantised_->reason(what(), type(), operation(), bytes) == unquantised_reason::none;
+    }
 
     typename device::workspace& workspace() const noexcept { return workspace_; } ///< of reductions on the stream
     /// Enqueues a reduction over `count` elements, whose result goes to `*to`, in the step's scratch memory.

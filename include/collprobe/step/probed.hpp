@@ -402,8 +402,8 @@ private:
     using in_flight_step = detail::step_in_flight<device, Parts...>;
     using step_memory = detail::step_memory<device, Parts...>;
     static constexpr bool has_parts = sizeof...(Parts) != 0;
-    static_assert((detail::has_sketch<Parts> + ... + 0) <= 1, "one part alone may have the step take sketches");
     using reader = detail::reading_part<Parts...>;
+    static_assert((detail::sketches_as<Parts, reader> && ...), "parts with different sketches: one kind is read");
     static constexpr int most_calls = 1 << 20;
 
     double lateness_floor() const noexcept
@@ -677,15 +677,19 @@ private:
                 form_.layout.result_sample(open_->message.data(), half.index), half.stream);
         }
     }
-    /// Calls `look(part, call, entry)` for each part, and returns the sketch that one wants.
+    /// Calls `look(part, call, entry)` for each part, and returns the sketch that one wants: the first that does.
     template <element T, class Look>
     auto let_parts_look(const half_probed& half, const detail::probed_call& call, const Look& look)
     {
         if (is_rewritten_) open_tools().lanes.join(half.stream, call.site);
         typename reader::template sketch<T> sketch;
         for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
-            if constexpr (detail::has_sketch<decltype(part)>) sketch = look(part, seen, entry);
-            else look(part, seen, entry);
+            if constexpr (detail::has_sketch<decltype(part)>) {
+                const auto wanted = look(part, seen, entry);
+                if (sketch.empty()) sketch = wanted;
+            } else {
+                look(part, seen, entry);
+            }
         });
         return sketch;
     }

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include <collprobe/audit/conservation_bound.hpp>
-#include <collprobe/audit/detail/step_arena.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/scan/one_read.hpp>
+#include <collprobe/step/step_sketches.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -59,41 +59,22 @@ public:
     /// \throws error `invalid_argument` unless the number of bins is a power of two from 64 to 2^20, `sigmas` is finite
     ///   and above 0, and `rows` is above 0.
     conservation_check(const conservation_options& options, int ranks, call_site where = call_site::current())
-        : options_(checked(options, where)), ranks_(ranks), terms_(terms_of(options.order, ranks))
+        : options_(checked(options, where)), ranks_(ranks), terms_(terms_of(options.order, ranks)),
+          sketches_(options.sketch.bins, options.sketch.seed)
     {
-        Device::load_kernels();
     }
 
-    void clear() noexcept
-    {
-        open_.clear();
-        added_sums_.clear();
-        added_words_.clear();
-        own_numbers_.clear();
-    }
-
+    void clear() noexcept { sketches_.clear(); }
     /// Calls from this index on were not made in the end.
-    void forget(std::uint64_t first) noexcept
-    {
-        for (; !open_.empty() && open_.back().sum.call >= first; open_.pop_back()) {
-            added_sums_.take_back(open_.back().of_input);
-            added_words_.take_back(open_.back().of_input);
-        }
-    }
+    void forget(std::uint64_t first) noexcept { sketches_.forget(first); }
 
     template <element T>
     sketch_target<T> before(const checked_sum& sum, int lane)
     {
         // This holds on all ranks or on none.
         if (!judge<T>(sum, nullptr, nullptr).can_check) return {};
-        const std::uint32_t bins = bins_for<T>(sum, options_);
-        const std::uint64_t numbers = sketch_numbers<T>(bins);
-        auto* const of_input = added<T>().take(sum.is_part ? 2 * numbers : numbers);
-        auto* const of_result = sum.is_part
-            ? of_input + numbers
-            : reinterpret_cast<sketch_sum<T>*>(own_numbers_.take(numbers));
-        open_.push_back({sum, of_input, of_result, &conservation_check::template judge_one<T>});
-        return {0, bins, options_.sketch.seed, of_input, scratch<T>(lane)};
+        return sketches_.template before<T>({sum, &conservation_check::template judge_one<T>}, sum.call,
+            bins_for<T>(sum, options_), sum.is_part, lane);
     }
 
     /// `count`: elements of the result, or of this rank's part. Then the step's message adds the sketches of all parts,
@@ -101,14 +82,7 @@ public:
     template <element T>
     sketch_target<T> after(std::uint64_t call, std::uint64_t count, int rank, int lane)
     {
-        for (std::size_t i = open_.size(); i-- > 0;) {
-            const in_step& each = open_[i];
-            if (each.sum.call != call) continue;
-            const std::uint64_t first = each.sum.is_part ? count * static_cast<std::uint64_t>(rank) : 0;
-            return {first, bins_for<T>(each.sum, options_), options_.sketch.seed,
-                static_cast<sketch_sum<T>*>(each.of_result), scratch<T>(lane)};
-        }
-        return {};
+        return sketches_.template after<T>(call, count, rank, lane);
     }
 
     /// Behind all calls of the step, of which there are `calls`. `out_of(call)` is where the device writes a verdict.
@@ -116,20 +90,15 @@ public:
     void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const OutOf& out_of, call_site where)
     {
         forget(calls);
-        const auto add = [&](auto sums) {
-            using number = typename decltype(sums)::value_type;
-            ranks.all_reduce(view<const number>(sums), sums, reduction::sum, stream, where);
-        };
-        added_sums_.for_each_used(add);
-        added_words_.for_each_used(add);
-        for (const in_step& each : open_) (this->*each.judge)(each, stream, out_of(each.sum.call));
+        sketches_.add_up(ranks, stream, where);
+        for (const in_step& each : sketches_.open()) (this->*each.note.judge)(each, stream, out_of(each.call));
     }
 
 private:
-    struct in_step {
+    struct note;
+    using in_step = typename step_sketches<Device, note>::entry;
+    struct note {
         checked_sum sum;
-        void* of_input;
-        void* of_result;
         void (conservation_check::*judge)(const in_step&, stream_ref, conservation_result*);
     };
 
@@ -139,13 +108,6 @@ private:
         require(is_finite(options.sigmas) && options.sigmas > 0, "audit", "sigmas must be finite and above 0", where);
         require(options.rows != 0, "audit", "rows is 0", where);
         return options;
-    }
-    /// The sketches that are added over the ranks.
-    template <element T>
-    auto& added() noexcept
-    {
-        if constexpr (floating_element<T>) return added_sums_;
-        else return added_words_;
     }
     template <element T>
     conservation_judge<T> judge(const checked_sum& sum, const void* of_input, const void* of_result) const
@@ -158,29 +120,13 @@ private:
     template <element T>
     void judge_one(const in_step& each, stream_ref stream, conservation_result* out)
     {
-        Device::reduce(stream, judge<T>(each.sum, each.of_input, each.of_result),
-            bins_for<T>(each.sum, options_), out, reduces_);
-    }
-    template <element T>
-    sketch_sum<T>* scratch(int lane)
-    {
-        const auto index = static_cast<std::size_t>(lane);
-        if (scratch_.size() <= index) scratch_.resize(index + 1);
-        if (scratch_[index].size() == 0) {
-            scratch_[index] =
-                typename Device::template buffer<double>(sketch_scratch_numbers<Device>(options_.sketch.bins));
-        }
-        return reinterpret_cast<sketch_sum<T>*>(scratch_[index].data());
+        Device::reduce(stream, judge<T>(each.note.sum, each.of_input, each.of_result), each.bins, out, reduces_);
     }
 
     conservation_options options_;
     int ranks_;
     rounded_terms terms_;
-    std::vector<in_step> open_;
-    step_arena<Device, double> added_sums_{1 << 14};
-    step_arena<Device, std::uint64_t> added_words_{1 << 12};
-    step_arena<Device, double> own_numbers_{1 << 14}; ///< numbers of any kind
-    std::vector<typename Device::template buffer<double>> scratch_; ///< by lane
+    step_sketches<Device, note> sketches_;
     typename Device::workspace reduces_;
 };
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <collprobe/audit/detail/gather_verdict.hpp>
-#include <collprobe/audit/detail/step_arena.hpp>
+#include <collprobe/step/step_arena.hpp>
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>

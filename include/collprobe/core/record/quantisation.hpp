@@ -239,6 +239,16 @@ struct call_quantisation {
     int bias_rank = -1; ///< -1: of the mean
     double mean_error
         = detail::not_a_number(); ///< of the same errors, over the root mean square of the elements
+    /// Of a sum or average: the energy of the mean of the inputs over that of the error of the result, which is what an
+    /// optimiser gets. An estimate by sketches; the energies have a relative standard deviation of sqrt(2 / bins).
+    double aggregate_sqnr_db = detail::not_a_number();
+    double aggregate_cosine = detail::not_a_number(); ///< of the result with the mean of the inputs
+    /// The energy of the result's error over the sum of those of all roundings in it: 1 if they are independent; as
+    /// many as there are ranks if the ranks' roundings are alike, and the owner's does not add. Not with feedback.
+    double coherence = detail::not_a_number();
+    double drift = detail::not_a_number(); ///< cosine of the result's error with that of the step before
+    int drifting_steps = 0; ///< steps in a row, up to this one, whose drift was above `quantisation_limits::drift`
+    std::uint32_t bins = 0; ///< of the sketches; 0: the error of the result was not measured
     std::uint64_t saturated = 0;
     std::uint64_t nonfinite = 0; ///< elements of the inputs that were not finite
     std::uint64_t nonfinite_results = 0; ///< of one rank: the largest number

@@ -62,8 +62,48 @@ COLLPROBE_COLD_INLINE double expected_zeros(code_format format, double scale) no
     return 1 - error_function_complement(scale / 2 / square_root(2));
 }
 
-COLLPROBE_COLD_INLINE void measure_quantisation(
-    const part_entries<quantisation_entry>& entries, int c, const call_record& call, call_quantisation& out)
+/// The energy that rounding to the element type adds to numbers of energy `squares`: that of a uniform error in the
+/// last place, with significands spread evenly on a logarithmic scale.
+COLLPROBE_COLD_INLINE double rounding_energy(element_type type, double squares) noexcept
+{
+    double energy = 0;
+    with_floating_type(type, [&](auto one) {
+        constexpr int digits = element_traits<decltype(one)>::digits;
+        energy = squares * 2 / 3 * natural_log(2) / 12 * power_of_two(2 - 2 * digits);
+    });
+    return energy;
+}
+
+/// What the sketches tell of the result. `known`: the energy of all roundings to codes in the mean.
+COLLPROBE_COLD_INLINE void measure_aggregate(const part_entries<quantisation_entry>& entries, int c,
+    const call_record& call, double known, const quantisation_limits& limits, call_quantisation& out)
+{
+    aggregate_error of;
+    for (int rank = 0; rank < entries.ranks(); ++rank) {
+        const aggregate_error& each = entries(c, rank).aggregate;
+        if (each.measured == 0) return;
+        if (rank == 0 || each.error_squares > of.error_squares) of = each; // they differ only if one is damaged
+    }
+    out.bins = static_cast<std::uint32_t>(of.measured);
+    out.aggregate_sqnr_db = decibels(of.mean_squares, of.error_squares);
+    const double lengths = square_root(of.mean_squares) * square_root(of.result_squares);
+    if (lengths > 0) {
+        out.aggregate_cosine = (of.mean_squares + of.result_squares - of.error_squares) / (2 * lengths);
+    }
+    const double rounding = rounding_energy(call.type, of.result_squares);
+    // Feedback adds the errors of another step, which the roundings do not have.
+    if (known > 0 && out.outcome.feedback == feedback_state::none)
+        out.coherence = of.error_squares / (known + rounding);
+    out.drift = of.drift;
+    const bool counts = of.error_squares > limits.mean_error * limits.mean_error * of.mean_squares
+        && of.error_squares > 4 * rounding; // which no other rounding to codes would cure
+    if (!counts || is_nan(of.drift) || !(of.drift > limits.drift)) out.drifting_steps = 0;
+    else ++out.drifting_steps;
+}
+
+/// `out.drifting_steps` is that of the step before.
+COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_entry>& entries, int c,
+    const call_record& call, const quantisation_limits& limits, call_quantisation& out)
 {
     const int ranks = entries.ranks();
     const auto n = static_cast<double>(ranks);
@@ -119,6 +159,8 @@ COLLPROBE_COLD_INLINE void measure_quantisation(
     note_bias((all.input_sum + all.node_sum) / n + all.owned_sum * to_mean,
         (all.input_errors + all.node_errors) / (n * n) + all.owned_errors * to_mean * to_mean,
         all.squares / n, all.count / static_cast<std::uint64_t>(ranks), -1, out);
+    measure_aggregate(entries, c, call,
+        (all.input_errors + all.node_errors) / (n * n) + all.owned_errors * to_mean * to_mean, limits, out);
     // All in units of a rank's own gradient: the noise of the mean is that of a gradient over n.
     const double input = all.input_errors / n;
     const double noise = all.between_ranks - input; // of one rank's gradient, without its error
@@ -151,6 +193,13 @@ COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation
         why.false_alarms_per_step = limits.false_alarms_per_step;
         return quantisation_verdict::biased;
     }
+    if (of.drifting_steps >= limits.drift_steps) {
+        why.rank = -1;
+        why.index = no_index;
+        why.statistic = of.drift;
+        why.threshold = limits.drift;
+        return quantisation_verdict::biased;
+    }
     const bool has_noise = !is_nan(of.noise_ratio);
     const double cost = has_noise ? of.noise_ratio : exponential(-of.sqnr_db / 10 * natural_log(10));
     why.statistic = cost;
@@ -172,6 +221,8 @@ COLLPROBE_COLD_INLINE void quantisation_probe::judge(const part_entries<entry>& 
     // Of a call the roundings of each rank are tested, and those of the mean, each for a bias of either sign.
     const double tests = 2.0 * (entries.ranks() + 1) * (entries.calls() > 0 ? entries.calls() : 1);
     const double largest_bias = detail::normal_upper_quantile(limits_.false_alarms_per_step / tests);
+    if (drifting_.size() < static_cast<std::size_t>(entries.calls()))
+        drifting_.resize(static_cast<std::size_t>(entries.calls()));
     for (int c = 0; c < entries.calls(); ++c) {
         call_record& call = record.calls[static_cast<std::size_t>(c)];
         const entry& own = entries(c, 0);
@@ -181,7 +232,10 @@ COLLPROBE_COLD_INLINE void quantisation_probe::judge(const part_entries<entry>& 
         out.seen = true;
         out.outcome = own.outcome;
         if (!own.outcome.quantised()) continue;
-        detail::measure_quantisation(entries, c, call, out);
+        int& drifting = drifting_[static_cast<std::size_t>(c)];
+        out.drifting_steps = drifting;
+        detail::measure_quantisation(entries, c, call, limits_, out);
+        drifting = out.drifting_steps;
         for (const statistics& each : call.inputs) {
             if (each.nonfinite() > out.nonfinite) out.nonfinite = each.nonfinite();
         }

@@ -108,6 +108,9 @@ COLLPROBE_COLD_INLINE void write_quantisation(json_writer& json, std::size_t buc
     if (of.worst_block == no_index) json.index(-1);
     else json.integer(of.worst_block);
     json.key("noise_ratio").number(of.noise_ratio).key("bias").number(of.bias).key("mean_error").number(of.mean_error);
+    json.key("aggregate_sqnr_db").number(of.aggregate_sqnr_db).key("aggregate_cosine").number(of.aggregate_cosine);
+    json.key("coherence").number(of.coherence).key("drift").number(of.drift);
+    json.key("drifting_steps").index(of.drifting_steps).key("bins").integer(of.bins);
     json.key("zeroed").number(of.zeroed).key("zeroed_expected").number(of.zeroed_expected);
     json.key("outliers").number(of.outliers).key("crest").number(of.crest);
     json.key("saturated").integer(of.saturated).key("nonfinite").integer(of.nonfinite).close('}');

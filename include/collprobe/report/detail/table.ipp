@@ -142,7 +142,9 @@ COLLPROBE_COLD_INLINE std::string quantisation_advice(const call_quantisation& o
     case quantisation_verdict::corrupt: return "not an error of codes: check links and memory";
     case quantisation_verdict::non_finite_hidden:
         return "the optimiser does not see that the step is bad: skip it";
-    case quantisation_verdict::biased: return "round stochastically, or keep the owner's errors (feedback)";
+    case quantisation_verdict::biased:
+        return of.coherence > 1.5 ? "the ranks' errors are alike: round stochastically"
+                                  : "round stochastically, or keep the owner's errors (feedback)";
     case quantisation_verdict::harmful:
     case quantisation_verdict::degenerate_blocks:
         return of.crest > 1.2 * gaussian[doublings] ? "heavy tails: rotate, or halve the block"
@@ -166,6 +168,7 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
     text += name(did.within);
     if (did.levels == 2) text += std::string(" in the node, ") + name(did.across) + " between nodes";
     text += ", blocks of " + std::to_string(did.block) + ", " + short_number(of.sqnr_db) + " dB";
+    if (!is_nan(of.aggregate_sqnr_db)) text += " (" + short_number(of.aggregate_sqnr_db) + " dB in the result)";
     if (!is_nan(of.noise_ratio)) text += ", noise ratio " + short_number(of.noise_ratio);
     text += ", "
         + short_number(100 * static_cast<double>(did.bytes_sent) / static_cast<double>(did.bytes_plain))

@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/scan/one_read.hpp>
+#include <collprobe/step/step_arena.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// What a part has that wants sketches: the step's own reads make them.
+struct reads_with_sketches {
+    template <element T>
+    using sketch = sketch_target<T>;
+
+    template <class Device, element T>
+    static void read_input(typename Device::stream_ref on, view<const T> input, statistics* to, const sketch<T>& of,
+        typename Device::workspace& scratch, reduction_times times)
+    {
+        if constexpr (floating_element<T>) detail::read_input<Device, T>(on, input, to, of, scratch, times);
+        else enqueue_sketch<Device, T>(on, input, of);
+    }
+    template <class Device, element T>
+    static void read_result(typename Device::stream_ref on, view<const T> result, const T* input,
+        result_record* to, const sketch<T>& of, typename Device::workspace& scratch, reduction_times times)
+    {
+        if constexpr (floating_element<T>) detail::read_result<Device, T>(on, result, input, to, of, scratch, times);
+        else enqueue_sketch<Device, T>(on, result, of);
+    }
+};
+
+/// The sketches of the inputs and results of a step's sums. Those of the inputs, and of the parts of a reduce-scatter,
+/// are added over the ranks by one all-reduce at the step's end. `Note`: what the owner keeps of a call.
+/// Preconditions: all ranks open the same calls with the same sketches. Calls of the same `lane` run one after the
+/// other. Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the
+/// largest before. Memory on the device: 32 bytes a bin and call; on a GPU each lane has 2 KiB a bin.
+template <class Device, class Note>
+class step_sketches {
+public:
+    using stream_ref = typename Device::stream_ref;
+
+    struct entry {
+        Note note;
+        std::uint64_t call; ///< index in the step
+        std::uint64_t bins;
+        bool is_part; ///< a reduce-scatter: each rank has a part of the result
+        void* of_input;
+        void* of_result;
+        void* extra; ///< behind the input's: as many numbers again, added over the ranks; null if not wanted
+    };
+
+    /// `most_bins`: of any sketch.
+    step_sketches(std::uint64_t most_bins, std::uint64_t seed) : most_bins_(most_bins), seed_(seed)
+    {
+        Device::load_kernels();
+    }
+
+    void clear() noexcept
+    {
+        open_.clear();
+        added_sums_.clear();
+        added_words_.clear();
+        own_numbers_.clear();
+    }
+    /// Calls from this index on were not made in the end.
+    void forget(std::uint64_t first) noexcept
+    {
+        for (; !open_.empty() && open_.back().call >= first; open_.pop_back()) {
+            added_sums_.take_back(open_.back().of_input);
+            added_words_.take_back(open_.back().of_input);
+        }
+    }
+
+    /// Opens a call; where the sketch of its input is to go.
+    template <element T>
+    sketch_target<T> before(
+        const Note& note, std::uint64_t call, std::uint64_t bins, bool is_part, int lane, bool has_extra = false)
+    {
+        const std::uint64_t numbers = sketch_numbers<T>(bins);
+        auto* const of_input = added<T>().take(numbers * (1 + (is_part ? 1 : 0) + (has_extra ? 1 : 0)));
+        auto* const of_result
+            = is_part ? of_input + numbers : reinterpret_cast<sketch_sum<T>*>(own_numbers_.take(numbers));
+        void* const extra = has_extra ? of_input + (is_part ? 2 : 1) * numbers : nullptr;
+        open_.push_back({note, call, bins, is_part, of_input, of_result, extra});
+        return {0, bins, seed_, of_input, scratch<T>(lane)};
+    }
+    /// Where the sketch of the result is to go, or of this rank's part, of `count` elements. Empty if the call was not
+    /// opened.
+    template <element T>
+    sketch_target<T> after(std::uint64_t call, std::uint64_t count, int rank, int lane)
+    {
+        for (std::size_t i = open_.size(); i-- > 0;) {
+            const entry& each = open_[i];
+            if (each.call != call) continue;
+            const std::uint64_t first = each.is_part ? count * static_cast<std::uint64_t>(rank) : 0;
+            return {first, each.bins, seed_, static_cast<sketch_sum<T>*>(each.of_result), scratch<T>(lane)};
+        }
+        return {};
+    }
+
+    /// Adds up over the ranks, behind all calls of the step.
+    template <communicator Comm>
+    void add_up(Comm& ranks, stream_ref stream, call_site where)
+    {
+        const auto add = [&](auto sums) {
+            using number = typename decltype(sums)::value_type;
+            ranks.all_reduce(view<const number>(sums), sums, reduction::sum, stream, where);
+        };
+        added_sums_.for_each_used(add);
+        added_words_.for_each_used(add);
+    }
+    const std::vector<entry>& open() const noexcept { return open_; }
+    std::uint64_t seed() const noexcept { return seed_; }
+
+private:
+    template <element T>
+    auto& added() noexcept
+    {
+        if constexpr (floating_element<T>) return added_sums_;
+        else return added_words_;
+    }
+    template <element T>
+    sketch_sum<T>* scratch(int lane)
+    {
+        const auto index = static_cast<std::size_t>(lane);
+        if (scratch_.size() <= index) scratch_.resize(index + 1);
+        if (scratch_[index].size() == 0) {
+            scratch_[index] = typename Device::template buffer<double>(sketch_scratch_numbers<Device>(most_bins_));
+        }
+        return reinterpret_cast<sketch_sum<T>*>(scratch_[index].data());
+    }
+
+    std::uint64_t most_bins_;
+    std::uint64_t seed_;
+    std::vector<entry> open_;
+    step_arena<Device, double> added_sums_{1 << 14};
+    step_arena<Device, std::uint64_t> added_words_{1 << 12};
+    step_arena<Device, double> own_numbers_{1 << 14}; ///< numbers of any kind
+    std::vector<typename Device::template buffer<double>> scratch_; ///< by lane
+};
+
+} // namespace collprobe::inline COLLPROBE_ABI::detail
