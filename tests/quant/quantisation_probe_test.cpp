@@ -131,6 +131,25 @@ TEST_CASE("errors with a mean are biased, and those without are not")
     }
 }
 
+TEST_CASE("what is fed back is neither biased nor lost, and what is not is judged")
+{
+    // Most elements are small and of one sign, and become zero.
+    const auto make = [](int rank, int step) {
+        std::vector<float> x = gradient(rank + 8 * step, 128 * 40, 0, 1e-3);
+        for (std::size_t i = 0; i < x.size(); ++i) x[i] = i % 16 != 0 ? std::abs(x[i]) : i % 32 == 0 ? 1.0f : -1.0f;
+        return x;
+    };
+    for (const error_feedback kept : {error_feedback::none, error_feedback::owner, error_feedback::all}) {
+        CAPTURE(name(kept));
+        const quantisation how{.format = code_format::int8, .feedback = kept};
+        const auto call = run_steps({{2, 2}, how, how, false, reduction::average, 3}, make).call();
+        CHECK(call.outcome.inputs_fed_back == (kept == error_feedback::all));
+        CHECK(call.outcome.sums_fed_back == (kept != error_feedback::none));
+        CHECK((call.bias > 5) == (kept != error_feedback::all));
+        CHECK((call.verdict == quantisation_verdict::negligible) == (kept == error_feedback::all));
+    }
+}
+
 TEST_CASE("a call that is forwarded says why, and calls without codes have no verdict")
 {
     on_ranks({0, 2}, {}, {}, {.least_bytes = 1 << 12}, [&](auto& comm) {

@@ -319,6 +319,8 @@ private:
                     work.all_gather(send, receive);
                 } else {
                     outcome.feedback = work.find_feedback(what, who);
+                    outcome.inputs_fed_back = within_.feedback == error_feedback::all;
+                    outcome.sums_fed_back = across_.feedback != error_feedback::none;
                     if (outcome.feedback == feedback_state::dropped) ++calls_.feedback_dropped;
                     work.reduce(send, receive, Call == collective::reduce_scatter,
                         what.operation == reduction::average);

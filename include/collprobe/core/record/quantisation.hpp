@@ -104,6 +104,8 @@ struct quantised_outcome {
     std::uint32_t ranks_per_node = 0; ///< with two levels
     std::uint32_t roundings_per_element = 0; ///< to codes, in series
     bool average = false; ///< a reduction divides by the number of ranks
+    bool inputs_fed_back = false; ///< errors of the ranks' elements are kept, and added to the next ones
+    bool sums_fed_back = false; ///< so are those of sums
     feedback_state feedback = feedback_state::none;
     std::uint64_t bytes_sent
         = 0; ///< by this rank, of codes and scales; of a forwarded call what a ring sends

@@ -141,7 +141,9 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
         all.input_sum += in.error_sum;
         all.node_sum += of.node.errors.error_sum;
         all.owned_sum += of.owned.errors.error_sum;
-        note_bias(in.error_sum, in.error_squares, in.squares, in.count, rank, out);
+        // What is fed back does not add up.
+        if (!out.outcome.inputs_fed_back)
+            note_bias(in.error_sum, in.error_squares, in.squares, in.count, rank, out);
     }
     out.sqnr_db = decibels(all.squares, all.input_errors);
     if (all.blocks != 0) {
@@ -156,8 +158,11 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
     if (call.call == collective::all_gather) return;
     // Of the mean. The roundings of the result are not tested alone: they may be few and alike, and small.
     const double to_mean = out.outcome.average ? 1 : 1 / n;
-    note_bias((all.input_sum + all.node_sum) / n + all.owned_sum * to_mean,
-        (all.input_errors + all.node_errors) / (n * n) + all.owned_errors * to_mean * to_mean,
+    const double inputs_add_up = out.outcome.inputs_fed_back ? 0 : 1;
+    const double sums_add_up = out.outcome.sums_fed_back ? 0 : 1;
+    note_bias(inputs_add_up * all.input_sum / n + sums_add_up * (all.node_sum / n + all.owned_sum * to_mean),
+        inputs_add_up * all.input_errors / (n * n)
+            + sums_add_up * (all.node_errors / (n * n) + all.owned_errors * to_mean * to_mean),
         all.squares / n, all.count / static_cast<std::uint64_t>(ranks), -1, out);
     measure_aggregate(entries, c, call,
         (all.input_errors + all.node_errors) / (n * n) + all.owned_errors * to_mean * to_mean, limits, out);
@@ -205,7 +210,9 @@ COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation
     why.statistic = cost;
     why.threshold = has_noise ? limits.harmful : limits.harmful_error;
     if (cost > why.threshold) return quantisation_verdict::harmful;
-    if (of.zeroed > limits.zeroed && of.zeroed > limits.degenerate * of.zeroed_expected) {
+    // Elements that became zero are not lost if they are fed back.
+    if (!of.outcome.inputs_fed_back && of.zeroed > limits.zeroed
+        && of.zeroed > limits.degenerate * of.zeroed_expected) {
         why.statistic = of.zeroed;
         why.threshold = limits.degenerate * of.zeroed_expected;
         return quantisation_verdict::degenerate_blocks;
