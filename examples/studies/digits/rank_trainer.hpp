@@ -55,7 +55,7 @@ public:
             to = std::copy(of_layer.begin(), of_layer.end(), to);
         }
     }
-    collprobe::view<const float> gradient() const { return gradient_; }
+    collprobe::view<float> gradient() { return gradient_; }
     collprobe::view<float> average() { return average_; }
 
     void update(double rate)
@@ -74,7 +74,9 @@ public:
     std::vector<collprobe::replica> weights()
     {
         std::vector<collprobe::replica> all;
-        for (std::size_t layer = 0; layer < model_.layers(); ++layer) all.push_back(collprobe::view(model_.parameters(layer)));
+        for (std::size_t layer = 0; layer < model_.layers(); ++layer) {
+            all.push_back(collprobe::view(model_.parameters(layer)));
+        }
         return all;
     }
     std::vector<collprobe::replica> averages() { return in_layers(average_); }

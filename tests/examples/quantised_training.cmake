@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+
+# examples/studies/quantised_training as a user runs it.
+collprobe_add_study(quantised_training)
+set(quantised_training $<TARGET_FILE:quantised_training>)
+
+# collprobe_add_quantised_training_test(<name> ARGS ... CODE n [OUT regex...] [ERR regex...] [NOT_OUT regex]
+#     [CHECK argument...])
+function(collprobe_add_quantised_training_test name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "CODE;NOT_OUT" "ARGS;OUT;ERR;CHECK")
+    set(then "")
+    if(arg_CHECK AND Python3_FOUND)
+        set(then ${Python3_EXECUTABLE} ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/check_quantised_training.py ${arg_CHECK})
+    endif()
+    add_test(NAME quantised_training.${name} COMMAND ${CMAKE_COMMAND} "-DCOMMAND=${quantised_training};${arg_ARGS}"
+        -DCODE=${arg_CODE} "-DOUT=${arg_OUT}" "-DERR=${arg_ERR}" "-DNOT_OUT=${arg_NOT_OUT}" "-DTHEN=${then}"
+        -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/expect.cmake)
+    set_tests_properties(quantised_training.${name} PROPERTIES TIMEOUT 300 LABELS trainer
+        ENVIRONMENT "${sanitizer_options}")
+endfunction()
+
+collprobe_add_quantised_training_test(help ARGS --help CODE 0 OUT "--dump-steps LIST" "feedback")
+collprobe_add_quantised_training_test(unknown_option ARGS --format int8 CODE 2 ERR "unknown option '--format'")
+collprobe_add_quantised_training_test(bad_format ARGS --formats fp32,int2 CODE 2
+    ERR "--formats: 'int2' is none of fp32, int8, int8_int4, int4, deepspeed")
+collprobe_add_quantised_training_test(bad_block ARGS --blocks 48 CODE 2 ERR "--blocks: 48 is no power of two")
+collprobe_add_quantised_training_test(dump_steps_alone ARGS --dump-steps 1 CODE 2 ERR "--dump-steps is for --dump")
+collprobe_add_quantised_training_test(no_data ARGS --data ${scratch}/none.csv CODE 1 ERR "cannot read .*/none.csv'")
+collprobe_add_quantised_training_test(no_jsonl ARGS --jsonl ${scratch}/none/file.jsonl CODE 1
+    ERR "cannot write .*none/file.jsonl'")
+
+# Every format, block and rounding; bytes by the formulas, verdicts, and DeepSpeed's defects by name. One step, whose
+# numbers are computed again from the gradients and averages.
+set(file ${scratch}/quantised_training.jsonl)
+set(dump ${scratch}/quantised_training)
+collprobe_add_quantised_training_test(one_step
+    ARGS --steps 1 --hidden 32 --blocks 32,4096 --formats fp32,int8,int8_int4,int4,deepspeed --jsonl ${file} --dump ${dump} CODE 0
+    OUT "int4, 4096, nearest .* harmful|biased +step 0" "deepspeed, 4096, NaN becomes 0 .* non_finite_hidden"
+    CHECK 1 1 ${file} ${dump})
+# Two seeds, enough steps to learn something.
+set(file ${scratch}/quantised_training_runs.jsonl)
+collprobe_add_quantised_training_test(runs
+    ARGS --steps 12 --hidden 32 --batch 8 --blocks 128,4096 --variants nearest,all --formats fp32,int8,int4
+        --seeds 1,2 --jsonl ${file} --plot ${scratch}/quantised_training.svg CODE 0
+    OUT "int8, 128, nearest .* negligible +- +[0-9]" "Flagged, and within one test image of fp32"
+    CHECK 12 1,2 ${file} ${scratch}/quantised_training.svg)
