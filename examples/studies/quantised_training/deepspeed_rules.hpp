@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -78,8 +79,8 @@ private:
         float largest = 0;
         double squares = 0;
         for (std::size_t i = 0; i < count; ++i) {
-            largest = std::fmax(largest, std::fabs(x[i])); // drops NaN
-            if (std::isfinite(x[i])) squares += double{x[i]} * double{x[i]};
+            if (!collprobe::is_nan(x[i])) largest = std::max(largest, std::fabs(x[i]));
+            if (collprobe::is_finite(x[i])) squares += double{x[i]} * double{x[i]};
         }
         const float levels = has(clipped_extremes) ? 8 : 7;
         const float inverse = largest > 0 ? levels / largest : 0;
@@ -89,9 +90,9 @@ private:
             const float element = x[i];
             const float code = std::nearbyint(element * inverse);
             // The conversion to an integer makes NaN 0.
-            x[i] = std::isnan(code) ? 0 : std::fmin(std::fmax(code, -levels), 7.0f) * scale;
-            if (!std::isfinite(element)) {
-                if (!has(hidden_nan)) x[i] = NAN;
+            x[i] = collprobe::is_nan(code) ? 0 : std::clamp(code, -levels, 7.0f) * scale;
+            if (!collprobe::is_finite(element)) {
+                if (!has(hidden_nan)) x[i] = std::numeric_limits<float>::quiet_NaN();
                 ++into.nonfinite;
                 into.first_nonfinite = std::min(into.first_nonfinite, first + i);
                 continue;
@@ -155,11 +156,11 @@ private:
                 const float* const term = all.data() + (node * ranks_per_node + local) * count + first;
                 for (std::size_t i = 0; i < length; ++i) {
                     sum[i] = added(sum[i], term[i]);
-                    if (std::isfinite(term[i])) errors.node.term_squares += double{term[i]} * double{term[i]};
+                    if (collprobe::is_finite(term[i])) errors.node.term_squares += double{term[i]} * double{term[i]};
                 }
             }
             for (const float each : sum) {
-                if (std::isfinite(each)) errors.node.sum_squares += double{each} * double{each};
+                if (collprobe::is_finite(each)) errors.node.sum_squares += double{each} * double{each};
             }
             errors.node.terms += length * ranks_per_node;
             round_groups(sum, first, errors.node.errors);
@@ -168,7 +169,7 @@ private:
         const float divisor = has(node_divisor) ? nodes : ranks;
         for (float& each : mine) {
             each = static_cast<float>(collprobe::float16(each / divisor));
-            errors.nonfinite_results += std::isfinite(each) ? 0 : 1;
+            errors.nonfinite_results += collprobe::is_finite(each) ? 0 : 1;
         }
         all.resize(slice * size);
         comm_.all_gather(collprobe::view<const float>(mine), collprobe::view<float>(all), stream);

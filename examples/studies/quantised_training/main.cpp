@@ -32,7 +32,8 @@ std::string describe(const options& given, const trainer::split_dataset& data)
 {
     const std::string hidden = std::to_string(given.hidden);
     return "Training 64-" + hidden + "-" + hidden + "-10 on " + std::to_string(data.train.size()) + " digits ("
-        + std::to_string(data.test.size()) + " more to test): " + std::to_string(given.steps) + (given.steps == 1 ? " step, " : " steps, ")
+        + std::to_string(data.test.size()) + " more to test): " + std::to_string(given.steps)
+        + (given.steps == 1 ? " step, " : " steps, ")
         + std::to_string(nodes) + " nodes of " + std::to_string(ranks_per_node) + " ranks, batch "
         + std::to_string(given.batch)
         + " each, momentum 0.9, the learning rate falls from 0.04 to 0.\nNumbers of steps are medians. deepspeed: its "

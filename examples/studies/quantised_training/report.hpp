@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,11 +47,11 @@ struct run_result {
 
 inline double median(std::vector<double> values)
 {
-    if (values.empty()) return std::nan("");
+    if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
     const auto place = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
     // NaN, of steps that tell nothing, last.
     std::nth_element(values.begin(), place, values.end(),
-        [](double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; });
+        [](double a, double b) { return collprobe::is_nan(b) ? !collprobe::is_nan(a) : a < b; });
     return *place;
 }
 
@@ -169,7 +171,7 @@ inline quantisation_verdict gravest(const std::vector<run_result>& runs)
 inline std::string table(const std::vector<run_result>& runs, const options& given)
 {
     const auto number = [](double value, const char* format) {
-        return std::isnan(value) ? std::string("-") : formatted(format, value);
+        return collprobe::is_nan(value) ? std::string("-") : formatted(format, value);
     };
     collprobe::report::text_table rows;
     rows.row("format, block, roundings").cell("accuracy, %").cell("roundings, dB").cell("average, dB");

@@ -56,7 +56,7 @@ inline double decibels(const std::vector<double>& exact, collprobe::view<const f
     double noise = 0;
     for (std::size_t i = 0; i < exact.size(); ++i) {
         const double error = static_cast<double>(got[i]) - exact[i];
-        if (!std::isfinite(error)) continue;
+        if (!collprobe::is_finite(error)) continue;
         signal += exact[i] * exact[i];
         noise += error * error;
     }
