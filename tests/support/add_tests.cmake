@@ -4,8 +4,8 @@
 # What the CMake files of the folders call. Labels say what a test is:
 #     numbers       it computes: built and run with -ffast-math
 #     threads       it has threads: built and run under ThreadSanitizer
-#     slow          its optimised or instrumented build, or its run, takes long: not under AddressSanitizer, and in
-#                   plain order where a GPU is emulated
+#     slow          its build, or its run, takes long: not in quick, not under AddressSanitizer, and in plain order where a
+#                   GPU is emulated
 #     headers       it compiles headers for their own sake: not in quick
 #     study         it runs a program of examples/studies: not under sanitizers
 #     stand_in      it runs on the stand-ins for CUDA and NCCL (given to *_stand_in_test.cpp and stand_in/ by itself)
