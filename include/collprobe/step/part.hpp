@@ -53,7 +53,9 @@ concept has_sketch = requires { typename std::remove_cvref_t<P>::template sketch
 /// The step's reads, if no part wants sketches of them.
 struct no_reading_part {
     template <class>
-    struct sketch {};
+    struct sketch {
+        static bool empty() { return true; }
+    };
     template <class Device, element T>
     static void read_input(typename Device::stream_ref on, view<const T> input, statistics* to, const sketch<T>&,
         typename Device::workspace& scratch, reduction_times times)
