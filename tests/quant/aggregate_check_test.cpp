@@ -11,6 +11,7 @@
 
 #include <collprobe/audit.hpp>
 
+#include "quant/flipping.hpp"
 #include "quant/probed_steps.hpp"
 
 using namespace collprobe;
@@ -166,6 +167,28 @@ TEST_CASE("numbers that are exact as codes do not drift")
     CHECK(sums.call().drift == doctest::Approx(1));
     CHECK(sums.call().verdict == quantisation_verdict::negligible);
     CHECK(sums.call().aggregate_sqnr_db < 60);
+}
+
+TEST_CASE("an audit takes gathered codes for no damage, and damaged ones for some")
+{
+    for (const bool damaged : {false, true}) {
+        local::run(3, {.timeout_ms = soon_ms}, [&](local::communicator& bare) {
+            flips_of_rank mine{{{damaged ? 1 : -1, collective::all_gather, 0, 5, 1}}, bare.rank()};
+            quantised comm(flipping<local::communicator>(bare, mine), int8, tiny);
+            host::stream stream;
+            probed probe(std::move(comm), {}, audit());
+            const std::vector<float> shard = gradient(probe.rank(), 512, 0, 1);
+            std::vector<float> all(3 * 512);
+            probe.all_gather(view<const float>(shard), view<float>(all), stream);
+            probe.end_step(1, stream);
+            step_record record;
+            require(probe.wait(record), "no record");
+            require(record.calls.at(0).results_agree != damaged, "agreement");
+            const std::vector<suspect> named = suspects_of(record, finding::result_differs);
+            require(named.size() == (damaged ? 1 : 0) && (!damaged || named[0].rank == 1), "who");
+            require(suspects_of(record, finding::shard_differs).empty(), "shards");
+        });
+    }
 }
 
 TEST_CASE("an audit and a probe share out the sketches of a step, and a probe without them has none")

@@ -94,6 +94,7 @@ struct setting {
     quantisation how;
     quant::message_slices cut;
     bool residual = false;
+    bool feeds_back = true;
     bool probed = true;
     std::size_t offset = 0; ///< of the buffer's begin behind an aligned place, in elements
 
@@ -213,7 +214,7 @@ std::string text(const setting& of)
     const quantisation& how = of.how;
     return std::string(name(how.format)) + " " + name(how.rule) + " " + name(how.scale) + " "
         + name(how.rounding) + " B=" + std::to_string(how.block) + (how.rotate ? " rotated" : "")
-        + (of.residual ? " residual" : "") + (of.probed ? "" : " unprobed") + " messages "
+        + (of.residual ? of.feeds_back ? " residual" : " roundings" : "") + (of.probed ? "" : " unprobed") + " messages "
         + std::to_string(of.cut.messages) + "x" + std::to_string(of.cut.slices_per_message) + " length "
         + std::to_string(of.cut.length) + " first " + std::to_string(of.cut.first) + " count "
         + std::to_string(of.cut.count) + " offset " + std::to_string(of.offset);
@@ -234,7 +235,7 @@ struct codec_check {
     quant::block_encoder encoder(
         const quant::codec& codec, const std::uint64_t* read_step, float* residual) const
     {
-        return {codec, {of.how.seed, read_step, 3, 8}, residual, of.probed};
+        return {codec, {of.how.seed, read_step, 3, 8}, residual, of.probed, of.feeds_back};
     }
     quant::encode_reducer<T> encode(
         const T* source, unsigned char* messages, float* residual, const std::uint64_t* read_step) const
@@ -344,6 +345,7 @@ setting make_setting(std::mt19937& random, code_format format, scaling rule, std
     of.how.scale = random() % 2 == 0 ? scale_format::bfloat16 : scale_format::float32;
     of.how.rotate = random() % 3 == 0;
     of.residual = random() % 4 == 0;
+    of.feeds_back = !of.residual || random() % 2 == 0;
     if (rule != scaling::signed_maximum && !of.residual && random() % 3 == 0)
         of.how.rounding = code_rounding::stochastic;
     of.probed = random() % 4 != 0;

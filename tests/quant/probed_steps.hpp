@@ -45,6 +45,7 @@ struct probed_steps {
     int steps = 1;
     quantisation_checks checks = {};
     quantised_options options = tiny;
+    quantisation_limits limits = {};
 };
 
 /// Makes the steps of this rank on a quantised communicator.
@@ -52,7 +53,7 @@ template <class T, class Comm, class Make>
 void make_steps(const probed_steps& of, Comm& comm, const Make& make, probed_run& out)
 {
     host::stream stream;
-    probed probe(std::move(comm), {}, quantisation_probe({}, of.checks));
+    probed probe(std::move(comm), {}, quantisation_probe(of.limits, of.checks));
     const int rank = probe.rank();
     for (int step = 0; step < of.steps; ++step) {
         std::vector<T> input;
@@ -95,12 +96,16 @@ inline double result_of(const probed_run& run, bool scatters, std::uint64_t i)
     return static_cast<double>(scatters ? run.results[i / part][i % part] : run.results[0][i]);
 }
 
-inline std::vector<suspect> quantisation_suspects(const step_record& record)
+inline std::vector<suspect> suspects_of(const step_record& record, finding what)
 {
     std::vector<suspect> found;
     for (const suspect& each : record.suspects)
-        if (each.what == finding::quantisation) found.push_back(each);
+        if (each.what == what) found.push_back(each);
     return found;
+}
+inline std::vector<suspect> quantisation_suspects(const step_record& record)
+{
+    return suspects_of(record, finding::quantisation);
 }
 
 } // namespace collprobe::testing

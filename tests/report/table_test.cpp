@@ -114,7 +114,7 @@ TEST_CASE("every check is described with rank and bucket")
 {
     for (const finding what : {finding::non_finite, finding::duplicate, finding::stale, finding::result_differs,
              finding::shard_differs, finding::replica_differs, finding::sum_differs, finding::loss, finding::gradient_norm, finding::cosine, finding::late,
-             finding::quantisation}) {
+             finding::quantisation, finding::codes_differ}) {
         const std::string text = report::describe({.rank = 5, .call = 3, .what = what});
         CHECK(contains(text, "rank 5, bucket 3: "));
         CHECK(text.size() > std::string("rank 5, bucket 3: ").size());
@@ -132,6 +132,14 @@ TEST_CASE("a duplicate is described with the other rank")
 {
     CHECK(report::describe({.rank = 6, .other_rank = 5, .call = 3, .what = finding::duplicate})
         == "rank 6, bucket 3: the same bits as rank 5");
+}
+
+TEST_CASE("damaged codes are described with their sender, and damaged results with the residual")
+{
+    CHECK(report::describe({.rank = 1, .other_rank = 3, .call = 2, .what = finding::codes_differ, .statistic = 1})
+        == "rank 1, bucket 2: received other codes than rank 3 sent");
+    CHECK(report::describe({.call = 2, .what = finding::codes_differ, .statistic = 500, .threshold = 8})
+        == "some rank, bucket 2: the result is not the sum of the codes, residual 500 against 8");
 }
 
 TEST_CASE("the list of findings names the steps and is bounded")

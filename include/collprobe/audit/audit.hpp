@@ -56,7 +56,7 @@ struct audit_keys {
 /// inputs. Use: `probed comm(world, options, audit())`; its findings are in `call_record::audit` and in the suspects:
 /// which call was damaged, where, and which ranks hold the damage. audit/README.md says what is seen and what is not.
 /// Checked, for all element types: all-reduce (agreement; sums and averages by a checksum), reduce-scatter (the sum,
-/// over all parts), all-gather (digests of the shards; agreement in a `summary`), broadcast (agreement).
+/// over all parts), all-gather (digests of the shards; agreement in a `summary` and of codes), broadcast (agreement).
 /// Cost of a call, beyond the step's own: one read of the result if the step takes no digest of it; for a sum
 /// arithmetic in the step's reads; for an all-gather a launch for each shard. Cost of a step: an all-reduce
 /// of 16 bytes a bin for each sum (at least 16 elements a bin, 64 to 4096 bins: `conservation_options`), an all-gather
@@ -101,7 +101,7 @@ public:
     sketch<T> before(Call& call, view<const T> input, entry*) const
     {
         call.memory().forget(call.index()); // a call that was not made in the end left its index to this one
-        if (is_by_shards(call.what(), call.mode())) {
+        if (compares_shards(call)) {
             call.memory().shards.template before<T>(
                 call.index(), input, call.has_input_digest(), call.stream(), call.workspace());
         } else if (checks_sum(call)) {
@@ -114,7 +114,7 @@ public:
     template <element T, class Call>
     sketch<T> after(Call& call, view<const T> result, entry* to) const
     {
-        if (is_by_shards(call.what(), call.mode())) {
+        if (compares_shards(call)) {
             call.memory().shards.template after<T>(call.index(), result, call.stream(), call.workspace());
         }
         else if (is_replicated(call.what()) && !call.has_result_digest()) {
@@ -155,6 +155,12 @@ private:
     static bool is_replicated(collective call) noexcept
     {
         return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
+    }
+    /// Elements that come out of codes are not those of the shard: of such a gather only agreement is checked.
+    template <class Call>
+    static bool compares_shards(const Call& call) noexcept
+    {
+        return is_by_shards(call.what(), call.mode()) && !call.is_quantised();
     }
     template <class Call>
     bool checks_sum(const Call& call) const noexcept

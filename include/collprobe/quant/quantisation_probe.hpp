@@ -12,6 +12,8 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/quant/detail/aggregate_check.hpp>
 #include <collprobe/quant/detail/aggregate_error.hpp>
+#include <collprobe/quant/detail/code_conservation.hpp>
+#include <collprobe/quant/detail/message_check.hpp>
 #include <collprobe/scan/sketch.hpp>
 #include <collprobe/step/part.hpp>
 #include <collprobe/step/step_sketches.hpp>
@@ -37,6 +39,8 @@ struct quantisation_limits {
     /// steps in a row. (Their energy must be above the square of `mean_error`.)
     double drift = 0.5;
     int drift_steps = 3;
+    /// The largest distance of a result from that of the codes, in standard deviations of the rounding to float.
+    double conservation = 8;
     /// The rate at which a step without bias has a biased call, if the errors of elements are independent.
     double false_alarms_per_step = 1e-6;
 };
@@ -45,6 +49,14 @@ struct quantisation_limits {
 struct quantisation_checks {
     /// The error of sums and averages, by sketches of inputs and results. Without it the probe costs less.
     bool aggregate = true;
+    /// Whether the result is the sum of the codes that the ranks sent, to the rounding of float: tells damage from
+    /// quantisation. Needs `aggregate`. Of a call of S elements of T: its codes are read again, 4 S bytes written and
+    /// read, and 12 S / n by the owner (up to 28 for 16-bit elements), in up to n + 5 launches a piece; memory for a
+    /// piece of floats.
+    bool codes = false;
+    /// Whether the messages of codes arrived as they were sent: names sender and receiver. Reads the codes twice more
+    /// on each way, in a launch for each message, and sends 8 bytes to each rank for a call.
+    bool messages = false;
     sketch_options sketch = {};
     /// A small buffer has fewer bins, so that there are at least so many elements in a bin (but at least 64 bins).
     std::uint32_t rows = 16;
@@ -58,6 +70,9 @@ struct quantisation_entry {
     quantised_outcome outcome;
     std::uint64_t seen = 0;
     aggregate_error aggregate;
+    double total_energy = 0; ///< of the decoded elements of all ranks
+    code_conservation codes;
+    damaged_messages messages;
 };
 static_assert(sizeof(quantisation_entry) % 8 == 0);
 
@@ -101,17 +116,31 @@ public:
             "harmful_error is below visible_error, or visible_error below 0");
         require(limits.false_alarms_per_step > 0 && limits.false_alarms_per_step < 1,
             "false_alarms_per_step is not between 0 and 1");
+        require(limits.conservation > 0, "conservation is not above 0");
+        require(!checks.codes || checks.aggregate, "codes are checked without aggregate");
         require(limits.drift_steps > 0, "drift_steps is not above 0");
         detail::require_sketch_options(checks.sketch, "quantisation_probe", where);
         require(checks.rows != 0, "rows is 0");
     }
 
     template <class Device>
-    struct memory : detail::aggregate_check<Device> {
+    struct memory {
         memory(const quantisation_probe& of, int ranks)
-            : detail::aggregate_check<Device>(of.checks_.sketch.bins, of.checks_.sketch.seed, ranks)
+            : sums(of.checks_.sketch.bins, of.checks_.sketch.seed, ranks), messages(ranks)
         {
         }
+        void clear() noexcept
+        {
+            sums.clear();
+            messages.clear();
+        }
+        void forget(std::uint64_t first) noexcept
+        {
+            sums.forget(first);
+            messages.forget(first);
+        }
+        detail::aggregate_check<Device> sums;
+        detail::message_check<Device> messages;
     };
 
     template <element T, class Call>
@@ -120,9 +149,16 @@ public:
         if (call.quantised() == nullptr) return {};
         call.quantised()->errors_to = &to->errors;
         call.memory().forget(call.index()); // a call that was not made in the end left its index to this one
+        if (call.mode() != report_mode::gather || !call.is_quantised()) return {};
+        std::uint64_t* const digests
+            = checks_.messages && has_codes(call.what()) ? call.memory().messages.before(call.index()) : nullptr;
+        call.quantised()->checks_to.digests = digests;
         if (!measures(call)) return {};
-        return call.memory().template before<T>({call.what(), call.type(), call.operation(), input.count()},
+        const auto to_read = call.memory().sums.template before<T>(
+            {call.what(), call.type(), call.operation(), input.count(), checks_.codes, call.quantised()->rotates},
             call.index(), bins_for(input.count()), call.lane());
+        if (checks_.codes) call.quantised()->checks_to = call.memory().sums.checks_of_last(digests);
+        return to_read;
     }
     template <element T, class Call>
     sketch<T> after(Call& call, view<const T> result, entry* to) const
@@ -130,23 +166,27 @@ public:
         quantised_calls* const calls = call.quantised();
         if (calls == nullptr) return {};
         calls->errors_to = nullptr; // a call that was forwarded has left it
-        const collective what = call.what();
-        if (what != collective::all_reduce && what != collective::reduce_scatter && what != collective::all_gather)
-            return {};
+        calls->checks_to = {};
+        if (!has_codes(call.what())) return {};
         Call::device::for_each(call.stream(), 1, detail::write_quantised_outcome{to, calls->last});
         if (!measures(call)) return {};
-        return call.memory().template after<T>(call.index(), result.count(), call.ranks().rank(), call.lane());
+        return call.memory().sums.template after<T>(call.index(), result.count(), call.ranks().rank(), call.lane());
     }
     template <class Step>
     void end_step(Step& step) const
     {
-        step.memory().end(step.ranks(), step.calls(), step.stream(),
-            [&](std::uint64_t call) { return &step.entry(call)->aggregate; }, step.where());
+        const auto entry_of = [&](std::uint64_t call) { return step.entry(call); };
+        step.memory().sums.end(step.ranks(), step.calls(), step.stream(), entry_of, step.where());
+        step.memory().messages.end(step.ranks(), step.calls(), step.stream(), entry_of, step.where());
     }
 
     void judge(const part_entries<entry>& entries, step_record& record);
 
 private:
+    static bool has_codes(collective what) noexcept
+    {
+        return what == collective::all_reduce || what == collective::reduce_scatter || what == collective::all_gather;
+    }
     template <class Call>
     bool measures(const Call& call) const noexcept
     {

@@ -234,6 +234,7 @@ private:
         }
         calls_.least_bytes = options_.least_bytes;
         calls_.ranks = comm_.size();
+        calls_.rotates = within_.rotate;
         std::vector<std::uint32_t> places;
         std::size_t own = 0;
         if constexpr (two_level) {
@@ -314,7 +315,7 @@ private:
                     order_hooks::access(stream, name(Call), send, receive, where);
                 detail::quantised_exchange<T, Comm, Groups> work(comm_, nodes_, memory, within_, across_,
                     options_.sum == accumulation::float64, call, std::exchange(calls_.errors_to, nullptr),
-                    stream, where);
+                    std::exchange(calls_.checks_to, {}), stream, where);
                 if constexpr (Call == collective::all_gather) {
                     work.all_gather(send, receive);
                 } else {

@@ -153,9 +153,11 @@ public:
     /// Whether the elements of the call travel as codes.
     bool is_quantised() const noexcept
     {
-        const std::uint64_t bytes = count() * static_cast<std::uint64_t>(bytes_of(type()));
-        return quantised_ != nullptr
-            && quantised_->reason(what(), type(), operation(), bytes) == unquantised_reason::none;
+        if (quantised_ == nullptr) return false;
+        const auto sent = count() * static_cast<std::uint64_t>(bytes_of(type()));
+        const std::uint64_t bytes
+            = what() == collective::all_gather ? sent * static_cast<std::uint64_t>(quantised_->ranks) : sent;
+        return quantised_->reason(what(), type(), operation(), bytes) == unquantised_reason::none;
     }
 
     typename device::workspace& workspace() const noexcept { return workspace_; } ///< of reductions on the stream

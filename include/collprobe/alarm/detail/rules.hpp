@@ -9,7 +9,7 @@
 /// The interpretation of a step's findings: the place of the damage, and the advice. No state.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-inline constexpr int check_count = static_cast<int>(finding::quantisation) + 1;
+inline constexpr int check_count = static_cast<int>(finding::codes_differ) + 1;
 
 /// Whether a check needs several strikes.
 constexpr bool is_statistical(finding what) noexcept
@@ -39,6 +39,8 @@ constexpr damage place_of(const suspect& found, damage audited) noexcept
     case finding::cosine: return found.rank < 0 ? damage::unknown : damage::input;
     case finding::late: return damage::none; // the data are right
     case finding::quantisation: return damage::reduce; // or a gather, alike for all ranks
+    case finding::codes_differ: // a damaged message is one of terms or of results
+        return found.other_rank >= 0 ? damage::unknown : found.rank < 0 ? damage::reduce : damage::broadcast;
     }
     return damage::unknown;
 }
@@ -59,6 +61,7 @@ constexpr advice first_advice(const suspect& found) noexcept
     case finding::loss:
     case finding::gradient_norm:
     case finding::cosine: return advice::recheck;
+    case finding::codes_differ: return found.rank >= 0 && found.other_rank < 0 ? advice::resync : advice::skip;
     case finding::late:
     case finding::quantisation: return advice::none;
     }

@@ -37,7 +37,8 @@ COLLPROBE_COLD_INLINE void audit::judge(const part_entries<entry>& entries, step
     for (int c = 0; c < entries.calls(); ++c) {
         call_record& call = record.calls[static_cast<std::size_t>(c)];
         if (!detail::is_audited(call)) continue;
-        if (is_by_shards(call.call, record.mode)) {
+        // A gather with a digest was one of codes.
+        if (is_by_shards(call.call, record.mode) && entries(c, 0).digest == 0) {
             for (std::size_t r = 0; r < ranks; ++r) reports_[r].word = entries(c, static_cast<int>(r)).shards;
             detail::judge_gather_audit(detail::judge_gather(reports_), c, call, record.suspects);
             continue;

@@ -30,6 +30,10 @@ enum class finding : std::uint8_t {
     /// Quantisation harmed the call, or hid something: `call_quantisation` has the verdict and the numbers. Statistic
     /// and threshold: those of the verdict. Index: the first element of the rank's worst block.
     quantisation,
+    /// Messages of codes came otherwise than they were sent, or a result is not that of the codes. Rank: the receiver;
+    /// or, without an `other_rank`, the only rank whose result is damaged. Statistic: pairs of ranks with damaged
+    /// messages; of a result the residual, and the threshold is its limit.
+    codes_differ,
 };
 
 constexpr const char* name(finding what) noexcept
@@ -47,6 +51,7 @@ constexpr const char* name(finding what) noexcept
     case finding::cosine: return "cosine";
     case finding::late: return "late";
     case finding::quantisation: return "quantisation";
+    case finding::codes_differ: return "codes_differ";
     }
     return "unknown";
 }
@@ -54,7 +59,8 @@ constexpr const char* name(finding what) noexcept
 /// One rank that a check names, with the evidence.
 struct suspect {
     int rank = -1; ///< -1: the check found an error, but not the rank that has it
-    /// `duplicate`: the lowest other rank that holds the same; `shard_differs`: the owner of the shard; else -1.
+    /// `duplicate`: the lowest other rank that holds the same; `shard_differs`: the owner of the shard;
+    /// `codes_differ`: the sender of a damaged message to the rank; else -1.
     int other_rank = -1;
     int call = -1; ///< index of the call in the step, -1 for the whole step
     finding what = finding::non_finite;

@@ -56,6 +56,7 @@ struct block_encoder {
     /// or null.
     float* residual = nullptr;
     bool probed = true;
+    bool feeds_back = true; ///< adds the residual before it is replaced
 
     /// What is added to an element the next time: never a number that is not finite.
     COLLPROBE_HD static float error_to_keep(float element, float decoded) noexcept
@@ -79,7 +80,7 @@ struct block_encoder {
     {
         if (residual == nullptr) return encode_as_is(path, x, key, wire, to, into);
         float* const kept = residual + to.number * how.block;
-        for (std::uint32_t i = 0; i < to.count; ++i) x[i] = rounded_sum(x[i], kept[i]);
+        for (std::uint32_t i = 0; feeds_back && i < to.count; ++i) x[i] = rounded_sum(x[i], kept[i]);
         encode_as_is(path, x, key, wire, to, into);
         const block_scale by = read_block_scale(how, wire, to.message, to.block);
         const unsigned char* const codes = to.message + to.block * how.code_bytes();

@@ -98,6 +98,15 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
         if (named.threshold > 0) text += " against " + short_number(named.threshold);
         if (named.index != no_index) text += ", worst in the block at index " + std::to_string(named.index);
         break;
+    case finding::codes_differ:
+        if (named.other_rank >= 0) {
+            text += "received other codes than rank " + std::to_string(named.other_rank) + " sent";
+        } else {
+            text += named.rank < 0 ? "the result" : "its result";
+            text += " is not the sum of the codes, residual " + short_number(named.statistic) + " against "
+                + short_number(named.threshold);
+        }
+        break;
     }
     return text;
 }
@@ -175,6 +184,8 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
         + " % of the bytes: " + name(of.verdict);
     const std::string advice = quantisation_advice(of);
     if (!advice.empty()) text += "; " + advice;
+    if (of.damaged_pairs > 1)
+        text += "; damaged messages between " + std::to_string(of.damaged_pairs) + " pairs of ranks";
     if (did.feedback == feedback_state::dropped) text += "; the errors kept for this call were dropped";
     return text;
 }
