@@ -38,6 +38,7 @@ enum class order_class : std::uint8_t {
     recursive_doubling,
     exact, ///< an exact or a compensated sum, which loses nothing wherever the large values are: it has no order
     fused, ///< all terms at once, aligned to the largest one, as in a fixed-point sum: it has no order
+    codes, ///< elements travel as codes with a scale for each block (`inspection::codes`): no order shows
     other, ///< none of these; or the order changed between calls, or differed between ranks
 };
 
@@ -55,6 +56,7 @@ constexpr const char* name(order_class order) noexcept
     case order_class::recursive_doubling: return "recursive_doubling";
     case order_class::exact: return "exact";
     case order_class::fused: return "fused";
+    case order_class::codes: return "codes";
     case order_class::other: return "other";
     }
     return "unknown";
@@ -83,7 +85,13 @@ struct inspection {
     bool partial_sum_bits_or_more = false; ///< the type cannot show whether a partial sum keeps more
     /// How often a value is rounded to the element type (or less) on its way: n - 1 if each addition rounds; -1 if it
     /// is unknown.
+    /// Of codes: the roundings to codes.
     int roundings_per_element = -1;
+
+    /// Of a quantised reduction the code, "int8", "int4", "e4m3" or "e5m2", or "unknown" (rotated blocks do not show
+    /// it); with several formats on the way that of the fewest values. Empty if each element is rounded for itself.
+    std::string codes;
+    std::uint64_t code_block = 0; ///< elements that share a scale, as far as the message shows them; 0 without codes
 
     bool run_stable = true; ///< the same call gives the same bits
     bool size_stable = true; ///< the same values give the same bits at other places and in other message sizes

@@ -15,6 +15,7 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/middle.hpp>
 #include <collprobe/inspect/detail/call.hpp>
+#include <collprobe/inspect/detail/codes.hpp>
 #include <collprobe/inspect/detail/data.hpp>
 #include <collprobe/inspect/detail/names.hpp>
 #include <collprobe/inspect/detail/probes.hpp>
@@ -38,8 +39,11 @@ public:
 
     inspection run()
     {
-        find_order();
-        find_bits();
+        find_codes();
+        if (result_.codes.empty()) {
+            find_order();
+            find_bits();
+        }
         for (std::uint64_t round = 0; round * count_ < 64; ++round) compare_sums(round);
         time_calls();
         agree();
@@ -59,8 +63,29 @@ private:
         double time_us = 0;
     };
 
+    /// The next calls depend on the observations, so these must be equal on all ranks.
+    void find_codes()
+    {
+        arithmetic_.assign(1, {});
+        if (ranks_ == 1) return;
+        const code_block block = find_block<T>(calls_, rank_, count_);
+        digest(block.first);
+        digest(block.elements);
+        if (!digests_agree() || block.elements == 0) return;
+        const code_values codes = find_values<T>(calls_, block, rank_, count_, options_.seed);
+        for (const double each : codes.values) digest(to_bits(each));
+        if (!digests_agree()) return;
+        result_.codes = codes.name();
+        result_.code_block = block.elements;
+        result_.order = order_class::codes;
+        if (codes.name() == "unknown") return;
+        result_.roundings_per_element = count_code_roundings<T>(calls_, block, codes, rank_, ranks_, count_);
+        digest(static_cast<std::uint64_t>(result_.roundings_per_element));
+    }
+
     void find_order()
     {
+        arithmetic_.clear();
         const std::vector<rank_pair> pairs = pairs_to_probe(ranks_);
         groups_ = probe_order<T>(calls_, pairs, rank_, ranks_, count_);
         for (const std::uint32_t group : groups_.group_of) digest(group);

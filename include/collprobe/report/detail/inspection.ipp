@@ -50,7 +50,9 @@ COLLPROBE_COLD_INLINE std::string inspection_table(const std::vector<inspection>
     table.cell("algbw (GB/s)").cell("busbw (GB/s)");
     for (const inspection& each : found) {
         table.row(std::to_string(each.bytes())).cell(std::to_string(each.count)).cell(name(each.element));
-        table.cell(std::to_string(each.ranks)).cell(name(each.order)).cell(detail::partial_sum_precision(each));
+        const std::string codes = each.codes + " in " + std::to_string(each.code_block);
+        table.cell(std::to_string(each.ranks)).cell(each.codes.empty() ? name(each.order) : codes);
+        table.cell(detail::partial_sum_precision(each));
         table.cell(each.roundings_per_element < 0 ? "-" : std::to_string(each.roundings_per_element));
         table.cell(std::string(each.run_stable ? "r" : "-") + (each.size_stable ? "s" : "-")
             + (each.permutation_stable ? "p" : "-") + (each.ranks_agree ? "" : "!"));
@@ -88,6 +90,7 @@ COLLPROBE_COLD_INLINE std::string json_line(std::string_view run, const inspecti
     json.key("partial_sum_precision").index(found.partial_sum_bits == 0 ? -1 : found.partial_sum_bits);
     json.key("partial_sum_precision_or_more").boolean(found.partial_sum_bits_or_more);
     json.key("order_class").text(name(found.order)).key("orders").integer(found.orders.size());
+    if (!found.codes.empty()) json.key("codes").text(found.codes).key("code_block").integer(found.code_block);
     json.key("run_stable").boolean(found.run_stable);
     json.key("size_stable").boolean(found.size_stable);
     json.key("permutation_stable").boolean(found.permutation_stable);
