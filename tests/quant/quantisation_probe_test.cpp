@@ -1,10 +1,13 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -105,6 +108,12 @@ TEST_CASE("zeros and expected zeros are those of the theory")
         CHECK(call.zeroed == doctest::Approx(row.share).epsilon(0.03));
         CHECK(call.zeroed_expected == doctest::Approx(row.share).epsilon(0.05));
     }
+    // Nearly as many by stochastic rounding.
+    const quantisation how{.format = code_format::int4, .rounding = code_rounding::stochastic};
+    const call_quantisation call = one_step({0, 2}, how, how, false, reduction::average,
+        [](int rank) { return gradient(rank, 1 << 16, 0, 1); }).call();
+    CHECK(call.zeroed == doctest::Approx(0.159).epsilon(0.03));
+    CHECK(call.zeroed_expected == doctest::Approx(call.zeroed).epsilon(0.05));
 }
 
 TEST_CASE("errors with a mean are biased, and those without are not")
@@ -128,6 +137,70 @@ TEST_CASE("errors with a mean are biased, and those without are not")
         if (biased)
             CHECK(quantisation_suspects(got.record()).at(0).threshold
                 < quantisation_suspects(got.record()).at(0).statistic);
+    }
+}
+
+namespace {
+
+enum class wrong { nothing, divisor, type, stale_part };
+
+/// Quantised averages whose results, the same on all ranks, are not those of the codes.
+template <class Comm>
+struct miscomputing : adaptor<Comm> {
+    wrong how;
+    miscomputing(Comm comm, wrong what) : adaptor<Comm>(std::move(comm)), how(what) {}
+
+    template <element T>
+    void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation,
+        typename adaptor<Comm>::stream_ref stream, call_site where = call_site::current())
+    {
+        this->comm_.all_reduce(send, receive, operation, stream, where);
+        if constexpr (std::is_same_v<T, float>) {
+            if (operation != reduction::average) return;
+            stream.enqueue([this, receive] {
+                for (uint64_t i = 0; i < receive.count(); ++i) receive[i] = spoilt(receive[i], i);
+            });
+        }
+    }
+    float spoilt(float x, uint64_t i) const
+    {
+        if (how == wrong::divisor) return 2 * x;
+        if (how == wrong::type) return static_cast<float>(std::bit_cast<float16>(to_bits(bfloat16(x))));
+        return how == wrong::stale_part && i / 128 == 3 ? -x : x; // a block with the scale of another
+    }
+};
+
+} // namespace
+
+TEST_CASE("a result that no roundings can have is corrupt, and alike roundings are not")
+{
+    for (const code_format format : {code_format::int8, code_format::int4}) {
+        for (const wrong how : {wrong::nothing, wrong::divisor, wrong::type, wrong::stale_part}) {
+            CAPTURE(static_cast<int>(how));
+            CAPTURE(static_cast<int>(format));
+            // A block of 32 is less than what the codes of 4 bits lose.
+            if (how == wrong::stale_part && format == code_format::int4) continue;
+            const quantisation codes{.format = format};
+            for (const bool equal : {false, true}) {
+                if (equal && how != wrong::nothing) continue;
+                probed_run run;
+                run.results.resize(4);
+                const probed_steps of{{2, 2}, codes, codes};
+                on_ranks(of.ranks, codes, codes, tiny, [&](auto& comm) {
+                    miscomputing over(std::move(comm), how);
+                    const auto make = [&](int rank, int) { return gradient(equal ? 0 : rank, 1 << 12, 0.5, 1); };
+                    make_steps<float>(of, over, make, run);
+                });
+                const bool seen = how != wrong::nothing;
+                CHECK((run.call().verdict == quantisation_verdict::corrupt) == seen);
+                CHECK((run.call().coherence > 7) == seen);
+                if (!seen) continue;
+                REQUIRE(quantisation_suspects(run.record()).empty());
+                REQUIRE_FALSE(run.record().suspects.empty());
+                CHECK(run.record().suspects.back().what == finding::codes_differ);
+                CHECK(run.record().suspects.back().rank == -1);
+            }
+        }
     }
 }
 

@@ -53,8 +53,8 @@ COLLPROBE_COLD_INLINE void note_bias(double sum, double error_squares, double sq
     out.mean_error = squares > 0 ? sum / square_root(squares * static_cast<double>(count)) : 0;
 }
 
-/// The share of Gaussian elements that become zero by nearest rounding: those within half a scale, the scale
-/// being `scale` standard deviations.
+/// The share of Gaussian elements that become zero: those within half a scale, the scale being `scale` standard
+/// deviations. Nearly as many do by stochastic rounding.
 COLLPROBE_COLD_INLINE double expected_zeros(code_format format, double scale) noexcept
 {
     if (format == code_format::e4m3) scale *= 0x1p-9; // the smallest number of the format
@@ -74,9 +74,10 @@ COLLPROBE_COLD_INLINE double rounding_energy(element_type type, double squares) 
     return energy;
 }
 
-/// What the sketches tell of the result. `known`: the energy of all roundings to codes in the mean.
+/// What the sketches tell of the result. `known`: the energy of all roundings to codes in the mean; `adding`: that of
+/// the roundings of n terms to float, at most.
 COLLPROBE_COLD_INLINE void measure_aggregate(const part_entries<quantisation_entry>& entries, int c,
-    const call_record& call, double known, const quantisation_limits& limits, call_quantisation& out)
+    const call_record& call, double known, double adding, const quantisation_limits& limits, call_quantisation& out)
 {
     aggregate_error of;
     for (int rank = 0; rank < entries.ranks(); ++rank) {
@@ -93,7 +94,7 @@ COLLPROBE_COLD_INLINE void measure_aggregate(const part_entries<quantisation_ent
     const double rounding = rounding_energy(call.type, of.result_squares);
     // Feedback adds the errors of another step, which the roundings do not have.
     if (known > 0 && out.outcome.feedback == feedback_state::none)
-        out.coherence = of.error_squares / (known + rounding);
+        out.coherence = of.error_squares / (known + adding + rounding);
     out.drift = of.drift;
     const bool counts = of.error_squares > limits.mean_error * limits.mean_error * of.mean_squares
         && of.error_squares > 4 * rounding; // which no other rounding to codes would cure
@@ -204,7 +205,8 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
             + sums_add_up * (all.node_errors / (n * n) + all.owned_errors * to_mean * to_mean),
         all.squares / n, all.count / static_cast<std::uint64_t>(ranks), -1, out);
     measure_aggregate(entries, c, call,
-        (all.input_errors + all.node_errors) / (n * n) + all.owned_errors * to_mean * to_mean, limits, out);
+        (all.input_errors + all.node_errors) / (n * n) + all.owned_errors * to_mean * to_mean,
+        power_of_two(-48) * all.squares, limits, out);
     // All in units of a rank's own gradient: the noise of the mean is that of a gradient over n.
     const double input = all.input_errors / n;
     const double noise = all.between_ranks - input; // of one rank's gradient, without its error
@@ -214,8 +216,18 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
     out.noise_ratio = (input + all.node_errors / n + owned) / noise;
 }
 
+/// The largest coherence that roundings can have: the square of a sum of k numbers is at most k times the sum of their
+/// squares. In a mean these are the roundings of all ranks, of all nodes, of the owner, and that to the element type;
+/// the energy is an estimate.
+COLLPROBE_COLD_INLINE double largest_coherence(const call_quantisation& of, int ranks) noexcept
+{
+    const quantised_outcome& did = of.outcome;
+    const double nodes = did.levels == 2 ? static_cast<double>(ranks) / did.ranks_per_node : 0;
+    return (ranks + nodes + 2) * (1 + 8 * square_root(2.0 / of.bins));
+}
+
 /// The verdict, and its evidence as a suspect. `count`: elements of the call.
-COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation& of, bool agree,
+COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation& of, bool agree, int ranks,
     std::uint64_t count, const quantisation_limits& limits, double largest_bias, suspect& why) noexcept
 {
     why.rank = of.worst_rank;
@@ -241,6 +253,14 @@ COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation
         return quantisation_verdict::corrupt;
     }
     if (!agree) return quantisation_verdict::corrupt;
+    if (of.coherence > largest_coherence(of, ranks)) {
+        why.what = finding::codes_differ;
+        why.rank = -1;
+        why.index = no_index;
+        why.statistic = of.coherence;
+        why.threshold = largest_coherence(of, ranks);
+        return quantisation_verdict::corrupt;
+    }
     if (of.nonfinite != 0 && of.nonfinite_results == 0) {
         why.statistic = static_cast<double>(of.nonfinite);
         return quantisation_verdict::non_finite_hidden;
@@ -308,7 +328,8 @@ COLLPROBE_COLD_INLINE void quantisation_probe::judge(const part_entries<entry>& 
         suspect why{.call = c, .what = finding::quantisation, .site = call.site};
         // The parts of a reduce-scatter are decoded by their owners, who count no results.
         if (call.call == collective::reduce_scatter) out.nonfinite_results = out.nonfinite;
-        out.verdict = detail::judge_numbers(out, call.results_agree, call.count, limits_, largest_bias, why);
+        out.verdict = detail::judge_numbers(
+            out, call.results_agree, entries.ranks(), call.count, limits_, largest_bias, why);
         if (out.verdict < quantisation_verdict::visible) record.suspects.push_back(why);
     }
 }
