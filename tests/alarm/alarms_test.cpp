@@ -79,6 +79,7 @@ TEST_CASE("each exact check alarms at once and advises what fits it")
         damage where;
         advice action;
         int source;
+        int other_rank = -1;
     };
     const expectation cases[] = {
         {finding::non_finite, 3, damage::input, advice::skip, -1},
@@ -92,6 +93,9 @@ TEST_CASE("each exact check alarms at once and advises what fits it")
         {finding::replica_differs, 0, damage::broadcast, advice::resync, 1},
         {finding::replica_differs, -1, damage::unknown, advice::resync, -1}, // restore from elsewhere
         {finding::sum_differs, -1, damage::unknown, advice::skip, -1},
+        {finding::codes_differ, -1, damage::reduce, advice::skip, -1},
+        {finding::codes_differ, 3, damage::broadcast, advice::resync, 0}, // it alone has a damaged result
+        {finding::codes_differ, 3, damage::unknown, advice::skip, -1, 2}, // a message of rank 2
     };
     for (const expectation& each : cases) {
         CAPTURE(name(each.what));
@@ -99,6 +103,7 @@ TEST_CASE("each exact check alarms at once and advises what fits it")
         for (const bool audited : {false, true}) {
             alarms watch(8);
             step_record record = record_of(7, 8, {exact(each.what, each.rank, 5)});
+            record.suspects[0].other_rank = each.other_rank;
             if (audited) record.calls.resize(6, damaged(collective::all_reduce, damage::none, {}));
             const std::vector<raised_alarm> raised = copy(watch.judge(record));
             REQUIRE(raised.size() == 1);

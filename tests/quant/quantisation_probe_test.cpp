@@ -296,3 +296,17 @@ TEST_CASE("an audit checks the sums of calls without codes, and takes the errors
         }
     });
 }
+
+TEST_CASE("limits and checks out of range are refused")
+{
+    const auto refused = [](const quantisation_limits& limits, const quantisation_checks& checks) {
+        return refusal([&] { const quantisation_probe probe(limits, checks); }) != "accepted";
+    };
+    CHECK(refused({.visible = 0.2}, {}));
+    CHECK(refused({.drift_steps = 0}, {}));
+    CHECK(refused({.conservation = 0}, {}));
+    CHECK(refused({}, {.sketch = {.bins = 100}}));
+    CHECK(refused({}, {.rows = 0}));
+    CHECK(refused({}, {.aggregate = false, .codes = true}));
+    CHECK_FALSE(refused({}, {.aggregate = false, .messages = true}));
+}

@@ -92,11 +92,12 @@ struct write_quantised_outcome {
 
 /// A part of a step that says what quantisation did to each call: `probed comm(quantised{world, how},
 /// options, quantisation_probe())`. Its findings are in `call_record::quantisation`, its suspects are
-/// `finding::quantisation`. README.md of this folder has the numbers, their formulas and the verdicts.
+/// `finding::quantisation` and `finding::codes_differ`. README.md of this folder has the numbers, their formulas
+/// and the verdicts.
 /// Preconditions: the communicator under `probed` is `quantised`, or an adaptor around it; the mode is
 /// `gather`. Cost of a call: arithmetic in the reads of the quantised call and, for a sum, of the step; two launches.
-/// Cost of a step: 640 bytes a call and rank in its message, and for each sum an all-reduce of 16 bytes a bin
-/// (twice that for a reduce-scatter).
+/// Cost of a step: 688 bytes a call and rank in its message, and for each sum an all-reduce of 16 bytes a bin
+/// (twice that for a reduce-scatter). `quantisation_checks` has those of the checks that are off unless asked for.
 class quantisation_probe : public detail::reads_with_sketches {
 public:
     using entry = detail::quantisation_entry;
