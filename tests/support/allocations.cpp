@@ -11,13 +11,32 @@
 std::atomic<long> allocations{0};
 thread_local long failing_allocation = 0;
 
+namespace {
+
+/// Counts an allocation; throws where it is the one that fails.
+void count_one()
+{
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    if (failing_allocation > 0 && --failing_allocation == 0) throw std::bad_alloc();
+}
+
+} // namespace
+
+#if defined(COLLPROBE_WRAPPED_NEW) // the linker's --wrap=_Znwm
+extern "C" void* __real__Znwm(std::size_t bytes);
+extern "C" void* __wrap__Znwm(std::size_t bytes)
+{
+    count_one();
+    return __real__Znwm(bytes);
+}
+#else
 // Not inlined: g++ would see std::free of what came from operator new, and warn.
 [[gnu::noinline]] void* operator new(std::size_t bytes)
 {
-    allocations.fetch_add(1, std::memory_order_relaxed);
-    const bool fails = failing_allocation > 0 && --failing_allocation == 0;
-    if (void* const memory = fails ? nullptr : std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+    count_one();
+    if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
     throw std::bad_alloc();
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#endif
