@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A probe of quantised sums with CUDA's kernels finds what it finds with the host's, and no damage. Small, because a run
-// without a GPU executes PTX.
+// A probe of quantised sums with CUDA's kernels finds what it finds with the host's, and no damage. Small,
+// because a run without a GPU executes PTX.
 #include <doctest/doctest.h>
 
 #include <cstdint>

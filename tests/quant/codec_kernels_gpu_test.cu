@@ -214,7 +214,8 @@ std::string text(const setting& of)
     const quantisation& how = of.how;
     return std::string(name(how.format)) + " " + name(how.rule) + " " + name(how.scale) + " "
         + name(how.rounding) + " B=" + std::to_string(how.block) + (how.rotate ? " rotated" : "")
-        + (of.residual ? of.feeds_back ? " residual" : " roundings" : "") + (of.probed ? "" : " unprobed") + " messages "
+        + (of.residual ? of.feeds_back ? " residual" : " roundings" : "")
+        + (of.probed ? "" : " unprobed") + " messages "
         + std::to_string(of.cut.messages) + "x" + std::to_string(of.cut.slices_per_message) + " length "
         + std::to_string(of.cut.length) + " first " + std::to_string(of.cut.first) + " count "
         + std::to_string(of.cut.count) + " offset " + std::to_string(of.offset);
