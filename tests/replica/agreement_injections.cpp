@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// agreement_injections [injections = 4000] [seed = 1] [over a communicator = 400]: random damage of every kind to the
+// agreement_injections [injections] [seed = 1] [over a communicator = injections / 10]: random damage of every kind to the
 // buffers of 3 to 64 ranks, judged by the code of `agreement` over the memory of one process, then by `agreement`
 // itself over local ranks, and repaired there. Everything it says is compared with a look at every element. Exit status 1 if a single
 // thing is wrong.
@@ -218,12 +218,16 @@ int main(int argc, char** argv)
     const auto argument = [&](int k, std::uint64_t otherwise) {
         return argc > k ? std::strtoull(argv[k], nullptr, 10) : otherwise;
     };
+#if COLLPROBE_TEST_BRIEF
+    const std::uint64_t injections = argument(1, 1000);
+#else
     const std::uint64_t injections = argument(1, 4000);
+#endif
     const std::uint64_t seed = argument(2, 1);
     tally counts[static_cast<int>(damage_kind::count)];
     in_memory(injections, seed, counts);
     tally local;
-    over_communicator(argument(3, 400), seed, local);
+    over_communicator(argument(3, injections / 10), seed, local);
     bool right = print("local ranks", local);
     for (int kind = 0; kind < static_cast<int>(damage_kind::count); ++kind)
         right = print(testing::name(static_cast<damage_kind>(kind)), counts[kind]) && right;
