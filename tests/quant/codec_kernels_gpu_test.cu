@@ -346,7 +346,7 @@ setting make_setting(std::mt19937& random, code_format format, scaling rule, std
     of.how.scale = random() % 2 == 0 ? scale_format::bfloat16 : scale_format::float32;
     of.how.rotate = random() % 3 == 0;
     of.residual = random() % 4 == 0;
-    of.feeds_back = !of.residual || random() % 2 == 0;
+    of.feeds_back = of.how.scale == scale_format::bfloat16; // another draw would change all settings
     if (rule != scaling::signed_maximum && !of.residual && random() % 3 == 0)
         of.how.rounding = code_rounding::stochastic;
     of.probed = random() % 4 != 0;
