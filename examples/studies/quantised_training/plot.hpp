@@ -38,7 +38,7 @@ public:
         std::string out = panel(60, "test accuracy, %") + panel(60 + width + 80, "noise ratio");
         for (const int percent : {0, 20, 40, 60, 80, 100}) out += level(60, percent / 100.0, std::to_string(percent));
         for (int power = lowest; power <= highest; ++power) {
-            out += level(60 + width + 80, of_power(power), power == 0 ? "1" : "1e" + std::to_string(power));
+            out += level(60 + width + 80, of_power(power), collprobe::report::short_number(std::pow(10, power)));
         }
         const double left = 60 + 2 * (width + 80) - 50;
         for (std::size_t line = 0; line < shown_.size(); ++line) {
@@ -49,9 +49,9 @@ public:
             out += polyline(60 + width + 80, smoothed(run.noise_ratios), line);
             const double y = 40 + 20 * static_cast<double>(line);
             out += "<line x1='" + at(left) + "' y1='" + at(y) + "' x2='" + at(left + 24) + "' y2='" + at(y) + "' "
-                + stroke(line) + "/>\n" + words(left + 32, y + 4, "start", run.plan.label() + ": " + name(run.verdict));
+                + stroke(line) + "/>\n" + words(left + 32, y + 4, "start", title(run));
         }
-        return trainer::svg::document(left + 320, height + 80, out);
+        return trainer::svg::document(left + 360, height + 80, out);
     }
 
 private:
@@ -61,6 +61,10 @@ private:
     static constexpr int lowest = -5;
     static constexpr int highest = 1;
 
+    static std::string title(const run_result& run)
+    {
+        return run.plan.label() + (run.plan.how == scheme::fp32 ? "" : std::string(": ") + name(run.verdict));
+    }
     static double of_power(double power) { return (power - lowest) / (highest - lowest); }
     static double y_of(double share) { return top + height * (1 - std::clamp(share, 0.0, 1.0)); }
 
