@@ -178,8 +178,9 @@ bool same_bytes(const bytes& a, const bytes& b)
     return true;
 }
 
-/// Both add the squares of a block in float; the host in few lanes, whose rounding shows in long blocks.
-double tolerance_of(std::uint32_t block) { return block < 512 ? 1e-6 : 4e-6; }
+/// Both add the squares of a block in float, whose rounding adds up: over the chain of 16 sums and their tree on the host,
+/// over a lane's 32 elements and the tree of lanes on a GPU.
+double tolerance_of(std::uint32_t block) { return ((block / 16 + 4) + (32 + 5)) * 0x1p-24; }
 bool is_near(double a, double b, double scale) { return std::abs(a - b) <= scale; }
 
 /// `distinct`: no two blocks are equally bad, and no two errors equally large.
