@@ -48,6 +48,8 @@ inline std::uint64_t bits_at(std::uint64_t seed, int rank, std::uint64_t index)
     return detail::mix64(detail::mix64(seed * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(rank)) + index);
 }
 
+inline constexpr double largest_input = 2; ///< of what is added
+
 /// Element `index` of the input of `rank`: computable by every rank.
 template <element T>
 T input(data kind, std::uint64_t seed, int rank, std::uint64_t index, int ranks)
@@ -79,11 +81,15 @@ T input(data kind, std::uint64_t seed, int rank, std::uint64_t index, int ranks)
     }
 }
 
+/// What a sum may be off by for each rank, for elements of at most 1: above 0 for a communicator that rounds to codes.
+template <class Comm>
+inline constexpr double code_error = 0;
+
 /// Whether `result` is the reduction of the `ranks` values `value(rank)`. Integers, minima and maxima
 /// exactly; `exact` demands it of sums and products too. Otherwise a floating-point result may be off
-/// by what n roundings to the element type can do, in whatever order.
+/// by what n roundings to the element type can do, in whatever order. A sum may be off by `coding`, too.
 template <element T, class Value>
-bool is_reduction(T result, reduction operation, int ranks, bool exact, Value value)
+bool is_reduction(T result, reduction operation, int ranks, bool exact, double coding, Value value)
 {
     if constexpr (!floating_element<T>) {
         using wide = std::conditional_t<element_traits<T>::is_signed_type, std::int64_t, std::uint64_t>;
@@ -137,10 +143,11 @@ bool is_reduction(T result, reduction operation, int ranks, bool exact, Value va
         const long double tiny
             = least_exponent < -1022 ? 0.0L : static_cast<long double>(detail::power_of_two(least_exponent));
         switch (operation) {
-        case reduction::sum: return within(sum, exact ? 0 : gamma * absolute);
+        case reduction::sum: return within(sum, (exact ? 0 : gamma * absolute) + coding);
         case reduction::average: {
             const bool power_of_two = (ranks & (ranks - 1)) == 0;
-            return within(sum / n, exact && power_of_two ? 0 : gamma * absolute / n + n * tiny);
+            return within(
+                sum / n, (exact && power_of_two ? 0 : gamma * absolute / n + n * tiny) + coding / n);
         }
         case reduction::min: return within(least, 0);
         case reduction::max: return within(most, 0);
@@ -339,6 +346,7 @@ template <element T, class Comm>
 void check_all_reduce(Comm& comm, stream_set<typename Comm::device>& streams, std::uint64_t larger)
 {
     const int n = comm.size();
+    const double coding = code_error<Comm> * largest_input * n;
     std::uint64_t seed = 100;
     std::uint64_t agreed = 0;
     for (const std::uint64_t count : counts(n, larger)) {
@@ -373,7 +381,7 @@ void check_all_reduce(Comm& comm, stream_set<typename Comm::device>& streams, st
             agreed = hash(agreed, result, count);
             for (auto i = static_cast<std::uint64_t>(comm.rank() % (n < 4 ? 1 : n)); i < count;
                  i += static_cast<std::uint64_t>(n < 4 ? 1 : n)) {
-                const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact,
+                const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact, coding,
                     [&](int rank) { return input<T>(each.what.kind, each.seed, rank, i, n); });
                 if (!right) {
                     require(false, describe("all_reduce", element_traits<T>::name, each.what, count, each.in_place)
@@ -390,6 +398,7 @@ void check_reduce_scatter(Comm& comm, stream_set<typename Comm::device>& streams
 {
     const int n = comm.size();
     const auto own = static_cast<std::uint64_t>(comm.rank());
+    const double coding = code_error<Comm> * largest_input * n;
     std::uint64_t seed = 20'000;
     const std::uint64_t more = larger / static_cast<std::uint64_t>(n) + 1;
     for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{7}, more}) {
@@ -421,7 +430,7 @@ void check_reduce_scatter(Comm& comm, stream_set<typename Comm::device>& streams
         for (const entry& each : entries) {
             const T* const result = memory.result(each.receive) + (each.in_place ? own * count : 0);
             for (std::uint64_t i = 0; i < count; ++i) {
-                const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact,
+                const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact, coding,
                     [&](int rank) { return input<T>(each.what.kind, each.seed, rank, own * count + i, n); });
                 if (!right) {
                     require(false, describe("reduce_scatter", element_traits<T>::name, each.what, count,
