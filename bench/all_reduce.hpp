@@ -22,6 +22,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/quant/quantised.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 
 namespace collprobe::bench {
@@ -42,6 +43,8 @@ enum class method {
     correctly_rounded, ///< exact: the level order_invariant is the same when it is done by exchange
     fixed_point, ///< the contract order_invariant, by the communicator's own all-reduce of integers
     upcast, ///< widened to float, the communicator's own, rounded: of 16-bit types
+    int8, ///< by codes of 8 bits, blocks of 128
+    int4,
 };
 
 constexpr const char* name(method which)
@@ -53,6 +56,8 @@ constexpr const char* name(method which)
     case method::correctly_rounded: return "correctly_rounded";
     case method::fixed_point: return "fixed_point";
     case method::upcast: return "upcast";
+    case method::int8: return "int8";
+    case method::int4: return "int4";
     }
     return "unknown";
 }
@@ -151,6 +156,8 @@ public:
                 add(name(which), [this] { reduce_upcast(); });
             }
             return;
+        case method::int8: return add_codes(which, code_format::int8);
+        case method::int4: return add_codes(which, code_format::int4);
         }
     }
 
@@ -189,6 +196,15 @@ private:
         if constexpr (reducer::template contract_holds_for<T>) {
             const auto comm = std::make_shared<reducer>(
                 comm_, asked, reproducible_options{.scratch_bytes = settings_.scratch_bytes, .algorithm = how});
+            add(name(which), [this, comm] { comm->all_reduce(send(), receive(), reduction::sum, stream_); });
+        }
+    }
+
+    void add_codes(method which, code_format format)
+    {
+        if constexpr (sizeof(T) <= 4) {
+            const auto comm = std::make_shared<quantised<Comm>>(
+                comm_, quantisation{.format = format}, quantised_options{.least_bytes = 1});
             add(name(which), [this, comm] { comm->all_reduce(send(), receive(), reduction::sum, stream_); });
         }
     }

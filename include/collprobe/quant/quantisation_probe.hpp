@@ -36,8 +36,9 @@ struct quantisation_limits {
     /// Errors are biased only if their mean is above this part of the root mean square of the elements.
     double mean_error = 1e-3;
     /// Errors are stuck, and so biased, if their cosine with those of the step before is above this, over so many
-    /// steps in a row. (Their energy must be above the square of `mean_error`.)
-    double drift = 0.5;
+    /// steps in a row. (Their energy must be above the square of `mean_error`.) Stochastic rounding by the same random
+    /// bits in each step has just below 0.5: half of its errors' energy is that of the bits, half that of the elements.
+    double drift = 0.35;
     int drift_steps = 3;
     /// The largest distance of a result from that of the codes, in standard deviations of the rounding to float.
     double conservation = 8;

@@ -171,7 +171,7 @@ public:
     /// `feedback_state::dropped` in their outcome and are counted. So are errors of a call of another kind,
     /// type or count, when it is made. The number of the step is taken over in any case. Preconditions,
     /// stream behaviour: those of `save`. Graphs that were captured before stay valid if nothing was dropped.
-    /// 	hrows error `invalid_argument` for bytes that are no complete state; nothing has changed then.
+    /// \throws error `invalid_argument` for bytes that are no complete state; nothing has changed then.
     restored_feedback restore(
         view<const std::uint8_t> state, stream_ref stream, call_site where = call_site::current())
     {
