@@ -311,8 +311,7 @@ private:
         detail::part_of(comm_, what.send_count);
         try {
             detail::enqueue_marked(done, stream, [&, this] {
-                if constexpr (order_hooks::active)
-                    order_hooks::access(stream, name(Call), send, receive, where);
+                if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), send, receive, where);
                 detail::quantised_exchange<T, Comm, Groups> work(comm_, nodes_, memory, within_, across_,
                     options_.sum == accumulation::float64, call, std::exchange(calls_.errors_to, nullptr),
                     std::exchange(calls_.checks_to, {}), stream, where);
