@@ -47,7 +47,7 @@ TEST_CASE("local over a device conforms for every element type, operation, count
 {
     for (const int ranks : {1, 2, 3, 5, 8, 16}) {
         for (const reduction_order order : orders) {
-#if defined(__SANITIZE_THREAD__)
+#if COLLPROBE_TEST_SANITIZED
             // The orders differ in arithmetic alone, not in what threads share.
             if (order != reduction_order::ring && ranks != 3) continue;
 #endif

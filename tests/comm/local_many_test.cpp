@@ -18,7 +18,7 @@ using testing::local_provider;
 
 TEST_CASE("64 ranks conform for every element type")
 {
-#if defined(__SANITIZE_THREAD__)
+#if COLLPROBE_TEST_SANITIZED
     // The orders differ in arithmetic alone, not in what threads share, and this takes ten times longer.
     const auto orders = {local::reduction_order::ring};
 #else

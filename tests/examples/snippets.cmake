@@ -17,7 +17,7 @@ endfunction()
 
 set(readme ${PROJECT_SOURCE_DIR}/README.md)
 set(broken ${CMAKE_CURRENT_SOURCE_DIR}/snippets/broken.md)
-set(local -std=c++20 -O0 -Wall -Wextra -Wconversion -Wshadow -Werror -pthread
+set(local -std=c++20 -O0 -Wall -Wextra -Wconversion -Wno-sign-conversion -Wshadow -Werror -pthread
     -I${PROJECT_SOURCE_DIR}/include)
 collprobe_add_snippet_test(local ${readme} local COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
 collprobe_add_snippet_test(one_that_does_not_compile_fails ${broken} local COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)

@@ -26,7 +26,7 @@ using collprobe::lateness_watch;
 using collprobe::rank_lateness;
 using collprobe::step_lateness;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
+#if COLLPROBE_TEST_BRIEF
 constexpr int reduction = 4;
 #else
 constexpr int reduction = 1;

@@ -26,7 +26,7 @@ using collprobe::outlier_detector;
 using collprobe::outlier_options;
 using collprobe::outlier_verdict;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if COLLPROBE_TEST_BRIEF
 constexpr int reduction = 20;
 #else
 constexpr int reduction = 1;

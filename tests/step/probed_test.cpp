@@ -27,7 +27,7 @@ using namespace collprobe;
 
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if COLLPROBE_TEST_BRIEF
 constexpr int clean_steps = 2'000;
 #else
 constexpr int clean_steps = 20'000;
