@@ -132,7 +132,7 @@ TEST_CASE("errors that stay from step to step are biased, and those of other gra
             if (step < 3) continue;
             REQUIRE(quantisation_suspects(record).size() == 1);
             CHECK(quantisation_suspects(record)[0].statistic == call.drift);
-            CHECK(quantisation_suspects(record)[0].threshold == 0.5);
+            CHECK(quantisation_suspects(record)[0].threshold == quantisation_limits{}.drift);
         }
         for (const probed_run& clean :
             {run_steps(steps_of(int8, scatters), fresh), run_steps(steps_of(stochastic, scatters), stuck)}) {
@@ -144,7 +144,7 @@ TEST_CASE("errors that stay from step to step are biased, and those of other gra
     const quantisation fed_back{.format = code_format::int8, .feedback = error_feedback::all};
     const call_quantisation call = run_steps(steps_of(fed_back, false), stuck).call();
     CHECK(call.verdict == quantisation_verdict::negligible);
-    CHECK(call.drift < 0.5);
+    CHECK(call.drift < quantisation_limits{}.drift);
     CHECK(is_nan(call.coherence));
 }
 
