@@ -9,19 +9,9 @@ if(NOT COLLPROBE_BUILD_EXAMPLES) # sanitizers among them
     set(steps 30)
 endif()
 
-# collprobe_add_aggregation_faults_test(<name> ARGS ... CODE n [OUT regex...] [ERR regex...] [NOT_OUT regex]
-#     [CHECK argument...])
 function(collprobe_add_aggregation_faults_test name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "" "CODE;NOT_OUT" "ARGS;OUT;ERR;CHECK")
-    set(then "")
-    if(arg_CHECK AND Python3_FOUND)
-        set(then ${Python3_EXECUTABLE} ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/check_aggregation_faults.py ${arg_CHECK})
-    endif()
-    add_test(NAME aggregation_faults.${name} COMMAND ${CMAKE_COMMAND} "-DCOMMAND=${aggregation_faults};${arg_ARGS}"
-        -DCODE=${arg_CODE} "-DOUT=${arg_OUT}" "-DERR=${arg_ERR}" "-DNOT_OUT=${arg_NOT_OUT}" "-DTHEN=${then}"
-        -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/expect.cmake)
-    set_tests_properties(aggregation_faults.${name} PROPERTIES TIMEOUT 300 LABELS trainer
-        ENVIRONMENT "${sanitizer_options}")
+    collprobe_add_run_test(
+        aggregation_faults.${name} PROGRAM ${aggregation_faults} CHECKER check_aggregation_faults.py ${ARGN})
 endfunction()
 
 collprobe_add_aggregation_faults_test(help ARGS --help CODE 0 OUT "--burst VARIANCE")

@@ -5,13 +5,8 @@
 collprobe_add_study(guarded_all_gather collprobe::stream_order)
 set(guarded_all_gather $<TARGET_FILE:guarded_all_gather>)
 
-# collprobe_add_guarded_all_gather_test(<name> ARGS ... CODE n [OUT regex...] [ERR regex...] [NOT_OUT regex])
 function(collprobe_add_guarded_all_gather_test name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "" "CODE;NOT_OUT" "ARGS;OUT;ERR")
-    add_test(NAME guarded_all_gather.${name} COMMAND ${CMAKE_COMMAND} "-DCOMMAND=${guarded_all_gather};${arg_ARGS}"
-        -DCODE=${arg_CODE} "-DOUT=${arg_OUT}" "-DERR=${arg_ERR}" "-DNOT_OUT=${arg_NOT_OUT}"
-        -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/expect.cmake)
-    set_tests_properties(guarded_all_gather.${name} PROPERTIES TIMEOUT 300 LABELS trainer ENVIRONMENT "${sanitizer_options}")
+    collprobe_add_run_test(guarded_all_gather.${name} PROGRAM ${guarded_all_gather} ${ARGN})
 endfunction()
 
 collprobe_add_guarded_all_gather_test(help ARGS --help CODE 0 OUT "--delay-seed N")

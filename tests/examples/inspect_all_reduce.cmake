@@ -6,15 +6,8 @@ collprobe_add_study(inspect_all_reduce)
 set(inspect $<TARGET_FILE:inspect_all_reduce>)
 find_package(Python3 COMPONENTS Interpreter)
 
-# collprobe_add_inspect_test(<name> RUN program argument... CODE n [OUT regex...] [ERR regex...] [NOT_OUT regex]
-#     [THEN program argument...])
 function(collprobe_add_inspect_test name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "" "CODE;NOT_OUT" "RUN;OUT;ERR;THEN")
-    add_test(NAME inspect_all_reduce.${name} COMMAND ${CMAKE_COMMAND} "-DCOMMAND=${arg_RUN}" -DCODE=${arg_CODE}
-        "-DOUT=${arg_OUT}" "-DERR=${arg_ERR}" "-DNOT_OUT=${arg_NOT_OUT}" "-DTHEN=${arg_THEN}"
-        -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/expect.cmake)
-    set_tests_properties(inspect_all_reduce.${name} PROPERTIES TIMEOUT 300 LABELS inspector
-        ENVIRONMENT "${sanitizer_options}")
+    collprobe_add_run_test(inspect_all_reduce.${name} LABEL inspector ${ARGN})
 endfunction()
 
 collprobe_add_inspect_test(help RUN ${inspect} --help CODE 0 OUT "--communicator KIND" "--max-bytes N")

@@ -5,19 +5,9 @@
 collprobe_add_study(quantised_training)
 set(quantised_training $<TARGET_FILE:quantised_training>)
 
-# collprobe_add_quantised_training_test(<name> ARGS ... CODE n [OUT regex...] [ERR regex...] [NOT_OUT regex]
-#     [CHECK argument...])
 function(collprobe_add_quantised_training_test name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "" "CODE;NOT_OUT" "ARGS;OUT;ERR;CHECK")
-    set(then "")
-    if(arg_CHECK AND Python3_FOUND)
-        set(then ${Python3_EXECUTABLE} ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/check_quantised_training.py ${arg_CHECK})
-    endif()
-    add_test(NAME quantised_training.${name} COMMAND ${CMAKE_COMMAND} "-DCOMMAND=${quantised_training};${arg_ARGS}"
-        -DCODE=${arg_CODE} "-DOUT=${arg_OUT}" "-DERR=${arg_ERR}" "-DNOT_OUT=${arg_NOT_OUT}" "-DTHEN=${then}"
-        -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/expect.cmake)
-    set_tests_properties(quantised_training.${name} PROPERTIES TIMEOUT 300 LABELS trainer
-        ENVIRONMENT "${sanitizer_options}")
+    collprobe_add_run_test(
+        quantised_training.${name} PROGRAM ${quantised_training} CHECKER check_quantised_training.py ${ARGN})
 endfunction()
 
 collprobe_add_quantised_training_test(help ARGS --help CODE 0 OUT "--dump-steps LIST" "feedback")

@@ -10,14 +10,8 @@ if(NOT COLLPROBE_BUILD_EXAMPLES) # sanitizers among them
 endif()
 find_package(Python3 COMPONENTS Interpreter)
 
-# collprobe_add_world_size_test(<name> RUN program argument... CODE n [OUT regex...] [ERR regex...] [NOT_OUT regex]
-#     [THEN program argument...])
 function(collprobe_add_world_size_test name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "" "CODE;NOT_OUT" "RUN;OUT;ERR;THEN")
-    add_test(NAME world_size.${name} COMMAND ${CMAKE_COMMAND} "-DCOMMAND=${arg_RUN}" -DCODE=${arg_CODE}
-        "-DOUT=${arg_OUT}" "-DERR=${arg_ERR}" "-DNOT_OUT=${arg_NOT_OUT}" "-DTHEN=${arg_THEN}"
-        -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/expect.cmake)
-    set_tests_properties(world_size.${name} PROPERTIES TIMEOUT 300 LABELS trainer ENVIRONMENT "${sanitizer_options}")
+    collprobe_add_run_test(world_size.${name} ${ARGN})
 endfunction()
 
 collprobe_add_world_size_test(help RUN ${world_size} --help CODE 0 OUT "--communicator KIND")
