@@ -89,7 +89,7 @@ inline constexpr double code_error = 0;
 /// exactly; `exact` demands it of sums and products too. Otherwise a floating-point result may be off
 /// by what n roundings to the element type can do, in whatever order. A sum may be off by `coding`, too.
 template <element T, class Value>
-bool is_reduction(T result, reduction operation, int ranks, bool exact, double coding, Value value)
+bool is_reduction(T result, reduction operation, int ranks, bool exact, Value value, double coding = 0)
 {
     if constexpr (!floating_element<T>) {
         using wide = std::conditional_t<element_traits<T>::is_signed_type, std::int64_t, std::uint64_t>;
@@ -381,8 +381,8 @@ void check_all_reduce(Comm& comm, stream_set<typename Comm::device>& streams, st
             agreed = hash(agreed, result, count);
             for (auto i = static_cast<std::uint64_t>(comm.rank() % (n < 4 ? 1 : n)); i < count;
                  i += static_cast<std::uint64_t>(n < 4 ? 1 : n)) {
-                const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact, coding,
-                    [&](int rank) { return input<T>(each.what.kind, each.seed, rank, i, n); });
+                const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact,
+                    [&](int rank) { return input<T>(each.what.kind, each.seed, rank, i, n); }, coding);
                 if (!right) {
                     require(false, describe("all_reduce", element_traits<T>::name, each.what, count, each.in_place)
                             + ": wrong element " + std::to_string(i));
@@ -430,8 +430,8 @@ void check_reduce_scatter(Comm& comm, stream_set<typename Comm::device>& streams
         for (const entry& each : entries) {
             const T* const result = memory.result(each.receive) + (each.in_place ? own * count : 0);
             for (std::uint64_t i = 0; i < count; ++i) {
-                const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact, coding,
-                    [&](int rank) { return input<T>(each.what.kind, each.seed, rank, own * count + i, n); });
+                const bool right = is_reduction(result[i], each.what.operation, n, each.what.exact,
+                    [&](int rank) { return input<T>(each.what.kind, each.seed, rank, own * count + i, n); }, coding);
                 if (!right) {
                     require(false, describe("reduce_scatter", element_traits<T>::name, each.what, count,
                                        each.in_place)
