@@ -364,8 +364,8 @@ TEST_CASE("another in-process rank sleeps in each step: the call and the step sa
         run_late(4, 40, {.mode = mode, .lateness_floor_ns = 50'000}, late_in, [&](const step_record& record) {
             const call_lateness& call = record.calls[1].lateness;
             CHECK(call.present == 4);
-            CHECK(call.spread > 15 * ms);
-            right += call.last == late_in(step) ? 1 : 0;
+            // A busy machine may delay the others, too, in some steps.
+            right += call.last == late_in(step) && call.spread > 15 * ms ? 1 : 0;
             if (mode == report_mode::gather) {
                 right -= record.lateness.last == late_in(step) ? 0 : 1;
                 CHECK(late_of(record).empty());
