@@ -18,59 +18,17 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <ctime>
-#include <random>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
 #include "bare_read.hpp"
+#include "cpu_timing.hpp"
 
 namespace {
 
 using namespace collprobe;
-
-double processor_seconds()
-{
-    timespec now{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-template <class Body>
-double seconds(Body body)
-{
-    const double start = processor_seconds();
-    body();
-    return processor_seconds() - start;
-}
-
-double median(std::vector<double> values)
-{
-    if (values.empty()) return 0;
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
-}
-
-/// Something like a gradient: mean 0, no zeros, no NaN.
-template <class T>
-std::vector<T> gradient_like(std::size_t count)
-{
-    std::mt19937_64 random(1);
-    std::vector<T> result(count);
-    for (T& x : result) {
-        const std::uint64_t bits = random();
-        if constexpr (floating_element<T>) {
-            double sum = -2.0;
-            for (int shift = 0; shift < 64; shift += 16) sum += static_cast<double>((bits >> shift) & 0xffff) / 65536.0;
-            x = T(sum * 0.01 + 1e-6);
-        } else {
-            x = static_cast<T>(bits);
-        }
-    }
-    return result;
-}
+using namespace collprobe::bench;
 
 template <class T, bool with_digest>
 void statistics_pass(benchmark::State& state)
@@ -93,9 +51,9 @@ void statistics_pass(benchmark::State& state)
             }
         }));
         // The copy leaves modified lines in the caches: whoever reads next pays for writing them back.
-        benchmark::DoNotOptimize(bench::bare_read(raw, bytes));
+        benchmark::DoNotOptimize(bare_read(raw, bytes));
         read_times.push_back(seconds([&] {
-            for (std::size_t i = 0; i < repeats; ++i) benchmark::DoNotOptimize(bench::bare_read(raw, bytes));
+            for (std::size_t i = 0; i < repeats; ++i) benchmark::DoNotOptimize(bare_read(raw, bytes));
         }));
         own_times.push_back(seconds([&] {
             for (std::size_t i = 0; i < repeats; ++i)
@@ -145,7 +103,7 @@ void read_pass(benchmark::State& state)
     std::vector<double> read_times, own_times;
     for (auto _ : state) {
         read_times.push_back(seconds([&] {
-            benchmark::DoNotOptimize(bench::bare_read(reinterpret_cast<const unsigned char*>(data.data()), bytes));
+            benchmark::DoNotOptimize(bare_read(reinterpret_cast<const unsigned char*>(data.data()), bytes));
         }));
         own_times.push_back(seconds(read));
         state.SetIterationTime(own_times.back());

@@ -10,6 +10,7 @@
 #include <collprobe/core/record/quantisation.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/quant/detail/code.hpp>
+#include <collprobe/quant/detail/dither.hpp>
 #include <collprobe/simd/vector.hpp>
 
 /// A block of floats to codes and back, on the host.
@@ -103,7 +104,7 @@ COLLPROBE_HD inline void add_block(quantisation_errors& into, const block_scale&
     const auto error_squares = static_cast<double>(block.error_squares);
     into.squares += unit * squares;
     into.error_squares += unit * error_squares;
-    into.error_sum += scale * static_cast<double>(block.error_sum);
+    into.error_sum += exact_double(by.scale) * static_cast<double>(block.error_sum); // scales have signs
     if (squares > 0) {
         const float rms = static_cast<float>(square_root(squares / static_cast<double>(count - nonfinite)));
         into.scale_sum += static_cast<double>(1 / rms);
@@ -218,6 +219,65 @@ template <bool add>
     }
 }
 
+/// Consecutive whole blocks that vectors encode together, and what they find. By block, in units of its scale.
+struct block_batch {
+    static constexpr std::uint32_t most_blocks = 32;
+
+    std::uint32_t blocks = 0;
+    std::uint32_t nonfinite = 0; ///< bit b: block b has elements that are not finite, and was left out
+    std::uint32_t extreme[most_blocks] = {}; ///< as in `block_range`; 0 if it was left out
+    float scale[most_blocks];
+    float inverse[most_blocks];
+    float squares[most_blocks] = {};
+    float error_squares[most_blocks] = {};
+    float error_sum[most_blocks] = {};
+    float largest_error[most_blocks] = {}; ///< its magnitude
+    std::uint64_t zeros = 0; ///< of all blocks together
+    std::uint64_t zero_codes = 0;
+    std::uint64_t outliers = 0;
+    std::uint64_t saturated = 0;
+    std::uint32_t worst = 0; ///< the block with the largest noise
+    std::uint32_t largest = 0; ///< the block with the largest error
+
+    /// How many blocks a batch takes: as many as stay in the first cache.
+    static constexpr std::uint32_t capacity(std::uint32_t block) noexcept
+    {
+        const std::uint32_t fit = largest_block / block;
+        return fit < most_blocks ? fit : most_blocks;
+    }
+    block_scale by(std::uint32_t b) const noexcept { return {scale[b], inverse[b], 0}; }
+    double error_ratio(std::uint32_t b) const noexcept
+    {
+        return squares[b] > 0 ? static_cast<double>(error_squares[b]) / static_cast<double>(squares[b]) : 0;
+    }
+    double error_of(std::uint32_t b) const noexcept
+    {
+        return absolute(static_cast<double>(scale[b])) * static_cast<double>(largest_error[b]);
+    }
+};
+
+/// Whether no code of a block decodes to an element beyond the largest one.
+inline bool is_plain_scale(const codec& how, float scale) noexcept
+{
+    const double most = is_integer(how.format) ? 128.0 : static_cast<double>(largest_code(how.format));
+    return absolute(static_cast<double>(scale)) * most <= static_cast<double>(bit_cast<float>(how.largest));
+}
+
+/// Where the terms of a sum of blocks stand: the same block of some messages.
+struct term_blocks {
+    const unsigned char* first_codes;
+    const unsigned char* scales; ///< of the first message
+    std::uint64_t stride; ///< from a message to the next
+    std::uint64_t block;
+    std::uint32_t count;
+
+    const unsigned char* codes(std::uint32_t term) const noexcept { return first_codes + term * stride; }
+    float scale(const codec& how, std::uint32_t term) const noexcept
+    {
+        return read_scale(how.scale, scales + term * stride, block);
+    }
+};
+
 } // namespace collprobe::inline COLLPROBE_ABI::detail
 
 #define COLLPROBE_KERNEL <collprobe/quant/detail/block_kernel.hpp>
@@ -225,44 +285,85 @@ template <bool add>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The index of an element with the error `largest`, which the vectors of a block have found.
-inline std::uint32_t find_error(
-    const codec& how, const block_scale& by, const float* elements, float largest) noexcept
+/// Whether a path has vectors that make these codes, and that read them.
+constexpr bool decodes_by_vectors(isa path, const codec& how) noexcept
 {
-    const std::uint32_t wanted = bit_cast<std::uint32_t>(largest) & 0x7fffffffu;
-    for (std::uint32_t i = 0; i < how.block; ++i) {
-        const float value = in_scales(how, by, elements[i]);
-        const float error = units_of(how, code_of(how, value, 0)) - value;
-        if ((bit_cast<std::uint32_t>(error) & 0x7fffffffu) >= wanted) return i;
-    }
-    return 0;
+    return path != isa::portable && how.rule != scaling::asymmetric;
+}
+constexpr bool encodes_by_vectors(isa path, const codec& how) noexcept
+{
+    return decodes_by_vectors(path, how) && (is_integer(how.format) || how.rounding == code_rounding::nearest);
 }
 
-/// `encode_portably`, by vectors where a path has them; the codes and the scale have the same bits.
-inline block_scale encode_floats([[maybe_unused]] isa path, const codec& how, const float* elements,
-    std::uint32_t count, const std::uint16_t* random, unsigned char* to, block_errors* errors, block_range& range,
-    std::uint32_t& first_nonfinite) noexcept
+/// The random bits of `eighths` times 8 elements. May write up to 128 numbers more.
+inline void draw_random_bits(isa path, const dither& noise, std::uint64_t key, std::uint64_t first_eighth,
+    std::uint32_t eighths, std::uint16_t* to) noexcept
 {
-    const bool has_kernel = is_integer(how.format) && how.rule != scaling::asymmetric && random == nullptr;
-    block_scale by;
-    if (has_kernel && count == how.block
-        && COLLPROBE_ON_ISA(path, false, encode_integers(how, elements, to, errors, range, by)))
-        return by;
-    return encode_portably(how, elements, count, random, to, errors, range, first_nonfinite);
+    if (path != isa::portable) {
+        COLLPROBE_ON_ISA(path, void(), draw_bits(noise, key, first_eighth, eighths, to));
+        return;
+    }
+    for (std::uint32_t i = 0; i < 8 * eighths; ++i)
+        to[i] = static_cast<std::uint16_t>(noise.of_eight(key, first_eighth + i / 8).bits16(i % 8));
 }
 
-template <bool add>
-void decode_floats(
-    isa path, const codec& how, const block_scale& by, const unsigned char* codes, float* elements) noexcept
+/// Encodes the blocks of a batch by vectors, but for those with elements that are not finite. The codes and scales
+/// have the bits of `encode_portably`. `room` takes the elements as floats unless they are.
+/// Precondition: encodes_by_vectors(path, how).
+template <class T>
+void encode_batch([[maybe_unused]] isa path, [[maybe_unused]] const codec& how, [[maybe_unused]] const T* from,
+    [[maybe_unused]] const std::uint16_t* random, [[maybe_unused]] bool probed, [[maybe_unused]] float* room,
+    [[maybe_unused]] unsigned char* to, [[maybe_unused]] block_batch& batch) noexcept
 {
-    const double reach = absolute(static_cast<double>(by.scale)) * 128;
-    const bool has_kernel = path != isa::portable && is_integer(how.format) && how.rule != scaling::asymmetric
-        && reach <= static_cast<double>(bit_cast<float>(how.largest));
-    if (!has_kernel) return decode_portably<add>(how, by, codes, elements);
-    const bool has_nan = COLLPROBE_ON_ISA(path, false, decode_integers<add>(how, by, codes, elements));
-    for (std::uint32_t i = 0; has_nan && i < how.block; ++i) {
-        if (read_code(how, codes, i) == nan_code(how)) elements[i] = bit_cast<float>(nan_bits);
+    COLLPROBE_ON_ISA(path, void(), encode_batch(how, from, random, probed, room, to, batch));
+}
+
+/// Takes the errors of a batch into those of a buffer. `first`: index of its first element. `elements`: as floats.
+inline void add_batch([[maybe_unused]] isa path, const codec& how, double energy, std::uint64_t first,
+    [[maybe_unused]] const float* elements, [[maybe_unused]] const std::uint16_t* random, block_batch& batch,
+    quantisation_errors& into) noexcept
+{
+    COLLPROBE_ON_ISA(path, void(), add_batch(how, energy, batch, into));
+    const double ratio = batch.error_ratio(batch.worst);
+    if (ratio > into.worst_ratio) {
+        into.worst_ratio = ratio;
+        into.worst_block = first + std::uint64_t{batch.worst} * how.block;
     }
+    const double largest = batch.error_of(batch.largest);
+    if (largest > into.largest_error) {
+        into.largest_error = largest;
+        into.largest_error_at = first + std::uint64_t{batch.largest} * how.block
+            + COLLPROBE_ON_ISA(path, 0u, find_largest_error(how, elements, random, batch, batch.largest));
+    }
+}
+
+/// Decodes at most 32 whole blocks, one behind the other. Returns the number of elements that are not finite.
+template <class T>
+std::uint64_t decode_batch(isa path, const codec& how, const block_scale* by, std::uint32_t blocks,
+    const unsigned char* codes, T* elements) noexcept
+{
+    std::uint64_t nonfinite = 0;
+    std::uint32_t left_out = 0xffffffffu;
+    if (decodes_by_vectors(path, how)) {
+        float scales[block_batch::most_blocks];
+        for (std::uint32_t b = 0; b < blocks; ++b) scales[b] = by[b].scale;
+        if (is_integer(how.format))
+            left_out = COLLPROBE_ON_ISA(path, 0u, decode_blocks<std::int8_t>(how, scales, blocks, codes, elements));
+        else if (how.format == code_format::e4m3)
+            left_out = COLLPROBE_ON_ISA(path, 0u, decode_blocks<float8_e4m3>(how, scales, blocks, codes, elements));
+        else left_out = COLLPROBE_ON_ISA(path, 0u, decode_blocks<float8_e5m2>(how, scales, blocks, codes, elements));
+    }
+    for (std::uint32_t b = 0; b < blocks && left_out >> b != 0; ++b) {
+        if ((left_out >> b & 1) == 0) continue;
+        float x[largest_block];
+        decode_portably<false>(how, by[b], codes + b * how.code_bytes(), x);
+        for (std::uint32_t i = 0; i < how.block; ++i) {
+            const T element(x[i]);
+            nonfinite += is_finite(element) ? 0 : 1;
+            elements[b * how.block + i] = element;
+        }
+    }
+    return nonfinite;
 }
 
 } // namespace collprobe::inline COLLPROBE_ABI::detail

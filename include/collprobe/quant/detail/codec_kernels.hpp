@@ -18,31 +18,27 @@
 /// errors. Their kernels for GPUs are in quant/cuda/.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Elements as floats and back, in groups that compilers make vectors of.
+/// Elements as floats and back.
 template <floating_element T>
-COLLPROBE_COMPILED_FOR_AVX2 inline void widen_elements(const T* from, std::uint32_t count, float* to) noexcept
+void widen_elements([[maybe_unused]] isa path, const T* from, std::uint32_t count, float* to) noexcept
 {
-    constexpr std::uint32_t group = 32;
-    std::uint32_t i = 0;
-    for (; i + group <= count; i += group)
-        for (std::uint32_t k = 0; k < group; ++k) to[i + k] = static_cast<float>(from[i + k]);
-    for (; i < count; ++i) to[i] = static_cast<float>(from[i]);
+    const std::uint32_t by_vectors = path == isa::portable ? 0 : count / 32 * 32;
+    COLLPROBE_ON_ISA(path, void(), widen_groups(from, by_vectors, to));
+    for (std::uint32_t i = by_vectors; i < count; ++i) to[i] = static_cast<float>(from[i]);
 }
 template <floating_element T>
-COLLPROBE_COMPILED_FOR_AVX2 inline void narrow_elements(
-    const float* from, std::uint32_t count, T* to) noexcept
+void narrow_elements([[maybe_unused]] isa path, const float* from, std::uint32_t count, T* to) noexcept
 {
-    constexpr std::uint32_t group = 32;
-    std::uint32_t i = 0;
-    for (; i + group <= count; i += group)
-        for (std::uint32_t k = 0; k < group; ++k) to[i + k] = T(from[i + k]);
-    for (; i < count; ++i) to[i] = T(from[i]);
+    const std::uint32_t by_vectors = path == isa::portable ? 0 : count / 32 * 32;
+    COLLPROBE_ON_ISA(path, void(), narrow_groups(from, by_vectors, to));
+    for (std::uint32_t i = by_vectors; i < count; ++i) to[i] = T(from[i]);
 }
 
-inline void rotate_block(const codec& how, float* x, bool back) noexcept
+/// Rotates whole blocks.
+inline void rotate_blocks(const codec& how, float* x, std::uint32_t count, bool back) noexcept
 {
     const rotation turn = rotation::of(how.block, how.seed);
-    for (std::uint32_t i = 0; i < how.block; i += turn.length) {
+    for (std::uint32_t i = 0; i < count; i += turn.length) {
         if (back) turn.undo(x + i);
         else turn.apply(x + i);
     }
@@ -65,70 +61,123 @@ struct block_encoder {
         return (bit_cast<std::uint32_t>(error) & 0x7fffffffu) < 0x7f800000u ? error : 0.0f;
     }
 
-    /// A block of a message, and where its elements stand in the buffer.
+    /// Consecutive blocks of a message, and where their elements stand in the buffer: as many whole ones as
+    /// `block_batch` takes, or one that may have fewer elements.
     struct target {
         unsigned char* message;
-        std::uint64_t block; ///< its place in the message
+        std::uint64_t block; ///< the place of the first one in the message
         std::uint64_t number; ///< of all blocks of the work
         std::uint64_t element; ///< index of the first element in the buffer
-        std::uint32_t count; ///< elements; the rest of the block is empty
+        std::uint32_t count; ///< elements; the rest of the last block is empty
     };
 
-    /// Encodes a block of floats that may change.
+    /// Encodes floats that may change.
     void encode(isa path, float* x, std::uint64_t key, const wire_layout& wire, const target& to,
         quantisation_errors& into) const noexcept
     {
-        if (residual == nullptr) return encode_as_is(path, x, key, wire, to, into);
+        if (residual == nullptr) return encode_as_is(path, x, x, key, wire, to, into);
         float* const kept = residual + to.number * how.block;
-        for (std::uint32_t i = 0; feeds_back && i < to.count; ++i) x[i] = rounded_sum(x[i], kept[i]);
-        encode_as_is(path, x, key, wire, to, into);
-        const block_scale by = read_block_scale(how, wire, to.message, to.block);
-        const unsigned char* const codes = to.message + to.block * how.code_bytes();
-        for (std::uint32_t i = 0; i < to.count; ++i)
-            kept[i] = error_to_keep(x[i], element_of(how, by, read_code(how, codes, i)));
+        const std::uint32_t by_vectors = path == isa::portable ? 0 : to.count / 32 * 32;
+        if (feeds_back) {
+            COLLPROBE_ON_ISA(path, void(), add_kept(x, kept, by_vectors));
+            for (std::uint32_t i = by_vectors; i < to.count; ++i) x[i] = rounded_sum(x[i], kept[i]);
+        }
+        encode_as_is(path, x, x, key, wire, to, into);
+        float decoded[largest_block];
+        decode(path, how, wire, to.message, to.block, blocks_of(to), decoded);
+        COLLPROBE_ON_ISA(path, void(), keep_errors(x, decoded, by_vectors, kept));
+        for (std::uint32_t i = by_vectors; i < to.count; ++i) kept[i] = error_to_keep(x[i], decoded[i]);
     }
 
-    /// The same, where no error is kept.
-    void encode_as_is(isa path, const float* x, std::uint64_t key, const wire_layout& wire, const target& to,
-        quantisation_errors& into) const noexcept
+    /// The same, where no error is kept. `room` takes the elements as floats unless they are.
+    template <floating_element T>
+    void encode_as_is(isa path, const T* from, float* room, std::uint64_t key, const wire_layout& wire,
+        const target& to, quantisation_errors& into) const noexcept
     {
-        std::uint16_t random[largest_block];
+        std::uint16_t random_room[most_random];
         const bool stochastic = how.rounding == code_rounding::stochastic;
-        if (stochastic) draw(key, to, random);
-        block_range range;
-        block_errors errors;
-        std::uint32_t first_nonfinite = 0;
-        unsigned char* const codes = to.message + to.block * how.code_bytes();
-        const block_scale by = encode_floats(path, how, x, to.count, stochastic ? random : nullptr, codes,
-            probed ? &errors : nullptr, range, first_nonfinite);
-        write_block_scale(how, wire, to.message, to.block, by);
-        if (range.nonfinite != 0)
-            into.first_nonfinite = lesser(into.first_nonfinite, to.element + first_nonfinite);
-        if (!probed) {
-            into.count += to.count;
-            into.nonfinite += range.nonfinite;
-            return;
+        const std::uint16_t* const random = stochastic ? draw(path, key, to, random_room) : nullptr;
+        const float* elements = room;
+        if constexpr (std::is_same_v<T, float>) elements = from;
+        const std::uint32_t blocks = blocks_of(to);
+        std::uint32_t left = 0xffffffffu;
+        if (encodes_by_vectors(path, how) && to.count == blocks * how.block) {
+            block_batch batch;
+            batch.blocks = blocks;
+            encode_batch(path, how, from, random, probed, room, to.message + to.block * how.code_bytes(), batch);
+            left = batch.nonfinite;
+            for (std::uint32_t b = 0; b < blocks; ++b) {
+                write_block_scale(how, wire, to.message, to.block + b, batch.by(b));
+                if (!probed && (left >> b & 1) == 0) into.count += how.block;
+            }
+            if (probed) add_batch(path, how, energy(), to.element, elements, random, batch, into);
+        } else if constexpr (!std::is_same_v<T, float>) {
+            widen_elements(path, from, to.count, room);
         }
-        // The vectors do not say where an error is. It matters only for the largest so far.
-        const double largest = absolute(static_cast<double>(by.scale)) * static_cast<double>(errors.largest);
-        if (largest > into.largest_error && !stochastic)
-            errors.largest_at = find_error(how, by, x, errors.largest);
-        const double energy = how.rotate ? rotation::of(how.block, how.seed).energy() : 1;
-        add_block(into, by, errors, range.magnitude(), to.count, range.nonfinite, to.element, energy);
+        for (std::uint32_t b = 0; b < blocks && left >> b != 0; ++b) {
+            if ((left >> b & 1) == 0) continue;
+            const std::uint32_t first = b * how.block;
+            encode_one(elements + first, stochastic ? random + first : nullptr, wire,
+                {to.message, to.block + b, to.number + b, to.element + first, blocks == 1 ? to.count : how.block},
+                into);
+        }
+    }
+
+    /// Decodes whole blocks of a message. Returns the number of elements that are not finite.
+    template <floating_element T>
+    static std::uint64_t decode(isa path, const codec& how, const wire_layout& wire, const unsigned char* message,
+        std::uint64_t block, std::uint32_t blocks, T* to) noexcept
+    {
+        block_scale by[block_batch::most_blocks];
+        for (std::uint32_t b = 0; b < blocks; ++b) by[b] = read_block_scale(how, wire, message, block + b);
+        return decode_batch(path, how, by, blocks, message + block * how.code_bytes(), to);
     }
 
 private:
-    void draw(std::uint64_t key, const target& to, std::uint16_t* random) const noexcept
+    std::uint32_t blocks_of(const target& to) const noexcept
     {
-        std::uint32_t i = 0;
-        while (i < to.count) {
-            const std::uint64_t at = to.element + i;
-            const philox eight = noise.of_eight(key, at / 8);
-            for (auto lane = static_cast<unsigned>(at % 8); lane < 8 && i < to.count; ++lane, ++i)
-                random[i] = static_cast<std::uint16_t>(eight.bits16(lane));
+        return to.count <= how.block ? 1 : to.count / how.block;
+    }
+    double energy() const noexcept { return how.rotate ? rotation::of(how.block, how.seed).energy() : 1; }
+
+    void encode_one(const float* x, const std::uint16_t* random, const wire_layout& wire, const target& to,
+        quantisation_errors& into) const noexcept
+    {
+        block_range range;
+        block_errors errors;
+        std::uint32_t first_nonfinite = 0;
+        const block_scale by = encode_portably(how, x, to.count, random,
+            to.message + to.block * how.code_bytes(), probed ? &errors : nullptr, range, first_nonfinite);
+        write_block_scale(how, wire, to.message, to.block, by);
+        if (range.nonfinite != 0)
+            into.first_nonfinite = lesser(into.first_nonfinite, to.element + first_nonfinite);
+        if (probed) {
+            add_block(into, by, errors, range.magnitude(), to.count, range.nonfinite, to.element, energy());
+        } else {
+            into.count += to.count;
+            into.nonfinite += range.nonfinite;
         }
     }
+    /// Room for the random bits of a batch that starts within an eighth, and for what vectors draw beyond its end.
+    static constexpr std::uint32_t most_random = largest_block + 8 + 128;
+
+    /// Draws the bits of the elements and returns where they are.
+    const std::uint16_t* draw(
+        isa path, std::uint64_t key, const target& to, std::uint16_t (&room)[most_random]) const noexcept
+    {
+        const std::uint64_t first = to.element / 8;
+        const auto eighths = static_cast<std::uint32_t>((to.element + to.count + 7) / 8 - first);
+        draw_random_bits(path, noise, key, first, eighths, room);
+        return room + to.element % 8;
+    }
 };
+
+/// How many blocks from a place on the host takes at once: whole ones of the same part, or a single one.
+inline std::uint32_t batch_of(const message_slices::place& at, const codec& how, std::uint64_t blocks) noexcept
+{
+    const std::uint64_t whole = lesser(at.left / how.block, lesser(blocks, block_batch::capacity(how.block)));
+    return whole == 0 ? 1 : static_cast<std::uint32_t>(whole);
+}
 
 /// What the pieces of a call before this one have left, and this one.
 template <class Result>
@@ -177,21 +226,20 @@ private:
         const wire_layout wire = wire_layout::of(how, cut.blocks_per_message());
         const std::uint64_t key = encoder.noise.key();
         float x[largest_block];
-        for (std::uint64_t b = first; b < first + count; ++b) {
+        std::uint32_t blocks = 0;
+        for (std::uint64_t b = first; b < first + count; b += blocks) {
             const message_slices::place at = cut.at(b);
-            block_encoder::target to{
-                messages + at.message * message_stride, at.block, b, at.element, at.count};
-            if constexpr (std::is_same_v<T, float>) {
-                if (at.count == how.block && !how.rotate && encoder.residual == nullptr) {
-                    encoder.encode_as_is(path, source + at.element, key, wire, to, into);
-                    continue;
-                }
+            blocks = batch_of(at, how, first + count - b);
+            block_encoder::target to{messages + at.message * message_stride, at.block, b, at.element,
+                blocks * how.block <= at.left ? blocks * how.block : at.count};
+            if (!how.rotate && encoder.residual == nullptr) {
+                encoder.encode_as_is(path, source + at.element, x, key, wire, to, into);
+                continue;
             }
-            widen_elements(source + at.element, at.count, x);
-            if (how.rotate && at.count != 0) {
-                for (std::uint32_t i = at.count; i < how.block; ++i) x[i] = 0;
-                rotate_block(how, x, false);
-                to.count = how.block;
+            widen_elements(path, source + at.element, to.count, x);
+            if (how.rotate && to.count != 0) {
+                for (; to.count < blocks * how.block; ++to.count) x[to.count] = 0;
+                rotate_blocks(how, x, to.count, false);
             }
             encoder.encode(path, x, key, wire, to, into);
         }
@@ -267,74 +315,88 @@ private:
         const wire_layout out = wire_layout::of(encoder.how, cut.blocks_per_slice());
         const std::uint64_t key = encoder.noise.key();
         float sums[largest_block];
-        for (std::uint64_t b = first; b < first + count; ++b) {
+        std::uint32_t blocks = 0;
+        for (std::uint64_t b = first; b < first + count; b += blocks) {
             const message_slices::place at = cut.at(b);
-            if (wide) add_wide(path, in, b, sums, into);
-            else if (probed) add_probed(path, in, b, sums, into);
-            else add(path, in, b, sums);
-            if (divisor != 1) {
-                for (std::uint32_t i = 0; i < how.block; ++i)
-                    sums[i] = rounded_quotient(sums[i], static_cast<float>(divisor));
-            }
+            blocks = batch_of(at, how, first + count - b);
+            const std::uint32_t elements = blocks * how.block <= at.left ? blocks * how.block : at.count;
+            for (std::uint32_t k = 0; k < blocks; ++k)
+                add_up(path, in, b + k, blocks == 1 ? at.count : how.block, sums + k * how.block, into);
             if (result != nullptr) {
-                if (how.rotate) rotate_block(how, sums, true);
-                narrow_elements(sums, at.count, result + at.element);
+                if (how.rotate) rotate_blocks(how, sums, blocks * how.block, true);
+                narrow_elements(path, sums, elements, result + at.element);
                 continue;
             }
             const std::uint64_t slice = b / out.blocks;
-            const std::uint32_t coded = how.rotate && at.count != 0 ? how.block : at.count;
+            const std::uint32_t coded = how.rotate && elements != 0 ? blocks * how.block : elements;
             encoder.encode(path, sums, key, out,
                 {codes + slice * codes_stride, b - slice * out.blocks, b, at.element, coded}, into.errors);
         }
     }
 
-    const unsigned char* codes_of(std::uint32_t term, std::uint64_t b) const noexcept
+    /// The sums of block `b`, divided.
+    void add_up(isa path, const wire_layout& in, std::uint64_t b, std::uint32_t count, float* sums,
+        partial& into) const noexcept
     {
-        return messages + term * message_stride + b * how.code_bytes();
-    }
-    block_scale scale_of_term(const wire_layout& in, std::uint32_t term, std::uint64_t b) const noexcept
-    {
-        return read_block_scale(how, in, messages + term * message_stride, b);
-    }
-    void add(isa path, const wire_layout& in, std::uint64_t b, float* sums) const noexcept
-    {
-        decode_floats<false>(path, how, scale_of_term(in, 0, b), codes_of(0, b), sums);
-        for (std::uint32_t term = 1; term < terms; ++term)
-            decode_floats<true>(path, how, scale_of_term(in, term, b), codes_of(term, b), sums);
-    }
-    void add_probed(
-        isa path, const wire_layout& in, std::uint64_t b, float* sums, partial& into) const noexcept
-    {
-        float x[largest_block];
-        const float factor = factor_of(in, b);
+        const float factor = probed ? factor_of(in, b) : 1.0f;
         float squares = 0;
-        for (std::uint32_t term = 0; term < terms; ++term) {
-            decode_floats<false>(path, how, scale_of_term(in, term, b), codes_of(term, b), x);
-            squares += term == 0 ? take_term<false>(x, sums, factor) : take_term<true>(x, sums, factor);
+        float sum_squares = 0;
+        if (!add_by_vectors(path, in, b, factor, sums, squares, sum_squares)) {
+            if (wide) add<double>(path, in, b, factor, sums, squares);
+            else add<float>(path, in, b, factor, sums, squares);
+            if (probed) sum_squares = squares_of(sums, factor);
+            if (divisor != 1) {
+                for (std::uint32_t i = 0; i < how.block; ++i)
+                    sums[i] = rounded_quotient(sums[i], static_cast<float>(divisor));
+            }
         }
-        note_spread(squares, squares_of(sums, factor), factor, cut.at(b).count, into);
+        if (probed) note_spread(squares, sum_squares, factor, count, into);
     }
-    void add_wide(isa path, const wire_layout& in, std::uint64_t b, float* sums, partial& into) const noexcept
+    bool add_by_vectors(isa path, const wire_layout& in, std::uint64_t b, float factor, float* sums, float& squares,
+        float& sum_squares) const noexcept
+    {
+        if (wide || !decodes_by_vectors(path, how)) return false;
+        const term_blocks of{messages + b * how.code_bytes(), messages + in.scales_at(), message_stride, b, terms};
+        if (is_integer(how.format)) return sum_blocks<std::int8_t>(path, of, factor, sums, squares, sum_squares);
+        if (how.format == code_format::e4m3)
+            return sum_blocks<float8_e4m3>(path, of, factor, sums, squares, sum_squares);
+        return sum_blocks<float8_e5m2>(path, of, factor, sums, squares, sum_squares);
+    }
+    template <class Code>
+    bool sum_blocks([[maybe_unused]] isa path, [[maybe_unused]] const term_blocks& of,
+        [[maybe_unused]] float factor, [[maybe_unused]] float* sums, [[maybe_unused]] float& squares,
+        [[maybe_unused]] float& sum_squares) const noexcept
+    {
+        [[maybe_unused]] const auto by = static_cast<float>(divisor);
+        if (probed) {
+            return COLLPROBE_ON_ISA(
+                path, false, sum_blocks<Code, true>(how, of, by, factor, sums, squares, sum_squares));
+        }
+        return COLLPROBE_ON_ISA(path, false, sum_blocks<Code, false>(how, of, by, factor, sums, squares, sum_squares));
+    }
+    template <class Sum>
+    void add(isa path, const wire_layout& in, std::uint64_t b, float factor, float* sums, float& squares) const noexcept
     {
         float x[largest_block];
-        double wide_sums[largest_block] = {};
-        const float factor = factor_of(in, b);
-        float squares = 0;
+        Sum all[largest_block];
+        squares = 0;
         for (std::uint32_t term = 0; term < terms; ++term) {
-            decode_floats<false>(path, how, scale_of_term(in, term, b), codes_of(term, b), x);
+            block_encoder::decode(path, how, in, messages + term * message_stride, b, 1, x);
             if (probed) squares += squares_of(x, factor);
-            for (std::uint32_t i = 0; i < how.block; ++i) wide_sums[i] += static_cast<double>(x[i]);
+            for (std::uint32_t i = 0; i < how.block; ++i) {
+                const auto one = static_cast<Sum>(x[i]);
+                all[i] = term == 0 ? one : rounded_sum(all[i], one);
+            }
         }
-        for (std::uint32_t i = 0; i < how.block; ++i) sums[i] = static_cast<float>(wide_sums[i]);
-        if (probed) note_spread(squares, squares_of(sums, factor), factor, cut.at(b).count, into);
+        for (std::uint32_t i = 0; i < how.block; ++i) sums[i] = static_cast<float>(all[i]);
     }
 
     float factor_of(const wire_layout& in, std::uint64_t b) const noexcept
     {
         std::uint32_t largest = 0;
         for (std::uint32_t term = 0; term < terms; ++term) {
-            const std::uint32_t bits
-                = bit_cast<std::uint32_t>(scale_of_term(in, term, b).scale) & 0x7fffffffu;
+            const float scale = read_block_scale(how, in, messages + term * message_stride, b).scale;
+            const std::uint32_t bits = bit_cast<std::uint32_t>(scale) & 0x7fffffffu;
             if (bits < 0x7f800000u && bits > largest) largest = bits;
         }
         return range_factor(largest);
@@ -345,24 +407,6 @@ private:
     static float sum_of(const float (&lane)[lanes]) noexcept
     {
         return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-    }
-    /// Adds a term, and returns the sum of its squares.
-    template <bool add>
-    COLLPROBE_COMPILED_FOR_AVX2 float take_term(const float* x, float* sums, float factor) const noexcept
-    {
-        float sum = 0;
-        for (std::uint32_t run = 0; run < how.block; run += run_length) {
-            float lane[lanes] = {};
-            for (std::uint32_t i = run; i < how.block && i < run + run_length; i += lanes) {
-                for (std::uint32_t k = 0; k < lanes; ++k) {
-                    sums[i + k] = add ? rounded_sum(sums[i + k], x[i + k]) : x[i + k];
-                    const float scaled = x[i + k] * factor;
-                    lane[k] += scaled * scaled;
-                }
-            }
-            sum += sum_of(lane);
-        }
-        return sum;
     }
     COLLPROBE_COMPILED_FOR_AVX2 float squares_of(const float* x, float factor) const noexcept
     {
@@ -413,18 +457,21 @@ private:
         const isa path = best_isa();
         const wire_layout wire = wire_layout::of(how, cut.blocks_per_message());
         float x[largest_block];
-        for (std::uint64_t b = first; b < first + count; ++b) {
+        std::uint32_t blocks = 0;
+        for (std::uint64_t b = first; b < first + count; b += blocks) {
             const message_slices::place at = cut.at(b);
+            blocks = batch_of(at, how, first + count - b);
             const unsigned char* const message = messages + at.message * message_stride;
-            const block_scale by = read_block_scale(how, wire, message, at.block);
-            bool in_place = false;
-            if constexpr (std::is_same_v<T, float>) in_place = at.count == how.block && !how.rotate;
-            float* to = x;
-            if constexpr (std::is_same_v<T, float>) to = in_place ? result + at.element : x;
-            decode_floats<false>(path, how, by, message + at.block * how.code_bytes(), to);
-            if (how.rotate) rotate_block(how, x, true);
-            for (std::uint32_t i = 0; i < at.count; ++i) into += is_finite(to[i]) ? 0 : 1;
-            if (!in_place) narrow_elements(x, at.count, result + at.element);
+            T* const to = result + at.element;
+            if (!how.rotate && blocks * how.block <= at.left) {
+                into += block_encoder::decode(path, how, wire, message, at.block, blocks, to);
+                continue;
+            }
+            const std::uint32_t elements = blocks == 1 ? at.count : blocks * how.block;
+            block_encoder::decode(path, how, wire, message, at.block, blocks, x);
+            if (how.rotate) rotate_blocks(how, x, blocks * how.block, true);
+            narrow_elements(path, x, elements, to);
+            for (std::uint32_t i = 0; i < elements; ++i) into += is_finite(to[i]) ? 0 : 1;
         }
     }
 };

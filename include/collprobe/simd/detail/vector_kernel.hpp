@@ -100,8 +100,24 @@ using eight_floats = vector<float, 32>;
     return reinterpret_cast<eight_floats>(__builtin_ia32_vcvtph2ps256(load<vector<short, 16>>(from)));
 }
 
-/// Eight elements of 8-bit floating point as floats. A half has e5m2 in its upper byte; e4m3 fits below its sign and
-/// its highest exponent bit, and is then too small by 2^8.
+/// Elements of 8-bit floating point, each in a short, as halves. A half has e5m2 in its upper byte; e4m3 fits below its
+/// sign and its highest exponent bit, and is then too small by 2^8.
+template <class T, class Shorts>
+[[gnu::always_inline]] inline Shorts halves_of_float8(Shorts bytes) noexcept
+{
+    Shorts halves = bytes << 8;
+    if constexpr (!std::is_same_v<T, float8_e5m2>) {
+        constexpr std::int16_t top_of_exponent = 0x4000;
+        halves = (halves >> 1) & static_cast<std::int16_t>(~top_of_exponent);
+        // A carry out of all ones, which is NaN, completes the exponent of a NaN.
+        halves |= ((halves & std::int16_t{0x3f80}) + std::int16_t{0x80}) & top_of_exponent;
+    }
+    return halves;
+}
+template <class T>
+inline constexpr float float8_in_halves = std::is_same_v<T, float8_e5m2> ? 1.0f : 0x1p8f;
+
+/// Eight elements of 8-bit floating point as floats.
 template <class T>
 [[gnu::always_inline]] inline eight_floats floats_of_float8(const T* from) noexcept
 {
@@ -113,16 +129,8 @@ template <class T>
     const auto bytes
         = reinterpret_cast<eight_shorts>(__builtin_ia32_pmovzxbw128(reinterpret_cast<vector<char, 16>>(loaded)));
 #endif
-    eight_shorts halves = bytes << 8;
-    if constexpr (std::is_same_v<T, float8_e5m2>) {
-        return floats_of_halves(&halves);
-    } else {
-        constexpr std::int16_t top_of_exponent = 0x4000;
-        halves = (halves >> 1) & static_cast<std::int16_t>(~top_of_exponent);
-        // A carry out of all ones, which is NaN, completes the exponent of a NaN.
-        halves |= ((halves & std::int16_t{0x3f80}) + std::int16_t{0x80}) & top_of_exponent;
-        return floats_of_halves(&halves) * 0x1p8f;
-    }
+    const eight_shorts halves = halves_of_float8<T>(bytes);
+    return floats_of_halves(&halves) * float8_in_halves<T>;
 }
 
 /// Stores eight floats, rounded to nearest even, as halves.
@@ -207,6 +215,192 @@ template <class V>
     return load<V>(from);
 }
 
+using floats = vector<float, width>;
+using ints = vector<int, width>;
+inline constexpr std::uint32_t float_lanes = width / 4;
+
+/// As many unsigned numbers of 16 bits as a vector has lanes, as ints.
+[[gnu::always_inline]] inline ints ints_of_shorts(const void* from) noexcept
+{
+#if defined(COLLPROBE_ISA_AVX512) && !defined(__clang__)
+    constexpr unsigned short all_lanes = 0xffff;
+    return __builtin_ia32_pmovzxwd512_mask(load<vector<short, 32>>(from), ints{}, all_lanes);
+#else
+    ints wide;
+    for (int k = 0; k < width / 32; ++k) {
+        const eight_words eight = words_of_shorts(static_cast<const char*>(from) + 16 * k);
+        __builtin_memcpy(reinterpret_cast<char*>(&wide) + 32 * k, &eight, 32);
+    }
+    return wide;
+#endif
+}
+
+/// As many elements of float, bfloat16 or float16 as fill a vector of floats.
+template <class T>
+[[gnu::always_inline]] inline floats load_floats(const T* from) noexcept
+{
+    if constexpr (std::is_same_v<T, float>) {
+        return load<floats>(from);
+    } else if constexpr (std::is_same_v<T, bfloat16>) {
+        return reinterpret_cast<floats>(ints_of_shorts(from) << 16);
+    } else {
+#if defined(COLLPROBE_ISA_AVX512)
+        constexpr unsigned short all_lanes = 0xffff;
+        constexpr int current_direction = 4;
+        return __builtin_ia32_vcvtph2ps512_mask(
+            load<vector<short, 32>>(from), floats{}, all_lanes, current_direction);
+#else
+        floats wide;
+        for (int k = 0; k < width / 32; ++k) {
+            const eight_floats eight = floats_of_halves(from + 8 * k);
+            __builtin_memcpy(reinterpret_cast<char*>(&wide) + 32 * k, &eight, 32);
+        }
+        return wide;
+#endif
+    }
+}
+
+/// Rounds to bfloat16, in the upper half of each word. A NaN needs no care if its lower half is zero, as it is of one
+/// that comes from a bfloat16 or from the processor.
+template <class Floats>
+[[gnu::always_inline]] inline auto rounded_to_bfloat16(Floats x) noexcept
+{
+    const auto bits = reinterpret_cast<vector<std::uint32_t, int{sizeof(Floats)}>>(x);
+    return bits + 0x7fffu + ((bits >> 16) & 1u);
+}
+
+/// Stores a vector of floats, rounded to T.
+template <class T>
+[[gnu::always_inline]] inline void store_floats(floats x, T* to) noexcept
+{
+    if constexpr (std::is_same_v<T, float>) {
+        __builtin_memcpy(to, &x, sizeof x);
+    } else if constexpr (std::is_same_v<T, bfloat16>) {
+#if defined(COLLPROBE_ISA_AVX512)
+        constexpr unsigned short all_lanes = 0xffff;
+        const auto rounded = reinterpret_cast<ints>(rounded_to_bfloat16(x) >> 16);
+        const auto shorts16 = __builtin_ia32_pmovdw512_mask(rounded, vector<short, 32>{}, all_lanes);
+        __builtin_memcpy(static_cast<void*>(to), &shorts16, sizeof shorts16);
+#else
+        const auto rounded = reinterpret_cast<ints>(rounded_to_bfloat16(x) >> 16);
+        for (int k = 0; k < width / 32; ++k) {
+            const auto low = load<vector<int, 16>>(reinterpret_cast<const char*>(&rounded) + 32 * k);
+            const auto high = load<vector<int, 16>>(reinterpret_cast<const char*>(&rounded) + 32 * k + 16);
+            const auto packed = __builtin_ia32_packusdw128(low, high);
+            __builtin_memcpy(static_cast<void*>(to + 8 * k), &packed, sizeof packed);
+        }
+#endif
+    } else {
+        for (int k = 0; k < width / 32; ++k)
+            store_as_halves(load<eight_floats>(reinterpret_cast<const char*>(&x) + 32 * k), to + 8 * k);
+    }
+}
+
+/// The nearest integers, ties to even.
+[[gnu::always_inline]] inline ints nearest_ints(floats x) noexcept
+{
+#if COLLPROBE_ISA_WIDTH == 32
+    return __builtin_ia32_cvtps2dq256(x);
+#elif defined(COLLPROBE_ISA_AVX512)
+    constexpr unsigned short all_lanes = 0xffff;
+    constexpr int current_direction = 4;
+    return __builtin_ia32_cvtps2dq512_mask(x, ints{}, all_lanes, current_direction);
+#else
+    ints all;
+    for (int k = 0; k < width / 32; ++k) {
+        const eight_ints eight
+            = __builtin_ia32_cvtps2dq256(load<eight_floats>(reinterpret_cast<const char*>(&x) + 32 * k));
+        __builtin_memcpy(reinterpret_cast<char*>(&all) + 32 * k, &eight, 32);
+    }
+    return all;
+#endif
+}
+
+/// Sixteen numbers of 8 bits, as floats: integers, or of the type `Code`.
+template <class Code>
+[[gnu::always_inline]] inline void floats_of_sixteen(
+    vector<signed char, 16> bytes, floats (&to)[16 / float_lanes]) noexcept
+{
+#if defined(COLLPROBE_ISA_AVX512)
+    constexpr unsigned short all_lanes = 0xffff;
+    if constexpr (std::is_integral_v<Code>) {
+#if defined(__clang__)
+        const auto wide = __builtin_convertvector(bytes, ints);
+#else
+        const ints wide
+            = __builtin_ia32_pmovsxbd512_mask(reinterpret_cast<vector<char, 16>>(bytes), ints{}, all_lanes);
+#endif
+        to[0] = __builtin_convertvector(wide, floats);
+    } else {
+        constexpr int current_direction = 4;
+        const auto* const from = reinterpret_cast<const std::uint8_t*>(&bytes);
+        const sixteen_shorts halves = halves_of_float8<Code>(shorts_of_bytes(from));
+        to[0] = __builtin_ia32_vcvtph2ps512_mask(
+                    reinterpret_cast<vector<short, 32>>(halves), floats{}, all_lanes, current_direction)
+            * float8_in_halves<Code>;
+    }
+#else
+    for (int k = 0; k < 2; ++k) {
+        const auto* const eight = reinterpret_cast<const signed char*>(&bytes) + 8 * k;
+        eight_floats x;
+        if constexpr (std::is_integral_v<Code>) x = __builtin_convertvector(ints_of_bytes(eight), eight_floats);
+        else x = floats_of_float8(reinterpret_cast<const Code*>(eight));
+        __builtin_memcpy(reinterpret_cast<char*>(&to[0]) + 32 * k, &x, 32);
+    }
+#endif
+}
+
+/// Thirty-two ints as bytes, which they fit in.
+[[gnu::always_inline]] inline vector<signed char, 32> bytes_of_ints(const ints (&x)[32 / float_lanes]) noexcept
+{
+#if COLLPROBE_ISA_WIDTH == 32
+    using v8si = vector<int, 32>;
+    const vector<short, 32> low = __builtin_ia32_packssdw256(x[0], x[1]);
+    const vector<short, 32> high = __builtin_ia32_packssdw256(x[2], x[3]);
+    const auto bytes = reinterpret_cast<v8si>(__builtin_ia32_packsswb256(low, high));
+    return reinterpret_cast<vector<signed char, 32>>(
+        __builtin_ia32_permvarsi256(bytes, v8si{0, 4, 1, 5, 2, 6, 3, 7}));
+#elif defined(COLLPROBE_ISA_AVX512)
+    constexpr unsigned short all_lanes = 0xffff;
+    const auto low = reinterpret_cast<vector<int, 16>>(
+        __builtin_ia32_pmovdb512_mask(x[0], vector<char, 16>{}, all_lanes));
+    const auto high = reinterpret_cast<vector<int, 16>>(
+        __builtin_ia32_pmovdb512_mask(x[1], vector<char, 16>{}, all_lanes));
+#if defined(__clang__)
+    const auto both = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+#else
+    const auto both = __builtin_ia32_vinsertf128_si256(__builtin_ia32_si256_si(low), high, 1);
+#endif
+    return reinterpret_cast<vector<signed char, 32>>(both);
+#else
+    vector<signed char, 32> bytes;
+    for (int i = 0; i < 32; ++i) bytes[i] = static_cast<signed char>(x[i / float_lanes][i % float_lanes]);
+    return bytes;
+#endif
+}
+
+/// The sums of eight bytes each, without signs.
+[[gnu::always_inline]] inline vector<std::uint64_t, 32> sums_of_bytes(vector<unsigned char, 32> x) noexcept
+{
+    using v32qi = vector<char, 32>;
+    return reinterpret_cast<vector<std::uint64_t, 32>>(__builtin_ia32_psadbw256(reinterpret_cast<v32qi>(x), v32qi{}));
+}
+
+/// Correctly rounded, whatever the flags of the build: for floats g++ may take an estimate instead.
+template <class Floats>
+[[gnu::always_inline]] inline Floats rounded_quotient(Floats a, Floats b) noexcept
+{
+    if constexpr (COLLPROBE_ISA_REGISTER[0] == 'm') { // no register has such a vector
+        return a / b;
+    } else {
+        Floats quotient;
+        asm("vdivps %2, %1, %0"
+            : "=" COLLPROBE_ISA_REGISTER(quotient)
+            : COLLPROBE_ISA_REGISTER(a), COLLPROBE_ISA_REGISTER(b));
+        return quotient;
+    }
+}
+
 template <class V>
 [[gnu::always_inline]] inline V lanewise_minimum(V a, V b) noexcept
 {
@@ -229,46 +423,60 @@ struct halves_of {
     [[gnu::always_inline]] explicit halves_of(V v) noexcept { __builtin_memcpy(both, &v, sizeof v); }
 };
 
+struct lane_minimum {
+    template <class V>
+    [[gnu::always_inline]] static V of(V a, V b) noexcept
+    {
+        return a < b ? a : b;
+    }
+};
+struct lane_maximum {
+    template <class V>
+    [[gnu::always_inline]] static V of(V a, V b) noexcept
+    {
+        return a > b ? a : b;
+    }
+};
+struct lane_sum {
+    template <class V>
+    [[gnu::always_inline]] static V of(V a, V b) noexcept
+    {
+        return a + b;
+    }
+};
+
+/// An operation over all lanes: of halves, until one is left.
+template <class Operation, class V>
+[[gnu::always_inline]] inline auto over_lanes(V v) noexcept
+{
+    if constexpr (sizeof(V) > 16) {
+        const halves_of<V> halves(v);
+        return over_lanes<Operation>(Operation::of(halves.both[0], halves.both[1]));
+    } else if constexpr (sizeof(v[0]) == 4) {
+        const V pairs = Operation::of(v, __builtin_shufflevector(v, v, 2, 3, 0, 1));
+        return Operation::of(pairs, __builtin_shufflevector(pairs, pairs, 1, 0, 3, 2))[0];
+    } else {
+        auto result = v[0];
+        for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane)
+            result = static_cast<decltype(result)>(Operation::of(result, v[lane]));
+        return result;
+    }
+}
 template <class V>
 [[gnu::always_inline]] inline auto lowest_lane(V v) noexcept
 {
-    if constexpr (sizeof(V) > 16) {
-        const halves_of<V> halves(v);
-        return lowest_lane(lanewise_minimum(halves.both[0], halves.both[1]));
-    } else {
-        auto result = v[0];
-        for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane)
-            if (v[lane] < result) result = v[lane];
-        return result;
-    }
+    return over_lanes<lane_minimum>(v);
 }
-
 template <class V>
 [[gnu::always_inline]] inline auto highest_lane(V v) noexcept
 {
-    if constexpr (sizeof(V) > 16) {
-        const halves_of<V> halves(v);
-        return highest_lane(lanewise_maximum(halves.both[0], halves.both[1]));
-    } else {
-        auto result = v[0];
-        for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane)
-            if (v[lane] > result) result = v[lane];
-        return result;
-    }
+    return over_lanes<lane_maximum>(v);
 }
-
-/// The sum of all lanes, of integers modulo their range.
+/// Of integers modulo their range.
 template <class V>
 [[gnu::always_inline]] inline auto sum_of_lanes(V v) noexcept
 {
-    if constexpr (sizeof(V) > 16) {
-        const halves_of<V> halves(v);
-        return sum_of_lanes(halves.both[0] + halves.both[1]);
-    } else {
-        auto result = v[0];
-        for (unsigned lane = 1; lane < sizeof(V) / sizeof(v[0]); ++lane) result += v[lane];
-        return result;
-    }
+    return over_lanes<lane_sum>(v);
 }
 
 } // namespace collprobe::detail::COLLPROBE_ISA_NAMESPACE

@@ -22,14 +22,6 @@ template <class T>
     }
 }
 
-/// Rounds to bfloat16, in the upper half of each word. A NaN needs no care: it comes from a bfloat16 or from the
-/// processor, so its lower half is zero.
-[[gnu::always_inline]] inline eight_words rounded_to_bfloat16(eight_floats x) noexcept
-{
-    const auto bits = reinterpret_cast<eight_words>(x);
-    return bits + 0x7fffu + ((bits >> 16) & 1u);
-}
-
 template <class T>
 [[gnu::always_inline]] inline void narrow_16(const eight_floats (&from)[2], T* to) noexcept
 {
@@ -38,9 +30,9 @@ template <class T>
             = rounded_to_bfloat16(from[0]) >> 16 | (rounded_to_bfloat16(from[1]) & 0xffff0000u);
         __builtin_memcpy(static_cast<void*>(to), &pairs, sizeof pairs);
     } else if constexpr (sizeof(T) == 1) {
-        float floats[16];
-        __builtin_memcpy(floats, from, sizeof floats);
-        for (int i = 0; i < 16; ++i) to[i] = T(floats[i]);
+        float values[16];
+        __builtin_memcpy(values, from, sizeof values);
+        for (int i = 0; i < 16; ++i) to[i] = T(values[i]);
     } else {
         store_as_halves(from[0], to);
         store_as_halves(from[1], to + 8);

@@ -95,7 +95,7 @@ public:
         sums_.outliers += mine.outliers;
         if (!quant::is_nan_block(by))
             sums_.error_sum
-                += quant::absolute(quant::exact_double(by.scale)) * static_cast<double>(mine.error_sum);
+                += quant::exact_double(by.scale) * static_cast<double>(mine.error_sum); // scales have signs
         const float squares = lane.sum(mine.squares);
         const float error_squares = lane.sum(mine.error_squares);
         if (lane.rank == turn_)
