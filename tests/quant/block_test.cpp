@@ -618,6 +618,31 @@ TEST_CASE_TEMPLATE("the errors of a buffer are those of its elements", T, float,
     }
 }
 
+TEST_CASE("stochastic codes take the random bits of their elements, wherever blocks start")
+{
+    for (const code_format format : formats) {
+        const codec how = make(format, 32, scaling::symmetric, scale_format::bfloat16, code_rounding::stochastic);
+        const std::vector<float> x = gaussian(300, 9);
+        const detail::message_slices cut{3, 1, 1, 32, 100, 0, 100, 300, nullptr}; // slices start at 0, 100, 200
+        const detail::wire_layout wire = detail::wire_layout::of(how, cut.blocks_per_message());
+        std::vector<unsigned char> messages(3 * wire.bytes());
+        const detail::dither noise{1, nullptr, 2, 3};
+        quantisation_errors errors;
+        detail::encode_reducer<float>{{how, noise, nullptr, true}, cut, x.data(), messages.data(), wire.bytes()}.run(
+            errors, 0, cut.blocks());
+        for (std::uint32_t i = 0; i < 300; ++i) {
+            const unsigned char* const message = messages.data() + i / 100 * wire.bytes();
+            const std::uint32_t block = i % 100 / 32;
+            const block_scale by = detail::read_block_scale(how, wire, message, block);
+            const float value = x[i] * (1 / by.scale);
+            const std::uint32_t bits16 = noise.of_eight(noise.key(), i / 8).bits16(i % 8);
+            CHECK(detail::read_code(how, message + block * how.code_bytes(), i % 100 % 32)
+                == detail::code_of_bits(how, static_cast<std::uint32_t>(detail::code_of(how, value, bits16))
+                        & (format == code_format::int4 ? 0xfu : 0xffu)));
+        }
+    }
+}
+
 TEST_CASE_TEMPLATE("sums of codes are those of their elements in the order of the terms", T, float, bfloat16, float16)
 {
     constexpr std::uint32_t terms = 5;
@@ -636,6 +661,7 @@ TEST_CASE_TEMPLATE("sums of codes are those of their elements in the order of th
                     std::vector<float> normal = gaussian(count, 100 + term);
                     std::vector<T> x(count);
                     for (std::size_t i = 0; i < count; ++i) x[i] = T(normal[i] * (i / 64 % 3 == 0 ? 1e-5f : 100.0f));
+                    for (std::size_t i = 5; i < count; i += block) x[i] = T(0.0f); // -0 where all scales are negative
                     if (term == 2) x[700] = T(std::numeric_limits<float>::quiet_NaN());
                     if (term == 3) x[64 * 40 + 1] = T(std::numeric_limits<float>::infinity());
                     quantisation_errors errors;
@@ -646,6 +672,10 @@ TEST_CASE_TEMPLATE("sums of codes are those of their elements in the order of th
                     detail::decode_reducer<T>{how, cut, message, bytes, decoded[term].data()}.run(
                         nonfinite, 0, cut.blocks());
                     CHECK(errors.nonfinite == (term == 2 || term == 3));
+                    CHECK(errors.first_nonfinite == (term == 2 ? 700 : term == 3 ? 64 * 40 + 1 : no_index));
+                    CHECK(errors.count == count);
+                    CHECK(errors.blocks == cut.blocks());
+                    CHECK(errors.zero_blocks == 0);
                     CHECK(nonfinite >= errors.nonfinite);
                 }
                 for (const bool probed : {false, true}) {
