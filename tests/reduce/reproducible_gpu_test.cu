@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -13,6 +12,7 @@
 #include <collprobe/collprobe.cuh>
 #include <collprobe/reduce.hpp>
 
+#include "reduce/reduction_bits.hpp"
 #include "support/device_bits.hpp"
 #include "support/element_types.hpp"
 #include "support/needs_gpu.hpp"
@@ -25,47 +25,21 @@ namespace {
 
 using gpu = cu::device;
 
-/// What all ranks get of sums and averages of `count` elements with `leaves`, one behind the other.
+/// What all ranks get of sums and averages.
 template <class Contract, element T, class Provider>
 std::vector<T> contracted_bits(
     const Provider& provider, std::uint64_t count, std::uint64_t leaves, const reproducible_options& options)
 {
-    const auto ranks = static_cast<std::uint64_t>(provider.size());
-    const std::uint64_t part = count / ranks;
-    const std::uint64_t per_rank = 2 * (count + part);
-    const bool scatters = options.algorithm != reduction_algorithm::fixed_point;
-    std::vector<T> all(ranks * per_rank);
-    provider.run([&](auto& world) {
-        using comm_type = std::remove_reference_t<decltype(world)>;
-        using device = typename comm_type::device;
-        const auto guard = detail::enter_device(world);
-        const auto rank = static_cast<std::uint64_t>(world.rank());
-        typename device::template host_buffer<T> staging(leaves * count);
-        typename device::template host_buffer<T> result(per_rank);
-        typename device::template buffer<T> send(leaves * count);
-        typename device::template buffer<T> receive(per_rank);
-        const typename device::stream stream;
-        reproducible<comm_type, Contract> comm(world, {}, options);
-        for (std::uint64_t i = 0; i < staging.size(); ++i) staging[i] = testing::wild_value<T>(world.rank(), i);
-        device::template fill<unsigned char>(stream,
-            view<unsigned char>(reinterpret_cast<unsigned char*>(receive.data()), per_rank * sizeof(T)), 0);
-        device::template copy<T>(stream, view<const T>(staging), view<T>(send));
-        const reduction_extras extras{leaves, {}};
-        std::uint64_t at = 0;
-        for (const reduction operation : {reduction::sum, reduction::average}) {
-            comm.all_reduce(view<const T>(send), view<T>(receive).part(at, count), operation, stream, extras);
-            at += count;
-            if (scatters) {
-                comm.reduce_scatter(view<const T>(send).part(0, leaves * ranks * part),
-                    view<T>(receive).part(at, part), operation, stream, extras);
-            }
-            at += part;
-        }
-        device::template copy<T>(stream, view<const T>(receive), view<T>(result));
-        stream.synchronize(60'000);
-        std::memcpy(static_cast<void*>(all.data() + rank * per_rank), result.data(), per_rank * sizeof(T));
+    std::vector<testing::reduction_call> calls;
+    for (const reduction operation : {reduction::sum, reduction::average}) {
+        calls.push_back({collective::all_reduce, operation});
+        if (options.algorithm != reduction_algorithm::fixed_point)
+            calls.push_back({collective::reduce_scatter, operation});
+    }
+    return testing::reduction_bits<T>(provider, calls, count, leaves, [&](auto& world, const auto& use) {
+        reproducible<std::remove_reference_t<decltype(world)>, Contract> comm(world, {}, options);
+        use(comm);
     });
-    return all;
 }
 
 template <class Contract, element T>

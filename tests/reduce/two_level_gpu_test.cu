@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -14,6 +13,7 @@
 #include <collprobe/comm/node_groups.hpp>
 #include <collprobe/reduce.hpp>
 
+#include "reduce/reduction_bits.hpp"
 #include "support/device_bits.hpp"
 #include "support/element_types.hpp"
 #include "support/needs_gpu.hpp"
@@ -26,41 +26,20 @@ namespace {
 
 using gpu = cu::device;
 
-/// What all ranks, two to a node, get of sums and averages of `count` elements with `leaves`, one behind the other.
+/// What all ranks, two to a node, get.
 template <class Contract, element T, class Provider>
 std::vector<T> two_level_bits(
     const Provider& provider, std::uint64_t count, std::uint64_t leaves, std::uint64_t scratch)
 {
-    const auto ranks = static_cast<std::uint64_t>(provider.size());
-    const std::uint64_t part = count / ranks;
-    const std::uint64_t per_rank = count + part;
-    std::vector<T> all(ranks * per_rank);
-    provider.run([&](auto& world) {
-        using comm_type = std::remove_reference_t<decltype(world)>;
-        using device = typename comm_type::device;
-        const auto guard = detail::enter_device(world);
-        const auto rank = static_cast<std::uint64_t>(world.rank());
-        typename device::template host_buffer<T> staging(leaves * count);
-        typename device::template host_buffer<T> result(per_rank);
-        typename device::template buffer<T> send(leaves * count);
-        typename device::template buffer<T> receive(per_rank);
-        const typename device::stream stream;
-        node_groups<comm_type> nodes(world, 2);
-        reproducible<comm_type, Contract, node_groups<comm_type>> comm(
-            world, {}, nodes, {.scratch_bytes = scratch, .algorithm = reduction_algorithm::two_level});
-        for (std::uint64_t i = 0; i < staging.size(); ++i) staging[i] = testing::wild_value<T>(world.rank(), i);
-        device::template fill<unsigned char>(stream,
-            view<unsigned char>(reinterpret_cast<unsigned char*>(receive.data()), per_rank * sizeof(T)), 0);
-        device::template copy<T>(stream, view<const T>(staging), view<T>(send));
-        const reduction_extras extras{leaves, {}};
-        comm.all_reduce(view<const T>(send), view<T>(receive).part(0, count), reduction::average, stream, extras);
-        comm.reduce_scatter(view<const T>(send).part(0, leaves * ranks * part), view<T>(receive).part(count, part),
-            reduction::sum, stream, extras);
-        device::template copy<T>(stream, view<const T>(receive), view<T>(result));
-        stream.synchronize(60'000);
-        std::memcpy(static_cast<void*>(all.data() + rank * per_rank), result.data(), per_rank * sizeof(T));
-    });
-    return all;
+    return testing::reduction_bits<T>(provider,
+        {{collective::all_reduce, reduction::average}, {collective::reduce_scatter, reduction::sum}}, count, leaves,
+        [&](auto& world, const auto& use) {
+            using comm_type = std::remove_reference_t<decltype(world)>;
+            node_groups<comm_type> nodes(world, 2);
+            reproducible<comm_type, Contract, node_groups<comm_type>> comm(
+                world, {}, nodes, {.scratch_bytes = scratch, .algorithm = reduction_algorithm::two_level});
+            use(comm);
+        });
 }
 
 template <class Contract, element T>
