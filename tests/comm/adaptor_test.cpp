@@ -197,10 +197,10 @@ TEST_CASE("calls that are parts of calls of other sizes do not match")
         const auto outcomes = testing::run_each(local::group(2, {.timeout_ms = 1'000}), [&](local::communicator& world) {
             const host::stream stream;
             twice comm{adaptor(world)};
-            comm.part_of(world.rank() == 0 ? 5 : other);
+            comm.part_of(world.rank() == 0 ? 5 : other, element_type::float32);
             testing::rank_memory memory(8);
             comm.all_to_all(memory.in(), memory.out(), stream);
-            comm.part_of(0);
+            comm.part_of(0, {});
             comm.barrier(stream);
             stream.synchronize(20'000);
         });

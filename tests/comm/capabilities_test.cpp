@@ -403,7 +403,10 @@ TEST_CASE("capabilities - several calls say what they are a part of")
 {
     struct comparing : smallest {
         std::string* log = nullptr;
-        void part_of(std::uint64_t count) { *log += std::to_string(count) + ";"; }
+        void part_of(std::uint64_t count, element_type type)
+        {
+            *log += std::to_string(count) + (count == 0 ? "" : std::string(" ") + name(type)) + ";";
+        }
     };
     std::string log;
     comparing world;
@@ -413,7 +416,7 @@ TEST_CASE("capabilities - several calls say what they are a part of")
     reproducible comm{world};
     comm.all_reduce(view<const float>(send), view(receive), reduction::sum, stream);
     stream.synchronize(20'000);
-    CHECK(log == "8;0;");
+    CHECK(log == "8 float;0;");
 }
 
 TEST_CASE("capabilities - messages of an adaptor's own pass by all adaptors")

@@ -30,7 +30,7 @@ concept says_all = requires(C& comm, const error& why, host::stream_ref stream) 
     comm.synchronize(stream);
     comm.name();
     comm.timeout_ms();
-    comm.part_of(1);
+    comm.part_of(1, element_type::float32);
     comm.refuse(why, collective::all_reduce, stream);
 };
 static_assert(says_all<mpi::communicator_ref> && says_all<sums> && says_all<probed<sums>>);

@@ -309,6 +309,31 @@ TEST_CASE("a sum beyond the numbers of its type is not hidden")
     });
 }
 
+TEST_CASE("ranks whose types or counts have messages of equal bytes get an error that says so")
+{
+    for (const int nodes : {0, 2}) {
+        for (const bool of_types : {true, false}) {
+            CAPTURE(nodes);
+            CAPTURE(of_types);
+            const auto call = [&](auto& comm) {
+                const host::stream stream;
+                const bool odd = comm.rank() == 1;
+                std::vector<float16> halves(600);
+                std::vector<bfloat16> others(600);
+                if (odd && of_types) comm.all_reduce(halves, view(halves), reduction::sum, stream);
+                else comm.all_reduce(view<const bfloat16>(others).part(0, odd ? 599 : 600),
+                    view(others).part(0, odd ? 599 : 600), reduction::sum, stream);
+                stream.synchronize(soon_ms);
+            };
+            const std::optional<error> failure
+                = error_of([&] { on_ranks({nodes, nodes == 0 ? 3 : 2}, {}, {}, tiny, call); });
+            REQUIRE(failure);
+            CHECK(failure->code() == status::mismatch);
+            CHECK(mentions(failure, of_types ? "as part of 600 of half" : "as part of 599"));
+        }
+    }
+}
+
 TEST_CASE("bad arguments are named")
 {
 

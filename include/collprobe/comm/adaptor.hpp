@@ -58,10 +58,10 @@ public:
     {
         comm_.check_buffer(buffer, argument, call, stream, where);
     }
-    void part_of(std::uint64_t count)
+    void part_of(std::uint64_t count, element_type type)
         requires has_part_of<Comm>
     {
-        comm_.part_of(count);
+        comm_.part_of(count, type);
     }
     void refuse(const error& why, collective call, stream_ref stream) const
         requires has_refuse<Comm>

@@ -32,7 +32,7 @@
 /// | `follow_group(follower)` | has `follower` told when the open group ends; false if it cannot | it cannot |
 /// | `check_buffer(view, argument, call, stream, where)` | throws the error of `call` for it | `call` throws it |
 /// | `refuse(why, call, stream)` | tells the peers that this rank does not make `call` | they wait for it |
-/// | `part_of(count)` | says that the next calls make up one of `count` elements; 0: none | peers cannot compare it |
+/// | `part_of(count, type)` | the next calls make up one of `count` elements; 0: none | peers cannot compare it |
 /// | `quantisation_calls()` | what a quantised communicator tells the parts of a step | nothing is quantised |
 /// | `next_step(stream, where)` | the next call is the first of another step | steps are alike |
 /// | `base()` | the communicator that an adaptor wraps | it is the innermost |
@@ -56,7 +56,7 @@ template <class C> concept has_group_scope = communicator<C> && requires(const C
 template <class C> concept has_follow_group = communicator<C> && requires(const C& comm, group_follower& one) { { comm.follow_group(one) } -> std::convertible_to<bool>; };
 template <class C, class T> concept has_check_buffer = communicator<C> && requires(const C& comm, view<T> data, stream_ref_of<C> on) { comm.check_buffer(data, "", collective::all_reduce, on, call_site{}); };
 template <class C> concept has_refuse = communicator<C> && requires(const C& comm, const error& why, stream_ref_of<C> on) { comm.refuse(why, collective::all_reduce, on); };
-template <class C> concept has_part_of = communicator<C> && requires(C& comm) { comm.part_of(std::uint64_t{}); };
+template <class C> concept has_part_of = communicator<C> && requires(C& comm) { comm.part_of(std::uint64_t{}, element_type{}); };
 template <class C> concept has_quantisation_calls = communicator<C> && requires(C& comm) { { comm.quantisation_calls() } -> std::same_as<quantised_calls&>; };
 template <class C> concept has_next_step = communicator<C> && requires(C& comm, stream_ref_of<C> on) { comm.next_step(on, call_site{}); };
 template <class C> concept has_base = communicator<C> && requires(C& comm) { requires communicator<std::remove_cvref_t<decltype(comm.base())>>; };
@@ -165,11 +165,22 @@ void tell_refusal([[maybe_unused]] const C& comm, [[maybe_unused]] const error& 
     if constexpr (has_refuse<C>) comm.refuse(why, call, stream);
 }
 
+/// During its life the communicator treats calls as parts of one call of `count` elements. Without it, ranks with
+/// different counts or types would not be noticed if their messages had equal sizes.
 template <communicator C>
-void part_of([[maybe_unused]] C& comm, [[maybe_unused]] std::uint64_t count)
-{
-    if constexpr (has_part_of<C>) comm.part_of(count);
-}
+class parts_of_one {
+public:
+    parts_of_one(C& comm, std::uint64_t count, element_type type) noexcept : comm_(comm) { say(count, type); }
+    parts_of_one(const parts_of_one&) = delete;
+    ~parts_of_one() { say(0, {}); }
+
+private:
+    void say([[maybe_unused]] std::uint64_t count, [[maybe_unused]] element_type type) noexcept
+    {
+        if constexpr (has_part_of<C>) comm_.part_of(count, type);
+    }
+    C& comm_;
+};
 
 /// Null if nothing is quantised.
 template <communicator C>

@@ -308,30 +308,25 @@ private:
             .block = within_.block,
             .levels = two_level ? 2u : 1u};
         const std::uint32_t call = call_++;
-        detail::part_of(comm_, what.send_count);
-        try {
-            detail::enqueue_marked(done, stream, [&, this] {
-                if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), send, receive, where);
-                detail::quantised_exchange<T, Comm, Groups> work(comm_, nodes_, memory, within_, across_,
-                    options_.sum == accumulation::float64, call, std::exchange(calls_.errors_to, nullptr),
-                    std::exchange(calls_.checks_to, {}), stream, where);
-                if constexpr (Call == collective::all_gather) {
-                    work.all_gather(send, receive);
-                } else {
-                    outcome.feedback = work.find_feedback(what, who);
-                    outcome.inputs_fed_back = within_.feedback == error_feedback::all;
-                    outcome.sums_fed_back = across_.feedback != error_feedback::none;
-                    if (outcome.feedback == feedback_state::dropped) ++calls_.feedback_dropped;
-                    work.reduce(send, receive, Call == collective::reduce_scatter,
-                        what.operation == reduction::average);
-                }
-                work.tell(outcome);
-            });
-        } catch (...) {
-            detail::part_of(comm_, 0);
-            throw;
-        }
-        detail::part_of(comm_, 0);
+        const detail::parts_of_one<Comm> parts(comm_, what.send_count, what.type);
+        [[maybe_unused]] const detail::parts_in_nodes<Groups> parts_in_nodes(nodes_, what.send_count, what.type);
+        detail::enqueue_marked(done, stream, [&, this] {
+            if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), send, receive, where);
+            detail::quantised_exchange<T, Comm, Groups> work(comm_, nodes_, memory, within_, across_,
+                options_.sum == accumulation::float64, call, std::exchange(calls_.errors_to, nullptr),
+                std::exchange(calls_.checks_to, {}), stream, where);
+            if constexpr (Call == collective::all_gather) {
+                work.all_gather(send, receive);
+            } else {
+                outcome.feedback = work.find_feedback(what, who);
+                outcome.inputs_fed_back = within_.feedback == error_feedback::all;
+                outcome.sums_fed_back = across_.feedback != error_feedback::none;
+                if (outcome.feedback == feedback_state::dropped) ++calls_.feedback_dropped;
+                work.reduce(
+                    send, receive, Call == collective::reduce_scatter, what.operation == reduction::average);
+            }
+            work.tell(outcome);
+        });
         return outcome;
     }
 

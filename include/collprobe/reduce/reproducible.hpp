@@ -257,23 +257,6 @@ private:
             .collectives = 1};
     }
 
-    /// During its life the communicator treats calls as parts of one call of `count` elements. Without it, ranks with
-    /// different counts or numbers of leaves would not be noticed if their pieces had equal sizes.
-    template <class Whole>
-    class parts_of_one {
-    public:
-        parts_of_one(Whole& comm, std::uint64_t count) noexcept : comm_(comm) { say(count); }
-        parts_of_one(const parts_of_one&) = delete;
-        ~parts_of_one() { say(0); }
-
-    private:
-        void say(std::uint64_t count) noexcept
-        {
-            detail::part_of(comm_, count);
-        }
-        Whole& comm_;
-    };
-
     template <collective Call, floating_element T>
     reduction_outcome reduce(const job<Call, T>& what, stream_ref stream)
     {
@@ -289,7 +272,7 @@ private:
         reduction_outcome outcome{.level = detail::strongest<T>(in, terms), .algorithm = how, .in = in, .terms = terms,
             .roundings_per_element = in == accumulation::native ? terms - 1 + (divisor != 1) : 1};
 
-        const parts_of_one<Comm> parts(comm_, what.send.count());
+        const detail::parts_of_one<Comm> parts(comm_, what.send.count(), element_traits<T>::type);
         if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), what.send, what.receive, what.where);
         detail::enqueue_marked(done, stream, [&, this] {
             if constexpr (Call == collective::all_reduce && has_fixed_point<T>) {
@@ -331,8 +314,9 @@ private:
         const job<Call, T>& what, std::uint32_t divisor, reduction_outcome& outcome, stream_ref stream)
     {
         using group_type = typename Groups::part;
-        const parts_of_one<group_type> within(nodes_->within_node(), what.send.count());
-        const parts_of_one<group_type> across(nodes_->across_nodes(), what.send.count());
+        constexpr element_type type = element_traits<T>::type;
+        const detail::parts_of_one<group_type> within(nodes_->within_node(), what.send.count(), type);
+        const detail::parts_of_one<group_type> across(nodes_->across_nodes(), what.send.count(), type);
         detail::two_level<Contract::template accumulator<T>, T, Comm, Groups> work(*nodes_, *memory_,
             {what.send.data(), what.leaf_count, what.extras.leaves, divisor}, stream, what.where);
         try {

@@ -14,6 +14,23 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
+/// The call that other calls are parts of, as one number for messages between ranks: 0 for none.
+struct whole_call {
+    static constexpr int type_bits = 8;
+
+    std::uint64_t bits = 0;
+
+    constexpr whole_call() = default;
+    constexpr explicit whole_call(std::uint64_t number) noexcept : bits(number) {}
+    constexpr whole_call(std::uint64_t count, element_type type) noexcept
+        : bits(count == 0 ? 0 : count << type_bits | static_cast<std::uint64_t>(type))
+    {
+    }
+    constexpr std::uint64_t count() const noexcept { return bits >> type_bits; }
+    constexpr element_type type() const noexcept { return static_cast<element_type>(bits & ((1u << type_bits) - 1)); }
+    friend bool operator==(const whole_call&, const whole_call&) = default;
+};
+
 /// The properties that must be equal on all ranks of one collective. A member that a call does not use keeps its
 /// default, so that whole descriptions can be compared.
 struct call_description {
@@ -22,7 +39,7 @@ struct call_description {
     reduction operation = reduction::sum;
     int root = -1;
     std::uint64_t count = 0;
-    std::uint64_t whole = 0; ///< count of the call that this call is a part of; 0 if it is no part
+    whole_call whole{}; ///< that this call is a part of
 
     /// The size of `count` elements, in bytes.
     std::uint64_t bytes() const noexcept { return count * static_cast<std::uint64_t>(bytes_of(type)); }

@@ -47,8 +47,9 @@ COLLPROBE_COLD_INLINE std::string describe(const call_description& what, const c
     if (reference == nullptr) text += std::string(" of ") + name(what.type);
     else if (reference->type != what.type) add(name(what.type));
     if (reference == nullptr || reference->count != what.count) add("count " + std::to_string(what.count));
-    if (reference == nullptr ? what.whole != 0 : reference->whole != what.whole) {
-        add("as part of " + std::to_string(what.whole));
+    if (reference == nullptr ? what.whole != whole_call() : reference->whole != what.whole) {
+        add("as part of " + std::to_string(what.whole.count()));
+        if (what.whole.count() != 0) text += std::string(" of ") + name(what.whole.type());
     }
     if (what.reduces() && (reference == nullptr || reference->operation != what.operation)) {
         add(name(what.operation));

@@ -91,13 +91,13 @@ public:
         start({}, on, where, Self::template mover_of<collective::barrier, std::uint8_t>());
     }
 
-    /// Says that the next calls of this handle are parts of one call of `count` elements; 0 for none. Ranks that
-    /// disagree on it get `mismatch` if the communicator compares counts. For adaptors that make several calls of
+    /// Says that the next calls of this handle are parts of one call of `count` elements of a type; 0 for none. Ranks
+    /// that disagree on it get `mismatch` if the communicator compares counts. For adaptors that make several calls of
     /// one.
-    void part_of(std::uint64_t count) noexcept { whole_ = count; }
+    void part_of(std::uint64_t count, element_type type) noexcept { whole_ = whole_call(count, type); }
 
 protected:
-    std::uint64_t whole_ = 0;
+    whole_call whole_;
 
 private:
     template <collective Call, class T>

@@ -174,7 +174,7 @@ private:
     {
         std::vector<int> given_up;
         const deadline until = deadline::in_ms(settings_.timeout_ms);
-        const std::vector<int> missing = meeting_->gather({number, what.count, what.whole, what.root,
+        const std::vector<int> missing = meeting_->gather({number, what.count, what.whole.bits, what.root,
                                                               static_cast<std::uint8_t>(what.call),
                                                               static_cast<std::uint8_t>(what.type),
                                                               static_cast<std::uint8_t>(what.operation), absent},

@@ -26,7 +26,7 @@ enum class absence : std::uint8_t { none, bad_argument, stream_failed };
 struct arrival {
     std::uint64_t number; ///< the number of the call, from 0
     std::uint64_t count;
-    std::uint64_t whole; ///< count of the call that this call is a part of
+    std::uint64_t whole; ///< the call that this call is a part of: the bits of a `whole_call`
     std::int32_t root;
     std::uint8_t call;
     std::uint8_t type;
@@ -36,7 +36,7 @@ struct arrival {
     call_description what() const noexcept
     {
         return {static_cast<collective>(call), static_cast<element_type>(type), static_cast<reduction>(operation),
-            root, count, whole};
+            root, count, collprobe::detail::whole_call(whole)};
     }
 };
 static_assert(sizeof(arrival) == 32);

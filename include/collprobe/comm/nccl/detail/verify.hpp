@@ -31,7 +31,7 @@ inline void handle::verify(const call_description& what, bool bad, cuda::stream_
     verifier& own = *verifier_;
     own.host_send[0] = {own.sequence++, what.count, what.root, static_cast<std::uint8_t>(what.call),
         static_cast<std::uint8_t>(what.type), static_cast<std::uint8_t>(what.operation),
-        static_cast<std::uint8_t>(bad), what.whole};
+        static_cast<std::uint8_t>(bad), what.whole.bits};
     const view<unsigned char> send(own.send);
     const view<unsigned char> received(own.received);
     cuda::device::copy(own.stream,
@@ -71,7 +71,8 @@ inline void handle::verify(const call_description& what, bool bad, cuda::stream_
     const auto called = [&](int rank) {
         const verified_call& of = own.host_received[static_cast<std::uint64_t>(rank)];
         return call_description{static_cast<collective>(of.call), static_cast<element_type>(of.type),
-            static_cast<reduction>(of.operation), of.root, of.count, of.whole};
+            static_cast<reduction>(of.operation), of.root, of.count,
+            collprobe::detail::whole_call(of.whole)};
     };
     collprobe::detail::disagreement found = collprobe::detail::compare_calls(size_, called);
     if (!found.culprits.empty()) {
