@@ -226,8 +226,8 @@ struct block_batch {
     std::uint32_t blocks = 0;
     std::uint32_t nonfinite = 0; ///< bit b: block b has elements that are not finite, and was left out
     std::uint32_t extreme[most_blocks] = {}; ///< as in `block_range`; 0 if it was left out
-    float scale[most_blocks];
-    float inverse[most_blocks];
+    float scale[most_blocks] = {};
+    float inverse[most_blocks] = {};
     float squares[most_blocks] = {};
     float error_squares[most_blocks] = {};
     float error_sum[most_blocks] = {};
@@ -256,11 +256,12 @@ struct block_batch {
     }
 };
 
-/// Whether no code of a block decodes to an element beyond the largest one.
+/// Whether surely no code of a block decodes to an element beyond the largest one. By bits: NaN is no such scale.
 inline bool is_plain_scale(const codec& how, float scale) noexcept
 {
-    const double most = is_integer(how.format) ? 128.0 : static_cast<double>(largest_code(how.format));
-    return absolute(static_cast<double>(scale)) * most <= static_cast<double>(bit_cast<float>(how.largest));
+    const float above_codes = is_integer(how.format) ? 0x1p7f : how.format == code_format::e4m3 ? 0x1p9f : 0x1p16f;
+    const float limit = bit_cast<float>(how.largest) / above_codes; // exact
+    return (bit_cast<std::uint32_t>(scale) & 0x7fffffffu) <= bit_cast<std::uint32_t>(limit);
 }
 
 /// Where the terms of a sum of blocks stand: the same block of some messages.
