@@ -37,7 +37,24 @@ constexpr int harmed_rank = 3;
 constexpr int its_receiver = 5;
 
 /// What an implementation around the codes can do wrong.
-enum class flaw { none, unquantised_part, read_as_half, node_divisor, constant_dither };
+enum class flaw { none, unquantised_part, read_as_half, node_divisor, constant_dither, sums_in_half };
+
+/// What the codes of a buffer decode to: those of slices, one for each rank.
+template <element T>
+std::vector<T> decoded(const std::vector<T>& x, code_format format)
+{
+    const detail::codec how = detail::codec::of<T>({.format = format, .block = block});
+    const detail::message_slices cut{
+        .messages = ranks, .block = block, .stride = count / ranks, .length = count / ranks, .count = count};
+    const std::uint64_t bytes = detail::wire_layout::of(how, cut.blocks_per_message()).bytes();
+    std::vector<unsigned char> messages(ranks * bytes);
+    std::vector<T> result(count);
+    quantisation_errors errors;
+    std::uint64_t nonfinite = 0;
+    detail::encode_reducer<T>{{how, {}}, cut, x.data(), messages.data(), bytes}.run(errors, 0, cut.blocks());
+    detail::decode_reducer<T>{how, cut, messages.data(), bytes, result.data()}.run(nonfinite, 0, cut.blocks());
+    return result;
+}
 
 /// A quantised communicator with a flaw. `plain` has the same ranks. The host waits.
 template <communicator Comm>
@@ -48,7 +65,10 @@ class flawed : public adaptor<Comm> {
 public:
     using typename base_type::stream_ref;
 
-    flawed(Comm comm, local::communicator& plain, flaw what) : base_type(std::move(comm)), plain_(plain), what_(what) {}
+    flawed(Comm comm, local::communicator& plain, flaw what, code_format format)
+        : base_type(std::move(comm)), plain_(plain), what_(what), format_(format)
+    {
+    }
 
     template <element T>
     void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction operation, stream_ref stream,
@@ -78,6 +98,9 @@ public:
         } else if (what_ == flaw::node_divisor) {
             stream.synchronize();
             for (T& x : receive) x = T(static_cast<float>(x) * ranks / nodes);
+        } else if (what_ == flaw::sums_in_half) {
+            stream.synchronize();
+            average_in_half(std::vector<T>(send.begin(), send.end()), receive, stream);
         }
     }
     void next_step(stream_ref stream, call_site where = call_site::current())
@@ -87,8 +110,29 @@ public:
     }
 
 private:
+    template <element T>
+    void average_in_half(const std::vector<T>& send, view<T> receive, stream_ref stream)
+    {
+        const std::vector<T> own = decoded(send, format_);
+        std::vector<T> all(ranks * count);
+        plain_.all_gather(view<const T>(own), view<T>(all), stream);
+        stream.synchronize();
+        std::vector<T> means(count);
+        for (std::uint64_t i = 0; i < count; ++i) {
+            float16 sum(0.0f);
+            for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+                const float16 term(static_cast<float>(all[rank * count + i]));
+                sum = float16(static_cast<float>(sum) + static_cast<float>(term));
+            }
+            means[i] = T(static_cast<float>(sum) / ranks);
+        }
+        const std::vector<T> result = decoded(means, format_);
+        std::copy(result.begin(), result.end(), receive.begin());
+    }
+
     local::communicator& plain_;
     flaw what_;
+    code_format format_;
     std::vector<std::uint8_t> first_state_; ///< which has the number of the step
 };
 
@@ -101,6 +145,7 @@ struct scenario {
     bool in_bfloat16 = false;
     bool names_pair = false; ///< sender and receiver of the damaged message
     bool is_clean = false;
+    double size = 1; ///< of the gradient: a loss scale
 };
 
 /// `bits`: those of a code. A message has the codes of its blocks, then their scales in bfloat16.
@@ -130,6 +175,8 @@ std::vector<scenario> scenarios(int bits)
         {.label = "the owner keeps its part unquantised", .what = flaw::unquantised_part},
         {.label = "bfloat16 read as half", .what = flaw::read_as_half, .in_bfloat16 = true},
         {.label = "divided by the nodes", .what = flaw::node_divisor},
+        {.label = "sums in half", .what = flaw::sums_in_half},
+        {.label = "sums in half, some beyond 65504", .what = flaw::sums_in_half, .size = 0x1p13},
         {.label = "the same dither in all steps", .what = flaw::constant_dither, .rounding = stochastic},
         {.label = "scales of the step before in one message", .of_messages = {stale}, .names_pair = true},
         {.label = "scales of one message off by 2", .of_messages = {doubled}, .names_pair = true},
@@ -160,14 +207,14 @@ std::vector<step_record> run_trial(const scenario& of, code_format format, std::
             {.format = format, .block = block, .rounding = of.rounding, .seed = seed}, {.least_bytes = 1});
         quantisation_checks checks;
         checks.codes = checks.messages = all_checks;
-        probed probe(flawed(std::move(codes), world, of.what), {}, quantisation_probe({}, checks));
+        probed probe(flawed(std::move(codes), world, of.what, format), {}, quantisation_probe({}, checks));
         const host::stream stream;
         std::vector<T> gradient(count);
         std::vector<T> mean(count);
         for (std::uint64_t step = 0; step < steps; ++step) {
             random_numbers common(seed);
             random_numbers own(seed + 1'000'000 * (step * ranks + static_cast<std::uint64_t>(world.rank()) + 1));
-            for (T& x : gradient) x = T(static_cast<float>(0.3 * common.normal() + own.normal()));
+            for (T& x : gradient) x = T(static_cast<float>(of.size * (0.3 * common.normal() + own.normal())));
             probe.all_reduce(view<const T>(gradient), view<T>(mean), reduction::average, stream);
             probe.end_step(step, stream);
             step_record record;

@@ -14,6 +14,7 @@
 
 #include <collprobe/audit.hpp>
 #include <collprobe/collprobe.hpp>
+#include <collprobe/fault/faulty.hpp>
 #include <collprobe/report.hpp>
 #include <collprobe/quant/quantisation_probe.hpp>
 #include <collprobe/quant/quantised.hpp>
@@ -272,6 +273,37 @@ TEST_CASE("an infinity among the inputs is in the result, and is no finding of q
         CHECK(call.nonfinite_results == 1);
         CHECK(call.verdict == quantisation_verdict::negligible);
         CHECK(quantisation_suspects(got.record()).empty());
+    }
+}
+
+TEST_CASE("a result with an infinity that neither inputs nor codes have is corrupt, and an overflow of the sum is not")
+{
+    constexpr uint64_t count = 4096;
+    for (const bool spoils : {true, false}) {
+        CAPTURE(spoils);
+        on_ranks({0, 3}, {.format = code_format::int8}, {}, tiny, [&](auto& comm) {
+            host::stream stream;
+            // Inverts the exponent of an element that is zero, in the results of all ranks alike.
+            std::vector<fault> faults;
+            if (spoils) faults.push_back({.first = 7, .elements = 1, .mask = 0x7c00});
+            probed probe(faulty(std::move(comm), faults), {}, quantisation_probe());
+            std::vector<float16> send;
+            for (const float x : gradient(probe.rank(), count, 0, 1)) send.push_back(float16(x));
+            send[7] = float16(spoils ? 0.0f : 60000.0f);
+            std::vector<float16> sum(count);
+            probe.all_reduce(view<const float16>(send), view(sum), reduction::sum, stream);
+            probe.end_step(0, stream);
+            step_record record;
+            require(probe.wait(record), "no record");
+            stream.synchronize(soon_ms);
+            require(!is_finite(sum[7]), "finite");
+            const call_quantisation& call = record.calls.at(0).quantisation;
+            require(record.calls.at(0).results_agree, "not alike");
+            require(call.nonfinite_results == (spoils ? 0 : 1), "codes");
+            require((call.verdict == quantisation_verdict::corrupt) == spoils, name(call.verdict));
+            require((suspects_of(record, finding::codes_differ).size() == 1) == spoils, "suspects");
+            require(is_nan(call.coherence) == !spoils, "coherence");
+        });
     }
 }
 

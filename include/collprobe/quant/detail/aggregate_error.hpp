@@ -18,6 +18,7 @@ struct aggregate_error {
     double result_squares = 0;
     double drift = 0; ///< cosine of the error with that of the step before; NaN if there is none
     std::uint64_t measured = 0; ///< bins; 0: the call was not measured, or has numbers that are not finite
+    std::uint64_t spoiled = 0; ///< bins of a result with numbers that are not finite, of inputs that all are
 };
 
 /// Compares the sketches of a reduction bin by bin. A reducer over bins, for the devices' `reduce`.
@@ -67,11 +68,12 @@ struct aggregate_reducer {
     }
     COLLPROBE_HD aggregate_error finish(const partial& all) const noexcept
     {
-        if (!is_finite(all.error) || !is_finite(all.mean) || !is_finite(all.result)) return {};
+        if (!is_finite(all.mean)) return {};
+        if (!is_finite(all.error) || !is_finite(all.result)) return {.spoiled = bins};
         const double length = square_root(all.error) * square_root(all.last);
         const bool comparable = is_finite(length) && length > 0;
         return {all.error, all.mean, all.result, comparable ? all.with_last / length : not_a_number(),
-            bins};
+            bins, 0};
     }
 };
 

@@ -82,6 +82,11 @@ COLLPROBE_COLD_INLINE void measure_aggregate(const part_entries<quantisation_ent
     aggregate_error of;
     for (int rank = 0; rank < entries.ranks(); ++rank) {
         const aggregate_error& each = entries(c, rank).aggregate;
+        // Sums that their type cannot hold are NaN, which decoding counts; owners of parts do not decode.
+        if (each.spoiled != 0 && out.nonfinite_results == 0 && call.call == collective::all_reduce) {
+            out.bins = static_cast<std::uint32_t>(each.spoiled);
+            out.coherence = infinity();
+        }
         if (each.measured == 0) return;
         if (rank == 0 || each.error_squares > of.error_squares) of = each; // they differ only if one is damaged
     }
