@@ -152,7 +152,8 @@ TEST_CASE("what a result is read for has the bits of separate reads, whatever th
         if constexpr (floating_element<T>) {
             const std::vector<T> other = adversarial::random_elements<T>(data.size() + 1, 0.1, 3, 22);
             check_record<T>(data, other.data() + 1);
-            if (data.size() > 1) check_record<T>(view<const T>(data).part(1, data.size() - 1), other.data());
+            if (COLLPROBE_TEST_UNLESS_BRIEF(true, false) && data.size() > 1)
+                check_record<T>(view<const T>(data).part(1, data.size() - 1), other.data());
         }
     });
 }
@@ -193,6 +194,7 @@ TEST_CASE_TEMPLATE("one read has the bits of separate reads, whatever the count,
 {
     constexpr std::size_t block = statistics_reducer<T, true>::block;
     for (const std::uint32_t bins : {64u, 4096u, 1u << 16, 1u << 19}) {
+        if (COLLPROBE_TEST_UNLESS_BRIEF(false, bins == 4096 || bins == 1u << 16)) continue;
         for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, block, 2 * block + 1,
                  13 * block + 4097, std::size_t{64 * 128 * 40 + 5}}) {
             for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{77}, (std::uint64_t{1} << 40) + 4064}) {
