@@ -146,6 +146,7 @@ struct scenario {
     bool names_pair = false; ///< sender and receiver of the damaged message
     bool is_clean = false;
     double size = 1; ///< of the gradient: a loss scale
+    error_feedback feedback = error_feedback::none;
 };
 
 /// `bits`: those of a code. A message has the codes of its blocks, then their scales in bfloat16.
@@ -172,9 +173,11 @@ std::vector<scenario> scenarios(int bits)
         {.label = "none, nearest", .is_clean = true},
         {.label = "none, stochastic", .rounding = stochastic, .is_clean = true},
         {.label = "none, nearest, bfloat16", .in_bfloat16 = true, .is_clean = true},
+        {.label = "none, errors fed back", .is_clean = true, .feedback = error_feedback::all},
         {.label = "the owner keeps its part unquantised", .what = flaw::unquantised_part},
         {.label = "bfloat16 read as half", .what = flaw::read_as_half, .in_bfloat16 = true},
         {.label = "divided by the nodes", .what = flaw::node_divisor},
+        {.label = "divided by the nodes, errors fed back", .what = flaw::node_divisor, .feedback = error_feedback::all},
         {.label = "sums in half", .what = flaw::sums_in_half},
         {.label = "sums in half, some beyond 65504", .what = flaw::sums_in_half, .size = 0x1p13},
         {.label = "the same dither in all steps", .what = flaw::constant_dither, .rounding = stochastic},
@@ -204,7 +207,8 @@ std::vector<step_record> run_trial(const scenario& of, code_format format, std::
     local::run(ranks, [&](local::communicator& world) {
         faulty<local::communicator> wire(world, of.of_messages, {.calls = {collective::all_to_all}});
         quantised<faulty<local::communicator>> codes(std::move(wire),
-            {.format = format, .block = block, .rounding = of.rounding, .seed = seed}, {.least_bytes = 1});
+            {.format = format, .block = block, .rounding = of.rounding, .seed = seed, .feedback = of.feedback},
+            {.least_bytes = 1});
         quantisation_checks checks;
         checks.codes = checks.messages = all_checks;
         probed probe(flawed(std::move(codes), world, of.what, format), {}, quantisation_probe({}, checks));

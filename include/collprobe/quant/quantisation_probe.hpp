@@ -77,6 +77,13 @@ struct quantisation_entry {
 };
 static_assert(sizeof(quantisation_entry) % 8 == 0);
 
+/// What a call of the next step is judged with.
+struct last_roundings {
+    double energy = not_a_number(); ///< of all roundings to codes in the mean
+    std::uint64_t step = 0;
+    int drifting_steps = 0; ///< in a row, whose errors were like those of the step before
+};
+
 /// Writes what the host knows about a call. A body for `for_each`, for one index.
 struct write_quantised_outcome {
     quantisation_entry* to;
@@ -204,7 +211,7 @@ private:
 
     quantisation_limits limits_;
     quantisation_checks checks_;
-    std::vector<int> drifting_; ///< by call: the steps in a row whose errors were like those of the step before
+    std::vector<detail::last_roundings> last_; ///< by call
 };
 
 } // namespace collprobe::inline COLLPROBE_ABI

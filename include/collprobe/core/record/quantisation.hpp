@@ -260,8 +260,9 @@ struct call_quantisation {
     double aggregate_sqnr_db = detail::not_a_number();
     double aggregate_cosine = detail::not_a_number(); ///< of the result with the mean of the inputs
     /// The energy of the result's error over the sum of those of all roundings in it: 1 if they are independent; as
-    /// many as there are ranks if the ranks' roundings are alike, and the owner's does not add. Infinite if the result
-    /// has numbers that are not finite, and neither inputs nor codes have. Otherwise not with feedback.
+    /// many as there are ranks if the ranks' roundings are alike, and the owner's does not add. With feedback those of
+    /// the step before are among them, which must have been reported. Infinite if the result has numbers that are not
+    /// finite, and neither inputs nor codes have.
     double coherence = detail::not_a_number();
     double drift = detail::not_a_number(); ///< cosine of the result's error with that of the step before
     int drifting_steps = 0; ///< steps in a row, up to this one, whose drift was above `quantisation_limits::drift`

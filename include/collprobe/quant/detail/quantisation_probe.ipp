@@ -74,10 +74,11 @@ COLLPROBE_COLD_INLINE double rounding_energy(element_type type, double squares) 
     return energy;
 }
 
-/// What the sketches tell of the result. `known`: the energy of all roundings to codes in the mean; `adding`: that of
-/// the roundings of n terms to float, at most.
+/// What the sketches tell of the result. `known`: the energy of all roundings to codes in the mean; `fed_back`: that of
+/// the step before, whose errors are in it, too; `adding`: that of the roundings of n terms to float, at most.
 COLLPROBE_COLD_INLINE void measure_aggregate(const part_entries<quantisation_entry>& entries, int c,
-    const call_record& call, double known, double adding, const quantisation_limits& limits, call_quantisation& out)
+    const call_record& call, double known, double fed_back, double adding, const quantisation_limits& limits,
+    call_quantisation& out)
 {
     aggregate_error of;
     for (int rank = 0; rank < entries.ranks(); ++rank) {
@@ -97,9 +98,7 @@ COLLPROBE_COLD_INLINE void measure_aggregate(const part_entries<quantisation_ent
         out.aggregate_cosine = (of.mean_squares + of.result_squares - of.error_squares) / (2 * lengths);
     }
     const double rounding = rounding_energy(call.type, of.result_squares);
-    // Feedback adds the errors of another step, which the roundings do not have.
-    if (known > 0 && out.outcome.feedback == feedback_state::none)
-        out.coherence = of.error_squares / (known + adding + rounding);
+    if (known > 0 && !is_nan(fed_back)) out.coherence = of.error_squares / (known + fed_back + adding + rounding);
     out.drift = of.drift;
     const bool counts = of.error_squares > limits.mean_error * limits.mean_error * of.mean_squares
         && of.error_squares > 4 * rounding; // which no other rounding to codes would cure
@@ -144,9 +143,10 @@ COLLPROBE_COLD_INLINE void find_damaged_messages(
     }
 }
 
-/// `out.drifting_steps` is that of the step before.
+/// `out.drifting_steps` is that of the step before; `last` becomes this step's.
 COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_entry>& entries, int c,
-    const call_record& call, const quantisation_limits& limits, call_quantisation& out)
+    const call_record& call, std::uint64_t step, const quantisation_limits& limits, last_roundings& last,
+    call_quantisation& out)
 {
     const int ranks = entries.ranks();
     const auto n = static_cast<double>(ranks);
@@ -209,9 +209,13 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
         inputs_add_up * all.input_errors / (n * n)
             + sums_add_up * (all.node_errors / (n * n) + all.owned_errors * to_mean * to_mean),
         all.squares / n, all.count / static_cast<std::uint64_t>(ranks), -1, out);
-    measure_aggregate(entries, c, call,
-        (all.input_errors + all.node_errors) / (n * n) + all.owned_errors * to_mean * to_mean,
-        power_of_two(-48) * all.squares, limits, out);
+    const double known = (all.input_errors + all.node_errors) / (n * n) + all.owned_errors * to_mean * to_mean;
+    double fed_back = 0;
+    if (out.outcome.feedback == feedback_state::continued)
+        fed_back = last.step + 1 == step ? last.energy : not_a_number();
+    measure_aggregate(entries, c, call, known, fed_back, power_of_two(-48) * all.squares, limits, out);
+    last.energy = known;
+    last.step = step;
     // All in units of a rank's own gradient: the noise of the mean is that of a gradient over n.
     const double input = all.input_errors / n;
     const double noise = all.between_ranks - input; // of one rank's gradient, without its error
@@ -223,12 +227,13 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
 
 /// The largest coherence that roundings can have: the square of a sum of k numbers is at most k times the sum of their
 /// squares. In a mean these are the roundings of all ranks, of all nodes, of the owner, and that to the element type;
-/// the energy is an estimate.
+/// with feedback those of the step before, too. The energy is an estimate.
 COLLPROBE_COLD_INLINE double largest_coherence(const call_quantisation& of, int ranks) noexcept
 {
     const quantised_outcome& did = of.outcome;
     const double nodes = did.levels == 2 ? static_cast<double>(ranks) / did.ranks_per_node : 0;
-    return (ranks + nodes + 2) * (1 + 8 * square_root(2.0 / of.bins));
+    const double steps = did.feedback == feedback_state::none ? 1 : 2;
+    return steps * (ranks + nodes + 2) * (1 + 8 * square_root(2.0 / of.bins));
 }
 
 /// The verdict, and its evidence as a suspect. `count`: elements of the call.
@@ -312,8 +317,8 @@ COLLPROBE_COLD_INLINE void quantisation_probe::judge(const part_entries<entry>& 
     // Of a call the roundings of each rank are tested, and those of the mean, each for a bias of either sign.
     const double tests = 2.0 * (entries.ranks() + 1) * (entries.calls() > 0 ? entries.calls() : 1);
     const double largest_bias = detail::normal_upper_quantile(limits_.false_alarms_per_step / tests);
-    if (drifting_.size() < static_cast<std::size_t>(entries.calls()))
-        drifting_.resize(static_cast<std::size_t>(entries.calls()));
+    if (last_.size() < static_cast<std::size_t>(entries.calls()))
+        last_.resize(static_cast<std::size_t>(entries.calls()));
     for (int c = 0; c < entries.calls(); ++c) {
         call_record& call = record.calls[static_cast<std::size_t>(c)];
         const entry& own = entries(c, 0);
@@ -323,10 +328,10 @@ COLLPROBE_COLD_INLINE void quantisation_probe::judge(const part_entries<entry>& 
         out.seen = true;
         out.outcome = own.outcome;
         if (!own.outcome.quantised()) continue;
-        int& drifting = drifting_[static_cast<std::size_t>(c)];
-        out.drifting_steps = drifting;
-        detail::measure_quantisation(entries, c, call, limits_, out);
-        drifting = out.drifting_steps;
+        detail::last_roundings& last = last_[static_cast<std::size_t>(c)];
+        out.drifting_steps = last.drifting_steps;
+        detail::measure_quantisation(entries, c, call, record.step, limits_, last, out);
+        last.drifting_steps = out.drifting_steps;
         for (const statistics& each : call.inputs) {
             if (each.nonfinite() > out.nonfinite) out.nonfinite = each.nonfinite();
         }
