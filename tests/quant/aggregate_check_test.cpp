@@ -186,6 +186,43 @@ TEST_CASE("with feedback the roundings of two steps are in the result, and no mo
     }
 }
 
+TEST_CASE("results that are subnormal numbers of their type have roundings that are known")
+{
+    for (const bool scatters : {false, true}) {
+        for (const double size : {1e-4, 1e-5, 1e-6, 1e-7}) {
+            CAPTURE(size);
+            probed_steps of{{0, 4}, {.format = code_format::int8}, {.format = code_format::int8}, scatters};
+            const probed_run run
+                = run_steps<float16>(of, [&](int rank, int) { return gradient(rank, 1 << 14, 0, size); });
+            CAPTURE(run.call().coherence);
+            CHECK(run.call().coherence < 1.5);
+            CHECK(run.call().coherence > (size > 1e-7 ? 0.5 : 0.1)); // a result that is all zero has a smaller error
+            CHECK(run.call().verdict != quantisation_verdict::corrupt);
+        }
+    }
+}
+
+TEST_CASE("equal gradients have no noise, whatever the rounding")
+{
+    probed_steps of{{0, 4}};
+    of.within = of.across = {.format = code_format::int8, .rounding = code_rounding::stochastic};
+    of.steps = 8;
+    const auto equal = [](int, int step) { return gradient(step, 1 << 14, 0, 1); };
+    for (const step_record& record : run_steps(of, equal).records) {
+        const call_quantisation& call = record.calls.at(0).quantisation;
+        CHECK(is_nan(call.noise_ratio));
+        CHECK(call.verdict == quantisation_verdict::negligible);
+    }
+    // Then the error of the result counts, which the codes between nodes have made.
+    probed_steps two{{2, 2}};
+    two.within = {.format = code_format::int8};
+    two.across = {.format = code_format::int4};
+    const probed_run run = run_steps(two, equal);
+    CHECK(run.call().sqnr_db > 40);
+    CHECK(run.call().aggregate_sqnr_db < 20);
+    CHECK(run.call().verdict == quantisation_verdict::harmful);
+}
+
 TEST_CASE("numbers that are exact as codes do not drift")
 {
     // Small integers and a largest element of 127: all codes are exact. The mean of three is rounded in float, and

@@ -59,13 +59,18 @@ std::vector<float> uneven(int rank, int step, uint64_t count)
 }
 
 template <class T>
-double clean_residual(probed_steps of, uint64_t count)
+double clean_residual(probed_steps of, uint64_t count, float size = 1)
 {
     of.checks.codes = true;
     of.options = {.least_bytes = 1, .scratch_bytes = 64 << 10};
     of.steps = of.across.feedback == error_feedback::none ? 1 : 3;
     const probed_run run
-        = run_flipped<T>(of, {}, [&](int rank, int step) { return uneven(rank, step, count); });
+        = run_flipped<T>(of, {}, [&](int rank, int step) {
+              const detail::gradual_underflow as_ieee_has_it;
+              std::vector<float> x = uneven(rank, step, count);
+              for (float& each : x) each = static_cast<float>(static_cast<double>(each) * static_cast<double>(size));
+              return x;
+          });
     double worst = 0;
     for (const step_record& record : run.records) {
         const call_quantisation& call = record.calls.at(0).quantisation;
@@ -109,6 +114,14 @@ TEST_CASE("results are the sums of their codes: all formats, types and levels")
                                                        : clean_residual<float16>(other, 12 * 211);
                 worst = std::max(worst, narrow);
             }
+        }
+    }
+    // Subnormal numbers, which the mode of the build may drop.
+    for (const quantisation& how : {quantisation{.rotate = true}, {.rule = scaling::asymmetric}}) {
+        for (const bool scatters : {false, true}) {
+            const probed_steps tiny_ones{{0, 3}, how, how, scatters, reduction::average};
+            worst = std::max(worst, clean_residual<bfloat16>(tiny_ones, 12 * 211, 0x1p-120f));
+            worst = std::max(worst, clean_residual<float>(tiny_ones, 12 * 211, 0x1p-130f));
         }
     }
     MESSAGE("largest residual " << worst);
@@ -269,6 +282,53 @@ TEST_CASE("codes that are gathered name who damaged them, too")
         require(named.size() == 1 && named[0].call == 1, "one call");
         require(named[0].rank == 1 && named[0].other_rank == 2, "who");
     });
+}
+
+TEST_CASE("gathers in two levels go over all ranks, and so do the digests of their messages")
+{
+    for (const int damaged : {-1, 5}) {
+        CAPTURE(damaged);
+        local::run(6, {.timeout_ms = soon_ms}, [&](local::communicator& bare) {
+            flips_of_rank mine;
+            mine.rank = bare.rank();
+            if (damaged >= 0) mine.flips = {{damaged, gather, 0, 2 * 528 + 5, 1}};
+            flipping<local::communicator> world(bare, mine);
+            node_groups nodes(bare, 2);
+            quantised comm(std::move(world), nodes, int8, int8, tiny);
+            host::stream stream;
+            probed probe(std::move(comm), {}, quantisation_probe({}, {.messages = true}));
+            const std::vector<float> shard = gradient(probe.rank(), 512, 0, 1);
+            std::vector<float> all(6 * 512);
+            probe.all_gather(view<const float>(shard), view<float>(all), stream);
+            probe.end_step(1, stream);
+            step_record record;
+            require(probe.wait(record), "no record");
+            require(record.calls.at(0).quantisation.messages_checked, "not checked");
+            const std::vector<suspect> named = suspects_of(record, finding::codes_differ);
+            require(named.size() == (damaged < 0 ? 0 : 1), "pairs");
+            if (damaged >= 0) require(named[0].rank == damaged && named[0].other_rank == 2, "who");
+        });
+    }
+}
+
+TEST_CASE("a sum that its type cannot hold is no damage, also where it makes a whole block NaN")
+{
+    for (const scaling rule : {scaling::symmetric, scaling::signed_maximum}) {
+        for (const bool rotate : {false, true}) {
+            probed_steps of{.ranks = {0, 2}, .operation = reduction::sum};
+            of.within = of.across = {.rule = rule, .rotate = rotate};
+            of.checks.codes = true;
+            const probed_run run = run_steps(of, [](int rank, int) {
+                std::vector<float> x = gradient(rank, 1000, 0, 1);
+                x[300] = 2.5e38f;
+                return x;
+            });
+            CHECK(run.call().nonfinite == 0);
+            CHECK(run.call().nonfinite_results != 0);
+            CHECK(run.call().verdict == quantisation_verdict::harmful);
+            CHECK(contains(report::step_table(run.record()), "sums overflow"));
+        }
+    }
 }
 
 TEST_CASE("a flipped bit is seen in codes of any format, and in scales")

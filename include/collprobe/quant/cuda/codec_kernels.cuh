@@ -166,11 +166,11 @@ struct block_reduction<quant::combine_reducer<T>> : block_codec<quant::combine_r
                 float sum_squares = 0;
                 unsigned loaded = 0;
                 const auto load = [&, this](float(&x)[lane_elements], unsigned tile) {
-                    add_up(x, lane.again(), in, number, tile, exists, factor, squares);
+                    add_up(x, lane.again(), in, number, tile, exists ? at.count : 0, exists, factor, squares);
                     if (reducer.probed) sum_squares += squares_of(x, factor);
                     if (++loaded == tiles && reducer.probed) { // not those that are loaded again
                         const float of_terms = lane.sum(squares);
-                        const float of_sums = lane.sum(sum_squares);
+                        const float of_sums = lane.sum(sum_squares) * reducer.square_of_wide_divisor();
                         if (exists && lane.rank == 0)
                             reducer.note_spread(of_terms, of_sums, factor, at.count, all);
                     }
@@ -218,7 +218,7 @@ private:
 
     /// The sums of the terms of a tile; 0 where there is no block.
     __device__ void add_up(float (&x)[lane_elements], const tile_lane& lane, const quant::wire_layout& in,
-        std::uint64_t block, unsigned tile, bool exists, float factor, float& squares) const
+        std::uint64_t block, unsigned tile, std::uint32_t count, bool exists, float factor, float& squares) const
     {
         COLLPROBE_NO_UNROLL
         for (unsigned piece = 0; piece < lane_elements / piece_elements; ++piece) {
@@ -226,23 +226,25 @@ private:
             float sums[piece_elements];
             if (this->reducer.wide) {
                 double wide[piece_elements] = {};
-                add_terms(wide, in, block, at, exists, factor, squares);
+                add_terms(wide, in, block, at, count, exists, factor, squares);
                 COLLPROBE_UNROLL
-                for (unsigned i = 0; i < piece_elements; ++i) sums[i] = quant::nearest_float(wide[i]);
+                for (unsigned i = 0; i < piece_elements; ++i)
+                    sums[i] = quant::nearest_float(this->reducer.divided(wide[i]));
             } else {
                 COLLPROBE_UNROLL
                 for (float& sum : sums)
                     sum = quant::bit_cast<float>(0x80000000u); // -0: the sum has the first term's sign
-                add_terms(sums, in, block, at, exists, factor, squares);
+                add_terms(sums, in, block, at, count, exists, factor, squares);
             }
             move_to_end(x, sums);
         }
     }
     template <class Sum>
     __device__ void add_terms(Sum (&sums)[piece_elements], const quant::wire_layout& in, std::uint64_t block,
-        unsigned at, bool exists, float factor, float& squares) const
+        unsigned at, std::uint32_t count, bool exists, float factor, float& squares) const
     {
         const quant::codec& how = this->reducer.how;
+        const bool is_padded = this->reducer.is_padded(count);
         const tile_decoder decoder{how};
         const std::uint32_t terms = exists ? this->reducer.terms : 0;
         const bool as_nibbles = how.format == code_format::int4;
@@ -261,6 +263,11 @@ private:
             for (unsigned k = 0; k < terms_at_once && begin + k < terms; ++k) {
                 float elements[piece_elements];
                 decoder.decode(by[0], decoder.is_plain(by[0]), words[0], elements);
+                if (is_padded) {
+                    COLLPROBE_UNROLL
+                    for (unsigned i = 0; i < piece_elements; ++i)
+                        if (at + i >= count) elements[i] = 0;
+                }
                 COLLPROBE_UNROLL
                 for (unsigned i = 0; i < piece_elements; ++i) sums[i] = sum_of(sums[i], elements[i]);
                 if (this->reducer.probed) squares += squares_of(elements, factor);
@@ -290,7 +297,7 @@ private:
     __device__ void divide(float (&x)[lane_elements]) const
     {
         const std::uint32_t divisor = this->reducer.divisor;
-        if (divisor == 1) return;
+        if (divisor == 1 || this->reducer.wide) return; // or divided already
         if ((divisor & (divisor - 1)) == 0) { // exact, but for subnormal results, which round the same
             const float inverse = quant::rounded_quotient(1.0f, static_cast<float>(divisor));
             COLLPROBE_UNROLL
@@ -347,7 +354,11 @@ struct block_reduction<quant::decode_reducer<T>> : block_codec<quant::decode_red
                     lane, exists ? message + at.block * how.code_bytes() + before / 8 * codes.bits : nullptr);
                 float x[lane_elements];
                 decode_tile(lane.again(), codes, decoder, by, plain, x);
-                if (how.rotate) tile_rotation<piece_elements>{lane.again(), turn}.undo(x);
+                if (how.rotate) {
+                    tile_rotation<piece_elements>{lane.again(), turn}.undo(x);
+                    COLLPROBE_UNROLL
+                    for (float& one : x) one = quant::clamped(one, quant::largest_float_of<T>);
+                }
                 if (!exists || at.count <= before) continue;
                 nonfinite += count_nonfinite(lane, at.count - before, x);
                 store_tile<piece_elements>(

@@ -32,8 +32,8 @@ struct block_errors {
     std::uint32_t outliers = 0;
 
     /// Takes in a finite element and its code. `half`: half of the block's largest magnitude.
-    COLLPROBE_HD void add(const codec& how, float element, float value, std::int32_t code, float half,
-        std::uint32_t at) noexcept
+    COLLPROBE_HD void add(const codec& how, const block_scale& by, float element, float value, std::int32_t code,
+        float half, std::uint32_t at) noexcept
     {
         const float error = units_of(how, code) - value;
         const float magnitude = error < 0 ? -error : error;
@@ -48,7 +48,9 @@ struct block_errors {
         const std::uint32_t bits = bit_cast<std::uint32_t>(element) & 0x7fffffffu;
         const bool is_zero = bits == 0;
         zeros += is_zero ? 1 : 0;
-        zeroed += units_of(how, code) == 0 && !is_zero ? 1 : 0;
+        // With an offset code 0 stands for the offset.
+        const float decoded = how.has_offsets() ? element_of(how, by, code) : units_of(how, code);
+        zeroed += decoded == 0 && !is_zero ? 1 : 0;
         const float most = how.rounding == code_rounding::nearest ? 0.5f : 1.0f;
         saturated += is_integer(how.format) && magnitude > most + 0x1p-10f ? 1 : 0;
         outliers += bits > bit_cast<std::uint32_t>(half) ? 1 : 0;
@@ -83,6 +85,7 @@ COLLPROBE_HD inline void add_block(quantisation_errors& into, const block_scale&
     const block_errors& block, float magnitude, std::uint32_t count, std::uint32_t nonfinite,
     std::uint64_t first, double energy) noexcept
 {
+    if (count == 0) return; // beyond the end of the buffer
     into.count += count;
     into.nonfinite += nonfinite;
     ++into.blocks;
@@ -200,7 +203,7 @@ inline void pack_codes(const codec& how, const std::int32_t* codes, unsigned cha
         }
         const float value = in_scales(how, by, element);
         codes[i] = code_of(how, value, random == nullptr ? 0 : random[i]);
-        if (errors != nullptr && !is_nan_block(by)) part.add(how, element, value, codes[i], half, i);
+        if (errors != nullptr && !is_nan_block(by)) part.add(how, by, element, value, codes[i], half, i);
     }
     if (errors != nullptr) errors->merge(part);
     for (std::uint32_t i = count; i < how.block; ++i) codes[i] = 0;

@@ -306,11 +306,24 @@ COLLPROBE_HD inline float element_of(const codec& how, const block_scale& by, st
 {
     const float units = units_of(how, code);
     if (is_nan_bits(bit_cast<std::uint32_t>(units)) || is_nan_block(by)) return bit_cast<float>(nan_bits);
-    float value = rounded_product(units, by.scale);
-    if (how.rule == scaling::asymmetric) value = rounded_sum(value, by.offset);
+    // In double where an offset follows: the product may be beyond the floats, and the sum within.
+    const float value = how.rule != scaling::asymmetric
+        ? rounded_product(units, by.scale)
+        : nearest_float(rounded_sum(
+              rounded_product(exact_double(units), exact_double(by.scale)), exact_double(by.offset)));
     const auto bits = bit_cast<std::uint32_t>(value);
     const std::uint32_t magnitude = bits & 0x7fffffffu;
     return magnitude > how.largest ? bit_cast<float>((bits & 0x80000000u) | how.largest) : value;
+}
+
+/// The same for what a rotation back has made of decoded elements: finite numbers that a type cannot hold become its
+/// largest. `largest`: its bits as a float.
+COLLPROBE_HD inline float clamped(float value, std::uint32_t largest) noexcept
+{
+    const auto bits = bit_cast<std::uint32_t>(value);
+    const std::uint32_t magnitude = bits & 0x7fffffffu;
+    const bool beyond = magnitude > largest && magnitude < 0x7f800000u;
+    return beyond ? bit_cast<float>((bits & 0x80000000u) | largest) : value;
 }
 
 /// A code out of its bits, 4 for int4 and 8 for the others.

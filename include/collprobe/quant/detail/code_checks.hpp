@@ -12,6 +12,7 @@
 #include <collprobe/quant/detail/code.hpp>
 #include <collprobe/quant/detail/hadamard.hpp>
 #include <collprobe/scan/sketch.hpp>
+#include <collprobe/simd/rounding.hpp>
 
 /// The checksums that a quantised call makes of its codes, if a part of a step asks for them (`code_checks`).
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -39,6 +40,13 @@ struct rotate_back {
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
+        const gradual_underflow as_ieee_has_it;
+        turn_back(index);
+    }
+
+private:
+    COLLPROBE_HOST_NOINLINE COLLPROBE_HD void turn_back(std::uint64_t index) const noexcept
+    {
         float* const run = to + index * turn.length;
         for (std::uint32_t i = 0; i < turn.length; ++i) run[i] = from[index * turn.length + i];
         turn.undo(run);
@@ -52,8 +60,15 @@ struct rounding_to {
 
     COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
     {
+        const gradual_underflow as_ieee_has_it;
+        round(index);
+    }
+
+private:
+    COLLPROBE_HOST_NOINLINE COLLPROBE_HD void round(std::uint64_t index) const noexcept
+    {
         const float element = elements[index];
-        elements[index] = static_cast<float>(T(element)) - element;
+        elements[index] = rounded_difference(static_cast<float>(T(element)), element);
     }
 };
 

@@ -85,7 +85,8 @@ struct code_conservation_reducer {
         if (!is_finite(energy) || !is_finite(share[bin]) || !is_finite(*total)) {
             merge(into, {-1, bin, 1});
         } else if (!is_finite(of_result)) {
-            const bool overflows = energy >= bound.no_overflow;
+            // Of any bin: where a rule has no code for NaN, one sum beyond its type makes a whole block NaN.
+            const bool overflows = *total >= bound.no_overflow;
             merge(into, {overflows ? -1 : beyond_measure, bin, overflows ? 1u : 0u});
         } else {
             const double mean = *total / static_cast<double>(bins);

@@ -291,6 +291,22 @@ struct combine_reducer {
         return bit_cast<float>((exponent < 1 ? 253 : exponent > 253 ? 1 : 254 - exponent) << 23);
     }
 
+    /// A sum in double, divided before it is rounded to float, so that an average of floats is within them.
+    COLLPROBE_HD double divided(double sum) const noexcept
+    {
+        return divisor == 1 ? sum : rounded_quotient(sum, static_cast<double>(divisor));
+    }
+    /// What the squares of such sums lack.
+    COLLPROBE_HD float square_of_wide_divisor() const noexcept
+    {
+        return wide ? static_cast<float>(divisor) * static_cast<float>(divisor) : 1.0f;
+    }
+    /// Whether a block has codes behind its elements that do not stand for 0.
+    COLLPROBE_HD bool is_padded(std::uint32_t count) const noexcept
+    {
+        return how.has_offsets() && !how.rotate && count < how.block;
+    }
+
     /// Takes in the squares of a block's terms and sums, times the square of `factor`. Blocks with terms that are not
     /// finite say nothing of the spread.
     COLLPROBE_HD void note_spread(
@@ -342,10 +358,10 @@ private:
         float squares = 0;
         float sum_squares = 0;
         if (!add_by_vectors(path, in, b, factor, sums, squares, sum_squares)) {
-            if (wide) add<double>(path, in, b, factor, sums, squares);
-            else add<float>(path, in, b, factor, sums, squares);
-            if (probed) sum_squares = squares_of(sums, factor);
-            if (divisor != 1) {
+            if (wide) add<double>(path, in, b, count, factor, sums, squares);
+            else add<float>(path, in, b, count, factor, sums, squares);
+            if (probed) sum_squares = squares_of(sums, factor) * square_of_wide_divisor();
+            if (divisor != 1 && !wide) {
                 for (std::uint32_t i = 0; i < how.block; ++i)
                     sums[i] = rounded_quotient(sums[i], static_cast<float>(divisor));
             }
@@ -374,21 +390,29 @@ private:
         }
         return COLLPROBE_ON_ISA(path, false, sum_blocks<Code, false>(how, of, by, factor, sums, squares, sum_squares));
     }
+    /// The sums of block `b`; if they are wide, divided.
     template <class Sum>
-    void add(isa path, const wire_layout& in, std::uint64_t b, float factor, float* sums, float& squares) const noexcept
+    void add(isa path, const wire_layout& in, std::uint64_t b, std::uint32_t count, float factor, float* sums,
+        float& squares) const noexcept
     {
         float x[largest_block];
         Sum all[largest_block];
         squares = 0;
         for (std::uint32_t term = 0; term < terms; ++term) {
             block_encoder::decode(path, how, in, messages + term * message_stride, b, 1, x);
+            if (is_padded(count)) {
+                for (std::uint32_t i = count; i < how.block; ++i) x[i] = 0;
+            }
             if (probed) squares += squares_of(x, factor);
             for (std::uint32_t i = 0; i < how.block; ++i) {
                 const auto one = static_cast<Sum>(x[i]);
                 all[i] = term == 0 ? one : rounded_sum(all[i], one);
             }
         }
-        for (std::uint32_t i = 0; i < how.block; ++i) sums[i] = static_cast<float>(all[i]);
+        for (std::uint32_t i = 0; i < how.block; ++i) {
+            if constexpr (sizeof(Sum) == 8) sums[i] = nearest_float(divided(all[i]));
+            else sums[i] = all[i];
+        }
     }
 
     float factor_of(const wire_layout& in, std::uint64_t b) const noexcept
@@ -469,7 +493,10 @@ private:
             }
             const std::uint32_t elements = blocks == 1 ? at.count : blocks * how.block;
             block_encoder::decode(path, how, wire, message, at.block, blocks, x);
-            if (how.rotate) rotate_blocks(how, x, blocks * how.block, true);
+            if (how.rotate) {
+                rotate_blocks(how, x, blocks * how.block, true);
+                for (std::uint32_t i = 0; i < elements; ++i) x[i] = clamped(x[i], largest_float_of<T>);
+            }
             narrow_elements(path, x, elements, to);
             for (std::uint32_t i = 0; i < elements; ++i) into += is_finite(to[i]) ? 0 : 1;
         }

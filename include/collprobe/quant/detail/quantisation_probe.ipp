@@ -62,23 +62,25 @@ COLLPROBE_COLD_INLINE double expected_zeros(code_format format, double scale) no
     return 1 - error_function_complement(scale / 2 / square_root(2));
 }
 
-/// The energy that rounding to the element type adds to numbers of energy `squares`: that of a uniform error in the
-/// last place, with significands spread evenly on a logarithmic scale.
-COLLPROBE_COLD_INLINE double rounding_energy(element_type type, double squares) noexcept
+/// The energy that rounding to the element type adds to `count` numbers of energy `squares`: that of a uniform error in
+/// the last place, with significands spread evenly on a logarithmic scale, and that of subnormal numbers.
+COLLPROBE_COLD_INLINE double rounding_energy(element_type type, double squares, double count) noexcept
 {
     double energy = 0;
     with_floating_type(type, [&](auto one) {
-        constexpr int digits = element_traits<decltype(one)>::digits;
-        energy = squares * 2 / 3 * natural_log(2) / 12 * power_of_two(2 - 2 * digits);
+        using traits = element_traits<decltype(one)>;
+        energy = squares * 2 / 3 * natural_log(2) / 12 * power_of_two(2 - 2 * traits::digits)
+            + count / 12 * power_of_two(2 * traits::min_subnormal_exponent);
     });
     return energy;
 }
 
 /// What the sketches tell of the result. `known`: the energy of all roundings to codes in the mean; `fed_back`: that of
-/// the step before, whose errors are in it, too; `adding`: that of the roundings of n terms to float, at most.
+/// the step before, whose errors are in it, too; `adding`: that of the roundings of n terms to float, at most;
+/// `elements`: of the result, in units of its own square over that of the mean.
 COLLPROBE_COLD_INLINE void measure_aggregate(const part_entries<quantisation_entry>& entries, int c,
-    const call_record& call, double known, double fed_back, double adding, const quantisation_limits& limits,
-    call_quantisation& out)
+    const call_record& call, double known, double fed_back, double adding, double elements,
+    const quantisation_limits& limits, call_quantisation& out)
 {
     aggregate_error of;
     for (int rank = 0; rank < entries.ranks(); ++rank) {
@@ -97,7 +99,7 @@ COLLPROBE_COLD_INLINE void measure_aggregate(const part_entries<quantisation_ent
     if (lengths > 0) {
         out.aggregate_cosine = (of.mean_squares + of.result_squares - of.error_squares) / (2 * lengths);
     }
-    const double rounding = rounding_energy(call.type, of.result_squares);
+    const double rounding = rounding_energy(call.type, of.result_squares, elements);
     if (known > 0 && !is_nan(fed_back)) out.coherence = of.error_squares / (known + fed_back + adding + rounding);
     out.drift = of.drift;
     const bool counts = of.error_squares > limits.mean_error * limits.mean_error * of.mean_squares
@@ -213,14 +215,18 @@ COLLPROBE_COLD_INLINE void measure_quantisation(const part_entries<quantisation_
     double fed_back = 0;
     if (out.outcome.feedback == feedback_state::continued)
         fed_back = last.step + 1 == step ? last.energy : not_a_number();
-    measure_aggregate(entries, c, call, known, fed_back, power_of_two(-48) * all.squares, limits, out);
+    const double elements = static_cast<double>(all.count) / n;
+    measure_aggregate(entries, c, call, known, fed_back, power_of_two(-48) * all.squares,
+        elements * to_mean * to_mean, limits, out);
     last.energy = known;
     last.step = step;
     // All in units of a rank's own gradient: the noise of the mean is that of a gradient over n.
     const double input = all.input_errors / n;
     const double noise = all.between_ranks - input; // of one rank's gradient, without its error
     const double owned = all.owned_errors * to_mean * to_mean * n;
-    if (!(noise > 0)) return; // equal gradients have no noise
+    // Equal gradients have no noise, and an estimate of it that is nearly 0, of either sign.
+    const double deviation = all.between_ranks * square_root(2 / (elements * (n - 1)));
+    if (!(noise > 8 * deviation)) return;
     out.input_noise_ratio = input / noise;
     out.noise_ratio = (input + all.node_errors / n + owned) / noise;
 }
@@ -275,6 +281,12 @@ COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation
         why.statistic = static_cast<double>(of.nonfinite);
         return quantisation_verdict::non_finite_hidden;
     }
+    if (of.nonfinite == 0 && of.nonfinite_results != 0) { // sums that their type cannot hold
+        why.rank = -1;
+        why.index = no_index;
+        why.statistic = static_cast<double>(of.nonfinite_results);
+        return quantisation_verdict::harmful;
+    }
     if (of.saturated != 0 && of.outcome.rule == scaling::symmetric) {
         why.statistic = static_cast<double>(of.saturated);
         return quantisation_verdict::biased;
@@ -295,7 +307,10 @@ COLLPROBE_COLD_INLINE quantisation_verdict judge_numbers(const call_quantisation
         return quantisation_verdict::biased;
     }
     const bool has_noise = !is_nan(of.noise_ratio);
-    const double cost = has_noise ? of.noise_ratio : exponential(-of.sqnr_db / 10 * natural_log(10));
+    // Without noise: of the result, if it is known and worse. With feedback that has the errors of two steps.
+    const bool of_result = of.outcome.feedback == feedback_state::none && of.aggregate_sqnr_db < of.sqnr_db;
+    const double sqnr_db = of_result ? of.aggregate_sqnr_db : of.sqnr_db;
+    const double cost = has_noise ? of.noise_ratio : exponential(-sqnr_db / 10 * natural_log(10));
     why.statistic = cost;
     why.threshold = has_noise ? limits.harmful : limits.harmful_error;
     if (cost > why.threshold) return quantisation_verdict::harmful;
@@ -332,9 +347,14 @@ COLLPROBE_COLD_INLINE void quantisation_probe::judge(const part_entries<entry>& 
         out.drifting_steps = last.drifting_steps;
         detail::measure_quantisation(entries, c, call, record.step, limits_, last, out);
         last.drifting_steps = out.drifting_steps;
+        // A rotation may make infinities of finite elements, which the codec counts: the statistics know better.
+        std::uint64_t read = 0;
+        std::uint64_t nonfinite = 0;
         for (const statistics& each : call.inputs) {
-            if (each.nonfinite() > out.nonfinite) out.nonfinite = each.nonfinite();
+            read += each.count;
+            if (each.nonfinite() > nonfinite) nonfinite = each.nonfinite();
         }
+        if (read != 0) out.nonfinite = nonfinite;
         suspect why{.call = c, .what = finding::quantisation, .site = call.site};
         // The parts of a reduce-scatter are decoded by their owners, who count no results.
         if (call.call == collective::reduce_scatter) out.nonfinite_results = out.nonfinite;

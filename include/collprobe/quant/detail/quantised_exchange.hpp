@@ -514,10 +514,11 @@ private:
         std::uint64_t bytes, stream_ref on, bool across)
     {
         using bytes_type = std::uint8_t;
-        note_messages(from, messages, bytes, messages, on, across, false);
+        const std::uint32_t* const peers = ranks_of(over, across);
+        note_messages(from, messages, bytes, messages, peers, on, false);
         over.all_to_all(view<const bytes_type>(from, messages * bytes),
             view<bytes_type>(to, messages * bytes), on, where_);
-        note_messages(to, messages, bytes, messages, on, across, true);
+        note_messages(to, messages, bytes, messages, peers, on, true);
         note_sent((messages - 1) * bytes, across);
     }
     /// Gathers the parts of an area in place.
@@ -527,15 +528,23 @@ private:
     {
         using bytes_type = std::uint8_t;
         const auto parts = static_cast<std::uint64_t>(over.size());
-        note_messages(area + mine * bytes, 1, bytes, parts, on, across, false);
+        const std::uint32_t* const peers = ranks_of(over, across);
+        note_messages(area + mine * bytes, 1, bytes, parts, peers, on, false);
         over.all_gather(view<const bytes_type>(area + mine * bytes, bytes),
             view<bytes_type>(area, parts * bytes), on, where_);
-        note_messages(area, parts, bytes, parts, on, across, true);
+        note_messages(area, parts, bytes, parts, peers, on, true);
         note_sent((parts - 1) * bytes, across);
+    }
+    /// The ranks of the world that are those of a group; null for the world itself.
+    template <class Over>
+    const std::uint32_t* ranks_of(const Over& over, bool across) const
+    {
+        if (static_cast<const void*>(&over) == static_cast<const void*>(&comm_)) return nullptr;
+        return across ? memory_.own_slices : memory_.slices.data() + node() * locals_;
     }
     /// Takes the digests of messages to `peers` ranks, or from them. One message: all of them get it.
     void note_messages(const unsigned char* first, std::uint64_t messages, std::uint64_t bytes,
-        std::uint64_t peers, stream_ref on, bool across, bool arrived)
+        std::uint64_t peers, const std::uint32_t* ranks, stream_ref on, bool arrived)
     {
         if (checks_.digests == nullptr) return;
         const bool own_stream = on == on_;
@@ -545,8 +554,6 @@ private:
             device::reduce(on, digest_reducer<std::uint8_t>{view<const std::uint8_t>(first + i * bytes, bytes)},
                 bytes, digests + i, workspace);
         }
-        const std::uint32_t* ranks = nullptr;
-        if (two_level()) ranks = across ? memory_.own_slices : memory_.slices.data() + node() * locals_;
         const std::uint64_t table = (arrived ? 2 : 0) + (own_stream ? 0 : 1);
         device::for_each(on, peers,
             add_digests{digests, messages == 1 ? 0u : 1u, ranks, collectives_, checks_.digests + table * ranks_});

@@ -155,6 +155,8 @@ COLLPROBE_COLD_INLINE std::string quantisation_advice(const call_quantisation& o
         return of.coherence > 1.5 ? "the ranks' errors are alike: round stochastically"
                                   : "round stochastically, or keep the owner's errors (feedback)";
     case quantisation_verdict::harmful:
+        if (of.nonfinite == 0 && of.nonfinite_results != 0) return "sums overflow: scale the gradients down";
+        [[fallthrough]];
     case quantisation_verdict::degenerate_blocks:
         return of.crest > 1.2 * gaussian[doublings] ? "heavy tails: rotate, or halve the block"
                                                     : "a format with more bits for this call";

@@ -395,7 +395,7 @@ private:
             return how.rule == scaling::symmetric ? quant::code_of_nonfinite(how) : 0;
         const float value = quant::in_scales(how, by, element);
         const std::int32_t code = quant::code_of(how, value, bits16);
-        if (probed) errors.add(how, element, value, code, half, at);
+        if (probed) errors.add(how, by, element, value, code, half, at);
         return code;
     }
 
