@@ -50,9 +50,9 @@ struct restored_feedback {
 /// or 8 bits. All ranks get the same bits. It forwards everything else, and counts it with the reason.
 /// README.md has the algorithms and the bytes that are moved and sent.
 ///
-///     quantised comm{world, {.format = code_format::int8}};
-///     quantised comm{world, nodes, {.format = code_format::int8}, {.format = code_format::int4}}; //
-///     node_groups nodes
+///     quantised flat{world, {.format = code_format::int8}};
+///     node_groups nodes(world, 8); // ranks of a node
+///     quantised comm{world, nodes, {.format = code_format::int8}, {.format = code_format::int4}};
 ///
 /// Preconditions: one thread at a time, as for the groups, which must outlive this object. Equal options on
 /// all ranks. With feedback or stochastic rounding all ranks call `next_step` behind the calls of a step;

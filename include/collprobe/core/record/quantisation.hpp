@@ -26,18 +26,16 @@ constexpr const char* name(code_format format) noexcept
     }
     return "unknown";
 }
-/// How the elements of a block become integers:
-/// - `symmetric`: -L to L, where L is 127 or 7; the scale is the largest magnitude over L. The code below -L
-/// stands for
+
+/// How the elements of a block become integers. The 8-bit floating-point formats are `symmetric`, and have a NaN of
+/// their own.
+/// - `symmetric`: -L to L, where L is 127 or 7; the scale is the largest magnitude over L. The code below -L stands for
 ///   NaN, so elements that are not finite stay so.
-/// - `signed_maximum`: the element of largest magnitude becomes -128 or -8 by a scale with a sign. Elements
-/// of the
-///   other sign beyond 127 or 7 scales are clipped. 1.1 dB better for int4 and nearest rounding. One element
-///   that is not finite makes its block NaN.
-/// - `asymmetric`: 0 to 255 or 15 between the block's smallest and largest elements. It needs an offset for
-/// each block.
-///   One element that is not finite makes its block NaN. The 8-bit floating-point formats are `symmetric`,
-///   and have a NaN of their own.
+/// - `signed_maximum`: the element of largest magnitude becomes -128 or -8 by a scale with a sign. Elements of the
+///   other sign beyond 127 or 7 scales are clipped. 1.1 dB better for int4 and nearest rounding. One element that is
+///   not finite makes its block NaN.
+/// - `asymmetric`: 0 to 255 or 15 between the block's smallest and largest elements. It needs an offset for each block.
+///   One element that is not finite makes its block NaN.
 enum class scaling : std::uint8_t { symmetric, signed_maximum, asymmetric };
 
 constexpr const char* name(scaling rule) noexcept
@@ -119,15 +117,15 @@ struct quantised_outcome {
 /// What one quantisation of a buffer did to its numbers. Sums are over the elements that are finite, `error`
 /// being the decoded element minus the element. With a rotation the elements are the rotated ones.
 struct quantisation_errors {
-    std::uint64_t count = 0; ///< elements, the non-finite ones included
+    std::uint64_t count = 0; ///< elements, the non-finite ones included; with a rotation also those that fill a block
     std::uint64_t nonfinite = 0;
     std::uint64_t first_nonfinite = no_index; ///< index in the buffer
     std::uint64_t zeros = 0; ///< elements that were zero
-    std::uint64_t zeroed = 0; ///< elements that became zero, and were not
-    std::uint64_t saturated = 0; ///< elements beyond the codes: an error above half a scale (1, stochastic)
+    std::uint64_t zeroed = 0; ///< elements that decode to zero, and were not
+    std::uint64_t saturated = 0; ///< of integers: elements with an error above half a scale (1, stochastic)
     std::uint64_t outliers = 0; ///< elements above half of their block's largest magnitude
     std::uint64_t blocks = 0;
-    std::uint64_t zero_blocks = 0;
+    std::uint64_t zero_blocks = 0; ///< of zeros, or of no finite elements
     std::uint64_t underflowed_blocks = 0; ///< blocks whose scale would be below the smallest normal number
     double squares = 0; ///< sum of squares of the elements
     double error_squares = 0;
