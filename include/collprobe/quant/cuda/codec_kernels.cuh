@@ -225,7 +225,9 @@ private:
             const unsigned at = tile * tile_elements + lane.position<piece_elements>(piece);
             float sums[piece_elements];
             if (this->reducer.wide) {
-                double wide[piece_elements] = {};
+                double wide[piece_elements];
+                COLLPROBE_UNROLL
+                for (double& sum : wide) sum = quant::bit_cast<double>(std::uint64_t{1} << 63); // -0, as below
                 add_terms(wide, in, block, at, count, exists, factor, squares);
                 COLLPROBE_UNROLL
                 for (unsigned i = 0; i < piece_elements; ++i)
