@@ -179,13 +179,16 @@ enum class coding : std::uint8_t { nearest, clipped, stochastic, float8 };
 
 template <coding kind>
 struct coder {
-    ints most{};
-    float8_format small{};
-    int fraction_bits = 0;
-    ints largest_small{};
+    ints most;
+    float8_format small;
+    int fraction_bits;
+    ints largest_small;
 
     [[gnu::always_inline]] explicit coder(const codec& how) noexcept
-        : most(ints{} + (how.format == code_format::int4 ? 7 : 127))
+        : most(ints{} + (how.format == code_format::int4 ? 7 : 127)),
+          small(),
+          fraction_bits(0),
+          largest_small(ints{})
     {
         if constexpr (kind == coding::float8) {
             small = float8_format::of(how.format);
@@ -249,9 +252,9 @@ struct next_batch {
 
 /// What a batch counts, in lanes.
 struct lane_counts {
-    ints outliers{};
-    ints clipped{};
-    vector<std::uint64_t, 32> zero_codes{};
+    ints outliers;
+    ints clipped;
+    vector<std::uint64_t, 32> zero_codes;
 };
 
 /// Codes of block `b` of a batch, whose elements are finite.
@@ -310,7 +313,7 @@ template <bool probed, coding kind>
 inline void encode_blocks(const codec& how, const float* elements, const std::uint16_t* random,
     const next_batch& next, unsigned char* to, block_batch& batch) noexcept
 {
-    lane_counts counts;
+    lane_counts counts = {};
     for (std::uint32_t b = 0; b < batch.blocks; ++b) {
         if ((batch.nonfinite >> b & 1) != 0) continue;
         const std::uint32_t first = b * how.block;
