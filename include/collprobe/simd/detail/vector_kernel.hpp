@@ -374,7 +374,7 @@ template <class Code>
     return reinterpret_cast<vector<signed char, 32>>(both);
 #else
     vector<signed char, 32> bytes;
-    for (int i = 0; i < 32; ++i) bytes[i] = static_cast<signed char>(x[i / float_lanes][i % float_lanes]);
+    for (std::uint32_t i = 0; i < 32; ++i) bytes[i] = static_cast<signed char>(x[i / float_lanes][i % float_lanes]);
     return bytes;
 #endif
 }
