@@ -323,7 +323,7 @@ void encode_batch([[maybe_unused]] isa path, [[maybe_unused]] const codec& how, 
 }
 
 /// Takes the errors of a batch into those of a buffer. `first`: index of its first element. `elements`: as floats.
-inline void add_batch([[maybe_unused]] isa path, const codec& how, double energy, std::uint64_t first,
+inline void add_batch([[maybe_unused]] isa path, const codec& how, [[maybe_unused]] double energy, std::uint64_t first,
     [[maybe_unused]] const float* elements, [[maybe_unused]] const std::uint16_t* random, block_batch& batch,
     quantisation_errors& into) noexcept
 {
@@ -349,7 +349,7 @@ std::uint64_t decode_batch(isa path, const codec& how, const block_scale* by, st
     std::uint64_t nonfinite = 0;
     std::uint32_t left_out = 0xffffffffu;
     if (decodes_by_vectors(path, how)) {
-        float scales[block_batch::most_blocks];
+        [[maybe_unused]] float scales[block_batch::most_blocks];
         for (std::uint32_t b = 0; b < blocks; ++b) scales[b] = by[b].scale;
         if (is_integer(how.format))
             left_out = COLLPROBE_ON_ISA(path, 0u, decode_blocks<std::int8_t>(how, scales, blocks, codes, elements));
