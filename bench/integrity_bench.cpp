@@ -11,42 +11,19 @@
 // Times are processor time of the thread, medians over the iterations.
 #include <collprobe/scan/sketch.hpp>
 
-#include <algorithm>
 #include <cstdint>
-#include <ctime>
 #include <random>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
 #include "bare_read.hpp"
+#include "cpu_timing.hpp"
 
 namespace {
 
 using namespace collprobe;
-
-double processor_seconds()
-{
-    timespec now{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-template <class Body>
-double seconds(Body body)
-{
-    const double start = processor_seconds();
-    body();
-    return processor_seconds() - start;
-}
-
-double median(std::vector<double> values)
-{
-    if (values.empty()) return 0;
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    return *middle;
-}
+using namespace collprobe::bench;
 
 template <class T>
 void sketch_pass(benchmark::State& state)

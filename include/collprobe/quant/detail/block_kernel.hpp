@@ -409,12 +409,6 @@ inline std::uint32_t find_largest_error(const codec& how, const float* elements,
     return 0;
 }
 
-/// The sum of the lanes of a vector of doubles.
-[[gnu::always_inline]] inline double sum_of(doubles x) noexcept
-{
-    return sum_of_lanes(x);
-}
-
 /// `add_block` for all blocks of a batch whose elements are finite; without the places of the largest error and the
 /// worst block, whose numbers in the batch it leaves there.
 inline void add_batch(const codec& how, double energy, block_batch& batch, quantisation_errors& into) noexcept
@@ -478,11 +472,11 @@ inline void add_batch(const codec& how, double energy, block_batch& batch, quant
     into.outliers += batch.outliers;
     into.zero_blocks += static_cast<std::uint32_t>(-sum_of_lanes(zero_blocks)) - left_out - beyond;
     into.underflowed_blocks += static_cast<std::uint32_t>(-sum_of_lanes(smallest));
-    into.squares += energy * sum_of(squares);
-    into.error_squares += energy * sum_of(error_squares);
-    into.error_sum += sum_of(error_sum);
-    into.crest_sum += sum_of(crests);
-    into.scale_sum += sum_of(scales);
+    into.squares += energy * sum_of_lanes(squares);
+    into.error_squares += energy * sum_of_lanes(error_squares);
+    into.error_sum += sum_of_lanes(error_sum);
+    into.crest_sum += sum_of_lanes(crests);
+    into.scale_sum += sum_of_lanes(scales);
     batch.worst = batch.largest = 0;
     int most = 0;
     int most_error = 0;
