@@ -172,12 +172,18 @@ private:
     }
 };
 
-/// How many blocks from a place on the host takes at once: whole ones of the same part, or a single one.
-inline std::uint32_t batch_of(const message_slices::place& at, const codec& how, std::uint64_t blocks) noexcept
-{
-    const std::uint64_t whole = lesser(at.left / how.block, lesser(blocks, block_batch::capacity(how.block)));
-    return whole == 0 ? 1 : static_cast<std::uint32_t>(whole);
-}
+/// What the host takes at once from a place on: whole blocks of the same part, or a single one that may be shorter.
+struct run_of_blocks {
+    std::uint32_t blocks;
+    std::uint32_t elements;
+
+    static run_of_blocks at(const message_slices::place& from, const codec& how, std::uint64_t blocks) noexcept
+    {
+        const auto whole = static_cast<std::uint32_t>(
+            lesser(from.left / how.block, lesser(blocks, block_batch::capacity(how.block))));
+        return whole == 0 ? run_of_blocks{1, from.count} : run_of_blocks{whole, whole * how.block};
+    }
+};
 
 /// What the pieces of a call before this one have left, and this one.
 template <class Result>
@@ -229,9 +235,10 @@ private:
         std::uint32_t blocks = 0;
         for (std::uint64_t b = first; b < first + count; b += blocks) {
             const message_slices::place at = cut.at(b);
-            blocks = batch_of(at, how, first + count - b);
-            block_encoder::target to{messages + at.message * message_stride, at.block, b, at.element,
-                blocks * how.block <= at.left ? blocks * how.block : at.count};
+            const run_of_blocks run = run_of_blocks::at(at, how, first + count - b);
+            blocks = run.blocks;
+            block_encoder::target to{
+                messages + at.message * message_stride, at.block, b, at.element, run.elements};
             if (!how.rotate && encoder.residual == nullptr) {
                 encoder.encode_as_is(path, source + at.element, x, key, wire, to, into);
                 continue;
@@ -334,8 +341,9 @@ private:
         std::uint32_t blocks = 0;
         for (std::uint64_t b = first; b < first + count; b += blocks) {
             const message_slices::place at = cut.at(b);
-            blocks = batch_of(at, how, first + count - b);
-            const std::uint32_t elements = blocks * how.block <= at.left ? blocks * how.block : at.count;
+            const run_of_blocks run = run_of_blocks::at(at, how, first + count - b);
+            blocks = run.blocks;
+            const std::uint32_t elements = run.elements;
             for (std::uint32_t k = 0; k < blocks; ++k)
                 add_up(path, in, b + k, blocks == 1 ? at.count : how.block, sums + k * how.block, into);
             if (result != nullptr) {
@@ -484,14 +492,15 @@ private:
         std::uint32_t blocks = 0;
         for (std::uint64_t b = first; b < first + count; b += blocks) {
             const message_slices::place at = cut.at(b);
-            blocks = batch_of(at, how, first + count - b);
+            const run_of_blocks run = run_of_blocks::at(at, how, first + count - b);
+            blocks = run.blocks;
             const unsigned char* const message = messages + at.message * message_stride;
             T* const to = result + at.element;
-            if (!how.rotate && blocks * how.block <= at.left) {
+            if (!how.rotate && run.elements == blocks * how.block) {
                 into += block_encoder::decode(path, how, wire, message, at.block, blocks, to);
                 continue;
             }
-            const std::uint32_t elements = blocks == 1 ? at.count : blocks * how.block;
+            const std::uint32_t elements = run.elements;
             block_encoder::decode(path, how, wire, message, at.block, blocks, x);
             if (how.rotate) {
                 rotate_blocks(how, x, blocks * how.block, true);
