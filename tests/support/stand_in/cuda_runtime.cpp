@@ -69,16 +69,17 @@ cudaError_t break_by_fault(int ordinal)
 
 // --- Streams ---
 
-CUstream_st* default_stream()
+CUstream_st* default_stream_of(int ordinal)
 {
-    fake_device& here = device(this_threads_device);
+    fake_device& here = device(ordinal);
     const std::lock_guard lock(here.guard);
     if (!here.default_stream) {
-        here.default_stream = std::make_unique<CUstream_st>(this_threads_device, false, true);
+        here.default_stream = std::make_unique<CUstream_st>(ordinal, false, true);
         here.default_used.store(true, std::memory_order_relaxed);
     }
     return here.default_stream.get();
 }
+CUstream_st* default_stream() { return default_stream_of(this_threads_device); }
 
 CUstream_st* new_stream(int ordinal, bool blocking)
 {
@@ -154,15 +155,33 @@ cudaError_t order_with_default(CUstream_st* stream)
         }
     } else if (stream->blocking) {
         host::event edge;
-        edge.record(*default_stream()->queue);
+        edge.record(*default_stream_of(stream->device)->queue);
         stream->queue->wait(edge);
     }
     return cudaSuccess;
 }
 
+// The end of the work that a host waits for with this stream, beside its own: the work of the streams that are ordered
+// with it without events. The streams themselves are not ordered by it.
+std::vector<host::event> ends_of_peers(CUstream_st* stream)
+{
+    std::vector<host::event> ends;
+    fake_device& here = device(stream->device);
+    if (stream->is_default) {
+        const std::lock_guard lock(here.guard);
+        for (CUstream_st* const other : here.streams) {
+            if (other->blocking) ends.emplace_back().record(*other->queue);
+        }
+    } else if (stream->blocking && here.default_used.load(std::memory_order_relaxed)) {
+        ends.emplace_back().record(*default_stream_of(stream->device)->queue);
+    }
+    return ends;
+}
+
 cudaError_t synchronize(CUstream_st* stream)
 {
     try {
+        for (const host::event& end : ends_of_peers(stream)) end.synchronize();
         stream->queue->synchronize();
         return cudaSuccess;
     } catch (...) {
@@ -754,6 +773,13 @@ cudaError_t CUDARTAPI cudaMalloc(void** memory, size_t bytes)
     if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
     return done(allocate(memory, bytes, cudaMemoryTypeDevice));
 }
+cudaError_t CUDARTAPI cudaMallocPitch(void** memory, size_t* pitch, size_t width, size_t height)
+{
+    STAND_IN_CALL(cudaMallocPitch);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    *pitch = (width + 511) / 512 * 512;
+    return done(allocate(memory, *pitch * height, cudaMemoryTypeDevice));
+}
 cudaError_t CUDARTAPI cudaFree(void* memory)
 {
     STAND_IN_CALL(cudaFree);
@@ -829,14 +855,71 @@ cudaError_t CUDARTAPI cudaPointerGetAttributes(cudaPointerAttributes* attributes
     if (found->second.type == cudaMemoryTypeHost) attributes->hostPointer = const_cast<void*>(memory);
     return cudaSuccess;
 }
+} // extern "C"
+
+namespace {
+
+// Rows of bytes with a distance between them; a plain copy has one.
+struct rows {
+    const void* first;
+    std::size_t width;
+    std::size_t pitch;
+    std::size_t height;
+
+    std::size_t extent() const { return width == 0 || height == 0 ? 0 : (height - 1) * pitch + width; }
+    bool is_wrong() const { return first == nullptr || pitch < width || leaves_memory(first, extent()); }
+    unsigned char* row(std::size_t number) const
+    {
+        return static_cast<unsigned char*>(const_cast<void*>(first)) + number * pitch;
+    }
+};
+bool is_on_host(const void* memory)
+{
+    cudaPointerAttributes attributes{};
+    (void)cudaPointerGetAttributes(&attributes, memory);
+    return attributes.type == cudaMemoryTypeUnregistered || attributes.type == cudaMemoryTypeHost;
+}
+bool captures_now(cudaStream_t stream) { return object(stream)->capturing.load(std::memory_order_relaxed); }
+
+// Host to host waits in either form.
+cudaError_t copy(const rows& to, const rows& from, cudaStream_t stream, bool is_async)
+{
+    if (to.extent() == 0) return cudaSuccess;
+    if (to.is_wrong() || from.is_wrong()) return done(cudaErrorInvalidValue);
+    const cudaError_t code = enqueue(stream, [to, from] {
+        for (std::size_t row = 0; row < to.height; ++row) std::memcpy(to.row(row), from.row(row), to.width);
+    });
+    const bool waits = !is_async || (is_on_host(to.first) && is_on_host(from.first) && !captures_now(stream));
+    return code != cudaSuccess || !waits ? code : done(synchronize(object(stream)));
+}
+cudaError_t fill(const rows& to, int value, cudaStream_t stream, bool is_async)
+{
+    if (to.extent() == 0) return cudaSuccess;
+    if (to.is_wrong()) return done(cudaErrorInvalidValue);
+    const cudaError_t code = enqueue(stream, [to, value] {
+        for (std::size_t row = 0; row < to.height; ++row) std::memset(to.row(row), value, to.width);
+    });
+    cudaPointerAttributes attributes{};
+    (void)cudaPointerGetAttributes(&attributes, to.first);
+    if (code != cudaSuccess || is_async || attributes.type == cudaMemoryTypeDevice) return code;
+    return done(synchronize(object(stream)));
+}
+
+} // namespace
+
+extern "C" {
+
 cudaError_t CUDARTAPI cudaMemcpyAsync(
     void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
 {
     STAND_IN_CALL(cudaMemcpyAsync);
-    if (bytes == 0) return cudaSuccess;
-    if (to == nullptr || from == nullptr) return done(cudaErrorInvalidValue);
-    if (leaves_memory(to, bytes) || leaves_memory(from, bytes)) return done(cudaErrorInvalidValue);
-    return enqueue(stream, [to, from, bytes] { std::memcpy(to, from, bytes); });
+    return copy({to, bytes, bytes, 1}, {from, bytes, bytes, 1}, stream, true);
+}
+cudaError_t CUDARTAPI cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+    size_t height, cudaMemcpyKind, cudaStream_t stream)
+{
+    STAND_IN_CALL(cudaMemcpy2DAsync);
+    return copy({to, width, to_pitch, height}, {from, width, from_pitch, height}, stream, true);
 }
 cudaError_t CUDARTAPI cudaMemcpyPeerAsync(
     void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream)
@@ -849,28 +932,38 @@ cudaError_t CUDARTAPI cudaMemcpyPeerAsync(
 cudaError_t CUDARTAPI cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream)
 {
     STAND_IN_CALL(cudaMemsetAsync);
-    if (bytes == 0) return cudaSuccess;
-    if (to == nullptr || leaves_memory(to, bytes)) return done(cudaErrorInvalidValue);
-    return enqueue(stream, [to, value, bytes] { std::memset(to, value, bytes); });
+    return fill({to, bytes, bytes, 1}, value, stream, true);
+}
+cudaError_t CUDARTAPI cudaMemset2DAsync(
+    void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream)
+{
+    STAND_IN_CALL(cudaMemset2DAsync);
+    return fill({to, width, pitch, height}, value, stream, true);
 }
 cudaError_t CUDARTAPI cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 {
     STAND_IN_CALL(cudaMemcpy);
     if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
-    if (leaves_memory(to, bytes) || leaves_memory(from, bytes)) return done(cudaErrorInvalidValue);
-    const cudaError_t code = enqueue(nullptr, [to, from, bytes] { std::memcpy(to, from, bytes); });
-    return code != cudaSuccess ? code : done(synchronize(default_stream()));
+    return copy({to, bytes, bytes, 1}, {from, bytes, bytes, 1}, nullptr, false);
+}
+cudaError_t CUDARTAPI cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+    size_t height, cudaMemcpyKind)
+{
+    STAND_IN_CALL(cudaMemcpy2D);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    return copy({to, width, to_pitch, height}, {from, width, from_pitch, height}, nullptr, false);
 }
 cudaError_t CUDARTAPI cudaMemset(void* to, int value, size_t bytes)
 {
     STAND_IN_CALL(cudaMemset);
     if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
-    if (leaves_memory(to, bytes)) return done(cudaErrorInvalidValue);
-    const cudaError_t code = enqueue(nullptr, [to, value, bytes] { std::memset(to, value, bytes); });
-    cudaPointerAttributes attributes{};
-    (void)cudaPointerGetAttributes(&attributes, to);
-    if (code != cudaSuccess || attributes.type == cudaMemoryTypeDevice) return code;
-    return done(synchronize(default_stream()));
+    return fill({to, bytes, bytes, 1}, value, nullptr, false);
+}
+cudaError_t CUDARTAPI cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height)
+{
+    STAND_IN_CALL(cudaMemset2D);
+    if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    return fill({to, width, pitch, height}, value, nullptr, false);
 }
 
 // Streams.
@@ -931,7 +1024,6 @@ cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t handle)
     CUstream_st* const stream = object(handle);
     if (const cudaError_t code = forbid_on_capturing(stream); code != cudaSuccess) return done(code);
     if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
-    if (const cudaError_t code = order_with_default(stream); code != cudaSuccess) return done(code);
     return done(synchronize(stream));
 }
 cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t handle)
@@ -940,10 +1032,11 @@ cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t handle)
     CUstream_st* const stream = object(handle);
     if (const cudaError_t code = forbid_on_capturing(stream); code != cudaSuccess) return done(code);
     if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
-    host::event end;
-    end.record(*stream->queue);
     try {
-        return done(end.query() ? cudaSuccess : cudaErrorNotReady);
+        std::vector<host::event> ends = ends_of_peers(stream);
+        ends.emplace_back().record(*stream->queue);
+        const auto is_over = [](const host::event& end) { return end.query(); };
+        return done(std::all_of(ends.begin(), ends.end(), is_over) ? cudaSuccess : cudaErrorNotReady);
     } catch (...) {
         return done(break_by_fault(stream->device));
     }
