@@ -461,18 +461,20 @@ TEST_CASE("a captured step is checked inside, launched as one operation, and not
     checker.clear_reports();
     join.record(other);
     compute.wait(join);
+    bool uncaptured = false;
     SUBCASE("an uncaptured half")
     {
+        uncaptured = true;
         const cuda::stream outside;
         ordered::touch(outside.get().get(), {view<float>(shard)}, {}, "outside");
-        CHECK(kinds(checker) == list{hazard_kind::half_captured});
-        checker.clear_reports();
     }
     must(ordered::stream_end_capture(raw, &graph));
     must(ordered::graph_instantiate(&runnable, graph));
     if (edge) {
         const cuda::stream second;
         must(ordered::graph_launch(runnable, raw));
+        CHECK(kinds(checker) == (uncaptured ? list{hazard_kind::half_captured} : list{}));
+        checker.clear_reports();
         SUBCASE("used behind it") { ordered::touch(raw, {view<float>(result)}, {}, "use"); }
         SUBCASE("used on another stream without an edge")
         {

@@ -484,6 +484,91 @@ TEST_CASE("the legacy default stream is ordered with blocking streams both ways,
     CHECK(checker.hazards().size() == (blocking ? 0 : 2));
 }
 
+TEST_CASE("a host that asks a stream, or waits for it, tells the stream nothing")
+{
+    const memory m{};
+    stream_order checker;
+    const order_stream legacy{.number = 100, .kind = stream_kind::legacy};
+    const order_stream first{.number = 101, .kind = stream_kind::blocking};
+    const order_stream second{.number = 102, .kind = stream_kind::blocking};
+    order_point seen;
+    SUBCASE("a thread that has waited for the copy polls the stream that must wait, too")
+    {
+        testing::calling_thread(checker, 1)->launch(gather, {}, {m.shard_bytes()}, "copy");
+        testing::calling_thread(checker, 2)->synchronize(gather);
+        testing::calling_thread(checker, 2)->look(seen, compute);
+        SUBCASE("not ready") {}
+        SUBCASE("ready") { testing::calling_thread(checker, 2)->reached(seen); }
+        SUBCASE("synchronised") { testing::calling_thread(checker, 2)->synchronize(compute); }
+        testing::calling_thread(checker, 1)->launch(compute, {m.shard_bytes()}, {}, "step");
+        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+    }
+    SUBCASE("what that thread enqueues is behind the copy")
+    {
+        testing::calling_thread(checker, 1)->launch(gather, {}, {m.shard_bytes()}, "copy");
+        testing::calling_thread(checker, 2)->synchronize(gather);
+        testing::calling_thread(checker, 2)->launch(compute, {}, {}, "anything");
+        testing::calling_thread(checker, 1)->launch(compute, {m.shard_bytes()}, {}, "step");
+        CHECK(checker.hazard_count() == 0);
+    }
+    SUBCASE("a query of the legacy stream between two blocking streams")
+    {
+        checker.launch(legacy, {}, {}, "earlier");
+        checker.launch(first, {}, {m.shard_bytes()}, "copy");
+        checker.look(seen, legacy);
+        checker.launch(second, {m.shard_bytes()}, {}, "step");
+        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+    }
+    SUBCASE("but the host that waits for the legacy stream knows of all blocking ones, and the other way round")
+    {
+        checker.launch(first, {}, {m.shard_bytes()}, "copy");
+        checker.synchronize(legacy);
+        checker.touch_host(m.shard_bytes(), memory_access::read);
+        checker.launch(legacy, {}, {m.full_bytes()}, "copy");
+        checker.synchronize(second);
+        checker.touch_host(m.full_bytes(), memory_access::read);
+        CHECK(checker.hazard_count() == 0);
+    }
+}
+
+TEST_CASE("what an ended stream was behind stays known to its device, and to the legacy stream")
+{
+    const memory m{};
+    stream_order checker;
+    const order_stream on_first{.number = 100, .space = 2};
+    const order_stream next{.number = 102, .space = 3, .kind = stream_kind::independent};
+    order_stream ended{.number = 101, .space = 3, .kind = stream_kind::blocking};
+    const order_stream legacy{.number = 103, .space = 3, .kind = stream_kind::legacy};
+    bool is_blocking = true;
+    SUBCASE("blocking") {}
+    SUBCASE("independent")
+    {
+        is_blocking = false;
+        ended.kind = stream_kind::independent;
+    }
+    checker.launch(on_first, {}, {m.shard_bytes()}, "copy");
+    edge(checker, on_first, ended);
+    checker.stream_ended(ended);
+    checker.launch(next, {}, {}, "has the line of the one that ended");
+    SUBCASE("the device")
+    {
+        checker.synchronize_space(3);
+        checker.touch_host(m.shard_bytes(), memory_access::read);
+        CHECK(checker.hazard_count() == 0);
+    }
+    SUBCASE("the legacy stream")
+    {
+        checker.launch(legacy, {m.shard_bytes()}, {}, "use");
+        CHECK(checker.hazard_count() == (is_blocking ? 0 : 1));
+    }
+    SUBCASE("another device does not know")
+    {
+        checker.synchronize_space(4);
+        checker.touch_host(m.shard_bytes(), memory_access::read);
+        CHECK(checker.hazard_count() == 1);
+    }
+}
+
 TEST_CASE("a stream number that comes again is another stream")
 {
     const memory m{};
@@ -557,28 +642,47 @@ TEST_CASE("a capture is checked inside, and is one operation when launched")
             CHECK(checker.hazard_count() != 0);
         }
     }
-    SUBCASE("a pair of which one is captured")
+    SUBCASE("an access while the capture is open, with no order before the launch, is half of a pair")
     {
-        checker.launch(captured_compute, {}, {m.shard_bytes()}, "copy");
+        bool later = false;
+        SUBCASE("before the captured one") { later = false; }
+        SUBCASE("behind the captured one") { later = true; }
+        checker.capture_begin(4);
+        if (later) checker.launch(captured_compute, {}, {m.shard_bytes()}, "copy");
         checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
-        REQUIRE(kinds(checker) == list{hazard_kind::half_captured});
-        CHECK(checker.hazards()[0].earlier.number == compute.number);
-    }
-    SUBCASE("the other one is captured")
-    {
-        checker.capture_begin(4);
-        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
-        checker.launch(captured_gather, {m.shard_bytes()}, {}, "all_gather");
-        CHECK(kinds(checker) == list{hazard_kind::half_captured});
-    }
-    SUBCASE("before the capture begins, or after it has ended, is no pair")
-    {
-        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
-        checker.capture_begin(4);
-        checker.launch(captured_gather, {m.shard_bytes()}, {}, "all_gather");
+        if (!later) checker.launch(captured_compute, {}, {m.shard_bytes()}, "copy");
         checker.capture_end(4);
-        checker.launch(compute, {}, {m.shard_bytes()}, "copy");
         CHECK(checker.hazard_count() == 0);
+        bool waits = false;
+        SUBCASE("with an event before the launch") { waits = true; }
+        SUBCASE("without") { waits = false; }
+        if (waits) edge(checker, gather, compute);
+        checker.launch_graph(4, compute);
+        if (waits) {
+            CHECK(checker.hazard_count() == 0);
+            return;
+        }
+        REQUIRE(kinds(checker) == list{hazard_kind::half_captured});
+        CHECK(std::string(checker.hazards()[0].earlier.operation) == "all_gather");
+        CHECK(checker.hazards()[0].message().find("while the graph was captured") != std::string::npos);
+    }
+    SUBCASE("an input of the graph that the host writes while the capture is open is written before the launch")
+    {
+        checker.launch(captured_compute, {m.shard_bytes()}, {}, "step");
+        checker.touch_host(m.shard_bytes(), memory_access::write);
+        checker.launch_graph(4, compute);
+        CHECK(checker.hazard_count() == 0);
+    }
+    SUBCASE("before the capture begins, or after it has ended, is a race like any other")
+    {
+        checker.launch(gather, {}, {m.shard_bytes()}, "copy");
+        checker.capture_begin(4);
+        checker.launch(captured_compute, {m.shard_bytes()}, {}, "step");
+        checker.capture_end(4);
+        checker.launch(other, {}, {m.full_bytes()}, "copy");
+        CHECK(checker.hazard_count() == 0);
+        checker.launch_graph(4, compute);
+        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
     }
 }
 
@@ -601,6 +705,58 @@ TEST_CASE("a pair of call sites is reported once and counted, and the list is bo
     checker.clear_reports();
     CHECK(checker.hazards().empty());
     CHECK(checker.hazard_count() == 0);
+}
+
+TEST_CASE("two operations that meet in several tensors and ways are one report")
+{
+    const memory m{};
+    stream_order checker;
+    checker.launch(compute, {m.part(32, 8)}, {m.part(0, 8), m.part(16, 8)}, "step");
+    checker.launch(gather, {m.part(0, 8), m.part(16, 8)}, {m.part(32, 8), m.part(0, 4)}, "gather");
+    REQUIRE(checker.hazards().size() == 1);
+    const stream_hazard found = checker.hazards()[0];
+    CHECK(found.kind == hazard_kind::read_after_write);
+    CHECK(found.count == 1);
+    CHECK(found.further_runs == 3);
+    CHECK(found.message().find("and 3 more runs of bytes") != std::string::npos);
+    CHECK(checker.hazard_count() == 1);
+}
+
+TEST_CASE("a pair that a communicator orders in some bytes only is reported with the others")
+{
+    const memory m{};
+    const order_object communicator(std::uint64_t{7});
+    stream_order checker;
+    checker.launch(compute, {}, {m.part(0, 8)}, "first", {"a.cpp", "", 1});
+    checker.collective(compute, communicator, {}, {m.part(16, 8)}, "all_gather", false);
+    checker.launch(compute, {}, {m.part(32, 8)}, "first", {"a.cpp", "", 1});
+    checker.collective(
+        gather, communicator, {m.part(0, 8), m.part(32, 8)}, {}, "all_gather", false, {"a.cpp", "", 2});
+    REQUIRE(checker.hazards().size() == 1);
+    CHECK(checker.hazards()[0].kind == hazard_kind::read_after_write);
+    CHECK(checker.hazards()[0].later.bytes.first == m.part(32, 8).first);
+    CHECK(checker.hazards()[0].further_runs == 1);
+}
+
+TEST_CASE("rows with a stride are touched without the gaps, and bounded as a whole")
+{
+    const memory m{};
+    stream_order checker;
+    const strided_range columns{m.full, 4, 16, 64};
+    checker.launch(compute, {}, columns, "columns");
+    checker.launch(gather, {{m.full + 1, 4}, {m.full + 253, 12}}, {}, "gaps");
+    CHECK(checker.hazard_count() == 0);
+    checker.launch(gather, {{m.full + 252, 4}}, {}, "the last one");
+    CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+    checker.allocate({m.full, 16 * 63});
+    checker.launch(compute, columns, {}, "columns");
+    CHECK(kinds(checker) == list{hazard_kind::read_after_write, hazard_kind::beyond_allocation});
+    CHECK(checker.hazards()[1].later.bytes.bytes == 63 * 16 + 4);
+    const std::vector<memory_range> listed{m.part(0, 4), m.part(8, 4)};
+    checker.launch(compute, {}, listed, "writes");
+    checker.launch(gather, strided_range{m.shard, 16, 32, 2}, {}, "reads");
+    checker.launch(gather, strided_range{m.shard, 16, 32, 0}, strided_range{}, "nothing");
+    CHECK(checker.hazards().size() == 3);
 }
 
 TEST_CASE("bytes that an earlier access wrote in several runs are one report")

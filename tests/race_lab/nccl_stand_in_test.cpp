@@ -132,15 +132,19 @@ TEST_CASE("F16 a default stream that another thread takes for its own")
 
 TEST_CASE("F17 half of a pair is captured")
 {
-    const call_site copy = call_site::current();
     const call_site gather = call_site::current();
-    provoke<nccl_lab>({{hazard_kind::half_captured, copy, gather}}, [=](const bench_t& at, bool guarded_call) {
+    const call_site launch = call_site::current();
+    provoke<nccl_lab>({{hazard_kind::half_captured, gather, launch}}, [=](const bench_t& at, bool guarded_call) {
         captured_graph graph(at.producer);
-        at.write(at.producer, 1, at.shard(), copy);
+        at.write(at.producer, 1, at.shard());
         if (!guarded_call) {
             at.gather(at.shard(), at.full(), at.on, gather);
-            at.completes(at.on, poison);
             require(graph.end() == cudaSuccess, "the capture was lost");
+            gate closed(at.producer);
+            graph.launch(at.producer, launch);
+            at.completes(at.on, poison);
+            closed.open();
+            at.producer.synchronize(soon_ms);
             return;
         }
         require_refused([&] {

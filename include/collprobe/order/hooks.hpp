@@ -24,6 +24,12 @@ template <class T>
 using with_point = T;
 
 struct none {};
+struct silent {
+    constexpr silent() noexcept {}
+};
+struct unasked {
+    constexpr unasked() noexcept {}
+};
 struct group_end {
     constexpr group_end() noexcept {}
 };

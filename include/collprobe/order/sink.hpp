@@ -50,7 +50,9 @@ struct none {
 class sink {
 public:
     virtual void record(order_point& point, const order_stream& on) = 0;
-    virtual void wait(const order_stream& on, const order_point& point, call_site where) = 0;
+    virtual void look(order_point& point, const order_stream& on) = 0;
+    /// `asked`: whether the program asked for the wait, and not the library.
+    virtual void wait(const order_stream& on, const order_point& point, bool asked, call_site where) = 0;
     virtual void reached(const order_point& point) = 0;
     virtual void access(
         const order_stream& on, memory_range read, memory_range write, const char* what, call_site where) = 0;
@@ -114,30 +116,66 @@ order_stream stream_of(const Stream& on)
 
 namespace detail {
 
+/// How many objects of a class live on the calling thread.
+template <class Of>
+int& lives() noexcept
+{
+    static thread_local int objects = 0;
+    return objects;
+}
+template <class Of>
+class while_alive {
+public:
+    while_alive() noexcept { ++lives<Of>(); }
+    while_alive(const while_alive&) = delete;
+    while_alive& operator=(const while_alive&) = delete;
+    ~while_alive() { --lives<Of>(); }
+};
+
+} // namespace detail
+
+/// Lives while the library does the inner work of a call that is told as a whole: the thread tells nothing but
+/// allocations. The inner streams of a call are behind the call's stream, and it is behind them when the call ends.
+class silent : detail::while_alive<silent> {};
+/// Lives while the library waits without being asked: such a wait is never reported as redundant.
+class unasked : detail::while_alive<unasked> {};
+
+namespace detail {
+
 template <class Tell>
-void tell(Tell&& tell_it)
+void tell_always(Tell&& tell_it)
 {
     if (installed().load(std::memory_order_relaxed) == nullptr) return;
     const in_call here;
     if (sink* const to = installed().load()) tell_it(*to);
 }
 template <class Tell>
-void tell_quietly(Tell&& tell_it) noexcept
+void tell(Tell&& tell_it)
+{
+    if (lives<silent>() == 0) tell_always(tell_it);
+}
+template <class Tell>
+void tell_always_quietly(Tell&& tell_it) noexcept
 {
     try {
-        tell(tell_it);
+        tell_always(tell_it);
     } catch (...) { // the checker keeps the hazard in its list
     }
+}
+template <class Tell>
+void tell_quietly(Tell&& tell_it) noexcept
+{
+    if (lives<silent>() == 0) tell_always_quietly(tell_it);
 }
 
 } // namespace detail
 
-/// A point for the work that is on the stream now, for a stream that waits for it later.
+/// A point for the work that is on the stream now, for a host that waits for it.
 template <class Stream>
 point now(const Stream& on) noexcept
 {
     point here;
-    detail::tell_quietly([&](sink& to) { to.record(here, stream_of(on)); });
+    detail::tell_quietly([&](sink& to) { to.look(here, stream_of(on)); });
     return here;
 }
 template <class Stream>
@@ -150,7 +188,7 @@ template <class Stream>
 void wait(const Stream& on, const point& event, call_site where)
 {
     if (!event.recorded()) return; // no sink was installed when the event was recorded
-    detail::tell([&](sink& to) { to.wait(stream_of(on), event, where); });
+    detail::tell([&](sink& to) { to.wait(stream_of(on), event, detail::lives<unasked>() == 0, where); });
 }
 /// Reports, if `done`, that the calling thread knows that `point` was reached.
 inline void reached(const point& event, bool done = true) noexcept
@@ -198,12 +236,12 @@ private:
 };
 inline void allocated(const void* memory, std::uint64_t bytes) noexcept
 {
-    detail::tell_quietly([&](sink& to) { to.allocated({memory, bytes}); });
+    detail::tell_always_quietly([&](sink& to) { to.allocated({memory, bytes}); });
 }
 /// `watch`: whether the bytes are unused until `allocated`.
 inline void released(const void* memory, std::uint64_t bytes, bool watch) noexcept
 {
-    detail::tell_quietly([&](sink& to) { to.released({memory, bytes}, watch); });
+    detail::tell_always_quietly([&](sink& to) { to.released({memory, bytes}, watch); });
 }
 template <class Stream>
 void stream_ended(const Stream& stream) noexcept

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,60 @@ struct memory_range {
     {
     }
     std::uintptr_t end() const noexcept { return first + bytes; }
+};
+
+/// `count` runs of `bytes` bytes whose beginnings are `stride` bytes apart: the rows of a matrix with a pitch, or each
+/// n-th element.
+struct strided_range {
+    const void* data = nullptr;
+    std::uint64_t bytes = 0;
+    std::uint64_t stride = 0;
+    std::uint64_t count = 1;
+
+    /// From the first byte to the last one, with the gaps.
+    memory_range whole() const noexcept
+    {
+        return {data, count == 0 || bytes == 0 ? 0 : (count - 1) * stride + bytes};
+    }
+};
+
+/// The bytes that an operation reads, or writes: a list of ranges in braces, a `std::vector` or span of ranges, or a
+/// `strided_range`. For parameters: it borrows a list for the time of a call.
+class memory_ranges {
+public:
+    memory_ranges() noexcept = default;
+    memory_ranges(std::initializer_list<memory_range> list) noexcept : memory_ranges(list.begin(), list.size()) {}
+    memory_ranges(const memory_range* first, std::size_t count) noexcept : first_(first), count_(count) {}
+    template <class List>
+        requires requires(const List& list) {
+            static_cast<const memory_range*>(list.data());
+            list.size();
+        }
+    memory_ranges(const List& list) noexcept : first_(list.data()), count_(list.size())
+    {
+    }
+    memory_ranges(const strided_range& rows) : whole_(rows.whole())
+    {
+        if (rows.stride == rows.bytes) rows_.push_back(whole_);
+        const auto* const data = static_cast<const unsigned char*>(rows.data);
+        for (std::uint64_t row = 0; row < rows.count && rows.stride != rows.bytes; ++row)
+            rows_.push_back({data + row * rows.stride, rows.bytes});
+        first_ = rows_.data();
+        count_ = rows_.size();
+    }
+    memory_ranges(const memory_ranges&) = delete;
+    memory_ranges& operator=(const memory_ranges&) = delete;
+
+    const memory_range* begin() const noexcept { return first_; }
+    const memory_range* end() const noexcept { return first_ + count_; }
+    /// Of a `strided_range`, which must lie within one allocation as a whole; else empty.
+    const memory_range& whole() const noexcept { return whole_; }
+
+private:
+    const memory_range* first_ = nullptr;
+    std::size_t count_ = 0;
+    std::vector<memory_range> rows_;
+    memory_range whole_;
 };
 
 namespace detail {

@@ -26,7 +26,7 @@ enum class hazard_kind : std::uint8_t {
     released_in_use, ///< a release that is not ordered behind an access
     overwritten_in_group, ///< bytes changed between a group's collective and the group's end, when it reads them
     stale_generation, ///< bytes of an older generation than required: no race, but the same symptom
-    half_captured, ///< one of two accesses is in a capture that is still open, the other is not
+    half_captured, ///< a graph's launch that is not ordered behind an access made while the graph was captured
     beyond_allocation, ///< an access that begins in an allocation and ends behind it: a wrong count, not a wrong order
     weakly_ordered, ///< two accesses that are ordered only by the order within a communicator
     redundant_wait, ///< no hazard: a wait for work that the stream is ordered behind already
@@ -84,6 +84,7 @@ struct stream_hazard {
     std::string missing; ///< the missing edge, in words
     std::string cure; ///< one line to add
     std::uint64_t count = 1; ///< how often the same two call sites had this hazard
+    std::uint64_t further_runs = 0; ///< of bytes that the two had in common the first time, maybe of another kind
 
     /// The hazard as one paragraph of text.
     std::string message() const
@@ -92,6 +93,7 @@ struct stream_hazard {
         if (earlier.operation[0] != '\0') text += "; before it " + describe(earlier);
         const memory_range bytes = later.bytes.bytes != 0 ? later.bytes : earlier.bytes;
         if (bytes.bytes != 0) text += "; " + describe(bytes);
+        if (further_runs != 0) text += " and " + std::to_string(further_runs) + " more runs of bytes";
         text += ". Missing: " + missing + ". Cure: " + cure + ".";
         if (count > 1) text += " Seen " + std::to_string(count) + " times.";
         return text;

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,12 +64,16 @@ public:
         void* context = nullptr;
         /// Whether to count waits for work that the stream is ordered behind already.
         bool redundant_waits = true;
+        /// Whether to take it that cudaFree and cudaFreeHost wait for all work on the device. They mostly do, but CUDA
+        /// does not promise it.
+        bool free_synchronizes = false;
+        /// Whether another checker may be installed in the place of this one.
+        bool gives_way = false;
         /// The number of reports that are kept; further ones are counted.
         std::size_t most_reports = 256;
         /// The number of released ranges that are watched for later use.
         std::size_t most_released = 1024;
     };
-    using ranges = std::initializer_list<memory_range>;
 
     /// An `options::on_hazard` that throws `error` `invalid_argument` with the hazard's message.
     static void raise(const stream_hazard& found, void*)
@@ -138,10 +141,10 @@ public:
     // `what` and the strings of `where` are kept as pointers: pass literals.
 
     /// Reports work on a stream that reads and writes bytes: a copy, a kernel. Ranges may overlap.
-    void launch(const order_stream& on, ranges reads, ranges writes, const char* what,
+    void launch(const order_stream& on, const memory_ranges& reads, const memory_ranges& writes, const char* what,
         call_site where = call_site::current())
     {
-        told([&] { engine_.launch(on, list(reads), list(writes), {what, where}, detail::number_of_thread()); });
+        told([&] { engine_.launch(on, reads, writes, {what, where}, detail::number_of_thread()); });
     }
     /// Reports an access by the calling host thread itself.
     void touch_host(memory_range bytes, memory_access mode, const char* what = "host access",
@@ -151,11 +154,12 @@ public:
     }
     /// Reports a collective of one rank. In a group it is kept until the group ends, unless `deferrable` is false: a
     /// communicator of one rank enqueues at once.
-    void collective(const order_stream& on, order_object communicator, ranges reads, ranges writes, const char* what,
-        bool deferrable = true, call_site where = call_site::current())
+    void collective(const order_stream& on, order_object communicator, const memory_ranges& reads,
+        const memory_ranges& writes, const char* what, bool deferrable = true,
+        call_site where = call_site::current())
     {
         told([&] {
-            engine_.collective(on, {communicator.number}, list(reads), list(writes), {what, where},
+            engine_.collective(on, {communicator.number}, reads, writes, {what, where},
                 detail::number_of_thread(), deferrable);
         });
     }
@@ -184,20 +188,31 @@ public:
             else engine_.wait_unrecorded(on, {"wait", where});
         });
     }
+    /// As `wait`, for a wait that the program did not ask for: it is never redundant.
+    void follow(const order_stream& on, const order_point& point)
+    {
+        told([&] { engine_.follow(on, point, detail::number_of_thread()); });
+    }
     /// Reports that the host thread knows `point` to be reached, by a wait or a successful query.
     void reached(const order_point& point)
     {
         told([&] { engine_.reached(point, detail::number_of_thread()); });
     }
     /// Reports that the host thread has waited for all work that is on the stream now. (If other threads enqueue
-    /// meanwhile, call `record` before the wait and `reached` after it.)
+    /// meanwhile, call `look` before the wait and `reached` after it.)
     void synchronize(const order_stream& on)
     {
         order_point now;
         told([&] {
-            engine_.record(now, on);
+            engine_.look(now, on);
             engine_.reached(now, detail::number_of_thread());
         });
+    }
+    /// Sets `point` to the work that is on the stream now, for a host that waits for it. Unlike `record` this enqueues
+    /// nothing: the stream learns nothing of the host.
+    void look(order_point& point, const order_stream& on)
+    {
+        told([&] { engine_.look(point, on); });
     }
     /// As `synchronize`, for all streams of a space (`order_stream::space`).
     void synchronize_space(std::uint32_t space)
@@ -288,9 +303,28 @@ public:
     /// Reports that the host frees the bytes. The calling thread must know all accesses to be done. With `watch`, later
     /// accesses are hazards until the bytes are allocated again; pass false for memory that other allocators share. If
     /// the bytes are a part of an allocation, the rest remains one; without `watch` its bounds are forgotten.
-    void release(memory_range bytes, bool watch = true, call_site where = call_site::current())
+    void release(memory_range bytes, bool watch = true, call_site where = call_site::current(),
+        const char* what = "release")
     {
-        told([&] { engine_.release(bytes, watch, {"release", where}, detail::number_of_thread()); });
+        told([&] { engine_.release(bytes, watch, {what, where}, detail::number_of_thread()); });
+    }
+    /// Reports that the host frees an allocation by a call that waits for the device if `free_synchronizes` is set.
+    void free(const void* memory, std::uint32_t space, const char* what, call_site where = call_site::current())
+    {
+        order_point all;
+        told([&] {
+            const std::uint64_t thread = detail::number_of_thread();
+            if (settings_.free_synchronizes) {
+                engine_.record_space(all, space);
+                engine_.reached(all, thread);
+            }
+            engine_.release({memory, engine_.allocated_bytes(memory)}, true, {what, where}, thread);
+        });
+    }
+    /// Sets the bounds of memory that has been in use before, which `release` ends.
+    void bound(memory_range bytes)
+    {
+        told([&] { engine_.bound(bytes); });
     }
     /// As above, in the order of a stream (cudaFreeAsync).
     void release(memory_range bytes, const order_stream& on, call_site where = call_site::current())
@@ -317,9 +351,9 @@ public:
 
     // --- Captures ---
     // A call whose `order_stream::capture` is not 0 is part of that capture. It is checked against the rest of the
-    // capture, and runs when the capture is launched.
+    // capture. It runs when the capture is launched, and is checked against all other work then.
 
-    /// Needed only to detect accesses by others between the beginning and the first captured call.
+    /// Needed only to name accesses by others between the beginning and the first captured call `half_captured`.
     void capture_begin(std::uint64_t number)
     {
         told([&] { engine_.capture_begin(number); });
@@ -337,10 +371,12 @@ public:
     void launch_graph(order_object runnable, const order_stream& on, call_site where = call_site::current())
     {
         told([&] {
-            if (const order_point* const last = engine_.find_event({runnable.number})) engine_.follow(on, *last);
-            engine_.launch_graph(
-                engine_.capture_of({runnable.number}), on, {"graph launch", where}, detail::number_of_thread());
-            engine_.record(engine_.event({runnable.number}), on);
+            const std::uint64_t thread = detail::number_of_thread();
+            if (const order_point* const last = engine_.find_event({runnable.number})) {
+                engine_.follow(on, *last, thread);
+            }
+            engine_.launch_graph(engine_.capture_of({runnable.number}), on, {"graph launch", where}, thread);
+            engine_.record(engine_.event({runnable.number}), on, thread);
         });
     }
     /// Forgets a capture, which is launched no more.
@@ -365,7 +401,6 @@ private:
         static std::atomic<std::uint64_t> last{0};
         return last.fetch_add(1, std::memory_order_relaxed) + 1;
     }
-    static detail::memory_ranges list(ranges from) noexcept { return {from.begin(), from.size()}; }
 
     template <class Work>
     void told(Work work)

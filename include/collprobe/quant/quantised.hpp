@@ -299,6 +299,8 @@ private:
         detail::check_buffer(comm_, receive, "receive", Call, stream, where);
         const std::string flaw = detail::flaw_of_arguments(what, rank(), size());
         if (!flaw.empty()) who.refuse(Call, stream, flaw);
+        if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), send, receive, where);
+        [[maybe_unused]] const order_hooks::silent inner_work;
         const auto scope = detail::enter_device(comm_);
         memory_type& memory = *memory_;
         typename device::event& done = memory.use.wait_for_last(stream, where);
@@ -311,7 +313,6 @@ private:
         const detail::parts_of_one<Comm> parts(comm_, what.send_count, what.type);
         [[maybe_unused]] const detail::parts_in_nodes<Groups> parts_in_nodes(nodes_, what.send_count, what.type);
         detail::enqueue_marked(done, stream, [&, this] {
-            if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), send, receive, where);
             detail::quantised_exchange<T, Comm, Groups> work(comm_, nodes_, memory, within_, across_,
                 options_.sum == accumulation::float64, call, std::exchange(calls_.errors_to, nullptr),
                 std::exchange(calls_.checks_to, {}), stream, where);

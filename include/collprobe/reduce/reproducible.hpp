@@ -262,6 +262,8 @@ private:
     {
         constexpr accumulation in = Contract::template accumulator<T>;
         check_arguments_for_all(what, stream);
+        if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), what.send, what.receive, what.where);
+        [[maybe_unused]] const order_hooks::silent inner_work;
         const std::uint64_t leaves = what.extras.leaves;
         const std::uint64_t terms = ranks() * leaves;
         const auto divisor = static_cast<std::uint32_t>(what.operation == reduction::average ? terms : 1);
@@ -273,7 +275,6 @@ private:
             .roundings_per_element = in == accumulation::native ? terms - 1 + (divisor != 1) : 1};
 
         const detail::parts_of_one<Comm> parts(comm_, what.send.count(), element_traits<T>::type);
-        if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), what.send, what.receive, what.where);
         detail::enqueue_marked(done, stream, [&, this] {
             if constexpr (Call == collective::all_reduce && has_fixed_point<T>) {
                 if (how == reduction_algorithm::fixed_point) {

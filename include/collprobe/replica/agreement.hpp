@@ -15,6 +15,7 @@
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/replica/detail/agreement_slots.hpp>
 #include <collprobe/replica/detail/difference_exchange.hpp>
 #include <collprobe/replica/detail/difference_search.hpp>
@@ -202,7 +203,7 @@ private:
         to.host[2 * room()] = 0; // an answer that arrives is above 0
         for (std::uint64_t b = 0; b < buffers.count(); ++b) to.types[b] = static_cast<std::uint8_t>(buffers[b].type);
         detail::enqueue_marked(to.done, stream, [&] {
-            if (memory_->reduced.recorded()) stream.wait(memory_->reduced, where);
+            if (memory_->reduced.recorded()) detail::wait_inside(stream, memory_->reduced, where);
             detail::enqueue_marked(memory_->reduced, stream, [&, this] {
                 for (std::uint64_t b = 0; b < buffers.count(); ++b) {
                     const view<const std::uint8_t> bytes = buffers[b].bytes();

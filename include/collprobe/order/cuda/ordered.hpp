@@ -38,6 +38,8 @@ inline order_stream stream_of([[maybe_unused]] cudaStream_t handle)
     return {};
 #endif
 }
+/// Of the streams of the current device.
+inline std::uint32_t space_of_device() { return 2 + static_cast<std::uint32_t>(cuda::detail::current_device()); }
 /// Reports a call that succeeded.
 template <class Tell>
 cudaError_t told(cudaError_t code, const Tell& tell_it)
@@ -49,7 +51,9 @@ cudaError_t told(cudaError_t code, const Tell& tell_it)
 } // namespace detail
 
 /// Reports a kernel, or other work on the stream that is no call of this file. Call it before the launch.
-inline void touch(cudaStream_t stream, stream_order::ranges reads, stream_order::ranges writes,
+///
+///     ordered::touch(compute, strided_range{image, width, pitch, height}, {{sums, bytes}}, "sum of rows");
+inline void touch(cudaStream_t stream, const memory_ranges& reads, const memory_ranges& writes,
     const char* what = "kernel", call_site where = call_site::current())
 {
     detail::tell([&](stream_order& to) { to.launch(detail::stream_of(stream), reads, writes, what, where); });
@@ -59,12 +63,17 @@ inline void touch_host(memory_range bytes, memory_access mode, call_site where =
 {
     detail::tell([&](stream_order& to) { to.touch_host(bytes, mode, "host access", where); });
 }
+/// Gives a stream a name for messages.
+inline void name(cudaStream_t stream, const char* text)
+{
+    detail::tell([&](stream_order& to) { to.name(detail::stream_of(stream), text); });
+}
 
-// --- Copies ---
+// --- Copies and fills: order/README.md has a table of which ones the calling thread waits for ---
 
 namespace detail {
 
-/// The work that the calling thread has waited for when cudaMemcpy returns.
+/// What the calling thread has waited for when a copy or a fill returns.
 enum class copy_wait : std::uint8_t {
     none,
     source, ///< all earlier work of the stream, and the read of the source, which was staged
@@ -81,72 +90,145 @@ inline bool is_on_host(cudaMemoryType type) noexcept
 {
     return type == cudaMemoryTypeUnregistered || type == cudaMemoryTypeHost;
 }
-/// Follows "API synchronization behavior" of the CUDA Runtime API. Managed memory counts as the device's.
-inline copy_wait wait_of_copy(const void* to_memory, const void* from)
+/// By "API synchronization behavior" of the CUDA Runtime API. Managed memory counts as the device's. "May wait" counts
+/// as no wait.
+inline copy_wait wait_of_copy(const void* to_memory, const void* from, bool is_async)
 {
     const cudaMemoryType source = memory_type(from);
-    if (is_on_host(memory_type(to_memory)) || source == cudaMemoryTypeHost) return copy_wait::all;
+    const bool to_host = is_on_host(memory_type(to_memory));
+    if (is_async) return to_host && is_on_host(source) ? copy_wait::all : copy_wait::none;
+    if (to_host || source == cudaMemoryTypeHost) return copy_wait::all;
     return source == cudaMemoryTypeUnregistered ? copy_wait::source : copy_wait::none;
 }
 
+struct copy_call {
+    const char* what;
+    strided_range to;
+    strided_range from;
+    cudaStream_t stream;
+    bool is_async;
+    call_site where;
+};
+/// Makes a copy by `make`, and reports it.
+template <class Make>
+cudaError_t copy(const copy_call& call, const Make& make)
+{
+    auto waits = copy_wait::none;
+    order_point waited;
+    tell([&](stream_order& to) {
+        const order_stream on = stream_of(call.stream);
+        if (on.capture == 0) waits = wait_of_copy(call.to.data, call.from.data, call.is_async);
+        if (waits != copy_wait::source) to.launch(on, call.from, call.to, call.what, call.where);
+        to.look(waited, on);
+    });
+    return told(make(), [&](stream_order& to) {
+        if (waits == copy_wait::none) return;
+        to.reached(waited);
+        if (waits == copy_wait::all) return;
+        for (const memory_range row : memory_ranges(call.from))
+            to.touch_host(row, memory_access::read, call.what, call.where);
+        to.launch(stream_of(call.stream), {}, call.to, call.what, call.where);
+    });
+}
+/// Makes a fill by `make`, and reports it.
+template <class Make>
+cudaError_t fill(const char* what, const strided_range& memory, cudaStream_t stream, bool is_async, call_site where,
+    const Make& make)
+{
+    bool waits = false;
+    order_point waited;
+    tell([&](stream_order& to) {
+        const order_stream on = stream_of(stream);
+        waits = !is_async && memory_type(memory.data) != cudaMemoryTypeDevice;
+        to.launch(on, {}, memory, what, where);
+        to.look(waited, on);
+    });
+    return told(make(), [&](stream_order& to) {
+        if (waits) to.reached(waited);
+    });
+}
+inline strided_range run(const void* memory, std::size_t bytes) noexcept { return {memory, bytes, bytes, 1}; }
+
 } // namespace detail
 
-inline cudaError_t memcpy_async(void* to_memory, const void* from, std::size_t bytes, cudaMemcpyKind kind,
-    cudaStream_t stream = nullptr, call_site where = call_site::current())
-{
-    detail::tell([&](stream_order& to) {
-        to.launch(detail::stream_of(stream), {{from, bytes}}, {{to_memory, bytes}}, "memcpy", where);
-    });
-    return cudaMemcpyAsync(to_memory, from, bytes, kind, stream);
-}
-/// On the default stream. When it returns, the calling thread has waited for a copy to the host or from pinned memory.
-/// For a copy from pageable memory to the device it has waited for the read of the source only, and for a copy within
-/// devices not at all.
 inline cudaError_t memcpy(void* to_memory, const void* from, std::size_t bytes, cudaMemcpyKind kind,
     call_site where = call_site::current())
 {
-    auto waits = detail::copy_wait::none;
-    order_point waited;
+    return detail::copy({"cudaMemcpy", detail::run(to_memory, bytes), detail::run(from, bytes), nullptr, false, where},
+        [&] { return cudaMemcpy(to_memory, from, bytes, kind); });
+}
+inline cudaError_t memcpy_async(void* to_memory, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+    cudaStream_t stream = nullptr, call_site where = call_site::current())
+{
+    return detail::copy(
+        {"cudaMemcpyAsync", detail::run(to_memory, bytes), detail::run(from, bytes), stream, true, where},
+        [&] { return cudaMemcpyAsync(to_memory, from, bytes, kind, stream); });
+}
+inline cudaError_t memcpy_peer_async(void* to_memory, int to_device, const void* from, int from_device,
+    std::size_t bytes, cudaStream_t stream = nullptr, call_site where = call_site::current())
+{
     detail::tell([&](stream_order& to) {
-        const order_stream on = detail::stream_of(nullptr);
-        waits = detail::wait_of_copy(to_memory, from);
-        if (waits != detail::copy_wait::source) to.launch(on, {{from, bytes}}, {{to_memory, bytes}}, "memcpy", where);
-        to.record(waited, on);
+        to.launch(detail::stream_of(stream), {{from, bytes}}, {{to_memory, bytes}}, "cudaMemcpyPeerAsync", where);
     });
-    return detail::told(cudaMemcpy(to_memory, from, bytes, kind), [&](stream_order& to) {
-        if (waits == detail::copy_wait::none) return;
-        to.reached(waited);
-        if (waits == detail::copy_wait::all) return;
-        to.touch_host({from, bytes}, memory_access::read, "memcpy", where);
-        to.launch(detail::stream_of(nullptr), {}, {{to_memory, bytes}}, "memcpy", where);
-    });
+    return cudaMemcpyPeerAsync(to_memory, to_device, from, from_device, bytes, stream);
+}
+inline cudaError_t memcpy_2d(void* to_memory, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+    std::size_t width, std::size_t height, cudaMemcpyKind kind, call_site where = call_site::current())
+{
+    return detail::copy({"cudaMemcpy2D", {to_memory, width, to_pitch, height}, {from, width, from_pitch, height},
+                            nullptr, false, where},
+        [&] { return cudaMemcpy2D(to_memory, to_pitch, from, from_pitch, width, height, kind); });
+}
+inline cudaError_t memcpy_2d_async(void* to_memory, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+    std::size_t width, std::size_t height, cudaMemcpyKind kind, cudaStream_t stream = nullptr,
+    call_site where = call_site::current())
+{
+    return detail::copy({"cudaMemcpy2DAsync", {to_memory, width, to_pitch, height}, {from, width, from_pitch, height},
+                            stream, true, where},
+        [&] { return cudaMemcpy2DAsync(to_memory, to_pitch, from, from_pitch, width, height, kind, stream); });
+}
+inline cudaError_t memset(void* memory, int value, std::size_t bytes, call_site where = call_site::current())
+{
+    return detail::fill("cudaMemset", detail::run(memory, bytes), nullptr, false, where,
+        [&] { return cudaMemset(memory, value, bytes); });
 }
 inline cudaError_t memset_async(void* memory, int value, std::size_t bytes, cudaStream_t stream = nullptr,
     call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) {
-        to.launch(detail::stream_of(stream), {}, {{memory, bytes}}, "memset", where);
-    });
-    return cudaMemsetAsync(memory, value, bytes, stream);
+    return detail::fill("cudaMemsetAsync", detail::run(memory, bytes), stream, true, where,
+        [&] { return cudaMemsetAsync(memory, value, bytes, stream); });
 }
-/// On the default stream. The calling thread waits for it only if the memory is pinned or managed.
-inline cudaError_t memset(void* memory, int value, std::size_t bytes, call_site where = call_site::current())
+inline cudaError_t memset_2d(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height,
+    call_site where = call_site::current())
 {
-    bool waits = false;
-    order_point waited;
+    return detail::fill("cudaMemset2D", {memory, width, pitch, height}, nullptr, false, where,
+        [&] { return cudaMemset2D(memory, pitch, value, width, height); });
+}
+inline cudaError_t memset_2d_async(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height,
+    cudaStream_t stream = nullptr, call_site where = call_site::current())
+{
+    return detail::fill("cudaMemset2DAsync", {memory, width, pitch, height}, stream, true, where,
+        [&] { return cudaMemset2DAsync(memory, pitch, value, width, height, stream); });
+}
+/// `reads` and `writes`: the bytes that the function touches when the stream runs it. It tells the checker nothing
+/// itself, because it does so too late.
+inline cudaError_t launch_host_func(cudaStream_t stream, cudaHostFn_t function, void* data,
+    const memory_ranges& reads = {}, const memory_ranges& writes = {}, call_site where = call_site::current())
+{
     detail::tell([&](stream_order& to) {
-        const order_stream on = detail::stream_of(nullptr);
-        waits = detail::memory_type(memory) != cudaMemoryTypeDevice;
-        to.launch(on, {}, {{memory, bytes}}, "memset", where);
-        to.record(waited, on);
+        to.launch(detail::stream_of(stream), reads, writes, "cudaLaunchHostFunc", where);
     });
-    return detail::told(cudaMemset(memory, value, bytes), [&](stream_order& to) {
-        if (waits) to.reached(waited);
-    });
+    return cudaLaunchHostFunc(stream, function, data);
 }
 
 // --- Events and synchronisation ---
 
+inline cudaError_t event_create(cudaEvent_t* event, unsigned int flags = cudaEventDefault)
+{
+    // An earlier event, of whose end nothing was told, may have had the same handle.
+    return detail::told(
+        cudaEventCreateWithFlags(event, flags), [&](stream_order& to) { to.event_ended(order_object(*event)); });
+}
 inline cudaError_t event_record(cudaEvent_t event, cudaStream_t stream = nullptr)
 {
     return detail::told(cudaEventRecord(event, stream),
@@ -170,16 +252,22 @@ inline cudaError_t event_destroy(cudaEvent_t event)
 {
     return detail::told(cudaEventDestroy(event), [&](stream_order& to) { to.event_ended(order_object(event)); });
 }
+/// `flags`, `priority`: as cudaStreamCreateWithPriority has them.
+inline cudaError_t stream_create(cudaStream_t* stream, unsigned int flags = cudaStreamDefault, int priority = 0)
+{
+    return detail::told(cudaStreamCreateWithPriority(stream, flags, priority),
+        [&](stream_order& to) { to.stream_ended(detail::stream_of(*stream)); }); // of an earlier one, as above
+}
 inline cudaError_t stream_query(cudaStream_t stream)
 {
     order_point before;
-    detail::tell([&](stream_order& to) { to.record(before, detail::stream_of(stream)); });
+    detail::tell([&](stream_order& to) { to.look(before, detail::stream_of(stream)); });
     return detail::told(cudaStreamQuery(stream), [&](stream_order& to) { to.reached(before); });
 }
 inline cudaError_t stream_synchronize(cudaStream_t stream)
 {
     order_point before;
-    detail::tell([&](stream_order& to) { to.record(before, detail::stream_of(stream)); });
+    detail::tell([&](stream_order& to) { to.look(before, detail::stream_of(stream)); });
     return detail::told(cudaStreamSynchronize(stream), [&](stream_order& to) { to.reached(before); });
 }
 inline cudaError_t stream_destroy(cudaStream_t stream)
@@ -192,49 +280,75 @@ inline cudaError_t stream_destroy(cudaStream_t stream)
 inline cudaError_t device_synchronize()
 {
     order_point before; // it is unknown whether work that other threads enqueue meanwhile is waited for
-    detail::tell([&](stream_order& to) {
-        to.record_space(before, 2 + static_cast<std::uint32_t>(cuda::detail::current_device()));
-    });
+    detail::tell([&](stream_order& to) { to.record_space(before, detail::space_of_device()); });
     return detail::told(cudaDeviceSynchronize(), [&](stream_order& to) { to.reached(before); });
 }
 
 // --- Memory ---
 
-inline cudaError_t malloc(void** memory, std::size_t bytes)
+template <class T>
+cudaError_t malloc(T** memory, std::size_t bytes)
 {
-    return detail::told(cudaMalloc(memory, bytes), [&](stream_order& to) { to.allocate({*memory, bytes}); });
+    return detail::told(cudaMalloc(reinterpret_cast<void**>(memory), bytes),
+        [&](stream_order& to) { to.allocate({*memory, bytes}); });
 }
-inline cudaError_t malloc_managed(void** memory, std::size_t bytes, unsigned int flags = cudaMemAttachGlobal)
+template <class T>
+cudaError_t malloc_pitch(T** memory, std::size_t* pitch, std::size_t width, std::size_t height)
 {
-    return detail::told(
-        cudaMallocManaged(memory, bytes, flags), [&](stream_order& to) { to.allocate({*memory, bytes}); });
+    return detail::told(cudaMallocPitch(reinterpret_cast<void**>(memory), pitch, width, height),
+        [&](stream_order& to) { to.allocate({*memory, *pitch * height}); });
+}
+template <class T>
+cudaError_t malloc_managed(T** memory, std::size_t bytes, unsigned int flags = cudaMemAttachGlobal)
+{
+    return detail::told(cudaMallocManaged(reinterpret_cast<void**>(memory), bytes, flags),
+        [&](stream_order& to) { to.allocate({*memory, bytes}); });
 }
 /// Allocates pinned memory.
-inline cudaError_t malloc_host(void** memory, std::size_t bytes)
+template <class T>
+cudaError_t host_alloc(T** memory, std::size_t bytes, unsigned int flags = cudaHostAllocDefault)
 {
-    return detail::told(cudaMallocHost(memory, bytes), [&](stream_order& to) { to.allocate({*memory, bytes}); });
+    return detail::told(cudaHostAlloc(reinterpret_cast<void**>(memory), bytes, flags),
+        [&](stream_order& to) { to.allocate({*memory, bytes}); });
 }
-/// The calling thread must know that all work with the bytes is done; CUDA does not promise that cudaFree waits.
+template <class T>
+cudaError_t malloc_host(T** memory, std::size_t bytes, unsigned int flags = cudaHostAllocDefault)
+{
+    return host_alloc(memory, bytes, flags);
+}
+/// The calling thread must know that all work with the bytes is done: CUDA does not promise that cudaFree waits
+/// (`stream_order::options::free_synchronizes`).
 inline cudaError_t free(void* memory, call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) {
-        to.release({memory, to.allocated_bytes(memory)}, true, where);
-    });
+    detail::tell([&](stream_order& to) { to.free(memory, detail::space_of_device(), "cudaFree", where); });
     return cudaFree(memory);
 }
 /// As `free`, for pinned memory.
 inline cudaError_t free_host(void* memory, call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) {
-        to.release({memory, to.allocated_bytes(memory)}, true, where);
-    });
+    detail::tell([&](stream_order& to) { to.free(memory, detail::space_of_device(), "cudaFreeHost", where); });
     return cudaFreeHost(memory);
 }
-#if CUDART_VERSION >= 11020
-inline cudaError_t malloc_async(
-    void** memory, std::size_t bytes, cudaStream_t stream, call_site where = call_site::current())
+/// Pins memory of the host, which may have been in use before.
+inline cudaError_t host_register(void* memory, std::size_t bytes, unsigned int flags = cudaHostRegisterDefault)
 {
-    return detail::told(cudaMallocAsync(memory, bytes, stream),
+    return detail::told(
+        cudaHostRegister(memory, bytes, flags), [&](stream_order& to) { to.bound({memory, bytes}); });
+}
+/// The calling thread must know that all work with the bytes is done.
+inline cudaError_t host_unregister(void* memory, call_site where = call_site::current())
+{
+    detail::tell([&](stream_order& to) {
+        to.release({memory, to.allocated_bytes(memory)}, false, where, "cudaHostUnregister");
+    });
+    return cudaHostUnregister(memory);
+}
+#if CUDART_VERSION >= 11020
+template <class T>
+cudaError_t malloc_async(
+    T** memory, std::size_t bytes, cudaStream_t stream, call_site where = call_site::current())
+{
+    return detail::told(cudaMallocAsync(reinterpret_cast<void**>(memory), bytes, stream),
         [&](stream_order& to) { to.allocate({*memory, bytes}, detail::stream_of(stream), where); });
 }
 inline cudaError_t free_async(void* memory, cudaStream_t stream, call_site where = call_site::current())

@@ -74,10 +74,22 @@ public:
         hosts_[{thread}] = made + 1;
         return made;
     }
-    /// Ends a stream: its number, and its line, may be reused by another stream.
+    /// Ends a stream: its number, and its line, may be reused by another stream. What it was behind stays known: the
+    /// device, and streams that wait for all streams of a kind, still wait for it.
     void end(const order_stream& stream)
     {
-        end_of(streams_, {stream.number, stream.thread << 32 | stream.space});
+        const order_key key{stream.number, stream.thread << 32 | stream.space};
+        const std::uint32_t* const found = streams_.find(key);
+        if (found == nullptr) return;
+        const order_line& line = lines_[*found - 1];
+        const stream_kind kind = line.stream().kind;
+        ended_work* of = nullptr;
+        for (ended_work& each : ended_work_) {
+            if (each.space == stream.space && each.kind == kind) of = &each;
+        }
+        if (of == nullptr) of = &ended_work_.emplace_back(ended_work{stream.space, kind, {}});
+        of->clock.join(line.clock);
+        end_of(streams_, key);
     }
     void end_host(std::uint64_t thread) { end_of(hosts_, {thread}); }
 
@@ -85,16 +97,21 @@ public:
     /// the clock of the line `own`.
     void join_default_streams(std::uint32_t own)
     {
-        if (legacy_ == 0) return;
-        const order_stream stream = lines_[own].stream();
-        if (stream.kind == stream_kind::independent) return;
-        const stream_kind peers
-            = stream.kind == stream_kind::legacy ? stream_kind::blocking : stream_kind::legacy;
-        for (const order_line& each : lines_) {
-            const order_line::identity& who = each.identities.back();
-            if (who.host || who.stream.kind != peers || who.stream.space != stream.space) continue;
-            lines_[own].clock.join(each.clock);
+        if (legacy_ != 0) join_peers(lines_[own].stream(), lines_[own].clock);
+    }
+    /// Adds the work that is on the stream now to a clock.
+    void look(const order_stream& stream, order_clock& into) const
+    {
+        if (const std::uint32_t* const found = streams_.find({stream.number, stream.thread << 32 | stream.space})) {
+            into.join(lines_[*found - 1].clock);
         }
+        join_peers(stream, into);
+    }
+    /// Adds the work that is on all streams of a space now, also on those that have ended.
+    void look(std::uint32_t space, order_clock& into) const
+    {
+        for (const stream_kind kind : {stream_kind::independent, stream_kind::blocking, stream_kind::legacy})
+            join_all(space, kind, into);
     }
 
     /// Checks an access of `own` with the knowledge `seen` against earlier accesses, and adds it. Calls
@@ -144,18 +161,32 @@ public:
         });
     }
 
-    /// Calls `found(access, its mode, first, end)` for each access that conflicts with a later access of `mode`.
-    template <class Found>
-    void conflicts(memory_range range, memory_access mode, Found found)
+private:
+    /// The clocks of streams that have ended.
+    struct ended_work {
+        std::uint32_t space;
+        stream_kind kind;
+        order_clock clock;
+    };
+
+    void join_peers(const order_stream& stream, order_clock& into) const
     {
-        shadow.look(range, [&](std::uintptr_t first, std::uintptr_t end, const order_segment& state) {
-            if (state.write.epoch != 0) found(state.write, memory_access::write, first, end);
-            if (mode == memory_access::read) return;
-            for (const order_access& read : state.reads) found(read, memory_access::read, first, end);
-        });
+        if (stream.kind == stream_kind::independent) return;
+        const bool legacy = stream.kind == stream_kind::legacy;
+        join_all(stream.space, legacy ? stream_kind::blocking : stream_kind::legacy, into);
+    }
+    void join_all(std::uint32_t space, stream_kind kind, order_clock& into) const
+    {
+        for (const order_line& each : lines_) {
+            const order_line::identity& who = each.identities.back();
+            const bool is_one = !each.ended && !who.host && who.stream.kind == kind && who.stream.space == space;
+            if (is_one) into.join(each.clock);
+        }
+        for (const ended_work& each : ended_work_) {
+            if (each.space == space && each.kind == kind) into.join(each.clock);
+        }
     }
 
-private:
     std::uint32_t add(order_line::identity who, const order_clock& base)
     {
         // An ended line can be reused by a stream or thread that is ordered behind all its work.
@@ -195,6 +226,7 @@ private:
     order_table<std::uint32_t> streams_; ///< 1 + number of the line
     order_table<std::uint32_t> hosts_;
     std::vector<std::uint32_t> ended_;
+    std::vector<ended_work> ended_work_; ///< one for each space and kind
     std::uint32_t legacy_ = 0;
 };
 

@@ -16,14 +16,6 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// A list of byte ranges, borrowed for a call.
-struct memory_ranges {
-    const memory_range* first = nullptr;
-    std::size_t count = 0;
-    const memory_range* begin() const noexcept { return first; }
-    const memory_range* end() const noexcept { return first + count; }
-};
-
 /// The rules of `stream_order`, for one thread at a time; that class documents the calls.
 class order_engine {
 public:
@@ -50,7 +42,8 @@ public:
     }
 
     void launch(
-        const order_stream& on, memory_ranges reads, memory_ranges writes, order_site what, std::uint64_t thread)
+        const order_stream& on, const memory_ranges& reads, const memory_ranges& writes, order_site what,
+        std::uint64_t thread)
     {
         operate(on, nullptr, reads, writes, site(what), thread);
     }
@@ -61,8 +54,8 @@ public:
         check_bounds(main_, access, range, mode);
         check(main_, access, main_.line(own).clock, range, mode, nullptr);
     }
-    void collective(const order_stream& on, order_key communicator, memory_ranges reads, memory_ranges writes,
-        order_site what, std::uint64_t thread, bool deferrable)
+    void collective(const order_stream& on, order_key communicator, const memory_ranges& reads,
+        const memory_ranges& writes, order_site what, std::uint64_t thread, bool deferrable)
     {
         group* const open = deferrable ? groups_.find({thread}) : nullptr;
         if (open == nullptr || open->depth == 0) {
@@ -100,14 +93,17 @@ public:
     /// Records the present knowledge of the stream and of the host thread that enqueues the record.
     void record(order_point& point, const order_stream& on, std::uint64_t thread)
     {
-        enter(domain_of(on), on, thread);
-        record(point, on);
-    }
-    void record(order_point& point, const order_stream& on)
-    {
         order_domain& in = domain_of(on);
-        const std::uint32_t own = enter(in, on);
+        const std::uint32_t own = enter(in, on, thread);
         point.record(serial_, on.capture, in.line(own).clock);
+    }
+    /// Sets the point to the work that a host waits for if it synchronises with the stream now. The stream learns
+    /// nothing.
+    void look(order_point& point, const order_stream& on)
+    {
+        order_clock seen;
+        if (on.capture == 0) main_.look(on, seen);
+        point.record(serial_, on.capture, seen);
     }
     void record_host(order_point& point, std::uint64_t thread)
     {
@@ -126,11 +122,11 @@ public:
         clock.join(point.clock());
     }
     /// As `wait`, for a wait that the caller did not ask for.
-    void follow(const order_stream& on, const order_point& point)
+    void follow(const order_stream& on, const order_point& point, std::uint64_t thread)
     {
         if (!point.is_of(serial_) || point.capture() != on.capture) return;
         order_domain& in = domain_of(on);
-        in.line(enter(in, on)).clock.join(point.clock());
+        in.line(enter(in, on, thread)).clock.join(point.clock());
     }
     void wait_unrecorded(const order_stream& on, order_site what)
     {
@@ -147,10 +143,7 @@ public:
     void record_space(order_point& point, std::uint32_t space)
     {
         order_clock all;
-        for (std::uint32_t at = 0; at < main_.lines(); ++at) {
-            const order_line::identity& who = main_.line(at).identities.back();
-            if (!who.host && who.stream.space == space) all.join(main_.line(at).clock);
-        }
+        main_.look(space, all);
         point.record(serial_, 0, all);
     }
     void stream_ended(const order_stream& stream) { main_.end(stream); }
@@ -185,6 +178,7 @@ public:
         main_.shadow.forget(range);
         allocations_.add(range);
     }
+    void bound(memory_range range) { allocations_.add(range); }
     std::uint64_t allocated_bytes(const void* memory) const
     {
         return allocations_.bytes_at(reinterpret_cast<std::uintptr_t>(memory));
@@ -231,16 +225,13 @@ public:
     void capture_begin(std::uint64_t number) { (void)domain_of({.capture = number}); }
     void capture_end(std::uint64_t number)
     {
-        capture* const ended = find_capture(number);
-        if (ended == nullptr || !ended->open) return;
-        ended->open = false;
-        --open_captures_;
+        capture* const found = find_capture(number);
+        if (found != nullptr && found->ended == capture::open) found->ended = now_;
     }
     void capture_forget(std::uint64_t number)
     {
         for (capture*& each : captures_) {
             if (each->number != number) continue;
-            capture_end(number);
             delete std::exchange(each, captures_.back());
             captures_.pop_back();
             return;
@@ -262,15 +253,17 @@ public:
                 else list.push_back(run);
             });
         // Neighbouring accesses were made one range here; each was checked when it was captured.
-        operate(on, nullptr, {reads_.data(), reads_.size()}, {writes_.data(), writes_.size()}, site(what), thread,
-            nullptr, bounds::known);
+        launched_ = graph;
+        operate(on, nullptr, reads_, writes_, site(what), thread, nullptr, bounds::known);
+        launched_ = nullptr;
     }
 
 private:
     struct capture {
+        static constexpr std::uint64_t open = UINT64_MAX;
         std::uint64_t number;
         std::uint64_t begun; ///< epoch
-        bool open;
+        std::uint64_t ended; ///< epoch, or `open`
         order_domain domain;
     };
     struct version {
@@ -329,8 +322,7 @@ private:
     {
         if (stream.capture == 0) return main_;
         if (capture* const known = find_capture(stream.capture)) return known->domain;
-        captures_.push_back(new capture{stream.capture, now_, true, {}});
-        ++open_captures_;
+        captures_.push_back(new capture{stream.capture, now_, capture::open, {}});
         return captures_.back()->domain;
     }
 
@@ -360,8 +352,8 @@ private:
     /// Whether the bounds of an operation's ranges are still to be checked.
     enum class bounds : std::uint8_t { checked, known };
 
-    void operate(const order_stream& on, const order_key* communicator, memory_ranges reads, memory_ranges writes,
-        std::uint32_t what, std::uint64_t thread, const hazard_kind* kind = nullptr,
+    void operate(const order_stream& on, const order_key* communicator, const memory_ranges& reads,
+        const memory_ranges& writes, std::uint32_t what, std::uint64_t thread, const hazard_kind* kind = nullptr,
         bounds limits = bounds::checked)
     {
         order_domain& in = domain_of(on);
@@ -374,7 +366,10 @@ private:
         const order_access access{++now_, own, what};
         line.clock.advance(own, access.epoch);
         line.last = access.epoch;
-        if (limits == bounds::checked) check_bounds(in, access, reads, writes);
+        if (limits == bounds::checked) {
+            check_bounds(in, access, reads, memory_access::read);
+            check_bounds(in, access, writes, memory_access::write);
+        }
         for (const memory_range range : reads) check(in, access, line.clock, range, memory_access::read, kind);
         for (const memory_range range : writes) check(in, access, line.clock, range, memory_access::write, kind);
         if (serial != nullptr) {
@@ -404,7 +399,8 @@ private:
             if (serial.last_line != UINT32_MAX && serial.last_line != one.access.line) all.join_weakly(serial.clock);
         });
         each_member([&](member& one) {
-            check_bounds(in, one.access, {one.reads.data(), one.reads.size()}, {one.writes.data(), one.writes.size()});
+            check_bounds(in, one.access, one.reads, memory_access::read);
+            check_bounds(in, one.access, one.writes, memory_access::write);
             for (const memory_range range : one.reads) check(in, one.access, all, range, memory_access::read, nullptr);
             for (const memory_range range : one.writes)
                 check(in, one.access, all, range, memory_access::write, nullptr);
@@ -453,24 +449,19 @@ private:
         in.access(own, seen, range, mode,
             [&](hazard_kind kind, const order_access& earlier, memory_access earlier_mode, std::uintptr_t first,
                 std::uintptr_t end) {
-                const bool keeps = always == nullptr || kind == hazard_kind::use_after_release;
-                add(keeps ? kind : *always, earlier, own,
+                if (kind != hazard_kind::use_after_release) {
+                    if (always != nullptr) kind = *always;
+                    else if (was_during_capture(earlier)) kind = hazard_kind::half_captured;
+                }
+                add(kind, earlier, own,
                     {&in, &in, earlier_mode, {reinterpret_cast<const void*>(first), end - first}, mode});
             });
-        if (open_captures_ == 0) return;
-        const auto half = [&](order_domain& of, std::uint64_t since) {
-            of.conflicts(range, mode,
-                [&](const order_access& earlier, memory_access earlier_mode, std::uintptr_t first, std::uintptr_t end) {
-                    if (earlier.epoch <= since) return;
-                    add(hazard_kind::half_captured, earlier, own,
-                        {&in, &of, earlier_mode, {reinterpret_cast<const void*>(first), end - first}, mode});
-                });
-        };
-        for (capture* const each : captures_) {
-            if (!each->open) continue;
-            if (&in == &main_) half(each->domain, 0);
-            else if (&in == &each->domain) half(main_, each->begun);
-        }
+    }
+
+    /// Whether a graph is launched now that was captured when the access was enqueued.
+    bool was_during_capture(const order_access& access) const noexcept
+    {
+        return launched_ != nullptr && access.epoch > launched_->begun && access.epoch <= launched_->ended;
     }
 
     /// Reports an access that begins in an allocation and ends behind it.
@@ -489,10 +480,10 @@ private:
             return report;
         }));
     }
-    void check_bounds(order_domain& in, const order_access& own, memory_ranges reads, memory_ranges writes)
+    void check_bounds(order_domain& in, const order_access& own, const memory_ranges& list, memory_access mode)
     {
-        for (const memory_range range : reads) check_bounds(in, own, range, memory_access::read);
-        for (const memory_range range : writes) check_bounds(in, own, range, memory_access::write);
+        if (list.whole().bytes != 0) return check_bounds(in, own, list.whole(), mode);
+        for (const memory_range range : list) check_bounds(in, own, range, mode);
     }
 
     void mark_released(order_domain& in, memory_range range)
@@ -548,7 +539,7 @@ private:
     std::uint64_t now_ = 0; ///< the epoch of the last operation
     order_domain main_;
     std::vector<capture*> captures_;
-    std::size_t open_captures_ = 0;
+    const capture* launched_ = nullptr; ///< the graph that is being launched
     order_table<order_point> events_;
     order_table<order_clock> handoffs_;
     order_allocations allocations_;

@@ -27,9 +27,11 @@ public:
     }
 
     void record(order_point& point, const order_stream& on) override { to().record(point, on); }
-    void wait(const order_stream& on, const order_point& point, call_site where) override
+    void look(order_point& point, const order_stream& on) override { to().look(point, on); }
+    void wait(const order_stream& on, const order_point& point, bool asked, call_site where) override
     {
-        to().wait(on, point, where);
+        if (asked) to().wait(on, point, where);
+        else to().follow(on, point);
     }
     void reached(const order_point& point) override { to().reached(point); }
     void access(
@@ -58,9 +60,11 @@ public:
 
 inline void stream_order::install(call_site where)
 {
-    stream_order* nobody = nullptr;
     detail::order_bridge& bridge = detail::order_bridge::instance();
-    if (!bridge.checker.compare_exchange_strong(nobody, this)) {
+    stream_order* other = bridge.checker.load();
+    if (other != nullptr && other != this && other->settings_.gives_way) other->uninstall();
+    other = nullptr;
+    if (!bridge.checker.compare_exchange_strong(other, this)) {
         detail::refuse("stream_order::install", "another checker is installed", where);
     }
     order_hooks::installed().store(&bridge);

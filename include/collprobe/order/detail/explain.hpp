@@ -34,8 +34,14 @@ inline void explain(stream_hazard& report)
     case hazard_kind::read_after_write:
     case hazard_kind::write_after_read:
     case hazard_kind::write_after_write:
+        edge();
+        return;
     case hazard_kind::released_in_use:
         edge();
+        if (std::string(later.operation).starts_with("cudaFree")) { // by cuda/ordered.hpp
+            report.cure += " (" + std::string(later.operation) + " may wait for the device, but CUDA does not promise "
+                + "it; options::free_synchronizes takes it that it does)";
+        }
         return;
     case hazard_kind::weakly_ordered:
         edge();
@@ -69,9 +75,9 @@ inline void explain(stream_hazard& report)
             + "allocate " + std::to_string(later.bytes.end() - earlier.bytes.first) + " bytes";
         return;
     case hazard_kind::half_captured:
-        report.missing = "of " + earlier.place() + " on " + earlier.actor() + " and " + later.place() + " on "
-            + later.actor() + " only one is captured, so no event can order them";
-        report.cure = "capture both, or neither";
+        edge();
+        report.missing += "; it was enqueued while the graph was captured, but not captured with it";
+        report.cure = "capture both or neither, or " + report.cure;
         return;
     case hazard_kind::redundant_wait:
         report.missing = "nothing: " + later.actor() + " is behind what it waits for at " + later.place();

@@ -36,20 +36,22 @@ public:
     }
     const order_site& site(std::uint32_t number) const noexcept { return sites_[number]; }
 
-    /// Counts a hazard of two call sites; with `epoch`, the epoch of the later operation, once per operation. `write`
-    /// makes the report if the pair is new and there is room. Returns null unless the pair is new.
+    /// Counts a hazard of two call sites; with `epoch`, the epoch of the later operation, once per operation. All races
+    /// between the two are one report. `write` makes it if the pair is new and there is room. Returns null unless the
+    /// pair is new.
     template <class Write>
     const stream_hazard* add(hazard_kind kind, std::uint32_t earlier, std::uint32_t later, std::uint64_t epoch,
         memory_range bytes, Write write)
     {
         const bool hazard = kind != hazard_kind::redundant_wait;
-        known& pair = pairs_[{std::uint64_t{earlier} << 8 | static_cast<std::uint64_t>(kind), later}];
+        const auto key = static_cast<std::uint64_t>(is_race(kind) ? hazard_kind::read_after_write : kind);
+        known& pair = pairs_[{std::uint64_t{earlier} << 8 | key, later}];
         std::vector<stream_hazard>& list = hazard ? hazards_ : redundant_;
         if (pair.last_epoch != epoch) {
             ++(hazard ? hazard_count_ : redundant_count_);
             if (pair.report != 0) ++list[pair.report - 1].count;
         } else if (pair.report != 0) {
-            extend(list[pair.report - 1], bytes);
+            extend(list[pair.report - 1], kind, bytes, write);
         }
         pair.last_epoch = epoch;
         if (pair.seen) return nullptr;
@@ -81,12 +83,29 @@ private:
         std::uint64_t last_epoch = 0;
     };
 
-    /// Adds bytes to a report. An operation meets the byte runs of an earlier one in ascending order.
-    static void extend(stream_hazard& report, memory_range bytes) noexcept
+    static bool is_race(hazard_kind kind) noexcept
     {
-        for (memory_range* const each : {&report.earlier.bytes, &report.later.bytes}) {
-            if (each->bytes != 0 && each->end() == bytes.first) each->bytes += bytes.bytes;
+        return kind == hazard_kind::read_after_write || kind == hazard_kind::write_after_read
+            || kind == hazard_kind::write_after_write || kind == hazard_kind::weakly_ordered;
+    }
+    /// Adds a further run of bytes to a report. An operation meets the runs of an earlier one in ascending order.
+    /// A pair of which some bytes are not ordered at all is reported with those.
+    template <class Write>
+    static void extend(stream_hazard& report, hazard_kind kind, memory_range bytes, Write write)
+    {
+        if (report.count == 1 && report.kind == hazard_kind::weakly_ordered && kind != report.kind) {
+            const std::uint64_t further = report.further_runs + 1;
+            report = write();
+            report.further_runs = further;
+            return;
         }
+        bool continues = false;
+        for (memory_range* const each : {&report.earlier.bytes, &report.later.bytes}) {
+            if (kind != report.kind || each->bytes == 0 || each->end() != bytes.first) continue;
+            each->bytes += bytes.bytes;
+            continues = true;
+        }
+        if (!continues && bytes.bytes != 0 && report.count == 1) ++report.further_runs;
     }
 
     std::size_t most_;

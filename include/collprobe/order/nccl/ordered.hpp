@@ -36,16 +36,18 @@ struct nccl_access {
     memory_range writes;
 };
 template <class OfRank>
-void tell_collective(ncclComm_t comm, cudaStream_t stream, const char* what, call_site where, const OfRank& of_rank)
+void tell_collective(ncclComm_t comm, cudaStream_t stream, const char* what, call_site where, const OfRank& of_rank,
+    bool is_transfer = false)
 {
     tell([&](stream_order& to) {
         int ranks = 1;
         int rank = 0;
         if (ncclCommCount(comm, &ranks) != ncclSuccess || ncclCommUserRank(comm, &rank) != ncclSuccess) return;
         const nccl_access access = of_rank(static_cast<std::size_t>(ranks), rank);
-        // A communicator of one rank enqueues at once, even in a group.
+        // A communicator of one rank enqueues its collectives at once, even in a group.
+        const bool deferrable = ranks > 1 || is_transfer;
         to.collective(
-            stream_of(stream), order_object(comm), {access.reads}, {access.writes}, what, ranks > 1, where);
+            stream_of(stream), order_object(comm), {access.reads}, {access.writes}, what, deferrable, where);
     });
 }
 
@@ -100,12 +102,38 @@ inline ncclResult_t broadcast(const void* send, void* receive, std::size_t count
     });
     return ncclBroadcast(send, receive, count, type, root, comm, stream);
 }
+inline ncclResult_t reduce(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+    ncclRedOp_t operation, int root, ncclComm_t comm, cudaStream_t stream, call_site where = call_site::current())
+{
+    const std::size_t bytes = count * detail::bytes_of(type);
+    detail::tell_collective(comm, stream, "ncclReduce", where, [&](std::size_t, int rank) {
+        return detail::nccl_access{{send, bytes}, {receive, rank == root ? bytes : 0}};
+    });
+    return ncclReduce(send, receive, count, type, operation, root, comm, stream);
+}
+/// In place.
+inline ncclResult_t bcast(void* memory, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+    cudaStream_t stream, call_site where = call_site::current())
+{
+    return broadcast(memory, memory, count, type, root, comm, stream, where);
+}
+#if NCCL_VERSION_CODE >= 22800
+inline ncclResult_t all_to_all(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+    ncclComm_t comm, cudaStream_t stream, call_site where = call_site::current())
+{
+    const std::size_t bytes = count * detail::bytes_of(type);
+    detail::tell_collective(comm, stream, "ncclAlltoAll", where, [&](std::size_t ranks, int) {
+        return detail::nccl_access{{send, ranks * bytes}, {receive, ranks * bytes}};
+    });
+    return ncclAlltoAll(send, receive, count, type, comm, stream);
+}
+#endif
 inline ncclResult_t send(const void* memory, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
     cudaStream_t stream, call_site where = call_site::current())
 {
     detail::tell_collective(comm, stream, "ncclSend", where, [&](std::size_t, int) {
         return detail::nccl_access{{memory, count * detail::bytes_of(type)}, {}};
-    });
+    }, true);
     return ncclSend(memory, count, type, peer, comm, stream);
 }
 inline ncclResult_t recv(void* memory, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
@@ -113,7 +141,7 @@ inline ncclResult_t recv(void* memory, std::size_t count, ncclDataType_t type, i
 {
     detail::tell_collective(comm, stream, "ncclRecv", where, [&](std::size_t, int) {
         return detail::nccl_access{{}, {memory, count * detail::bytes_of(type)}};
-    });
+    }, true);
     return ncclRecv(memory, count, type, peer, comm, stream);
 }
 
