@@ -56,18 +56,18 @@ int train(zero_rank& self, int ranks)
         self.masters[layer] = masters.data() + static_cast<std::size_t>(layer) * slot;
         self.parameters[layer] = parameters.data() + static_cast<std::size_t>(layer) * count;
     }
-    must(ordered::memset_async(masters.data(), 0, layers * slot * sizeof(float), self.compute));
-    must(ordered::device_synchronize());
+    must(cudaMemsetAsync(masters.data(), 0, layers * slot * sizeof(float), self.compute));
+    must(cudaDeviceSynchronize());
 
     optimizer(self, update);
     gather(self);
-    must(ordered::device_synchronize());
+    must(cudaDeviceSynchronize());
     const std::size_t found = report(checker, self, "as found");
 
     collprobe::nccl::communicator_ref comm(self.comm);
     optimizer(self, update);
     gather_guarded(self, comm);
-    must(ordered::device_synchronize());
+    must(cudaDeviceSynchronize());
     return found > 0 && report(checker, self, "guarded") == 0 ? 0 : 1;
 }
 
@@ -88,8 +88,8 @@ int run()
     must(cudaStreamCreateWithFlags(&self.compute, cudaStreamNonBlocking));
     must(cudaStreamCreateWithFlags(&self.traffic, cudaStreamNonBlocking));
     const int status = train(self, job.size);
-    must(ordered::stream_destroy(self.traffic));
-    must(ordered::stream_destroy(self.compute));
+    must(cudaStreamDestroy(self.traffic));
+    must(cudaStreamDestroy(self.compute));
     must(ncclCommDestroy(self.comm));
     return status;
 }

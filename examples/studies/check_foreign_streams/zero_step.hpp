@@ -12,13 +12,13 @@
 
 #include <collprobe/comm/nccl/communicator.hpp>
 #include <collprobe/guard/copy_then_all_gather.hpp>
-#include <collprobe/order/nccl/ordered.hpp>
+
+// The last include: from here on CUDA's and NCCL's names tell the checker.
+#include <collprobe/order/nccl/intercept.hpp>
 
 /// One step of ZeRO stage 1 as llm.c has it, by reading: each rank's optimiser updates its slot of every layer's
 /// parameters on one stream; all-gathers of a group bring the slots to all ranks on another.
 namespace check_foreign_streams {
-
-namespace ordered = collprobe::ordered; // CUDA's and NCCL's calls, of which the checker hears
 
 inline constexpr int layers = 3;
 
@@ -52,7 +52,7 @@ void optimizer(const zero_rank& self, const Update& update)
     const std::size_t bytes = self.slot * sizeof(float);
     for (int layer = 0; layer < layers; ++layer) {
         const collprobe::memory_range masters(self.masters[layer], bytes);
-        ordered::touch(self.compute, {masters}, {masters, {self.own(layer), bytes}}, "adamw");
+        collprobe::ordered::touch(self.compute, {masters}, {masters, {self.own(layer), bytes}}, "adamw");
         update(self.masters[layer], self.own(layer), self.slot, self.compute);
     }
 }
@@ -60,12 +60,12 @@ void optimizer(const zero_rank& self, const Update& update)
 /// As found: nothing lets `traffic` wait for `compute`.
 inline void gather(const zero_rank& self)
 {
-    must(ordered::group_start());
+    must(ncclGroupStart());
     for (int layer = 0; layer < layers; ++layer) {
-        must(ordered::all_gather(
+        must(ncclAllGather(
             self.own(layer), self.parameters[layer], self.slot, ncclFloat, self.comm, self.traffic));
     }
-    must(ordered::group_end());
+    must(ncclGroupEnd());
 }
 
 /// The cure: one call, two events. The slots are where they belong, so nothing is copied.

@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <collprobe/order/cuda/ordered.hpp>
+#include <collprobe/order/detail/process_checker.hpp>
+
+/// Puts an existing file under the checker of stream order by one include, without a change of its calls:
+///
+///     #include <collprobe/order/cuda/intercept.hpp> // the last include of the file
+///
+/// From there on CUDA's names of copies, fills, events, streams, memory and graphs mean the functions of
+/// cuda/ordered.hpp. Each hazard is written to stderr when it is found, unless the program installs a checker of its
+/// own. Kernels are no such calls: say by `ordered::touch` what they read and write. Calls of other names are not seen:
+/// copies of symbols and arrays, prefetches, memory pools, graphs that are not captured.
+///
+/// Include it after all other headers, because the code behind it calls the wrappers, too. `(cudaMemcpy)(...)` is
+/// CUDA's own function. With COLLPROBE_STREAM_ORDER=0 this header changes nothing.
+#if COLLPROBE_STREAM_ORDER
+#undef cudaMemcpy
+#define cudaMemcpy(...) collprobe::ordered::memcpy(__VA_ARGS__)
+#undef cudaMemcpyAsync
+#define cudaMemcpyAsync(...) collprobe::ordered::memcpy_async(__VA_ARGS__)
+#undef cudaMemcpyPeerAsync
+#define cudaMemcpyPeerAsync(...) collprobe::ordered::memcpy_peer_async(__VA_ARGS__)
+#undef cudaMemcpy2D
+#define cudaMemcpy2D(...) collprobe::ordered::memcpy_2d(__VA_ARGS__)
+#undef cudaMemcpy2DAsync
+#define cudaMemcpy2DAsync(...) collprobe::ordered::memcpy_2d_async(__VA_ARGS__)
+#undef cudaMemset
+#define cudaMemset(...) collprobe::ordered::memset(__VA_ARGS__)
+#undef cudaMemsetAsync
+#define cudaMemsetAsync(...) collprobe::ordered::memset_async(__VA_ARGS__)
+#undef cudaMemset2D
+#define cudaMemset2D(...) collprobe::ordered::memset_2d(__VA_ARGS__)
+#undef cudaMemset2DAsync
+#define cudaMemset2DAsync(...) collprobe::ordered::memset_2d_async(__VA_ARGS__)
+#undef cudaLaunchHostFunc
+#define cudaLaunchHostFunc(...) collprobe::ordered::launch_host_func(__VA_ARGS__)
+#undef cudaEventCreate
+#define cudaEventCreate(...) collprobe::ordered::event_create(__VA_ARGS__)
+#undef cudaEventCreateWithFlags
+#define cudaEventCreateWithFlags(...) collprobe::ordered::event_create(__VA_ARGS__)
+#undef cudaEventRecord
+#define cudaEventRecord(...) collprobe::ordered::event_record(__VA_ARGS__)
+#undef cudaEventQuery
+#define cudaEventQuery(...) collprobe::ordered::event_query(__VA_ARGS__)
+#undef cudaEventSynchronize
+#define cudaEventSynchronize(...) collprobe::ordered::event_synchronize(__VA_ARGS__)
+#undef cudaEventDestroy
+#define cudaEventDestroy(...) collprobe::ordered::event_destroy(__VA_ARGS__)
+#undef cudaStreamCreate
+#define cudaStreamCreate(...) collprobe::ordered::stream_create(__VA_ARGS__)
+#undef cudaStreamCreateWithFlags
+#define cudaStreamCreateWithFlags(...) collprobe::ordered::stream_create(__VA_ARGS__)
+#undef cudaStreamCreateWithPriority
+#define cudaStreamCreateWithPriority(...) collprobe::ordered::stream_create(__VA_ARGS__)
+#undef cudaStreamWaitEvent
+#define cudaStreamWaitEvent(...) collprobe::ordered::stream_wait_event(__VA_ARGS__)
+#undef cudaStreamQuery
+#define cudaStreamQuery(...) collprobe::ordered::stream_query(__VA_ARGS__)
+#undef cudaStreamSynchronize
+#define cudaStreamSynchronize(...) collprobe::ordered::stream_synchronize(__VA_ARGS__)
+#undef cudaStreamDestroy
+#define cudaStreamDestroy(...) collprobe::ordered::stream_destroy(__VA_ARGS__)
+#undef cudaDeviceSynchronize
+#define cudaDeviceSynchronize(...) collprobe::ordered::device_synchronize(__VA_ARGS__)
+#undef cudaMalloc
+#define cudaMalloc(...) collprobe::ordered::malloc(__VA_ARGS__)
+#undef cudaMallocPitch
+#define cudaMallocPitch(...) collprobe::ordered::malloc_pitch(__VA_ARGS__)
+#undef cudaMallocManaged
+#define cudaMallocManaged(...) collprobe::ordered::malloc_managed(__VA_ARGS__)
+#undef cudaMallocHost
+#define cudaMallocHost(...) collprobe::ordered::malloc_host(__VA_ARGS__)
+#undef cudaMallocAsync
+#define cudaMallocAsync(...) collprobe::ordered::malloc_async(__VA_ARGS__)
+#undef cudaHostAlloc
+#define cudaHostAlloc(...) collprobe::ordered::host_alloc(__VA_ARGS__)
+#undef cudaHostRegister
+#define cudaHostRegister(...) collprobe::ordered::host_register(__VA_ARGS__)
+#undef cudaHostUnregister
+#define cudaHostUnregister(...) collprobe::ordered::host_unregister(__VA_ARGS__)
+#undef cudaFree
+#define cudaFree(...) collprobe::ordered::free(__VA_ARGS__)
+#undef cudaFreeHost
+#define cudaFreeHost(...) collprobe::ordered::free_host(__VA_ARGS__)
+#undef cudaFreeAsync
+#define cudaFreeAsync(...) collprobe::ordered::free_async(__VA_ARGS__)
+#undef cudaStreamBeginCapture
+#define cudaStreamBeginCapture(...) collprobe::ordered::stream_begin_capture(__VA_ARGS__)
+#undef cudaStreamEndCapture
+#define cudaStreamEndCapture(...) collprobe::ordered::stream_end_capture(__VA_ARGS__)
+#undef cudaGraphInstantiateWithFlags
+#define cudaGraphInstantiateWithFlags(...) collprobe::ordered::graph_instantiate(__VA_ARGS__)
+#undef cudaGraphLaunch
+#define cudaGraphLaunch(...) collprobe::ordered::graph_launch(__VA_ARGS__)
+#if CUDART_VERSION >= 12000
+#undef cudaGraphInstantiate
+#define cudaGraphInstantiate(...) collprobe::ordered::graph_instantiate(__VA_ARGS__)
+#endif
+#endif
