@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "order/cases/bench.hpp"
+
+/// Captures and graphs.
+namespace collprobe::order_cases {
+
+inline const order_case captures[] = {
+    {"within a capture, events order as they do outside",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            cudaGraph_t graph = nullptr;
+            must(cudaStreamBeginCapture(on.first, cudaStreamCaptureModeThreadLocal));
+            edge(on, on.first, on.second);
+            writes(on.first, on.data);
+            if (right) edge(on, on.first, on.second);
+            reads(on.second, on.data);
+            edge(on, on.second, on.first);
+            must(cudaStreamEndCapture(on.first, &graph));
+            must(cudaGraphDestroy(graph));
+        }},
+    {"the input of a graph is written before the launch, also while the capture is open",
+        {hazard_kind::write_after_read},
+        [](bench& on, bool right) {
+            cudaGraph_t graph = nullptr;
+            cudaGraphExec_t step = nullptr;
+            must(cudaStreamBeginCapture(on.first, cudaStreamCaptureModeThreadLocal));
+            reads(on.first, on.managed);
+            if (right) host_writes(on.managed);
+            must(cudaStreamEndCapture(on.first, &graph));
+            must(cudaGraphInstantiate(&step, graph, 0));
+            must(cudaGraphLaunch(step, on.first));
+            if (!right) host_writes(on.managed);
+            must(cudaGraphExecDestroy(step));
+            must(cudaGraphDestroy(graph));
+        }},
+    {"another stream's work while a capture is open is ordered before the launch by an event",
+        {hazard_kind::half_captured},
+        [](bench& on, bool right) {
+            cudaGraph_t graph = nullptr;
+            cudaGraphExec_t step = nullptr;
+            must(cudaStreamBeginCapture(on.first, cudaStreamCaptureModeThreadLocal));
+            reads(on.first, on.data);
+            writes(on.second, on.data);
+            must(cudaStreamEndCapture(on.first, &graph));
+            must(cudaGraphInstantiateWithFlags(&step, graph, 0));
+            if (right) edge(on, on.second, on.first);
+            must(cudaGraphLaunch(step, on.first));
+            must(cudaGraphExecDestroy(step));
+            must(cudaGraphDestroy(graph));
+        }},
+    {"the output of a graph is used behind its launch",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            cudaGraph_t graph = nullptr;
+            cudaGraphExec_t step = nullptr;
+            must(cudaStreamBeginCapture(on.first, cudaStreamCaptureModeThreadLocal));
+            writes(on.first, on.data);
+            must(cudaStreamEndCapture(on.first, &graph));
+            must(cudaGraphInstantiate(&step, graph, 0));
+            must(cudaGraphLaunch(step, on.first));
+            if (right) edge(on, on.first, on.second);
+            reads(on.second, on.data);
+            must(cudaGraphExecDestroy(step));
+            must(cudaGraphDestroy(graph));
+        }},
+    {"one executable graph does not overlap itself, two of one graph do",
+        {hazard_kind::write_after_write},
+        [](bench& on, bool right) {
+            cudaGraph_t graph = nullptr;
+            cudaGraphExec_t step = nullptr;
+            cudaGraphExec_t again = nullptr;
+            must(cudaStreamBeginCapture(on.first, cudaStreamCaptureModeThreadLocal));
+            writes(on.first, on.data);
+            must(cudaStreamEndCapture(on.first, &graph));
+            must(cudaGraphInstantiate(&step, graph, 0));
+            must(cudaGraphInstantiate(&again, graph, 0));
+            must(cudaGraphLaunch(step, on.first));
+            must(cudaGraphLaunch(right ? step : again, on.second));
+            must(cudaGraphExecDestroy(step));
+            must(cudaGraphExecDestroy(again));
+            must(cudaGraphDestroy(graph));
+        }},
+};
+
+} // namespace collprobe::order_cases

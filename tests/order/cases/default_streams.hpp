@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "order/cases/bench.hpp"
+
+/// The order of default streams.
+namespace collprobe::order_cases {
+
+inline const order_case default_streams[] = {
+    {"the legacy default stream is ordered with blocking streams only",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            const cudaStream_t stream = right ? on.blocking : on.first;
+            writes(stream, on.data);
+            reads(cudaStreamLegacy, on.data);
+        }},
+    {"blocking streams are behind the legacy default stream",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(nullptr, on.data);
+            reads(right ? on.blocking : on.first, on.data);
+        }},
+    {"two blocking streams are not ordered without work of the legacy stream between",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(on.blocking, on.data);
+            if (right) writes(cudaStreamLegacy, on.other);
+            reads(on.another_blocking, on.data);
+        }},
+    {"a query of the legacy stream is no work between two blocking streams",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            reads(cudaStreamLegacy, on.other);
+            writes(on.blocking, on.data);
+            on_a_thread(false, [] { (void)cudaStreamQuery(cudaStreamLegacy); });
+            if (right) edge(on, on.blocking, on.another_blocking);
+            reads(on.another_blocking, on.data);
+        }},
+    {"a host that synchronises with the legacy stream has waited for blocking streams",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(right ? on.blocking : on.first, on.managed);
+            must(cudaStreamSynchronize(cudaStreamLegacy));
+            host_reads(on.managed);
+        }},
+    {"a host that has waited for a blocking stream knows of work of others only through the legacy stream",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(on.blocking, on.managed);
+            if (right) writes(cudaStreamLegacy, on.other);
+            reads(on.another_blocking, on.other);
+            must(cudaStreamSynchronize(on.another_blocking));
+            host_reads(on.managed);
+        }},
+    {"the default stream of a thread is another one on each thread",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(cudaStreamPerThread, on.data);
+            on_a_thread(true, [&] {
+                if (right) writes(cudaStreamLegacy, on.other);
+                reads(cudaStreamPerThread, on.data);
+            });
+        }},
+    {"the legacy streams of two devices are not ordered",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(cudaStreamLegacy, on.data);
+            must(cudaEventRecord(on.event, cudaStreamLegacy));
+            must(cudaSetDevice(1));
+            if (right) must(cudaStreamWaitEvent(cudaStreamLegacy, on.event, 0));
+            reads(cudaStreamLegacy, on.data);
+            must(cudaDeviceSynchronize());
+            must(cudaSetDevice(0));
+        }},
+};
+
+} // namespace collprobe::order_cases

@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "order/cases/bench.hpp"
+
+/// Order by events.
+namespace collprobe::order_cases {
+
+inline const order_case events[] = {
+    {"a kernel reads what another stream writes",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(on.first, on.data);
+            if (right) edge(on, on.first, on.second);
+            reads(on.second, on.data);
+        }},
+    {"a kernel overwrites what another stream reads",
+        {hazard_kind::write_after_read},
+        [](bench& on, bool right) {
+            reads(on.first, on.data);
+            if (right) edge(on, on.first, on.second);
+            writes(on.second, on.data);
+        }},
+    {"two streams write",
+        {hazard_kind::write_after_write},
+        [](bench& on, bool right) {
+            writes(on.first, on.data);
+            if (right) edge(on, on.first, on.second);
+            writes(on.second, on.data);
+        }},
+    {"an event marks what was enqueued before its record",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            if (!right) must(cudaEventRecord(on.event, on.first));
+            writes(on.first, on.data);
+            if (right) must(cudaEventRecord(on.event, on.first));
+            must(cudaStreamWaitEvent(on.second, on.event, 0));
+            reads(on.second, on.data);
+        }},
+    {"a wait takes the last record before it",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            must(cudaEventRecord(on.event, on.first));
+            if (!right) must(cudaStreamWaitEvent(on.second, on.event, 0));
+            writes(on.first, on.data);
+            must(cudaEventRecord(on.event, on.first));
+            if (right) must(cudaStreamWaitEvent(on.second, on.event, 0));
+            reads(on.second, on.data);
+        }},
+    {"an event that is recorded anew elsewhere forgets the first stream",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(on.first, on.data);
+            must(cudaEventRecord(on.event, on.first));
+            if (!right) must(cudaEventRecord(on.event, on.third));
+            must(cudaStreamWaitEvent(on.second, on.event, 0));
+            if (right) must(cudaEventRecord(on.event, on.third));
+            reads(on.second, on.data);
+        }},
+    {"a wait for an event that was never recorded is none",
+        {hazard_kind::unrecorded_event, hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(on.first, on.data);
+            if (right) must(cudaEventRecord(on.event, on.first));
+            must(cudaStreamWaitEvent(on.second, on.event, 0));
+            reads(on.second, on.data);
+        }},
+    {"a new event is not recorded, whatever the last one of that handle was",
+        {hazard_kind::unrecorded_event, hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(on.first, on.data);
+            must(cudaEventRecord(on.event, on.first));
+            // Destroyed by a library, say, of which the checker hears nothing.
+            must((cudaEventDestroy)(on.event));
+            must(cudaEventCreateWithFlags(&on.event, cudaEventDisableTiming));
+            if (right) must(cudaEventRecord(on.event, on.first));
+            must(cudaStreamWaitEvent(on.second, on.event, 0));
+            reads(on.second, on.data);
+        }},
+    {"each of two producers must be waited for",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(on.first, on.data, size / 2);
+            writes(on.third, on.data + count / 2, size / 2);
+            edge(on, on.first, on.second);
+            if (right) edge(on, on.third, on.second);
+            reads(on.second, on.data);
+        }},
+    {"each of two consumers must wait",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(on.first, on.data);
+            must(cudaEventRecord(on.event, on.first));
+            must(cudaStreamWaitEvent(on.second, on.event, 0));
+            reads(on.second, on.data);
+            if (right) must(cudaStreamWaitEvent(on.third, on.event, 0));
+            reads(on.third, on.data);
+        }},
+    {"order passes from stream to stream",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(on.first, on.data);
+            edge(on, on.first, on.third);
+            edge(on, right ? on.third : on.blocking, on.second);
+            reads(on.second, on.data);
+        }},
+    {"the next step overwrites a buffer that the last one still reads",
+        {hazard_kind::write_after_read},
+        [](bench& on, bool right) {
+            for (int step = 0; step < 2; ++step) {
+                writes(on.first, on.data);
+                edge(on, on.first, on.second);
+                reads(on.second, on.data);
+                if (right) edge(on, on.second, on.first);
+            }
+        }},
+    {"a stream that is made anew with an old handle is another one",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            writes(on.first, on.data);
+            if (right) must(cudaEventRecord(on.event, on.first));
+            must(cudaStreamDestroy(on.first));
+            must(cudaStreamCreateWithFlags(&on.first, cudaStreamNonBlocking));
+            if (right) must(cudaStreamWaitEvent(on.first, on.event, 0));
+            reads(on.first, on.data);
+        }},
+};
+
+} // namespace collprobe::order_cases
