@@ -58,7 +58,7 @@ bool finished_by(deadline until, const Event& done) noexcept
 template <class StreamRef, class Event>
 void wait_inside(const StreamRef& stream, const Event& event, call_site where)
 {
-    [[maybe_unused]] const order_hooks::unasked here;
+    [[maybe_unused]] order_hooks::unasked here;
     stream.wait(event, where);
 }
 

@@ -300,7 +300,7 @@ private:
         const std::string flaw = detail::flaw_of_arguments(what, rank(), size());
         if (!flaw.empty()) who.refuse(Call, stream, flaw);
         if constexpr (order_hooks::active) order_hooks::access(stream, name(Call), send, receive, where);
-        [[maybe_unused]] const order_hooks::silent inner_work;
+        [[maybe_unused]] order_hooks::silent inner_work;
         const auto scope = detail::enter_device(comm_);
         memory_type& memory = *memory_;
         typename device::event& done = memory.use.wait_for_last(stream, where);

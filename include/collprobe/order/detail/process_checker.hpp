@@ -21,7 +21,8 @@ public:
     {
         checker_.uninstall();
         const auto hazards = static_cast<unsigned long long>(checker_.hazard_count());
-        if (hazards != 0) std::fprintf(stderr, "stream order: %llu hazards in this process\n", hazards);
+        if (hazards == 0) return;
+        std::fprintf(stderr, "stream order: %llu hazard%s in this process\n", hazards, hazards == 1 ? "" : "s");
     }
 
 private:
