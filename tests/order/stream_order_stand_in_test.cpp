@@ -212,6 +212,21 @@ TEST_CASE("raw handles: an unrecorded event, a reused one, synchronisation and r
         must(cudaDeviceSynchronize());
         must(ordered::device_synchronize());
     }
+    SUBCASE("an event of the library, waited for by its handle")
+    {
+        cuda::event own;
+        for (int step = 0; step < 2; ++step) {
+            must(ordered::memset_async(data, 0, size, first));
+            own.record(first_owner);
+            must(ordered::stream_wait_event(second, own.get()));
+            ordered::touch(second, {{data, size}}, {}, "reader");
+            own.record(second_owner);
+            first_owner.wait(own);
+        }
+        must(ordered::event_synchronize(own.get()));
+        ordered::touch_host({data, size}, memory_access::write);
+        CHECK(checker.hazard_count() == 0);
+    }
     SUBCASE("released in use, and used after")
     {
         ordered::touch(first, {{data, size}}, {}, "reader");

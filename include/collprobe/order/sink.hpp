@@ -49,7 +49,8 @@ struct none {
 /// The receiver of the hooks' reports.
 class sink {
 public:
-    virtual void record(order_point& point, const order_stream& on) = 0;
+    /// `handle`: by which foreign calls wait for the event; null if there is none.
+    virtual void record(order_point& point, const order_stream& on, const void* handle) = 0;
     virtual void look(order_point& point, const order_stream& on) = 0;
     /// `asked`: whether the program asked for the wait, and not the library.
     virtual void wait(const order_stream& on, const order_point& point, bool asked, call_site where) = 0;
@@ -179,10 +180,10 @@ point now(const Stream& on) noexcept
     return here;
 }
 template <class Stream>
-void record(point& event, const Stream& on)
+void record(point& event, const Stream& on, const void* handle = nullptr)
 {
     event = {}; // without a sink the event stands for no point
-    detail::tell([&](sink& to) { to.record(event, stream_of(on)); });
+    detail::tell([&](sink& to) { to.record(event, stream_of(on), handle); });
 }
 template <class Stream>
 void wait(const Stream& on, const point& event, call_site where)

@@ -251,6 +251,11 @@ public:
             }
         });
     }
+    /// Reports that an event that is identified by a handle stands for `point`.
+    void set_event(order_object event, const order_point& point)
+    {
+        told([&] { engine_.event({event.number}) = point; });
+    }
     /// Reports the end of an event, whose handle may be reused.
     void event_ended(order_object event)
     {

@@ -281,7 +281,7 @@ public:
         }
         stream_ = on.get();
         capture_ = capture;
-        if constexpr (order_hooks::active) order_hooks::record(capture_, on);
+        if constexpr (order_hooks::active) order_hooks::record(capture_, on, point_.handle());
     }
     bool recorded() const noexcept { return static_cast<bool>(point_); }
     /// The CUDA event of the last record, for calls outside this library; null if there is none.

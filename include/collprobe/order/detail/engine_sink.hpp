@@ -26,7 +26,11 @@ public:
         return one;
     }
 
-    void record(order_point& point, const order_stream& on) override { to().record(point, on); }
+    void record(order_point& point, const order_stream& on, const void* handle) override
+    {
+        to().record(point, on);
+        if (handle != nullptr) to().set_event(order_object(handle), point);
+    }
     void look(order_point& point, const order_stream& on) override { to().look(point, on); }
     void wait(const order_stream& on, const order_point& point, bool asked, call_site where) override
     {
