@@ -113,6 +113,26 @@ TEST_CASE("the default stream and blocking streams wait for each other, non-bloc
     CHECK_FALSE(is_ordered(blocking.handle, apart.handle));
 }
 
+TEST_CASE("a query of the default stream sees the work of blocking streams, and orders no stream")
+{
+    const runtime_stream blocking(cudaStreamDefault);
+    const runtime_stream another(cudaStreamDefault);
+    const runtime_stream apart;
+    runtime_bytes bytes;
+    {
+        const runtime_gate closed(apart.handle);
+        CHECK(cudaStreamQuery(cudaStreamLegacy) == cudaSuccess);
+    }
+    runtime_gate closed(blocking.handle);
+    CHECK(cudaStreamQuery(cudaStreamLegacy) == cudaErrorNotReady);
+    CHECK(another.done());
+    bytes.fill(another.handle, 5);
+    CHECK(another.synchronize());
+    closed.open();
+    CHECK(cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess);
+    CHECK(blocking.done());
+}
+
 TEST_CASE("each thread begins on device 0 and has a per-thread stream of its own")
 {
     runtime_bytes bytes;
@@ -186,6 +206,46 @@ TEST_CASE("a copy that leaves its allocation is refused, and writes nothing")
     (void)cudaGetLastError();
     CHECK(cudaMemcpy(data.host, data.device, bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
     CHECK(data.host[bytes - 1] == 1);
+}
+
+TEST_CASE("copies and fills of rows leave the gaps alone")
+{
+    const runtime_stream stream;
+    unsigned char* rows = nullptr;
+    std::size_t pitch = 0;
+    REQUIRE(cudaMallocPitch(reinterpret_cast<void**>(&rows), &pitch, 10, 4) == cudaSuccess);
+    REQUIRE(pitch >= 10);
+    REQUIRE(cudaMemset(rows, 9, pitch * 4) == cudaSuccess);
+    unsigned char from[4][8];
+    unsigned char all[4][12] = {};
+    for (int row = 0; row < 4; ++row)
+        for (int at = 0; at < 8; ++at) from[row][at] = static_cast<unsigned char>(10 * row + at);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    REQUIRE(cudaMemcpy2DAsync(rows, pitch, from, 8, 6, 4, cudaMemcpyHostToDevice, stream.handle) == cudaSuccess);
+    REQUIRE(cudaMemset2DAsync(rows + 1, pitch, 77, 1, 3, stream.handle) == cudaSuccess);
+    REQUIRE(stream.synchronize());
+    REQUIRE(cudaMemcpy2D(all, 12, rows, pitch, 10, 4, cudaMemcpyDeviceToHost) == cudaSuccess);
+    for (int row = 0; row < 4; ++row) {
+        for (int at = 0; at < 12; ++at) {
+            const int filled = at >= 10 ? 0 : at >= 6 ? 9 : at == 1 && row < 3 ? 77 : 10 * row + at;
+            CHECK(int{all[row][at]} == filled);
+        }
+    }
+    CHECK(cudaMemcpy2D(all, 5, rows, pitch, 10, 4, cudaMemcpyDeviceToHost) != cudaSuccess);
+    (void)cudaGetLastError();
+    REQUIRE(cudaMemset2D(rows, pitch, 1, 10, 4) == cudaSuccess);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    REQUIRE(cudaFree(rows) == cudaSuccess);
+}
+
+TEST_CASE("a copy from host to host waits, also an asynchronous one")
+{
+    const runtime_stream stream;
+    unsigned char from[16] = {1, 2, 3};
+    unsigned char to[16] = {};
+    REQUIRE(cudaMemcpyAsync(to, from, sizeof from, cudaMemcpyHostToHost, stream.handle) == cudaSuccess);
+    CHECK(to[2] == 3);
+    CHECK(stream.done());
 }
 
 TEST_CASE("the driver tells how long an allocation is")
