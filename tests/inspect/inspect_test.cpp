@@ -3,9 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -54,13 +56,13 @@ inspection inspect_local(int ranks, local::reduction_order order, std::uint64_t 
         ranks, {.order = order}, [](local::communicator& world) -> local::communicator& { return world; }, elements);
 }
 
-/// All sums in one given order and accumulator.
-template <accumulation in>
-struct ordered : adaptor<local::communicator> {
-    summation_order order;
+/// Sums by `add`, a function of the values of all ranks.
+template <class Add>
+struct added_by : adaptor<local::communicator> {
+    Add add;
     std::vector<unsigned char> memory = {};
 
-    ordered(local::communicator comm, summation_order the_order) : adaptor(comm), order(std::move(the_order)) {}
+    added_by(local::communicator comm, Add how) : adaptor(comm), add(std::move(how)) {}
 
     template <element T>
     void all_reduce(std::type_identity_t<view<const T>> send, view<T> receive, reduction, stream_ref stream,
@@ -71,22 +73,46 @@ struct ordered : adaptor<local::communicator> {
         T* const all = reinterpret_cast<T*>(memory.data());
         all_gather(send, view<T>(all, n * send.count()), stream, where);
         stream.enqueue([this, all, receive, n] {
-            if constexpr (floating_element<T> && holds<T>(in)) {
-                std::vector<T> values(n);
-                for (std::uint64_t i = 0; i < receive.count(); ++i) {
-                    for (std::uint64_t rank = 0; rank < n; ++rank) values[rank] = all[rank * receive.count() + i];
-                    receive[i] = sum_in_order<in>(values.data(), order);
-                }
+            std::vector<T> values(n);
+            for (std::uint64_t i = 0; i < receive.count(); ++i) {
+                for (std::uint64_t rank = 0; rank < n; ++rank) values[rank] = all[rank * receive.count() + i];
+                if constexpr (requires { { add(values) } -> std::same_as<T>; }) receive[i] = add(values);
             }
         });
     }
 };
+
+/// All sums in one given order and accumulator.
+template <accumulation in>
+auto ordered(local::communicator& world, const summation_order& order)
+{
+    return added_by(world, [order]<floating_element T>(const std::vector<T>& values)
+        requires(holds<T>(in))
+    { return sum_in_order<in>(values.data(), order); });
+}
 
 template <class T, accumulation in>
 inspection inspect_order(const summation_order& order, std::uint64_t elements = count)
 {
     return inspect_over<T>(static_cast<int>(order.size()) + 1, {},
         [&](local::communicator& world) { return ordered<in>(world, order); }, elements);
+}
+
+/// Sums of floats by a tree. An addition of several terms cuts them where the largest one ends, as tensor cores do.
+float sum_by_tree(std::vector<float> values, const detail::sum_tree& tree)
+{
+    for (const auto& sums : tree) {
+        double largest = 0;
+        for (const auto sum : sums) largest = std::max(largest, std::abs(static_cast<double>(values[sum])));
+        const double unit = sums.size() == 2 || largest == 0 ? 0 : std::ldexp(1.0, std::ilogb(largest) - 23);
+        double all = 0;
+        for (const auto sum : sums) {
+            const double term = static_cast<double>(values[sum]);
+            all += unit == 0 ? term : std::trunc(term / unit) * unit;
+        }
+        values[sums[0]] = static_cast<float>(all);
+    }
+    return values[0];
 }
 
 /// An order drawn at random: any two of the partial sums that are left are added next.
@@ -189,45 +215,173 @@ TEST_CASE("other orders have their names, too")
 TEST_CASE("a ring that visits the ranks in another order is a ring, and two chains of different rings are not")
 {
     using detail::shown_order;
-    const auto chain = [](const std::vector<int>& ranks) { return shown_order{order_class::chain, permuted_order(ranks)}; };
+    const auto chain = [](const std::vector<int>& ranks) {
+        return shown_order{order_class::chain, detail::tree_of(permuted_order(ranks))};
+    };
     CHECK(detail::classify({chain({2, 0, 3, 1, 4}), chain({0, 3, 1, 4, 2}), chain({4, 2, 0, 3, 1})}, 5) == order_class::ring);
     CHECK(detail::classify({chain({2, 0, 3, 1, 4}), chain({0, 1, 3, 4, 2})}, 5) == order_class::chain);
-    const shown_order pairs{order_class::pairwise, pairwise_order(5)};
+    const shown_order pairs{order_class::pairwise, detail::tree_of(pairwise_order(5))};
     CHECK(detail::classify({chain({2, 0, 3, 1, 4}), pairs}, 5) == order_class::other);
 }
 
-TEST_CASE("any order is recovered from the sizes of the partial sums in which pairs of ranks meet")
+namespace {
+
+/// A tree drawn at random: two or, with `most_parts` above 2, more of the partial sums that are left are added next.
+std::vector<detail::joint_addition> random_additions(int n, std::size_t most_parts, std::uint64_t seed)
 {
-    for (int n = 2; n <= 32; ++n) {
-        const auto pairs = detail::pairs_to_probe(n);
-        for (std::uint64_t seed = 0; seed < 50; ++seed) {
-            const summation_order order = random_order(n, seed * 100 + static_cast<std::uint64_t>(n));
-            // The sizes by sets of ranks, apart from the library's walk.
-            std::vector<std::set<std::uint32_t>> sums(static_cast<std::size_t>(n));
-            for (std::uint32_t i = 0; i < sums.size(); ++i) sums[i] = {i};
-            std::vector<std::vector<std::uint32_t>> met(sums.size(), std::vector<std::uint32_t>(sums.size()));
-            for (const addition& step : order) {
-                const auto size = static_cast<std::uint32_t>(sums[step.into].size() + sums[step.from].size());
-                for (const auto a : sums[step.into]) {
-                    for (const auto b : sums[step.from]) met[a][b] = met[b][a] = size;
+    const auto draw = [&](std::size_t below) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        return static_cast<std::size_t>(seed >> 33) % below;
+    };
+    std::vector<std::uint32_t> left;
+    for (int i = 0; i < n; ++i) left.push_back(static_cast<std::uint32_t>(i));
+    std::vector<detail::joint_addition> additions;
+    while (left.size() > 1) {
+        const std::size_t parts = std::min(left.size(), 2 + draw(most_parts - 1));
+        for (std::size_t i = 0; i < parts; ++i) std::swap(left[left.size() - 1 - i], left[draw(left.size() - i)]);
+        additions.emplace_back(left.end() - static_cast<std::ptrdiff_t>(parts), left.end());
+        left.resize(left.size() - parts);
+        left.push_back(additions.back()[0]);
+    }
+    return additions;
+}
+
+/// Answers probes without ranks: sets of ranks, apart from the library's trees.
+struct oracle {
+    std::vector<std::vector<std::uint32_t>> met; ///< by two ranks: the terms of the smallest sum that has both
+
+    explicit oracle(const std::vector<detail::joint_addition>& additions)
+    {
+        std::size_t n = 1;
+        for (const auto& sums : additions) n += sums.size() - 1;
+        met.assign(n, std::vector<std::uint32_t>(n));
+        std::vector<std::vector<std::uint32_t>> members(n);
+        for (std::uint32_t i = 0; i < n; ++i) members[i] = {i};
+        for (const auto& sums : additions) {
+            std::vector<std::uint32_t> all;
+            for (const std::uint32_t sum : sums) all.insert(all.end(), members[sum].begin(), members[sum].end());
+            for (const std::uint32_t a : all) {
+                for (const std::uint32_t b : all) {
+                    if (met[a][b] == 0) met[a][b] = static_cast<std::uint32_t>(all.size());
                 }
-                sums[step.into].insert(sums[step.from].begin(), sums[step.from].end());
             }
-            detail::pair_sizes sizes;
-            for (const auto& pair : pairs) sizes.push_back(met[pair.low][pair.high]);
-            REQUIRE(detail::sizes_of(order, pairs) == sizes);
-            REQUIRE(detail::sizes_of(detail::order_from(sizes, pairs, n), pairs) == sizes);
+            members[sums[0]] = all;
+        }
+    }
+};
+
+/// Searches orders that the positions of a message have, in turn.
+struct searched {
+    detail::position_groups positions;
+    bool complete;
+
+    searched(int n, const std::vector<oracle>& orders, std::uint64_t seed = 1, std::uint64_t most_probes = 1 << 20)
+        : positions(n, orders.size()),
+          complete(detail::search_orders(positions, n, seed, most_probes,
+              [&](const detail::rank_pair& pair) {
+                  return [&orders, pair](std::uint64_t i) { return orders[i].met[pair.pivot][pair.other]; };
+              },
+              [](std::vector<std::uint8_t>&) {}))
+    {
+    }
+    std::size_t probes() const { return positions.probes.size(); }
+    detail::sum_tree tree(std::size_t position = 0) const
+    {
+        return positions.tree_of_group(positions.group_of[position]);
+    }
+};
+
+std::vector<detail::joint_addition> additions_of(const summation_order& order)
+{
+    std::vector<detail::joint_addition> additions;
+    for (const addition& step : order) additions.push_back({step.into, step.from});
+    return additions;
+}
+
+} // namespace
+
+TEST_CASE("any tree is found, of two-term and of larger additions, in no more probes than there are pairs")
+{
+    for (int n = 2; n <= 256; n += n < 34 ? 1 : 37) {
+        for (const std::size_t most_parts : {2u, 3u, 5u, 300u}) {
+            for (std::uint64_t seed = 1; seed <= (n < 34 ? 8u : 2u); ++seed) {
+                CAPTURE(n);
+                CAPTURE(most_parts);
+                CAPTURE(seed);
+                const auto made = random_additions(n, most_parts, seed * 100 + static_cast<std::uint64_t>(n));
+                const searched found(n, {oracle(made)}, seed);
+                REQUIRE(found.complete);
+                REQUIRE(found.tree() == detail::tree_of(made));
+                CHECK(found.probes() <= static_cast<std::size_t>(n * (n - 1) / 2));
+                CHECK(detail::is_binary(found.tree()) == (made.size() + 1 == static_cast<std::size_t>(n)));
+            }
         }
     }
 }
 
-TEST_CASE("sizes that no order has give none")
+TEST_CASE("a tree of two-term additions takes n log2 n probes on average, and so do all chains of a ring")
 {
-    const auto pairs = detail::pairs_to_probe(4);
-    CHECK(detail::order_from({2, 2, 2, 2, 2, 2}, pairs, 4).empty());
-    CHECK(detail::order_from({4, 4, 4, 4, 4, 4}, pairs, 4).empty());
-    CHECK(detail::order_from({0, 3, 3, 4, 4, 4}, pairs, 4).empty());
-    CHECK_FALSE(detail::order_from({2, 3, 3, 4, 4, 4}, pairs, 4).empty()); // linear
+    for (const int n : {16, 64, 256}) {
+        CAPTURE(n);
+        double log2n = 0;
+        for (int p = 1; p < n; p *= 2) ++log2n;
+        const auto mean = [&](auto additions) {
+            const std::uint64_t runs = 4;
+            double probes = 0;
+            for (std::uint64_t seed = 1; seed <= runs; ++seed) {
+                probes += static_cast<double>(searched(n, {oracle(additions(seed))}, seed).probes()) / runs;
+            }
+            MESSAGE("n = " << n << ", mean of probes / (n log2 n) = " << probes / (n * log2n));
+            return probes;
+        };
+        const auto always = [](const summation_order& order) {
+            return [additions = additions_of(order)](std::uint64_t) { return additions; };
+        };
+        std::vector<int> downwards;
+        for (int rank = n - 1; rank >= 0; --rank) downwards.push_back(rank);
+        CHECK(mean(always(linear_order(n))) < n * log2n);
+        CHECK(mean(always(permuted_order(downwards))) < n * log2n);
+        CHECK(mean(always(pairwise_order(n))) < 0.75 * n * log2n);
+        CHECK(mean([&](std::uint64_t seed) { return random_additions(n, 2, seed); }) < n * log2n);
+    }
+    const int n = 64;
+    std::vector<oracle> ring;
+    for (int start = 0; start < n; ++start) ring.emplace_back(additions_of(rotated_order(n, start)));
+    const searched found(n, ring);
+    MESSAGE("ring of 64: " << found.probes() << " probes");
+    CHECK(found.probes() < 2 * n * 6);
+    CHECK(found.positions.groups.size() == 64);
+    for (int start = 0; start < n; ++start) {
+        REQUIRE(found.tree(static_cast<std::size_t>(start)) == detail::tree_of(rotated_order(n, start)));
+    }
+}
+
+TEST_CASE("a search that would make too many calls stops, and claims no tree")
+{
+    const auto made = additions_of(pairwise_order(64));
+    const std::size_t needed = searched(64, {oracle(made)}).probes();
+    CHECK(searched(64, {oracle(made)}, 1, needed).tree() == detail::tree_of(made));
+    const searched stopped(64, {oracle(made)}, 1, needed - 1);
+    CHECK_FALSE(stopped.complete);
+    CHECK(stopped.probes() < needed);
+    CHECK(stopped.tree().empty());
+}
+
+TEST_CASE("sizes that no tree has give none")
+{
+    const auto tree = [](std::vector<std::vector<std::uint32_t>> met) {
+        oracle says({{0, 1}, {0, 2}, {0, 3}});
+        for (std::size_t a = 0; a < 4; ++a) {
+            for (std::size_t b = a + 1; b < 4; ++b) says.met[a][b] = says.met[b][a] = met[a][b - a - 1];
+        }
+        return searched(4, {says}).tree();
+    };
+    CHECK_FALSE(tree({{2, 3, 4}, {3, 4}, {4}}).empty()); // linear
+    CHECK_FALSE(tree({{4, 4, 4}, {4, 4}, {4}}).empty()); // all at once
+    CHECK(tree({{2, 2, 2}, {2, 2}, {2}}).empty());
+    CHECK(tree({{0, 0, 0}, {0, 0}, {0}}).empty());
+    CHECK(tree({{3, 3, 3}, {3, 3}, {3}}).empty());
+    CHECK(tree({{2, 2, 4}, {4, 3}, {3}}).empty());
 }
 
 TEST_CASE("wider accumulators than the element type are told apart")
@@ -311,7 +465,31 @@ TEST_CASE("a fixed-point sum adds all terms at once")
     CHECK(found.permutation_stable);
 }
 
-TEST_CASE("more ranks than are probed in pairs")
+TEST_CASE("additions of more than two terms are shown, and round once each")
+{
+    const testing::watchdog limit("inspections of additions of several terms", 60);
+    const auto inspect_tree = [](int n, const detail::sum_tree& tree) {
+        return inspect_over<float>(n, {}, [&](local::communicator& world) {
+            return added_by(world, [tree](const std::vector<float>& values) { return sum_by_tree(values, tree); });
+        }, 64);
+    };
+    const inspection nodes = inspect_tree(6, {{0, 1, 2}, {3, 4, 5}, {0, 3}});
+    CHECK(nodes.order == order_class::multi_way);
+    CHECK(nodes.orders.at(0).brackets == "(0+1+2)+(3+4+5)");
+    CHECK(nodes.roundings_per_element == 3);
+    CHECK(nodes.partial_sum_bits == 24);
+    const inspection cores = inspect_tree(7, {{0, 1, 2}, {0, 3, 4}, {0, 5, 6}});
+    CHECK(cores.order == order_class::multi_way);
+    CHECK(cores.orders.at(0).brackets == "((0+1+2)+3+4)+5+6");
+    CHECK(cores.roundings_per_element == 3);
+    const inspection all = inspect_tree(5, {{0, 1, 2, 3, 4}});
+    CHECK(all.order == order_class::fused);
+    CHECK(all.orders.at(0).brackets == "0+1+2+3+4");
+    CHECK(all.roundings_per_element == 1);
+    CHECK(all.partial_sum_bits == 24);
+}
+
+TEST_CASE("more ranks than any special case has")
 {
     const testing::watchdog limit("inspections of 40 ranks", 200);
     for (const auto order : {local::reduction_order::linear, local::reduction_order::ring, local::reduction_order::tree}) {
@@ -321,7 +499,108 @@ TEST_CASE("more ranks than are probed in pairs")
         CHECK(found.roundings_per_element == 39);
         CHECK(found.reproduced == 1.0);
     }
-    CHECK(inspect_order<bfloat16, accumulation::float32>(random_order(40, 7), 20).order == order_class::other);
+    const summation_order made = random_order(40, 7);
+    const inspection found = inspect_order<bfloat16, accumulation::float32>(made, 20);
+    CHECK(found.order == order_class::other);
+    CHECK(found.orders.at(0).brackets == detail::brackets_of(detail::tree_of(made)));
+    CHECK(found.partial_sum_bits == 24);
+    CHECK(found.reproduced == 1.0);
+    CHECK(found.order_calls < 40 * 6);
+}
+
+TEST_CASE("the trees of MPI libraries have names")
+{
+    using namespace detail;
+    const auto named = [](const summation_order& order) {
+        const shown_order shown = recognise(tree_of(order), static_cast<int>(order.size()) + 1);
+        return std::string(name(shown.kind)) + (shown.radix == 0 ? "" : " " + std::to_string(shown.radix));
+    };
+    for (const int n : {17, 33, 40, 100}) {
+        CAPTURE(n);
+        std::vector<int> downwards;
+        for (int rank = n - 1; rank >= 0; --rank) downwards.push_back(rank);
+        CHECK(named(linear_order(n)) == "linear");
+        CHECK(named(permuted_order(downwards)) == "reversed");
+        CHECK(named(rotated_order(n, 1)) == "rotated");
+        CHECK(named(rotated_order(n, n - 1)) == "rotated");
+        CHECK(named(in_order_binary_order(n)) == "in_order_binary");
+        CHECK(named(level_binary_order(n)) == "level_binary");
+        for (const int k : {2, 3, 4, 8}) {
+            const std::string radix = " " + std::to_string(k);
+            CHECK(named(k_ary_order(n, k)) == "k_ary" + radix);
+            CHECK(named(k_nomial_order(n, k)) == "k_nomial" + radix);
+            CHECK(named(k_nomial_preorder_order(n, k)) == "k_nomial_preorder" + radix);
+            CHECK(named(chains_order(n, k)) == "chains" + radix);
+        }
+        CHECK(named(random_order(n, 3)) == "other");
+    }
+    CHECK(named(permuted_order({3, 0, 4, 1, 2})) == "chain");
+    // As inspected in Open MPI and MPICH, 9 ranks.
+    const auto brackets = [](const summation_order& order) { return brackets_of(tree_of(order)); };
+    CHECK(brackets(level_binary_order(9)) == "((((3+7)+1)+5)+0)+(((4+8)+2)+6)");
+    CHECK(brackets(in_order_binary_order(9)) == "(((4+5)+(6+7))+8)+((0+1)+(2+3))");
+    CHECK(brackets(chains_order(9, 4)) == "((((1+2)+0)+(3+4))+(5+6))+(7+8)");
+    CHECK(brackets(chains_order(9, 2)) == "((((3+4)+2)+1)+0)+(((7+8)+6)+5)");
+    CHECK(brackets(k_ary_order(9, 2)) == "(((((3+7)+8)+1)+4)+0)+((2+5)+6)");
+    CHECK(brackets(k_ary_order(9, 3)) == "(((((1+4)+5)+6)+0)+((2+7)+8))+3");
+    CHECK(brackets(k_nomial_order(9, 2)) == "(((((6+7)+4)+5)+(0+8))+(2+3))+1");
+    CHECK(brackets(k_nomial_order(9, 3)) == "(((((6+8)+7)+0)+((3+5)+4))+2)+1");
+    CHECK(brackets(k_nomial_preorder_order(9, 2)) == "((((((3+4)+2)+5)+1)+(6+7))+8)+0");
+    CHECK(brackets(k_nomial_preorder_order(9, 3)) == "(((((1+2)+3)+0)+((4+5)+6))+7)+8");
+}
+
+TEST_CASE("ranks that add in different orders each have their own")
+{
+    const testing::watchdog limit("inspections of orders by rank", 60);
+    const auto inspect_orders = [](const std::vector<summation_order>& orders) {
+        return inspect_over<float>(static_cast<int>(orders.size()), {}, [&](local::communicator& world) {
+            return ordered<accumulation::native>(world, orders[static_cast<std::size_t>(world.rank())]);
+        });
+    };
+    const summation_order pairs = pairwise_order(4);
+    const inspection found = inspect_orders({linear_order(4), pairs, linear_order(4), recursive_halving_order(4)});
+    CHECK_FALSE(found.ranks_agree);
+    CHECK(found.order == order_class::other);
+    REQUIRE(found.orders.size() == 3);
+    CHECK(found.orders[0].brackets == "((0+1)+2)+3");
+    CHECK(found.orders[0].ranks == std::vector{0, 2});
+    CHECK(found.orders[1].brackets == "(0+1)+(2+3)");
+    CHECK(found.orders[1].ranks == std::vector{1});
+    CHECK(found.orders[2].brackets == "(0+2)+(1+3)");
+    CHECK(found.partial_sum_bits == 24);
+    CHECK(found.roundings_per_element == 3);
+    CHECK(found.reproduced == 1.0);
+    // Each rank starts with its own value.
+    const inspection own = inspect_orders({rotated_order(5, 0), rotated_order(5, 1), rotated_order(5, 2),
+        rotated_order(5, 3), rotated_order(5, 4)});
+    CHECK_FALSE(own.ranks_agree);
+    CHECK(own.orders.size() == 5);
+    CHECK(own.reproduced == 1.0);
+}
+
+TEST_CASE("the bound on the calls of the search is kept and reported")
+{
+    const auto with_bound = [](std::uint64_t most) {
+        inspection found;
+        local::run(6, {}, [&](local::communicator& world) {
+            host::stream stream;
+            inspect_options how = brief;
+            how.most_order_calls = most;
+            const inspection own = inspect<float>(world, stream, 12, how);
+            if (world.rank() == 0) found = own;
+        });
+        return found;
+    };
+    const inspection all = with_bound(15);
+    CHECK(all.order == order_class::linear);
+    CHECK(all.order_calls <= 15);
+    const inspection none = with_bound(all.order_calls - 1);
+    CHECK(none.order == order_class::call_limit);
+    CHECK(none.order_calls < all.order_calls);
+    CHECK(none.orders.at(0).brackets.empty());
+    CHECK(none.roundings_per_element == -1);
+    CHECK(none.partial_sum_bits == 0);
+    CHECK(with_bound(0).order_calls == 0);
 }
 
 namespace {
@@ -390,8 +669,9 @@ TEST_CASE("an order that changes between calls is reported")
 TEST_CASE("an order that the probes do not see shows in sums that it does not reproduce")
 {
     const local::group others(5, {.order = local::reduction_order::tree});
+    const auto probes = static_cast<int>(searched(5, {oracle(additions_of(linear_order(5)))}).probes());
     const auto later = [&](auto& comm, int call, auto send, auto receive, auto... rest) {
-        if (call < 3 + 10 + 7 * 3) return false; // as many calls as the probes make
+        if (call < 3 + probes + 7 * 3) return false; // the calls that find codes, order and bits
         others.communicator(comm.rank()).all_reduce(send, receive, rest...);
         return true;
     };

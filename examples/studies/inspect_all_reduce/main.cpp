@@ -109,8 +109,9 @@ int run(const inspect_all_reduce::options& given, Ranks&& ranks)
         report::inspection_table(rows).c_str());
     for (const inspection& row : rows) {
         if (given.verbose) {
-            std::printf("\n%s, %llu bytes: %s\n%s", name(row.element), static_cast<unsigned long long>(row.bytes()),
-                name(row.order), report::order_list(row).c_str());
+            std::printf("\n%s, %llu bytes: %s, found in %llu calls\n%s", name(row.element),
+                static_cast<unsigned long long>(row.bytes()), report::order_name(row).c_str(),
+                static_cast<unsigned long long>(row.order_calls), report::order_list(row).c_str());
         }
         if (row.reproduced < 1) {
             std::printf("\n%s, %llu bytes: the order differs from what the probes showed\n", name(row.element),

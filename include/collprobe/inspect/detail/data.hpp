@@ -32,18 +32,19 @@ T random_term(std::uint64_t seed, std::uint32_t rank, std::uint64_t id) noexcept
 template <class Wide, floating_element T>
 T follow(const group_arithmetic& group, std::vector<Wide>& partial)
 {
-    const summation_order& order = group.shown.order;
-    for (std::size_t k = 0; k < order.size(); ++k) {
-        Wide& sum = partial[order[k].into];
-        sum = rounded_sum(sum, partial[order[k].from]);
-        if (k + 1 < order.size() && group.bits[k] <= element_traits<T>::digits) {
+    const sum_tree& tree = group.shown.tree;
+    for (std::size_t k = 0; k < tree.size(); ++k) {
+        Wide& sum = partial[tree[k][0]];
+        sum = rounded_sum(sum, partial[tree[k][1]]);
+        if (k + 1 < tree.size() && group.bits[k] <= element_traits<T>::digits) {
             sum = static_cast<Wide>(widened_to<Wide>(narrowed<T>(sum)));
         }
     }
-    return narrowed<T>(partial[order.empty() ? 0 : order.back().into]);
+    return narrowed<T>(partial[0]);
 }
 
-/// Predicts one sum of `group`. Returns false if the group's arithmetic is unknown, or `fused` (unknown alignment).
+/// Predicts one sum of `group`. Returns false if the group's arithmetic is unknown, or if it adds more than two partial
+/// sums at once (unknown alignment).
 template <floating_element T>
 bool predict(const group_arithmetic& group, const std::vector<T>& terms, T exact, T& sum)
 {
@@ -52,7 +53,7 @@ bool predict(const group_arithmetic& group, const std::vector<T>& terms, T exact
         return true;
     }
     constexpr int own = element_traits<T>::digits;
-    if (group.shown.order.size() + 1 != terms.size()) return false;
+    if (group.shown.tree.size() + 1 != terms.size() || group.bits.size() + 2 < terms.size()) return false;
     int most = own;
     for (const int bits : group.bits) {
         if (bits != own && bits != 24 && bits != 53) return false;

@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <collprobe/comm/capabilities.hpp>
@@ -19,6 +22,9 @@
 #include <collprobe/inspect/detail/data.hpp>
 #include <collprobe/inspect/detail/names.hpp>
 #include <collprobe/inspect/detail/probes.hpp>
+#include <collprobe/inspect/detail/rank_exchange.hpp>
+#include <collprobe/inspect/detail/search.hpp>
+#include <collprobe/inspect/detail/sum_tree.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -27,9 +33,8 @@ template <floating_element T, communicator Comm>
 class inspector {
 public:
     inspector(Comm& comm, stream_ref_of<Comm> on, std::uint64_t count, const inspect_options& options, call_site where)
-        : rank_(comm.rank()), ranks_(comm.size()), count_(count), options_(options), groups_(count),
-          calls_(comm, on, 2 * count, 2 * count, where),
-          verdicts_(comm, on, sizeof(verdict), sizeof(verdict) * static_cast<std::uint64_t>(comm.size()), where)
+        : rank_(comm.rank()), ranks_(comm.size()), count_(count), options_(options), groups_(ranks_, count),
+          calls_(comm, on, 2 * count, 2 * count, where), told_(comm, on, where)
     {
         result_.communicator = name_of(comm);
         result_.element = element_traits<T>::type;
@@ -43,6 +48,7 @@ public:
         if (result_.codes.empty()) {
             find_order();
             find_bits();
+            count_roundings();
         }
         for (std::uint64_t round = 0; round * count_ < 64; ++round) compare_sums(round);
         time_calls();
@@ -61,6 +67,8 @@ private:
         bool permutation_stable = true;
         sum_errors errors{};
         double time_us = 0;
+        int bits = 0; ///< as `inspection::partial_sum_bits`
+        int roundings = -1;
     };
 
     /// The next calls depend on the observations, so these must be equal on all ranks.
@@ -83,55 +91,115 @@ private:
         digest(static_cast<std::uint64_t>(result_.roundings_per_element));
     }
 
+    /// The ranks make the same probes, also if they see different orders.
     void find_order()
     {
+        std::vector<std::uint32_t> arrived(count_);
+        const auto probe = [&, this](const rank_pair& pair) {
+            probe_pair<T>(calls_, pair, rank_, ranks_, arrived);
+            return [&, this](std::uint64_t i) { // the number of terms; 0 if there is none
+                const auto n = static_cast<std::uint32_t>(ranks_);
+                return arrived[i] < n ? n - arrived[i] : 0;
+            };
+        };
+        const auto unite = [this](std::vector<std::uint8_t>& wanted) {
+            const std::vector<std::uint8_t> all = told_.bytes(wanted.data(), wanted.size());
+            for (std::size_t i = 0; i < all.size(); ++i) wanted[i % wanted.size()] |= all[i];
+        };
+        const std::uint64_t each = calls_of_a_probe<T>(ranks_);
+        const bool complete
+            = search_orders(groups_, ranks_, options_.seed, options_.most_order_calls / each, probe, unite);
+        result_.order_calls = groups_.probes.size() * each;
         arithmetic_.clear();
-        const std::vector<rank_pair> pairs = pairs_to_probe(ranks_);
-        groups_ = probe_order<T>(calls_, pairs, rank_, ranks_, count_);
         for (const std::uint32_t group : groups_.group_of) digest(group);
-        for (const auto& group : groups_.groups) {
-            for (const std::uint32_t size : group.sizes) digest(size);
-            arithmetic_.push_back({groups_.too_many ? shown_order{} : recognise(group.sizes, pairs, ranks_), {}});
+        for (std::size_t g = 0; g < groups_.groups.size(); ++g) {
+            for (const std::uint32_t size : groups_.groups[g].sizes) digest(size);
+            arithmetic_.push_back({name_group(g, complete), {}});
         }
-        // The next calls depend on the observations, so these must be equal on all ranks.
-        if (!digests_agree()) {
-            groups_ = position_groups(count_);
-            arithmetic_.assign(1, {});
+        orders_agree_ = digests_agree();
+        tell_orders();
+    }
+
+    shown_order name_group(std::size_t which, bool complete) const
+    {
+        const auto& group = groups_.groups[which];
+        const auto loses_nothing = [](std::uint32_t size) { return size == 2; };
+        if (ranks_ > 2 && group.sizes.size() + 1 >= static_cast<std::size_t>(ranks_)
+            && std::all_of(group.sizes.begin(), group.sizes.end(), loses_nothing)) {
+            return {order_class::exact};
         }
+        shown_order shown = recognise(groups_.tree_of_group(which), ranks_);
+        if (!complete && shown.tree.empty() && group.known.possible()) shown.kind = order_class::call_limit;
+        return shown;
+    }
+
+    /// Sets the name and the list of the orders. If they differ between ranks, each rank tells its own, as text.
+    void tell_orders()
+    {
         std::vector<shown_order> shown;
         for (const group_arithmetic& group : arithmetic_) shown.push_back(group.shown);
         result_.order = classify(shown, ranks_);
+        result_.radix = shown.size() == 1 ? shown[0].radix : 0;
         for (std::size_t g = 0; g < arithmetic_.size() && g < 64; ++g) {
-            const summation_order& order = arithmetic_[g].shown.order;
-            result_.orders.push_back({ranks_ > 64 || order.empty() ? std::string() : brackets_of(order),
+            result_.orders.push_back({ranks_ > 256 ? std::string() : brackets_of(shown[g].tree),
                 groups_.groups[g].first, groups_.groups[g].elements});
+        }
+        if (orders_agree_) return;
+        const int kind = 65536 * static_cast<int>(result_.order) + result_.radix;
+        std::vector<order_list> lists = told_.orders({kind, std::move(result_.orders)});
+        result_.orders = merged(lists);
+        for (const order_list& each : lists) {
+            if (each.kind == kind) continue;
+            result_.order = order_class::other;
+            result_.radix = 0;
+        }
+        for (const order_list& each : lists) { // one unfinished search of a rank hides a name
+            if (each.kind / 65536 == static_cast<int>(order_class::call_limit)) result_.order = order_class::call_limit;
         }
     }
 
+    /// If the ranks see different orders, then no probe is suitable for all of them. Each rank finds for itself the
+    /// accumulator with which its orders reproduce random sums.
     void find_bits()
     {
-        probe_bits<T>(calls_, arithmetic_, groups_.group_of, rank_, ranks_);
-        bool known = true;
+        if (orders_agree_) {
+            probe_bits<T>(calls_, arithmetic_, groups_.group_of, rank_, ranks_);
+            return;
+        }
+        sum_terms(count_, options_.seed, rank_, 0, 0, count_);
+        for (const int bits : {own_bits, 24, 53}) {
+            if (bits < own_bits) continue;
+            std::vector<group_arithmetic> tried = arithmetic_;
+            for (group_arithmetic& group : tried) group.bits.assign(group.shown.tree.size(), bits);
+            sum_errors found;
+            const std::uint64_t step = (count_ - 1) / options_.samples + 1;
+            for (std::uint64_t i = 0; i < count_; i += step) {
+                found.add(calls_.received()[i], options_.seed, i, ranks_, tried[groups_.group_of[i]]);
+            }
+            if (found.predicted == 0 || found.reproduced != found.predicted) continue;
+            arithmetic_ = std::move(tried);
+            for (group_arithmetic& group : arithmetic_) {
+                if (group.shown.tree.empty()) group.bits.clear();
+            }
+            return;
+        }
+    }
+
+    void count_roundings()
+    {
+        if (ranks_ <= 2) {
+            own_.roundings = ranks_ - 1;
+            return;
+        }
         int least = most_bits<T>;
         int roundings = 0;
-        for (group_arithmetic& group : arithmetic_) {
-            const bool no_order = group.shown.kind == order_class::exact || group.shown.kind == order_class::fused;
-            if (group.shown.order.empty() && !no_order && ranks_ > 1) {
-                group.bits.clear();
-                known = false;
-            }
-            int here = 1; // the rounding of the result
-            for (const int bits : group.bits) {
-                least = bits < least ? bits : least;
-                if (bits <= own_bits && !no_order) ++here;
-            }
-            roundings = here > roundings ? here : roundings;
+        for (const group_arithmetic& group : arithmetic_) {
+            if (!group.known()) return;
+            for (const int bits : group.bits) least = std::min(least, bits);
+            roundings = std::max(roundings, group.roundings(own_bits));
         }
-        if (known) result_.roundings_per_element = ranks_ == 1 ? 0 : roundings;
-        if (known && ranks_ > 2) {
-            result_.partial_sum_bits = least;
-            result_.partial_sum_bits_or_more = least == most_bits<T>;
-        }
+        own_.bits = least;
+        own_.roundings = roundings;
     }
 
     /// Sends the terms of `as_rank`; element i is term `first + (i + shift) % period`.
@@ -209,17 +277,9 @@ private:
 
     void digest(std::uint64_t value) noexcept { own_.digest = mix64(own_.digest ^ value) + value; }
 
-    std::vector<verdict> all_verdicts()
-    {
-        std::memcpy(verdicts_.send(), &own_, sizeof own_);
-        verdicts_.all_gather(sizeof own_);
-        std::vector<verdict> all(static_cast<std::size_t>(ranks_));
-        std::memcpy(all.data(), verdicts_.received(), all.size() * sizeof own_);
-        return all;
-    }
     bool digests_agree()
     {
-        for (const verdict& each : all_verdicts())
+        for (const verdict& each : told_.all(own_))
             result_.ranks_agree = result_.ranks_agree && each.digest == own_.digest;
         return result_.ranks_agree;
     }
@@ -228,8 +288,13 @@ private:
     void agree()
     {
         sum_errors errors{0, 0, 1, 0, 0};
-        const std::vector<verdict> all = all_verdicts();
+        const std::vector<verdict> all = told_.all(own_);
+        int bits = all[0].bits;
+        int roundings = all[0].roundings;
         for (const verdict& each : all) {
+            bits = std::min(bits, each.bits);
+            const bool known = roundings >= 0 && each.roundings >= 0;
+            roundings = known ? std::max(roundings, each.roundings) : -1;
             result_.ranks_agree = result_.ranks_agree && each.digest == all[0].digest;
             result_.run_stable = result_.run_stable && each.run_stable;
             result_.size_stable = result_.size_stable && each.size_stable;
@@ -242,6 +307,9 @@ private:
             errors.predicted += each.errors.predicted;
             errors.reproduced += each.errors.reproduced;
         }
+        result_.partial_sum_bits = bits;
+        result_.partial_sum_bits_or_more = bits == most_bits<T>;
+        if (result_.order != order_class::codes) result_.roundings_per_element = roundings;
         result_.max_ulp = errors.max_ulp;
         result_.rms_ulp = square_root(errors.squares / static_cast<double>(errors.elements));
         if (errors.predicted != 0) {
@@ -259,8 +327,9 @@ private:
     verdict own_;
     position_groups groups_;
     std::vector<group_arithmetic> arithmetic_;
+    bool orders_agree_ = true; ///< all ranks see the same orders
     blocking_calls<T, Comm> calls_;
-    blocking_calls<std::uint8_t, Comm> verdicts_;
+    rank_exchange<Comm> told_;
 };
 
 } // namespace collprobe::detail

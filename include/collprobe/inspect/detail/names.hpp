@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include <collprobe/core/record/inspection.hpp>
-#include <collprobe/inspect/detail/order.hpp>
+#include <collprobe/inspect/detail/rooted_orders.hpp>
+#include <collprobe/inspect/detail/sum_tree.hpp>
 #include <collprobe/sum/order.hpp>
 
 /// Gives names to the orders that the probes have shown.
@@ -16,69 +18,57 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// One order of some positions, as far as it is known.
 struct shown_order {
     order_class kind = order_class::other;
-    summation_order order; ///< empty if unknown
+    sum_tree tree = {}; ///< empty if unknown
+    int radix = 0; ///< of the names that have one
 };
 
-/// Whether the sizes are those of a chain around the ring of the ranks from `start`. Does not walk the chain per pair.
-inline bool is_rotation(const pair_sizes& sizes, const std::vector<rank_pair>& pairs, int ranks, int start)
+/// The name of a chain by rank: all ranks upwards or downwards from 0 or from another one; else `chain`.
+inline order_class name_of_chain(const std::vector<std::uint32_t>& chain)
 {
-    const auto n = static_cast<std::uint32_t>(ranks);
-    const auto place = [&](std::uint32_t rank) { return (rank + n - static_cast<std::uint32_t>(start)) % n; };
-    for (std::size_t i = 0; i < pairs.size(); ++i) {
-        const std::uint32_t low = place(pairs[i].low);
-        const std::uint32_t high = place(pairs[i].high);
-        if (sizes[i] != (low < high ? high : low) + 1) return false;
-    }
-    return true;
-}
-
-/// See `order_class::recursive_doubling`.
-inline summation_order recursive_doubling_order(int n)
-{
-    int power = 1;
-    while (2 * power <= n) power *= 2;
-    const int folded = n - power; // number of pairs
-    summation_order order;
-    for (int i = 0; i < folded; ++i) {
-        order.push_back({static_cast<std::uint32_t>(2 * i), static_cast<std::uint32_t>(2 * i + 1)});
-    }
-    const auto rank_of = [&](std::uint32_t part) {
-        return part < static_cast<std::uint32_t>(folded) ? 2 * part : part + static_cast<std::uint32_t>(folded);
-    };
-    for (const auto& [into, from] : pairwise_order(power)) order.push_back({rank_of(into), rank_of(from)});
-    return order;
-}
-
-/// Names a single order. A chain with a start other than 0 is `rotated`; a tree that is a chain counts as a chain.
-inline shown_order recognise(const pair_sizes& sizes, const std::vector<rank_pair>& pairs, int n)
-{
-    if (n <= 2) return {order_class::single, linear_order(n)};
-    const auto all = [&](std::uint32_t size) {
-        for (const std::uint32_t own : sizes) {
-            if (own != size) return false;
+    const std::size_t n = chain.size();
+    const auto runs = [&](std::size_t first, std::size_t second, std::size_t step) {
+        std::size_t expected = second;
+        for (std::size_t i = 2; i < n; ++i) {
+            expected = (expected + step) % n;
+            if (chain[i] != expected) return false;
         }
-        return true;
+        return (first + step) % n == second;
     };
-    if (all(2)) return {order_class::exact, {}};
-    if (all(static_cast<std::uint32_t>(n))) return {order_class::fused, {}};
-    if (is_rotation(sizes, pairs, n, 0)) return {order_class::linear, linear_order(n)};
-    const auto is = [&](const summation_order& known) { return sizes_of(known, pairs) == sizes; };
-    if (summation_order known = pairwise_order(n); is(known)) return {order_class::pairwise, std::move(known)};
-    if (summation_order known = recursive_doubling_order(n); is(known)) {
-        return {order_class::recursive_doubling, std::move(known)};
+    for (const bool swap : {false, true}) { // the first two ranks are in either order
+        const std::size_t first = chain[swap ? 1 : 0];
+        const std::size_t second = chain[swap ? 0 : 1];
+        if (runs(first, second, 1)) return first == 0 ? order_class::linear : order_class::rotated;
+        if (first == n - 1 && runs(first, second, n - 1)) return order_class::reversed;
     }
-    if (summation_order known = recursive_halving_order(n); is(known)) {
-        return {order_class::recursive_halving, std::move(known)};
+    return order_class::chain;
+}
+
+/// Names a single order. Where several names fit, which is so for few ranks, the first in this sequence is given.
+inline shown_order recognise(sum_tree tree, int n)
+{
+    const auto named = [&](order_class kind, int radix = 0) { return shown_order{kind, std::move(tree), radix}; };
+    if (n <= 2) return {order_class::single, tree_of(linear_order(n))};
+    if (tree.empty()) return {};
+    if (tree.size() == 1) return named(order_class::fused);
+    if (!is_binary(tree)) return named(order_class::multi_way);
+    const std::vector<std::uint32_t> chain = chain_of(tree);
+    const order_class of_chain = chain.empty() ? order_class::other : name_of_chain(chain);
+    if (of_chain == order_class::linear) return named(of_chain);
+    const auto is = [&](const summation_order& known) { return tree_of(known) == tree; };
+    if (is(pairwise_order(n))) return named(order_class::pairwise);
+    if (is(recursive_doubling_order(n))) return named(order_class::recursive_doubling);
+    if (is(recursive_halving_order(n))) return named(order_class::recursive_halving);
+    if (of_chain == order_class::rotated || of_chain == order_class::reversed) return named(of_chain);
+    if (is(tree_order(n, 0)) || is(tree_order(n, 1))) return named(order_class::tree);
+    if (is(in_order_binary_order(n))) return named(order_class::in_order_binary);
+    if (is(level_binary_order(n))) return named(order_class::level_binary);
+    for (int k = 2; k < n; ++k) {
+        if (is(k_ary_order(n, k))) return named(order_class::k_ary, k);
+        if (is(k_nomial_order(n, k))) return named(order_class::k_nomial, k);
+        if (is(k_nomial_preorder_order(n, k))) return named(order_class::k_nomial_preorder, k);
+        if (is(chains_order(n, k))) return named(order_class::chains, k);
     }
-    for (int start = 1; start < n; ++start) {
-        if (is_rotation(sizes, pairs, n, start)) return {order_class::rotated, rotated_order(n, start)};
-    }
-    for (int tree = 0; tree < 2; ++tree) {
-        if (summation_order known = tree_order(n, tree); is(known)) return {order_class::tree, std::move(known)};
-    }
-    if (n > most_ranks_of_all_pairs) return {};
-    summation_order order = order_from(sizes, pairs, n);
-    return {chain_of(order).empty() ? order_class::other : order_class::chain, std::move(order)};
+    return named(of_chain);
 }
 
 /// Whether all chains go around one ring of the ranks, with any starts. The first two ranks of a chain may be swapped,
@@ -106,17 +96,17 @@ inline order_class classify(const std::vector<shown_order>& shown, int n)
 {
     if (shown.empty()) return order_class::other;
     if (shown.size() == 1) return shown[0].kind;
+    for (const shown_order& each : shown) {
+        if (each.kind == order_class::call_limit) return order_class::call_limit;
+    }
     // The two trees of 3 and of 5 ranks are chains around the ring, too.
-    const auto pairs = pairs_to_probe(n);
     const auto is_a_tree = [&](const shown_order& each) {
-        if (each.order.empty()) return false;
-        const pair_sizes sizes = sizes_of(each.order, pairs);
-        return sizes == sizes_of(tree_order(n, 0), pairs) || sizes == sizes_of(tree_order(n, 1), pairs);
+        return each.tree == tree_of(tree_order(n, 0)) || each.tree == tree_of(tree_order(n, 1));
     };
     if (shown.size() == 2 && is_a_tree(shown[0]) && is_a_tree(shown[1])) return order_class::tree;
     std::vector<std::vector<std::uint32_t>> chains;
     for (const shown_order& each : shown) {
-        chains.push_back(chain_of(each.order));
+        chains.push_back(chain_of(each.tree));
         if (chains.back().empty()) return order_class::other;
     }
     return around_one_ring(chains) ? order_class::ring : order_class::chain;

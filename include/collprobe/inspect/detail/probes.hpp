@@ -2,15 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/inspect/detail/names.hpp>
-#include <collprobe/inspect/detail/order.hpp>
-#include <collprobe/sum/order.hpp>
+#include <collprobe/inspect/detail/search.hpp>
+#include <collprobe/inspect/detail/sum_tree.hpp>
 
 /// Probes: sums of values that show the order and the bits of partial sums. `calls` is a `blocking_calls`.
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -36,49 +37,6 @@ struct absorbing {
         << (element_traits<T>::digits < 16 ? element_traits<T>::digits : 16);
 };
 
-/// Groups the positions of a message by the order that they show; each probe refines the groups.
-struct position_groups {
-    static constexpr std::size_t most = 1024; ///< further groups join the first: an algorithm has fewer
-
-    struct group {
-        pair_sizes sizes; ///< one per probe so far
-        std::uint64_t first = 0;
-        std::uint64_t elements = 0;
-    };
-    std::vector<std::uint32_t> group_of; ///< by element
-    std::vector<group> groups;
-    bool too_many = false;
-
-    explicit position_groups(std::uint64_t count) : group_of(count, 0), groups(1) { groups[0].elements = count; }
-
-    /// `size(element)` is the number that the probe shows for an element.
-    template <class Size>
-    void refine(Size size)
-    {
-        std::vector<group> next;
-        std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> parts(groups.size()); // size, new group
-        for (std::uint64_t element = 0; element < group_of.size(); ++element) {
-            const std::uint32_t old = group_of[element];
-            const std::uint32_t shows = size(element);
-            auto part = parts[old].begin();
-            while (part != parts[old].end() && part->first != shows) ++part;
-            if (part == parts[old].end()) {
-                too_many = too_many || next.size() == most;
-                const std::size_t fresh = next.size() == most ? 0 : next.size();
-                if (fresh == next.size()) {
-                    next.push_back({groups[old].sizes, element, 0});
-                    next.back().sizes.push_back(shows);
-                }
-                parts[old].emplace_back(shows, static_cast<std::uint32_t>(fresh));
-                part = parts[old].end() - 1;
-            }
-            group_of[element] = part->second;
-            ++next[part->second].elements;
-        }
-        groups = std::move(next);
-    }
-};
-
 /// The number of units, below `limit`, that a sum amounts to; `limit` if the sum is no such number. Compares bits,
 /// because a build that flushes subnormal numbers would otherwise take one for zero.
 template <floating_element T>
@@ -91,87 +49,123 @@ std::uint32_t units_in(T sum, double unit, std::uint32_t limit) noexcept
     return to_bits(T(unit * units)) == to_bits(sum) ? units : limit;
 }
 
-/// For each pair of ranks, one sends a large value, the other its negative, and every other rank a unit. The units that
-/// arrive are those added after the two large values have met. All positions are probed at once.
+/// One rank of the pair sends a large value, the other its negative, and every other rank a unit. The units that arrive
+/// are those added after the two large values have met: `arrived`, by element, or the number of ranks if the sum is no
+/// number of units. All positions are probed at once.
 template <floating_element T, class Calls>
-position_groups probe_order(Calls& calls, const std::vector<rank_pair>& pairs, int rank, int ranks, std::uint64_t count)
+void probe_pair(Calls& calls, const rank_pair& pair, int rank, int ranks, std::vector<std::uint32_t>& arrived)
 {
     using probe = absorbing<T>;
     const auto n = static_cast<std::uint32_t>(ranks);
     const auto own = static_cast<std::uint32_t>(rank);
     const double unit = power_of_two(probe::small(ranks));
-    position_groups result(count);
-    std::vector<std::uint32_t> arrived(count);
-    for (const rank_pair& pair : pairs) {
-        // At most as many units at a time as T can count.
-        arrived.assign(count, 0);
-        for (std::uint32_t first = 0; first < n; first += probe::most_units) {
-            const bool counts = own >= first && own - first < probe::most_units;
-            const double value = own == pair.low ? power_of_two(probe::large)
-                : own == pair.high               ? -power_of_two(probe::large)
-                : counts                         ? unit
-                                                 : 0;
-            for (std::uint64_t i = 0; i < count; ++i) calls.send()[i] = T(value);
-            calls.all_reduce(count);
-            for (std::uint64_t i = 0; i < count; ++i) {
-                const std::uint32_t units = units_in(calls.received()[i], unit, n);
-                arrived[i] = arrived[i] < n && units < n ? arrived[i] + units : n;
-            }
+    arrived.assign(arrived.size(), 0);
+    // At most as many units at a time as T can count.
+    for (std::uint32_t first = 0; first < n; first += probe::most_units) {
+        const bool counts = own >= first && own - first < probe::most_units;
+        const double value = own == pair.pivot ? power_of_two(probe::large)
+            : own == pair.other                ? -power_of_two(probe::large)
+            : counts                           ? unit
+                                               : 0;
+        for (std::uint64_t i = 0; i < arrived.size(); ++i) calls.send()[i] = T(value);
+        calls.all_reduce(arrived.size());
+        for (std::uint64_t i = 0; i < arrived.size(); ++i) {
+            const std::uint32_t units = units_in(calls.received()[i], unit, n);
+            arrived[i] = arrived[i] < n && units < n ? arrived[i] + units : n;
         }
-        result.refine([&](std::uint64_t i) { return arrived[i] < n ? n - arrived[i] : 0; });
     }
-    return result;
+}
+
+/// The number of calls that `probe_pair` makes.
+template <floating_element T>
+constexpr std::uint64_t calls_of_a_probe(int ranks) noexcept
+{
+    return (static_cast<std::uint64_t>(ranks) - 1) / absorbing<T>::most_units + 1;
 }
 
 /// The arithmetic that was found for one group of positions.
 struct group_arithmetic {
     shown_order shown;
-    /// Significant bits of the partial sum after each addition except the last; one number for `exact` and for `fused`.
-    /// 0 if unknown.
+    /// Significant bits of the result of each addition except the last; then, if the last one adds more than two
+    /// partial sums, the bits that it keeps of them. One number for `exact`. Empty if unknown.
     std::vector<int> bits;
+
+    /// The number of roundings of a value to `own` bits or less, for each addition and the result.
+    int roundings(int own) const
+    {
+        if (shown.kind == order_class::exact) return 1;
+        int result = 1;
+        for (std::size_t k = 0; k + 1 < shown.tree.size(); ++k) result += bits[k] <= own ? 1 : 0;
+        return result;
+    }
+    /// Whether order and bits are known.
+    bool known() const { return shown.kind == order_class::exact || (!shown.tree.empty() && !bits.empty()); }
 };
 
 /// The largest number of bits that a probe of T can show.
 template <floating_element T>
 inline constexpr int most_bits = element_traits<T>::max_exponent > 100 ? 121 : 25;
 
+/// The ranks that show the bits of one partial sum.
+struct bit_probe {
+    std::uint32_t one = 0, little = 1, minus = 2;
+    std::size_t from = 0, to = 1; ///< the members of `group_arithmetic::bits` that get the result
+};
+
+/// The probes for one group: at most 32, each for its partial sum and those of a few more terms.
+inline std::vector<bit_probe> bit_probes(const sum_tree& tree)
+{
+    if (tree.empty()) return {bit_probe{}}; // any three ranks are suitable
+    std::vector<bit_probe> probes;
+    const std::size_t inner = tree.size() - 1;
+    const std::size_t step = (inner + 31) / 32;
+    for (std::size_t at = 0; at < inner; at += step) {
+        bit_probe probe{tree[at][0], tree[at][1], 0, at, at + step < inner ? at + step : inner};
+        const auto adds = [&](const joint_addition& sums) {
+            return std::find(sums.begin(), sums.end(), probe.one) != sums.end();
+        };
+        std::size_t next = at + 1;
+        while (!adds(tree[next])) ++next;
+        probe.minus = tree[next][tree[next][0] == probe.one ? 1 : 0];
+        probes.push_back(probe);
+    }
+    const joint_addition& last = tree.back();
+    if (last.size() > 2) probes.push_back({last[0], last[1], last[2], inner, inner + 1});
+    return probes;
+}
+
 /// For the partial sum after an addition, a rank on one side of the addition sends 1, a rank on the other side 2^-p,
 /// and a rank that is added next sends -1. If 2^-p arrives, the sum had at least p + 1 bits. Each group of positions
-/// searches for its own largest p. With many ranks up to 32 partial sums are probed; each stands for those after it.
+/// searches for its own largest p.
 template <floating_element T, class Calls>
 void probe_bits(Calls& calls, std::vector<group_arithmetic>& groups, const std::vector<std::uint32_t>& group_of,
     int rank, int ranks)
 {
     if (ranks < 3) return;
     struct search {
-        std::uint32_t one = 0, little = 1, minus = 2; ///< ranks
         int kept = 0; ///< 2^-kept arrives
         int lost = most_bits<T>;
         bool arrived = true;
     };
-    const auto inner = static_cast<std::size_t>(ranks) - 2; // number of partial sums
-    const std::size_t step = (inner + 31) / 32;
-    for (group_arithmetic& group : groups) group.bits.assign(group.shown.order.empty() ? 1 : inner, 0);
-    for (std::size_t at = 0; at < inner; at += step) {
+    std::vector<std::vector<bit_probe>> probes;
+    std::size_t rounds = 0;
+    for (group_arithmetic& group : groups) {
+        probes.push_back(bit_probes(group.shown.tree));
+        group.bits.assign(probes.back().back().to, 0);
+        rounds = std::max(rounds, probes.back().size());
+    }
+    for (std::size_t round = 0; round < rounds; ++round) {
         std::vector<search> searches(groups.size());
-        for (std::size_t g = 0; g < groups.size(); ++g) {
-            const summation_order& order = groups[g].shown.order;
-            if (order.empty()) continue; // any three ranks are suitable
-            const auto [into, from] = order[at];
-            searches[g].one = into;
-            searches[g].little = from;
-            std::size_t next = at + 1;
-            while (order[next].into != into && order[next].from != into) ++next;
-            searches[g].minus = order[next].into == into ? order[next].from : order[next].into;
-        }
+        const auto probe_of = [&](std::size_t g) { return probes[g][std::min(round, probes[g].size() - 1)]; };
         for (int open = most_bits<T>; open > 1; open = (open + 1) / 2) { // as many rounds as the longest search
             std::vector<T> own;
-            for (const search& each : searches) {
+            for (std::size_t g = 0; g < groups.size(); ++g) {
                 const auto me = static_cast<std::uint32_t>(rank);
-                own.push_back(T(me == each.one ? 1.0
-                        : me == each.little    ? power_of_two(-(each.kept + each.lost) / 2)
-                        : me == each.minus     ? -1.0
-                                               : 0.0));
+                const bit_probe probe = probe_of(g);
+                own.push_back(T(me == probe.one ? 1.0
+                        : me == probe.little    ? power_of_two(-(searches[g].kept + searches[g].lost) / 2)
+                        : me == probe.minus     ? -1.0
+                                                : 0.0));
             }
             for (std::size_t i = 0; i < group_of.size(); ++i) calls.send()[i] = own[group_of[i]];
             calls.all_reduce(group_of.size());
@@ -187,9 +181,12 @@ void probe_bits(Calls& calls, std::vector<group_arithmetic>& groups, const std::
             }
         }
         for (std::size_t g = 0; g < groups.size(); ++g) {
-            std::vector<int>& bits = groups[g].bits;
-            for (std::size_t k = at; k < at + step && k < bits.size(); ++k) bits[k] = searches[g].kept + 1;
+            const bit_probe probe = probe_of(g);
+            for (std::size_t k = probe.from; k < probe.to; ++k) groups[g].bits[k] = searches[g].kept + 1;
         }
+    }
+    for (group_arithmetic& group : groups) {
+        if (group.shown.tree.empty() && group.shown.kind != order_class::exact) group.bits.clear();
     }
 }
 

@@ -1,0 +1,126 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/record/inspection.hpp>
+#include <collprobe/inspect/detail/call.hpp>
+
+/// Tells all ranks what one rank has observed.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// The orders that one rank sees.
+struct order_list {
+    int kind = 0; ///< a number for their name
+    std::vector<inspection::order_of_elements> orders;
+};
+
+/// As lines of text.
+inline std::string text_of(const order_list& list)
+{
+    std::string text = std::to_string(list.kind) + '\n';
+    for (const auto& each : list.orders) {
+        text += std::to_string(each.first) + ' ' + std::to_string(each.elements) + ' ' + each.brackets + '\n';
+    }
+    return text;
+}
+
+inline order_list order_list_of(const std::string& text)
+{
+    order_list list;
+    std::size_t at = 0;
+    const auto until = [&](char end) {
+        const std::size_t from = at;
+        at = text.find(end, from) + 1;
+        return text.substr(from, at - 1 - from);
+    };
+    list.kind = std::stoi(until('\n'));
+    while (at < text.size()) {
+        const std::uint64_t first = std::stoull(until(' '));
+        const std::uint64_t elements = std::stoull(until(' '));
+        list.orders.push_back({until('\n'), first, elements});
+    }
+    return list;
+}
+
+/// The orders of all ranks (`lists` is by rank), each once, with the ranks that see it; by their first element.
+inline std::vector<inspection::order_of_elements> merged(const std::vector<order_list>& lists)
+{
+    std::vector<inspection::order_of_elements> all;
+    for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+        for (const auto& own : lists[rank].orders) {
+            auto same = std::find_if(all.begin(), all.end(), [&](const auto& each) {
+                return each.first == own.first && each.elements == own.elements && each.brackets == own.brackets;
+            });
+            if (same == all.end()) same = all.insert(same, own);
+            same->ranks.push_back(static_cast<int>(rank));
+        }
+    }
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    return all;
+}
+
+/// All-gathers of what the host has. Collective: all ranks make the same calls.
+template <communicator Comm>
+class rank_exchange {
+public:
+    rank_exchange(Comm& comm, stream_ref_of<Comm> on, call_site where) : comm_(comm), on_(on), where_(where) {}
+
+    /// `size` bytes of each rank, in the order of the ranks. `size` is equal on all ranks.
+    std::vector<std::uint8_t> bytes(const void* own, std::size_t size)
+    {
+        const std::size_t all = size * static_cast<std::size_t>(comm_.size());
+        if (!calls_ || size > most_) {
+            calls_.emplace(comm_, on_, size, all, where_);
+            most_ = size;
+        }
+        std::memcpy(calls_->send(), own, size);
+        calls_->all_gather(size);
+        return {calls_->received(), calls_->received() + all};
+    }
+    /// The value of each rank.
+    template <class Value>
+    std::vector<Value> all(const Value& own)
+    {
+        static_assert(std::is_trivially_copyable_v<Value>);
+        const std::vector<std::uint8_t> told = bytes(&own, sizeof own);
+        std::vector<Value> values(static_cast<std::size_t>(comm_.size()));
+        std::memcpy(values.data(), told.data(), told.size());
+        return values;
+    }
+    /// The orders of each rank.
+    std::vector<order_list> orders(const order_list& own)
+    {
+        std::string text = text_of(own);
+        std::uint64_t longest = 0;
+        for (const std::uint64_t each : all(static_cast<std::uint64_t>(text.size()))) longest = std::max(longest, each);
+        text.resize(longest, '\0');
+        const std::vector<std::uint8_t> told = bytes(text.data(), text.size());
+        std::vector<order_list> lists;
+        for (std::size_t from = 0; from < told.size(); from += text.size()) {
+            const std::string padded(told.begin() + static_cast<std::ptrdiff_t>(from),
+                told.begin() + static_cast<std::ptrdiff_t>(from + text.size()));
+            lists.push_back(order_list_of(padded.substr(0, padded.find('\0'))));
+        }
+        return lists;
+    }
+
+private:
+    Comm& comm_;
+    stream_ref_of<Comm> on_;
+    call_site where_;
+    std::optional<blocking_calls<std::uint8_t, Comm>> calls_ = {};
+    std::size_t most_ = 0; ///< bytes of a rank
+};
+
+} // namespace collprobe::detail
