@@ -258,14 +258,15 @@ struct oracle {
         std::vector<std::vector<std::uint32_t>> members(n);
         for (std::uint32_t i = 0; i < n; ++i) members[i] = {i};
         for (const auto& sums : additions) {
-            std::vector<std::uint32_t> all;
-            for (const std::uint32_t sum : sums) all.insert(all.end(), members[sum].begin(), members[sum].end());
-            for (const std::uint32_t a : all) {
-                for (const std::uint32_t b : all) {
-                    if (met[a][b] == 0) met[a][b] = static_cast<std::uint32_t>(all.size());
+            std::uint32_t terms = 0;
+            for (const std::uint32_t sum : sums) terms += static_cast<std::uint32_t>(members[sum].size());
+            std::vector<std::uint32_t>& into = members[sums[0]];
+            for (std::size_t part = 1; part < sums.size(); ++part) {
+                for (const std::uint32_t a : members[sums[part]]) {
+                    for (const std::uint32_t b : into) met[a][b] = met[b][a] = terms;
                 }
+                into.insert(into.end(), members[sums[part]].begin(), members[sums[part]].end());
             }
-            members[sums[0]] = all;
         }
     }
 };
@@ -304,7 +305,7 @@ TEST_CASE("any tree is found, of two-term and of larger additions, in no more pr
 {
     for (int n = 2; n <= 256; n += n < 34 ? 1 : 37) {
         for (const std::size_t most_parts : {2u, 3u, 5u, 300u}) {
-            for (std::uint64_t seed = 1; seed <= (n < 34 ? 8u : 2u); ++seed) {
+            for (std::uint64_t seed = 1; seed <= (n < 34 ? 4u : 1u); ++seed) {
                 CAPTURE(n);
                 CAPTURE(most_parts);
                 CAPTURE(seed);
@@ -331,7 +332,6 @@ TEST_CASE("a tree of two-term additions takes n log2 n probes on average, and so
             for (std::uint64_t seed = 1; seed <= runs; ++seed) {
                 probes += static_cast<double>(searched(n, {oracle(additions(seed))}, seed).probes()) / runs;
             }
-            MESSAGE("n = " << n << ", mean of probes / (n log2 n) = " << probes / (n * log2n));
             return probes;
         };
         const auto always = [](const summation_order& order) {
@@ -348,7 +348,6 @@ TEST_CASE("a tree of two-term additions takes n log2 n probes on average, and so
     std::vector<oracle> ring;
     for (int start = 0; start < n; ++start) ring.emplace_back(additions_of(rotated_order(n, start)));
     const searched found(n, ring);
-    MESSAGE("ring of 64: " << found.probes() << " probes");
     CHECK(found.probes() < 2 * n * 6);
     CHECK(found.positions.groups.size() == 64);
     for (int start = 0; start < n; ++start) {
@@ -651,19 +650,25 @@ TEST_CASE("a sum that is not the same in every run is reported")
     CHECK(inspect_local<float>(3, local::reduction_order::linear).run_stable);
 }
 
-TEST_CASE("an order that changes between calls is reported")
+TEST_CASE("an order that changes between calls is reported, whatever the probes seem to show")
 {
-    const local::group others(4, {.order = local::reduction_order::tree});
-    const auto alternating = [&](auto& comm, int call, auto send, auto receive, auto... rest) {
-        if (call % 2 == 0) return false;
-        others.communicator(comm.rank()).all_reduce(send, receive, rest...);
-        return true;
-    };
-    const inspection found = inspect_over<float>(4, {.order = local::reduction_order::ring},
-        [&](local::communicator& world) { return spoilt(world, alternating); });
-    CHECK_FALSE(found.run_stable);
-    CHECK(found.ranks_agree);
-    CHECK(found.order == order_class::other);
+    for (const int n : {3, 4, 6}) {
+        CAPTURE(n);
+        const local::group others(n, {.order = local::reduction_order::tree});
+        const auto alternating = [&](auto& comm, int call, auto send, auto receive, auto... rest) {
+            if (call % 2 == 0) return false;
+            others.communicator(comm.rank()).all_reduce(send, receive, rest...);
+            return true;
+        };
+        const inspection found = inspect_over<float>(n, {.order = local::reduction_order::ring},
+            [&](local::communicator& world) { return spoilt(world, alternating); });
+        CHECK_FALSE(found.run_stable);
+        CHECK(found.ranks_agree);
+        CHECK(found.order == order_class::other);
+        CHECK(found.orders.at(0).brackets.empty());
+        CHECK(found.roundings_per_element == -1);
+        CHECK(found.partial_sum_bits == 0);
+    }
 }
 
 TEST_CASE("an order that the probes do not see shows in sums that it does not reproduce")

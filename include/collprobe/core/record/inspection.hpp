@@ -91,8 +91,8 @@ constexpr const char* name(order_class order) noexcept
 struct inspection {
     /// One of the orders of an all-reduce, and the elements that have it.
     struct order_of_elements {
-        /// "((0+1)+2)+3", or "(0+1+2)+(3+4)" if several are added at once; empty if no tree explains the probes, and
-        /// for more than 256 ranks.
+        /// "((0+1)+2)+3", or "(0+1+2)+(3+4)" if several are added at once; empty if no tree explains the probes, if the
+        /// same call gives other bits, and for more than 256 ranks.
         std::string brackets;
         std::uint64_t first = 0; ///< the first element that has this order
         std::uint64_t elements = 0; ///< the number of elements that have it

@@ -307,9 +307,12 @@ private:
             errors.predicted += each.errors.predicted;
             errors.reproduced += each.errors.reproduced;
         }
-        result_.partial_sum_bits = bits;
-        result_.partial_sum_bits_or_more = bits == most_bits<T>;
-        if (result_.order != order_class::codes) result_.roundings_per_element = roundings;
+        if (result_.codes.empty()) {
+            result_.partial_sum_bits = bits;
+            result_.partial_sum_bits_or_more = bits == most_bits<T>;
+            result_.roundings_per_element = roundings;
+            if (!result_.run_stable) forget_order();
+        }
         result_.max_ulp = errors.max_ulp;
         result_.rms_ulp = square_root(errors.squares / static_cast<double>(errors.elements));
         if (errors.predicted != 0) {
@@ -317,6 +320,18 @@ private:
         }
         result_.algbw_gbs = static_cast<double>(result_.bytes()) / (result_.time_us * 1e3);
         result_.busbw_gbs = result_.algbw_gbs * 2 * (ranks_ - 1) / ranks_;
+    }
+
+    /// If the order changes between calls, then the probes do not belong together, whatever they seem to show.
+    void forget_order()
+    {
+        if (ranks_ <= 2) return;
+        if (result_.order != order_class::call_limit) result_.order = order_class::other;
+        result_.radix = 0;
+        for (auto& each : result_.orders) each.brackets.clear();
+        result_.partial_sum_bits = 0;
+        result_.partial_sum_bits_or_more = false;
+        result_.roundings_per_element = -1;
     }
 
     int rank_;

@@ -120,25 +120,39 @@ struct position_groups {
     void refine(const rank_pair& pair, Size size)
     {
         probes.push_back(pair);
-        std::vector<group> next;
-        std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> parts(groups.size()); // size, new group
+        struct part {
+            std::uint32_t old, shows;
+            std::uint64_t first, elements;
+        };
+        std::vector<part> parts; // the new groups
+        std::vector<std::vector<std::uint32_t>> parts_of(groups.size());
         for (std::uint64_t element = 0; element < group_of.size(); ++element) {
             const std::uint32_t old = group_of[element];
             const std::uint32_t shows = size(element);
-            auto part = parts[old].begin();
-            while (part != parts[old].end() && part->first != shows) ++part;
-            if (part == parts[old].end()) {
-                too_many = too_many || next.size() == most;
-                const std::size_t fresh = next.size() == most ? 0 : next.size();
-                if (fresh == next.size()) {
-                    next.push_back({groups[old].known, groups[old].sizes, element, 0});
-                    next.back().sizes.push_back(shows);
-                }
-                parts[old].emplace_back(shows, static_cast<std::uint32_t>(fresh));
-                part = parts[old].end() - 1;
+            auto& known = parts_of[old];
+            const auto same
+                = std::find_if(known.begin(), known.end(), [&](auto each) { return parts[each].shows == shows; });
+            std::uint32_t which = 0;
+            if (same != known.end()) {
+                which = *same;
+            } else if (parts.size() == most) {
+                too_many = true;
+            } else {
+                which = static_cast<std::uint32_t>(parts.size());
+                known.push_back(which);
+                parts.push_back({old, shows, element, 0});
             }
-            group_of[element] = part->second;
-            ++next[part->second].elements;
+            group_of[element] = which;
+            ++parts[which].elements;
+        }
+        std::vector<group> next;
+        for (const part& each : parts) {
+            group& from = groups[each.old];
+            const bool last = parts_of[each.old].back() == next.size();
+            next.push_back(last ? std::move(from) : from);
+            next.back().sizes.push_back(each.shows);
+            next.back().first = each.first;
+            next.back().elements = each.elements;
         }
         groups = std::move(next);
     }
