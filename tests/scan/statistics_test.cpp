@@ -410,6 +410,26 @@ TEST_CASE("statistics - the largest numbers of a type do not overflow the moment
     CHECK(h.standard_deviation() == doctest::Approx(largest).epsilon(1e-12));
 }
 
+TEST_CASE("statistics - of subnormal doubles have the right bits, also where a build flushes such numbers to zero")
+{
+    std::vector<double> data;
+    for (const std::uint64_t bits : {3u, 4u, 12u, 84u}) data.push_back(detail::bit_cast<double>(bits));
+    const statistics_reducer<double, true> reducer{view<const double>(data)};
+    auto added = reducer.identity();
+    for (std::uint64_t i = 0; i < data.size(); ++i) reducer.add(added, i);
+    for (const statistics& s : {compute_statistics(view<const double>(data)), reducer.finish(added)}) {
+        CHECK(to_bits(s.l2()) == 85);
+        CHECK(to_bits(s.standard_deviation()) == 34); // of 33.81
+        CHECK(to_bits(s.minimum) == 3);
+        CHECK(to_bits(s.maximum) == 84);
+        CHECK(to_bits(s.absolute_maximum) == 84);
+        CHECK(to_bits(s.l1) == 103);
+        CHECK(to_bits(s.mean) == 26); // of 25.75
+        CHECK(s.zero == 0);
+        CHECK(s.subnormal == 4);
+    }
+}
+
 TEST_CASE("statistics - doubles of any magnitude agree with long double, also in different blocks")
 {
     for (const double magnitude : {1e-320, 1e-300, 1e-200, 1e-161, 1e-155, 1e-130, 1e-121, 1e-120, 1e-100, 1.0, 1e100, 1e141, 1e142, 1e154, 1e160, 1e170, 1e200, 1e300}) {

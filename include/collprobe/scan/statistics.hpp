@@ -96,8 +96,16 @@ struct statistics_reducer {
             const double x = s.zero != 0 ? 0 : detail::widen(element);
             s.minimum = s.maximum = s.mean = x;
             s.l1 = s.absolute_maximum = detail::absolute(x);
-            if constexpr (std::is_same_v<T, double>) s.scale = detail::scale_for(s.absolute_maximum);
-            const double scaled = x * detail::power_of_two(-s.scale);
+            double scaled = s.l1;
+            if constexpr (std::is_same_v<T, double>) {
+                s.scale = detail::scale_for(s.absolute_maximum);
+                int exponent = -s.scale;
+                if (s.subnormal != 0) { // the caller's build may flush it to zero: an integer times 2^-1074 instead
+                    scaled = static_cast<double>(detail::bit_cast<std::uint64_t>(scaled));
+                    exponent -= 1074;
+                }
+                scaled *= detail::power_of_two(exponent);
+            }
             s.sum_of_squares = scaled * scaled;
         }
         merge(into, next);

@@ -44,16 +44,20 @@ struct statistics {
     COLLPROBE_HD constexpr std::uint64_t infinite() const noexcept { return positive_infinity + negative_infinity; }
     COLLPROBE_HD constexpr std::uint64_t nonfinite() const noexcept { return nan + infinite(); }
     COLLPROBE_HD constexpr std::uint64_t finite() const noexcept { return count - nonfinite(); }
-    /// Euclidean norm. Infinity only if the norm itself is beyond the largest double.
-    COLLPROBE_HD double l2() const noexcept { return detail::square_root(sum_of_squares) * scale_factor(); }
-    /// Population standard deviation (divides by the number of finite elements); 0 if no element is finite.
+    /// Euclidean norm. Infinity only if the norm itself is beyond the largest double. The bits are right also if the
+    /// norm is subnormal and the build flushes such numbers to zero. The caller's arithmetic then takes it as zero, as
+    /// it takes every other subnormal member.
+    COLLPROBE_HD double l2() const noexcept
+    {
+        return detail::times_power_of_two(detail::square_root(sum_of_squares), scale);
+    }
+    /// Population standard deviation (divides by the number of finite elements); 0 if no element is finite. Subnormal
+    /// results: see `l2`.
     COLLPROBE_HD double standard_deviation() const noexcept
     {
-        return finite() == 0 ? 0 : detail::square_root(m2 / static_cast<double>(finite())) * scale_factor();
+        if (finite() == 0) return 0;
+        return detail::times_power_of_two(detail::square_root(m2 / static_cast<double>(finite())), scale);
     }
-
-private:
-    COLLPROBE_HD double scale_factor() const noexcept { return detail::power_of_two(scale); }
 };
 
 static_assert(std::is_trivially_copyable_v<statistics> && sizeof(statistics) == 128);
