@@ -37,7 +37,7 @@ struct agreement_options {
 /// Shapes: a list of buffers of any element types and counts (0 too). Every rank gives its own list. If a count or a
 /// type differs, or a buffer is missing, the ranks disagree on that buffer.
 /// Equal buffers always agree. Different buffers agree only if their 64-bit digests are equal: with probability about
-/// 2^-64, at worst 2^-62 (`digest_state`).
+/// 2^-64 (`digest_state` states the exceptions).
 /// Preconditions: collective, all ranks make the same calls, except `poll` and `wait`. One thread at a time.
 /// Stream behaviour: `check` is enqueued and `poll` returns its answer, without host synchronisation or allocation. The
 /// other functions block the host, with the deadline of the communicator's `synchronize` if it has one. The messages

@@ -26,20 +26,26 @@ COLLPROBE_HD constexpr std::uint32_t digest_key(std::uint32_t word) noexcept
     return static_cast<std::uint32_t>(mix64((std::uint64_t{word} + 1) * 0x9e3779b97f4a7c15u) >> 32) | 1;
 }
 
-/// The second sum weighs each product of a word and its key by the word's place in the period: by its lane and by its
-/// group. Both factors are odd. The lane is the pair of words, of the four pairs in 32 bytes, that the word belongs
-/// to. The words of even index in a line of 64 bytes share a group with the words of odd index in the line before,
-/// because vector code adds up its running sums once a line, between even and odd words. So the two words of an
-/// 8-byte element are in different groups.
-COLLPROBE_HD constexpr std::uint64_t digest_lane_key(std::uint32_t lane) noexcept
+/// The second sum multiplies each product of a word and its key by a weight. It is odd, and each word of a period has
+/// its own. A line of 64 bytes has four lanes: the words at bytes 0 to 7 and 32 to 39 have lane 0, the next have lane 1
+/// and so on. The four words of a line and a lane have places 0 to 3. Each lane has odd keys for line and place. So
+/// vector code makes the weights by adding up running sums, without a multiplication.
+COLLPROBE_HD constexpr std::uint32_t digest_lane(std::uint32_t word) noexcept { return word / 2 % 4; }
+COLLPROBE_HD constexpr std::uint32_t digest_place(std::uint32_t word) noexcept { return word / 8 % 2 * 2 + word % 2; }
+COLLPROBE_HD constexpr std::uint64_t digest_line_key(std::uint32_t lane) noexcept
 {
     return mix64(0x13198a2e03707344u + lane * 0x9e3779b97f4a7c15u) | 1;
 }
-COLLPROBE_HD constexpr std::uint64_t digest_weight_of_group(std::uint64_t group) noexcept { return 257 - 2 * group; }
-COLLPROBE_HD constexpr std::uint32_t digest_group(std::uint32_t word) noexcept { return word / 16 + word % 2; }
+COLLPROBE_HD constexpr std::uint64_t digest_place_key(std::uint32_t lane) noexcept
+{
+    return digest_line_key(4 + lane);
+}
+COLLPROBE_HD constexpr std::uint64_t digest_weight_of_line(std::uint64_t line) noexcept { return 257 - 2 * line; }
 COLLPROBE_HD constexpr std::uint64_t digest_weight(std::uint32_t word) noexcept
 {
-    return digest_lane_key(word / 2 % 4) * digest_weight_of_group(digest_group(word));
+    const std::uint32_t lane = digest_lane(word);
+    return digest_line_key(lane) * digest_weight_of_line(word / 16)
+        + 2 * digest_place_key(lane) * (3 - digest_place(word));
 }
 
 /// Sums over the words of one period, or over part of it, modulo 2^64.
@@ -67,13 +73,13 @@ struct digest_sums {
 /// bytes. So the states of parts of a buffer, cut at any byte and read in any order, add up to the state of the
 /// whole.
 ///
-/// A digest always shows zeros that were appended to a buffer. At least one sum changes if one element changes, if
-/// the same bits flip in two words of a period (8 KiB), or if two such words are swapped. The digest misses a change
-/// that alters both sums with probability about 2^-64. Any other change leaves both sums as they were with
-/// probability about 2^-62. The digest finds errors; it does not resist an attacker who builds a collision.
+/// A digest always shows zeros that were appended to a buffer. At least one sum changes if all changes are within two
+/// words of a period (8 KiB); so it does if one element changes. The digest misses a change that alters both sums with
+/// probability about 2^-64. Any other change leaves both sums as they were with probability at most about 2^-62, or
+/// 2^-57 if only the upper five bits of words change. The digest finds errors; it does not resist an attacker who
+/// builds a collision.
 ///
-/// Cost of a word: one product of 32 x 32 -> 64 bits and one addition; and one addition for each lane of a line of 64
-/// bytes.
+/// Cost of a word: one product of 32 x 32 -> 64 bits and two additions.
 /// Source: scan/digest.md has the definition and the proofs.
 struct digest_state {
     std::uint64_t first = 0;
@@ -128,16 +134,37 @@ struct digest_state {
 };
 
 /// The keys of a period and some more: vector code reads the odd keys by a load that is one key ahead, and the last
-/// such load needs the additional keys.
+/// such load needs the additional keys. And the keys of the lanes.
 struct digest_key_table {
     alignas(64) std::uint32_t key[digest_period + 16] = {};
+    std::uint64_t line[4] = {};
+    std::uint64_t place[4] = {};
 
     constexpr digest_key_table() noexcept
     {
         for (std::uint32_t j = 0; j < digest_period + 16; ++j) key[j] = digest_key(j % digest_period);
+        for (std::uint32_t lane = 0; lane < 4; ++lane) {
+            line[lane] = digest_line_key(lane);
+            place[lane] = digest_place_key(lane);
+        }
     }
 };
 inline constexpr digest_key_table digest_keys{};
+
+/// Running sums of products in a lane, as vector code and portable code keep them line by line.
+struct digest_lane_sums {
+    std::uint64_t plain = 0; ///< each product once
+    std::uint64_t weighted = 0; ///< `plain` after each line, added up: each product times the lines from its own on
+    std::uint64_t placed = 0; ///< each product times 3 - place
+
+    /// Adds them to the sums of a period. `end`: index in the period of the line behind the last that was added.
+    constexpr void add_to(digest_sums& sums, std::uint32_t lane, std::uint64_t end) const noexcept
+    {
+        sums.first += plain;
+        sums.second += digest_keys.line[lane] * (2 * weighted + digest_weight_of_line(end) * plain)
+            + 2 * digest_keys.place[lane] * placed;
+    }
+};
 
 } // namespace detail
 } // namespace collprobe
@@ -154,22 +181,48 @@ inline std::uint32_t load_word(const unsigned char* from) noexcept
         | std::uint32_t{from[3]} << 24;
 }
 
+/// Adds the leading words that fill whole lines to `sums`, and returns their number: the portable path. The first word
+/// is word `word` of its period, a multiple of 16.
+inline std::uint64_t sum_lines(
+    const unsigned char* data, std::uint64_t words, std::uint64_t word, digest_sums& sums) noexcept
+{
+    const std::uint32_t* const keys = digest_keys.key + word;
+    digest_lane_sums lanes[4];
+    std::uint64_t i = 0;
+    for (; i + 16 <= words; i += 16) {
+        for (unsigned lane = 0; lane < 4; ++lane) {
+            digest_lane_sums& own = lanes[lane];
+            const std::uint64_t first = i + 2 * lane;
+            std::uint64_t sum = std::uint64_t{load_word(data + 4 * first)} * keys[first];
+            own.placed += sum;
+            sum += std::uint64_t{load_word(data + 4 * first + 4)} * keys[first + 1];
+            own.placed += sum;
+            sum += std::uint64_t{load_word(data + 4 * first + 32)} * keys[first + 8];
+            own.placed += sum;
+            sum += std::uint64_t{load_word(data + 4 * first + 36)} * keys[first + 9];
+            own.plain += sum;
+            own.weighted += own.plain;
+        }
+    }
+    for (unsigned lane = 0; lane < 4; ++lane) lanes[lane].add_to(sums, lane, (word + i) / 16);
+    return i;
+}
+
 /// Sums over `words` words. The first is word `word` of a period, and the last is within the same period.
-inline digest_sums sum_words([[maybe_unused]] isa path, const unsigned char* data, std::uint64_t words,
-    std::uint64_t word) noexcept
+inline digest_sums sum_words(
+    [[maybe_unused]] isa path, const unsigned char* data, std::uint64_t words, std::uint64_t word) noexcept
 {
     digest_sums sums;
     std::uint64_t i = 0;
-    const auto scalar_until = [&](std::uint64_t end) {
+    const auto one_by_one_until = [&](std::uint64_t end) {
         for (; i < end; ++i)
             sums.add(static_cast<std::uint32_t>(word + i), load_word(data + 4 * i), digest_keys.key[word + i]);
     };
-    if (path != isa::portable) {
-        const std::uint64_t head = (16 - word % 16) % 16;
-        scalar_until(head < words ? head : words);
-        i += COLLPROBE_ON_ISA(path, 0, sum_words(data + 4 * i, words - i, word + i, sums));
-    }
-    scalar_until(words);
+    const std::uint64_t head = (16 - word % 16) % 16;
+    one_by_one_until(head < words ? head : words);
+    i += COLLPROBE_ON_ISA(path, sum_lines(data + 4 * i, words - i, word + i, sums),
+        sum_words(data + 4 * i, words - i, word + i, sums));
+    one_by_one_until(words);
     return sums;
 }
 

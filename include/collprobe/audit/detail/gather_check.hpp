@@ -20,7 +20,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// `before` digests this rank's shard. `after` digests all shards received. `end` lets the ranks exchange the owners'
 /// digests, and writes this rank's `receiver_report` of each call. From the reports of all ranks `judge_gather` makes
 /// the verdict.
-/// There is no tolerance and no false alarm. Damage is missed with probability 2^-62 or less (`digest_state`). Damage
+/// There is no tolerance and no false alarm. Damage is missed with the probability stated at `digest_state`. Damage
 /// that happened before `before` is not seen. Damage to a digest shows as damage of its shard.
 /// Preconditions: all ranks call `before` and `after` around the same all-gathers, in place or out of place.
 /// Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the largest

@@ -5,39 +5,43 @@
 #if defined(COLLPROBE_ISA_NAMESPACE)
 namespace collprobe::inline COLLPROBE_ABI::detail::COLLPROBE_ISA_NAMESPACE {
 
-/// The sums of a digest over consecutive lines of 64 bytes. `weighted` adds up the running sums, so a product counts
-/// once for each line from its own to the end: this weighs by position without a multiplication. The addition takes
-/// place once a line, after the even words, so even words count once more than odd words. A multiplication takes the
-/// low halves of 64-bit lanes. There a load of words has the words of even index, and a load of keys from one key
-/// further on has the keys of odd index. (For the words a shift is faster.)
+/// The sums of a digest over consecutive lines of 64 bytes: `digest_lane_sums` for each 64-bit lane of a vector. A
+/// multiplication takes the low halves of such lanes. There a load of words has the words of even index, and a load of
+/// keys from one key further on has the keys of odd index. (For the words a shift is faster.)
 struct digest_lanes {
     words64 plain = {};
     words64 weighted = {};
+    words64 placed = {}; // a vector as wide as a line: without the 2 that the first half counts more
 
     // Written out, here and below, because GCC compiles an implicit constructor for the baseline.
     [[gnu::always_inline]] digest_lanes() noexcept {}
 
     [[gnu::always_inline]] void add_line(const void* line, const std::uint32_t* keys) noexcept
     {
-        const auto* const low = static_cast<const unsigned char*>(line);
-        const auto* const high = low + 32; // narrow vectors: the second half
-        plain += multiply_low_halves(load<words64>(low), load<words64>(keys));
-        if constexpr (width == 32) plain += multiply_low_halves(load<words64>(high), load<words64>(keys + 8));
+        const words64 low = load<words64>(line);
+        words64 sum = multiply_low_halves(low, load<words64>(keys));
+        placed += sum;
+        sum += multiply_low_halves(low >> 32, load<words64>(keys + 1));
+        if constexpr (width == 32) {
+            const words64 high = load<words64>(static_cast<const unsigned char*>(line) + 32);
+            placed += sum;
+            sum += multiply_low_halves(high, load<words64>(keys + 8));
+            placed += sum;
+            sum += multiply_low_halves(high >> 32, load<words64>(keys + 9));
+        }
+        plain += sum;
         weighted += plain;
-        plain += multiply_low_halves(load<words64>(low) >> 32, load<words64>(keys + 1));
-        if constexpr (width == 32) plain += multiply_low_halves(load<words64>(high) >> 32, load<words64>(keys + 9));
     }
 
-    /// `word`: index in the period of the first word, a multiple of 16; `lines` added.
-    [[gnu::always_inline]] digest_sums sums(std::uint64_t word, std::uint64_t lines) const noexcept
+    /// Adds the sums over `lines` lines to `to`. `word`: index in the period of the first word, a multiple of 16.
+    [[gnu::always_inline]] void add_to(digest_sums& to, std::uint64_t word, std::uint64_t lines) const noexcept
     {
-        const std::uint64_t rest = digest_weight_of_group(word / 16 + lines);
-        digest_sums result;
+        COLLPROBE_ISA_UNROLL
         for (unsigned lane = 0; lane < width / 8; ++lane) {
-            result.first += plain[lane];
-            result.second += digest_lane_key(lane % 4) * (2 * weighted[lane] + rest * plain[lane]);
+            const std::uint64_t first_half = width == 64 && lane < 4 ? 2 * plain[lane] : 0;
+            const digest_lane_sums own{plain[lane], weighted[lane], placed[lane] + first_half};
+            own.add_to(to, lane % 4, word / 16 + lines);
         }
-        return result;
     }
 };
 
@@ -50,7 +54,7 @@ inline std::uint64_t sum_words(
     digest_lanes lanes;
     std::uint64_t i = 0;
     for (; i + 16 <= words; i += 16) lanes.add_line(data + 4 * i, keys + i);
-    sums.merge(lanes.sums(word, i / 16));
+    lanes.add_to(sums, word, i / 16);
     return i;
 }
 

@@ -336,7 +336,9 @@ template <bool with_digest, class Lanes, class T>
                     digests.add_line(reinterpret_cast<const unsigned char*>(data + i) + line, keys + line / 4);
                 lanes.add_sums(data + i);
             }
-            digest.add_sums(word / digest_period, digests.sums(in_period, (end - first) * sizeof(T) / 64));
+            digest_sums sums;
+            digests.add_to(sums, in_period, (end - first) * sizeof(T) / 64);
+            digest.add_sums(word / digest_period, sums);
             first = end;
         }
         digest.bytes += whole * sizeof(T);
