@@ -119,7 +119,8 @@ std::uint64_t check_none(const word_list& words)
 {
     std::uint64_t of_first = 0;
     for (const unsigned shift : {0u, 16u, 24u, 31u}) {
-        const int bound = std::min(bound_for(words.size()), shift == 31 ? 1 : (1 << (31 - shift)) - 1);
+        const int all = shift == 31 ? 1 : static_cast<int>((1u << (31 - shift)) - 1);
+        const int bound = std::min(bound_for(words.size()), all);
         const relations found = search(words, bound, shift, effect_of);
         of_first += found.of_first;
         if (found.of_both != 0)

@@ -238,12 +238,11 @@ TEST_CASE("digest - the keys have the properties on which its guarantees rest")
     CHECK(keys.size() == detail::digest_period);
 
     // How often 2 divides the difference of two weights. It must divide none 33 times.
-    const auto factors_of_two = [&](std::uint32_t i, std::uint32_t j) { return std::countr_zero(weights[i] - weights[j]); };
     int most = 0;
     int most_of_a_place = 0; // in two lines whose distance is no multiple of 64 lines
     for (std::uint32_t i = 0; i < detail::digest_period; ++i) {
         for (std::uint32_t j = 0; j < i; ++j) {
-            const int factors = factors_of_two(i, j);
+            const int factors = std::countr_zero(weights[i] - weights[j]);
             most = std::max(most, factors);
             if ((i - j) % 16 == 0 && (i - j) % 1024 != 0) most_of_a_place = std::max(most_of_a_place, factors);
         }
