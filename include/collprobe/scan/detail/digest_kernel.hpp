@@ -53,7 +53,11 @@ inline std::uint64_t sum_words(
     const std::uint32_t* const keys = digest_keys.key + word;
     digest_lanes lanes;
     std::uint64_t i = 0;
-    for (; i + 16 <= words; i += 16) lanes.add_line(data + 4 * i, keys + i);
+    constexpr std::uint64_t ahead = width == 64 ? 12288 : 4096; // bytes, as in `prefetch_ahead`
+    for (; i + 16 <= words; i += 16) {
+        __builtin_prefetch(data + 4 * i + ahead);
+        lanes.add_line(data + 4 * i, keys + i);
+    }
     lanes.add_to(sums, word, i / 16);
     return i;
 }
