@@ -235,6 +235,9 @@ public:
         default_streams_ = random_.chance(50);
         for (line& each : streams_) each = new_stream(next_stream_++);
         for (line& each : hosts_) each.number = next_thread_++;
+        for (std::size_t which = 0; which < events_.size(); ++which) {
+            if (keyed(which)) checker_.event_created(order_object(which));
+        }
         order_percent_ = 25 * random_.below(5);
         length_ = 5 + random_.below(40);
         several_communicators_ = random_.chance(50);

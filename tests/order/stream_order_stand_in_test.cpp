@@ -186,7 +186,7 @@ TEST_CASE("raw handles: an unrecorded event, a reused one, synchronisation and r
     void* data = nullptr;
     must(ordered::malloc(&data, size));
     cudaEvent_t event = nullptr;
-    must(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    must(ordered::event_create(&event, cudaEventDisableTiming));
     SUBCASE("a wait for an event that was never recorded")
     {
         must(ordered::stream_wait_event(second, event));

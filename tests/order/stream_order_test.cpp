@@ -177,7 +177,11 @@ TEST_CASE("a wait for an event that was never recorded is reported, and is no ed
     int handle = 0;
     checker.launch(compute, {}, {m.shard_bytes()}, "copy");
     SUBCASE("by value") { checker.wait(gather, order_point{}, {"a.cpp", "", 7}); }
-    SUBCASE("by handle") { checker.wait(gather, &handle, {"a.cpp", "", 7}); }
+    SUBCASE("by handle")
+    {
+        checker.event_created(&handle);
+        checker.wait(gather, &handle, {"a.cpp", "", 7});
+    }
     REQUIRE(kinds(checker) == list{hazard_kind::unrecorded_event});
     CHECK(checker.hazards()[0].later.where.line == 7);
     CHECK(checker.hazards()[0].later.number == gather.number);
@@ -193,9 +197,151 @@ TEST_CASE("a handle that becomes another event's forgets the record")
     checker.record(&handle, compute);
     checker.wait(gather, &handle);
     CHECK(checker.hazard_count() == 0);
-    checker.event_ended(&handle);
+    checker.event_created(&handle);
     checker.wait(gather, &handle);
     CHECK(kinds(checker) == list{hazard_kind::unrecorded_event});
+}
+
+TEST_CASE("of an event of which nothing was told, a wait is neither a hazard nor an order")
+{
+    const memory m{};
+    stream_order checker;
+    int handle = 0;
+    checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+    checker.wait(gather, &handle);
+    CHECK(checker.hazard_count() == 0);
+    checker.launch(gather, {m.shard_bytes()}, {}, "all_gather");
+    CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+}
+
+TEST_CASE("a host that waits for an event waits for what the event held at the call")
+{
+    const memory m{};
+    stream_order checker;
+    int handle = 0;
+    checker.record(&handle, compute);
+    const order_point now = checker.point_of(&handle);
+    testing::calling_thread(checker, 77)->launch(compute, {}, {m.shard_bytes()}, "copy");
+    testing::calling_thread(checker, 77)->record(&handle, compute);
+    checker.reached(now);
+    checker.touch_host(m.shard_bytes(), memory_access::read);
+    CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+}
+
+TEST_CASE("a stream is behind what its creator knows, if its beginning is told")
+{
+    const memory m{};
+    const bool told = [] {
+        bool value = false;
+        SUBCASE("told") { value = true; }
+        SUBCASE("not told") { value = false; }
+        return value;
+    }();
+    stream_order checker;
+    testing::calling_thread(checker, 1)->touch_host(m.shard_bytes(), memory_access::write);
+    if (told) testing::calling_thread(checker, 1)->stream_began(compute);
+    testing::calling_thread(checker, 2)->launch(compute, {m.shard_bytes()}, {}, "step");
+    CHECK(checker.hazard_count() == (told ? 0 : 1));
+}
+
+TEST_CASE("each pair of call sites is told once, as it is at the end of the call, also if the list is full")
+{
+    const memory m{};
+    std::vector<std::string> told;
+    std::size_t most = 0;
+    SUBCASE("a list of none") { most = 0; }
+    SUBCASE("a list of one") { most = 1; }
+    SUBCASE("a list with room") { most = 10; }
+    stream_order checker({.on_hazard =
+                              [](const stream_hazard& found, void* to) {
+                                  static_cast<std::vector<std::string>*>(to)->push_back(found.later.operation
+                                      + std::to_string(found.later.bytes.bytes));
+                              },
+        .context = &told,
+        .most_reports = most});
+    for (std::size_t part = 0; part < 4; ++part) {
+        checker.launch(compute, {}, {m.part(4 * part, 4)}, "write", {"a.cpp", "", 1});
+    }
+    for (int repeat = 0; repeat < 3; ++repeat) {
+        checker.launch(gather, {m.part(0, 16)}, {}, "first", {"a.cpp", "", 2});
+        checker.launch(other, {m.part(0, 16)}, {}, "second", {"a.cpp", "", 3});
+    }
+    REQUIRE(told.size() == 2);
+    CHECK(told[0] == (most > 0 ? "first64" : "first16"));
+    CHECK(told[1] == (most > 1 ? "second64" : "second16"));
+}
+
+TEST_CASE("a graph's handle stands for the last capture it was made of, and the last handle ends the capture")
+{
+    const memory m{};
+    stream_order checker;
+    const order_object graph(std::uint64_t{50}), step(std::uint64_t{51});
+    order_stream captured = compute;
+    const auto capture = [&](std::uint64_t number, memory_range bytes) {
+        captured.capture = number;
+        checker.launch(captured, {}, {bytes}, "captured");
+        checker.capture_end(number);
+        checker.set_capture_of(graph, number);
+        checker.set_capture_of(step, checker.capture_of(graph));
+    };
+    capture(4, m.shard_bytes());
+    checker.launch(gather, {}, {m.shard_bytes()}, "copy");
+    SUBCASE("captured anew: the bytes of the new capture count")
+    {
+        capture(5, m.full_bytes());
+        checker.launch_graph(step, compute);
+        CHECK(checker.hazard_count() == 0);
+        checker.launch(other, {m.full_bytes()}, {}, "use");
+        CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+    }
+    SUBCASE("destroyed: nothing is launched any more")
+    {
+        checker.set_capture_of(graph, 0);
+        checker.launch_graph(step, gather);
+        CHECK(checker.hazard_count() == 0);
+        checker.set_capture_of(step, 0);
+        checker.launch_graph(4, compute); // the capture is forgotten
+        CHECK(checker.hazard_count() == 0);
+    }
+    SUBCASE("as it is")
+    {
+        checker.launch_graph(step, compute);
+        CHECK(kinds(checker) == list{hazard_kind::write_after_write});
+    }
+}
+
+TEST_CASE("a free waits for the device only if that is an option")
+{
+    const memory m{};
+    const order_stream first{.number = 100, .space = 2};
+    const order_stream second{.number = 101, .space = 3};
+    bool waits = false;
+    SUBCASE("it does not") { waits = false; }
+    SUBCASE("it does") { waits = true; }
+    stream_order checker({.free_synchronizes = waits});
+    checker.allocate(m.shard_bytes());
+    checker.launch(first, {}, {m.shard_bytes()}, "copy");
+    checker.launch(second, {}, {m.full_bytes()}, "another device");
+    checker.free(m.shard, 2, "cudaFree");
+    CHECK(checker.hazard_count() == (waits ? 0 : 1));
+    if (!waits) CHECK(checker.hazards()[0].message().find("free_synchronizes") != std::string::npos);
+    checker.touch_host(m.full_bytes(), memory_access::read);
+    CHECK(checker.hazard_count() == (waits ? 1 : 2));
+}
+
+TEST_CASE("ranges at the end of the addresses do not wrap around")
+{
+    const memory m{};
+    stream_order checker;
+    checker.launch(compute, {}, {m.shard_bytes()}, "copy");
+    checker.touch_host({m.shard, SIZE_MAX}, memory_access::read);
+    CHECK(kinds(checker) == list{hazard_kind::read_after_write});
+    const auto* const last = reinterpret_cast<const void*>(UINTPTR_MAX - 15);
+    checker.launch(gather, {}, {{last, 16}}, "first");
+    checker.launch(other, {}, {{last, 16}}, "second");
+    CHECK(checker.hazards().size() == 2);
+    checker.launch(gather, strided_range{last, 0, 16, 50'000'000'000}, {}, "nothing");
+    CHECK(checker.hazards().size() == 2);
 }
 
 TEST_CASE("a host thread knows what it has synchronised with, and so does what it enqueues")
@@ -424,6 +570,23 @@ TEST_CASE("a release must come behind every use, and no use behind it until the 
         checker.launch(other, {}, {m.shard_bytes()}, "not behind the allocation");
         CHECK(kinds(checker) == list{hazard_kind::write_after_write});
     }
+}
+
+TEST_CASE("memory that is allocated and released again and again has one entry among those that are watched")
+{
+    const memory m{};
+    stream_order checker({.most_released = 2});
+    for (int repeat = 0; repeat < 5; ++repeat) {
+        checker.allocate(m.part(0, 4));
+        checker.release(m.part(0, 4));
+    }
+    checker.release(m.part(8, 4));
+    checker.launch(compute, {}, {m.part(0, 1)}, "late");
+    CHECK(kinds(checker) == list{hazard_kind::use_after_release});
+    // A third range takes the place of the first, which was written meanwhile; the second is still watched.
+    checker.release(m.part(16, 4));
+    checker.launch(gather, {}, {m.part(8, 1)}, "late, too");
+    CHECK(kinds(checker) == list{hazard_kind::use_after_release, hazard_kind::use_after_release});
 }
 
 TEST_CASE("bytes of an older generation than asked for are reported")

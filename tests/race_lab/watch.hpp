@@ -98,10 +98,11 @@ void require_generation(view<T> bytes, std::uint64_t at_least, call_site where)
     watch::checker().require_generation(bytes, at_least, "gather", where);
 }
 
-/// A wait by a raw call.
+/// A wait, by a raw call, for an event that was made by a raw call.
 template <class StreamRef>
 void tell_wait(StreamRef on, const void* event, call_site where)
 {
+    watch::checker().event_created(event);
     watch::checker().wait(order_hooks::stream_of(on), event, where);
 }
 

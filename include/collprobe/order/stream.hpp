@@ -39,8 +39,9 @@ struct memory_range {
     std::uint64_t bytes = 0;
 
     memory_range() = default;
+    /// A range that would wrap around ends at the end of the addresses.
     memory_range(const void* data, std::uint64_t size) noexcept
-        : first(reinterpret_cast<std::uintptr_t>(data)), bytes(size)
+        : first(reinterpret_cast<std::uintptr_t>(data)), bytes(size < UINTPTR_MAX - first ? size : UINTPTR_MAX - first)
     {
     }
     template <class T>
@@ -82,6 +83,7 @@ public:
     }
     memory_ranges(const strided_range& rows) : whole_(rows.whole())
     {
+        if (whole_.bytes == 0) return;
         if (rows.stride == rows.bytes) rows_.push_back(whole_);
         const auto* const data = static_cast<const unsigned char*>(rows.data);
         for (std::uint64_t row = 0; row < rows.count && rows.stride != rows.bytes; ++row)

@@ -52,14 +52,16 @@ struct order_object {
 /// is enqueued. Every hazard names two such accesses. It may hide a later conflict of the same byte: repair it, and run
 /// again. Each access that begins in an allocation and ends behind it becomes a hazard. Rules, limits: order/README.md.
 /// Threads: any number; one lock. The checker does not wait for a device and calls none.
-/// Cost: tens of nanoseconds a call (bench/stream_order_bench.cpp), and a clock entry for each live stream or thread.
+/// Cost: tens of nanoseconds a call (bench/stream_order_bench.cpp), and a clock entry for each stream or thread: also
+/// for one that has ended, until a new one is behind all its work.
 class stream_order {
 public:
     /// The handling of hazards, and the limits of memory.
     struct options {
         /// Called with each new hazard (once per pair of call sites), by the thread that makes the call, before the
-        /// work is enqueued. If it throws, the work is never enqueued; `raise` throws. Hazards are collected in any
-        /// case.
+        /// work is enqueued. If it throws, the work is never enqueued, but the checker knows it all the same; `raise`
+        /// throws. After the call are told: waits of streams, collectives of a group (at its end), and synchronous
+        /// copies from pageable memory. Hazards are collected in any case.
         void (*on_hazard)(const stream_hazard& found, void* context) = nullptr;
         void* context = nullptr;
         /// Whether to count waits for work that the stream is ordered behind already.
@@ -67,9 +69,9 @@ public:
         /// Whether to take it that cudaFree and cudaFreeHost wait for all work on the device. They mostly do, but CUDA
         /// does not promise it.
         bool free_synchronizes = false;
-        /// Whether another checker may be installed in the place of this one.
+        /// Whether another checker may be installed in the place of this one, until that is uninstalled.
         bool gives_way = false;
-        /// The number of reports that are kept; further ones are counted.
+        /// The number of reports that are kept; further ones are counted, and given to `on_hazard`.
         std::size_t most_reports = 256;
         /// The number of released ranges that are watched for later use.
         std::size_t most_released = 1024;
@@ -86,7 +88,7 @@ public:
         : settings_(settings),
           engine_(serial(), settings.most_reports, settings.most_released, settings.redundant_waits)
     {
-        if (settings_.on_hazard != nullptr) engine_.news = &news_;
+        if (settings_.on_hazard != nullptr) engine_.reports().keep_news();
     }
     stream_order(const stream_order&) = delete;
     stream_order& operator=(const stream_order&) = delete;
@@ -109,7 +111,7 @@ public:
         const detail::lock_guard lock(guard_);
         return engine_.reports().hazards();
     }
-    /// The number of operations that were one side of a hazard, reported or not.
+    /// The number of hazards: for each operation, the call sites with which it has one, reported or not.
     std::uint64_t hazard_count() const
     {
         const detail::lock_guard lock(guard_);
@@ -236,11 +238,10 @@ public:
     void wait(const order_stream& on, order_object event, call_site where = call_site::current())
     {
         told([&] {
-            if (const order_point* const point = engine_.find_event({event.number})) {
-                engine_.wait(on, *point, {"wait", where}, detail::number_of_thread());
-            } else {
-                engine_.wait_unrecorded(on, {"wait", where});
-            }
+            const order_point* const point = engine_.find_event({event.number});
+            if (point == nullptr) return; // it may have been recorded before anything was told
+            if (point->recorded()) engine_.wait(on, *point, {"wait", where}, detail::number_of_thread());
+            else engine_.wait_unrecorded(on, {"wait", where});
         });
     }
     void reached(order_object event)
@@ -251,6 +252,20 @@ public:
             }
         });
     }
+    /// The present point of an event that is identified by a handle: for `reached` after a wait, during which another
+    /// thread may record the event anew.
+    order_point point_of(order_object event)
+    {
+        const detail::lock_guard lock(guard_);
+        const order_point* const point = engine_.find_event({event.number});
+        return point == nullptr ? order_point{} : *point;
+    }
+    /// Reports a new event. A wait for it before it is recorded is a hazard. (Of an event of which nothing was told a
+    /// wait is neither a hazard nor an order.)
+    void event_created(order_object event)
+    {
+        told([&] { engine_.event_created({event.number}); });
+    }
     /// Reports that an event that is identified by a handle stands for `point`.
     void set_event(order_object event, const order_point& point)
     {
@@ -260,6 +275,12 @@ public:
     void event_ended(order_object event)
     {
         told([&] { engine_.forget_event({event.number}); });
+    }
+    /// Reports a new stream: its work is behind what the calling thread knows. Of a stream of which this is not told,
+    /// the work is behind what the threads know that use it.
+    void stream_began(const order_stream& stream)
+    {
+        told([&] { engine_.stream_began(stream, detail::number_of_thread()); });
     }
     /// Reports the end of a stream, whose number may be reused.
     void stream_ended(const order_stream& stream)
@@ -313,7 +334,8 @@ public:
     {
         told([&] { engine_.release(bytes, watch, {what, where}, detail::number_of_thread()); });
     }
-    /// Reports that the host frees an allocation by a call that waits for the device if `free_synchronizes` is set.
+    /// Reports that the host frees an allocation, as cudaFree does. With `options::free_synchronizes` the calling
+    /// thread has waited for all work of the space when it does so.
     void free(const void* memory, std::uint32_t space, const char* what, call_site where = call_site::current())
     {
         order_point all;
@@ -381,7 +403,7 @@ public:
                 engine_.follow(on, *last, thread);
             }
             engine_.launch_graph(engine_.capture_of({runnable.number}), on, {"graph launch", where}, thread);
-            engine_.record(engine_.event({runnable.number}), on, thread);
+            if (on.capture == 0) engine_.record(engine_.event({runnable.number}), on, thread);
         });
     }
     /// Forgets a capture, which is launched no more.
@@ -389,10 +411,11 @@ public:
     {
         told([&] { engine_.capture_forget(number); });
     }
-    /// Connects a graph's handle with the capture that made it; 0 is no capture.
+    /// Connects a graph's handle with the capture that made it; 0 is no capture. A capture that had handles, and has no
+    /// more, is forgotten.
     void set_capture_of(order_object graph, std::uint64_t number)
     {
-        told([&] { engine_.capture_of({graph.number}) = number; });
+        told([&] { engine_.set_capture_of({graph.number}, number); });
     }
     std::uint64_t capture_of(order_object graph)
     {
@@ -414,8 +437,8 @@ private:
         {
             const detail::lock_guard lock(guard_);
             work();
-            if (news_.empty()) return;
-            std::swap(news, news_);
+            if (!engine_.reports().has_news()) return;
+            news = engine_.reports().take_news();
         }
         // Without the lock, because `on_hazard` may make calls that report here.
         for (const stream_hazard& each : news) settings_.on_hazard(each, settings_.context);
@@ -424,7 +447,6 @@ private:
     options settings_;
     mutable detail::mutex guard_;
     detail::order_engine engine_;
-    std::vector<stream_hazard> news_;
 };
 
 #if !COLLPROBE_STREAM_ORDER

@@ -42,6 +42,20 @@ inline const order_case memory_life[] = {
             on.data = nullptr;
             host_reads(on.managed);
         }, true},
+    {"with the option, a free waits for the device of the memory, whatever device is current",
+        {hazard_kind::read_after_write},
+        [](bench& on, bool right) {
+            float* remote = nullptr;
+            must(cudaSetDevice(1));
+            must(cudaMalloc(&remote, size));
+            reads(cudaStreamLegacy, remote);
+            if (right) writes(cudaStreamLegacy, on.managed);
+            must(cudaSetDevice(0));
+            if (!right) writes(cudaStreamLegacy, on.managed);
+            must(cudaFree(remote));
+            host_reads(on.managed);
+        },
+        true},
     {"with the option, pinned memory is freed behind the work with it, but not before more work",
         {hazard_kind::use_after_release},
         [](bench& on, bool right) {

@@ -12,10 +12,11 @@
 /// From there on CUDA's names of copies, fills, events, streams, memory and graphs mean the functions of
 /// cuda/ordered.hpp. Each hazard is written to stderr when it is found, unless the program installs a checker of its
 /// own. Kernels are no such calls: say by `ordered::touch` what they read and write. Calls of other names are not seen:
-/// copies of symbols and arrays, prefetches, memory pools, graphs that are not captured.
+/// copies of symbols, arrays and three dimensions, cudaMemcpyPeer, prefetches, callbacks, graphs that are not captured.
 ///
 /// Include it after all other headers, because the code behind it calls the wrappers, too. `(cudaMemcpy)(...)` is
-/// CUDA's own function. With COLLPROBE_STREAM_ORDER=0 this header changes nothing.
+/// CUDA's own function, but not in files that are compiled for per-thread default streams. All files of a program are
+/// compiled for the same kind of default stream. With COLLPROBE_STREAM_ORDER=0 this header changes nothing.
 #if COLLPROBE_STREAM_ORDER
 #undef cudaMemcpy
 #define cudaMemcpy(...) collprobe::ordered::memcpy(__VA_ARGS__)
@@ -73,6 +74,8 @@
 #define cudaMallocManaged(...) collprobe::ordered::malloc_managed(__VA_ARGS__)
 #undef cudaMallocHost
 #define cudaMallocHost(...) collprobe::ordered::malloc_host(__VA_ARGS__)
+#undef cudaMallocFromPoolAsync
+#define cudaMallocFromPoolAsync(...) collprobe::ordered::malloc_async(__VA_ARGS__)
 #undef cudaMallocAsync
 #define cudaMallocAsync(...) collprobe::ordered::malloc_async(__VA_ARGS__)
 #undef cudaHostAlloc
@@ -93,6 +96,14 @@
 #define cudaStreamEndCapture(...) collprobe::ordered::stream_end_capture(__VA_ARGS__)
 #undef cudaGraphInstantiateWithFlags
 #define cudaGraphInstantiateWithFlags(...) collprobe::ordered::graph_instantiate(__VA_ARGS__)
+#undef cudaEventRecordWithFlags
+#define cudaEventRecordWithFlags(...) collprobe::ordered::event_record_with_flags(__VA_ARGS__)
+#undef cudaGraphExecUpdate
+#define cudaGraphExecUpdate(...) collprobe::ordered::graph_exec_update(__VA_ARGS__)
+#undef cudaGraphDestroy
+#define cudaGraphDestroy(...) collprobe::ordered::graph_destroy(__VA_ARGS__)
+#undef cudaGraphExecDestroy
+#define cudaGraphExecDestroy(...) collprobe::ordered::graph_exec_destroy(__VA_ARGS__)
 #undef cudaGraphLaunch
 #define cudaGraphLaunch(...) collprobe::ordered::graph_launch(__VA_ARGS__)
 #if CUDART_VERSION >= 12000

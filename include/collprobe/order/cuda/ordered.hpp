@@ -18,6 +18,7 @@
 ///     adam<<<grid, block, 0, compute>>>(weights, gradient);
 ///     ordered::touch(compute, {{gradient, bytes}}, {{weights, bytes}}, "adam");
 ///
+/// Work is told before the call, so that a hazard is reported first: work that CUDA then refuses counts as done.
 /// Returns the result of CUDA. Throws any exception of `stream_order::options::on_hazard`, and `error` for an invalid
 /// stream handle. As thread-safe as CUDA's call. Cost if the checker is on: some hundred nanoseconds, mostly to ask
 /// CUDA which stream the handle denotes.
@@ -40,6 +41,20 @@ inline order_stream stream_of([[maybe_unused]] cudaStream_t handle)
 }
 /// Of the streams of the current device.
 inline std::uint32_t space_of_device() { return 2 + static_cast<std::uint32_t>(cuda::detail::current_device()); }
+/// Of the streams of the device that the memory belongs to; of the current one if CUDA does not know the memory.
+inline std::uint32_t space_of(const void* memory)
+{
+    cudaPointerAttributes attributes{};
+    cuda::check(cudaPointerGetAttributes(&attributes, memory), "cudaPointerGetAttributes");
+    if (attributes.device < 0) return space_of_device();
+    return 2 + static_cast<std::uint32_t>(attributes.device);
+}
+/// Where a call puts the address of memory. (CUDA's own templates take pointers to constant elements, too.)
+template <class T>
+void** address_of(T** memory) noexcept
+{
+    return static_cast<void**>(const_cast<void*>(static_cast<const volatile void*>(memory)));
+}
 /// Reports a call that succeeded.
 template <class Tell>
 cudaError_t told(cudaError_t code, const Tell& tell_it)
@@ -210,8 +225,8 @@ inline cudaError_t memset_2d_async(void* memory, std::size_t pitch, int value, s
     return detail::fill("cudaMemset2DAsync", {memory, width, pitch, height}, stream, true, where,
         [&] { return cudaMemset2DAsync(memory, pitch, value, width, height, stream); });
 }
-/// `reads` and `writes`: the bytes that the function touches when the stream runs it. It tells the checker nothing
-/// itself, because it does so too late.
+/// `reads` and `writes`: the bytes that the function touches when the stream runs it. The function itself must not
+/// tell the checker anything: that would be later than calls that are enqueued behind it.
 inline cudaError_t launch_host_func(cudaStream_t stream, cudaHostFn_t function, void* data,
     const memory_ranges& reads = {}, const memory_ranges& writes = {}, call_site where = call_site::current())
 {
@@ -227,11 +242,16 @@ inline cudaError_t event_create(cudaEvent_t* event, unsigned int flags = cudaEve
 {
     // An earlier event, of whose end nothing was told, may have had the same handle.
     return detail::told(
-        cudaEventCreateWithFlags(event, flags), [&](stream_order& to) { to.event_ended(order_object(*event)); });
+        cudaEventCreateWithFlags(event, flags), [&](stream_order& to) { to.event_created(order_object(*event)); });
 }
 inline cudaError_t event_record(cudaEvent_t event, cudaStream_t stream = nullptr)
 {
     return detail::told(cudaEventRecord(event, stream),
+        [&](stream_order& to) { to.record(order_object(event), detail::stream_of(stream)); });
+}
+inline cudaError_t event_record_with_flags(cudaEvent_t event, cudaStream_t stream = nullptr, unsigned int flags = 0)
+{
+    return detail::told(cudaEventRecordWithFlags(event, stream, flags),
         [&](stream_order& to) { to.record(order_object(event), detail::stream_of(stream)); });
 }
 inline cudaError_t stream_wait_event(
@@ -242,11 +262,15 @@ inline cudaError_t stream_wait_event(
 }
 inline cudaError_t event_query(cudaEvent_t event)
 {
-    return detail::told(cudaEventQuery(event), [&](stream_order& to) { to.reached(order_object(event)); });
+    order_point now; // another thread may record the event anew meanwhile
+    detail::tell([&](stream_order& to) { now = to.point_of(order_object(event)); });
+    return detail::told(cudaEventQuery(event), [&](stream_order& to) { to.reached(now); });
 }
 inline cudaError_t event_synchronize(cudaEvent_t event)
 {
-    return detail::told(cudaEventSynchronize(event), [&](stream_order& to) { to.reached(order_object(event)); });
+    order_point now; // as above
+    detail::tell([&](stream_order& to) { now = to.point_of(order_object(event)); });
+    return detail::told(cudaEventSynchronize(event), [&](stream_order& to) { to.reached(now); });
 }
 inline cudaError_t event_destroy(cudaEvent_t event)
 {
@@ -256,7 +280,7 @@ inline cudaError_t event_destroy(cudaEvent_t event)
 inline cudaError_t stream_create(cudaStream_t* stream, unsigned int flags = cudaStreamDefault, int priority = 0)
 {
     return detail::told(cudaStreamCreateWithPriority(stream, flags, priority),
-        [&](stream_order& to) { to.stream_ended(detail::stream_of(*stream)); }); // of an earlier one, as above
+        [&](stream_order& to) { to.stream_began(detail::stream_of(*stream)); });
 }
 inline cudaError_t stream_query(cudaStream_t stream)
 {
@@ -289,27 +313,27 @@ inline cudaError_t device_synchronize()
 template <class T>
 cudaError_t malloc(T** memory, std::size_t bytes)
 {
-    return detail::told(cudaMalloc(reinterpret_cast<void**>(memory), bytes),
-        [&](stream_order& to) { to.allocate({*memory, bytes}); });
+    return detail::told(cudaMalloc(detail::address_of(memory), bytes),
+        [&](stream_order& to) { to.allocate({*detail::address_of(memory), bytes}); });
 }
 template <class T>
 cudaError_t malloc_pitch(T** memory, std::size_t* pitch, std::size_t width, std::size_t height)
 {
-    return detail::told(cudaMallocPitch(reinterpret_cast<void**>(memory), pitch, width, height),
-        [&](stream_order& to) { to.allocate({*memory, *pitch * height}); });
+    return detail::told(cudaMallocPitch(detail::address_of(memory), pitch, width, height),
+        [&](stream_order& to) { to.allocate({*detail::address_of(memory), *pitch * height}); });
 }
 template <class T>
 cudaError_t malloc_managed(T** memory, std::size_t bytes, unsigned int flags = cudaMemAttachGlobal)
 {
-    return detail::told(cudaMallocManaged(reinterpret_cast<void**>(memory), bytes, flags),
-        [&](stream_order& to) { to.allocate({*memory, bytes}); });
+    return detail::told(cudaMallocManaged(detail::address_of(memory), bytes, flags),
+        [&](stream_order& to) { to.allocate({*detail::address_of(memory), bytes}); });
 }
 /// Allocates pinned memory.
 template <class T>
 cudaError_t host_alloc(T** memory, std::size_t bytes, unsigned int flags = cudaHostAllocDefault)
 {
-    return detail::told(cudaHostAlloc(reinterpret_cast<void**>(memory), bytes, flags),
-        [&](stream_order& to) { to.allocate({*memory, bytes}); });
+    return detail::told(cudaHostAlloc(detail::address_of(memory), bytes, flags),
+        [&](stream_order& to) { to.allocate({*detail::address_of(memory), bytes}); });
 }
 template <class T>
 cudaError_t malloc_host(T** memory, std::size_t bytes, unsigned int flags = cudaHostAllocDefault)
@@ -320,13 +344,13 @@ cudaError_t malloc_host(T** memory, std::size_t bytes, unsigned int flags = cuda
 /// (`stream_order::options::free_synchronizes`).
 inline cudaError_t free(void* memory, call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) { to.free(memory, detail::space_of_device(), "cudaFree", where); });
+    detail::tell([&](stream_order& to) { to.free(memory, detail::space_of(memory), "cudaFree", where); });
     return cudaFree(memory);
 }
 /// As `free`, for pinned memory.
 inline cudaError_t free_host(void* memory, call_site where = call_site::current())
 {
-    detail::tell([&](stream_order& to) { to.free(memory, detail::space_of_device(), "cudaFreeHost", where); });
+    detail::tell([&](stream_order& to) { to.free(memory, detail::space_of(memory), "cudaFreeHost", where); });
     return cudaFreeHost(memory);
 }
 /// Pins memory of the host, which may have been in use before.
@@ -348,8 +372,16 @@ template <class T>
 cudaError_t malloc_async(
     T** memory, std::size_t bytes, cudaStream_t stream, call_site where = call_site::current())
 {
-    return detail::told(cudaMallocAsync(reinterpret_cast<void**>(memory), bytes, stream),
-        [&](stream_order& to) { to.allocate({*memory, bytes}, detail::stream_of(stream), where); });
+    return detail::told(cudaMallocAsync(detail::address_of(memory), bytes, stream),
+        [&](stream_order& to) { to.allocate({*detail::address_of(memory), bytes}, detail::stream_of(stream), where); });
+}
+template <class T>
+cudaError_t malloc_async(T** memory, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream,
+    call_site where = call_site::current())
+{
+    void** const to_address = detail::address_of(memory);
+    return detail::told(cudaMallocFromPoolAsync(to_address, bytes, pool, stream),
+        [&](stream_order& to) { to.allocate({*to_address, bytes}, detail::stream_of(stream), where); });
 }
 inline cudaError_t free_async(void* memory, cudaStream_t stream, call_site where = call_site::current())
 {
@@ -383,6 +415,31 @@ inline cudaError_t graph_instantiate(cudaGraphExec_t* runnable, cudaGraph_t grap
     return detail::told(cudaGraphInstantiateWithFlags(runnable, graph, flags), [&](stream_order& to) {
         to.set_capture_of(order_object(*runnable), to.capture_of(order_object(graph)));
         to.event_ended(order_object(*runnable)); // an earlier graph may have had the same handle
+    });
+}
+/// The form of CUDA 11.
+inline cudaError_t graph_instantiate(
+    cudaGraphExec_t* runnable, cudaGraph_t graph, cudaGraphNode_t*, char*, std::size_t)
+{
+    return graph_instantiate(runnable, graph);
+}
+/// `result`: what CUDA's version has behind the graph.
+template <class... Result>
+cudaError_t graph_exec_update(cudaGraphExec_t runnable, cudaGraph_t graph, Result*... result)
+{
+    return detail::told(cudaGraphExecUpdate(runnable, graph, result...), [&](stream_order& to) {
+        to.set_capture_of(order_object(runnable), to.capture_of(order_object(graph)));
+    });
+}
+inline cudaError_t graph_destroy(cudaGraph_t graph)
+{
+    return detail::told(cudaGraphDestroy(graph), [&](stream_order& to) { to.set_capture_of(order_object(graph), 0); });
+}
+inline cudaError_t graph_exec_destroy(cudaGraphExec_t runnable)
+{
+    return detail::told(cudaGraphExecDestroy(runnable), [&](stream_order& to) {
+        to.set_capture_of(order_object(runnable), 0);
+        to.event_ended(order_object(runnable));
     });
 }
 inline cudaError_t graph_launch(

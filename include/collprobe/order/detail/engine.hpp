@@ -32,9 +32,6 @@ public:
 
     hazard_list& reports() noexcept { return reports_; }
     const hazard_list& reports() const noexcept { return reports_; }
-    /// Receives each new report.
-    std::vector<stream_hazard>* news = nullptr;
-
     void name(const order_stream& stream, std::string text)
     {
         order_domain& in = domain_of(stream);
@@ -146,10 +143,17 @@ public:
         main_.look(space, all);
         point.record(serial_, 0, all);
     }
+    void stream_began(const order_stream& stream, std::uint64_t thread)
+    {
+        main_.end(stream); // an earlier one, of whose end nothing was told
+        (void)enter(main_, stream, thread);
+    }
     void stream_ended(const order_stream& stream) { main_.end(stream); }
 
     order_point& event(order_key key) { return events_[key]; }
+    /// Null for an event of which nothing was told.
     const order_point* find_event(order_key key) { return events_.find(key); }
+    void event_created(order_key key) { events_[key] = {}; }
     void forget_event(order_key key) { events_.erase(key); }
 
     void handoff_release(order_key tag, std::uint64_t thread)
@@ -237,7 +241,22 @@ public:
             return;
         }
     }
-    std::uint64_t& capture_of(order_key graph) { return graphs_[graph]; }
+    std::uint64_t capture_of(order_key graph)
+    {
+        const std::uint64_t* const found = graphs_.find(graph);
+        return found == nullptr ? 0 : *found;
+    }
+    /// A capture whose last graph goes is forgotten.
+    void set_capture_of(order_key graph, std::uint64_t number)
+    {
+        const std::uint64_t last = capture_of(graph);
+        if (last == number) return;
+        if (capture* const now = find_capture(number)) ++now->graphs;
+        if (number != 0) graphs_[graph] = number;
+        else graphs_.erase(graph);
+        capture* const before = find_capture(last);
+        if (before != nullptr && --before->graphs == 0) capture_forget(last);
+    }
     void launch_graph(std::uint64_t number, const order_stream& on, order_site what, std::uint64_t thread)
     {
         capture_end(number);
@@ -264,7 +283,12 @@ private:
         std::uint64_t number;
         std::uint64_t begun; ///< epoch
         std::uint64_t ended; ///< epoch, or `open`
+        std::size_t graphs; ///< how many graphs' handles stand for it
         order_domain domain;
+    };
+    struct release_of {
+        memory_range range;
+        std::uint64_t epoch;
     };
     struct version {
         memory_range bytes;
@@ -322,7 +346,7 @@ private:
     {
         if (stream.capture == 0) return main_;
         if (capture* const known = find_capture(stream.capture)) return known->domain;
-        captures_.push_back(new capture{stream.capture, now_, capture::open, {}});
+        captures_.push_back(new capture{stream.capture, now_, capture::open, 0, {}});
         return captures_.back()->domain;
     }
 
@@ -471,14 +495,14 @@ private:
         if (allocation.bytes == 0 || range.bytes <= allocation.end() - range.first) return;
         // A read and a write of one call site are two reports.
         const std::uint32_t earlier = mode == memory_access::write ? 1 : 0;
-        add_new(reports_.add(hazard_kind::beyond_allocation, earlier, own.what, own.epoch, {}, [&] {
+        reports_.add(hazard_kind::beyond_allocation, earlier, own.what, own.epoch, {}, [&] {
             stream_hazard report;
             report.kind = hazard_kind::beyond_allocation;
             report.earlier.bytes = allocation;
             report.later = side(in, own, mode, range);
             explain(report);
             return report;
-        }));
+        });
     }
     void check_bounds(order_domain& in, const order_access& own, const memory_ranges& list, memory_access mode)
     {
@@ -491,40 +515,43 @@ private:
         if (range.bytes == 0) return;
         in.shadow.visit(range, [](std::uintptr_t, std::uintptr_t, order_segment& state) { state.released = true; });
         if (&in != &main_ || most_released_ == 0) return;
-        // The list is full: forgets the oldest range, and its release too if the bytes are still unused.
-        if (released_.size() < most_released_) {
-            released_.push_back(range);
+        // A range that is allocated and released again and again has one entry. The newest one decides.
+        if (const std::size_t* const known = released_at_.find({range.first, range.bytes})) {
+            released_[*known].epoch = now_;
             return;
         }
-        memory_range& oldest = released_[next_released_];
-        next_released_ = (next_released_ + 1) % released_.size();
+        std::size_t at = released_.size();
+        if (at < most_released_) {
+            released_.push_back({range, now_});
+        } else { // forgets the oldest one
+            at = next_released_;
+            next_released_ = (next_released_ + 1) % released_.size();
+            forget_release(released_[at]);
+            released_at_.erase({released_[at].range.first, released_[at].range.bytes});
+            released_[at] = {range, now_};
+        }
+        released_at_[{range.first, range.bytes}] = at;
+    }
+    /// Forgets a release whose bytes are all still unused.
+    void forget_release(const release_of& old)
+    {
         bool unused = true;
-        const auto look = [&](std::uintptr_t, std::uintptr_t, const order_segment& state) {
-            unused = unused && state.released;
-        };
-        main_.shadow.look(oldest, look);
-        if (unused && !(oldest.first < range.end() && range.first < oldest.end())) main_.shadow.forget(oldest);
-        oldest = range;
+        main_.shadow.look(old.range, [&](std::uintptr_t, std::uintptr_t, const order_segment& state) {
+            unused = unused && state.released && state.write.epoch == old.epoch;
+        });
+        if (unused) main_.shadow.forget(old.range);
     }
 
     void add(hazard_kind kind, const order_access& earlier, const order_access& later, const other_side& other)
     {
-        const stream_hazard* const made = reports_.add(
-            kind, earlier.what, later.what, later.epoch, other.bytes, [&] {
-                stream_hazard report;
-                report.kind = kind;
-                if (earlier.epoch != 0) {
-                    report.earlier = side(*other.in, earlier, other.mode, other.bytes);
-                }
-                report.later = side(*other.later_in, later, other.later_mode, other.bytes);
-                explain(report);
-                return report;
-            });
-        if (kind != hazard_kind::redundant_wait) add_new(made);
-    }
-    void add_new(const stream_hazard* made)
-    {
-        if (made != nullptr && news != nullptr) news->push_back(*made);
+        reports_.add(kind, earlier.what, later.what, later.epoch, other.bytes, [&] {
+            stream_hazard report;
+            report.kind = kind;
+            if (earlier.epoch != 0) report.earlier = side(*other.in, earlier, other.mode, other.bytes);
+            report.later = side(*other.later_in, later, other.later_mode, other.bytes);
+            explain(report);
+            return report;
+        });
     }
     stream_hazard::side side(order_domain& in, const order_access& access, memory_access mode, memory_range bytes)
     {
@@ -545,7 +572,8 @@ private:
     order_allocations allocations_;
     order_table<std::uint64_t> graphs_; ///< numbers of captures, by graph
     order_table<group> groups_; ///< by thread
-    std::vector<memory_range> released_;
+    std::vector<release_of> released_;
+    order_table<std::size_t> released_at_; ///< index in that list, by first byte and number of bytes
     std::size_t next_released_ = 0;
     order_clock together_;
     std::vector<memory_range> reads_;

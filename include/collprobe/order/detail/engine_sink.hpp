@@ -19,6 +19,22 @@ namespace detail {
 class order_bridge final : public order_hooks::sink {
 public:
     std::atomic<stream_order*> checker{nullptr};
+    mutex guard; ///< of `exchange` and `displaced`
+    stream_order* displaced = nullptr; ///< it has given way to `checker`
+
+    /// From no checker to one, or back. Waits until no call is reporting to the last one.
+    void exchange(stream_order* next) noexcept
+    {
+        if (next == nullptr) {
+            order_hooks::installed().store(nullptr);
+            while (order_hooks::in_call::count().load() != 0) {
+                const timespec nap{0, 20'000};
+                nanosleep(&nap, nullptr);
+            }
+        }
+        checker.store(next);
+        if (next != nullptr) order_hooks::installed().store(this);
+    }
 
     static order_bridge& instance() noexcept
     {
@@ -65,23 +81,23 @@ public:
 inline void stream_order::install(call_site where)
 {
     detail::order_bridge& bridge = detail::order_bridge::instance();
-    stream_order* other = bridge.checker.load();
-    if (other != nullptr && other != this && other->settings_.gives_way) other->uninstall();
-    other = nullptr;
-    if (!bridge.checker.compare_exchange_strong(other, this)) {
+    const detail::lock_guard lock(bridge.guard);
+    stream_order* const other = bridge.checker.load();
+    if (other != nullptr && (other == this || !other->settings_.gives_way)) {
         detail::refuse("stream_order::install", "another checker is installed", where);
     }
-    order_hooks::installed().store(&bridge);
+    if (other != nullptr) bridge.exchange(nullptr);
+    bridge.displaced = other;
+    bridge.exchange(this);
 }
 inline void stream_order::uninstall() noexcept
 {
+    detail::order_bridge& bridge = detail::order_bridge::instance();
+    const detail::lock_guard lock(bridge.guard);
+    if (bridge.displaced == this) bridge.displaced = nullptr;
     if (!installed()) return;
-    order_hooks::installed().store(nullptr);
-    while (order_hooks::in_call::count().load() != 0) {
-        const timespec nap{0, 20'000};
-        nanosleep(&nap, nullptr);
-    }
-    detail::order_bridge::instance().checker.store(nullptr);
+    bridge.exchange(nullptr);
+    if (stream_order* const last = std::exchange(bridge.displaced, nullptr)) bridge.exchange(last);
 }
 template <class Tell>
 void stream_order::tell_installed(const Tell& tell_it)

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <collprobe/order/detail/table.hpp>
@@ -21,6 +22,8 @@ struct order_site {
 class hazard_list {
 public:
     explicit hazard_list(std::size_t most) : most_(most), sites_(1) {}
+    /// From now on new hazards are kept for `take_news`, too.
+    void keep_news() noexcept { keeps_news_ = true; }
 
     std::uint32_t site_number(const char* operation, call_site where)
     {
@@ -37,10 +40,9 @@ public:
     const order_site& site(std::uint32_t number) const noexcept { return sites_[number]; }
 
     /// Counts a hazard of two call sites; with `epoch`, the epoch of the later operation, once per operation. All races
-    /// between the two are one report. `write` makes it if the pair is new and there is room. Returns null unless the
-    /// pair is new.
+    /// between the two are one report. `write` makes it if the pair is new and there is room.
     template <class Write>
-    const stream_hazard* add(hazard_kind kind, std::uint32_t earlier, std::uint32_t later, std::uint64_t epoch,
+    void add(hazard_kind kind, std::uint32_t earlier, std::uint32_t later, std::uint64_t epoch,
         memory_range bytes, Write write)
     {
         const bool hazard = kind != hazard_kind::redundant_wait;
@@ -54,13 +56,25 @@ public:
             extend(list[pair.report - 1], kind, bytes, write);
         }
         pair.last_epoch = epoch;
-        if (pair.seen) return nullptr;
+        if (pair.seen) return;
         pair.seen = true;
-        if (list.size() >= most_) return nullptr;
-        list.push_back(write());
-        list.back().kind = kind;
-        pair.report = list.size();
-        return &list.back();
+        const bool has_room = list.size() < most_;
+        if (has_room) {
+            list.push_back(write());
+            pair.report = list.size();
+        }
+        if (!hazard || !keeps_news_) return;
+        if (has_room) new_reports_.push_back(hazards_.size() - 1);
+        else news_.push_back(write());
+    }
+
+    bool has_news() const noexcept { return !new_reports_.empty() || !news_.empty(); }
+    /// The hazards that are new since the last call, as they are now.
+    std::vector<stream_hazard> take_news()
+    {
+        std::vector<stream_hazard> news = std::exchange(news_, {});
+        for (const std::size_t each : std::exchange(new_reports_, {})) news.push_back(hazards_[each]);
+        return news;
     }
 
     const std::vector<stream_hazard>& hazards() const noexcept { return hazards_; }
@@ -72,6 +86,8 @@ public:
         pairs_.clear();
         hazards_.clear();
         redundant_.clear();
+        new_reports_.clear();
+        news_.clear();
         hazard_count_ = 0;
         redundant_count_ = 0;
     }
@@ -114,6 +130,9 @@ private:
     order_table<known> pairs_;
     std::vector<stream_hazard> hazards_;
     std::vector<stream_hazard> redundant_;
+    bool keeps_news_ = false;
+    std::vector<std::size_t> new_reports_; ///< indices in `hazards_`
+    std::vector<stream_hazard> news_; ///< those for which the list had no room
     std::uint64_t hazard_count_ = 0;
     std::uint64_t redundant_count_ = 0;
 };

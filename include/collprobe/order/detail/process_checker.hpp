@@ -11,10 +11,16 @@
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// A checker that is installed before `main`. It writes each hazard to stderr when it is found, and their number at the
-/// end of the process. It gives way to a checker of the program's own.
+/// end of the process. It gives way to a checker of the program's own while that is installed.
 class process_checker {
 public:
-    process_checker() : checker_({.on_hazard = &write, .gives_way = true}) { checker_.install(); }
+    process_checker() : checker_({.on_hazard = &write, .gives_way = true})
+    {
+        try {
+            checker_.install();
+        } catch (const error&) { // the program has installed its own already
+        }
+    }
     process_checker(const process_checker&) = delete;
     process_checker& operator=(const process_checker&) = delete;
     ~process_checker()

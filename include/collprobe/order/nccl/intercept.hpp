@@ -5,7 +5,8 @@
 #include <collprobe/order/cuda/intercept.hpp>
 #include <collprobe/order/nccl/ordered.hpp>
 
-/// As order/cuda/intercept.hpp, which it includes, for the calls of NCCL, too.
+/// As order/cuda/intercept.hpp, which it includes, for the calls of NCCL, too. Not seen: ncclGather, ncclScatter, and
+/// calls from a device.
 #if COLLPROBE_STREAM_ORDER
 #undef ncclGroupStart
 #define ncclGroupStart(...) collprobe::ordered::group_start(__VA_ARGS__)
