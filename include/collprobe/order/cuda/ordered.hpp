@@ -41,13 +41,21 @@ inline order_stream stream_of([[maybe_unused]] cudaStream_t handle)
 }
 /// Of the streams of the current device.
 inline std::uint32_t space_of_device() { return 2 + static_cast<std::uint32_t>(cuda::detail::current_device()); }
+/// Of a null pointer those of the host's pageable memory.
+inline cudaPointerAttributes attributes_of(const void* memory)
+{
+    cudaPointerAttributes attributes{};
+    attributes.device = -1;
+    if (memory != nullptr) {
+        cuda::check(cudaPointerGetAttributes(&attributes, memory), "cudaPointerGetAttributes");
+    }
+    return attributes;
+}
 /// Of the streams of the device that the memory belongs to; of the current one if CUDA does not know the memory.
 inline std::uint32_t space_of(const void* memory)
 {
-    cudaPointerAttributes attributes{};
-    cuda::check(cudaPointerGetAttributes(&attributes, memory), "cudaPointerGetAttributes");
-    if (attributes.device < 0) return space_of_device();
-    return 2 + static_cast<std::uint32_t>(attributes.device);
+    const int device = attributes_of(memory).device;
+    return device < 0 ? space_of_device() : 2 + static_cast<std::uint32_t>(device);
 }
 /// Where a call puts the address of memory. (CUDA's own templates take pointers to constant elements, too.)
 template <class T>
@@ -95,12 +103,6 @@ enum class copy_wait : std::uint8_t {
     all,
 };
 
-inline cudaMemoryType memory_type(const void* memory)
-{
-    cudaPointerAttributes attributes{};
-    cuda::check(cudaPointerGetAttributes(&attributes, memory), "cudaPointerGetAttributes");
-    return attributes.type;
-}
 inline bool is_on_host(cudaMemoryType type) noexcept
 {
     return type == cudaMemoryTypeUnregistered || type == cudaMemoryTypeHost;
@@ -109,8 +111,8 @@ inline bool is_on_host(cudaMemoryType type) noexcept
 /// as no wait.
 inline copy_wait wait_of_copy(const void* to_memory, const void* from, bool is_async)
 {
-    const cudaMemoryType source = memory_type(from);
-    const bool to_host = is_on_host(memory_type(to_memory));
+    const cudaMemoryType source = attributes_of(from).type;
+    const bool to_host = is_on_host(attributes_of(to_memory).type);
     if (is_async) return to_host && is_on_host(source) ? copy_wait::all : copy_wait::none;
     if (to_host || source == cudaMemoryTypeHost) return copy_wait::all;
     return source == cudaMemoryTypeUnregistered ? copy_wait::source : copy_wait::none;
@@ -154,7 +156,7 @@ cudaError_t fill(const char* what, const strided_range& memory, cudaStream_t str
     order_point waited;
     tell([&](stream_order& to) {
         const order_stream on = stream_of(stream);
-        waits = !is_async && memory_type(memory.data) != cudaMemoryTypeDevice;
+        waits = !is_async && attributes_of(memory.data).type != cudaMemoryTypeDevice;
         to.launch(on, {}, memory, what, where);
         to.look(waited, on);
     });
