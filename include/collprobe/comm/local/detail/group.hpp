@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -33,15 +34,22 @@ public:
     void leave(group_state* member) noexcept;
     /// Fails every member because of ranks of the first group.
     void fail(std::string message, std::vector<int> first_group_ranks);
-    /// Translates the culprits of an error of the communicator `name` to ranks of the first group;
-    /// empty if no such communicator is alive.
+    /// Translates the culprits of an error of the communicator `name` to ranks of the first group; empty if there was
+    /// no such communicator lately. (All ranks may have dropped a failed communicator before one of them asks.)
     std::vector<int> first_group_ranks(const std::string& name, const std::vector<int>& culprits);
 
 private:
+    struct entry {
+        group_state* member; ///< null when it has ended
+        std::string name;
+        std::vector<int> first_group_ranks;
+    };
+    static constexpr std::size_t most_ended = 16;
+
     void tell(group_state& member);
 
     collprobe::detail::mutex guard_;
-    std::vector<group_state*> members_;
+    std::vector<entry> members_; ///< those that live, and the last ones that have ended
     bool failed_ = false;
     std::string message_;
     std::vector<int> culprits_;

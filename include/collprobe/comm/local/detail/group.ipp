@@ -87,18 +87,22 @@ COLLPROBE_COLD_INLINE void group_state::could_not_enqueue(int rank, const std::s
 COLLPROBE_COLD_INLINE void group_tree::join(group_state* member)
 {
     const collprobe::detail::lock_guard lock(guard_);
-    members_.push_back(member);
+    std::size_t ended = 0;
+    for (const entry& one : members_) ended += one.member == nullptr ? 1 : 0;
+    for (auto at = members_.begin(); ended > most_ended; ++at) {
+        if (at->member != nullptr) continue;
+        members_.erase(at); // the oldest one
+        break;
+    }
+    members_.push_back({member, member->meet.name(), member->first_group_ranks});
     if (failed_) tell(*member);
 }
 
 COLLPROBE_COLD_INLINE void group_tree::leave(group_state* member) noexcept
 {
     const collprobe::detail::lock_guard lock(guard_);
-    for (group_state*& other : members_) {
-        if (other != member) continue;
-        other = members_.back();
-        members_.pop_back();
-        return;
+    for (entry& one : members_) {
+        if (one.member == member) one.member = nullptr;
     }
 }
 
@@ -109,7 +113,9 @@ COLLPROBE_COLD_INLINE void group_tree::fail(std::string message, std::vector<int
     failed_ = true;
     message_ = std::move(message);
     culprits_ = std::move(first_group_ranks);
-    for (group_state* const member : members_) tell(*member);
+    for (const entry& one : members_) {
+        if (one.member != nullptr) tell(*one.member);
+    }
 }
 
 COLLPROBE_COLD_INLINE void group_tree::tell(group_state& member)
@@ -129,12 +135,13 @@ COLLPROBE_COLD_INLINE std::vector<int> group_tree::first_group_ranks(
 {
     std::vector<int> result;
     const collprobe::detail::lock_guard lock(guard_);
-    for (group_state* const member : members_) {
-        if (member->meet.name() != name) continue;
+    for (std::size_t left = members_.size(); left > 0; --left) {
+        const entry& one = members_[left - 1];
+        if (one.name != name) continue;
         for (const int culprit : culprits) {
             // Another group may have the same name and more ranks.
-            if (culprit < 0 || culprit >= member->meet.size()) return {};
-            result.push_back(member->first_group_ranks[static_cast<std::size_t>(culprit)]);
+            if (culprit < 0 || static_cast<std::size_t>(culprit) >= one.first_group_ranks.size()) return {};
+            result.push_back(one.first_group_ranks[static_cast<std::size_t>(culprit)]);
         }
         break;
     }
