@@ -5,10 +5,10 @@
 set(printed_by_probe "^step 0\nrank +loss +gradient norm +cosine with the others\n"
     "suspect: rank 2, bucket 0 [^:]*:[0-9]*.: 1 element.s. are NaN or infinite, the first at index 17\n$")
 # Four native sums, no two alike, and one digest whatever the number of ranks.
-set(printed_by_reproducible "^ 2 ranks: native bcbe99258094301c, correctly rounded f4749bf1c9c01246\n"
-    "\n 4 ranks: native 16864bec75311183, correctly rounded f4749bf1c9c01246\n"
-    "\n 8 ranks: native e3f3a681bd94c42d, correctly rounded f4749bf1c9c01246\n"
-    "\n16 ranks: native 82217968fde32f07, correctly rounded f4749bf1c9c01246\n$")
+set(printed_by_reproducible "^ 2 ranks: native d0701d7ef9c325c8, correctly rounded aceb7b2c4999659d\n"
+    "\n 4 ranks: native 8dd465790b27e81c, correctly rounded aceb7b2c4999659d\n"
+    "\n 8 ranks: native 962579fdf85ee9cc, correctly rounded aceb7b2c4999659d\n"
+    "\n16 ranks: native 96ddb2cf5f3b97f5, correctly rounded aceb7b2c4999659d\n$")
 set(printed_by_guarded_gather "^rank 0 read a sum of 10000; right is 10000\n$")
 set(printed_by_audit_with_alarms
     "^step 2, bucket 0 [^:]*:[0-9]*.: result_differs: rank 3. damage: broadcast. advice: resync from rank 0\n$")

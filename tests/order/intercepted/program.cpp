@@ -23,5 +23,6 @@ int main()
     good = good && cudaMemsetAsync(shard, 0, bytes, compute) == cudaSuccess;
     good = good && cudaDeviceSynchronize() == cudaSuccess;
     good = good && cudaFree(shard) == cudaSuccess && cudaFreeHost(host) == cudaSuccess;
+    good = good && cudaStreamDestroy(copies) == cudaSuccess && cudaStreamDestroy(compute) == cudaSuccess;
     return good ? 0 : 1;
 }
