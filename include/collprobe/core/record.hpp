@@ -7,6 +7,7 @@
 #include <collprobe/core/record/alarm.hpp>
 #include <collprobe/core/record/lateness.hpp>
 #include <collprobe/core/record/order_sensitivity.hpp>
+#include <collprobe/core/record/run.hpp>
 #include <collprobe/core/record/statistics.hpp>
 #include <collprobe/core/record/step.hpp>
 #include <collprobe/core/record/verdict.hpp>

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <collprobe/core/record.hpp>
+#include <collprobe/report/findings.hpp>
 #include <collprobe/report/metric.hpp>
 
 /// Reduces the records of a run's steps to one number per metric.
@@ -17,14 +18,6 @@ namespace collprobe::inline COLLPROBE_ABI::report {
 /// The median of those `values` that are defined (infinity is, NaN is not): the middle value, or the mean of the two in
 /// the middle. NaN by bits if no value is defined. Cost: linear in the number of values on average.
 double median(const std::vector<double>& values);
-
-/// One finding of a check in a run, which may recur in many steps.
-struct repeated_finding {
-    suspect first; ///< as in its first step
-    std::uint64_t first_step = 0;
-    std::uint64_t last_step = 0;
-    std::uint64_t steps = 0; ///< number of steps in which the same check named the same rank and bucket
-};
 
 /// A run with one number per metric: the median over its steps. One faulty step, or the very first step, does not move
 /// a median.
@@ -36,6 +29,7 @@ struct run_summary {
     std::array<double, detail::metric_count> medians{}; ///< by `metric`; NaN by bits if no step has the metric
     std::vector<double> leave_one_out; ///< median per rank
     std::vector<repeated_finding> findings; ///< in order of their first step
+    std::string verdict; ///< in one sentence: `run_findings::verdict`
 
     double operator[](metric which) const noexcept { return medians[static_cast<std::size_t>(which)]; }
 };
@@ -48,6 +42,8 @@ public:
     /// Adds one finished step. Steps arrive in order.
     /// Cost: memory for one number per metric and rank, and the search for each suspect.
     void add(const step_record& record);
+    /// Adds an alarm of a step that was added before: the verdict then rests on alarms.
+    void add(const alarm_record& raised) { found_.add(raised); }
 
     /// The values of one metric, one per step.
     const std::vector<double>& series(metric which) const noexcept
@@ -59,15 +55,10 @@ public:
     run_summary summarize() const;
 
 private:
-    void note(const suspect& named, std::uint64_t step);
-
     std::string run_;
-    int ranks_ = 0;
-    std::uint64_t steps_ = 0;
-    std::uint64_t suspicious_steps_ = 0;
+    run_findings found_;
     std::array<std::vector<double>, detail::metric_count> series_;
     std::vector<std::vector<double>> leave_one_out_; // [rank][step]
-    std::vector<repeated_finding> findings_;
 };
 
 } // namespace collprobe::report

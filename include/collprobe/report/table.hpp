@@ -7,15 +7,10 @@
 
 #include <collprobe/core/record.hpp>
 #include <collprobe/report/summary.hpp>
+#include <collprobe/report/words.hpp>
 
 /// Records as text for people.
 namespace collprobe::inline COLLPROBE_ABI::report {
-
-/// A number with four significant digits; "-" if it is undefined.
-std::string short_number(double value);
-
-/// A duration in nanoseconds as milliseconds: "1.25 ms".
-std::string milliseconds(double nanoseconds);
 
 /// Rows of cells, printed in columns: the first column is aligned left, the others right. The first row is the heading.
 class text_table {
@@ -53,10 +48,6 @@ private:
     std::vector<std::size_t> ends_; // of each cell
     std::vector<std::size_t> rows_; // first cell of each row
 };
-
-/// A call of a step: "bucket 1", with its name or, without one, the line that made it: "bucket 1 'wte'",
-/// "bucket 1 (train.cpp:88)".
-std::string describe_call(int call, const call_site& site);
 
 /// A finding as a clause that names the rank and the call: "rank 3, bucket 1 'wte': ...". "Some rank" stands for a rank
 /// that the check could not name.

@@ -1059,6 +1059,8 @@ private:
             });
         }
         out.unread_calls = seen.unread_calls;
+        out.first_call = calls_judged_;
+        calls_judged_ += seen.call_count + seen.unprobed_calls + seen.unread_calls;
         for (suspect& found : out.suspects) {
             if (found.call >= 0) found.site = calls[static_cast<std::uint64_t>(found.call)].site;
         }
@@ -1097,6 +1099,7 @@ private:
     bool launching_ = false; ///< true during the launch of a replay
     std::uint64_t ended_ = 0; ///< steps ended or replayed
     std::uint64_t judged_ = 0;
+    std::uint64_t calls_judged_ = 0;
 };
 
 template <communicator Comm, step_part... Parts>

@@ -71,6 +71,16 @@ struct call_audit {
     std::vector<int> culprits; ///< ranks that hold, or sent, damaged data; empty if none can be named
 };
 
+/// The time of a rank in a call, by the clock of its device, in ticks of 256 ns modulo 2^32 (18 minutes). Times of two
+/// ranks have nothing to do with each other.
+struct call_interval {
+    std::uint32_t entered = 0; ///< the rank's input was read
+    std::uint32_t left = 0; ///< the read of the result began
+
+    /// The time between the two in nanoseconds. Precondition: it is less than 9 minutes.
+    double nanoseconds() const noexcept { return 256.0 * static_cast<std::int32_t>(left - entered); }
+};
+
 /// One probed collective of a step, over all ranks.
 struct call_record {
     collective call = collective::all_reduce;
@@ -83,11 +93,20 @@ struct call_record {
     /// Whether every rank's result has the same bits; true if the collective does not promise that. With an audit, of
     /// an all-gather: whether every rank has the bits that the owner of each shard sent.
     bool results_agree = true;
+    /// The digest (scan/digest.hpp) of the result that most ranks have. A reduce-scatter gives each rank a result of
+    /// its own: there it is a digest of the ranks' digests in their order, which depends on the number of ranks.
+    std::uint64_t result_digest = 0;
+    bool has_result_digest = false; ///< false: the result was not read, or no result has a majority
+    /// The L2 norm of the result with that digest, or of the ranks' results together. NaN by bits if it is unknown.
+    double result_norm = detail::not_a_number();
+    /// With `probe_options::order_sample`, of sums and averages: the result at the sampled places.
+    std::vector<double> result_sample;
     call_audit audit;
     call_quantisation quantisation; ///< with the part `quantisation_probe`
     /// Who came last, if `probe_options::times`. Nothing is known of integers, broadcasts and empty calls. In `summary`
     /// mode only `present`, `last`, `spread` and `transport` are known.
     call_lateness lateness;
+    std::vector<call_interval> intervals; ///< per rank; empty if `lateness` is not measured, and in `summary` mode
     order_sensitivity order; ///< of sums and averages, if measured
     std::vector<statistics> inputs; ///< per rank; empty in `summary` mode, and if no statistics were taken
 };
@@ -95,6 +114,8 @@ struct call_record {
 /// All that the ranks agreed on about one step. Equal on every rank.
 struct step_record {
     std::uint64_t step = 0;
+    /// The calls of all steps before: call i of this step has the sequence number `first_call` + i, on every rank.
+    std::uint64_t first_call = 0;
     int ranks = 0;
     report_mode mode = report_mode::gather;
     spread loss;

@@ -2,49 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
 #include <collprobe/report/alarm.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/table.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::report {
-namespace detail {
-
-/// "rank 3", "ranks 1, 2 and 5" or "nobody is named". For more than ten ranks it lists the first ten and the number of
-/// all, as NCCL's RAS prints its outliers.
-COLLPROBE_COLD_INLINE std::string list_named(const alarm_record& raised)
-{
-    constexpr std::size_t most = 10;
-    const std::size_t count = raised.ranks.size();
-    if (count == 0) return "nobody is named";
-    std::string text = count == 1 ? "rank " : "ranks ";
-    const std::size_t shown = count < most ? count : most;
-    for (std::size_t i = 0; i < shown; ++i) {
-        if (i > 0) text += i + 1 == count ? " and " : ", ";
-        text += std::to_string(raised.ranks[i]);
-    }
-    if (count > most) text += " and " + std::to_string(count - most) + " others";
-    return text;
-}
-
-/// The advice in words: "resync from rank 0".
-COLLPROBE_COLD_INLINE std::string advise(const alarm_record& raised)
-{
-    switch (raised.action) {
-    case advice::none: return "note it";
-    case advice::recheck: return "look closer, or repeat the step";
-    case advice::skip: return "drop the step's update";
-    case advice::resync:
-        if (raised.source < 0) return "resync from elsewhere: no rank is known to hold what is right";
-        return "resync from rank " + std::to_string(raised.source);
-    case advice::quarantine: return "take out of the job";
-    }
-    return "unknown";
-}
-
-} // namespace detail
-
 COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
 {
     std::string text = "step " + std::to_string(raised.step);

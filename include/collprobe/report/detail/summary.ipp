@@ -45,39 +45,23 @@ COLLPROBE_COLD_INLINE double median(const std::vector<double>& values)
 
 COLLPROBE_COLD_INLINE void run_history::add(const step_record& record)
 {
-    ranks_ = record.ranks;
+    found_.add(record);
     for (int which = 0; which < detail::metric_count; ++which) {
         series_[static_cast<std::size_t>(which)].push_back(detail::value_of(static_cast<metric>(which), record));
     }
     const std::vector<double>& cosines = record.cosine.leave_one_out;
     if (leave_one_out_.size() < cosines.size()) leave_one_out_.resize(cosines.size());
     for (std::size_t rank = 0; rank < cosines.size(); ++rank) leave_one_out_[rank].push_back(cosines[rank]);
-    for (const suspect& named : record.suspects) note(named, record.step);
-    suspicious_steps_ += record.suspects.empty() ? 0u : 1u;
-    ++steps_;
 }
 
 COLLPROBE_COLD_INLINE run_summary run_history::summarize() const
 {
-    run_summary result{run_, ranks_, steps_, suspicious_steps_, {}, {}, findings_};
+    run_summary result{run_, found_.ranks(), found_.steps(), found_.suspicious_steps(), {}, {}, found_.findings(),
+        found_.verdict()};
     for (std::size_t which = 0; which < series_.size(); ++which)
         result.medians[which] = median(series_[which]);
     for (const std::vector<double>& cosines : leave_one_out_) result.leave_one_out.push_back(median(cosines));
     return result;
-}
-
-COLLPROBE_COLD_INLINE void run_history::note(const suspect& named, std::uint64_t step)
-{
-    for (repeated_finding& known : findings_) {
-        const suspect& before = known.first;
-        if (before.what == named.what && before.rank == named.rank && before.call == named.call
-            && before.other_rank == named.other_rank) {
-            known.last_step = step;
-            ++known.steps;
-            return;
-        }
-    }
-    findings_.push_back({named, step, step, 1});
 }
 
 } // namespace collprobe::inline COLLPROBE_ABI::report

@@ -2,23 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdio>
-
-#include <collprobe/core/element.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/table.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::report {
-
-COLLPROBE_COLD_INLINE std::string short_number(double value)
-{
-    if (is_nan(value)) return "-";
-    // snprintf is not used here: under -ffast-math only the bits show reliably whether a number is infinite.
-    if (!is_finite(value)) return (to_bits(value) >> 63) != 0 ? "-inf" : "inf";
-    char text[32];
-    std::snprintf(text, sizeof text, "%.4g", value);
-    return text;
-}
 
 COLLPROBE_COLD_INLINE std::string text_table::text() const
 {
@@ -45,20 +32,6 @@ COLLPROBE_COLD_INLINE std::string text_table::text() const
         if (r == 0) out.append(total, '-').append(1, '\n');
     }
     return out;
-}
-
-COLLPROBE_COLD_INLINE std::string milliseconds(double nanoseconds)
-{
-    return short_number(nanoseconds / 1e6) + " ms";
-}
-
-COLLPROBE_COLD_INLINE std::string describe_call(int call, const call_site& site)
-{
-    const std::string text = "bucket " + std::to_string(call);
-    if (site.name[0] != '\0') return text + " '" + site.name + "'";
-    if (site.line == 0) return text;
-    const std::string file = site.file;
-    return text + " (" + file.substr(file.find_last_of("/\\") + 1) + ":" + std::to_string(site.line) + ")";
 }
 
 COLLPROBE_COLD_INLINE std::string describe(const suspect& named)

@@ -83,6 +83,9 @@ private:
     void describe_call(const gathered_step& step, std::size_t b, const probed_call& call, int holder,
         call_record& call_index);
 
+    void describe_result(const gathered_step& step, std::size_t b, const probed_call& call, int holder,
+        call_record& described) const;
+
     void judge_call(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
 
     /// Finds ranks that hold the same bits as another rank, or as themselves in the previous step.

@@ -259,7 +259,9 @@ COLLPROBE_COLD_INLINE void step_judge::describe_call(
     described.pooled_cosine = not_a_number();
     described.gradient_norm = {};
     described.order = {};
+    described.result_sample.clear();
     described.inputs.clear();
+    describe_result(step, b, call, holder, described);
     if (!call.has_input) return;
     described.inputs.resize(index(ranks_));
     for (int r = 0; r < ranks_; ++r) {
@@ -276,6 +278,36 @@ COLLPROBE_COLD_INLINE void step_judge::describe_call(
         align_from_sums(values_, sum_norm_squared_of(step, b, call, holder), scratch_);
         described.pooled_cosine = scratch_.pooled;
     }
+}
+
+COLLPROBE_COLD_INLINE void step_judge::describe_result(
+    const gathered_step& step, std::size_t b, const probed_call& call, int holder, call_record& described) const
+{
+    described.has_result_digest = call.has_result && holder >= 0;
+    described.result_digest = 0;
+    described.result_norm = not_a_number();
+    described.intervals.clear();
+    if (step.layout().times && call.has_result) {
+        described.intervals.resize(index(ranks_));
+        for (int r = 0; r < ranks_; ++r) {
+            described.intervals[index(r)] = {step.times(r, b).entered, step.times(r, b).left};
+        }
+    }
+    if (!described.has_result_digest) return;
+    double squares = 0;
+    for (int r = 0; r < ranks_; ++r) {
+        const result_record& result = step.entry(call.is_replicated() ? holder : r, b).result;
+        squares += unscaled(result.sum_of_squares, result.scale);
+        described.result_digest = result.digest;
+        if (call.is_replicated()) break;
+    }
+    described.result_norm = square_root(squares);
+    if (call.is_replicated()) return;
+    described.result_digest = 0;
+    for (int r = 0; r < ranks_; ++r) {
+        described.result_digest = mix64(described.result_digest + 0x9e3779b97f4a7c15u) ^ step.entry(r, b).result.digest;
+    }
+    described.result_digest = mix64(described.result_digest);
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_call(

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
@@ -31,7 +32,8 @@ private:
 
 template <floating_element T>
 order_sensitivity measure_order(
-    order_meter& meter, const gathered_step& step, std::uint64_t call_index, const probed_call& call) noexcept
+    order_meter& meter, const gathered_step& step, std::uint64_t call_index, const probed_call& call,
+    std::vector<double>& results)
 {
     const std::uint64_t samples = step.layout().samples;
     meter.start(call.operation);
@@ -43,7 +45,9 @@ order_sensitivity measure_order(
         const bool is_scattered = call.call == collective::reduce_scatter;
         const std::uint64_t holder
             = is_scattered ? place / (call.count / static_cast<std::uint64_t>(step.ranks())) : 0;
-        meter.add(terms, terms.result(static_cast<int>(holder)));
+        const T result = terms.result(static_cast<int>(holder));
+        meter.add(terms, result);
+        results.push_back(static_cast<double>(result));
     }
     return meter.finish();
 }
@@ -57,7 +61,10 @@ void measure_orders(order_meter& meter, const Step& step, view<const probed_call
     for (std::size_t b = 0; b < calls.size(); ++b) {
         if (!calls[b].is_gradient()) continue;
         with_floating_type(
-            calls[b].type, [&]<class T>(T) { out.calls[b].order = measure_order<T>(meter, step, b, calls[b]); });
+            calls[b].type, [&]<class T>(T) {
+                call_record& of = out.calls[b];
+                of.order = measure_order<T>(meter, step, b, calls[b], of.result_sample);
+            });
     }
 }
 

@@ -120,6 +120,14 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
         record.nonfinite = static_cast<std::uint64_t>(totals.nonfinite);
         record.results_agree
             = !call.is_replicated() || !call.has_result || keys.digest == ~keys.digest_complement;
+        record.has_result_digest = call.has_result && call.is_replicated() && record.results_agree;
+        record.result_digest = record.has_result_digest ? keys.digest : 0;
+        record.result_norm = not_a_number();
+        record.result_sample.clear();
+        record.intervals.clear();
+        if (call.has_result && record.results_agree) {
+            record.result_norm = square_root(totals.result_norm_squared / (call.is_replicated() ? ranks : 1));
+        }
         record.pooled_cosine = not_a_number();
         if (keys.nonfinite != 0) {
             out.suspects.push_back({.rank = extremum_rank(keys.nonfinite),

@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <collprobe/core/error.hpp>
+#include <collprobe/report/file.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::report {
+
+namespace detail {
+
+[[noreturn]] COLLPROBE_COLD_INLINE void fail_to_write(const std::string& path, int reason)
+{
+    throw error(
+        status::device_failure, "cannot write '" + path + "': " + std::strerror(reason), {.call = "report"});
+}
+
+/// Writes all of `text`; 0, or the reason why not.
+COLLPROBE_COLD_INLINE int write_all(int file, std::string_view text)
+{
+    while (!text.empty()) {
+        const ssize_t written = ::write(file, text.data(), text.size());
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return written == 0 ? EIO : errno;
+        text.remove_prefix(static_cast<std::size_t>(written));
+    }
+    return 0;
+}
+
+} // namespace detail
+
+COLLPROBE_COLD_INLINE line_file::line_file(std::string path, bool keep) : path_(std::move(path))
+{
+    file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | (keep ? 0 : O_TRUNC), 0666);
+    if (file_ < 0) detail::fail_to_write(path_, errno);
+}
+
+COLLPROBE_COLD_INLINE line_file::line_file(line_file&& other) noexcept
+    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1))
+{
+}
+
+COLLPROBE_COLD_INLINE line_file& line_file::operator=(line_file&& other) noexcept
+{
+    std::swap(path_, other.path_);
+    std::swap(file_, other.file_);
+    return *this;
+}
+
+COLLPROBE_COLD_INLINE line_file::~line_file()
+{
+    if (file_ >= 0) ::close(file_);
+}
+
+COLLPROBE_COLD_INLINE void line_file::append(std::string_view lines)
+{
+    struct stat before {};
+    const bool is_file = ::fstat(file_, &before) == 0 && S_ISREG(before.st_mode);
+    const int reason = detail::write_all(file_, lines);
+    if (reason == 0) return;
+    struct stat after {};
+    // Another writer's lines behind ours stay, and with them the part of our own.
+    if (is_file && ::fstat(file_, &after) == 0 && after.st_size > before.st_size
+        && after.st_size - before.st_size < static_cast<off_t>(lines.size()) && ::ftruncate(file_, before.st_size) != 0) {
+        detail::fail_to_write(path_, errno);
+    }
+    detail::fail_to_write(path_, reason);
+}
+
+COLLPROBE_COLD_INLINE void line_file::close()
+{
+    if (file_ < 0) return;
+    if (::close(std::exchange(file_, -1)) != 0 && errno != EINTR) detail::fail_to_write(path_, errno);
+}
+
+COLLPROBE_COLD_INLINE void replace_file(const std::string& path, std::string_view text)
+{
+    const std::size_t folder = path.rfind('/') == path.npos ? 0 : path.rfind('/') + 1;
+    const std::string other
+        = path.substr(0, folder) + '.' + path.substr(folder) + '.' + std::to_string(::getpid()) + ".tmp";
+    const int file = ::open(other.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_TRUNC, 0666);
+    if (file < 0) detail::fail_to_write(path, errno);
+    int reason = detail::write_all(file, text);
+    if (::close(file) != 0 && reason == 0 && errno != EINTR) reason = errno;
+    if (reason == 0 && std::rename(other.c_str(), path.c_str()) != 0) reason = errno;
+    if (reason == 0) return;
+    ::unlink(other.c_str());
+    detail::fail_to_write(path, reason);
+}
+
+} // namespace collprobe::inline COLLPROBE_ABI::report

@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <collprobe/report/findings.hpp>
+#include <collprobe/report/words.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::report {
+
+namespace detail {
+
+/// " in 2 of 300 steps, first in step 17, bucket 0 'wte'"
+COLLPROBE_COLD_INLINE std::string where_in_run(
+    std::uint64_t steps, std::uint64_t of_steps, std::uint64_t first_step, int call, const call_site& site)
+{
+    std::string text = " in " + std::to_string(steps) + " of " + counted(of_steps, "step");
+    text += (steps > 1 ? ", first in step " : ", step ") + std::to_string(first_step);
+    if (call >= 0) text += ", " + describe_call(call, site);
+    return text;
+}
+
+} // namespace detail
+
+COLLPROBE_COLD_INLINE void run_findings::add(const step_record& record)
+{
+    ranks_ = record.ranks;
+    ++steps_;
+    suspicious_steps_ += record.suspects.empty() ? 0u : 1u;
+    calls_ += record.calls.size() + record.unprobed_calls + record.unread_calls;
+    unprobed_calls_ += record.unprobed_calls;
+    unread_calls_ += record.unread_calls;
+    for (const suspect& named : record.suspects) {
+        bool is_known = false;
+        for (repeated_finding& known : findings_) {
+            const suspect& before = known.first;
+            is_known = before.what == named.what && before.rank == named.rank && before.call == named.call
+                && before.other_rank == named.other_rank;
+            if (!is_known) continue;
+            known.last_step = record.step;
+            ++known.steps;
+            break;
+        }
+        if (!is_known && findings_.size() < most) findings_.push_back({named, record.step, record.step, 1});
+    }
+}
+
+COLLPROBE_COLD_INLINE void run_findings::add(const alarm_record& raised)
+{
+    ++alarm_count_;
+    for (repeated_alarm& known : alarms_) {
+        alarm_record& first = known.first;
+        if (first.what != raised.what || first.where != raised.where || first.call != raised.call
+            || first.ranks != raised.ranks) {
+            continue;
+        }
+        if (known.last_step != raised.step) ++known.steps;
+        known.last_step = raised.step;
+        if (raised.strikes > first.strikes) first.strikes = raised.strikes;
+        if (raised.action > first.action) {
+            first.action = raised.action;
+            first.source = raised.source;
+        }
+        if (collprobe::detail::absolute(raised.statistic) > collprobe::detail::absolute(first.statistic)) {
+            first.statistic = raised.statistic;
+            first.threshold = raised.threshold;
+        }
+        return;
+    }
+    if (alarms_.size() < most) alarms_.push_back({raised, raised.step, raised.step, 1});
+}
+
+COLLPROBE_COLD_INLINE std::string run_findings::verdict() const
+{
+    if (steps_ == 0) return "No step was recorded.";
+    if (!alarms_.empty()) {
+        const repeated_alarm* gravest = &alarms_.front();
+        for (const repeated_alarm& each : alarms_) {
+            const advice action = each.first.action;
+            const advice best = gravest->first.action;
+            if (action > best || (action == best && each.steps > gravest->steps)) gravest = &each;
+        }
+        const alarm_record& raised = gravest->first;
+        std::string text = raised.ranks.empty() ? std::string("some rank") : detail::list_named(raised);
+        text[0] = static_cast<char>(text[0] - 'a' + 'A');
+        text += std::string(" ") + phrase(raised.what)
+            + detail::where_in_run(gravest->steps, steps_, gravest->first_step, raised.call, raised.site) + ": "
+            + detail::advise(raised) + '.';
+        if (alarms_.size() > 1) text += " " + detail::counted(alarms_.size() - 1, "other alarm") + " in the run.";
+        return text;
+    }
+    if (!findings_.empty()) {
+        const repeated_finding* most_often = &findings_.front();
+        for (const repeated_finding& each : findings_) {
+            const bool graver = each.first.exact && !most_often->first.exact;
+            if (graver || (each.first.exact == most_often->first.exact && each.steps > most_often->steps)) {
+                most_often = &each;
+            }
+        }
+        const suspect& named = most_often->first;
+        std::string text = named.rank < 0 ? std::string("Some rank") : "Rank " + std::to_string(named.rank);
+        text += std::string(" ") + phrase(named.what)
+            + detail::where_in_run(most_often->steps, steps_, most_often->first_step, named.call, named.site) + '.';
+        if (findings_.size() > 1) {
+            text += " " + detail::counted(findings_.size() - 1, "other finding") + " in the run.";
+        }
+        return text;
+    }
+    std::string text = "Nothing was found in " + detail::counted(steps_, "step") + " of "
+        + detail::counted(static_cast<std::uint64_t>(ranks_), "rank");
+    if (const std::uint64_t missed = unprobed_calls_ + unread_calls_; missed != 0) {
+        text += "; " + std::to_string(missed) + " of " + detail::counted(calls_, "call") + " were not looked at";
+    }
+    return text + '.';
+}
+
+} // namespace collprobe::inline COLLPROBE_ABI::report

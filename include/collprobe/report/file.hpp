@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <collprobe/core/config.hpp>
+
+/// The two ways in which sinks write files.
+namespace collprobe::inline COLLPROBE_ABI::report {
+
+/// A file that whole lines are appended to. A reader sees no line in part, unless the disk is full.
+class line_file {
+public:
+    /// Creates the file, or empties it; with `keep` it is appended to. Errors: as `append`.
+    explicit line_file(std::string path, bool keep = false);
+    line_file(line_file&& other) noexcept;
+    line_file& operator=(line_file&& other) noexcept;
+    ~line_file();
+
+    /// Writes `lines` with one system call; what was written in part for lack of room is taken back.
+    /// \throws error `device_failure` with the path and the reason.
+    void append(std::string_view lines);
+    /// Closes the file. Errors: as `append`.
+    void close();
+
+private:
+    std::string path_;
+    int file_ = -1;
+};
+
+/// Writes a file as a whole: under another name in the same folder, then renamed. A reader sees the old text or the
+/// new one, never a part. On an error the old file stays.
+/// The other name begins with a dot and ends with ".tmp" and so is none that node_exporter reads.
+/// \throws error `device_failure` with the path and the reason.
+void replace_file(const std::string& path, std::string_view text);
+
+} // namespace collprobe::report
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/report/detail/file.ipp>
+#endif

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <collprobe/core/record.hpp>
+
+/// Numbers and names as every report writes them.
+namespace collprobe::inline COLLPROBE_ABI::report {
+
+/// A number with four significant digits; "-" if it is undefined.
+std::string short_number(double value);
+
+/// A duration in nanoseconds as milliseconds: "1.25 ms".
+std::string milliseconds(double nanoseconds);
+
+/// A call of a step: "bucket 1", with its name or, without one, the line that made it: "bucket 1 'wte'",
+/// "bucket 1 (train.cpp:88)".
+std::string describe_call(int call, const call_site& site);
+
+/// What a finding says of the ranks that it names: "received other bits than the other ranks".
+const char* phrase(finding what) noexcept;
+
+namespace detail {
+
+/// "1 step", "2 steps"
+std::string counted(std::uint64_t number, const char* thing);
+/// "rank 3", "ranks 1, 2 and 5" or "nobody is named", of more than ten ranks the first ten and the number of all.
+std::string list_named(const alarm_record& raised);
+/// The advice in words: "resync from rank 0".
+std::string advise(const alarm_record& raised);
+
+} // namespace detail
+} // namespace collprobe::report
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/report/detail/words.ipp>
+#endif
