@@ -29,16 +29,13 @@ struct sinks_options {
 /// Facts about this process: host, process id, start, job (from the variables of Slurm, PBS, LSF, torchrun), the
 /// version of the library. The caller completes the rest.
 run_record describe_process(std::string run);
-/// The same with the facts that a communicator knows: ranks, this rank and, where it has one, its name.
+/// The same with the facts that a communicator knows: its size and this rank.
 template <class Comm>
 run_record describe_run(const Comm& comm, std::string run)
 {
     run_record result = describe_process(std::move(run));
     result.rank = comm.rank();
     result.ranks = comm.size();
-    if constexpr (requires { std::string(comm.name()); }) {
-        if (std::string known(comm.name()); !known.empty()) result.communicator = std::move(known);
-    }
     return result;
 }
 
@@ -109,8 +106,9 @@ private:
     collprobe::detail::thread thread_;
 };
 
-/// Several sinks as one: `sinks out(describe_run(comm, "pretraining"), json_lines("steps.jsonl"), html("report.html"))`,
-/// then `out.put(record)` with each record of the probe and each alarm.
+/// Several sinks as one: `sinks out(describe_run(comm, "pretraining"), json_lines("steps.jsonl"), html("run.html"))`,
+/// then `out.put(record)` with each record of the probe and each alarm. The names in the records' call sites must stay
+/// valid until `close`, as literals do.
 /// Preconditions: put a step before its alarms.
 template <class... S>
 class sinks {
@@ -118,7 +116,8 @@ public:
     explicit sinks(run_record run, S... all) : sinks(std::move(run), sinks_options(), std::move(all)...) {}
     sinks(run_record run, const sinks_options& options, S... all)
         : sinks_(std::move(all)...),
-          writer_(std::move(run), std::apply([](auto&... each) { return std::vector<sink*>{&each...}; }, sinks_), options)
+          writer_(
+              std::move(run), std::apply([](auto&... each) { return std::vector<sink*>{&each...}; }, sinks_), options)
     {
     }
 

@@ -69,8 +69,9 @@ COLLPROBE_COLD_INLINE void line_file::append(std::string_view lines)
     if (reason == 0) return;
     struct stat after {};
     // Another writer's lines behind ours stay, and with them the part of our own.
-    if (is_file && ::fstat(file_, &after) == 0 && after.st_size > before.st_size
-        && after.st_size - before.st_size < static_cast<off_t>(lines.size()) && ::ftruncate(file_, before.st_size) != 0) {
+    const bool is_known = is_file && ::fstat(file_, &after) == 0;
+    const off_t grown = is_known ? after.st_size - before.st_size : 0;
+    if (grown > 0 && grown < static_cast<off_t>(lines.size()) && ::ftruncate(file_, before.st_size) != 0) {
         detail::fail_to_write(path_, errno);
     }
     detail::fail_to_write(path_, reason);
