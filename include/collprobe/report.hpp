@@ -9,6 +9,7 @@
 #include <collprobe/report/findings.hpp>
 #include <collprobe/report/inspection.hpp>
 #include <collprobe/report/json.hpp>
+#include <collprobe/report/json_lines.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/sink.hpp>
 #include <collprobe/report/sinks.hpp>

@@ -31,9 +31,9 @@ TEST_CASE("a step is one line with the members of the schema in their order")
 {
     CHECK(report::json_line("strict", step_with_suspects())
         == "{\"schema\":1,\"kind\":\"step\",\"run\":\"strict\",\"step\":3,\"ranks\":3,"
-           "\"loss\":{\"mean\":0.10000000000000001,\"std\":0.33333333333333331,\"std_sample\":0.5,\"range\":"
-           "2.25},"
-           "\"grad_norm\":{\"mean\":1e-300,\"std\":12345.678901234567,\"cv\":0.125},"
+           "\"loss\":{\"mean\":0.1,\"std\":0.3333333333333333,\"std_sample\":0.5,\"range\":"
+           "2.25,\"by_rank\":[0.25,0.5,1]},"
+           "\"grad_norm\":{\"mean\":1e-300,\"std\":12345.678901234567,\"cv\":0.125,\"by_rank\":[1,2,3]},"
            "\"cosine\":{\"mean_pairwise\":-0.25,\"pooled\":0.75,\"predicted\":\"nan\","
            "\"leave_one_out\":[0.5,\"nan\",-0.5]},\"noise_scale\":\"nan\",\"suspects\":["
            "{\"rank\":2,\"other_rank\":null,\"bucket\":1,\"check\":\"non_finite\",\"statistic\":3,"
@@ -120,7 +120,9 @@ TEST_CASE("a summary has the medians under the same names, its findings and the 
         "1"));
     CHECK(contains(line, "\"leave_one_out\":[0.5,\"nan\",-0.5]}"));
     CHECK(contains(line, "\"first_step\":3,\"last_step\":3,\"steps\":2}"));
-    CHECK(contains(line, "\"suspicious_steps\":2,\"test_accuracy\":0.5,\"undefined\":\"nan\"}\n"));
+    CHECK(contains(line,
+        "\"suspicious_steps\":2,\"verdict\":\"" + history.summarize().verdict
+            + "\",\"test_accuracy\":0.5,\"undefined\":\"nan\"}\n"));
 }
 
 TEST_CASE("a run without steps is a line of undefined numbers")

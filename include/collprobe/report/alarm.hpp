@@ -3,9 +3,9 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include <collprobe/core/record.hpp>
+#include <collprobe/report/json.hpp>
 
 /// Alarms as text for people and as JSON lines.
 namespace collprobe::inline COLLPROBE_ABI::report {
@@ -16,7 +16,7 @@ std::string describe(const alarm_record& raised);
 
 /// An alarm as a JSON line. `kind` is "alarm"; the members are those of the struct, with `check`, `damage` and `advice`
 /// by name. `ranks` is an array, empty if no rank is named; `bucket` and `source` are null if there is none.
-std::string json_line(std::string_view run, const alarm_record& raised);
+std::string json_line(const line_head& head, const alarm_record& raised);
 
 } // namespace collprobe::report
 

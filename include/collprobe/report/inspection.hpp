@@ -3,10 +3,10 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <collprobe/core/record/inspection.hpp>
+#include <collprobe/report/json.hpp>
 
 /// Inspections of all-reduces as a table and as JSON lines.
 namespace collprobe::inline COLLPROBE_ABI::report {
@@ -35,7 +35,7 @@ std::string order_list(const inspection& found);
 /// An inspection as a JSON line. `kind` is "inspection"; the members are those of the struct. Bits and roundings are
 /// null if undefined or unknown; `reproduced` is "nan" if there is nothing to compare with. `radix` is
 /// of orders that have one, `codes` and `code_block` of quantised reductions only.
-std::string json_line(std::string_view run, const inspection& found);
+std::string json_line(const line_head& head, const inspection& found);
 
 } // namespace collprobe::report
 

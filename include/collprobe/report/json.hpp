@@ -9,6 +9,8 @@
 #include <vector>
 
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/hexadecimal.hpp>
+#include <collprobe/report/findings.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/summary.hpp>
 
@@ -17,6 +19,19 @@
 namespace collprobe::inline COLLPROBE_ABI::report {
 
 inline constexpr int json_schema = 1;
+
+/// What a line says of its run: the name alone, or also the members `comm`, `writer` (the rank that wrote the line),
+/// `time_us` (microseconds since 1970, UTC) and `records_dropped` (so many were lost before it).
+struct line_head {
+    std::string_view run;
+    const record_context* context = nullptr;
+
+    line_head(const char* name) : run(name) {}
+    line_head(std::string_view name) : run(name) {}
+    line_head(const std::string& name) : run(name) {}
+    /// Precondition: `of` outlives this object.
+    line_head(const record_context& of) : run(of.run.name), context(&of) {}
+};
 
 namespace detail {
 
@@ -74,6 +89,11 @@ public:
         return *this;
     }
     json_writer& numbers(const std::vector<double>& values);
+    /// Writes all 64 bits as a string, because JavaScript reads a number as a double: "0x1f".
+    json_writer& bits(std::uint64_t value)
+    {
+        return text(collprobe::detail::hexadecimal(value));
+    }
 
 private:
     void separate()
@@ -87,35 +107,39 @@ private:
     bool fresh_ = true;
 };
 
-void write_head(json_writer& json, std::string_view kind, std::string_view run);
+void write_head(json_writer& json, std::string_view kind, const line_head& head);
 
 /// The members `name` and `line` ("train.cpp:88") of a call, those that are known.
 void write_site(json_writer& json, const call_site& site);
 
+/// The members of call `c` of a step, without the braces.
+void write_call(json_writer& json, const step_record& record, std::size_t c);
+
 /// A suspect's members, without the braces.
 void write_suspect(json_writer& json, const suspect& named);
 
+/// A step as a JSON line, with or without the member `calls`.
+std::string step_line(const line_head& head, const step_record& record, bool with_calls);
+
 } // namespace detail
 
-/// One step as a JSON line: an object with the members `schema`, `kind` ("step"), `run`, `step`, `ranks`, `loss` {mean,
-/// std, std_sample, range}, `grad_norm` {mean, std, cv}, `cosine` {mean_pairwise, pooled, predicted, leave_one_out (a
-/// number per rank)}, `noise_scale` and `suspects` (an array of {rank, other_rank, bucket, check, statistic, threshold,
-/// index}, with `name` and `line` of the call where known). Where there is one: with `probe_options::order_sample`
-/// `order` {elements, nonfinite, orders, changed, max_ulp_spread, rms_ulp_error, max_ulp_error}; with the part `audit`
-/// `audit` {calls, sums}, the calls and sums that it checked; with times `lateness` {calls, last, behind,
-/// behind_before, noise, stands_out, late (an array of {rank, behind, behind_before, share_last})}, in nanoseconds;
-/// `unprobed_calls`; `unread_calls`; with the part `quantisation_probe` `quantisation`, an object per call with the
-/// members of `call_quantisation`.
+/// One step as a JSON line. README.md lists the members: of the step, of each call in `calls`, and the suspects.
 ///
-/// Numbers have 17 digits, enough to read the same double again. JSON has only finite numbers, so an undefined number
-/// is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three). A bucket, rank or index
-/// that does not exist is null. `run` is UTF-8; quotes and control characters are escaped. Cost: one string of about
-/// 400 bytes and 24 per rank.
-std::string json_line(std::string_view run, const step_record& record);
+/// Numbers are as short as they can be and read as the same double. JSON has only finite numbers, so an undefined
+/// number is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three). A bucket, rank or
+/// index that does not exist is null. Digests are strings ("0x1f"). Text is UTF-8: what is none becomes
+/// U+FFFD, and quotes, control characters and "<" are escaped. Cost: one string of about 400 bytes, 300 a call and 60 a rank.
+std::string json_line(const line_head& head, const step_record& record);
+
+/// The beginning of a run as a JSON line: `kind` is "run", the members are those of `run_record`.
+std::string json_line(const run_record& run);
+/// The end of a run as a JSON line: `kind` is "end", with `steps`, `alarms` and `verdict`.
+std::string json_line(const line_head& head, const run_findings& found);
 
 /// A run as a JSON line. `kind` is "summary", `steps` is the number of steps, and the metrics are medians over the
 /// steps, under the names that a step has. `suspects` has an object per finding, as in a step, with `first_step`,
-/// `last_step` and `steps`. `extra`: the caller's own numbers by name, which become members of the object.
+/// `last_step` and `steps`. `verdict` is the run in one sentence. `extra`: the caller's own numbers by name, which become
+/// members of the object.
 std::string json_line(const run_summary& summary, const std::vector<std::pair<std::string_view, double>>& extra = {});
 
 } // namespace collprobe::report

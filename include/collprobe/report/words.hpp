@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <collprobe/core/record.hpp>
 
@@ -25,6 +26,10 @@ const char* phrase(finding what) noexcept;
 
 namespace detail {
 
+/// Text for formats that want UTF-8: each byte that is none becomes U+FFFD.
+std::string utf8_text(std::string_view bytes);
+/// The name of a source file without its folders, and the line: "train.cpp:88".
+std::string short_line(const call_site& site);
 /// "1 step", "2 steps"
 std::string counted(std::uint64_t number, const char* thing);
 /// "rank 3", "ranks 1, 2 and 5" or "nobody is named", of more than ten ranks the first ten and the number of all.

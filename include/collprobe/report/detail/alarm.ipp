@@ -25,11 +25,11 @@ COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
     return text + "; damage: " + name(raised.where) + "; advice: " + detail::advise(raised);
 }
 
-COLLPROBE_COLD_INLINE std::string json_line(std::string_view run, const alarm_record& raised)
+COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const alarm_record& raised)
 {
     std::string line;
     detail::json_writer json(line);
-    detail::write_head(json, "alarm", run);
+    detail::write_head(json, "alarm", head);
     json.key("step").integer(raised.step).key("bucket").index(raised.call);
     detail::write_site(json, raised.site);
     json.key("check").text(name(raised.what)).key("damage").text(name(raised.where));

@@ -86,11 +86,11 @@ COLLPROBE_COLD_INLINE std::string order_list(const inspection& found)
     return text;
 }
 
-COLLPROBE_COLD_INLINE std::string json_line(std::string_view run, const inspection& found)
+COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const inspection& found)
 {
     std::string line;
     detail::json_writer json(line);
-    detail::write_head(json, "inspection", run);
+    detail::write_head(json, "inspection", head);
     json.key("communicator").text(found.communicator).key("element").text(name(found.element));
     json.key("count").integer(found.count).key("ranks").index(found.ranks);
     json.key("roundings_per_element").index(found.roundings_per_element);

@@ -3,28 +3,36 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/report/json.hpp>
+#include <collprobe/report/words.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::report {
 
 namespace detail {
 
-/// Writes the members that a step and a summary have in common. `value` maps a metric to its number.
+/// Writes the members that a step and a summary have in common. `value` maps a metric to its number; the numbers by
+/// rank are those of a step.
 template <class Value>
-void write_metrics(json_writer& json, const Value& value, const std::vector<double>& leave_one_out)
+void write_metrics(json_writer& json, const Value& value, const std::vector<double>& leave_one_out,
+    const std::vector<double>& losses = {}, const std::vector<double>& norms = {})
 {
     json.key("loss").open('{');
     json.key("mean").number(value(metric::loss_mean));
     json.key("std").number(value(metric::loss_std));
     json.key("std_sample").number(value(metric::loss_std_sample));
-    json.key("range").number(value(metric::loss_range)).close('}');
+    json.key("range").number(value(metric::loss_range));
+    if (!losses.empty()) json.key("by_rank").numbers(losses);
+    json.close('}');
     json.key("grad_norm").open('{');
     json.key("mean").number(value(metric::norm_mean));
     json.key("std").number(value(metric::norm_std));
-    json.key("cv").number(value(metric::norm_cv)).close('}');
+    json.key("cv").number(value(metric::norm_cv));
+    if (!norms.empty()) json.key("by_rank").numbers(norms);
+    json.close('}');
     json.key("cosine").open('{');
     json.key("mean_pairwise").number(value(metric::cosine_mean_pairwise));
     json.key("pooled").number(value(metric::cosine_pooled));
@@ -41,23 +49,19 @@ COLLPROBE_COLD_INLINE json_writer& json_writer::number(double value)
         return *this;
     }
     char text[40];
-    std::snprintf(text, sizeof text, "%.17g", value);
-    for (char* at = text; *at != '\0'; ++at) {
-        if (*at == ',') *at = '.'; // a program may have set a locale with a decimal comma
-    }
-    out_ += text;
+    out_.append(text, std::to_chars(text, text + sizeof text, value).ptr);
     return *this;
 }
 
 COLLPROBE_COLD_INLINE void json_writer::quoted(std::string_view value)
 {
     out_ += '"';
-    for (const char character : value) {
+    for (const char character : utf8_text(value)) {
         const auto code = static_cast<unsigned char>(character);
         if (character == '"' || character == '\\') {
             out_ += '\\';
             out_ += character;
-        } else if (code < 0x20) {
+        } else if (code < 0x20 || character == '<') { // "<" may end a script that the line stands in
             char escape[8];
             std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(code));
             out_ += escape;
@@ -75,19 +79,19 @@ COLLPROBE_COLD_INLINE json_writer& json_writer::numbers(const std::vector<double
     return close(']');
 }
 
-COLLPROBE_COLD_INLINE void write_head(json_writer& json, std::string_view kind, std::string_view run)
+COLLPROBE_COLD_INLINE void write_head(json_writer& json, std::string_view kind, const line_head& head)
 {
-    json.open('{').key("schema").integer(json_schema).key("kind").text(kind).key("run").text(run);
+    json.open('{').key("schema").integer(json_schema).key("kind").text(kind).key("run").text(head.run);
+    if (head.context == nullptr) return;
+    const record_context& of = *head.context;
+    json.key("comm").text(of.run.communicator).key("writer").index(of.run.rank);
+    json.key("time_us").integer(of.unix_ns / 1000).key("records_dropped").integer(of.dropped);
 }
 
 COLLPROBE_COLD_INLINE void write_site(json_writer& json, const call_site& site)
 {
     if (site.name[0] != '\0') json.key("name").text(site.name);
-    if (site.line == 0) return;
-    const std::string_view file = site.file;
-    const std::size_t folder = file.find_last_of("/\\");
-    json.key("line").text(
-        std::string(folder == file.npos ? file : file.substr(folder + 1)) + ":" + std::to_string(site.line));
+    if (site.line != 0) json.key("line").text(short_line(site));
 }
 
 COLLPROBE_COLD_INLINE void write_quantisation(json_writer& json, std::size_t bucket, const call_record& call)
@@ -126,6 +130,33 @@ COLLPROBE_COLD_INLINE void write_quantisation(json_writer& json, std::size_t buc
     json.key("saturated").integer(of.saturated).key("nonfinite").integer(of.nonfinite).close('}');
 }
 
+COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& record, std::size_t c)
+{
+    const call_record& call = record.calls[c];
+    json.key("bucket").integer(c);
+    write_site(json, call.site);
+    json.key("call").text(collprobe::name(call.call)).key("type").text(collprobe::name(call.type));
+    json.key("collective_seq_id").integer(record.first_call + c);
+    json.key("input_sizes").open('[').element().open('[').element().integer(call.count).close(']').close(']');
+    if (call.has_result_digest) json.key("digest").bits(call.result_digest);
+    json.key("result_norm").number(call.result_norm);
+    json.key("grad_norm").open('{').key("mean").number(call.gradient_norm.mean);
+    json.key("cv").number(call.gradient_norm.cv).close('}').key("cosine").number(call.pooled_cosine);
+    json.key("nonfinite").integer(call.nonfinite).key("results_agree").boolean(call.results_agree);
+    if (const call_audit& of = call.audit; of.checked) {
+        json.key("audit").open('{').key("damage").text(collprobe::name(of.where)).key("sum_checked");
+        json.boolean(of.sum_checked).key("residual").number(of.residual);
+        json.key("residual_limit").number(of.residual_limit).key("ranks").open('[');
+        for (const int rank : of.culprits) json.element().index(rank);
+        json.close(']').close('}');
+    }
+    if (const call_lateness& of = call.lateness; of.last >= 0) {
+        json.key("lateness").open('{').key("last").index(of.last).key("spread").number(of.spread);
+        json.key("transport").number(of.transport).close('}');
+    }
+    if (!call.result_sample.empty()) json.key("result_sample").numbers(call.result_sample);
+}
+
 COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named)
 {
     json.key("rank").index(named.rank).key("other_rank").index(named.other_rank);
@@ -139,14 +170,29 @@ COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named
 
 } // namespace detail
 
-COLLPROBE_COLD_INLINE std::string json_line(std::string_view run, const step_record& record)
+COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const step_record& record)
+{
+    return detail::step_line(head, record, true);
+}
+
+COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const step_record& record, bool with_calls)
 {
     std::string line;
     detail::json_writer json(line);
-    detail::write_head(json, "step", run);
+    detail::write_head(json, "step", head);
     json.key("step").integer(record.step).key("ranks").index(record.ranks);
     detail::write_metrics(
-        json, [&](metric which) { return detail::value_of(which, record); }, record.cosine.leave_one_out);
+        json, [&](metric which) { return detail::value_of(which, record); }, record.cosine.leave_one_out,
+        record.losses, record.gradient_norms);
+    if (with_calls && !record.calls.empty()) {
+        json.key("calls").open('[');
+        for (std::size_t c = 0; c < record.calls.size(); ++c) {
+            json.element().open('{');
+            detail::write_call(json, record, c);
+            json.close('}');
+        }
+        json.close(']');
+    }
     if (const order_sensitivity order = record.order(); order.elements != 0 || order.nonfinite != 0) {
         json.key("order").open('{');
         json.key("elements").integer(order.elements).key("nonfinite").integer(order.nonfinite);
@@ -195,6 +241,32 @@ COLLPROBE_COLD_INLINE std::string json_line(std::string_view run, const step_rec
     return line;
 }
 
+COLLPROBE_COLD_INLINE std::string json_line(const run_record& run)
+{
+    std::string line;
+    detail::json_writer json(line);
+    detail::write_head(json, "run", run.name);
+    json.key("job").text(run.job).key("comm").text(run.communicator).key("comm_id").text(run.communicator_id);
+    json.key("host").text(run.host).key("device").text(run.device).key("writer").index(run.rank);
+    json.key("global_rank").index(run.rank_of_job()).key("ranks").index(run.ranks).key("nodes");
+    json.index(run.nodes == 0 ? -1 : run.nodes).key("pid").integer(static_cast<std::uint64_t>(run.process));
+    json.key("started_us").integer(run.started_ns / 1000).key("version").text(run.library);
+    json.key("settings").open('{');
+    for (const auto& [setting, value] : run.settings) json.key(setting).text(value);
+    json.close('}').close('}');
+    return line + '\n';
+}
+
+COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const run_findings& found)
+{
+    std::string line;
+    detail::json_writer json(line);
+    detail::write_head(json, "end", head);
+    json.key("steps").integer(found.steps()).key("suspicious_steps").integer(found.suspicious_steps());
+    json.key("alarms").integer(found.alarm_count()).key("verdict").text(found.verdict()).close('}');
+    return line + '\n';
+}
+
 COLLPROBE_COLD_INLINE std::string json_line(
     const run_summary& summary, const std::vector<std::pair<std::string_view, double>>& extra)
 {
@@ -212,6 +284,7 @@ COLLPROBE_COLD_INLINE std::string json_line(
         json.key("steps").integer(found.steps).close('}');
     }
     json.close(']').key("suspicious_steps").integer(summary.suspicious_steps);
+    json.key("verdict").text(summary.verdict);
     for (const auto& [name, value] : extra) json.key(name).number(value);
     json.close('}');
     line += '\n';

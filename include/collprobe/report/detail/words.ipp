@@ -30,8 +30,7 @@ COLLPROBE_COLD_INLINE std::string describe_call(int call, const call_site& site)
     const std::string text = "bucket " + std::to_string(call);
     if (site.name[0] != '\0') return text + " '" + site.name + "'";
     if (site.line == 0) return text;
-    const std::string file = site.file;
-    return text + " (" + file.substr(file.find_last_of("/\\") + 1) + ":" + std::to_string(site.line) + ")";
+    return text + " (" + detail::short_line(site) + ")";
 }
 
 COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
@@ -55,6 +54,37 @@ COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
 }
 
 namespace detail {
+
+COLLPROBE_COLD_INLINE std::string utf8_text(std::string_view bytes)
+{
+    std::string text;
+    text.reserve(bytes.size());
+    const auto byte = [bytes](std::size_t at) { return static_cast<unsigned char>(bytes[at]); };
+    for (std::size_t i = 0; i < bytes.size();) {
+        const unsigned first = byte(i);
+        std::size_t length = 0;
+        if (first < 0x80) length = 1;
+        else if (first >= 0xc2 && first < 0xf5) length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+        bool is_valid = length != 0 && i + length <= bytes.size();
+        for (std::size_t j = 1; is_valid && j < length; ++j) is_valid = (byte(i + j) & 0xc0) == 0x80;
+        if (is_valid && length > 2) { // overlong forms, surrogates, and what is beyond U+10FFFF
+            const unsigned second = byte(i + 1);
+            is_valid = !(first == 0xe0 && second < 0xa0) && !(first == 0xed && second >= 0xa0)
+                && !(first == 0xf0 && second < 0x90) && !(first == 0xf4 && second >= 0x90);
+        }
+        if (is_valid) text.append(bytes.substr(i, length));
+        else text += "\xef\xbf\xbd";
+        i += is_valid ? length : 1;
+    }
+    return text;
+}
+
+COLLPROBE_COLD_INLINE std::string short_line(const call_site& site)
+{
+    const std::string_view file = site.file;
+    const std::size_t folder = file.find_last_of("/\\");
+    return std::string(folder == file.npos ? file : file.substr(folder + 1)) + ':' + std::to_string(site.line);
+}
 
 COLLPROBE_COLD_INLINE std::string counted(std::uint64_t number, const char* thing)
 {
