@@ -162,6 +162,7 @@ void record_writer::for_each_sink(const Call& call)
         if (options_.tell) std::fprintf(stderr, "collprobe: %s\n", text.c_str());
         const collprobe::detail::lock_guard lock(mutex_);
         failures_.push_back(text);
+        failed_.store(true, std::memory_order_relaxed);
     }
 }
 
