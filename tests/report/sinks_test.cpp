@@ -134,6 +134,16 @@ TEST_CASE("flush returns when the sinks have written what was put before")
     CHECK(heard.flushes >= 5);
 }
 
+TEST_CASE("flush without a record waits for the opening, so that its failure is known")
+{
+    for (int i = 0; i < 20; ++i) {
+        told heard;
+        report::sinks out(run_record(), quiet, listening(heard, "open run"));
+        out.flush();
+        CHECK(out.has_failed());
+    }
+}
+
 TEST_CASE("a sink that throws is not called again, is told once, and the others go on")
 {
     for (const std::string at : {"open run", "step 2", "alarm 2", "inspection", "close"}) {

@@ -57,7 +57,7 @@ public:
     void put(const alarm_record& record) noexcept;
     void put(const inspection& record) noexcept;
 
-    /// Waits until the sinks have written all records that were put before.
+    /// Waits until the sinks are open and have written all records that were put before.
     void flush();
     /// Writes what is there, closes the sinks and ends the thread. Records that are put after that are dropped.
     void close();
@@ -104,7 +104,7 @@ private:
     std::atomic<std::uint64_t> dropped_{0};
     std::atomic<std::uint32_t> signal_{0}; ///< changes when the thread has something to do
     std::atomic<std::uint32_t> progress_{0}; ///< changes when it has done something
-    std::atomic<std::uint64_t> put_{0};
+    std::atomic<std::uint64_t> put_{1}; ///< the opening counts as one
     std::atomic<std::uint64_t> written_{0};
     collprobe::detail::thread thread_;
 };
