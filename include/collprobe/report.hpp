@@ -10,6 +10,7 @@
 #include <collprobe/report/inspection.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/metric.hpp>
+#include <collprobe/report/prometheus.hpp>
 #include <collprobe/report/sink.hpp>
 #include <collprobe/report/sinks.hpp>
 #include <collprobe/report/summary.hpp>

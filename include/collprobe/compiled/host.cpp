@@ -27,6 +27,7 @@
 #include <collprobe/report/detail/findings.ipp>
 #include <collprobe/report/detail/inspection.ipp>
 #include <collprobe/report/detail/json.ipp>
+#include <collprobe/report/detail/prometheus.ipp>
 #include <collprobe/report/detail/sinks.ipp>
 #include <collprobe/report/detail/summary.ipp>
 #include <collprobe/report/detail/table.ipp>

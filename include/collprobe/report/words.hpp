@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <collprobe/core/record.hpp>
 
@@ -31,6 +32,9 @@ std::string counted(std::uint64_t number, const char* thing);
 std::string list_named(const alarm_record& raised);
 /// The advice in words: "resync from rank 0".
 std::string advise(const alarm_record& raised);
+/// The same text, and U+FFFD for bytes that are no UTF-8: one for each longest beginning of a character, as browsers
+/// and Python have it.
+std::string utf8_text(std::string_view bytes);
 
 } // namespace detail
 } // namespace collprobe::report

@@ -90,6 +90,34 @@ COLLPROBE_COLD_INLINE std::string advise(const alarm_record& raised)
     return "unknown";
 }
 
+COLLPROBE_COLD_INLINE std::string utf8_text(std::string_view bytes)
+{
+    std::string text;
+    text.reserve(bytes.size());
+    std::size_t at = 0;
+    while (at < bytes.size()) {
+        const auto first = static_cast<unsigned char>(bytes[at]);
+        if (first < 0x80) {
+            text += bytes[at++];
+            continue;
+        }
+        const std::size_t size = first < 0xc2 || first > 0xf4 ? 1u : first < 0xe0 ? 2u : first < 0xf0 ? 3u : 4u;
+        std::size_t end = at + 1;
+        for (; end < bytes.size() && end < at + size; ++end) {
+            const auto next = static_cast<unsigned char>(bytes[end]);
+            const bool second = end == at + 1;
+            // The second byte must not make a longer form of a shorter character, half a pair, or one above U+10FFFF.
+            const unsigned least = second && first == 0xe0 ? 0xa0u : second && first == 0xf0 ? 0x90u : 0x80u;
+            const unsigned most = second && first == 0xed ? 0x9fu : second && first == 0xf4 ? 0x8fu : 0xbfu;
+            if (next < least || next > most) break;
+        }
+        if (size > 1 && end == at + size) text += bytes.substr(at, size);
+        else text += "\xef\xbf\xbd";
+        at = end;
+    }
+    return text;
+}
+
 } // namespace detail
 
 } // namespace collprobe::inline COLLPROBE_ABI::report
