@@ -371,7 +371,7 @@ TEST_CASE("the residual is that of the worst checked sum of the last audited ste
         for (const auto& [residual, limit] : sums) {
             call_record call;
             call.audit.checked = call.audit.sum_checked = true;
-            call.audit.conserved = !(residual > limit);
+            call.audit.conserved = is_nan(residual) || !(residual > limit);
             call.audit.residual = residual;
             call.audit.residual_limit = limit;
             record.calls.push_back(call);

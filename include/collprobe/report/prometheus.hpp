@@ -41,7 +41,7 @@ public:
     /// The run ended in order: `collprobe_run_ended` tells it from one that died.
     void end() noexcept { ended_ = true; }
 
-    /// The text of the file. Cost: 8 kB and 20 us for one rank.
+    /// The text of the file. Cost: 8 kB and 5 us for one rank, 0.8 kB and 0.4 us for each further one of `all_ranks`.
     std::string text(const record_context& now) const;
 
 private:

@@ -317,10 +317,8 @@ COLLPROBE_COLD_INLINE void prometheus::flush(const record_context& now)
 {
     const std::uint64_t interval_ns
         = options_.interval_ms < 0 ? 0 : static_cast<std::uint64_t>(options_.interval_ms) * 1'000'000u;
-    // A clock that was set back must not stop the writing.
-    const bool waits
-        = written_ns_ != 0 && now.unix_ns >= written_ns_ && now.unix_ns - written_ns_ < interval_ns;
-    if (!waits) write(now);
+    // The difference is large, too, if the clock was set back.
+    if (written_ns_ == 0 || now.unix_ns - written_ns_ >= interval_ns) write(now);
 }
 
 COLLPROBE_COLD_INLINE void prometheus::close(const record_context& now)
