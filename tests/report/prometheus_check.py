@@ -143,7 +143,7 @@ def queried(query):
             if words[end:end + 1] == ["{"]:
                 end = words.index("}", at)
                 inside = words[at + 2:end]
-                metrics[word] |= {each for i, each in enumerate(inside) if each[0].isalpha() and (i == 0 or inside[i - 1] == ",")}
+                metrics[word] |= {each for before, each in zip([","] + inside, inside) if before == "," and each != ","}
         at = end
     return {metric: labels | others for metric, labels in metrics.items()}
 

@@ -128,7 +128,8 @@ TEST_CASE("the text before the first step has counters of 0 and no gauge of a st
           "# TYPE collprobe_run_ended gauge\n"
           "collprobe_run_ended"
         + labels + "} 0\n"
-        + "# HELP collprobe_last_write_timestamp_seconds Time at which these numbers were written, in seconds since 1970.\n"
+        + "# HELP collprobe_last_write_timestamp_seconds Time at which these numbers were written, in seconds since "
+          "1970.\n"
           "# TYPE collprobe_last_write_timestamp_seconds gauge\n"
           "collprobe_last_write_timestamp_seconds"
         + labels + "} 1700000000.25\n"
@@ -438,8 +439,9 @@ TEST_CASE("bytes that are no UTF-8 become U+FFFD")
         {"\xed\x9f\xbf\xee\x80\x80", "\xed\x9f\xbf\xee\x80\x80"},
         {"\xf0\x90\x80\x80\xf4\x8f\xbf\xbf", "\xf0\x90\x80\x80\xf4\x8f\xbf\xbf"},
         {"\x80", bad}, {"a\xbfz", "a" + bad + "z"}, {"\xc3", bad}, {"\xc3(", bad + "("}, {"\xc0\xaf", bad + bad},
-        {"\xc1\x81", bad + bad}, {"\xe2\x82", bad}, {"\xe2\x82x", bad + "x"}, {"\xe2\xe2\x82\xac", bad + "\xe2\x82\xac"},
-        {"\xe0\x9f\xbf", bad + bad + bad}, {"\xed\xa0\x80", bad + bad + bad}, {"\xf0\x8f\xbf\xbf", bad + bad + bad + bad},
+        {"\xc1\x81", bad + bad}, {"\xe2\x82", bad}, {"\xe2\x82x", bad + "x"},
+        {"\xe2\xe2\x82\xac", bad + "\xe2\x82\xac"}, {"\xe0\x9f\xbf", bad + bad + bad},
+        {"\xed\xa0\x80", bad + bad + bad}, {"\xf0\x8f\xbf\xbf", bad + bad + bad + bad},
         {"\xf0\x9f\x92", bad}, {"\xf0\x9f\x92\xc3\xbc", bad + "\xc3\xbc"}, {"\xf4\x90\x80\x80", bad + bad + bad + bad},
         {"\xf5\x80", bad + bad}, {"\xff\xfe", bad + bad},
     };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/math.hpp>
 
 /// A made-up run of eight ranks on two hosts, in which everything happens that a sink must show. write_samples.cpp
 /// gives it to the sinks; the scripts that read their files know its numbers.
@@ -72,7 +73,10 @@ inline step_record step(int number)
     for (int c = 0; c < 3; ++c) {
         call_record call;
         call.count = 1000u * static_cast<unsigned>(c + 1);
-        call.site = {.file = "src/train.cpp", .function = "step", .line = 88u + static_cast<unsigned>(c), .name = names[c]};
+        call.site.file = "src/train.cpp";
+        call.site.function = "step";
+        call.site.line = 88u + static_cast<unsigned>(c);
+        call.site.name = names[c];
         call.inputs.resize(ranks);
         for (statistics& each : call.inputs) each.count = call.count;
         call.audit.checked = call.audit.sum_checked = true;
@@ -107,17 +111,29 @@ inline alarm_record alarm(finding what, int step_number)
     return raised;
 }
 
-/// Text that a format must escape.
+/// Texts that a format must escape: chosen ones, and some of random bytes.
 inline std::vector<std::string> hard_texts()
 {
     using namespace std::string_literals;
     std::string all_bytes;
     for (int byte = 0; byte < 256; ++byte) all_bytes += static_cast<char>(byte);
-    return {"plain", "", "a \"quoted\" \\ back\\slash\\", "two\nlines\r\nand\ttabs\n", "nul \0 inside"s,
-        "</script><script>alert(1)</script>", "{label=\"x\"} 1\n# EOF\n", "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x92\xbe",
-        "\xc3", "\xe2\x82", "\xf0\x9f\x92", "\x80\xbf", "\xc0\xaf \xe0\x80\xaf \xf0\x80\x80\xaf", "\xed\xa0\x80 \xed\xbf\xbf",
-        "\xf4\x90\x80\x80 \xf5 \xff\xfe", "\xe2\x82\xe2\x82\xac\xf0\x9f\x92 x", all_bytes,
-        "\xe2\x80\xa8 \xc2\x85 \x1b[31m", "%s%n ' `$(x)`", "\\", "\"", "\\n"};
+    std::vector<std::string> texts{"plain", "", "a \"quoted\" \\ back\\slash\\", "two\nlines\r\nand\ttabs\n",
+        "nul \0 inside"s, "</script><script>alert(1)</script>", "{label=\"x\"} 1\n# EOF\n",
+        "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x92\xbe", "\xc3", "\xe2\x82", "\xf0\x9f\x92", "\x80\xbf",
+        "\xc0\xaf \xe0\x80\xaf \xf0\x80\x80\xaf", "\xed\xa0\x80 \xed\xbf\xbf", "\xf4\x90\x80\x80 \xf5 \xff\xfe",
+        "\xe2\x82\xe2\x82\xac\xf0\x9f\x92 x", "\xe2\x80\xa8 \xc2\x85 \x1b[31m", "%s%n ' `$(x)`", "\\", "\"", "\\n",
+        all_bytes};
+    constexpr char pieces[] = "a\"\\\n<\x80\xbf\x9f\x90\xc2\xe0\xe2\xed\xf0\xf4\xff";
+    std::uint64_t state = 1;
+    for (int i = 0; i < 40; ++i) {
+        std::string text;
+        for (int length = 0; length < 24; ++length) {
+            state = detail::mix64(state + 1);
+            text += pieces[state % (sizeof pieces - 1)];
+        }
+        texts.push_back(text);
+    }
+    return texts;
 }
 
 } // namespace sample_run
