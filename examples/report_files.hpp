@@ -14,6 +14,7 @@
 
 #include <collprobe/report/file.hpp>
 #include <collprobe/report/json_lines.hpp>
+#include <collprobe/report/prometheus.hpp>
 #include <collprobe/report/sinks.hpp>
 
 /// The files that every example and study writes when it is asked to: `--jsonl PATH` for programs, `--html PATH` for
@@ -77,7 +78,8 @@ public:
         run.ranks = ranks;
         run.settings = std::move(settings);
         now_.emplace(std::move(run), sinks_options{.room = 4096, .tell = false},
-            json_lines(files_.jsonl, {.keep = has_jsonl_}));
+            json_lines(files_.jsonl, {.keep = has_jsonl_}),
+            prometheus(path_of_run(files_.prometheus, name), {.all_ranks = true}));
         has_jsonl_ = true;
         now_->flush(); // a file that cannot be written is told before the run
         check();
@@ -129,5 +131,5 @@ private:
     bool has_jsonl_ = false; ///< it was emptied
     const char* program_ = nullptr; ///< that ends on an error
     std::uint64_t put_ = 0;
-    std::optional<collprobe::report::sinks<collprobe::report::json_lines>> now_;
+    std::optional<collprobe::report::sinks<collprobe::report::json_lines, collprobe::report::prometheus>> now_;
 };

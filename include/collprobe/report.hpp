@@ -11,6 +11,7 @@
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/json_lines.hpp>
 #include <collprobe/report/metric.hpp>
+#include <collprobe/report/prometheus.hpp>
 #include <collprobe/report/sink.hpp>
 #include <collprobe/report/sinks.hpp>
 #include <collprobe/report/summary.hpp>

@@ -28,27 +28,28 @@ std::string encoded(std::uint32_t point, int length)
 int right_length(std::uint32_t point) { return point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4; }
 bool is_surrogate(std::uint32_t point) { return point >= 0xd800 && point < 0xe000; }
 
-std::string replaced(std::size_t bytes)
+std::string replaced(std::size_t characters)
 {
     std::string text;
-    while (bytes-- > 0) text += "\xef\xbf\xbd";
+    while (characters-- > 0) text += "\xef\xbf\xbd";
     return text;
 }
 
 } // namespace
 
-TEST_CASE("every character stays as it is, and every byte of what is none is replaced")
+TEST_CASE("every character stays as it is, and bytes that are none are replaced")
 {
     int wrong = 0;
     for (std::uint32_t point = 0; point < 0x140000; ++point) {
         for (int length = right_length(point); length <= 4; ++length) {
             const std::string text = encoded(point, length);
             const bool is_right = length == right_length(point) && !is_surrogate(point) && point < 0x110000;
+            // No byte of a longer form, of half a pair or of what is too large begins another character.
             wrong += report::detail::utf8_text(text) != (is_right ? text : replaced(text.size()));
         }
     }
     CHECK(wrong == 0);
-    CHECK(report::detail::utf8_text("a\xe2\x82") == "a" + replaced(2)); // cut off
+    CHECK(report::detail::utf8_text("a\xe2\x82") == "a" + replaced(1)); // cut off
     CHECK(report::detail::utf8_text("\xe2\x28\xa1z") == replaced(1) + "(" + replaced(1) + "z");
     CHECK(report::detail::utf8_text("\xff\xfe\x80gr\xc3\xbc\xc3\x9f") == replaced(3) + "gr\xc3\xbc\xc3\x9f");
 }
@@ -62,7 +63,6 @@ TEST_CASE("random bytes become text that stays as it is")
         }
         const std::string text = report::detail::utf8_text(bytes);
         CHECK(report::detail::utf8_text(text) == text);
-        CHECK(text.size() >= bytes.size());
     }
 }
 

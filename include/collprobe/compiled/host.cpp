@@ -28,6 +28,7 @@
 #include <collprobe/report/detail/inspection.ipp>
 #include <collprobe/report/detail/json.ipp>
 #include <collprobe/report/detail/json_lines.ipp>
+#include <collprobe/report/detail/prometheus.ipp>
 #include <collprobe/report/detail/sinks.ipp>
 #include <collprobe/report/detail/summary.ipp>
 #include <collprobe/report/detail/table.ipp>
