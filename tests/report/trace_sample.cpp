@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// trace_sample FOLDER: traces for trace_check.py. all.json has what a trace can have, at random; rank0.json to rank2.json
-// are files of the ranks of one run; unfinished.json lacks its end.
+// trace_sample FOLDER: traces for trace_check.py. all.json has what a trace can have, at random; rank0.json to
+// rank2.json are files of the ranks of one run; unfinished.json lacks its end.
 #include <cstdint>
 #include <random>
 #include <string>
@@ -111,6 +111,9 @@ int main(int count, char** arguments)
     run.name = run.host = run.communicator = "a\"b\\\n</script>\x01";
     write(folder + "/all.json", run, {}, 400);
     write(folder + "/unfinished.json", run, {}, 4);
+    run.global_rank = 1; // one of the ranks is in a part of the job, in another order
+    run.rank = 3;
+    write(folder + "/part.json", run, {}, 20);
     run.ranks = 3;
     run.communicator_id = "another";
     for (run.rank = 0; run.rank < 3; ++run.rank) {

@@ -2,19 +2,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <random>
-#include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
+#include <collprobe/report/sinks.hpp>
 #include <collprobe/report/trace.hpp>
 
 #include "report/trace_records.hpp"
@@ -71,7 +76,7 @@ std::int64_t thousandths(const std::string& event, const std::string& name)
 std::int64_t begin_of(const std::string& event) { return thousandths(event, "ts"); }
 std::int64_t end_of(const std::string& event) { return begin_of(event) + thousandths(event, "dur"); }
 
-std::string process(int rank) { return "\"pid\":" + std::to_string(1'000'000 + rank) + ","; }
+std::string process(int rank) { return "\"pid\":" + std::to_string(10'000'000 + rank) + ","; }
 
 const std::string slice = "\"ph\":\"X\"";
 
@@ -81,6 +86,20 @@ call_record call_that_ends(std::uint32_t left, const std::vector<std::uint32_t>&
     std::vector<call_interval> intervals;
     for (const std::uint32_t each : ticks) intervals.push_back({left - each, left});
     return timed_call(std::move(intervals));
+}
+
+std::string scratch_file()
+{
+    const char* const folder = std::getenv("TMPDIR");
+    const std::string path = std::string(folder == nullptr ? "/tmp" : folder) + "/collprobe_trace_test."
+        + std::to_string(::getpid());
+    std::remove(path.c_str());
+    return path;
+}
+std::string text_of(const std::string& path)
+{
+    std::ifstream in(path);
+    return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
 } // namespace
@@ -116,28 +135,28 @@ TEST_CASE("one step of two ranks is this text")
            "\"kind\":\"trace\",\"run\":\"golden\",\"job\":\"\",\"communicator\":\"world\",\"communicator_id\":\"\","
            "\"host\":\"node7\",\"device\":\"GPU-1234\",\"rank\":0,\"ranks\":2,\"process\":\"0\","
            "\"started_ns\":\"1790857027000000000\",\"library\":\"1.2.3\",\"settings\":{}},\"traceEvents\":[\n"
-           "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1000000,\"tid\":5378301,"
+           "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":10000000,\"tid\":5378301,"
            "\"args\":{\"name\":\"rank 0 (node7, GPU-1234)\"}},\n"
-           "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":1000000,\"tid\":5378301,"
+           "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":10000000,\"tid\":5378301,"
            "\"args\":{\"sort_index\":0}},\n"
-           "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1000000,\"tid\":5378301,\"args\":{\"name\":\"world\"}},\n"
-           "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1000001,\"tid\":5378301,\"args\":{\"name\":\"rank 1\"}},\n"
-           "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":1000001,\"tid\":5378301,"
+           "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":10000000,\"tid\":5378301,\"args\":{\"name\":\"world\"}},\n"
+           "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":10000001,\"tid\":5378301,\"args\":{\"name\":\"rank 1\"}},\n"
+           "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":10000001,\"tid\":5378301,"
            "\"args\":{\"sort_index\":1}},\n"
-           "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1000001,\"tid\":5378301,\"args\":{\"name\":\"world\"}},\n"
-           "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1000000,\"tid\":5378302,"
+           "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":10000001,\"tid\":5378301,\"args\":{\"name\":\"world\"}},\n"
+           "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":10000000,\"tid\":5378302,"
            "\"args\":{\"name\":\"world, steps\"}},\n"
-           "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1000000,\"tid\":5378303,"
+           "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":10000000,\"tid\":5378303,"
            "\"args\":{\"name\":\"world, alarms\"}},\n"
-           "{\"name\":\"nccl:all_reduce\",\"ph\":\"X\",\"pid\":1000000,\"tid\":5378301,\"ts\":1999997.440,"
+           "{\"name\":\"nccl:all_reduce\",\"ph\":\"X\",\"pid\":10000000,\"tid\":5378301,\"ts\":1999997.440,"
             + lasting("2.560")
             + "\"Rank\":0,\"norm\":4,\"nonfinite\":0,\"lateness_ns\":0}},\n"
-              "{\"name\":\"nccl:all_reduce\",\"ph\":\"X\",\"pid\":1000001,\"tid\":5378301,\"ts\":1999997.952,"
+              "{\"name\":\"nccl:all_reduce\",\"ph\":\"X\",\"pid\":10000001,\"tid\":5378301,\"ts\":1999997.952,"
             + lasting("2.048")
             + "\"Rank\":1,\"norm\":2,\"nonfinite\":3,\"lateness_ns\":512}},\n"
-              "{\"name\":\"loss\",\"ph\":\"C\",\"pid\":1000000,\"tid\":5378301,\"ts\":2000000.000,"
+              "{\"name\":\"loss\",\"ph\":\"C\",\"pid\":10000000,\"tid\":5378301,\"ts\":2000000.000,"
               "\"args\":{\"value\":0.25}},\n"
-              "{\"name\":\"gradient norm\",\"ph\":\"C\",\"pid\":1000000,\"tid\":5378301,\"ts\":2000000.000,"
+              "{\"name\":\"gradient norm\",\"ph\":\"C\",\"pid\":10000000,\"tid\":5378301,\"ts\":2000000.000,"
               "\"args\":{\"value\":3}}\n]}\n");
 }
 
@@ -412,7 +431,8 @@ TEST_CASE("alarms after eight further steps have no arrow, and memory does not g
     alarm_record raised;
     raised.ranks = {0};
     for (std::uint64_t step = 0; step < 10; ++step) {
-        out.add(step_of(step, 1, {call_that_ends(static_cast<std::uint32_t>(1000 * (step + 1)), {10})}), (2 + step) * s);
+        const auto left = static_cast<std::uint32_t>(1000 * (step + 1));
+        out.add(step_of(step, 1, {call_that_ends(left, {10})}), (2 + step) * s);
     }
     for (raised.step = 0; raised.step < 10; ++raised.step) out.add(raised, 20 * s);
     CHECK(out.with("\"ph\":\"s\"").size() == 8);
@@ -471,7 +491,8 @@ TEST_CASE("communicators of one process share its number and have threads and id
     run.communicator_id = "0x77";
     traced other(run);
     CHECK(one.with("\"name\":\"rank 5 (node7, GPU-1234)\"").size() == 1);
-    CHECK(one.with("\"name\":\"rank 4\"").size() == 1);
+    CHECK(one.with("\"name\":\"rank 0 of tp\"").size() == 1);
+    CHECK(one.with("rank 0 of tp")[0].find("\"pid\":20000000,") != std::string::npos);
     CHECK(one.with("\"name\":\"tp, rank 1\"").size() == 1);
     const auto thread = [](const traced& of) { return thousandths(of.with("rank 5")[0], "tid"); };
     CHECK(thread(one) != thread(other));
@@ -480,38 +501,46 @@ TEST_CASE("communicators of one process share its number and have threads and id
 
 TEST_CASE("foreign texts cannot break a line, end a string or leave their member")
 {
-    const std::string nasty = "a\"b\\c\nd\re\tf</script>\x01\x7f}],{\"ph\":\"X\"";
-    run_record run = traced_run(1);
-    run.name = run.host = run.device = run.communicator = run.communicator_id = run.job = run.library = nasty;
-    run.settings = {{nasty, nasty}};
-    traced out(run);
-    call_record call = call_that_ends(100, {10});
-    call.site = {nasty.c_str(), "f", 1, nasty.c_str()};
-    out.add(step_of(0, 1, {call, call_record()}), 2 * s);
-    alarm_record raised;
-    raised.call = 0;
-    raised.site = call.site;
-    out.add(raised, 2 * s);
-    inspection found;
-    found.communicator = nasty;
-    out.add(found, 2 * s);
-    CHECK(out.all.find('\r') == std::string::npos);
-    CHECK(out.all.find('\t') == std::string::npos);
-    CHECK(out.all.find('\x01') == std::string::npos);
-    CHECK(out.with("collprobe:inspection").size() == 1);
-    // Quotes that are not escaped come in pairs, on every line.
-    std::istringstream in(out.all);
-    for (std::string line; std::getline(in, line);) {
-        int depth = 0;
-        bool inside = false;
-        for (std::size_t i = 0; i < line.size(); ++i) {
-            if (inside && line[i] == '\\') ++i;
-            else if (line[i] == '"') inside = !inside;
-            else if (!inside) depth += (line[i] == '{') - (line[i] == '}');
+    std::mt19937 random(7);
+    for (int round = 0; round < 50; ++round) {
+        std::string nasty = "a\"b\\c\nd\re\tf</script>\x01\x7f}],{\"ph\":\"X\"";
+        if (round > 0) { // any bytes, but for zero, which ends the name of a call
+            for (char& each : nasty) each = static_cast<char>(1 + random() % 255);
         }
-        CHECK(!inside);
-        const bool is_head = line.starts_with("{\"displayTimeUnit");
-        CHECK(depth == (is_head ? 1 : 0));
+        run_record run = traced_run(1);
+        run.name = run.host = run.device = run.communicator = run.communicator_id = run.job = run.library = nasty;
+        run.settings = {{nasty, nasty}};
+        traced out(run);
+        call_record call = call_that_ends(100, {10});
+        call.site = {nasty.c_str(), "f", 1, nasty.c_str()};
+        out.add(step_of(0, 1, {call, call_record()}), 2 * s);
+        alarm_record raised;
+        raised.call = 0;
+        raised.site = call.site;
+        out.add(raised, 2 * s);
+        inspection found;
+        found.communicator = nasty;
+        out.add(found, 2 * s);
+        for (const char each : out.all) {
+            const bool is_control = static_cast<unsigned char>(each) < 0x20 && each != '\n';
+            CHECK_FALSE(is_control);
+        }
+        // The head, five names, the call, its step, four events of the alarm, the inspection.
+        CHECK(std::count(out.all.begin(), out.all.end(), '\n') == 5 + 2 + 4 + 1);
+        // Strings end where their line does not, and brackets are balanced on every line but the head's.
+        std::istringstream in(out.all);
+        for (std::string line; std::getline(in, line);) {
+            int depth = 0;
+            bool inside = false;
+            for (std::size_t i = 0; i < line.size(); ++i) {
+                if (inside && line[i] == '\\') ++i;
+                else if (line[i] == '"') inside = !inside;
+                else if (!inside) depth += (line[i] == '{') - (line[i] == '}');
+            }
+            CHECK(!inside);
+            const bool is_head = line.starts_with("{\"displayTimeUnit");
+            CHECK(depth == (is_head ? 1 : 0));
+        }
     }
 }
 
@@ -545,14 +574,8 @@ TEST_CASE("an alarm and a step with absurd numbers do not stop the trace")
 
 TEST_CASE("a sink writes the file, stops at its size and ends it; an empty path writes nothing")
 {
-    const char* const folder = std::getenv("TMPDIR");
-    const std::string path = std::string(folder == nullptr ? "/tmp" : folder) + "/collprobe_trace_test.json";
-    std::remove(path.c_str());
+    const std::string path = scratch_file();
     const run_record run = traced_run(2);
-    const auto read = [&] {
-        std::ifstream in(path);
-        return std::string(std::istreambuf_iterator<char>(in), {});
-    };
     report::trace out(path, {.most_bytes = 1500});
     report::trace none("");
     for (report::trace* each : {&out, &none}) {
@@ -560,13 +583,13 @@ TEST_CASE("a sink writes the file, stops at its size and ends it; an empty path 
         for (std::uint64_t step = 0; step < 5; ++step) {
             const auto left = static_cast<std::uint32_t>(1000 * (step + 1));
             each->on_step(step_of(step, 2, {call_that_ends(left, {10, 10})}), {run, trace_begin + (2 + step) * s, 0});
-            if (each == &out) CHECK(read().ends_with("}}")); // at any time whole events, only the end is missing
+            if (each == &out) CHECK(text_of(path).ends_with("}}")); // at any time whole events, only the end is missing
         }
         alarm_record raised;
         each->on_alarm(raised, {run, trace_begin + 9 * s, 0});
         each->close({run, trace_begin + 9 * s, 0});
     }
-    const std::string text = read();
+    const std::string text = text_of(path);
     CHECK(text.ends_with("}\n]}\n"));
     CHECK(text.find("\"left_out_from_step\":1,") != text.npos);
     CHECK(text.find("\"step\":0,") != text.npos);
@@ -577,6 +600,32 @@ TEST_CASE("a sink writes the file, stops at its size and ends it; an empty path 
 
     report::trace unwritable("/proc/none/trace.json");
     CHECK_THROWS_AS(unwritable.open(run), error);
+}
+
+TEST_CASE("records that several threads put reach the file, and it is complete")
+{
+    const std::string path = scratch_file();
+    {
+        report::sinks out(traced_run(1), report::trace(path), report::trace(""));
+        std::thread other([&] {
+            for (int i = 0; i < 20; ++i) out.put(inspection());
+        });
+        for (std::uint64_t step = 0; step < 20; ++step) {
+            out.put(step_of(step, 1, {call_that_ends(static_cast<std::uint32_t>(1000 * step), {10})}));
+            alarm_record raised;
+            raised.step = step;
+            out.put(raised);
+        }
+        other.join();
+        CHECK(out.failures().empty());
+    }
+    const std::string text = text_of(path);
+    CHECK(text.ends_with("\n]}\n"));
+    std::size_t lines = 0;
+    for (const char each : text) lines += each == '\n' ? 1 : 0;
+    // Before each event: five names, a slice for each step, two events and an arrow for each alarm, the inspections.
+    CHECK(lines == 5 + 20 + 4 * 20 + 20 + 2);
+    std::remove(path.c_str());
 }
 
 TEST_CASE("ten thousand steps of eight ranks: bytes and time")

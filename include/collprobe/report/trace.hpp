@@ -32,6 +32,11 @@ struct trace_options {
 
 namespace detail {
 
+/// Linux has less than 2^22 process ids.
+inline constexpr std::uint64_t first_trace_process = 10'000'000;
+/// Of ranks whose rank in the job the writer does not know.
+inline constexpr std::uint64_t first_unknown_process = 20'000'000;
+
 /// The text of a trace, event by event.
 ///
 /// Places on the time line. Each rank notes times by the clock of its own device, and these clocks have nothing to do
@@ -135,14 +140,14 @@ private:
 
 /// Writes a Chrome trace: `sinks out(run, trace("run.trace.json"))`.
 ///
-/// Each rank is a process, "rank 3", with the number 1,000,000 + its rank in the job, which is nobody's process id or
+/// Each rank is a process, "rank 3", with the number 10,000,000 + its rank in the job, which is nobody's process id or
 /// device, so that the file can be joined with a profiler's. (Of a communicator that is a part of the job only the
-/// writer's rank in the job is known; the others count up and down from it.) Each probed call is a slice
-/// `nccl:all_reduce`, `nccl:_reduce_scatter_base` ... with PyTorch's arguments and the probe's. A call that begins
-/// before an earlier one of its rank ended is an asynchronous slice. Calls without times (integers, empty ones, in
-/// `summary` mode, without `probe_options::times`) are listed in a slice for the step, from its predecessor's record to
-/// its own. Counters: loss, gradient norm, its spread, cosine. An alarm is a slice on the track "alarms", an instant
-/// through all tracks, and an arrow from the call.
+/// writer's rank in the job is known; the others have 20,000,000 + their rank in the communicator.) Each probed call is
+/// a slice `nccl:all_reduce`, `nccl:_reduce_scatter_base` ... with PyTorch's arguments and the probe's. A call that
+/// begins before an earlier one of its rank ended is an asynchronous slice. Calls without times (integers, empty ones,
+/// audited all-gathers, in `summary` mode, without `probe_options::times`) are listed in a slice for the step, from its
+/// predecessor's record to its own. Counters: loss, gradient norm, its spread, cosine. An alarm is a slice on the track
+/// "alarms", an instant through all tracks, and an arrow from the call.
 /// Times are microseconds since `baseTimeNanoseconds`, which is PyTorch's for runs that began in the same quarter.
 ///
 /// An empty path: writes nothing. After a crash the file lacks its end, "]}"; Perfetto and Chrome read it all the same.

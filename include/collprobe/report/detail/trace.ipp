@@ -111,7 +111,9 @@ COLLPROBE_COLD_INLINE std::string rank_list(int ranks)
 
 COLLPROBE_COLD_INLINE std::uint64_t trace_text::process_of(int rank) const noexcept
 {
-    return static_cast<std::uint64_t>(1'000'000 + std::int64_t{global_rank_} + rank - run_rank_);
+    const bool is_known = rank == run_rank_ || global_rank_ == run_rank_;
+    return is_known ? first_trace_process + static_cast<std::uint64_t>(rank == run_rank_ ? global_rank_ : rank)
+                    : first_unknown_process + static_cast<std::uint64_t>(rank);
 }
 
 COLLPROBE_COLD_INLINE void trace_text::append_time(std::string& out, std::int64_t ns) const
@@ -144,7 +146,7 @@ COLLPROBE_COLD_INLINE void trace_text::begin(std::string& out, const run_record&
     base_ = trace_time(run.started_ns) / quarter * quarter;
     communicator_ = run.communicator;
     run_rank_ = run.rank < 0 ? 0 : run.rank;
-    global_rank_ = run.rank_of_job() < run_rank_ ? run_rank_ : run.rank_of_job();
+    global_rank_ = run.rank_of_job() < 0 ? 0 : run.rank_of_job();
     // Communicators of one process have different threads in it.
     std::uint64_t hash = 0;
     for (const char each : run.communicator_id.empty() ? run.communicator : run.communicator_id) {
@@ -181,17 +183,18 @@ COLLPROBE_COLD_INLINE void trace_text::name_tracks(std::string& out, const run_r
         const bool is_own = rank == run_rank_;
         if (!is_own && !options_.all_ranks) continue;
         const point on{process_of(rank), thread_of(calls_thread), -1};
-        std::string title = "rank " + std::to_string(on.process - 1'000'000);
+        const bool is_part = global_rank_ != run_rank_;
+        std::string title = "rank " + std::to_string(is_own ? global_rank_ : rank);
         if (is_own) title += " (" + run.host + (run.device.empty() ? "" : ", ") + run.device + ")";
+        else if (is_part) title += " of " + communicator_;
         name("process_name", on, title);
         event(out, "process_sort_index", 'M', on)
             .key("args")
             .open('{')
             .key("sort_index")
-            .integer(on.process - 1'000'000)
+            .integer(on.process - first_trace_process)
             .close('}')
             .close('}');
-        const bool is_part = global_rank_ != run_rank_;
         name("thread_name", on, communicator_ + (is_part ? ", rank " + std::to_string(rank) : std::string()));
     }
     if (named_ < most) {
@@ -319,7 +322,7 @@ COLLPROBE_COLD_INLINE void trace_text::write_calls(std::string& out, const step_
             }
             json.key("args").open('{').element();
             out += arguments_;
-            json.key("Rank").integer(on.process - 1'000'000);
+            json.key("Rank").index(rank);
             write_finite(json, "norm", call.inputs[r].l2());
             json.key("nonfinite").integer(call.inputs[r].nonfinite());
             if (waits_for_all(call.call)) {
