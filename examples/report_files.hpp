@@ -16,6 +16,7 @@
 #include <collprobe/report/json_lines.hpp>
 #include <collprobe/report/prometheus.hpp>
 #include <collprobe/report/sinks.hpp>
+#include <collprobe/report/trace.hpp>
 
 /// The files that every example and study writes when it is asked to: `--jsonl PATH` for programs, `--html PATH` for
 /// people, `--trace PATH` for Perfetto, `--prometheus PATH` for node_exporter. Empty: not asked for.
@@ -79,7 +80,8 @@ public:
         run.settings = std::move(settings);
         now_.emplace(std::move(run), sinks_options{.room = 4096, .tell = false},
             json_lines(files_.jsonl, {.keep = has_jsonl_}),
-            prometheus(path_of_run(files_.prometheus, name), {.all_ranks = true}));
+            prometheus(path_of_run(files_.prometheus, name), {.all_ranks = true}),
+            trace(path_of_run(files_.trace, name)));
         has_jsonl_ = true;
         now_->flush(); // a file that cannot be written is told before the run
         check();
@@ -131,5 +133,7 @@ private:
     bool has_jsonl_ = false; ///< it was emptied
     const char* program_ = nullptr; ///< that ends on an error
     std::uint64_t put_ = 0;
-    std::optional<collprobe::report::sinks<collprobe::report::json_lines, collprobe::report::prometheus>> now_;
+    std::optional<collprobe::report::sinks<collprobe::report::json_lines, collprobe::report::prometheus,
+        collprobe::report::trace>>
+        now_;
 };

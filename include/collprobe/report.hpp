@@ -16,4 +16,5 @@
 #include <collprobe/report/sinks.hpp>
 #include <collprobe/report/summary.hpp>
 #include <collprobe/report/table.hpp>
+#include <collprobe/report/trace.hpp>
 #include <collprobe/report/words.hpp>

@@ -32,6 +32,7 @@
 #include <collprobe/report/detail/sinks.ipp>
 #include <collprobe/report/detail/summary.ipp>
 #include <collprobe/report/detail/table.ipp>
+#include <collprobe/report/detail/trace.ipp>
 #include <collprobe/report/detail/words.ipp>
 #include <collprobe/step/detail/judge.ipp>
 #include <collprobe/step/detail/summary.ipp>
