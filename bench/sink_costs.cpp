@@ -136,6 +136,8 @@ int main(int argc, char** argv)
         add("json_lines", base + ".jsonl", report::json_lines(base + ".jsonl"));
         add("json_lines, inspector", base + ".jsonl",
             report::json_lines(base + ".jsonl", {.dialect = report::json_dialect::inspector}));
+        add("prometheus", base + ".prom", report::prometheus(base + ".prom"));
+        add("trace", base + ".json", report::trace(base + ".json"));
         std::printf("%s\n", table.text().c_str());
     }
 }
