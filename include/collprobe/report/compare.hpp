@@ -134,7 +134,10 @@ struct run_comparison {
 /// degrees of freedom, and one of the 11 metrics exceeds the limit in one of 1000 comparisons. That needs blocks longer
 /// than the memory of the noise. So no verdict is given on fewer than 40 steps, or on fewer than 30 for each integrated
 /// autocorrelation time of the differences.
-/// RATES
+/// Simulated, 11 metrics, 40 to 2000 steps: AR(1) noise of any memory, random walks and noise that falls with the loss
+/// exceed it in at most 2 of 1000 comparisons. White noise above an equal part that is remembered for n / 20 steps does
+/// so in 5, for n / 4 steps in 180: in so few steps that is what a shift looks like. A shift by half the deviation of
+/// white noise is found in 41 % of runs of 200 steps, in 83 % of 400 and in all of 1000.
 inline constexpr double moved_limit = 8.0033;
 
 /// Compares two runs of one communicator, step by step and call by call.

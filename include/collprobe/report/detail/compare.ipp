@@ -526,8 +526,8 @@ COLLPROBE_COLD_INLINE std::string verdict(const run_comparison& of)
     if (of.results_differ) {
         const compared_call& first = of.first_difference;
         text += "first in " + detail::describe_place(first) + ", " + name(first.call) + " of "
-            + std::to_string(first.count) + ' ' + name(first.type) + "; " + std::to_string(of.differing) + " of "
-            + detail::counted(of.calls, "call") + " have other results";
+            + std::to_string(first.count) + ' ' + name(first.type) + "; other results in "
+            + std::to_string(of.differing) + " of " + detail::counted(of.calls, "call");
     } else if (of.calls != 0) {
         text += "all " + detail::counted(of.calls, "digest") + " that both have are equal";
     } else {
@@ -585,7 +585,7 @@ COLLPROBE_COLD_INLINE std::string describe(const run_comparison& of)
     if (!std::all_of(of.metrics.begin(), of.metrics.end(), is_equal)) {
         text_table table;
         table.row("mean over steps").cell("A").cell("B").cell("B - A").cell("standard error").cell("score");
-        table.cell("from step").cell("");
+        table.cell("from step").cell("verdict");
         for (const metric_difference& each : of.metrics) {
             if (is_equal(each)) continue;
             table.row(name(each.which)).cell(short_number(each.mean_a)).cell(short_number(each.mean_b));
