@@ -286,7 +286,9 @@ private:
         out.communicator = text_of(line, "comm");
         out.writer = index_of(line, "writer");
         out.time_us = count_of(line, "time_us");
-        out.ranks = index_of(line, "ranks");
+        if (const auto ranks = line.find("ranks"); ranks != line.end() && ranks->is_number()) { // an alarm has a list
+            out.ranks = index_of(line, "ranks");
+        }
         const auto key = std::tuple(out.run, out.communicator, out.writer);
         if (const auto id = ids_.find(key); id != ids_.end()) out.communicator_id = id->second;
         read_kind(member(line, "kind").get<std::string>(), line, out);

@@ -379,6 +379,12 @@ TEST_CASE("a metric's verdict at the edges")
     CHECK(verdict_of_series(std::vector<double>(40, -1)) == metric_verdict::moved);
     CHECK(verdict_of_series(std::vector<double>(40, undefined)) == metric_verdict::one_sided);
     CHECK(verdict_of_series(std::vector<double>(40, std::numeric_limits<double>::infinity())) == metric_verdict::one_sided);
+    std::vector<double> once(60, 0);
+    once[3] = undefined;
+    const metric_difference gap = compare_series(once).metrics[0];
+    CHECK(gap.verdict == metric_verdict::within_noise);
+    CHECK(gap.one_sided == 1);
+    CHECK(gap.steps == 56);
     std::vector<double> later(100, 0);
     later[70] = 1e-3;
     const metric_difference loss = compare_series(later).metrics[0];

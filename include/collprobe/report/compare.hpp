@@ -94,6 +94,7 @@ struct metric_difference {
     metric_verdict verdict = metric_verdict::equal;
     std::uint64_t first_step = 0; ///< in which it differs
     std::uint64_t steps = 0; ///< in which it is finite in both runs
+    std::uint64_t one_sided = 0; ///< steps in which it is finite in one run only
     double mean_a = collprobe::detail::not_a_number();
     double mean_b = collprobe::detail::not_a_number();
     double mean_difference = collprobe::detail::not_a_number(); ///< b - a

@@ -256,6 +256,7 @@ COLLPROBE_COLD_INLINE metric_difference compare_metric(const run_pair& runs, met
     for (std::size_t i = first; i < runs.steps.size(); ++i) {
         const double a = value(runs.of_a(i));
         const double b = value(runs.of_b(i));
+        if (is_finite(a) != is_finite(b)) ++out.one_sided;
         if (!is_finite(a) || !is_finite(b)) continue;
         differences.push_back(b - a);
         sum_a += a;
@@ -295,7 +296,8 @@ COLLPROBE_COLD_INLINE metric_difference compare_metric(const run_pair& runs, met
     for (const double each : means) squares += (each - center) * (each - center);
     const double error = square_root(squares / static_cast<double>(blocks * (blocks - 1)));
     out.standard_error = error / unit;
-    out.score = error > 0 ? center / error : center > 0 ? infinity() : -infinity();
+    const double endless = center > 0 ? infinity() : center < 0 ? -infinity() : 0;
+    out.score = error > 0 ? center / error : endless;
     const bool has_moved = !is_finite(out.score) || absolute(out.score) > moved_limit;
     out.verdict = has_moved ? metric_verdict::moved : metric_verdict::within_noise;
     return out;
@@ -591,7 +593,11 @@ COLLPROBE_COLD_INLINE std::string describe(const run_comparison& of)
             table.row(name(each.which)).cell(short_number(each.mean_a)).cell(short_number(each.mean_b));
             table.cell(short_number(each.mean_difference)).cell(short_number(each.standard_error));
             table.cell(short_number(each.score)).cell(std::to_string(each.first_step));
-            table.cell(detail::verdict_in_words(each));
+            std::string words = detail::verdict_in_words(each);
+            if (each.one_sided != 0 && each.verdict != metric_verdict::one_sided) {
+                words += "; undefined in one run in " + detail::counted(each.one_sided, "step");
+            }
+            table.cell(words);
         }
         text += '\n' + table.text() + "moved: beyond a score of " + short_number(moved_limit)
             + ", which chance reaches in about one of 1000 comparisons\n";
@@ -679,6 +685,7 @@ COLLPROBE_COLD_INLINE std::string json_line(const run_comparison& of)
         json.element().open('{').key("metric").text(name(each.which)).key("outcome").text(name(each.verdict));
         if (each.verdict != metric_verdict::equal) {
             json.key("first_step").integer(each.first_step).key("steps").integer(each.steps);
+            json.key("one_sided").integer(each.one_sided);
             json.key("mean_a").number(each.mean_a).key("mean_b").number(each.mean_b);
             json.key("mean_difference").number(each.mean_difference);
             json.key("standard_error").number(each.standard_error).key("score").number(each.score);
