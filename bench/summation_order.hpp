@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include <collprobe/core/ulp.hpp>
 #include <collprobe/sum/exact_sum.hpp>
 #include <collprobe/sum/order.hpp>
-#include <collprobe/sum/ulp.hpp>
 
 /// What the order of a sum and its accumulator do to the result, for summation_table and summation_order_bench.
 namespace summation {

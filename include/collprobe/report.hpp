@@ -5,6 +5,7 @@
 /// Records as text for people and for tools, and the sinks that write it to files.
 
 #include <collprobe/report/alarm.hpp>
+#include <collprobe/report/compare.hpp>
 #include <collprobe/report/file.hpp>
 #include <collprobe/report/findings.hpp>
 #include <collprobe/report/inspection.hpp>
@@ -12,6 +13,7 @@
 #include <collprobe/report/json_lines.hpp>
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/prometheus.hpp>
+#include <collprobe/report/run_log.hpp>
 #include <collprobe/report/sink.hpp>
 #include <collprobe/report/sinks.hpp>
 #include <collprobe/report/summary.hpp>

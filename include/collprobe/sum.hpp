@@ -4,6 +4,7 @@
 
 /// Sums of floating-point numbers: exact, or in a stated order and width.
 
+#include <collprobe/core/ulp.hpp>
 #include <collprobe/sum/accumulation.hpp>
 #include <collprobe/sum/combine.hpp>
 #include <collprobe/sum/dot.hpp>
@@ -13,4 +14,3 @@
 #include <collprobe/sum/partial_sum.hpp>
 #include <collprobe/sum/round_scaled.hpp>
 #include <collprobe/sum/sum_rows.hpp>
-#include <collprobe/sum/ulp.hpp>

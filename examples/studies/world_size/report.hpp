@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <collprobe/core/ulp.hpp>
 #include <collprobe/report/table.hpp>
-#include <collprobe/sum/ulp.hpp>
 
 #include "options.hpp"
 #include "train.hpp"

@@ -23,12 +23,14 @@
 #include <collprobe/metrics/detail/order_sensitivity.ipp>
 #include <collprobe/metrics/detail/outlier.ipp>
 #include <collprobe/report/detail/alarm.ipp>
+#include <collprobe/report/detail/compare.ipp>
 #include <collprobe/report/detail/file.ipp>
 #include <collprobe/report/detail/findings.ipp>
 #include <collprobe/report/detail/inspection.ipp>
 #include <collprobe/report/detail/json.ipp>
 #include <collprobe/report/detail/json_lines.ipp>
 #include <collprobe/report/detail/prometheus.ipp>
+#include <collprobe/report/detail/run_log.ipp>
 #include <collprobe/report/detail/sinks.ipp>
 #include <collprobe/report/detail/summary.ipp>
 #include <collprobe/report/detail/table.ipp>

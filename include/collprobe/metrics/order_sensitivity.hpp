@@ -10,6 +10,7 @@
 #include <collprobe/core/collective.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
+#include <collprobe/core/ulp.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/math.hpp>
@@ -18,7 +19,6 @@
 #include <collprobe/sum/order.hpp>
 #include <collprobe/sum/partial_sum.hpp>
 #include <collprobe/simd/rounding.hpp>
-#include <collprobe/sum/ulp.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 

@@ -7,11 +7,11 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record/inspection.hpp>
+#include <collprobe/core/ulp.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/inspect/detail/probes.hpp>
 #include <collprobe/simd/rounding.hpp>
 #include <collprobe/sum/exact_sum.hpp>
-#include <collprobe/sum/ulp.hpp>
 
 /// Random terms, and the evaluation of their sums.
 namespace collprobe::inline COLLPROBE_ABI::detail {

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include <collprobe/sum/ulp.hpp>
+#include <collprobe/core/ulp.hpp>
 
-#include "sum_cases.hpp"
+#include "sum/sum_cases.hpp"
 #include "support/element_types.hpp"
 #include "support/infinite.hpp"
 
