@@ -501,6 +501,7 @@ private:
                 .type = with.type,
                 .operation = with.operation,
                 .count = is_broadcast ? with.receive_count : with.send_count,
+                .result_count = with.receive_count,
                 .has_leaves = has_leaves,
                 .site = where};
             const caller who(comm_, call.call, where);
