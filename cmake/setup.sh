@@ -33,6 +33,7 @@ need libcli11-dev header CLI/CLI.hpp
 if [ "$purpose" != demo ]; then
     need doctest-dev header doctest/doctest.h
     need python3 command -v python3
+    need nlohmann-json3-dev header nlohmann/json.hpp
 fi
 if [ "$purpose" = all ]; then
     need clang command -v clang++
@@ -40,6 +41,7 @@ if [ "$purpose" = all ]; then
     need make command -v make
     need pkg-config command -v pkg-config
     need libbenchmark-dev header benchmark/benchmark.h
+    need python3-prometheus-client /usr/bin/python3 -c "import prometheus_client"
     # The tests run with both MPIs of Debian; one of any kind will do elsewhere.
     if command -v apt-get >/dev/null 2>&1; then
         need libopenmpi-dev command -v mpicc.openmpi

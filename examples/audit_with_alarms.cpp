@@ -12,11 +12,15 @@
 #include <collprobe/fault.hpp>
 #include <collprobe/report.hpp>
 
+#include "report_files.hpp"
+
 using namespace collprobe;
 
-int main()
+int main(int argc, char** argv)
 {
-    local::run(4, [](local::communicator& world) {
+    run_reports reports(argc, argv); // --html PATH, --jsonl PATH, --trace PATH, --prometheus PATH
+    reports.begin("audit_with_alarms", 4);
+    local::run(4, [&](local::communicator& world) {
         host::stream stream;
         // In place of a bad link: the third call's result has another bit on rank 3.
         probed comm{faulty{world, {{.kind = fault_kind::bit_flips, .rank = 3, .call = 2, .first = 17}}}, {}, audit()};
@@ -32,9 +36,12 @@ int main()
             comm.end_step(step, stream); // once a step: one small message
         }
         for (step_record record; comm.wait(record);) { // `poll` where the host must not wait
-            for (const alarm_record& raised : watch.judge(record)) { // the same on every rank
-                if (world.rank() == 0) std::puts(report::describe(raised).c_str());
-            }
+            const view<const alarm_record> alarms = watch.judge(record); // the same on every rank
+            if (world.rank() != 0) continue;
+            for (const alarm_record& raised : alarms) std::puts(report::describe(raised).c_str());
+            reports.put(record);
+            reports.put(alarms);
         }
     });
+    reports.end();
 }

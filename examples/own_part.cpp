@@ -7,6 +7,8 @@
 
 #include <collprobe/collprobe.hpp>
 
+#include "report_files.hpp"
+
 using namespace collprobe;
 
 namespace {
@@ -68,9 +70,11 @@ private:
 
 } // namespace
 
-int main()
+int main(int argc, char** argv)
 {
-    local::run(4, [](local::communicator& world) {
+    run_reports reports(argc, argv); // --html PATH, --jsonl PATH, --trace PATH, --prometheus PATH
+    reports.begin("own_part", 4);
+    local::run(4, [&](local::communicator& world) {
         probed comm{world, {}, clipped(3)};
         host::stream stream;
         std::vector<float> weights(1000, 0.5f), sum(1000);
@@ -83,7 +87,9 @@ int main()
             stream.synchronize();
         }
         for (step_record record; comm.poll(record);) {
+            if (world.rank() == 0) reports.put(record);
         }
         if (world.rank() == 0) std::fputs(comm.part<clipped>().text.c_str(), stdout);
     });
+    reports.end();
 }

@@ -8,11 +8,15 @@
 
 #include <collprobe/collprobe.hpp>
 
+#include "report_files.hpp"
+
 using namespace collprobe;
 
-int main()
+int main(int argc, char** argv)
 {
-    local::run(4, [](local::communicator& world) { // four ranks, a thread each
+    run_reports reports(argc, argv); // --html PATH, --jsonl PATH, --trace PATH, --prometheus PATH
+    reports.begin("probe", 4);
+    local::run(4, [&](local::communicator& world) { // four ranks, a thread each
         std::vector<float> gradient(1000), average(1000);
         host::stream stream; // asynchronous, as a cudaStream_t is
         probed comm{world}; // wraps a communicator, is one itself
@@ -25,7 +29,10 @@ int main()
 
         step_record record; // the same on every rank
         while (comm.poll(record)) { // never blocks
-            if (world.rank() == 0) std::printf("%s", report::step_table(record).c_str());
+            if (world.rank() != 0) continue;
+            std::printf("%s", report::step_table(record).c_str());
+            reports.put(record);
         }
     });
+    reports.end();
 }

@@ -10,6 +10,8 @@
 #include <collprobe/collprobe.hpp>
 #include <collprobe/quant.hpp>
 
+#include "report_files.hpp"
+
 using namespace collprobe;
 
 namespace {
@@ -24,9 +26,11 @@ float noise(unsigned rank, unsigned index)
 
 } // namespace
 
-int main()
+int main(int argc, char** argv)
 {
-    local::run(8, [](local::communicator& world) {
+    run_reports reports(argc, argv); // --html PATH, --jsonl PATH, --trace PATH, --prometheus PATH
+    reports.begin("quantised", 8);
+    local::run(8, [&](local::communicator& world) {
         node_groups nodes(world, 4);
         const quantisation within{.format = code_format::int8}, across{.format = code_format::int4};
         quantised codes(world, nodes, within, across, {.least_bytes = 4096});
@@ -48,7 +52,10 @@ int main()
         comm.end_step(0, stream);
         stream.synchronize();
         for (step_record record; comm.poll(record);) {
-            if (world.rank() == 0) std::printf("%s", report::step_table(record).c_str());
+            if (world.rank() != 0) continue;
+            std::printf("%s", report::step_table(record).c_str());
+            reports.put(record);
         }
     });
+    reports.end();
 }

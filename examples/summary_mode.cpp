@@ -9,11 +9,15 @@
 
 #include <collprobe/collprobe.hpp>
 
+#include "report_files.hpp"
+
 using namespace collprobe;
 
-int main()
+int main(int argc, char** argv)
 {
-    local::run(64, [](local::communicator& world) {
+    run_reports reports(argc, argv); // --html PATH, --jsonl PATH, --trace PATH, --prometheus PATH
+    reports.begin("summary_mode", 64);
+    local::run(64, [&](local::communicator& world) {
         host::stream stream;
         probed comm{world, {.mode = report_mode::summary}};
         std::vector<float> gradient(256), average(256);
@@ -29,6 +33,8 @@ int main()
         step_record record; // the same on every rank
         if (!comm.poll(record) || world.rank() != 0) return;
         std::printf("%s", report::step_table(record).c_str());
+        reports.put(record);
         std::printf("loss: mean %.4f, highest %.1f on rank %d\n", record.loss.mean, record.loss.maximum, record.loss.maximum_rank);
     });
+    reports.end();
 }

@@ -12,9 +12,11 @@
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/json_lines.hpp>
 #include <collprobe/report/metric.hpp>
+#include <collprobe/report/prometheus.hpp>
 #include <collprobe/report/run_log.hpp>
 #include <collprobe/report/sink.hpp>
 #include <collprobe/report/sinks.hpp>
 #include <collprobe/report/summary.hpp>
 #include <collprobe/report/table.hpp>
+#include <collprobe/report/trace.hpp>
 #include <collprobe/report/words.hpp>

@@ -22,6 +22,7 @@ ranks, sigma2, seeds = ([kind(each) for each in text.split(",")]
 parameters, steps = int(parameters), int(steps)
 with open(path, encoding="utf-8", newline="\n") as file:
     lines = [json.loads(line, parse_constant=refuse) for line in file]
+    lines = [line for line in lines if line["kind"] == "summary"]
 expected = [(n, seed, variance, method) for n in ranks for seed in seeds for variance in sigma2 for method in METHODS]
 assert [(line["ranks"], line["seed"], line["sigma2"], line["method"]) for line in lines] == expected, lines
 for line in lines:

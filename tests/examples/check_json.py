@@ -10,7 +10,13 @@ import json
 import sys
 
 STEP = {"schema", "kind", "run", "step", "ranks", "loss", "grad_norm", "cosine", "noise_scale", "suspects"}
-SUMMARY = STEP - {"step"} | {"steps", "suspicious_steps", "test_accuracy"}
+SUMMARY = STEP - {"step"} | {"steps", "suspicious_steps", "verdict", "test_accuracy"}
+FROM_A_FILE = {"comm", "writer", "time_us", "records_dropped"}
+RUN = {"schema", "kind", "run", "job", "comm", "comm_id", "host", "device", "writer", "global_rank", "ranks", "nodes",
+       "pid", "started_us", "version", "settings"}
+END = {"schema", "kind", "run", "steps", "suspicious_steps", "alarms", "verdict"} | FROM_A_FILE
+CALL = {"bucket", "line", "call", "type", "collective_seq_id", "input_sizes", "digest", "result_norm", "grad_norm", "cosine",
+        "nonfinite", "results_agree"}
 PARTS = {
     "loss": {"mean", "std", "std_sample", "range"},
     "grad_norm": {"mean", "std", "cv"},
@@ -39,11 +45,12 @@ def check_numbers(value):
     assert isinstance(value, (int, float)) or value in ("nan", "inf", "-inf"), value
 
 
-def check_object(line):
+def check_object(line, more=frozenset()):
     assert line["schema"] == 1
-    assert set(line) == (STEP if line["kind"] == "step" else SUMMARY), sorted(line)
+    assert set(line) == (STEP | more if line["kind"] == "step" else SUMMARY), sorted(line)
     for part, names in PARTS.items():
-        assert set(line[part]) == names, (part, sorted(line[part]))
+        by_rank = {"by_rank"} if "by_rank" in line[part] else set()
+        assert set(line[part]) == names | by_rank, (part, sorted(line[part]))
         check_numbers(line[part])
     check_numbers(line["noise_scale"])
     for suspect in line["suspects"]:
@@ -52,12 +59,25 @@ def check_object(line):
 
 
 def check_trainer(path, ranks, steps, runs):
-    lines = read(path)
-    assert len(lines) == len(runs) * (steps + 1), len(lines)
+    lines = [line for line in read(path) if line["kind"] != "alarm"]
+    assert len(lines) == len(runs) * (steps + 3), len(lines)
     for number, run in enumerate(runs):
-        own = lines[number * (steps + 1):(number + 1) * (steps + 1)]
+        begin, *own, end, summary = lines[number * (steps + 3):(number + 1) * (steps + 3)]
+        assert set(begin) == RUN and begin["kind"] == "run" and begin["run"] == run and begin["ranks"] == ranks, begin
+        assert set(end) == END and end["kind"] == "end" and end["steps"] == steps and end["records_dropped"] == 0, end
+        assert end["verdict"] == summary["verdict"]
+        own.append(summary)
+        calls = 0
         for step, line in enumerate(own):
-            check_object(line)
+            if step < steps:
+                check_object(line, FROM_A_FILE | {"calls"} | ({"lateness"} & set(line)))
+                assert len(line["loss"]["by_rank"]) == len(line["grad_norm"]["by_rank"]) == ranks
+                for call in line["calls"]:
+                    assert set(call) - {"lateness"} == CALL, sorted(call)
+                    assert call["collective_seq_id"] == calls and int(call["digest"], 16) < 2**64
+                    calls += 1
+            else:
+                check_object(line)
             assert line["run"] == run and line["ranks"] == ranks
             assert line["kind"] == ("step" if step < steps else "summary")
             assert step == steps or line["step"] == step
@@ -66,7 +86,6 @@ def check_trainer(path, ranks, steps, runs):
             assert all(isinstance(value, float) or isinstance(value, int) for value in defined)
             if ranks == 1:  # nothing to compare a rank with
                 assert line["loss"]["std_sample"] == "nan" and line["cosine"]["mean_pairwise"] == "nan"
-        summary = own[-1]
         assert summary["steps"] == steps and 0 <= summary["test_accuracy"] <= 1
         values = sorted(line["loss"]["std"] for line in own[:-1])
         median = (values[(steps - 1) // 2] + values[steps // 2]) / 2

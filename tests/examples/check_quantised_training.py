@@ -123,6 +123,7 @@ steps, seeds, path, other = sys.argv[1:]
 seeds = [int(each) for each in seeds.split(",")]
 with open(path, encoding="utf-8", newline="\n") as file:
     lines = [json.loads(line, parse_constant=refuse) for line in file]
+    lines = [line for line in lines if line["kind"] == "summary"]
 assert [line["seed"] for line in lines] == sorted(line["seed"] for line in lines)
 assert {line["seed"] for line in lines} == set(seeds) and len(lines) % len(seeds) == 0
 if os.path.isdir(other):

@@ -20,6 +20,7 @@ digests = {}
 for path in paths:
     with open(path, encoding="utf-8", newline="\n") as file:
         lines = [json.loads(line, parse_constant=refuse) for line in file]
+        lines = [line for line in lines if line["kind"] == "summary"]
     if runs != ["any"]:
         assert ["%s:%dx%d" % (line["reduction"], line["ranks"], line["leaves"]) for line in lines] == runs, lines
     assert lines

@@ -52,7 +52,7 @@ TEST_CASE("every option is understood, with a space or an equals sign")
     CHECK(given.seed == ~std::uint64_t{0});
     CHECK(given.element == wire_element::float16);
     CHECK(given.dump_steps == std::vector<std::uint64_t>{0, 69});
-    CHECK(given.jsonl == "a=b.jsonl");
+    CHECK(given.files.jsonl == "a=b.jsonl");
     REQUIRE(given.injected.has_value());
     CHECK(given.injected->rank == 2);
     CHECK(given.injected->kind == fault_kind::noise);

@@ -66,8 +66,8 @@ def expected(gradients, losses):
     signal = (s - q) / (n * (n - 1))
     noise = (q - s / n) / (n - 1)
     return {
-        "loss": spread(losses),
-        "grad_norm": spread(norms),
+        "loss": dict(spread(losses), by_rank=list(losses)),
+        "grad_norm": dict(spread(norms), by_rank=norms),
         "cosine": {
             "mean_pairwise": math.fsum(dots[p] / (norms[p[0]] * norms[p[1]]) for p in pairs) / len(pairs),
             "pooled": math.fsum(dots.values()) / math.fsum(norms[i] * norms[j] for i, j in pairs),

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Every C++ snippet of the README compiles and links by itself; and the check refuses what does not.
+# Every C++ snippet of the READMEs compiles and links by itself; and the check refuses what does not.
 collprobe_wanted(wanted headers)
 if(NOT wanted)
     return()
@@ -20,6 +20,8 @@ set(broken ${CMAKE_CURRENT_SOURCE_DIR}/snippets/broken.md)
 set(local -std=c++20 -O0 -Wall -Wextra -Wconversion -Wno-sign-conversion -Wshadow -Werror -pthread
     -I${PROJECT_SOURCE_DIR}/include)
 collprobe_add_snippet_test(local ${readme} local COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
+collprobe_add_snippet_test(grafana ${PROJECT_SOURCE_DIR}/examples/grafana/README.md local
+    COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
 collprobe_add_snippet_test(one_that_does_not_compile_fails ${broken} local COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)
 collprobe_add_snippet_test(one_of_no_kind_fails ${CMAKE_CURRENT_SOURCE_DIR}/snippets/no_kind.md local
     COMPILER ${CMAKE_CXX_COMPILER} ${local} LABELS headers)

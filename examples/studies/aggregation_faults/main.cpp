@@ -14,10 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/alarm/alarms.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 
+#include "../../report_files.hpp"
 #include "../digits/dataset.hpp"
-#include "../digits/output_file.hpp"
 #include "../digits/progress.hpp"
 #include "options.hpp"
 #include "plot.hpp"
@@ -77,9 +78,8 @@ std::uint64_t steps_of_all(const options& given)
 int run(const options& given)
 {
     const trainer::split_dataset data = trainer::split(trainer::read_digits(given.data));
-    std::optional<trainer::output_file> jsonl; // before anything that takes long
-    std::optional<trainer::output_file> plot;
-    if (!given.jsonl.empty()) jsonl.emplace(given.jsonl);
+    run_reports reports(given.files, true); // before anything that takes long
+    std::optional<collprobe::report::line_file> plot;
     if (!given.plot.empty()) plot.emplace(given.plot);
     std::fputs(describe(given, data).c_str(), stdout);
     std::fflush(stdout);
@@ -90,12 +90,21 @@ int run(const options& given)
     const auto train_all = [&](const run_plan& plan) {
         std::vector<rank_result> ranks(static_cast<std::size_t>(plan.ranks));
         const std::string what = label(plan) + ", " + std::to_string(plan.ranks) + " ranks";
+        reports.begin(what + ", sigma2 " + collprobe::report::short_number(plan.sigma2) + ", seed "
+                + std::to_string(plan.seed), plan.ranks);
+        collprobe::alarms watch(plan.ranks);
         collprobe::local::run(plan.ranks, [&](collprobe::local::communicator& comm) {
             const bool first = comm.rank() == 0;
-            ranks[static_cast<std::size_t>(comm.rank())] = train(given, data, plan, comm, [&] {
+            const auto take = [&](const collprobe::step_record& record) {
+                if (!first) return;
+                reports.put(record);
+                reports.put(watch.judge(record));
+            };
+            ranks[static_cast<std::size_t>(comm.rank())] = train(given, data, plan, comm, take, [&] {
                 if (first) shown.advance(what.c_str());
             });
         });
+        reports.end();
         return ranks;
     };
     for (const int ranks : given.ranks) {
@@ -108,7 +117,7 @@ int run(const options& given)
                     if (plan.how == method::clean) clean = ended;
                     runs.push_back(summarise(plan, ended, clean, static_cast<double>(given.steps)));
                     const run_result& last = runs.back();
-                    if (jsonl) jsonl->write(json_line(last, given));
+                    reports.line(json_line(last, given));
                     const bool promised = keeps_promise(last, !clean.empty());
                     if (!promised) {
                         shown.clear();
@@ -121,7 +130,6 @@ int run(const options& given)
         }
     }
     shown.clear();
-    if (jsonl) jsonl->close();
     if (given.fault == fault_model::bit_flips) {
         std::fputs(flips_table(runs, given).c_str(), stdout);
     } else {
@@ -134,7 +142,7 @@ int run(const options& given)
     }
     std::fputs(conclusion(runs).c_str(), stdout);
     if (plot) {
-        plot->write(accuracy_plot(runs, given));
+        plot->append(accuracy_plot(runs, given));
         plot->close();
     }
     return kept ? 0 : 1;

@@ -51,7 +51,7 @@ struct options {
     double burst = 0; ///< variance on top every 500 steps; 0: none
     bool state = false; ///< whether the momentum is averaged too
     std::string data = trainer::default_digits;
-    std::string jsonl; ///< empty: none
+    report_files files;
     std::string plot; ///< empty: none
 
     std::size_t batch_of(int n) const
@@ -97,7 +97,7 @@ inline options parse_options(const std::vector<std::string>& arguments)
     line.numbers("--seeds,--seed", result.seeds, 0, ~std::uint64_t{0},
         "runs with each of these seeds; the table has their median");
     line.path("--data", result.data, "the data file (optdigits.csv of the build)");
-    line.path("--jsonl", result.jsonl, "write a summary of each run, one a line");
+    line.files(result.files, "write a summary of each run, one a line");
     line.path("--plot", result.plot, "draw accuracy over sigma2, an SVG file");
     line.parse(arguments);
     if (result.fault == fault_model::bit_flips) {

@@ -16,6 +16,7 @@
 #include <collprobe/replica/dynamic_averaging.hpp>
 #include <collprobe/replica/periodic_averaging.hpp>
 #include <collprobe/replica/replica.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "../digits/dataset.hpp"
 #include "../digits/random.hpp"
@@ -66,15 +67,16 @@ inline std::vector<collprobe::fault> faults_of(const options& given, const run_p
             .alignment = 32, .bits = 2, .seed = seed}};
 }
 
-/// A whole run as one rank sees it. `advance()` is called after each step.
-template <class Advance>
+/// A whole run as one rank sees it. `take` gets the record of each step; `advance()` is called after a step.
+template <class Take, class Advance>
 rank_result train(const options& given, const trainer::split_dataset& data, const run_plan& plan,
-    collprobe::local::communicator& world, Advance advance)
+    collprobe::local::communicator& world, Take take, Advance advance)
 {
     using namespace collprobe;
     rank_trainer self(data.train, {trainer::pixels, 64, 64, trainer::classes}, plan.seed, world.rank(),
         given.batch_of(world.size()));
-    faulty comm(world, faults_of(given, plan), {.max_bytes = 0});
+    probed comm(faulty(world, faults_of(given, plan), {.max_bytes = 0}));
+    step_record record;
     std::vector<replica> averaged = self.weights();
     std::vector<replica> all = averaged;
     all.push_back(self.state());
@@ -98,15 +100,18 @@ rank_result train(const options& given, const trainer::split_dataset& data, cons
         if (dynamic) dynamic->begin_step(stream);
         const double rate = first_learning_rate * (1 - static_cast<double>(step) / static_cast<double>(given.steps));
         self.compute(step);
-        comm.all_reduce(self.gradient(), self.average(), reduction::average, stream);
+        comm.all_reduce(self.gradient(), self.average(), reduction::average, stream, call_site::named("gradient"));
+        comm.end_step(step, stream);
         if (dynamic) dynamic->before_update(self.averages(), rate, stream);
         stream.synchronize();
         self.update(rate);
         if (periodic) (void)periodic->step(stream);
         if (majority) majority->step(stream);
         stream.synchronize();
+        while (comm.poll(record)) take(record);
         advance();
     }
+    while (comm.wait(record)) take(record);
     // What is handed out at the end is one model.
     if (periodic && given.steps % plan.interval != 0) periodic->average(stream);
     if (dynamic) dynamic->finish(stream);
@@ -116,7 +121,7 @@ rank_result train(const options& given, const trainer::split_dataset& data, cons
 
     rank_result result{.weights = self.all_weights(), .velocity = self.velocity(), .accuracy = self.accuracy(data.test),
         .seconds = passed.count()};
-    result.faults = comm.injected_total();
+    result.faults = comm.base().injected_total();
     const auto count = [&](const auto& repair) {
         if (!repair) return;
         result.rounds = repair->rounds();

@@ -13,6 +13,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "../../report_files.hpp"
 #include "words.hpp"
 
 namespace trainer {
@@ -110,6 +111,14 @@ public:
             result = text;
         };
         value(names, value_name, read, help);
+    }
+
+    /// The files that every study writes. `help`: of the lines of JSON.
+    void files(report_files& result, const std::string& help)
+    {
+        result.for_each([&](const char* name, const char* what, std::string& of) {
+            path(name, of, std::string(name) == "--jsonl" ? help : what);
+        });
     }
 
     bool given(const std::string& name) const { return app_.count(name) > 0; }

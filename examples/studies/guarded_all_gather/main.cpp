@@ -7,12 +7,11 @@
 
 #include <cstdio>
 #include <exception>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "../../report_files.hpp"
 #include "../digits/dataset.hpp"
-#include "../digits/output_file.hpp"
 #include "../digits/progress.hpp"
 #include "options.hpp"
 #include "report.hpp"
@@ -25,8 +24,7 @@ using namespace guarded_all_gather;
 int run(const options& given)
 {
     const trainer::split_dataset data = trainer::split(trainer::read_digits(given.data));
-    std::optional<trainer::output_file> jsonl; // before anything that takes long
-    if (!given.jsonl.empty()) jsonl.emplace(given.jsonl);
+    run_reports reports(given.files, given.modes.size() > 1); // before anything that takes long
     std::printf("Training 64-32-10 on %zu digits: %d ranks, %llu steps, seed %llu, delay seed %llu.\n\n",
         data.train.size(), given.ranks, static_cast<unsigned long long>(given.steps),
         static_cast<unsigned long long>(given.seed), static_cast<unsigned long long>(given.delay_seed));
@@ -35,11 +33,13 @@ int run(const options& given)
     std::vector<run_result> runs;
     trainer::progress shown(given.modes.size() * given.steps);
     for (const mode how : given.modes) {
-        runs.push_back(train(given, data.train, how, [&] { shown.advance(name(how)); }));
-        if (jsonl) jsonl->write(json_line(runs.back()));
+        reports.begin(name(how), given.ranks);
+        runs.push_back(train(given, data.train, how, [&](const collprobe::step_record& record) { reports.put(record); },
+            [&] { shown.advance(name(how)); }));
+        reports.end();
+        reports.line(json_line(runs.back()));
     }
     shown.clear();
-    if (jsonl) jsonl->close();
     std::fputs((table(runs) + "\n").c_str(), stdout);
     if (const std::string problem = complaint(runs); !problem.empty()) {
         std::fprintf(stderr, "guarded_all_gather: %s\n", problem.c_str());

@@ -38,7 +38,7 @@ struct options {
     std::uint64_t seed = 1;
     std::uint64_t delay_seed = 1;
     std::string data = trainer::default_digits;
-    std::string jsonl; ///< empty: none
+    report_files files;
 };
 
 /// \throws usage_error for anything it cannot follow, help_request
@@ -63,7 +63,7 @@ inline options parse_options(const std::vector<std::string>& arguments)
     line.number("--delay-seed", result.delay_seed, 0, ~std::uint64_t{0},
         "seed of the delays: about half of all updates come up to 0.6 ms late");
     line.path("--data", result.data, "the data file (optdigits.csv of the build)");
-    line.path("--jsonl", result.jsonl, "write a summary of each run, one a line");
+    line.files(result.files, "write a summary of each run, one a line");
     line.parse(arguments);
     return result;
 }

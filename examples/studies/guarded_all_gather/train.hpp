@@ -15,6 +15,7 @@
 #include <collprobe/guard/copy_then_all_gather.hpp>
 #include <collprobe/order/stream_order.hpp>
 #include <collprobe/scan/digest.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "../digits/dataset.hpp"
 #include "options.hpp"
@@ -33,10 +34,10 @@ struct run_result {
 };
 
 /// One rank's part in a run; returns the seconds that the steps took. `checker` hears of copies and collectives by
-/// itself, and here of the kernels.
-template <class Advance>
+/// itself, and here of the kernels. `take` gets the record of each step.
+template <class Take, class Advance>
 double train_rank(sharded_model& model, std::uint64_t steps, mode how, collprobe::local::communicator& world,
-    collprobe::stream_order& checker, Advance advance)
+    collprobe::stream_order& checker, Take take, Advance advance)
 {
     using namespace collprobe;
     const std::uint64_t slot = model.slot();
@@ -47,7 +48,8 @@ double train_rank(sharded_model& model, std::uint64_t steps, mode how, collprobe
     model.initialise(slice);
     for (float& value : shard.memory()) value = std::numeric_limits<float>::quiet_NaN(); // fresh memory may hold anything
     // Gradients travel by a communicator of their own: collectives of one wait for each other.
-    local::communicator gradients = *world.split(0, world.rank());
+    probed gradients(*world.split(0, world.rank()));
+    step_record record;
 
     const host::stream compute, copies, traffic; // gone before the memory that their work uses
     const auto known = [](const host::stream& stream) { return order_stream{.number = stream.get().id(), .space = 1}; };
@@ -83,18 +85,21 @@ double train_rank(sharded_model& model, std::uint64_t steps, mode how, collprobe
         checker.launch(known(compute), {parameters}, {gradient}, "forward and backward");
         model.forward_and_backward(compute, step, parameters, gradient);
         used.record(compute);
-        gradients.all_reduce(gradient, gradient, reduction::average, compute);
+        gradients.all_reduce(gradient, gradient, reduction::average, compute, call_site::named("gradient"));
+        gradients.end_step(step, compute);
+        while (gradients.poll(record)) take(record);
         advance();
     }
+    while (gradients.wait(record)) take(record);
     compute.synchronize();
     copies.synchronize();
     traffic.synchronize();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// A whole run. `advance()` is called by rank 0 after each step that it has enqueued.
-template <class Advance>
-run_result train(const options& given, const trainer::dataset& data, mode how, Advance advance)
+/// A whole run. Rank 0 calls `take` with the record of each step, and `advance()` after each step that it has enqueued.
+template <class Take, class Advance>
+run_result train(const options& given, const trainer::dataset& data, mode how, Take take, Advance advance)
 {
     const auto ranks = static_cast<std::size_t>(given.ranks);
     std::vector<std::vector<double>> losses(ranks);
@@ -103,7 +108,10 @@ run_result train(const options& given, const trainer::dataset& data, mode how, A
     double seconds = 0;
     collprobe::local::run(given.ranks, [&](collprobe::local::communicator& world) {
         sharded_model model(given, data, world.rank(), world.size());
-        const double spent = train_rank(model, given.steps, how, world, checker, [&] {
+        const auto of_rank_0 = [&](const collprobe::step_record& record) {
+            if (world.rank() == 0) take(record);
+        };
+        const double spent = train_rank(model, given.steps, how, world, checker, of_rank_0, [&] {
             if (world.rank() == 0) advance();
         });
         if (world.rank() == 0) seconds = spent;

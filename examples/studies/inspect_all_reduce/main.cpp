@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -20,7 +19,7 @@
 #include <collprobe/reduce/reproducible.hpp>
 #include <collprobe/report/inspection.hpp>
 
-#include "../digits/output_file.hpp"
+#include "../../report_files.hpp"
 #include "local_ranks.hpp"
 #ifdef COLLPROBE_EXAMPLE_MPI
 #include "mpi_ranks.hpp"
@@ -85,8 +84,8 @@ void sweep(const inspect_all_reduce::options& given, Comm& comm, Found found)
 template <class Ranks>
 int run(const inspect_all_reduce::options& given, Ranks&& ranks)
 {
-    std::optional<trainer::output_file> jsonl; // before anything that takes long
-    if (!given.jsonl.empty() && ranks.speaks()) jsonl.emplace(given.jsonl);
+    run_reports reports(ranks.speaks() ? given.files : report_files()); // before anything that takes long
+    reports.begin("inspect_all_reduce", ranks.size());
     std::vector<inspection> rows;
     ranks.run([&](auto& comm) {
         const bool first = comm.rank() == 0;
@@ -95,12 +94,12 @@ int run(const inspect_all_reduce::options& given, Ranks&& ranks)
             if (given.contract != reproducibility::unspecified) {
                 found.communicator += std::string(" with ") + name(given.contract);
             }
-            if (jsonl) jsonl->write(report::json_line("inspect_all_reduce", found));
+            reports.put(found);
             rows.push_back(std::move(found));
         });
     });
+    reports.end();
     if (!ranks.speaks()) return 0;
-    if (jsonl) jsonl->close();
     std::printf("# inspect_all_reduce, collprobe %d.%d.%d\n# communicator %s: %s, %d rank%s\n", COLLPROBE_VERSION_MAJOR,
         COLLPROBE_VERSION_MINOR, COLLPROBE_VERSION_PATCH, rows[0].communicator.c_str(), ranks.library().c_str(),
         ranks.size(), ranks.size() == 1 ? "" : "s");

@@ -35,7 +35,7 @@ struct options {
     int warm_ups = 2;
     int iterations = 10;
     std::uint64_t seed = 1;
-    std::string jsonl; ///< empty: none
+    report_files files;
     bool verbose = false;
 };
 
@@ -90,7 +90,7 @@ inline options parse_options(const std::vector<std::string>& arguments)
     line.number("-n,--iterations", result.iterations, 1, 1'000'000, "timed calls");
     line.number("--seed", result.seed, 0, ~std::uint64_t{0}, "of the random terms");
     line.flag("--verbose", result.verbose, "the orders that were found, in brackets");
-    line.path("--jsonl", result.jsonl, "write each row of the table as an object, one a line");
+    line.files(result.files, "write each row of the table as an object, one a line");
     line.parse(arguments);
     if (result.min_bytes > result.max_bytes) {
         throw usage_error("--min-bytes: " + std::to_string(result.min_bytes) + " are more than --max-bytes, "

@@ -16,8 +16,8 @@
 
 #include <collprobe/comm/local/communicator.hpp>
 
+#include "../../report_files.hpp"
 #include "../digits/dataset.hpp"
-#include "../digits/output_file.hpp"
 #include "../digits/progress.hpp"
 #include "options.hpp"
 #include "plot.hpp"
@@ -43,9 +43,8 @@ std::string describe(const options& given, const trainer::split_dataset& data)
 int run(const options& given)
 {
     const trainer::split_dataset data = trainer::split(trainer::read_digits(given.data));
-    std::optional<trainer::output_file> jsonl; // before anything that takes long
-    std::optional<trainer::output_file> plot;
-    if (!given.jsonl.empty()) jsonl.emplace(given.jsonl);
+    run_reports reports(given.files, true); // before anything that takes long
+    std::optional<collprobe::report::line_file> plot;
     if (!given.plot.empty()) plot.emplace(given.plot);
     std::fputs(describe(given, data).c_str(), stdout);
     std::fflush(stdout);
@@ -58,23 +57,29 @@ int run(const options& given)
             if (!given.dump.empty()) std::filesystem::create_directories(dump_folder(given, plan));
             std::vector<rank_result> all(ranks);
             const std::string what = plan.label();
+            reports.begin(what + " seed " + std::to_string(seed), ranks, settings_of(given));
             collprobe::local::run(ranks, [&](collprobe::local::communicator& comm) {
                 const bool first = comm.rank() == 0;
-                all[static_cast<std::size_t>(comm.rank())] = train(given, data, plan, comm, [&] {
-                    if (first) shown.advance(what.c_str());
-                });
+                all[static_cast<std::size_t>(comm.rank())] = train(
+                    given, data, plan, comm,
+                    [&](const collprobe::step_record& record) {
+                        if (first) reports.put(record);
+                    },
+                    [&] {
+                        if (first) shown.advance(what.c_str());
+                    });
             });
+            reports.end();
             runs.push_back(summarise(plan, all, given));
             agreed = agreed && runs.back().agree;
-            if (jsonl) jsonl->write(json_line(runs.back()));
+            reports.line(json_line(runs.back()));
         }
     }
     shown.clear();
-    if (jsonl) jsonl->close();
     std::fputs(table(runs, given).c_str(), stdout);
     std::fputs(conclusion(runs, given, 100 / static_cast<double>(data.test.size())).c_str(), stdout);
     if (plot) {
-        plot->write(steps_picture(runs, given).text());
+        plot->append(steps_picture(runs, given).text());
         plot->close();
     }
     if (!agreed) std::fputs("quantised_training: a run left ranks with different weights\n", stderr);

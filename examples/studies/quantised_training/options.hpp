@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <string_view>
 #include <vector>
 
@@ -85,11 +86,18 @@ struct options {
     std::size_t hidden = 146; ///< 32,422 weights: 8 blocks of 4096 are nearly full
     std::size_t batch = 4; ///< of a rank
     std::string data = trainer::default_digits;
-    std::string jsonl; ///< empty: none
+    report_files files;
     std::string plot; ///< empty: none
     std::string dump; ///< empty: none
     std::vector<std::uint64_t> dump_steps = {0};
 };
+
+/// The settings of all runs, for their reports.
+inline std::vector<std::pair<std::string, std::string>> settings_of(const options& given)
+{
+    return {{"steps", std::to_string(given.steps)}, {"batch of a rank", std::to_string(given.batch)},
+        {"hidden units", std::to_string(given.hidden)}};
+}
 
 /// One run of the program's list.
 struct run_plan {
@@ -167,7 +175,7 @@ inline options parse_options(const std::vector<std::string>& arguments)
     line.numbers("--seeds,--seed", result.seeds, 0, ~std::uint64_t{0},
         "runs with each of these seeds; the table has their median");
     line.path("--data", result.data, "the data file (optdigits.csv of the build)");
-    line.path("--jsonl", result.jsonl, "write a summary of each run, one a line");
+    line.files(result.files, "write a summary of each run, one a line");
     line.path("--plot", result.plot, "draw accuracy and noise ratio over the steps, an SVG file");
     line.path("--dump", result.dump,
         "write gradients and averages of every rank as NumPy files,\nDIR/<run>/grad_step<s>_rank<r>.npy and "

@@ -64,10 +64,10 @@ inline double decibels(const std::vector<double>& exact, collprobe::view<const f
 }
 
 /// A whole run as one rank sees it, over `comm`. `plain` has the same ranks, and adds in double, which the averages are
-/// compared with. `advance()` is called after each step.
-template <class Comm, class Advance>
+/// compared with. `take` gets the record of each step; `advance()` is called after it.
+template <class Comm, class Take, class Advance>
 rank_result train_over(Comm comm, collprobe::local::communicator& plain, const options& given,
-    const trainer::split_dataset& data, const run_plan& plan, const Advance& advance)
+    const trainer::split_dataset& data, const run_plan& plan, const Take& take, const Advance& advance)
 {
     using namespace collprobe;
     trainer::rank_trainer self(data.train, {trainer::pixels, given.hidden, given.hidden, trainer::classes}, plan.seed,
@@ -95,7 +95,8 @@ rank_result train_over(Comm comm, collprobe::local::communicator& plain, const o
             trainer::write_npy(folder / ("average" + place), "<f4", self.average().data(), exact.size(), 4);
         }
         step_record record;
-        if (probe.wait(record) && first) {
+        if (probe.wait(record)) take(record);
+        if (first) {
             result.steps.push_back({record.calls.at(0).quantisation, decibels(exact, self.average())});
         }
         self.update(trainer::first_learning_rate * (1 - static_cast<double>(step) / static_cast<double>(given.steps)));
@@ -109,12 +110,12 @@ rank_result train_over(Comm comm, collprobe::local::communicator& plain, const o
 }
 
 /// The same by the run's scheme.
-template <class Advance>
+template <class Take, class Advance>
 rank_result train(const options& given, const trainer::split_dataset& data, const run_plan& plan,
-    collprobe::local::communicator& world, const Advance& advance)
+    collprobe::local::communicator& world, const Take& take, const Advance& advance)
 {
     using namespace collprobe;
-    const auto over = [&](auto comm) { return train_over(std::move(comm), world, given, data, plan, advance); };
+    const auto over = [&](auto comm) { return train_over(std::move(comm), world, given, data, plan, take, advance); };
     if (plan.how == scheme::fp32) return over(world);
     if (plan.how == scheme::deepspeed) {
         return over(deepspeed_rules<local::communicator>(world, plan.block, plan.defects));

@@ -28,11 +28,11 @@ std::string describe_gpus()
     return std::to_string(count) + (count == 1 ? " GPU (" : " GPUs (") + first.name + ")";
 }
 
-run_result train_on_cuda(const job& work, output_file* jsonl, progress& shown)
+run_result train_on_cuda(const job& work, run_reports& reports, progress& shown)
 {
     return with_wire_type(work.given.element, [&]<class Wire>(Wire) {
         return train<device_trainer<Wire, local::device_communicator<cuda::device>>>(
-            work, jsonl, shown, [&](auto rank) { local::run_on<cuda::device>(work.given.ranks, {}, rank); });
+            work, reports, shown, [&](auto rank) { local::run_on<cuda::device>(work.given.ranks, {}, rank); });
     });
 }
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "../digits/output_file.hpp"
+#include "../../report_files.hpp"
 #include "../digits/progress.hpp"
 #include "conclusion.hpp"
 #include "job.hpp"
@@ -20,7 +20,7 @@ namespace trainer {
 std::string describe_gpus();
 
 /// `train` with the ranks' models on the GPUs, round robin.
-run_result train_on_cuda(const job& work, output_file* jsonl, progress& shown);
+run_result train_on_cuda(const job& work, run_reports& reports, progress& shown);
 
 #else
 
@@ -30,7 +30,7 @@ inline std::string describe_gpus()
                       "`cmake --preset cuda && cmake --build --preset cuda` builds one with it: "
                       "build/cuda/examples/silent_inconsistency");
 }
-inline run_result train_on_cuda(const job&, output_file*, progress&)
+inline run_result train_on_cuda(const job&, run_reports&, progress&)
 {
     throw usage_error("built without CUDA");
 }

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -19,7 +18,6 @@
 #include <collprobe/report/table.hpp>
 
 #include "../digits/dataset.hpp"
-#include "../digits/output_file.hpp"
 #include "../digits/progress.hpp"
 #include "conclusion.hpp"
 #include "cuda_run.hpp"
@@ -44,11 +42,11 @@ sampler make_sampler(const options& given, const dataset& train)
 }
 
 /// Trains one setting where the command line wants it.
-run_result train(const job& work, output_file* jsonl, progress& shown)
+run_result train(const job& work, run_reports& reports, progress& shown)
 {
-    if (work.given.device == device_kind::cuda) return train_on_cuda(work, jsonl, shown);
+    if (work.given.device == device_kind::cuda) return train_on_cuda(work, reports, shown);
     return with_wire_type(work.given.element, [&]<class Wire>(Wire) {
-        return train<rank_trainer<Wire, collprobe::local::communicator>>(work, jsonl, shown,
+        return train<rank_trainer<Wire, collprobe::local::communicator>>(work, reports, shown,
             [&](auto rank) { collprobe::local::run(work.given.ranks, rank); });
     });
 }
@@ -93,8 +91,7 @@ int run(const options& given)
 {
     const std::string gpus = given.device == device_kind::cuda ? describe_gpus() : "";
     const split_dataset data = split(read_digits(given.data));
-    std::optional<output_file> jsonl; // before anything that takes long
-    if (!given.jsonl.empty()) jsonl.emplace(given.jsonl);
+    run_reports reports(given.files, given.settings.size() > 1); // before anything that takes long
     const sampler samples = make_sampler(given, data.train);
     std::fputs(describe_job(given, data, gpus).c_str(), stdout);
     if (std::fflush(stdout) != 0) throw std::runtime_error("the report could not be written to stdout");
@@ -108,10 +105,9 @@ int run(const options& given)
                 if (given.settings.size() > 1) work.dump_folder /= name(seeds);
                 std::filesystem::create_directories(work.dump_folder);
             }
-            runs.push_back(train(work, jsonl ? &*jsonl : nullptr, shown));
+            runs.push_back(train(work, reports, shown));
         }
     }
-    if (jsonl) jsonl->close();
     std::fputs(report(runs).c_str(), stdout);
     for (const run_result& each : runs) {
         if (!each.weights_agree)

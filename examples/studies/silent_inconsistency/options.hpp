@@ -6,8 +6,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <collprobe/report/words.hpp>
+
+#include "../../report_files.hpp"
 #include "../digits/words.hpp"
 #include "../digits/dataset.hpp"
 #include "faults.hpp"
@@ -34,12 +38,24 @@ struct options {
     double momentum = 0.9;
     double dropout = 0.2;
     std::string data = default_digits;
-    std::string jsonl; ///< empty: none
+    report_files files;
     std::string dump; ///< folder, empty: none
     std::vector<std::uint64_t> dump_steps;
     std::optional<fault> injected;
 };
 
 inline constexpr std::size_t layer_count = 3; // 64-hidden-hidden-10, a bucket each
+
+/// The settings of a run, for its reports.
+inline std::vector<std::pair<std::string, std::string>> settings_of(const options& given, setting seeds)
+{
+    const auto number = [](double value) { return collprobe::report::short_number(value); };
+    return {{"seeds", name(seeds)}, {"device", given.device == device_kind::cuda ? "cuda" : "host"},
+        {"sampler", given.sampler == sampler_kind::iid ? "iid" : "curriculum"}, {"seed", std::to_string(given.seed)},
+        {"steps", std::to_string(given.steps)}, {"batch of a rank", std::to_string(given.batch)},
+        {"hidden units", std::to_string(given.hidden)}, {"element", name(given.element)},
+        {"learning rate", number(given.learning_rate)}, {"momentum", number(given.momentum)},
+        {"dropout", number(given.dropout)}};
+}
 
 } // namespace trainer

@@ -127,7 +127,7 @@ inline options parse_options(const std::vector<std::string>& arguments)
     line.number("--momentum", result.momentum, 0, 0.9999, "of SGD, 0 to below 1", "X");
     line.number("--dropout", result.dropout, 0, 0.9999, "probability that a hidden unit is dropped, 0 to below 1", "X");
     line.path("--data", result.data, "the data file (optdigits.csv of the build)");
-    line.path("--jsonl", result.jsonl, "write an object per step and a summary per setting, one a line");
+    line.files(result.files, "write an object per step and a summary per setting, one a line");
     line.path("--dump", result.dump,
         "write what the probes saw at the steps of --dump-steps, as NumPy files:\n"
         "grad_step<S>_rank<R>.npy (buckets one after another) and\nloss_step<S>.npy. "

@@ -8,12 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include <collprobe/alarm/alarms.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/summary.hpp>
 
+#include "../../report_files.hpp"
 #include "../digits/dump.hpp"
-#include "../digits/output_file.hpp"
 #include "../digits/progress.hpp"
 #include "conclusion.hpp"
 #include "job.hpp"
@@ -24,11 +25,13 @@ namespace trainer {
 /// Trains one setting on all ranks, each a `Trainer`. Rank 0's records stand for all: every rank has the
 /// same. `run_ranks(fn)` calls `fn(communicator&)` once for each rank, on a thread of its own.
 template <class Trainer, class RunRanks>
-run_result train(const job& work, output_file* jsonl, progress& shown, RunRanks run_ranks)
+run_result train(const job& work, run_reports& reports, progress& shown, RunRanks run_ranks)
 {
     run_result result;
     result.name = name(work.seeds);
     result.history = collprobe::report::run_history(result.name);
+    reports.begin(result.name, work.given.ranks, settings_of(work.given, work.seeds));
+    collprobe::alarms watch(work.given.ranks);
     std::vector<std::uint64_t> weights(static_cast<std::size_t>(work.given.ranks));
 
     run_ranks([&](auto& comm) {
@@ -40,7 +43,10 @@ run_result train(const job& work, output_file* jsonl, progress& shown, RunRanks 
             while (self.poll(record)) {
                 if (rank != 0) continue;
                 result.history.add(record);
-                if (jsonl != nullptr) jsonl->write(collprobe::report::json_line(result.name, record));
+                reports.put(record);
+                const collprobe::view<const collprobe::alarm_record> raised = watch.judge(record);
+                for (const collprobe::alarm_record& each : raised) result.history.add(each);
+                reports.put(raised);
                 if (work.dumps(record.step)) write_losses(work.dump_folder, record);
             }
             if (rank == 0) shown.advance(result.name.c_str());
@@ -53,10 +59,9 @@ run_result train(const job& work, output_file* jsonl, progress& shown, RunRanks 
     });
     result.weights_agree
         = std::all_of(weights.begin(), weights.end(), [&](auto each) { return each == weights[0]; });
-    if (jsonl != nullptr) {
-        jsonl->write(collprobe::report::json_line(
-            result.history.summarize(), {{"test_accuracy", result.test_accuracy}}));
-    }
+    reports.end();
+    reports.line(
+        collprobe::report::json_line(result.history.summarize(), {{"test_accuracy", result.test_accuracy}}));
     return result;
 }
 

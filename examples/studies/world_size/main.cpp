@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -16,8 +15,8 @@
 
 #include <collprobe/comm/local/communicator.hpp>
 
+#include "../../report_files.hpp"
 #include "../digits/dataset.hpp"
-#include "../digits/output_file.hpp"
 #include "../digits/progress.hpp"
 #ifdef COLLPROBE_EXAMPLE_MPI
 #include "mpi_ranks.hpp"
@@ -64,8 +63,8 @@ int run(const options& given, Ranks&& ranks)
         if (n > ranks.most()) throw usage_error("--ranks: " + std::to_string(n) + " are more than the job has");
     }
     const trainer::split_dataset data = trainer::split(trainer::read_digits(given.data));
-    std::optional<trainer::output_file> jsonl; // before anything that takes long
-    if (!given.jsonl.empty() && ranks.speaks()) jsonl.emplace(given.jsonl);
+    // Before anything that takes long.
+    run_reports reports(ranks.speaks() ? given.files : report_files(), given.reductions.size() * sizes.size() > 1);
     if (ranks.speaks()) std::fputs(describe(given, sizes, data).c_str(), stdout);
     std::fflush(stdout);
 
@@ -74,22 +73,27 @@ int run(const options& given, Ranks&& ranks)
     for (const averaging how : given.reductions) {
         for (const int n : sizes) {
             run_result of_rank_0;
+            reports.begin(std::string(name(how)) + " " + std::to_string(n) + "x" + std::to_string(given.micro_batches / n),
+                n, settings_of(given, how));
             ranks.run(n, [&](auto& comm) {
                 const bool first = comm.rank() == 0;
                 const auto advance = [&] {
                     if (first) shown.advance(name(how));
                 };
-                run_result result = train(given, data, how, comm, advance);
+                const auto take = [&](const collprobe::step_record& record) {
+                    if (first) reports.put(record);
+                };
+                run_result result = train(given, data, how, comm, take, advance);
                 if (first) of_rank_0 = std::move(result);
             });
+            reports.end();
             if (!ranks.speaks()) continue;
             runs.push_back(std::move(of_rank_0));
-            if (jsonl) jsonl->write(json_line(runs.back(), given.element));
+            reports.line(json_line(runs.back(), given.element));
         }
     }
     if (!ranks.speaks()) return 0;
     shown.clear();
-    if (jsonl) jsonl->close();
     std::fputs((table(runs) + "\n" + conclusion(runs)).c_str(), stdout);
     for (const averaging how : given.reductions) {
         if (how == averaging::native || identical(runs, how)) continue;

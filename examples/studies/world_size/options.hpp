@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <collprobe/comm/local/order.hpp>
@@ -48,8 +49,16 @@ struct options {
     communicator_kind communicator = communicator_kind::local;
     std::uint64_t seed = 1;
     std::string data = trainer::default_digits;
-    std::string jsonl; ///< empty: none
+    report_files files;
 };
+
+/// The settings of a run, for its reports.
+inline std::vector<std::pair<std::string, std::string>> settings_of(const options& given, averaging how)
+{
+    return {{"reduction", name(how)}, {"element", trainer::name(given.element)},
+        {"micro-batches of a step", std::to_string(given.micro_batches)}, {"samples of each", std::to_string(given.batch)},
+        {"steps", std::to_string(given.steps)}, {"seed", std::to_string(given.seed)}};
+}
 
 /// 2, 4, 8 and 16, as far as there are so many ranks and the micro-batches can be dealt out evenly.
 inline std::vector<int> default_ranks(int micro_batches, int most)
@@ -91,7 +100,7 @@ inline options parse_options(const std::vector<std::string>& arguments)
         "local: ranks are threads of this process;\nmpi: mpirun -n 4 world_size --communicator mpi");
     line.number("--seed", result.seed, 0, ~std::uint64_t{0}, "seed of the run");
     line.path("--data", result.data, "the data file (optdigits.csv of the build)");
-    line.path("--jsonl", result.jsonl, "write a summary of each run, one a line");
+    line.files(result.files, "write a summary of each run, one a line");
     line.parse(arguments);
     if (line.given("--order") && result.communicator == communicator_kind::mpi) {
         throw usage_error("--order: with --communicator mpi the order is MPI's");

@@ -14,6 +14,7 @@
 #include <collprobe/device/host/device.hpp>
 #include <collprobe/reduce/reproducible.hpp>
 #include <collprobe/scan/digest.hpp>
+#include <collprobe/step/probed.hpp>
 
 #include "../digits/dataset.hpp"
 #include "../digits/model.hpp"
@@ -33,13 +34,17 @@ struct run_result {
     bool ranks_agree = false;
 };
 
+/// Elements of the averages that the reports of two runs are compared by.
+inline constexpr int sampled_elements = 64;
+
 /// The gradients of a rank's micro-batches ("leaves"), one behind the other, become the average over all ranks.
 /// Natively: the rank adds its own in the element type, as gradient accumulation does, and the communicator adds
 /// those sums.
 template <class Wire, class Comm>
 class native_average {
 public:
-    explicit native_average(Comm comm) : comm_(std::move(comm)) {}
+    explicit native_average(Comm comm) : comm_(std::move(comm), {.order_sample = sampled_elements}) {}
+    auto& probe() { return comm_; }
 
     void operator()(const std::vector<Wire>& leaves, std::vector<Wire>& average, collprobe::host::stream& on)
     {
@@ -50,14 +55,14 @@ public:
             sum = static_cast<Wire>(static_cast<float>(sum) + static_cast<float>(leaves[i]));
         }
         comm_.all_reduce(collprobe::view<const Wire>(sum_), collprobe::view<Wire>(average),
-            collprobe::reduction::sum, on);
+            collprobe::reduction::sum, on, collprobe::call_site::named("gradient"));
         on.synchronize();
         const auto terms = static_cast<float>(leaves.size() / count * static_cast<std::size_t>(comm_.size()));
         for (Wire& value : average) value = static_cast<Wire>(static_cast<float>(value) / terms);
     }
 
 private:
-    Comm comm_;
+    collprobe::probed<Comm> comm_;
     std::vector<Wire> sum_;
 };
 
@@ -66,19 +71,21 @@ template <class Wire, class Comm, class Contract>
 class contract_average {
 public:
     contract_average(Comm comm, Contract promised, collprobe::reduction_algorithm how)
-        : comm_(std::move(comm), promised, {.algorithm = how})
+        : comm_(collprobe::reproducible<Comm, Contract>(std::move(comm), promised, {.algorithm = how}))
     {
     }
+    auto& probe() { return comm_; }
 
     void operator()(const std::vector<Wire>& leaves, std::vector<Wire>& average, collprobe::host::stream& on)
     {
         comm_.all_reduce(collprobe::view<const Wire>(leaves), collprobe::view<Wire>(average),
-            collprobe::reduction::average, on, {.leaves = leaves.size() / average.size()});
+            collprobe::reduction::average, on, {.leaves = leaves.size() / average.size()},
+            collprobe::call_site::named("gradient"));
         on.synchronize();
     }
 
 private:
-    collprobe::reproducible<Comm, Contract> comm_;
+    collprobe::probed<collprobe::reproducible<Comm, Contract>> comm_;
 };
 
 /// One rank's part in a run: stochastic gradient descent with momentum. Micro-batch b of a step is a function of
@@ -98,13 +105,15 @@ public:
         velocity_.resize(count);
     }
 
+    /// Returns the mean loss of the rank's micro-batches.
     template <class Average>
-    void step(std::uint64_t number, Average& average, collprobe::host::stream& on)
+    double step(std::uint64_t number, Average& average, collprobe::host::stream& on)
     {
+        double loss = 0;
         gradients_.clear();
         for (std::uint64_t leaf = 0; leaf < leaves_; ++leaf) {
             load(trainer::derive(trainer::derive(given_.seed, number), first_leaf_ + leaf));
-            model_.forward(inputs_, labels_, {});
+            loss += model_.forward(inputs_, labels_, {});
             model_.backward([](std::size_t) {});
             for (std::size_t layer = 0; layer < model_.layers(); ++layer) {
                 for (const float value : model_.gradient(layer)) gradients_.push_back(static_cast<Wire>(value));
@@ -112,6 +121,7 @@ public:
         }
         average(gradients_, average_, on);
         update();
+        return loss / static_cast<double>(leaves_);
     }
 
     std::vector<float> weights()
@@ -164,17 +174,21 @@ private:
     std::vector<float> velocity_;
 };
 
-/// A whole run as one rank sees it. `advance()` is called after each step.
-template <class Wire, class Comm, class Average, class Advance>
+/// A whole run as one rank sees it. `take` gets the records of the steps; `advance()` is called after each step.
+template <class Wire, class Comm, class Average, class Take, class Advance>
 run_result train_rank(const options& given, const trainer::split_dataset& data, averaging how, const Comm& comm,
-    Average& average, Advance advance)
+    Average& average, Take take, Advance advance)
 {
     rank_trainer<Wire> self(given, data.train, comm.rank(), comm.size());
     collprobe::host::stream stream; // gone before what its work uses
+    collprobe::step_record record;
     for (std::uint64_t step = 0; step < given.steps; ++step) {
-        self.step(step, average, stream);
+        const double loss = self.step(step, average, stream);
+        average.probe().end_step(step, {.loss = loss}, stream);
+        while (average.probe().poll(record)) take(record);
         advance();
     }
+    while (average.probe().wait(record)) take(record);
     run_result result{.reduction = how, .ranks = comm.size(), .leaves = given.micro_batches / comm.size()};
     result.weights = self.weights();
     result.digest = collprobe::digest(collprobe::view<const float>(result.weights));
@@ -188,13 +202,13 @@ run_result train_rank(const options& given, const trainer::split_dataset& data, 
 }
 
 /// The same with the averaging that is asked for.
-template <class Comm, class Advance>
-run_result train(const options& given, const trainer::split_dataset& data, averaging how, const Comm& comm,
+template <class Comm, class Take, class Advance>
+run_result train(const options& given, const trainer::split_dataset& data, averaging how, const Comm& comm, Take take,
     Advance advance)
 {
     using namespace collprobe;
     return trainer::with_wire_type(given.element, [&]<class Wire>(Wire) {
-        const auto with = [&](auto&& average) { return train_rank<Wire>(given, data, how, comm, average, advance); };
+        const auto with = [&](auto&& average) { return train_rank<Wire>(given, data, how, comm, average, take, advance); };
         using order_invariant = contract<reproducibility::order_invariant>;
         using correctly_rounded = contract<reproducibility::correctly_rounded>;
         switch (how) {

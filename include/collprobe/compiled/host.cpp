@@ -29,10 +29,12 @@
 #include <collprobe/report/detail/inspection.ipp>
 #include <collprobe/report/detail/json.ipp>
 #include <collprobe/report/detail/json_lines.ipp>
+#include <collprobe/report/detail/prometheus.ipp>
 #include <collprobe/report/detail/run_log.ipp>
 #include <collprobe/report/detail/sinks.ipp>
 #include <collprobe/report/detail/summary.ipp>
 #include <collprobe/report/detail/table.ipp>
+#include <collprobe/report/detail/trace.ipp>
 #include <collprobe/report/detail/words.ipp>
 #include <collprobe/step/detail/judge.ipp>
 #include <collprobe/step/detail/summary.ipp>

@@ -127,8 +127,8 @@ std::string step_line(const line_head& head, const step_record& record, bool wit
 ///
 /// Numbers are as short as they can be and read as the same double. JSON has only finite numbers, so an undefined
 /// number is the string "nan", infinities are "inf" and "-inf" (Python's `float` takes all three). A bucket, rank or
-/// index that does not exist is null. Digests are strings ("0x1f"). Text is UTF-8: what is none becomes
-/// U+FFFD, and quotes, control characters and "<" are escaped. Cost: one string of about 400 bytes, 300 a call and 60 a rank.
+/// index that does not exist is null. Digests are strings ("0x1f"). Text is UTF-8: what is none becomes U+FFFD, and
+/// quotes, control characters and "<" are escaped. Cost: one string of about 400 bytes, 300 a call and 60 a rank.
 std::string json_line(const line_head& head, const step_record& record);
 
 /// The beginning of a run as a JSON line: `kind` is "run", the members are those of `run_record`.
@@ -138,8 +138,8 @@ std::string json_line(const line_head& head, const run_findings& found);
 
 /// A run as a JSON line. `kind` is "summary", `steps` is the number of steps, and the metrics are medians over the
 /// steps, under the names that a step has. `suspects` has an object per finding, as in a step, with `first_step`,
-/// `last_step` and `steps`. `verdict` is the run in one sentence. `extra`: the caller's own numbers by name, which become
-/// members of the object.
+/// `last_step` and `steps`. `verdict` is the run in one sentence. `extra`: the caller's own numbers by name, which
+/// become members of the object.
 std::string json_line(const run_summary& summary, const std::vector<std::pair<std::string_view, double>>& extra = {});
 
 } // namespace collprobe::report

@@ -57,7 +57,7 @@ public:
     void put(const alarm_record& record) noexcept;
     void put(const inspection& record) noexcept;
 
-    /// Waits until the sinks have written all records that were put before.
+    /// Waits until the sinks are open and have written all records that were put before.
     void flush();
     /// Writes what is there, closes the sinks and ends the thread. Records that are put after that are dropped.
     void close();
@@ -65,7 +65,9 @@ public:
     const run_record& run() const noexcept { return run_; }
     /// Records that were dropped because `room` others waited.
     std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
-    /// "cannot write 'out.prom': No space left on device", one for each sink that has failed.
+    /// Whether a sink has failed.
+    bool has_failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
+    /// "'out.prom' is not written any more: cannot write ...: No space left on device", for each sink that has failed.
     std::vector<std::string> failures() const;
 
 private:
@@ -98,10 +100,11 @@ private:
     bool closing_ = false;
     std::vector<std::string> failures_;
 
+    std::atomic<bool> failed_{false};
     std::atomic<std::uint64_t> dropped_{0};
     std::atomic<std::uint32_t> signal_{0}; ///< changes when the thread has something to do
     std::atomic<std::uint32_t> progress_{0}; ///< changes when it has done something
-    std::atomic<std::uint64_t> put_{0};
+    std::atomic<std::uint64_t> put_{1}; ///< the opening counts as one
     std::atomic<std::uint64_t> written_{0};
     collprobe::detail::thread thread_;
 };
@@ -134,6 +137,7 @@ public:
     void close() { writer_.close(); }
     const run_record& run() const noexcept { return writer_.run(); }
     std::uint64_t dropped() const noexcept { return writer_.dropped(); }
+    bool has_failed() const noexcept { return writer_.has_failed(); }
     std::vector<std::string> failures() const { return writer_.failures(); }
 
 private:

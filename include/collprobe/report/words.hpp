@@ -26,8 +26,6 @@ const char* phrase(finding what) noexcept;
 
 namespace detail {
 
-/// Text for formats that want UTF-8: each byte that is none becomes U+FFFD.
-std::string utf8_text(std::string_view bytes);
 /// The name of a source file without its folders, and the line: "train.cpp:88".
 std::string short_line(const call_site& site);
 /// "1 step", "2 steps"
@@ -36,6 +34,9 @@ std::string counted(std::uint64_t number, const char* thing);
 std::string list_named(const alarm_record& raised);
 /// The advice in words: "resync from rank 0".
 std::string advise(const alarm_record& raised);
+/// The same text, and U+FFFD for bytes that are no UTF-8: one for each longest beginning of a character, as browsers
+/// and Python have it.
+std::string utf8_text(std::string_view bytes);
 
 } // namespace detail
 } // namespace collprobe::report

@@ -20,8 +20,8 @@ namespace detail {
 
 [[noreturn]] COLLPROBE_COLD_INLINE void fail_to_write(const std::string& path, int reason)
 {
-    throw error(
-        status::device_failure, "cannot write '" + path + "': " + std::strerror(reason), {.call = "report"});
+    throw error(status::device_failure, "cannot write '" + path + "': " + std::strerror(reason),
+        {.call = "report", .where = {}}); // of the writing thread no line of the caller is known
 }
 
 /// Writes all of `text`; 0, or the reason why not.

@@ -56,6 +56,15 @@ COLLPROBE_COLD_INLINE json_writer& json_writer::number(double value)
 COLLPROBE_COLD_INLINE void json_writer::quoted(std::string_view value)
 {
     out_ += '"';
+    bool is_plain = true;
+    for (const char character : value) {
+        const auto code = static_cast<unsigned char>(character);
+        is_plain = is_plain && code >= 0x20 && code < 0x80 && character != '"' && character != '\\' && character != '<';
+    }
+    if (is_plain) {
+        out_.append(value).append(1, '"');
+        return;
+    }
     for (const char character : utf8_text(value)) {
         const auto code = static_cast<unsigned char>(character);
         if (character == '"' || character == '\\') {

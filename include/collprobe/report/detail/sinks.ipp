@@ -162,6 +162,7 @@ void record_writer::for_each_sink(const Call& call)
         if (options_.tell) std::fprintf(stderr, "collprobe: %s\n", text.c_str());
         const collprobe::detail::lock_guard lock(mutex_);
         failures_.push_back(text);
+        failed_.store(true, std::memory_order_relaxed);
     }
 }
 
@@ -171,8 +172,14 @@ COLLPROBE_COLD_INLINE void record_writer::work()
     constexpr std::int64_t flush_ns = 1'000'000'000;
     const auto context = [this](const entry& of) { return record_context{run_, of.unix_ns, of.dropped}; };
     const auto now = [this] { return record_context{run_, detail::unix_ns(), dropped()}; };
+    const auto advance = [this](std::uint64_t count) {
+        written_.fetch_add(count, std::memory_order_release);
+        progress_.fetch_add(1, std::memory_order_release);
+        collprobe::detail::wake_all(progress_);
+    };
 
     for_each_sink([&](sink& each) { each.open(run_); });
+    advance(1);
     entry next;
     std::int64_t flushed = collprobe::detail::deadline::now_ns();
     while (true) {
@@ -200,9 +207,7 @@ COLLPROBE_COLD_INLINE void record_writer::work()
             for_each_sink([&](sink& each) { each.flush(when); });
             flushed = at;
         }
-        written_.fetch_add(count, std::memory_order_release);
-        progress_.fetch_add(1, std::memory_order_release);
-        collprobe::detail::wake_all(progress_);
+        advance(count);
         if (closing) break;
         collprobe::detail::wait_while(signal_, seen, collprobe::detail::deadline::in_ms(nap_ms));
     }

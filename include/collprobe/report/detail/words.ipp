@@ -55,30 +55,6 @@ COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
 
 namespace detail {
 
-COLLPROBE_COLD_INLINE std::string utf8_text(std::string_view bytes)
-{
-    std::string text;
-    text.reserve(bytes.size());
-    const auto byte = [bytes](std::size_t at) { return static_cast<unsigned char>(bytes[at]); };
-    for (std::size_t i = 0; i < bytes.size();) {
-        const unsigned first = byte(i);
-        std::size_t length = 0;
-        if (first < 0x80) length = 1;
-        else if (first >= 0xc2 && first < 0xf5) length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-        bool is_valid = length != 0 && i + length <= bytes.size();
-        for (std::size_t j = 1; is_valid && j < length; ++j) is_valid = (byte(i + j) & 0xc0) == 0x80;
-        if (is_valid && length > 2) { // overlong forms, surrogates, and what is beyond U+10FFFF
-            const unsigned second = byte(i + 1);
-            is_valid = !(first == 0xe0 && second < 0xa0) && !(first == 0xed && second >= 0xa0)
-                && !(first == 0xf0 && second < 0x90) && !(first == 0xf4 && second >= 0x90);
-        }
-        if (is_valid) text.append(bytes.substr(i, length));
-        else text += "\xef\xbf\xbd";
-        i += is_valid ? length : 1;
-    }
-    return text;
-}
-
 COLLPROBE_COLD_INLINE std::string short_line(const call_site& site)
 {
     const std::string_view file = site.file;
@@ -118,6 +94,34 @@ COLLPROBE_COLD_INLINE std::string advise(const alarm_record& raised)
     case advice::quarantine: return "take out of the job";
     }
     return "unknown";
+}
+
+COLLPROBE_COLD_INLINE std::string utf8_text(std::string_view bytes)
+{
+    std::string text;
+    text.reserve(bytes.size());
+    std::size_t at = 0;
+    while (at < bytes.size()) {
+        const auto first = static_cast<unsigned char>(bytes[at]);
+        if (first < 0x80) {
+            text += bytes[at++];
+            continue;
+        }
+        const std::size_t size = first < 0xc2 || first > 0xf4 ? 1u : first < 0xe0 ? 2u : first < 0xf0 ? 3u : 4u;
+        std::size_t end = at + 1;
+        for (; end < bytes.size() && end < at + size; ++end) {
+            const auto next = static_cast<unsigned char>(bytes[end]);
+            const bool second = end == at + 1;
+            // The second byte must not make a longer form of a shorter character, half a pair, or one above U+10FFFF.
+            const unsigned least = second && first == 0xe0 ? 0xa0u : second && first == 0xf0 ? 0x90u : 0x80u;
+            const unsigned most = second && first == 0xed ? 0x9fu : second && first == 0xf4 ? 0x8fu : 0xbfu;
+            if (next < least || next > most) break;
+        }
+        if (size > 1 && end == at + size) text += bytes.substr(at, size);
+        else text += "\xef\xbf\xbd";
+        at = end;
+    }
+    return text;
 }
 
 } // namespace detail

@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cctype>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <collprobe/report/file.hpp>
+#include <collprobe/report/json_lines.hpp>
+#include <collprobe/report/prometheus.hpp>
+#include <collprobe/report/sinks.hpp>
+#include <collprobe/report/trace.hpp>
+
+/// The files that every example and study writes when it is asked to: `--jsonl PATH` for programs, `--html PATH` for
+/// people, `--trace PATH` for Perfetto, `--prometheus PATH` for node_exporter. Empty: not asked for.
+struct report_files {
+    std::string jsonl;
+    std::string html;
+    std::string trace;
+    std::string prometheus;
+
+    /// Reads a command line that has nothing else. Anything else ends the program with status 2.
+    static report_files from(int argc, char** argv)
+    {
+        report_files files;
+        for (int i = 1; i < argc; i += 2) {
+            const std::string option = argv[i];
+            std::string* path = nullptr;
+            files.for_each([&](const char* name, const char*, std::string& of) {
+                if (option == name) path = &of;
+            });
+            if (path == nullptr || i + 1 == argc) {
+                std::fprintf(stderr, "%s: the options are [--jsonl|--html|--trace|--prometheus PATH]...\n", argv[0]);
+                std::exit(2);
+            }
+            *path = argv[i + 1];
+        }
+        return files;
+    }
+    /// Calls `use(option, help, path)` for each file.
+    template <class Use>
+    void for_each(const Use& use)
+    {
+        use("--jsonl", "write each step, alarm and run as a line of JSON", jsonl);
+        use("--html", "write a report to open in a browser", html);
+        use("--trace", "write a trace to open in ui.perfetto.dev", trace);
+        use("--prometheus", "write metrics for node_exporter's textfile collector", prometheus);
+    }
+};
+
+/// Writes the records of one run after another. With several runs each has its files but for the JSON lines, with the
+/// run's name in them: "report.strict.html".
+class run_reports {
+public:
+    /// \throws std::runtime_error if the JSON lines cannot be written.
+    explicit run_reports(report_files files, bool has_several_runs = false)
+        : files_(std::move(files)), has_several_runs_(has_several_runs)
+    {
+        if (files_.jsonl.empty()) return;
+        collprobe::report::line_file(files_.jsonl).close(); // empties it
+        has_jsonl_ = true;
+    }
+
+    /// For a program without options of its own: a file that cannot be written ends it with status 1.
+    run_reports(int argc, char** argv) : files_(report_files::from(argc, argv)), program_(argv[0]) {}
+
+    /// A run of that name, between so many ranks of this process; settings are for people to read.
+    void begin(const std::string& name, int ranks, std::vector<std::pair<std::string, std::string>> settings = {})
+    {
+        using namespace collprobe::report;
+        collprobe::run_record run = describe_process(name);
+        run.ranks = ranks;
+        run.settings = std::move(settings);
+        now_.emplace(std::move(run), sinks_options{.room = 4096, .tell = false},
+            json_lines(files_.jsonl, {.keep = has_jsonl_}),
+            prometheus(path_of_run(files_.prometheus, name), {.all_ranks = true}),
+            trace(path_of_run(files_.trace, name)));
+        has_jsonl_ = true;
+        now_->flush(); // a file that cannot be written is told before the run
+        check();
+    }
+    /// A record of the run. \throws std::runtime_error if a file cannot be written.
+    template <class Record>
+    void put(const Record& record)
+    {
+        if (++put_ % 1024 == 0) now_->flush(); // a trainer would not wait: it counts what is dropped
+        now_->put(record);
+        check();
+    }
+    /// \throws std::runtime_error if a file could not be written.
+    void end()
+    {
+        now_->close();
+        check();
+        now_.reset();
+    }
+    /// A line of the caller's own, between two runs.
+    void line(const std::string& text)
+    {
+        if (!files_.jsonl.empty()) collprobe::report::line_file(files_.jsonl, true).append(text);
+    }
+
+private:
+    void check() const
+    {
+        if (!now_->has_failed()) return;
+        const std::string why = now_->failures().front();
+        if (program_ == nullptr) throw std::runtime_error(why);
+        std::fprintf(stderr, "%s: %s\n", program_, why.c_str());
+        std::exit(1);
+    }
+    std::string path_of_run(const std::string& path, const std::string& run) const
+    {
+        if (path.empty() || !has_several_runs_) return path;
+        std::string part = "." + run;
+        for (char& each : part) {
+            if (std::isalnum(static_cast<unsigned char>(each)) == 0 && each != '.') each = '_';
+        }
+        const std::size_t dot = path.rfind('.');
+        const bool has_end = dot != path.npos && path.find('/', dot) == path.npos;
+        return has_end ? path.substr(0, dot) + part + path.substr(dot) : path + part;
+    }
+
+    report_files files_;
+    bool has_several_runs_ = false;
+    bool has_jsonl_ = false; ///< it was emptied
+    const char* program_ = nullptr; ///< that ends on an error
+    std::uint64_t put_ = 0;
+    std::optional<collprobe::report::sinks<collprobe::report::json_lines, collprobe::report::prometheus,
+        collprobe::report::trace>>
+        now_;
+};

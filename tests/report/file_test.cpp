@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/detail/thread.hpp>
+#include <collprobe/report/file.hpp>
+
+#include "support/checks.hpp"
+#include "temporary_folder.hpp"
+
+using namespace collprobe;
+using testing::contains;
+using testing::read_file;
+using testing::temporary_folder;
+
+namespace {
+
+template <class Write>
+std::string failure_of(const Write& write)
+{
+    try {
+        write();
+    } catch (const error& problem) {
+        CHECK(problem.code() == status::device_failure);
+        return problem.what();
+    }
+    return "";
+}
+
+/// No file of this process may grow beyond that size while this object lives.
+class small_disk {
+public:
+    explicit small_disk(rlim_t bytes)
+    {
+        getrlimit(RLIMIT_FSIZE, &before_);
+        std::signal(SIGXFSZ, SIG_IGN);
+        const rlimit now{bytes, before_.rlim_max};
+        setrlimit(RLIMIT_FSIZE, &now);
+    }
+    ~small_disk() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+private:
+    rlimit before_{};
+};
+
+} // namespace
+
+TEST_CASE("lines are appended; a file that was there is emptied or kept")
+{
+    const temporary_folder folder;
+    const std::string path = folder.path("lines");
+    {
+        report::line_file file(path);
+        file.append("a\nb\n");
+        file.append("");
+        report::line_file moved(std::move(file));
+        moved.append("c\n");
+        moved.close();
+        moved.close();
+    }
+    CHECK(read_file(path) == "a\nb\nc\n");
+    report::line_file(path, true).append("d\n");
+    CHECK(read_file(path) == "a\nb\nc\nd\n");
+    report::line_file(path).append("e\n");
+    CHECK(read_file(path) == "e\n");
+}
+
+TEST_CASE("lines that do not fit on the disk are taken back as a whole")
+{
+    const temporary_folder folder;
+    const std::string path = folder.path("lines");
+    report::line_file file(path);
+    {
+        const small_disk limit(10);
+        file.append("12345\n");
+        CHECK(contains(failure_of([&] { file.append("123456789\n"); }), "cannot write '" + path + "': File too large"));
+        CHECK(read_file(path) == "12345\n");
+    }
+    file.append("123456789\n");
+    CHECK(read_file(path) == "12345\n123456789\n");
+}
+
+TEST_CASE("a file that cannot be opened or written is an error that names it")
+{
+    const temporary_folder folder;
+    CHECK(contains(failure_of([&] { report::line_file(folder.path("none/lines")); }),
+        "cannot write '" + folder.path("none/lines") + "': No such file or directory"));
+    CHECK(contains(failure_of([&] { report::replace_file(folder.path("none/text"), "x"); }), "No such file"));
+    CHECK(contains(failure_of([&] { report::replace_file(folder.path("."), "x"); }), "cannot write '"));
+    if (access("/dev/full", W_OK) == 0) {
+        CHECK(contains(failure_of([] { report::line_file("/dev/full").append("x\n"); }),
+            "cannot write '/dev/full': No space left on device"));
+    }
+}
+
+TEST_CASE("a file is replaced as a whole; on an error the old one stays, and nothing else")
+{
+    const temporary_folder folder;
+    const std::string path = folder.path("text.prom");
+    report::replace_file(path, "old");
+    {
+        const small_disk limit(10);
+        CHECK(contains(failure_of([&] { report::replace_file(path, std::string(100, 'x')); }), "File too large"));
+    }
+    CHECK(read_file(path) == "old");
+    report::replace_file(path, std::string(100, 'x'));
+    CHECK(read_file(path) == std::string(100, 'x'));
+    CHECK(folder.files() == 1);
+}
+
+TEST_CASE("a reader never sees a part of a file that is replaced a thousand times")
+{
+    const temporary_folder folder;
+    const std::string path = folder.path("text");
+    const auto text_of = [](int i) {
+        return std::string(static_cast<std::size_t>(1 + i * 37 % 70'000), static_cast<char>('a' + i % 26));
+    };
+    report::replace_file(path, text_of(0));
+    std::atomic<bool> done{false};
+    int torn = 0;
+    int reads = 0;
+    detail::thread reader([&] {
+        while (!done.load()) {
+            const std::string text = read_file(path);
+            ++reads;
+            if (text.empty() || text != std::string(text.size(), text[0])) ++torn;
+        }
+    });
+    for (int i = 1; i <= 1000; ++i) report::replace_file(path, text_of(i));
+    done.store(true);
+    reader.join();
+    CHECK(torn == 0);
+    CHECK(reads > 0);
+}

@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/report/findings.hpp>
+#include <collprobe/report/summary.hpp>
+
+#include "sample.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+step_record step_of(std::uint64_t step, const std::vector<suspect>& suspects = {})
+{
+    step_record record = sample_step(step);
+    record.calls.resize(2);
+    record.suspects = suspects;
+    return record;
+}
+
+alarm_record alarm_of(std::uint64_t step, finding what, const std::vector<int>& ranks, advice action)
+{
+    alarm_record raised;
+    raised.step = step;
+    raised.call = 1;
+    raised.site.name = "wte";
+    raised.what = what;
+    raised.ranks = ranks;
+    raised.action = action;
+    raised.source = action == advice::resync ? 0 : -1;
+    return raised;
+}
+
+} // namespace
+
+TEST_CASE("a run without findings says among how much it found nothing")
+{
+    report::run_findings found;
+    CHECK(found.verdict() == "No step was recorded.");
+    found.add(step_of(0));
+    CHECK(found.verdict() == "Nothing was found in 1 step of 3 ranks.");
+    step_record record = step_of(1);
+    record.unread_calls = 3;
+    record.unprobed_calls = 1;
+    found.add(record);
+    CHECK(found.verdict() == "Nothing was found in 2 steps of 3 ranks; 4 of 8 calls were not looked at.");
+    CHECK(found.calls() == 8);
+}
+
+TEST_CASE("without alarms the verdict is the exact finding before the statistical, then the most frequent")
+{
+    const suspect norm{.rank = 1, .call = 0, .what = finding::gradient_norm, .exact = false};
+    const suspect nan{.rank = 2, .call = 1, .what = finding::non_finite, .site = {"a/train.cpp", "", 7, ""}};
+    report::run_findings found;
+    found.add(step_of(0, {norm}));
+    found.add(step_of(1, {norm}));
+    CHECK(found.verdict()
+        == "Rank 1 had a gradient norm that stands out in 2 of 2 steps, first in step 0, bucket 0.");
+    found.add(step_of(2, {nan, norm}));
+    CHECK(found.verdict()
+        == "Rank 2 sent NaN or infinity in 1 of 3 steps, step 2, bucket 1 (train.cpp:7). 1 other finding in the run.");
+    found.add(step_of(3, {{.call = 0, .what = finding::result_differs}}));
+    found.add(step_of(4, {{.call = 0, .what = finding::result_differs}}));
+    CHECK(found.verdict()
+        == "Some rank received other bits than the other ranks in 2 of 5 steps, first in step 3, bucket 0. "
+           "2 other findings in the run.");
+    CHECK(found.suspicious_steps() == 5);
+    REQUIRE(found.findings().size() == 3);
+    CHECK(found.findings()[0].steps == 3);
+    CHECK(found.findings()[0].last_step == 2);
+}
+
+TEST_CASE("with alarms the verdict is the one with the gravest advice")
+{
+    report::run_findings found;
+    for (std::uint64_t step = 0; step < 10; ++step) {
+        found.add(step_of(step));
+        found.add(alarm_of(step, finding::gradient_norm, {1}, advice::recheck));
+        if (step == 7) found.add(alarm_of(step, finding::result_differs, {0, 2}, advice::resync));
+    }
+    CHECK(found.verdict()
+        == "Ranks 0 and 2 received other bits than the other ranks in 1 of 10 steps, step 7, bucket 1 'wte': "
+           "resync from rank 0. 1 other alarm in the run.");
+    CHECK(found.alarm_count() == 11);
+    REQUIRE(found.alarms().size() == 2);
+    CHECK(found.alarms()[0].steps == 10);
+    CHECK(found.alarms()[0].first_step == 0);
+    CHECK(found.alarms()[0].last_step == 9);
+}
+
+TEST_CASE("a repeated alarm keeps the strongest evidence and the gravest advice")
+{
+    report::run_findings found;
+    found.add(step_of(0));
+    alarm_record raised = alarm_of(0, finding::loss, {1}, advice::recheck);
+    raised.statistic = -9;
+    raised.threshold = 4;
+    found.add(raised);
+    raised.step = 1;
+    raised.statistic = 5;
+    raised.strikes = 4;
+    raised.action = advice::quarantine;
+    found.add(raised);
+    REQUIRE(found.alarms().size() == 1);
+    CHECK(found.alarms()[0].first.statistic == -9);
+    CHECK(found.alarms()[0].first.strikes == 4);
+    CHECK(found.alarms()[0].first.action == advice::quarantine);
+}
+
+TEST_CASE("memory is bounded whatever the run, and no finding is lost without a trace")
+{
+    report::run_findings found;
+    const int more = static_cast<int>(report::run_findings::most) + 10;
+    for (int i = 0; i < more; ++i) {
+        found.add(step_of(static_cast<std::uint64_t>(i), {{.rank = 0, .call = i, .what = finding::stale}}));
+        alarm_record raised = alarm_of(static_cast<std::uint64_t>(i), finding::stale, {0}, advice::skip);
+        raised.call = i;
+        found.add(raised);
+    }
+    CHECK(found.findings().size() == report::run_findings::most);
+    CHECK(found.alarms().size() == report::run_findings::most);
+    CHECK(found.alarm_count() == static_cast<std::uint64_t>(more));
+    CHECK(found.suspicious_steps() == static_cast<std::uint64_t>(more));
+}
+
+TEST_CASE("a summary says the same verdict")
+{
+    report::run_history history("r");
+    report::run_findings found;
+    history.add(step_of(0));
+    found.add(step_of(0));
+    history.add(alarm_of(0, finding::stale, {1}, advice::skip));
+    found.add(alarm_of(0, finding::stale, {1}, advice::skip));
+    CHECK(history.summarize().verdict == found.verdict());
+}

@@ -1,0 +1,223 @@
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+"""prometheus_check.py FOLDER SOURCE
+
+Reads what write_samples has written to FOLDER with the two parsers of prometheus_client, compares it with the made-up
+run of sample_run.hpp, and checks that dashboard and alarm rules of SOURCE/examples/grafana ask only for series that
+are written. With promtool, that reads files and rules too. Exit status 77 without prometheus_client.
+"""
+import collections
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+try:
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+    from prometheus_client.parser import text_string_to_metric_families as parse_classic
+except ImportError:
+    print("prometheus_client is missing (Debian: python3-prometheus-client)")
+    sys.exit(77)
+
+FOLDER, SOURCE = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+PARSERS = {"prometheus": parse_classic, "openmetrics": parse_openmetrics}
+RANKS, STEPS, FINDINGS, LIMIT = 8, 10, 13, 40
+COMMON = {"job", "comm", "rank", "node"}
+KIND = {"_total": "counter", "_info": "info"}
+
+
+def read(path):
+    """The families of a file, and its samples as {(name, labels): value}; each of them with a HELP, TYPE and once."""
+    text = path.read_bytes().decode("utf-8")  # strict
+    families = list(PARSERS[path.parts[len(FOLDER.parts)]](text))
+    samples = {}
+    for family in families:
+        assert family.samples, f"{path}: {family.name} has no sample"
+        assert family.documentation.strip(), f"{path}: {family.name} has no HELP"
+        for sample in family.samples:
+            suffix = sample.name[sample.name.rfind("_"):]
+            wanted = KIND.get(suffix, "gauge")
+            if wanted == "info" and "openmetrics" not in path.parts:
+                wanted = "gauge"
+            assert family.type == wanted, f"{path}: {sample.name} is a {family.type}"
+            assert COMMON <= set(sample.labels), sample
+            assert sample.value == sample.value, f"{path}: {sample.name} is NaN"
+            key = sample.name, tuple(sorted(sample.labels.items()))
+            assert key not in samples, f"{path}: twice: {key}"
+            samples[key] = sample.value
+    return families, samples
+
+
+def value_of(samples, name, **labels):
+    found = [value for (each, own), value in samples.items() if each == name and labels.items() <= dict(own).items()]
+    assert len(found) == 1, f"{name} {labels}: {found}"
+    return found[0]
+
+
+def check_values(samples, rank, of_job, has_rank=True):
+    """Against the formulas of sample_run.hpp."""
+    labels = {"rank": str(of_job), "job": "4711", "comm": "data parallel"}
+    mean = 2.5 - 0.125 * (STEPS - 1)
+    expected = {
+        "collprobe_loss": mean + 0.03125 * rank,
+        "collprobe_gradient_norm": 1 + 0.25 * rank,
+        "collprobe_cosine_leave_one_out": 0.5 - 0.0625 * rank,
+    }
+    for name, value in expected.items() if has_rank else ():
+        assert value_of(samples, name, **labels) == value, name
+    behind = 2e6 if rank == 3 else 1000.0 * rank
+    if has_rank:
+        assert abs(value_of(samples, "collprobe_behind_seconds", **labels) - behind / 1e9) <= 1e-18
+        for kind, in_step in (("nan", 1), ("inf", 2)):
+            wanted = in_step * STEPS if rank == 3 else 0
+            assert value_of(samples, "collprobe_nonfinite_elements_total", kind=kind, **labels) == wanted
+    assert value_of(samples, "collprobe_alarms_naming_rank_total", **labels) == (FINDINGS if rank == 3 else 0)
+    wanted = {"loss_mean": mean, "steps_total": STEPS, "calls_total": 6 * STEPS, "alarms_total": FINDINGS,
+        "run_ended": 1, "step": STEPS - 1, "conservation_residual_ratio": 3 / 8, "records_dropped_total": 0}
+    for name, value in wanted.items():
+        assert value_of(samples, "collprobe_" + name) == value, name
+    by_check = [v for (name, _), v in samples.items() if name == "collprobe_alarms_by_check_total"]
+    assert sum(by_check) == FINDINGS
+
+
+def check_runs():
+    """Returns the labels of each metric that any file has."""
+    emitted = collections.defaultdict(set)
+    for form in PARSERS:
+        for run in ("ranks", "summary"):
+            together, helps = {}, collections.defaultdict(set)
+            for rank in range(RANKS):
+                families, samples = read(FOLDER / form / run / f"rank{rank}.prom")
+                assert len(samples) <= LIMIT, f"{run}: {len(samples)} series"
+                check_values(samples, rank, 16 + rank, has_rank=run == "ranks")
+                assert not together.keys() & samples.keys(), "two ranks write the same series"
+                together.update(samples)
+                for family in families:
+                    helps[family.name].add((family.documentation, family.type))
+            assert all(len(each) == 1 for each in helps.values()), helps
+            assert {dict(labels)["UUID"] for _, labels in together} == {f"GPU-{rank}" for rank in range(RANKS)}
+            for name, labels in together:
+                emitted[name] |= {label for label, _ in labels}
+        _, samples = read(FOLDER / form / "all_ranks" / "rank0.prom")
+        for rank in range(RANKS):
+            check_values(samples, rank, rank)
+    return emitted
+
+
+def check_hard_texts():
+    raws = sorted((FOLDER / "hard").glob("*.raw"))
+    assert len(raws) > 10
+    for form in PARSERS:
+        for raw in raws:
+            text = raw.read_bytes().decode("utf-8", "replace")
+            _, samples = read(FOLDER / form / "hard" / f"{raw.stem}.prom")
+            (labels,) = [dict(own) for (name, own) in samples if name == "collprobe_run_info"]
+            for label in ("job", "comm", "node", "run", "comm_id") + (("UUID",) if text else ()):
+                assert labels[label] == text, f"{raw}: {label} is {labels[label]!r} and not {text!r}"
+
+
+# A query of PromQL: metrics with the labels that it asks of them, and labels that it groups or matches by.
+FUNCTIONS = set("""sum max min avg count topk bottomk increase rate time abs changes label_values by without on ignoring
+    group_left group_right and or unless bool offset""".split())
+TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\[[^\]]*\]|\$?[A-Za-z_:]\w*|\d[\w.]*|[^\s\w]+?')
+
+
+def queried(query):
+    """{metric: labels}, where all labels that stand outside braces count for all metrics."""
+    words = TOKEN.findall(query)
+    metrics, others, at = collections.defaultdict(set), set(), 0
+    while at < len(words):
+        word = words[at]
+        end = at + 1
+        if word in ("by", "without", "on", "ignoring", "group_left", "group_right") and words[end:end + 1] == ["("]:
+            end = words.index(")", at)
+            others |= {each for each in words[at + 2:end] if each != ","}
+        elif word == "label_values":
+            end = words.index("(", at) + 1
+            others.add(words[-2])
+            words[-3:] = [")"]  # the metric, or a selection, stays
+        elif re.fullmatch(r"[A-Za-z_:]\w*", word) and word not in FUNCTIONS:
+            metrics[word]
+            if words[end:end + 1] == ["{"]:
+                end = words.index("}", at)
+                inside = words[at + 2:end]
+                metrics[word] |= {each for before, each in zip([","] + inside, inside) if before == "," and each != ","}
+        at = end
+    return {metric: labels | others for metric, labels in metrics.items()}
+
+
+def unknown_in(query, emitted, legend=""):
+    """What the query asks for and nobody writes."""
+    found = queried(query)
+    assert found, f"no metric in {query}"
+    problems = []
+    for metric, labels in found.items():
+        if metric not in emitted:
+            problems.append(metric)
+            continue
+        labels = labels | set(re.findall(r"\{\{\s*(\w+)\s*\}\}", legend)) if len(found) == 1 else labels
+        problems += [f"{metric}{{{label}}}" for label in sorted(labels - emitted[metric])]
+    return problems
+
+
+def check_queries(emitted):
+    emitted = dict(emitted, node_textfile_mtime_seconds={"file", "instance"})
+    for name in emitted:
+        emitted[name] = emitted[name] | {"instance"}  # Prometheus adds it
+    dashboard = json.loads((SOURCE / "examples/grafana/dashboard.json").read_text())
+    assert dashboard["schemaVersion"] == 42
+    variables = {each["name"]: each for each in dashboard["templating"]["list"]}
+    assert {"job", "comm", "rank"} <= set(variables)
+    queries = [(each["definition"], "") for each in variables.values() if each["type"] == "query"]
+    panels = [each for each in dashboard["panels"] if each["type"] != "row"]
+    assert len({each["id"] for each in dashboard["panels"]}) == len(dashboard["panels"])
+    places = set()
+    for panel in panels:
+        assert panel["title"] and panel["description"] and panel["fieldConfig"]["defaults"]["unit"], panel["id"]
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24 and not places & cells, f"{panel['title']} covers another panel"
+        places |= cells
+        queries += [(target["expr"], target["legendFormat"]) for target in panel["targets"]]
+    for name in re.findall(r"\$(\w+)", " ".join(query for query, _ in queries)):
+        assert name in variables or name.startswith("__"), f"no variable {name}"
+
+    rules = (SOURCE / "examples/grafana/alarm_rules.yml").read_text()
+    expressions = re.findall(r"^ +expr: (.*)$", rules, re.M)
+    for part in ("alert", "expr", "for", "severity", "summary", "advice"):
+        assert len(re.findall(rf"^ +(?:- )?{part}: \S", rules, re.M)) == len(expressions) > 5, part
+    queries += [(query, "") for query in expressions]
+
+    for query, legend in queries:
+        problems = unknown_in(query, emitted, legend)
+        assert not problems, f"{query}: nobody writes {problems}"
+    asked = set().union(*(queried(query) for query, _ in queries))
+    assert not emitted.keys() - asked, f"nobody looks at {emitted.keys() - asked}"
+
+    # The check finds what it looks for.
+    for query, legend, problem in (
+            ("sum(collprobe_stepz)", "", "collprobe_stepz"),
+            ('rate(collprobe_step{jobs="a"}[5m])', "", "collprobe_step{jobs}"),
+            ("max by (job, bucket) (collprobe_step)", "", "collprobe_step{bucket}"),
+            ("collprobe_step", "{{kind}}", "collprobe_step{kind}"),
+            ("collprobe_step > on (colour) collprobe_loss", "", "collprobe_loss{colour}"),
+            ('label_values(collprobe_step{job=~"$job"}, gpu)', "", "collprobe_step{gpu}")):
+        assert problem in unknown_in(query, emitted, legend), query
+
+
+def check_with_promtool():
+    promtool = shutil.which("promtool")
+    if not promtool:
+        return
+    for path in sorted(FOLDER.glob("prometheus/*/*.prom")):
+        subprocess.run([promtool, "check", "metrics"], input=path.read_bytes(), check=True)
+    rules = pathlib.Path(__file__).with_name("alarm_rules_test.yml")
+    subprocess.run([promtool, "test", "rules", rules], check=True, stdout=subprocess.DEVNULL)
+
+
+series = check_runs()
+check_hard_texts()
+check_queries(series)
+check_with_promtool()

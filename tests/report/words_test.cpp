@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/detail/math.hpp>
+#include <collprobe/report/words.hpp>
+
+using namespace collprobe;
+
+namespace {
+
+/// A code point in `length` bytes, whether that is its right length or not.
+std::string encoded(std::uint32_t point, int length)
+{
+    if (length == 1) return std::string(1, static_cast<char>(point));
+    std::string text;
+    for (int i = 0; i < length - 1; ++i) {
+        text.insert(text.begin(), static_cast<char>(0x80 | (point & 0x3f)));
+        point >>= 6;
+    }
+    const unsigned mark = length == 2 ? 0xc0 : length == 3 ? 0xe0 : 0xf0;
+    text.insert(text.begin(), static_cast<char>(mark | point));
+    return text;
+}
+int right_length(std::uint32_t point) { return point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4; }
+bool is_surrogate(std::uint32_t point) { return point >= 0xd800 && point < 0xe000; }
+
+std::string replaced(std::size_t characters)
+{
+    std::string text;
+    while (characters-- > 0) text += "\xef\xbf\xbd";
+    return text;
+}
+
+} // namespace
+
+TEST_CASE("every character stays as it is, and bytes that are none are replaced")
+{
+    int wrong = 0;
+    for (std::uint32_t point = 0; point < 0x140000; ++point) {
+        for (int length = right_length(point); length <= 4; ++length) {
+            const std::string text = encoded(point, length);
+            const bool is_right = length == right_length(point) && !is_surrogate(point) && point < 0x110000;
+            // No byte of a longer form, of half a pair or of what is too large begins another character.
+            wrong += report::detail::utf8_text(text) != (is_right ? text : replaced(text.size()));
+        }
+    }
+    CHECK(wrong == 0);
+    CHECK(report::detail::utf8_text("a\xe2\x82") == "a" + replaced(1)); // cut off
+    CHECK(report::detail::utf8_text("\xe2\x28\xa1z") == replaced(1) + "(" + replaced(1) + "z");
+    CHECK(report::detail::utf8_text("\xff\xfe\x80gr\xc3\xbc\xc3\x9f") == replaced(3) + "gr\xc3\xbc\xc3\x9f");
+}
+
+TEST_CASE("random bytes become text that stays as it is")
+{
+    for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+        std::string bytes;
+        for (std::uint64_t i = 0; i < seed % 40; ++i) {
+            bytes += static_cast<char>(detail::mix64(seed * 64 + i) >> (i % 2 == 0 ? 0 : 56));
+        }
+        const std::string text = report::detail::utf8_text(bytes);
+        CHECK(report::detail::utf8_text(text) == text);
+    }
+}
+
+TEST_CASE("every finding has a phrase of its own")
+{
+    for (int a = 0; a <= static_cast<int>(finding::codes_differ); ++a) {
+        CHECK(std::string(report::phrase(static_cast<finding>(a))) != "was named");
+        for (int b = 0; b < a; ++b) {
+            CHECK(std::string(report::phrase(static_cast<finding>(a))) != report::phrase(static_cast<finding>(b)));
+        }
+    }
+}
+
+TEST_CASE("a call is named by its name, or by its line without folders")
+{
+    CHECK(report::describe_call(3, {"", "", 0, ""}) == "bucket 3");
+    CHECK(report::describe_call(3, {"a/b/train.cpp", "", 88, ""}) == "bucket 3 (train.cpp:88)");
+    CHECK(report::describe_call(3, {"a/b/train.cpp", "", 88, "wte"}) == "bucket 3 'wte'");
+}

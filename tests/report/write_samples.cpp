@@ -1,0 +1,107 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// write_samples FOLDER: files of the sinks for the scripts of this folder, which read them with other parsers.
+//     FOLDER/<sink>/<run>/rank<r>.<ending>    the made-up run of sample_run.hpp, as each rank writes it
+//     FOLDER/hard/<n>.raw                     texts that a format must escape, as they are
+//     FOLDER/<sink>/hard/<n>.<ending>         a run that has the text for all its names
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+
+#include <collprobe/report/file.hpp>
+#include <collprobe/report/prometheus.hpp>
+#include <collprobe/report/sinks.hpp>
+
+#include "sample_run.hpp"
+
+namespace {
+
+using namespace collprobe;
+
+std::string folder_of(const std::string& path)
+{
+    std::filesystem::create_directories(path);
+    return path + '/';
+}
+
+/// Gives the run to the sink through `sinks`, as programs do.
+template <class Sink>
+void write_run(const run_record& run, const Sink& sink, report_mode mode = report_mode::gather)
+{
+    report::sinks out(run, report::sinks_options{.room = 1000}, sink);
+    for (int number = 0; number < sample_run::steps; ++number) {
+        step_record record = sample_run::step(number);
+        if (mode == report_mode::summary) {
+            record.mode = mode;
+            record.losses.clear();
+            record.gradient_norms.clear();
+            record.cosine.leave_one_out.clear();
+            record.lateness_by_rank.clear();
+            for (call_record& call : record.calls) call.inputs.clear();
+        }
+        out.put(record);
+        if (number == 4) {
+            for (const finding what : sample_run::all_findings) out.put(sample_run::alarm(what, number));
+        }
+    }
+    out.close();
+    for (const std::string& failure : out.failures()) throw std::runtime_error(failure);
+}
+
+void write_prometheus(const std::string& folder)
+{
+    for (const bool open_metrics : {false, true}) {
+        const std::string format = folder + (open_metrics ? "openmetrics/" : "prometheus/");
+        const auto write = [&](const std::string& file, const run_record& run, bool all_ranks = false,
+                               report_mode mode = report_mode::gather) {
+            const report::prometheus_options options{.open_metrics = open_metrics, .all_ranks = all_ranks};
+            write_run(run, report::prometheus(file + ".prom", options), mode);
+        };
+        for (int rank = 0; rank < sample_run::ranks; ++rank) {
+            const run_record run = sample_run::describe(rank);
+            write(folder_of(format + "ranks") + "rank" + std::to_string(rank), run);
+            write(folder_of(format + "summary") + "rank" + std::to_string(rank), run, false, report_mode::summary);
+        }
+        write(folder_of(format + "all_ranks") + "rank0", sample_run::describe(0), true);
+
+        int number = 0;
+        for (const std::string& text : sample_run::hard_texts()) {
+            run_record run = sample_run::describe(0);
+            for (std::string* each : {&run.name, &run.job, &run.communicator, &run.communicator_id, &run.host,
+                     &run.device, &run.library}) {
+                *each = text;
+            }
+            write(folder_of(format + "hard") + std::to_string(number++), run);
+        }
+    }
+}
+
+void write_hard_texts(const std::string& folder)
+{
+    int number = 0;
+    for (const std::string& text : sample_run::hard_texts()) {
+        report::replace_file(folder_of(folder + "hard") + std::to_string(number++) + ".raw", text);
+    }
+}
+
+} // namespace
+
+int main(int argc, char** argv)
+{
+    if (argc != 2) {
+        std::fputs("usage: write_samples FOLDER\n", stderr);
+        return 2;
+    }
+    try {
+        const std::string folder = folder_of(argv[1]);
+        write_hard_texts(folder);
+        write_prometheus(folder);
+    } catch (const std::exception& problem) {
+        std::fprintf(stderr, "write_samples: %s\n", problem.what());
+        return 1;
+    }
+    return 0;
+}
