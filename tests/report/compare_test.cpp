@@ -243,6 +243,15 @@ TEST_CASE("the first place with other calls is named, and what is other")
     CHECK((found.steps == 4 && found.steps_only_a == 2 && found.steps_only_b == 1));
     CHECK(holey.missing_steps() == std::vector<std::pair<std::uint64_t, std::uint64_t>>{{2, 3}});
     CHECK(a.missing_steps().empty());
+
+    run_log both("other calls, then a missing step");
+    for (const std::uint64_t step : {0u, 1u, 2u, 3u, 5u}) {
+        step_record record = make_step(step);
+        if (step == 2) record.calls.pop_back();
+        both.add(record, 0);
+    }
+    CHECK(compare(a, both).first_structure.step == 2);
+    CHECK(compare(both, a).structure == "2 calls in A, 3 in B");
 }
 
 TEST_CASE("distances are those of the sampled elements in their type")
@@ -270,6 +279,7 @@ TEST_CASE("distances are those of the sampled elements in their type")
     CHECK(small.max_ulp == 1u << 22);
     CHECK(distance(element_type::float32, {1, least}, {std::nextafterf(1.0f, 2.0f), -2 * least}).max_ulp == 3);
     CHECK(small.max_ulp_bucket == 1);
+    CHECK(distance(element_type::float32, {1, 0.0}, {undefined, -0.0}).max_ulp_bucket == -1);
     CHECK(small.basis == difference_basis::samples);
     CHECK(small.elements == 3);
 
