@@ -48,12 +48,6 @@ inline compared_call place_of(const run_log& log, const logged_step& step, std::
     return place;
 }
 
-/// An all-gather's result, and so its digest, is of all ranks' elements.
-inline std::uint64_t elements_of(const logged_call& of, int ranks, bool same_ranks) noexcept
-{
-    return of.call == collective::all_gather && !same_ranks ? of.count * static_cast<std::uint64_t>(ranks) : of.count;
-}
-
 /// "all_reduce of 1000 float"
 inline std::string kind_in_words(const logged_call& of)
 {
@@ -67,9 +61,7 @@ COLLPROBE_COLD_INLINE std::string form_difference(const run_pair& runs, std::siz
     const logged_step& sb = runs.of_b(i);
     const logged_call& ca = runs.a.calls(sa)[c];
     const logged_call& cb = runs.b.calls(sb)[c];
-    const bool same_ranks = sa.ranks == sb.ranks;
-    if (ca.call != cb.call || ca.type != cb.type
-        || elements_of(ca, sa.ranks, same_ranks) != elements_of(cb, sb.ranks, same_ranks)) {
+    if (ca.call != cb.call || ca.type != cb.type || ca.count != cb.count) {
         return kind_in_words(ca) + " in A, " + kind_in_words(cb) + " in B";
     }
     const std::string& na = runs.a.text(ca.name);
@@ -626,7 +618,7 @@ COLLPROBE_COLD_INLINE void write_compared(json_writer& json, const compared_call
     if (!place.line.empty()) json.key("line").text(place.line);
     if (with_digests) {
         json.key("call").text(name(place.call)).key("type").text(name(place.type));
-        json.key("input_sizes").open('[').element().open('[').element().integer(place.count).close(']').close(']');
+        json.key("elements").integer(place.count);
         json.key("digest_a").bits(place.digest_a).key("digest_b").bits(place.digest_b);
     }
 }
