@@ -9,7 +9,9 @@
 #include <vector>
 
 #include <collprobe/core/error.hpp>
+#include <collprobe/report/detail/axis.hpp>
 #include <collprobe/report/html.hpp>
+#include <collprobe/report/summary.hpp>
 #include <collprobe/report/words.hpp>
 
 #include "html_sample.hpp"
