@@ -161,7 +161,7 @@ def check(path):
             for mean, low, high in zip(one["mean"], one["low"], one["high"]):
                 assert mean is None or low - 1e-4 * abs(low) <= mean <= high + 1e-4 * abs(high), name
     if data["steps"]:
-        assert drawings >= 7 - ("summary" in path.name), drawings
+        assert drawings >= 6, drawings
     assert len(text.encode()) < 2_000_000
     print(f"{path.name}: {len(text.encode())} bytes, {drawings} drawings, contrast of text at least {lowest['text']:.1f}, "
           f"of marks at least {lowest['mark']:.1f}")

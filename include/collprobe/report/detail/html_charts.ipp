@@ -186,6 +186,7 @@ COLLPROBE_COLD_INLINE void write_charts(std::string& out, const step_series& ser
         out += "Steps came more than once or went back: points are in the order of arrival. ";
     out += "</p>\n<div class=\"charts\">\n";
     std::string missing;
+    std::string none;
     for (chart each : charts_of(series)) {
         if (!has_numbers(each, series)) {
             missing += std::string(missing.empty() ? "" : "; ") + each.title;
@@ -203,7 +204,10 @@ COLLPROBE_COLD_INLINE void write_charts(std::string& out, const step_series& ser
         }
         if (each.has_band)
             key += "<span class=\"key\"><i class=\"kb\"></i></span>" + html_text(each.band_name) + " ";
-        if (is_zero) key = "none in any step";
+        if (is_zero) {
+            none += std::string(each.title) + ": none. ";
+            continue;
+        }
         if (is_logarithmic(each, series)) key += "(logarithmic) ";
         const std::uint64_t known = series.count(each.lines[0].data);
         if (known < bins.records() && known != 0) {
@@ -215,8 +219,8 @@ COLLPROBE_COLD_INLINE void write_charts(std::string& out, const step_series& ser
         out += "</details></figure>\n";
     }
     out += "</div>\n";
-    if (!missing.empty())
-        out += "<p class=\"note\">Not recorded in this run: " + html_text(missing) + ".</p>\n";
+    if (!missing.empty()) none += "Not recorded in this run: " + missing + '.';
+    if (!none.empty()) out += "<p class=\"note\">" + html_text(none) + "</p>\n";
     out += "</section>\n";
 }
 
@@ -238,15 +242,18 @@ COLLPROBE_COLD_INLINE void write_map(
         + step_range(bins[0].first, bins[bins.last()].last) + '.'
         + (named.empty() ? " No rank was named." : named);
     out += "<figure class=\"map\"><figcaption><b>Ranks over the steps</b><span>Each row is a rank. ";
+    std::string keys;
     const auto key = [&](rank_state state, const char* style, const char* text) {
         if (!has[static_cast<std::size_t>(state)]) return;
-        out += std::string("<span class=\"key\"><i class=\"cell ") + style + "\"></i>" + text + "</span> ";
+        keys += std::string(keys.empty() ? "" : ", ") + "<span class=\"key\"><i class=\"cell " + style
+            + "\"></i>" + text + "</span>";
     };
-    key(rank_state::usual, "h0", "loss and gradient norm near the median of the ranks;");
-    key(rank_state::apart_4, "h1", "over 4 times the usual distance from it;");
-    key(rank_state::apart_8, "h2", "over 8 times;");
-    key(rank_state::apart_16, "h3", "over 16 times;");
-    key(rank_state::named, "h4", "named by a check: \xe2\x97\x84 and its number.");
+    key(rank_state::usual, "h0", "loss and gradient norm near the median of the ranks");
+    key(rank_state::apart_4, "h1", "over 4 times the usual distance from it");
+    key(rank_state::apart_8, "h2", "over 8 times the usual distance");
+    key(rank_state::apart_16, "h3", "over 16 times the usual distance");
+    key(rank_state::named, "h4", "named by a check, with \xe2\x97\x84 and its number");
+    out += keys + '.';
     if (bins.width() > 1) out += " A cell is the worst of up to " + counted(bins.width(), "step") + '.';
     out += "</span></figcaption>\n" + map_svg(ranks, rows, description)
         + "\n<details><summary>Numbers</summary><p>The worst of the steps in each column. Distances are in "
