@@ -62,6 +62,21 @@ collprobe_add_compare_test(schema clean.jsonl schema.jsonl CODE 2 ERR "/schema.j
 collprobe_add_compare_test(no_schema clean.jsonl other.jsonl CODE 2 ERR "/other.jsonl:1: this line is not JSON")
 collprobe_add_compare_test(empty clean.jsonl empty.jsonl CODE 2 ERR "'.*/empty.jsonl' has no steps")
 collprobe_add_compare_test(empty_folder clean.jsonl no_files CODE 2 ERR "'.*/no_files' has no file")
+# 8 and 16 ranks part in the first sum; under a contract they do not.
+add_test(NAME tools.log_world_size COMMAND $<TARGET_FILE:world_size> --ranks 8,16 --steps 12 --jsonl ${logs}/world_size.jsonl)
+set_tests_properties(tools.log_world_size PROPERTIES FIXTURES_SETUP tool_logs TIMEOUT 120 LABELS trainer
+    ENVIRONMENT "${sanitizer_options}")
+function(collprobe_add_world_size_comparison how)
+    collprobe_add_compare_test(world_size_${how} world_size.jsonl world_size.jsonl --run-a "${how} 8x2" --run-b "${how} 16x1"
+        ${ARGN})
+endfunction()
+collprobe_add_world_size_comparison(native CODE 1 NOT_OUT identical
+    OUT "first in step 0, bucket 0 'gradient', call 0, all_reduce of 8970 float. other results in 12 of 12 calls" "  max ulp" "\nstep 0 +1 of 1 ")
+foreach(how order_invariant correctly_rounded)
+    collprobe_add_world_size_comparison(${how} CODE 0 OUT "\nidentical: 12 steps, 12 calls with equal digests, 8 and 16 ranks\n")
+endforeach()
+collprobe_add_compare_test(several_runs world_size.jsonl clean.jsonl CODE 2 ERR "has several runs. choose one with --run-a")
+
 collprobe_add_run_test(tools.compare_help RUN $<TARGET_FILE:collprobe_compare> --help CODE 0 OUT "--run-a" "Exit status: 0 identical")
 collprobe_add_run_test(tools.compare_one_file RUN $<TARGET_FILE:collprobe_compare> a CODE 2 ERR "B is required")
 collprobe_add_run_test(tools.watch_once RUN $<TARGET_FILE:collprobe_watch> --once ${logs}/clean.jsonl CODE 0
