@@ -19,6 +19,8 @@
 #include <CLI/CLI.hpp>
 
 #include <collprobe/report/compare.hpp>
+#include <collprobe/report/comparison_page.hpp>
+#include <collprobe/report/file.hpp>
 #include <collprobe/report/words.hpp>
 
 #include "read_log.hpp"
@@ -196,12 +198,13 @@ std::string describe(char letter, const source& from, const run_files& run)
     return text;
 }
 
-int compare_files(const source& a, const source& b, const std::string& jsonl)
+int compare_files(const source& a, const source& b, const std::string& jsonl, const std::string& html)
 {
     const run_files in_a = read_run(a, "--run-a");
     const run_files in_b = read_run(b, "--run-b");
     std::string text = describe('A', a, in_a) + describe('B', b, in_b);
     std::string lines;
+    std::vector<report::run_comparison> comparisons;
     bool differ = false;
     bool unknown = false;
     auto of_a = in_a.communicators.begin();
@@ -223,13 +226,10 @@ int compare_files(const source& a, const source& b, const std::string& jsonl)
         const bool several = in_a.communicators.size() + in_b.communicators.size() > 2;
         text += '\n' + (several ? "communicator '" + found.communicator + "': " : std::string()) + report::describe(found);
         lines += report::json_line(found);
+        comparisons.push_back(found);
     }
-    if (!jsonl.empty()) {
-        std::ofstream out(jsonl, std::ios::binary);
-        if (!(out << lines << std::flush)) {
-            throw bad_input("cannot write '" + jsonl + "': " + std::generic_category().message(errno));
-        }
-    }
+    if (!jsonl.empty()) report::line_file(jsonl).append(lines);
+    if (!html.empty()) report::replace_file(html, report::comparison_page(comparisons));
     std::fputs(text.c_str(), stdout);
     return differ ? 1 : unknown ? 2 : 0;
 }
@@ -241,16 +241,18 @@ int main(int argc, char** argv)
     source a;
     source b;
     std::string jsonl;
+    std::string html;
     CLI::App app("Compares two runs by their JSON lines (report::json_lines), bit for bit.");
     app.add_option("A", a.path, "the first run: a file, or a folder of *.jsonl, of one rank or of several")->required();
     app.add_option("B", b.path, "the second run")->required();
     app.add_option("--run-a", a.run, "its name, where the files of A have several runs")->type_name("NAME");
     app.add_option("--run-b", b.run, "its name, where the files of B have several runs")->type_name("NAME");
     app.add_option("--jsonl", jsonl, "writes the comparison there, a JSON line for each communicator")->type_name("PATH");
+    app.add_option("--html", html, "writes the comparison there, a page to open in a browser")->type_name("PATH");
     app.footer("Exit status: 0 identical; 1 something differs; 2 the input cannot be read, or holds nothing to compare.");
     try {
         app.parse(argc, argv);
-        return compare_files(a, b, jsonl);
+        return compare_files(a, b, jsonl, html);
     } catch (const CLI::CallForHelp& asked) {
         return app.exit(asked);
     } catch (const CLI::ParseError& problem) {

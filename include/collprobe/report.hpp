@@ -6,6 +6,7 @@
 
 #include <collprobe/report/alarm.hpp>
 #include <collprobe/report/compare.hpp>
+#include <collprobe/report/comparison_page.hpp>
 #include <collprobe/report/file.hpp>
 #include <collprobe/report/findings.hpp>
 #include <collprobe/report/html.hpp>

@@ -70,8 +70,9 @@ function(collprobe_add_world_size_comparison how)
     collprobe_add_compare_test(world_size_${how} world_size.jsonl world_size.jsonl --run-a "${how} 8x2" --run-b "${how} 16x1"
         ${ARGN})
 endfunction()
-collprobe_add_world_size_comparison(native CODE 1 NOT_OUT identical
-    OUT "first in step 0, bucket 0 'gradient', call 0, all_reduce of 8970 float. other results in 12 of 12 calls" "  max ulp" "\nstep 0 +1 of 1 ")
+collprobe_add_world_size_comparison(native --html @world_size.html CODE 1 NOT_OUT identical
+    OUT "first in step 0, bucket 0 'gradient', call 0, all_reduce of 8970 float. other results in 12 of 12 calls" "  max ulp" "\nstep 0 +1 of 1 "
+    CHECKER ../report/html_check.py CHECK ${logs}/world_size.html)
 foreach(how order_invariant correctly_rounded)
     collprobe_add_world_size_comparison(${how} CODE 0 OUT "\nidentical: 12 steps, 12 calls with equal digests, 8 and 16 ranks\n")
 endforeach()

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """html_check.py <page.html>...
 
-Reads pages of report/html.hpp as a browser would, by Python's html.parser, and stops at the first that has tags which do not
+Reads pages of report/html.hpp and report/comparison_page.hpp as a browser would, by Python's html.parser, and stops at the first that has tags which do not
 nest, anything that refers outside of the page, a drawing without name, description or numbers in a table below it, text
 below 10 pixels on a telephone, data that are no JSON or whose verdict is not that of the page, or colours of too little
 contrast in the light or the dark scheme.
@@ -149,6 +149,14 @@ def check(path):
     assert len(scripts) == 1 and scripts[0]["attributes"] == {"type": "application/json", "id": "collprobe-data"}
     assert "<" not in scripts[0]["text"]
     data = json.loads(scripts[0]["text"])
+    if isinstance(data, list):  # of a comparison
+        verdicts = [child for element, _ in elements if "verdict" in element["attributes"].get("class", "").split()
+                    for child in element["children"] if child["tag"] == "p"]
+        assert [text_of(verdict) for verdict in verdicts] == [one["verdict"] for one in data]
+        assert drawings == sum(any(isinstance(at["relative"], float) and at["relative"] > 0 for at in one["growth"])
+                               for one in data)
+        print(f"{path.name}: {len(data)} comparisons, {drawings} drawings")
+        return
     verdict = next(element for element, _ in elements if element["attributes"].get("id") == "verdict")
     assert text_of(verdict) == data["verdict"]
     series = data["series"]

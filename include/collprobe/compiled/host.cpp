@@ -25,6 +25,7 @@
 #include <collprobe/report/detail/alarm.ipp>
 #include <collprobe/report/detail/axis.ipp>
 #include <collprobe/report/detail/compare.ipp>
+#include <collprobe/report/detail/comparison_page.ipp>
 #include <collprobe/report/detail/file.ipp>
 #include <collprobe/report/detail/findings.ipp>
 #include <collprobe/report/detail/html.ipp>
