@@ -174,6 +174,11 @@ TEST_CASE("runs of other numbers of ranks are identical if their results are")
               .outcome == comparison_outcome::identical);
     CHECK(compare(make_log(5, shared(64, collective::all_gather, 1), 8), make_log(5, shared(64, collective::all_gather, 1), 16))
               .structure_differs);
+    // Four terms of a sum on each rank, and two on each of twice as many ranks.
+    const auto terms = [&](std::uint64_t each) { return shared(each * 50, collective::all_reduce, 1); };
+    CHECK(compare(make_log(5, terms(4), 8), make_log(5, terms(2), 16)).outcome == comparison_outcome::identical);
+    CHECK(compare(make_log(5, terms(4), 8), make_log(5, terms(3), 16)).structure_differs);
+    CHECK(compare(make_log(5, terms(4), 8), make_log(5, terms(2), 8)).structure_differs);
     const run_comparison scattered = compare(
         make_log(5, shared(64, collective::reduce_scatter, 1), 8), make_log(5, shared(64, collective::reduce_scatter, 2), 16));
     CHECK(scattered.outcome == comparison_outcome::identical);

@@ -48,10 +48,15 @@ inline compared_call place_of(const run_log& log, const logged_step& step, std::
     return place;
 }
 
-/// An all-gather's result, and so its digest, is of all ranks' elements.
-inline std::uint64_t elements_of(const logged_call& of, int ranks, bool same_ranks) noexcept
+/// Whether two calls may have the same result. With other numbers of ranks each rank has another share of an
+/// all-gather, and it may send another number of terms to a sum of several terms a rank (`reproducible`).
+inline bool same_elements(const logged_call& a, int ranks_a, const logged_call& b, int ranks_b) noexcept
 {
-    return of.call == collective::all_gather && !same_ranks ? of.count * static_cast<std::uint64_t>(ranks) : of.count;
+    if (ranks_a == ranks_b) return a.count == b.count;
+    const std::uint64_t total = a.count * static_cast<std::uint64_t>(ranks_a);
+    const bool same_total = total == b.count * static_cast<std::uint64_t>(ranks_b);
+    if (a.call == collective::all_gather) return same_total;
+    return a.count == b.count || (same_total && a.call == collective::all_reduce);
 }
 
 /// "all_reduce of 1000 float"
@@ -67,9 +72,7 @@ COLLPROBE_COLD_INLINE std::string form_difference(const run_pair& runs, std::siz
     const logged_step& sb = runs.of_b(i);
     const logged_call& ca = runs.a.calls(sa)[c];
     const logged_call& cb = runs.b.calls(sb)[c];
-    const bool same_ranks = sa.ranks == sb.ranks;
-    if (ca.call != cb.call || ca.type != cb.type
-        || elements_of(ca, sa.ranks, same_ranks) != elements_of(cb, sb.ranks, same_ranks)) {
+    if (ca.call != cb.call || ca.type != cb.type || !same_elements(ca, sa.ranks, cb, sb.ranks)) {
         return kind_in_words(ca) + " in A, " + kind_in_words(cb) + " in B";
     }
     const std::string& na = runs.a.text(ca.name);
@@ -494,7 +497,7 @@ COLLPROBE_COLD_INLINE std::string verdict_in_words(const metric_difference& of)
     case metric_verdict::equal: return "equal";
     case metric_verdict::within_noise: return "within noise";
     case metric_verdict::moved: return "moved";
-    case metric_verdict::slow_noise: return "differs; too few steps for so slow a noise";
+    case metric_verdict::slow_noise: return "differs; its noise is too slow for a test";
     case metric_verdict::few_steps: return "differs; too few steps for a test";
     case metric_verdict::one_sided: return "only in one run";
     }
@@ -568,8 +571,10 @@ COLLPROBE_COLD_INLINE std::string describe(const run_comparison& of)
         table.row("difference in").cell("calls").cell("max ulp").cell("relative").cell("1 - cosine").cell("not finite");
         table.cell("loss, relative");
         bool any_norms = false;
+        bool any_samples = false;
         for (const step_difference& at : of.growth) {
             any_norms = any_norms || at.basis == difference_basis::norms;
+            any_samples = any_samples || at.basis == difference_basis::samples;
             table.row("step " + std::to_string(at.step));
             table.cell(std::to_string(at.differing) + " of " + std::to_string(at.calls));
             table.cell(at.basis != difference_basis::samples ? std::string("-")
@@ -580,8 +585,8 @@ COLLPROBE_COLD_INLINE std::string describe(const run_comparison& of)
             table.cell(short_number(at.relative_loss));
         }
         text += '\n' + table.text();
-        text += any_norms ? "* of the results' norms: no elements were sampled (probe_options::order_sample)\n"
-                          : "of the elements that both runs sampled; max ulp: \"3 in 1\" is in bucket 1\n";
+        if (any_samples) text += "of the elements that both runs sampled; max ulp: \"3 in 1\" is in bucket 1\n";
+        if (any_norms) text += "* of the results' norms: no elements were sampled (probe_options::order_sample)\n";
     }
     const auto is_equal = [](const metric_difference& each) { return each.verdict == metric_verdict::equal; };
     if (!std::all_of(of.metrics.begin(), of.metrics.end(), is_equal)) {
