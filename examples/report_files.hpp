@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <collprobe/report/file.hpp>
+#include <collprobe/report/html.hpp>
 #include <collprobe/report/json_lines.hpp>
 #include <collprobe/report/prometheus.hpp>
 #include <collprobe/report/sinks.hpp>
@@ -81,7 +82,7 @@ public:
         now_.emplace(std::move(run), sinks_options{.room = 4096, .tell = false},
             json_lines(files_.jsonl, {.keep = has_jsonl_}),
             prometheus(path_of_run(files_.prometheus, name), {.all_ranks = true}),
-            trace(path_of_run(files_.trace, name)));
+            trace(path_of_run(files_.trace, name)), html(path_of_run(files_.html, name)));
         has_jsonl_ = true;
         now_->flush(); // a file that cannot be written is told before the run
         check();
@@ -134,6 +135,6 @@ private:
     const char* program_ = nullptr; ///< that ends on an error
     std::uint64_t put_ = 0;
     std::optional<collprobe::report::sinks<collprobe::report::json_lines, collprobe::report::prometheus,
-        collprobe::report::trace>>
+        collprobe::report::trace, collprobe::report::html>>
         now_;
 };

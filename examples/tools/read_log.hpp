@@ -175,15 +175,22 @@ private:
         return site;
     }
 
+    static std::uint64_t elements_of(const json& of, const char* name)
+    {
+        const json& sizes = member(of, name);
+        if (!sizes.is_array() || sizes.empty() || !sizes[0].is_array() || sizes[0].empty()) {
+            throw bad_line(std::string("has no '") + name + "'");
+        }
+        return sizes[0][0].get<std::uint64_t>();
+    }
     collprobe::call_record call_of(const json& of)
     {
         collprobe::call_record call;
         call.call = named<collprobe::collective>(of, "call");
         call.type = named<collprobe::element_type>(of, "type");
         call.site = site_of(of);
-        const json& sizes = member(of, "input_sizes");
-        if (!sizes.is_array() || sizes.empty() || sizes[0].empty()) throw bad_line("has no 'input_sizes'");
-        call.count = sizes[0][0].get<std::uint64_t>();
+        call.count = elements_of(of, "input_sizes");
+        call.result_count = elements_of(of, "output_sizes");
         if (const auto digest = of.find("digest"); digest != of.end()) {
             const std::string digits = digest->get<std::string>();
             const char* const end = digits.data() + digits.size();

@@ -8,6 +8,7 @@
 #include <collprobe/report/compare.hpp>
 #include <collprobe/report/file.hpp>
 #include <collprobe/report/findings.hpp>
+#include <collprobe/report/html.hpp>
 #include <collprobe/report/inspection.hpp>
 #include <collprobe/report/json.hpp>
 #include <collprobe/report/json_lines.hpp>

@@ -15,7 +15,7 @@ FROM_A_FILE = {"comm", "writer", "time_us", "records_dropped"}
 RUN = {"schema", "kind", "run", "job", "comm", "comm_id", "host", "device", "writer", "global_rank", "ranks", "nodes",
        "pid", "started_us", "version", "settings"}
 END = {"schema", "kind", "run", "steps", "suspicious_steps", "alarms", "verdict"} | FROM_A_FILE
-CALL = {"bucket", "line", "call", "type", "collective_seq_id", "input_sizes", "digest", "result_norm", "grad_norm", "cosine",
+CALL = {"bucket", "line", "call", "type", "collective_seq_id", "input_sizes", "output_sizes", "digest", "result_norm", "grad_norm", "cosine",
         "nonfinite", "results_agree"}
 PARTS = {
     "loss": {"mean", "std", "std_sample", "range"},

@@ -92,7 +92,7 @@ TEST_CASE("a file has the run, its records and its end, each in a line that says
     CHECK(contains(lines[1], R"({"schema":1,"kind":"step","run":"a \"run\"","comm":"dp\u003c0>","writer":1,"time_us":)"));
     CHECK(contains(lines[1],
         R"("calls":[{"bucket":0,"name":"wte","call":"all_reduce","type":"bfloat16","collective_seq_id":10,)"
-        R"("input_sizes":[[1000]],"digest":"0xfedcba9876543210","result_norm":2.5,)"));
+        R"("input_sizes":[[1000]],"output_sizes":[[0]],"digest":"0xfedcba9876543210","result_norm":2.5,)"));
     CHECK(contains(lines[2], R"("kind":"alarm")"));
     CHECK(contains(lines[3], R"("kind":"inspection")"));
     CHECK(contains(lines[4], R"("kind":"end")"));

@@ -85,6 +85,9 @@ TEST_CASE("a call tells the digest and the norm of its result, in both modes")
             CHECK(calls[2].result_norm == doctest::Approx(norm_of(got.parts[step])).epsilon(1e-9));
         }
         CHECK(got.steps[0].calls[0].result_digest != got.steps[1].calls[0].result_digest);
+        CHECK(got.steps[0].calls[0].result_count == 96);
+        CHECK(got.steps[0].calls[1].result_count == 384);
+        CHECK(got.steps[0].calls[2].result_count == 24);
     }
 }
 

@@ -146,8 +146,7 @@ inline constexpr double moved_limit = 8.0033;
 /// `identical`: both have the same steps and calls (kind, type, elements, name), every digest that one has the other
 /// has too, and all are equal. With equal numbers of ranks all metrics are equal, bit for bit, and so are all alarms
 /// but `late`, which is of time. With other numbers of ranks the metrics by rank are others by nature: results alone
-/// decide, and alarms about results. Calls may then also have the same elements over all ranks together. Digests of
-/// reduce-scatters depend on the number of ranks, so they are undecided.
+/// decide, and alarms about results. A reduce-scatter's digest depends on the number of ranks, so it is undecided then.
 /// Errors of a log (`run_log::disagreements`) make the runs differ.
 /// Cost: linear in the calls; a metric that differs costs its steps times the memory of its noise.
 run_comparison compare(const run_log& a, const run_log& b);

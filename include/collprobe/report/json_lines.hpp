@@ -47,12 +47,12 @@ public:
     }
 
     std::string target() const override { return path_; }
-    void open(const run_record& run) override;
-    void on_step(const step_record& record, const record_context& context) override;
-    void on_alarm(const alarm_record& raised, const record_context& context) override;
-    void on_inspection(const inspection& found, const record_context& context) override;
-    void flush(const record_context& context) override;
-    void close(const record_context& context) override;
+    COLLPROBE_INLINE void open(const run_record& run) override;
+    COLLPROBE_INLINE void on_step(const step_record& record, const record_context& context) override;
+    COLLPROBE_INLINE void on_alarm(const alarm_record& raised, const record_context& context) override;
+    COLLPROBE_INLINE void on_inspection(const inspection& found, const record_context& context) override;
+    COLLPROBE_INLINE void flush(const record_context& context) override;
+    COLLPROBE_INLINE void close(const record_context& context) override;
 
 private:
     bool is_inspector() const noexcept { return options_.dialect == json_dialect::inspector; }

@@ -106,11 +106,11 @@ public:
     }
 
     std::string target() const override { return path_; }
-    void open(const run_record& run) override;
-    void on_step(const step_record& record, const record_context& now) override;
-    void on_alarm(const alarm_record& raised, const record_context& now) override;
-    void flush(const record_context& now) override;
-    void close(const record_context& now) override;
+    COLLPROBE_INLINE void open(const run_record& run) override;
+    COLLPROBE_INLINE void on_step(const step_record& record, const record_context& now) override;
+    COLLPROBE_INLINE void on_alarm(const alarm_record& raised, const record_context& now) override;
+    COLLPROBE_INLINE void flush(const record_context& now) override;
+    COLLPROBE_INLINE void close(const record_context& now) override;
 
 private:
     void write(const record_context& now);

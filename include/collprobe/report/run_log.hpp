@@ -24,7 +24,7 @@ struct logged_call {
     bool has_digest = false;
     std::uint32_t name = 0; ///< `run_log::text` of it; empty if the call has none
     std::uint32_t line = 0; ///< "train.cpp:88", or empty
-    std::uint64_t count = 0; ///< elements that each rank sent
+    std::uint64_t count = 0; ///< elements that each rank got; of a reduce-scatter those that it sent
     std::uint64_t digest = 0;
     double norm = collprobe::detail::not_a_number(); ///< of the result
     std::size_t first_sample = 0;
@@ -143,6 +143,8 @@ namespace detail {
 
 /// Whether two numbers are the same to a reader: the same bits, or both undefined.
 bool same_number(double a, double b) noexcept;
+/// The elements that a call is about, whatever the number of ranks and of gradients that each of them adds.
+std::uint64_t elements_of(const call_record& call) noexcept;
 
 } // namespace detail
 } // namespace collprobe::report

@@ -37,6 +37,8 @@ std::string advise(const alarm_record& raised);
 /// The same text, and U+FFFD for bytes that are no UTF-8: one for each longest beginning of a character, as browsers
 /// and Python have it.
 std::string utf8_text(std::string_view bytes);
+/// The same for HTML, within and outside of attributes: escaped; control characters become U+FFFD.
+std::string html_text(std::string_view bytes);
 
 } // namespace detail
 } // namespace collprobe::report

@@ -162,10 +162,13 @@ public:
         }
         who.require_readable(input, "input");
         const auto scope = detail::enter_device(comm_);
+        const auto ranks = static_cast<std::uint64_t>(size());
         detail::probed_call call{.call = what,
             .type = element_traits<T>::type,
             .operation = operation,
             .count = input.count(),
+            .result_count = input.count() / (what == collective::reduce_scatter ? ranks : 1)
+                * (what == collective::all_gather ? ranks : 1),
             .site = where};
         const bool seen = begin_call<T>(call, stream, who);
         observed next{{0, 0, stream, nullptr, nullptr, 0, nullptr}, call, seen};
@@ -501,6 +504,7 @@ private:
                 .type = with.type,
                 .operation = with.operation,
                 .count = is_broadcast ? with.receive_count : with.send_count,
+                .result_count = with.receive_count,
                 .has_leaves = has_leaves,
                 .site = where};
             const caller who(comm_, call.call, where);

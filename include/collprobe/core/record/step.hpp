@@ -86,6 +86,7 @@ struct call_record {
     collective call = collective::all_reduce;
     element_type type = element_type::float32;
     std::uint64_t count = 0; ///< elements that each rank sent
+    std::uint64_t result_count = 0; ///< elements that each rank got
     call_site site = {}; ///< its name, and the line that made it on this rank
     spread gradient_norm; ///< of the L2 norms of the buffers that the ranks sent
     double pooled_cosine = detail::not_a_number(); ///< for sums and averages, else undefined

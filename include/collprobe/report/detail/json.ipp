@@ -147,6 +147,7 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
     json.key("call").text(collprobe::name(call.call)).key("type").text(collprobe::name(call.type));
     json.key("collective_seq_id").integer(record.first_call + c);
     json.key("input_sizes").open('[').element().open('[').element().integer(call.count).close(']').close(']');
+    json.key("output_sizes").open('[').element().open('[').element().integer(call.result_count).close(']').close(']');
     if (call.has_result_digest) json.key("digest").bits(call.result_digest);
     json.key("result_norm").number(call.result_norm);
     json.key("grad_norm").open('{').key("mean").number(call.gradient_norm.mean);

@@ -15,6 +15,11 @@ COLLPROBE_COLD_INLINE bool detail::same_number(double a, double b) noexcept
     return to_bits(a) == to_bits(b) || (is_nan(a) && is_nan(b));
 }
 
+COLLPROBE_COLD_INLINE std::uint64_t detail::elements_of(const call_record& call) noexcept
+{
+    return call.call == collective::reduce_scatter ? call.count : call.result_count;
+}
+
 COLLPROBE_COLD_INLINE log_writer& run_log::writer_of(int rank)
 {
     if (last_writer_ < writers_.size() && writers_[last_writer_].rank == rank) return writers_[last_writer_];
@@ -45,7 +50,7 @@ COLLPROBE_COLD_INLINE bool run_log::agrees(const logged_step& known, const step_
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
         const logged_call& before = calls_[known.first_entry + c];
         const call_record& now = record.calls[c];
-        if (before.call != now.call || before.type != now.type || before.count != now.count
+        if (before.call != now.call || before.type != now.type || before.count != detail::elements_of(now)
             || before.has_digest != now.has_result_digest
             || (before.has_digest && before.digest != now.result_digest)
             || !detail::same_number(before.norm, now.result_norm) || before.samples != now.result_sample.size()) {
@@ -75,7 +80,7 @@ COLLPROBE_COLD_INLINE void run_log::store(logged_step& place, const step_record&
         logged_call entry;
         entry.call = each.call;
         entry.type = each.type;
-        entry.count = each.count;
+        entry.count = detail::elements_of(each);
         entry.has_digest = each.has_result_digest;
         entry.digest = each.result_digest;
         entry.norm = each.result_norm;

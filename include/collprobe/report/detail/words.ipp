@@ -55,6 +55,25 @@ COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
 
 namespace detail {
 
+COLLPROBE_COLD_INLINE std::string html_text(std::string_view bytes)
+{
+    std::string text;
+    for (const char character : utf8_text(bytes)) {
+        switch (character) {
+        case '&': text += "&amp;"; break;
+        case '<': text += "&lt;"; break;
+        case '>': text += "&gt;"; break;
+        case '"': text += "&quot;"; break;
+        case '\'': text += "&#39;"; break;
+        default:
+            const bool is_control = (character >= '\0' && character < ' ') || character == '\x7f';
+            if (is_control && character != '\n' && character != '\t') text += "\xef\xbf\xbd";
+            else text += character;
+        }
+    }
+    return text;
+}
+
 COLLPROBE_COLD_INLINE std::string short_line(const call_site& site)
 {
     const std::string_view file = site.file;

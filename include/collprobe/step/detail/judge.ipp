@@ -252,6 +252,7 @@ COLLPROBE_COLD_INLINE void step_judge::describe_call(
     described.call = call.call;
     described.type = call.type;
     described.count = call.count;
+    described.result_count = call.result_count;
     described.site = call.site;
     described.nonfinite = 0;
     described.audit.checked = false;

@@ -103,6 +103,7 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
         record.call = call.call;
         record.type = call.type;
         record.count = call.count;
+        record.result_count = call.result_count;
         record.site = call.site;
         record.inputs.clear();
         record.audit.checked = false;

@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include <collprobe/report/detail/axis.hpp>
+#include <collprobe/report/detail/suspect_rows.hpp>
+#include <collprobe/report/words.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::report::detail {
+
+COLLPROBE_COLD_INLINE run_level level_of(const run_findings& found) noexcept
+{
+    if (found.steps() == 0) return run_level::none;
+    bool acts = false;
+    for (const repeated_alarm& each : found.alarms()) acts = acts || each.first.action >= advice::skip;
+    if (found.alarms().empty()) { // perhaps nobody judged the findings
+        for (const repeated_finding& each : found.findings()) acts = acts || each.first.exact;
+    }
+    if (acts) return run_level::act;
+    const bool is_blind
+        = found.calls() != 0 && found.calls() == found.unprobed_calls() + found.unread_calls();
+    const bool is_clean = found.alarms().empty() && found.findings().empty();
+    return is_clean && !is_blind ? run_level::fine : run_level::look;
+}
+
+COLLPROBE_COLD_INLINE std::string evidence_of(finding what, double statistic, double threshold)
+{
+    if (what == finding::non_finite) return short_number(statistic) + " NaN or infinite";
+    if (what == finding::late) return milliseconds(statistic) + " late, limit " + milliseconds(threshold);
+    if (!(threshold > 0))
+        return what == finding::quantisation ? "value " + short_number(statistic) : "bits compared";
+    const char* const kind
+        = what == finding::sum_differs || what == finding::codes_differ ? "residual " : "score ";
+    return kind + short_number(statistic) + ", limit " + short_number(threshold);
+}
+
+COLLPROBE_COLD_INLINE std::string false_alarms_of(double per_step, bool is_exact)
+{
+    if (per_step > 0) return "at most " + tick_text(per_step, 2) + " a step";
+    return is_exact ? "none: exact" : "not stated";
+}
+
+COLLPROBE_COLD_INLINE const char* place_in_words(damage where) noexcept
+{
+    switch (where) {
+    case damage::none: return "";
+    case damage::input: return "damage: in the rank's own data, before the call";
+    case damage::reduce: return "damage: in the sum, alike for all ranks";
+    case damage::broadcast: return "damage: on the result's way to the ranks, or in their memory";
+    case damage::duplicated_data: return "ranks have the same data and should have their own";
+    case damage::unknown: return "the evidence does not show where the damage happened";
+    }
+    return "";
+}
+
+COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_alarm& each, const run_findings& found)
+{
+    const alarm_record& raised = each.first;
+    suspect_row row;
+    row.rank_list = raised.ranks;
+    row.ranks = raised.ranks.empty() ? "none named" : list_named(raised);
+    row.what = raised.what;
+    row.call = raised.call;
+    row.site = raised.site;
+    row.evidence = evidence_of(raised.what, raised.statistic, raised.threshold);
+    if (raised.strikes > 1)
+        row.evidence += "; " + counted(static_cast<std::uint64_t>(raised.strikes), "strike");
+    if (const std::string where = place_in_words(raised.where); !where.empty()) row.evidence += "; " + where;
+    row.first_step = each.first_step;
+    row.last_step = each.last_step;
+    row.steps = each.steps;
+    bool is_exact = !(raised.threshold > 0) && raised.what != finding::quantisation;
+    for (const repeated_finding& of : found.findings()) {
+        if (of.first.what == raised.what && of.first.call == raised.call) is_exact = of.first.exact;
+    }
+    row.false_alarms = false_alarms_of(raised.false_alarms_per_step, is_exact);
+    row.advice = advise(raised);
+    return row;
+}
+
+COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_finding& each)
+{
+    const suspect& named = each.first;
+    suspect_row row;
+    if (named.rank >= 0) row.rank_list.push_back(named.rank);
+    row.ranks = named.rank < 0 ? std::string("none named") : "rank " + std::to_string(named.rank);
+    row.what = named.what;
+    row.call = named.call;
+    row.site = named.site;
+    row.evidence = evidence_of(named.what, named.statistic, named.threshold);
+    if (named.other_rank >= 0) row.evidence += "; other rank: " + std::to_string(named.other_rank);
+    if (named.index != no_index) row.evidence += "; first at element " + std::to_string(named.index);
+    if (named.by_history) row.evidence += "; against the rank's own past";
+    row.first_step = each.first_step;
+    row.last_step = each.last_step;
+    row.steps = each.steps;
+    row.false_alarms = false_alarms_of(named.false_alarms_per_step, named.exact);
+    row.advice = "no alarm was raised: watch it";
+    return row;
+}
+
+/// Whether an alarm tells of this finding already.
+COLLPROBE_COLD_INLINE bool is_told(const repeated_finding& each, const run_findings& found) noexcept
+{
+    const suspect& named = each.first;
+    for (const repeated_alarm& alarm : found.alarms()) {
+        const alarm_record& raised = alarm.first;
+        if (raised.call != named.call) continue;
+        const bool has_rank = named.rank < 0
+            || std::find(raised.ranks.begin(), raised.ranks.end(), named.rank) != raised.ranks.end();
+        const bool is_same = raised.what == named.what && (has_rank || raised.ranks.empty());
+        const bool is_within = has_rank && raised.call >= 0 && alarm.first_step <= each.first_step
+            && each.last_step <= alarm.last_step;
+        if (is_same || is_within) return true;
+    }
+    return false;
+}
+
+COLLPROBE_COLD_INLINE std::vector<suspect_row> suspect_rows(const run_findings& found)
+{
+    std::vector<const repeated_alarm*> alarms;
+    for (const repeated_alarm& each : found.alarms()) alarms.push_back(&each);
+    std::stable_sort(alarms.begin(), alarms.end(), [](const repeated_alarm* a, const repeated_alarm* b) {
+        return a->first.action != b->first.action ? a->first.action > b->first.action : a->steps > b->steps;
+    });
+    std::vector<const repeated_finding*> rest;
+    for (const repeated_finding& each : found.findings()) {
+        if (!is_told(each, found)) rest.push_back(&each);
+    }
+    std::stable_sort(rest.begin(), rest.end(), [](const repeated_finding* a, const repeated_finding* b) {
+        return a->first.exact != b->first.exact ? a->first.exact : a->steps > b->steps;
+    });
+    std::vector<suspect_row> rows;
+    for (const repeated_alarm* each : alarms) rows.push_back(row_of(*each, found));
+    for (const repeated_finding* each : rest) rows.push_back(row_of(*each));
+    return rows;
+}
+
+COLLPROBE_COLD_INLINE std::string host_of(const suspect_row& row, const run_record& run)
+{
+    if (run.host.empty() || row.rank_list.empty()) return {};
+    const bool is_known = run.nodes == 1 || (row.rank_list.size() == 1 && row.rank_list[0] == run.rank);
+    return is_known ? run.host : std::string();
+}
+
+} // namespace collprobe::inline COLLPROBE_ABI::report::detail
