@@ -486,7 +486,7 @@ COLLPROBE_COLD_INLINE std::string verdict_in_words(const metric_difference& of)
     case metric_verdict::equal: return "equal";
     case metric_verdict::within_noise: return "within noise";
     case metric_verdict::moved: return "moved";
-    case metric_verdict::slow_noise: return "differs; too few steps for so slow a noise";
+    case metric_verdict::slow_noise: return "differs; its noise is too slow for a test";
     case metric_verdict::few_steps: return "differs; too few steps for a test";
     case metric_verdict::one_sided: return "only in one run";
     }
@@ -560,8 +560,10 @@ COLLPROBE_COLD_INLINE std::string describe(const run_comparison& of)
         table.row("difference in").cell("calls").cell("max ulp").cell("relative").cell("1 - cosine").cell("not finite");
         table.cell("loss, relative");
         bool any_norms = false;
+        bool any_samples = false;
         for (const step_difference& at : of.growth) {
             any_norms = any_norms || at.basis == difference_basis::norms;
+            any_samples = any_samples || at.basis == difference_basis::samples;
             table.row("step " + std::to_string(at.step));
             table.cell(std::to_string(at.differing) + " of " + std::to_string(at.calls));
             table.cell(at.basis != difference_basis::samples ? std::string("-")
@@ -572,8 +574,8 @@ COLLPROBE_COLD_INLINE std::string describe(const run_comparison& of)
             table.cell(short_number(at.relative_loss));
         }
         text += '\n' + table.text();
-        text += any_norms ? "* of the results' norms: no elements were sampled (probe_options::order_sample)\n"
-                          : "of the elements that both runs sampled; max ulp: \"3 in 1\" is in bucket 1\n";
+        if (any_samples) text += "of the elements that both runs sampled; max ulp: \"3 in 1\" is in bucket 1\n";
+        if (any_norms) text += "* of the results' norms: no elements were sampled (probe_options::order_sample)\n";
     }
     const auto is_equal = [](const metric_difference& each) { return each.verdict == metric_verdict::equal; };
     if (!std::all_of(of.metrics.begin(), of.metrics.end(), is_equal)) {
