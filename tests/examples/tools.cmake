@@ -62,21 +62,6 @@ collprobe_add_compare_test(schema clean.jsonl schema.jsonl CODE 2 ERR "/schema.j
 collprobe_add_compare_test(no_schema clean.jsonl other.jsonl CODE 2 ERR "/other.jsonl:1: this line is not JSON")
 collprobe_add_compare_test(empty clean.jsonl empty.jsonl CODE 2 ERR "'.*/empty.jsonl' has no steps")
 collprobe_add_compare_test(empty_folder clean.jsonl no_files CODE 2 ERR "'.*/no_files' has no file")
-# 8 and 16 ranks part in the first sum; under a contract they do not.
-add_test(NAME tools.log_world_size COMMAND $<TARGET_FILE:world_size> --ranks 8,16 --steps 12 --jsonl ${logs}/world_size.jsonl)
-set_tests_properties(tools.log_world_size PROPERTIES FIXTURES_SETUP tool_logs TIMEOUT 120 LABELS trainer
-    ENVIRONMENT "${sanitizer_options}")
-function(collprobe_add_world_size_comparison how)
-    collprobe_add_compare_test(world_size_${how} world_size.jsonl world_size.jsonl --run-a "${how} 8x2" --run-b "${how} 16x1"
-        ${ARGN})
-endfunction()
-collprobe_add_world_size_comparison(native --html @world_size.html CODE 1 NOT_OUT identical
-    OUT "first in step 0, bucket 0 'gradient', call 0, all_reduce of 8970 float. other results in 12 of 12 calls" "  max ulp" "\nstep 0 +1 of 1 "
-    CHECKER ../report/html_check.py CHECK ${logs}/world_size.html)
-foreach(how order_invariant correctly_rounded)
-    collprobe_add_world_size_comparison(${how} CODE 0 OUT "\nidentical: 12 steps, 12 calls with equal digests, 8 and 16 ranks\n")
-endforeach()
-collprobe_add_compare_test(several_runs world_size.jsonl clean.jsonl CODE 2 ERR "has several runs. choose one with --run-a")
 
 collprobe_add_run_test(tools.compare_help RUN $<TARGET_FILE:collprobe_compare> --help CODE 0 OUT "--run-a" "Exit status: 0 identical")
 collprobe_add_run_test(tools.compare_one_file RUN $<TARGET_FILE:collprobe_compare> a CODE 2 ERR "B is required")
@@ -92,10 +77,15 @@ function(collprobe_add_ranks_test name reduction)
         ${scratch}/world_size_float_ring.jsonl --run-a "${reduction} 8x2" --run-b "${reduction} 16x1" ${ARGN})
     set_tests_properties(tools.compare_${name} PROPERTIES FIXTURES_REQUIRED world_size_files)
 endfunction()
-collprobe_add_ranks_test(native_ranks native CODE 1 NOT_OUT identical
-    OUT "first in step 0, bucket 0 'gradient', call 0, all_reduce of 8970 float. other results in [0-9]+ of [0-9]+ calls")
+collprobe_add_ranks_test(native_ranks native --html ${logs}/ranks.html CODE 1 NOT_OUT identical
+    OUT "first in step 0, bucket 0 'gradient', call 0, all_reduce of 8970 float. other results in [0-9]+ of [0-9]+ calls"
+        "  max ulp" "\nstep 0 +1 of 1 "
+    CHECKER ../report/html_check.py CHECK ${logs}/ranks.html)
 collprobe_add_ranks_test(rounded_ranks correctly_rounded CODE 0
     OUT "\nidentical: [0-9]+ steps, [0-9]+ calls with equal digests, 8 and 16 ranks")
+collprobe_add_run_test(tools.compare_several_runs RUN $<TARGET_FILE:collprobe_compare> ${scratch}/world_size_float_ring.jsonl
+    ${logs}/clean.jsonl CODE 2 ERR "has several runs. choose one with --run-a")
+set_tests_properties(tools.compare_several_runs PROPERTIES FIXTURES_REQUIRED "world_size_files;tool_logs")
 
 if(Python3_FOUND)
     file(MAKE_DIRECTORY ${logs}/python)

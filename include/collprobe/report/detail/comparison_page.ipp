@@ -79,10 +79,10 @@ COLLPROBE_COLD_INLINE void write_growth_chart(std::string& out, const run_compar
         dots.rectangle(x - 25, y - 25, 50, 50);
     }
     const step_difference& last = of.growth.back();
-    out += "<h3>How the difference grows</h3>\n<figure><figcaption><span>relative difference of the results, 0, 1, 2, 4 "
-           "and more steps after the first</span></figcaption><svg viewBox=\"0 0 "
-        + std::to_string(width) + ' ' + std::to_string(height) + "\" role=\"img\" aria-labelledby=\"" + id + "-title " + id
-        + "-desc\"><title id=\"" + id + "-title\">How the difference grows</title><desc id=\"" + id
+    out += "<h3>How the difference grows</h3>\n<figure><figcaption><span>relative difference of the results, "
+           "0, 1, 2, 4 and more steps after the first</span></figcaption><svg viewBox=\"0 0 "
+        + std::to_string(width) + ' ' + std::to_string(height) + "\" role=\"img\" aria-labelledby=\"" + id + "-title "
+        + id + "-desc\"><title id=\"" + id + "-title\">How the difference grows</title><desc id=\"" + id
         + "-desc\">Relative difference of the results, logarithmic: " + short_number(of.growth.front().relative)
         + " in step " + std::to_string(of.growth.front().step) + ", " + short_number(last.relative) + " in step "
         + std::to_string(last.step) + ".</desc>";
@@ -119,8 +119,9 @@ COLLPROBE_COLD_INLINE void write_alarm_table(
         named.ranks = each.ranks;
         table.cell(list_named(named));
         table.cell(phrase(each.what));
-        table.cell(each.call < 0 ? std::string("whole step")
-                                 : "bucket " + std::to_string(each.call) + (each.name.empty() ? "" : " '" + each.name + "'"));
+        std::string where = each.call < 0 ? std::string("whole step") : "bucket " + std::to_string(each.call);
+        if (!each.name.empty()) where += " '" + each.name + "'";
+        table.cell(where);
         table.cell(std::to_string(each.steps.size()));
         table.cell(std::to_string(each.steps.front()));
     }
@@ -132,8 +133,8 @@ COLLPROBE_COLD_INLINE void write_comparison(std::string& out, const run_comparis
     const bool is_unknown = of.outcome == comparison_outcome::nothing_to_compare;
     out += "<section><h2>Communicator " + html_text(of.communicator) + "</h2>\n";
     out += std::string("<div class=\"verdict ") + (is_equal ? "fine" : is_unknown ? "none" : "look")
-        + "\"><div class=\"sign\"><i aria-hidden=\"true\">" + (is_equal ? "=" : is_unknown ? "\xe2\x80\x93" : "?") + "</i>"
-        + (is_equal ? "Equal" : is_unknown ? "No data" : "Differ") + "</div><p>" + html_text(report::verdict(of))
+        + "\"><div class=\"sign\"><i aria-hidden=\"true\">"
+        + (is_equal ? "=" : is_unknown ? "\xe2\x80\x93" : "?") + "</i>" + (is_equal ? "Equal" : is_unknown ? "No data" : "Differ") + "</div><p>" + html_text(report::verdict(of))
         + "</p></div>\n";
     if (of.results_differ) {
         out += "<h3>The first result that differs</h3>\n";
@@ -157,9 +158,11 @@ COLLPROBE_COLD_INLINE void write_comparison(std::string& out, const run_comparis
             out, "Metrics", {"Metric", ">A", ">B", ">B - A", ">Standard error", ">Score", ">From step", "Verdict"});
         for (const metric_difference& each : of.metrics) {
             table.cell(name(each.which));
-            for (const double value : {each.mean_a, each.mean_b, each.mean_difference, each.standard_error, each.score}) {
-                table.cell(short_number(value));
-            }
+            table.cell(short_number(each.mean_a));
+            table.cell(short_number(each.mean_b));
+            table.cell(short_number(each.mean_difference));
+            table.cell(short_number(each.standard_error));
+            table.cell(short_number(each.score));
             table.cell(is_same(each) ? "-" : std::to_string(each.first_step));
             table.cell(verdict_in_words(each));
         }
