@@ -134,7 +134,8 @@ COLLPROBE_COLD_INLINE void write_comparison(std::string& out, const run_comparis
     out += "<section><h2>Communicator " + html_text(of.communicator) + "</h2>\n";
     out += std::string("<div class=\"verdict ") + (is_equal ? "fine" : is_unknown ? "none" : "look")
         + "\"><div class=\"sign\"><i aria-hidden=\"true\">"
-        + (is_equal ? "=" : is_unknown ? "\xe2\x80\x93" : "?") + "</i>" + (is_equal ? "Equal" : is_unknown ? "No data" : "Differ") + "</div><p>" + html_text(report::verdict(of))
+        + (is_equal ? "=" : is_unknown ? "\xe2\x80\x93" : "?") + "</i>"
+        + (is_equal ? "Equal" : is_unknown ? "No data" : "Differ") + "</div><p>" + html_text(report::verdict(of))
         + "</p></div>\n";
     if (of.results_differ) {
         out += "<h3>The first result that differs</h3>\n";
