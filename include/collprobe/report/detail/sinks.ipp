@@ -71,7 +71,6 @@ COLLPROBE_COLD_INLINE void record_writer::put(const collprobe::inspection& recor
 template <class Record>
 void record_writer::copy_in(const Record& record, kind what, Record entry::*member) noexcept
 {
-    const std::uint64_t now = detail::unix_ns();
     bool wanted = false;
     {
         const collprobe::detail::lock_guard lock(mutex_);
@@ -81,7 +80,7 @@ void record_writer::copy_in(const Record& record, kind what, Record entry::*memb
             try {
                 next.*member = record;
                 next.what = what;
-                next.unix_ns = now;
+                next.unix_ns = detail::unix_ns();
                 next.dropped = dropped_.load(std::memory_order_relaxed);
                 ++size_;
                 put_.fetch_add(1, std::memory_order_relaxed);
