@@ -167,9 +167,9 @@ public:
             .type = element_traits<T>::type,
             .operation = operation,
             .count = input.count(),
+            .site = where,
             .result_count = input.count() / (what == collective::reduce_scatter ? ranks : 1)
-                * (what == collective::all_gather ? ranks : 1),
-            .site = where};
+                * (what == collective::all_gather ? ranks : 1)};
         const bool seen = begin_call<T>(call, stream, who);
         observed next{{0, 0, stream, nullptr, nullptr, 0, nullptr}, call, seen};
         if (seen) {
@@ -504,9 +504,9 @@ private:
                 .type = with.type,
                 .operation = with.operation,
                 .count = is_broadcast ? with.receive_count : with.send_count,
-                .result_count = with.receive_count,
                 .has_leaves = has_leaves,
-                .site = where};
+                .site = where,
+                .result_count = with.receive_count};
             const caller who(comm_, call.call, where);
             if (!input.readable() || !result.readable()) {
                 // The wrapped communicator should refuse, because it can notify the peers. If it accepts, this object

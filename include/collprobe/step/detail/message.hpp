@@ -116,11 +116,11 @@ struct probed_call {
     element_type type = element_type::float32;
     reduction operation = reduction::sum;
     std::uint64_t count = 0;
-    std::uint64_t result_count = 0; ///< elements that each rank gets
     bool has_input = false; ///< the input's statistics were taken
     bool has_result = false; ///< the result was read
     bool has_leaves = false; ///< the input holds several gradients of the rank, one after the other
     call_site site = {}; ///< of this rank's call
+    std::uint64_t result_count = 0; ///< elements that each rank gets
 
     /// Whether the call sums one gradient of each rank, as far as the library can tell.
     bool is_gradient() const noexcept
