@@ -26,6 +26,9 @@ headers = sys.argv[at + 1:]
 LABEL = re.compile(r'^("?[A-Za-z_.$][\w.$]*"?):')
 LOCAL = re.compile(r"\.L[\w.$]*")
 STANDARD = re.compile(r"_ZN?K?(S[tabsiod]|9__gnu_cxx)")  # what the compiler makes of those varies, harmlessly
+# Bounds of the exception table's ranges, which depend on whether the compiler has seen by then that a standard function
+# does not throw.
+RANGE = re.compile(r"\.LEH[BE]\d")
 IGNORED = re.compile(r"\s*\.(cfi_|loc\b|file\b|ident|type|size|p2align|align|globl|weak|hidden|section \.note)")
 
 
@@ -37,6 +40,8 @@ def code_of(assembly):
     for line in assembly.splitlines():
         line = line.split("\t#")[0].rstrip()
         label = LABEL.match(line)
+        if RANGE.match(line):
+            continue
         if re.match(r"\s*\.(section|text|data|bss|rodata)", line):
             section, data = line, None
             if "gcc_except_table" in section:
