@@ -148,6 +148,17 @@ run_files read_run(const source& from, const char* option)
     return all;
 }
 
+/// Whether lines are known to be lost.
+bool lacks_lines(const run_files& run)
+{
+    const auto of_log = [](const communicator_log& each) {
+        const auto dropped = [](const report::log_writer& by) { return by.dropped != 0; };
+        return !each.log.missing_steps().empty()
+            || std::any_of(each.log.writers().begin(), each.log.writers().end(), dropped);
+    };
+    return !run.notes.empty() || std::any_of(run.communicators.begin(), run.communicators.end(), of_log);
+}
+
 /// "ranks 0, 1 and 2", at most ten of them.
 std::string writers_in_words(const report::run_log& log)
 {
@@ -200,8 +211,15 @@ std::string describe(char letter, const source& from, const run_files& run)
 
 int compare_files(const source& a, const source& b, const std::string& jsonl, const std::string& html)
 {
+    for (const std::string& out : {jsonl, html}) {
+        std::error_code unknown;
+        for (const std::string& in : {a.path, b.path}) {
+            if (!out.empty() && std::filesystem::equivalent(out, in, unknown)) throw bad_input("'" + out + "' is an input");
+        }
+    }
     const run_files in_a = read_run(a, "--run-a");
     const run_files in_b = read_run(b, "--run-b");
+    const bool incomplete = lacks_lines(in_a) || lacks_lines(in_b);
     std::string text = describe('A', a, in_a) + describe('B', b, in_b);
     std::string lines;
     std::vector<report::run_comparison> comparisons;
@@ -224,7 +242,12 @@ int compare_files(const source& a, const source& b, const std::string& jsonl, co
         differ = differ || found.outcome == report::comparison_outcome::differ;
         unknown = unknown || found.outcome == report::comparison_outcome::nothing_to_compare;
         const bool several = in_a.communicators.size() + in_b.communicators.size() > 2;
-        text += '\n' + (several ? "communicator '" + found.communicator + "': " : std::string()) + report::describe(found);
+        std::string words = report::describe(found);
+        if (incomplete && found.outcome == report::comparison_outcome::identical) {
+            unknown = true;
+            words.replace(0, words.find(':'), "no difference, but lines are missing");
+        }
+        text += '\n' + (several ? "communicator '" + found.communicator + "': " : std::string()) + words;
         lines += report::json_line(found);
         comparisons.push_back(found);
     }
@@ -249,7 +272,8 @@ int main(int argc, char** argv)
     app.add_option("--run-b", b.run, "its name, where the files of B have several runs")->type_name("NAME");
     app.add_option("--jsonl", jsonl, "writes the comparison there, a JSON line for each communicator")->type_name("PATH");
     app.add_option("--html", html, "writes the comparison there, a page to open in a browser")->type_name("PATH");
-    app.footer("Exit status: 0 identical; 1 something differs; 2 the input cannot be read, or holds nothing to compare.");
+    app.footer("Exit status: 0 identical; 1 something differs; 2 the input cannot be read, lacks lines, or holds nothing to "
+               "compare.");
     try {
         app.parse(argc, argv);
         return compare_files(a, b, jsonl, html);

@@ -181,6 +181,7 @@ private:
         if (!sizes.is_array() || sizes.empty() || !sizes[0].is_array() || sizes[0].empty()) {
             throw bad_line(std::string("has no '") + name + "'");
         }
+        if (!sizes[0][0].is_number_unsigned()) throw bad_line(std::string("has no count as '") + name + "'");
         return sizes[0][0].get<std::uint64_t>();
     }
     collprobe::call_record call_of(const json& of)
@@ -203,7 +204,12 @@ private:
         call.result_norm = number_of(of, "result_norm");
         call.pooled_cosine = number_of(of, "cosine");
         call.nonfinite = count_of(of, "nonfinite");
+        call.results_agree = member(of, "results_agree").get<bool>();
         call.result_sample = numbers_of(of, "result_sample");
+        if (const auto audit = of.find("audit"); audit != of.end()) {
+            call.audit.checked = true;
+            call.audit.where = named<collprobe::damage>(*audit, "damage");
+        }
         return call;
     }
 
@@ -225,7 +231,8 @@ private:
     collprobe::step_record step_of(const json& of)
     {
         collprobe::step_record step;
-        step.step = member(of, "step").get<std::uint64_t>();
+        (void)member(of, "step");
+        step.step = count_of(of, "step");
         step.ranks = index_of(of, "ranks");
         const json& loss = member(of, "loss");
         step.loss.mean = number_of(loss, "mean");
@@ -246,6 +253,7 @@ private:
         step.cosine.noise_scale = number_of(of, "noise_scale");
         step.unprobed_calls = count_of(of, "unprobed_calls");
         step.unread_calls = count_of(of, "unread_calls");
+        if (!member(of, "suspects").is_array()) throw bad_line("has no list as 'suspects'");
         for (const json& each : member(of, "suspects")) {
             collprobe::suspect named_rank;
             named_rank.rank = index_of(each, "rank");
@@ -261,7 +269,8 @@ private:
     collprobe::alarm_record alarm_of(const json& of)
     {
         collprobe::alarm_record raised;
-        raised.step = member(of, "step").get<std::uint64_t>();
+        (void)member(of, "step");
+        raised.step = count_of(of, "step");
         raised.call = index_of(of, "bucket");
         raised.site = site_of(of);
         raised.what = named<collprobe::finding>(of, "check");
@@ -337,7 +346,8 @@ private:
         }
         collprobe::step_record& pending = pending_[std::tuple(out.run, out.communicator_id, out.writer)];
         if (const auto call = line.find("coll_values"); call != line.end()) {
-            const std::uint64_t step = member(*call, "step").get<std::uint64_t>();
+            (void)member(*call, "step");
+            const std::uint64_t step = count_of(*call, "step");
             if (pending.step != step) pending = {};
             pending.step = step;
             add_call(*call, pending);

@@ -101,7 +101,11 @@ expect(lambda l: steps(l)[1]["calls"][0].update(type="bfloat16"), "first in step
 expect(lambda l: l.remove(steps(l)[3]), "! steps 3 to 3 are missing")
 expect(lambda l: l.remove(steps(l)[5]), "other calls first in step 5: only A has this step")
 expect(lambda l: l.pop(), "! the log of rank 0 has no end", code=0)
-expect(lambda l: steps(l)[5].update(records_dropped=3), "! rank 0 dropped 3 records", code=0)
+expect(lambda l: steps(l)[3]["suspects"].append({"rank": 2, "other_rank": None, "bucket": 1, "check": "stale"}),
+       "other findings, or other numbers of ranks or calls, in 1 step, first in step 3")
+expect(lambda l: steps(l)[3]["calls"][1].update(results_agree=False), "in 1 step, first in step 3")
+expect(lambda l: steps(l)[3]["loss"]["by_rank"].__setitem__(2, 9), "in 1 step, first in step 3")
+expect(lambda l: steps(l)[5].update(records_dropped=3), "! rank 0 dropped 3 records", code=2)
 expect(lambda l: steps(l)[2]["loss"].update(mean=0.25), "loss, mean of ranks")
 expect(lambda l: steps(l)[2]["loss"].update(mean="nan"), "undefined in one run in 1 step")
 
@@ -139,6 +143,8 @@ for _ in range(60):
         file.write(data[:at] + bytes([random.randrange(256)]) + data[at + 1:])
     done = subprocess.run([compare, "good.jsonl", "changed.jsonl", "--run-b", "good"], capture_output=True, timeout=60)
     assert done.returncode in (0, 1, 2), done
+
+assert "'good.jsonl' is an input" in run("good.jsonl", "good.jsonl", "--jsonl", "good.jsonl", code=2)
 
 # A file that ends within a line, as that of a killed writer.
 with open("changed.jsonl", "wb") as file:

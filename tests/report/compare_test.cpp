@@ -191,6 +191,31 @@ TEST_CASE("runs of other numbers of ranks are identical if their results are")
               .results_differ);
 }
 
+TEST_CASE("equal results with other findings or other numbers by rank differ")
+{
+    const auto check = [](auto change) {
+        const run_comparison found = compare(make_log(20, 4), make_log(20, [&](step_record& record) {
+            if (record.step == 7) change(record);
+        }));
+        CHECK(found.outcome == comparison_outcome::differ);
+        CHECK_FALSE(found.results_differ);
+        CHECK(found.steps_with_other_facts == 1);
+        CHECK(found.first_other_facts == 7);
+        CHECK(contains(verdict(found), "in 1 step, first in step 7"));
+        CHECK_FALSE(contains(describe(found), "identical"));
+    };
+    check([](step_record& r) { r.suspects = {{.rank = 3, .call = 1, .what = finding::result_differs}}; });
+    check([](step_record& r) { r.calls[1].results_agree = false; });
+    check([](step_record& r) { r.calls[1].nonfinite = 1; });
+    check([](step_record& r) { r.calls[2].result_norm = 9; });
+    check([](step_record& r) { r.calls[0].audit.checked = true; });
+    check([](step_record& r) { r.losses = {1, 2, 3, 4}; });
+    check([](step_record& r) { r.gradient_norms = {1, undefined, 3, 4}; });
+    // Who comes late is of time.
+    const auto late = [](step_record& r) { r.suspects = {{.rank = 3, .what = finding::late}}; };
+    CHECK(compare(make_log(20, 4), make_log(20, late)).outcome == comparison_outcome::identical);
+}
+
 TEST_CASE("without digests nothing is said to be identical")
 {
     const auto unread = [](step_record& record) {

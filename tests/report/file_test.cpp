@@ -6,6 +6,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -118,6 +119,53 @@ TEST_CASE("a file is replaced as a whole; on an error the old one stays, and not
     CHECK(read_file(path) == "old");
     report::replace_file(path, std::string(100, 'x'));
     CHECK(read_file(path) == std::string(100, 'x'));
+    CHECK(folder.files() == 1);
+}
+
+TEST_CASE("a link stays a link, and what is no regular file stays what it is")
+{
+    const temporary_folder folder;
+    const std::string path = folder.path("text");
+    const std::string link = folder.path("link");
+    report::replace_file(path, "old");
+    REQUIRE(symlink(path.c_str(), link.c_str()) == 0);
+    report::replace_file(link, "new");
+    CHECK(read_file(path) == "new");
+    struct stat found {};
+    REQUIRE(lstat(link.c_str(), &found) == 0);
+    CHECK(S_ISLNK(found.st_mode));
+    report::replace_file("/dev/null", "text");
+    REQUIRE(stat("/dev/null", &found) == 0);
+    CHECK(S_ISCHR(found.st_mode));
+    const std::string fifo = folder.path("fifo");
+    REQUIRE(mkfifo(fifo.c_str(), 0666) == 0);
+    CHECK(contains(failure_of([&] { report::replace_file(fifo, "x"); }), "cannot write")); // nobody reads
+    CHECK(contains(failure_of([&] { report::line_file file(fifo); }), "cannot write"));
+}
+
+TEST_CASE("several writers of one file replace it one after the other")
+{
+    const temporary_folder folder;
+    const std::string path = folder.path("text");
+    std::atomic<int> failures{0};
+    {
+        std::vector<detail::thread> threads;
+        for (int t = 0; t < 3; ++t) {
+            threads.emplace_back([&, t] {
+                const std::string text(30'000, static_cast<char>('a' + t));
+                for (int i = 0; i < 200; ++i) {
+                    try {
+                        report::replace_file(path, text);
+                        const std::string seen = read_file(path);
+                        if (seen != std::string(30'000, seen.empty() ? '?' : seen[0])) ++failures;
+                    } catch (const error&) {
+                        ++failures;
+                    }
+                }
+            });
+        }
+    }
+    CHECK(failures == 0);
     CHECK(folder.files() == 1);
 }
 

@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <doctest/doctest.h>
@@ -34,7 +36,7 @@ struct told {
 class listening : public report::sink {
 public:
     explicit listening(told& to, std::string fails_at = "") : to_(&to), fails_at_(std::move(fails_at)) {}
-    std::string target() const override { return "a listener"; }
+    std::string target() const override { return fails_at_.empty() ? "" : "a listener"; }
     void open(const run_record& run) override { hear("open " + run.name); }
     void on_step(const step_record& record, const record_context& context) override
     {
@@ -184,6 +186,58 @@ TEST_CASE("while the writer is busy records wait up to the room, then they are d
     CHECK(heard.calls[10] == "step 21");
     CHECK(heard.dropped.front() == 0);
     CHECK(heard.dropped.back() == 12); // the next line says so
+}
+
+TEST_CASE("of two sinks with one path the second is not opened")
+{
+    told first;
+    told second;
+    report::sinks out(run_record(), quiet, listening(first, "never"), listening(second, "never"));
+    out.put(sample_step(0));
+    out.close();
+    CHECK(first.calls.size() == 3);
+    CHECK(second.calls.empty());
+    REQUIRE(out.failures().size() == 1);
+    CHECK(contains(out.failures()[0], "another sink writes it"));
+}
+
+namespace {
+
+std::atomic<int> handled{0};
+
+/// Writes to a pipe without a reader.
+class to_pipe : public report::sink {
+public:
+    explicit to_pipe(int end) : end_(end) {}
+    std::string target() const override { return "pipe"; }
+    void on_step(const step_record&, const record_context&) override
+    {
+        kill(getpid(), SIGUSR1); // is handled by another thread
+        if (write(end_, "x", 1) < 0) throw std::runtime_error("no reader");
+    }
+
+private:
+    int end_;
+};
+
+} // namespace
+
+TEST_CASE("the writing thread takes no signals: a pipe without a reader is an error of its sink")
+{
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    close(ends[0]);
+    static pthread_t caller;
+    caller = pthread_self();
+    std::signal(SIGUSR1, [](int) { handled += pthread_equal(pthread_self(), caller) ? 1 : 100; });
+    report::sinks out(run_record(), quiet, to_pipe(ends[1]));
+    out.put(sample_step(0));
+    out.close();
+    std::signal(SIGUSR1, SIG_DFL);
+    close(ends[1]);
+    CHECK(handled == 1);
+    REQUIRE(out.failures().size() == 1);
+    CHECK(contains(out.failures()[0], "no reader"));
 }
 
 TEST_CASE("records put by several threads all arrive")

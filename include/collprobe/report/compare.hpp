@@ -121,6 +121,9 @@ struct run_comparison {
     bool structure_differs = false;
     compared_call first_structure; ///< if `structure_differs`: the first place with other calls, or a missing step
     std::string structure; ///< in words
+    /// With equal numbers of ranks: steps that tell other numbers by rank, norms, non-finite elements or findings.
+    std::uint64_t steps_with_other_facts = 0;
+    std::uint64_t first_other_facts = 0; ///< step
     /// From the first step in which a result, a norm or the loss differs: 0, 1, 2, 4, ... steps later, and the last.
     std::vector<step_difference> growth;
     std::vector<metric_difference> metrics; ///< all of them
@@ -144,9 +147,10 @@ inline constexpr double moved_limit = 8.0033;
 /// Compares two runs of one communicator, step by step and call by call.
 ///
 /// `identical`: both have the same steps and calls (kind, type, elements, name), every digest that one has the other
-/// has too, and all are equal. With equal numbers of ranks all metrics are equal, bit for bit, and so are all alarms
-/// but `late`, which is of time. With other numbers of ranks the metrics by rank are others by nature: results alone
-/// decide, and alarms about results. A reduce-scatter's digest depends on the number of ranks, so it is undecided then.
+/// has too, and all are equal. With equal numbers of ranks all metrics, numbers by rank and norms are equal, bit for
+/// bit, and so are all findings and alarms but `late`, which is of time. With other numbers of ranks the metrics by
+/// rank are others by nature: results alone decide, and alarms about results. A reduce-scatter's digest depends on the
+/// number of ranks, so it is undecided then.
 /// Errors of a log (`run_log::disagreements`) make the runs differ.
 /// Cost: linear in the calls; a metric that differs costs its steps times the memory of its noise.
 run_comparison compare(const run_log& a, const run_log& b);

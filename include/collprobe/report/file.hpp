@@ -10,7 +10,8 @@
 /// The two ways in which sinks write files.
 namespace collprobe::inline COLLPROBE_ABI::report {
 
-/// A file that whole lines are appended to. A reader sees no line in part, unless the disk is full.
+/// A file that whole lines are appended to. Only the last line that a reader sees may be there in part, while it is
+/// being written.
 class line_file {
 public:
     /// Creates the file, or empties it; with `keep` it is appended to. Errors: as `append`.
@@ -32,7 +33,8 @@ private:
 
 /// Writes a file as a whole: under another name in the same folder, then renamed. A reader sees the old text or the
 /// new one, never a part. On an error the old file stays.
-/// The other name begins with a dot and ends with ".tmp" and so is none that node_exporter reads.
+/// The other name begins with a dot and ends with ".tmp" and so is none that node_exporter reads. A link is followed; a
+/// path that is no regular file, such as a device, is written to as it is.
 /// \throws error `device_failure` with the path and the reason.
 void replace_file(const std::string& path, std::string_view text);
 

@@ -35,6 +35,8 @@ struct logged_step {
     std::uint64_t step = 0;
     std::uint64_t first_call = 0; ///< sequence number of its first call; unknown if it has no calls
     std::uint64_t unseen_calls = 0; ///< that no probe looked at
+    /// A hash of what else a step tells: numbers by rank, norms, non-finite elements, agreement, findings but `late`.
+    std::uint64_t facts = 0;
     int ranks = 0;
     int writer = -1; ///< the rank whose record this is
     int attempt = 0; ///< how often the run had been started again
@@ -145,6 +147,7 @@ namespace detail {
 bool same_number(double a, double b) noexcept;
 /// The elements that a call is about, whatever the number of ranks and of gradients that each of them adds.
 std::uint64_t elements_of(const call_record& call) noexcept;
+std::uint64_t facts_of(const step_record& record) noexcept;
 
 } // namespace detail
 } // namespace collprobe::report

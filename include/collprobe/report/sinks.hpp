@@ -42,7 +42,9 @@ run_record describe_run(const Comm& comm, std::string run)
 /// Hands records to sinks, on a thread of its own.
 /// Cost of a record: a copy into memory that is used again, under a lock that the writing thread holds only to swap;
 /// after the first records no allocation. The caller never waits for a disk.
-/// Errors: none reach the caller. A sink that throws is not called again; `failures` has its message.
+/// Errors: none reach the caller. A sink that throws is not called again; `failures` has its message. Of two sinks with
+/// one path the second is not opened.
+/// Not for a child of `fork`, where the thread does not run.
 class record_writer {
 public:
     /// The sinks must outlive this object.
@@ -86,7 +88,9 @@ private:
     void work();
     bool take(entry& out);
     template <class Call>
-    void for_each_sink(const Call& call);
+    void for_each_sink(const Call& with);
+    template <class Call>
+    void call(sink*& of, const Call& with);
     void wake() noexcept;
 
     run_record run_;

@@ -403,6 +403,9 @@ COLLPROBE_COLD_INLINE run_comparison compare(const run_log& a, const run_log& b)
         detail::note_structure(runs, i, matching, out);
         const logged_step& sa = runs.of_a(i);
         const logged_step& sb = runs.of_b(i);
+        if (sa.ranks == sb.ranks && sa.facts != sb.facts && out.steps_with_other_facts++ == 0) {
+            out.first_other_facts = sa.step;
+        }
         const auto loss = static_cast<std::size_t>(metric::loss_mean);
         bool any = sa.ranks == sb.ranks && !detail::same_number(sa.metrics[loss], sb.metrics[loss]);
         for (std::size_t c = 0; c < matching; ++c) {
@@ -448,7 +451,7 @@ COLLPROBE_COLD_INLINE run_comparison compare(const run_log& a, const run_log& b)
         && std::none_of(out.gone_alarms.begin(), out.gone_alarms.end(), is_of_values);
 
     const bool differ = out.results_differ || out.structure_differs || out.one_sided != 0 || out.disagreements != 0
-        || !alarms_equal || (same_ranks && !metrics_equal);
+        || out.steps_with_other_facts != 0 || !alarms_equal || (same_ranks && !metrics_equal);
     out.outcome = differ ? comparison_outcome::differ
         : out.calls != 0 ? comparison_outcome::identical
                          : comparison_outcome::nothing_to_compare;
@@ -538,7 +541,11 @@ COLLPROBE_COLD_INLINE std::string verdict(const run_comparison& of)
     if (of.disagreements != 0) {
         text += "; the ranks' own logs disagree about " + detail::counted(of.disagreements, "step");
     }
-    if (!of.results_differ && !of.structure_differs && of.one_sided == 0 && of.disagreements == 0) {
+    if (of.steps_with_other_facts != 0) {
+        text += "; other findings, or other numbers of ranks or calls, in "
+            + detail::counted(of.steps_with_other_facts, "step") + ", first in step "
+            + std::to_string(of.first_other_facts);
+    } else if (!of.results_differ && !of.structure_differs && of.one_sided == 0 && of.disagreements == 0) {
         text += "; metrics or alarms differ";
     }
     return text;
@@ -653,6 +660,7 @@ COLLPROBE_COLD_INLINE std::string json_line(const run_comparison& of)
     json.key("steps_only_b").integer(of.steps_only_b).key("calls").integer(of.calls);
     json.key("differing").integer(of.differing).key("undecided").integer(of.undecided);
     json.key("one_sided").integer(of.one_sided).key("disagreements").integer(of.disagreements);
+    json.key("steps_with_other_facts").integer(of.steps_with_other_facts);
     if (of.results_differ) {
         json.key("first_difference");
         detail::write_compared(json, of.first_difference, true);

@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 #include <fcntl.h>
@@ -40,7 +43,9 @@ COLLPROBE_COLD_INLINE int write_all(int file, std::string_view text)
 
 COLLPROBE_COLD_INLINE line_file::line_file(std::string path, bool keep) : path_(std::move(path))
 {
-    file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | (keep ? 0 : O_TRUNC), 0666);
+    // O_NONBLOCK: a pipe that nobody reads is an error, and not a wait.
+    constexpr int how = O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | O_NONBLOCK;
+    file_ = ::open(path_.c_str(), how | (keep ? 0 : O_TRUNC), 0666);
     if (file_ < 0) detail::fail_to_write(path_, errno);
 }
 
@@ -85,14 +90,30 @@ COLLPROBE_COLD_INLINE void line_file::close()
 
 COLLPROBE_COLD_INLINE void replace_file(const std::string& path, std::string_view text)
 {
-    const std::size_t folder = path.rfind('/') == path.npos ? 0 : path.rfind('/') + 1;
-    const std::string other
-        = path.substr(0, folder) + '.' + path.substr(folder) + '.' + std::to_string(::getpid()) + ".tmp";
-    const int file = ::open(other.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_TRUNC, 0666);
+    struct stat there {};
+    const bool exists = ::stat(path.c_str(), &there) == 0;
+    if (exists && !S_ISREG(there.st_mode)) { // such as /dev/null: to rename a file to it would remove it
+        line_file(path).append(text);
+        return;
+    }
+    std::string target = path;
+    if (char* const real = exists ? ::realpath(path.c_str(), nullptr) : nullptr) { // a link stays one
+        target = real;
+        std::free(real);
+    }
+    // No two writers share a name, in this process or in another, on this host or on another.
+    static std::atomic<unsigned> count{0};
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    const std::size_t folder = target.rfind('/') == target.npos ? 0 : target.rfind('/') + 1;
+    const std::string other = target.substr(0, folder) + '.' + target.substr(folder) + '.' + std::to_string(::getpid())
+        + '.' + std::to_string(count.fetch_add(1, std::memory_order_relaxed)) + '.' + std::to_string(now.tv_nsec)
+        + ".tmp";
+    const int file = ::open(other.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_EXCL, 0666);
     if (file < 0) detail::fail_to_write(path, errno);
     int reason = detail::write_all(file, text);
     if (::close(file) != 0 && reason == 0 && errno != EINTR) reason = errno;
-    if (reason == 0 && std::rename(other.c_str(), path.c_str()) != 0) reason = errno;
+    if (reason == 0 && std::rename(other.c_str(), target.c_str()) != 0) reason = errno;
     if (reason == 0) return;
     ::unlink(other.c_str());
     detail::fail_to_write(path, reason);

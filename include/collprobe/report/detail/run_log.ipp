@@ -20,6 +20,35 @@ COLLPROBE_COLD_INLINE std::uint64_t detail::elements_of(const call_record& call)
     return call.call == collective::reduce_scatter ? call.count : call.result_count;
 }
 
+COLLPROBE_COLD_INLINE std::uint64_t detail::facts_of(const step_record& record) noexcept
+{
+    std::uint64_t hash = 0;
+    const auto add = [&hash](std::uint64_t word) {
+        hash = collprobe::detail::mix64((hash ^ word) + 0x9e3779b97f4a7c15u);
+    };
+    const auto add_number = [&add](double value) { add(is_nan(value) ? 0x7ff8000000000000u : to_bits(value)); };
+    const auto add_index = [&add](int value) { add(static_cast<std::uint64_t>(static_cast<std::int64_t>(value))); };
+    for (const std::vector<double>* each : {&record.losses, &record.gradient_norms, &record.cosine.leave_one_out}) {
+        add(each->size());
+        for (const double value : *each) add_number(value);
+    }
+    for (const call_record& call : record.calls) {
+        add_number(call.result_norm);
+        add_number(call.pooled_cosine);
+        add(call.nonfinite);
+        add(call.results_agree ? 1 : 0);
+        add(call.audit.checked ? 1 + static_cast<std::uint64_t>(call.audit.where) : 0);
+    }
+    for (const suspect& found : record.suspects) {
+        if (found.what == finding::late) continue; // of time
+        add_index(found.rank);
+        add_index(found.other_rank);
+        add_index(found.call);
+        add(static_cast<std::uint64_t>(found.what));
+    }
+    return hash;
+}
+
 COLLPROBE_COLD_INLINE log_writer& run_log::writer_of(int rank)
 {
     if (last_writer_ < writers_.size() && writers_[last_writer_].rank == rank) return writers_[last_writer_];
@@ -43,6 +72,7 @@ COLLPROBE_COLD_INLINE std::uint32_t run_log::index_of(std::string_view text)
 COLLPROBE_COLD_INLINE bool run_log::agrees(const logged_step& known, const step_record& record) const
 {
     if (known.ranks != record.ranks || known.calls != record.calls.size()) return false;
+    if (known.facts != detail::facts_of(record)) return false;
     for (int which = 0; which < detail::metric_count; ++which) {
         const double now = detail::value_of(static_cast<metric>(which), record);
         if (!detail::same_number(known.metrics[static_cast<std::size_t>(which)], now)) return false;
@@ -69,6 +99,7 @@ COLLPROBE_COLD_INLINE void run_log::store(logged_step& place, const step_record&
     place.first_call = record.first_call;
     place.unseen_calls = record.unprobed_calls + record.unread_calls;
     place.ranks = record.ranks;
+    place.facts = detail::facts_of(record);
     for (int which = 0; which < detail::metric_count; ++which) {
         place.metrics[static_cast<std::size_t>(which)] = detail::value_of(static_cast<metric>(which), record);
     }

@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <stdexcept>
 
 #include <unistd.h>
 
@@ -50,6 +52,16 @@ COLLPROBE_COLD_INLINE record_writer::record_writer(
     : run_(std::move(run)), sinks_(std::move(sinks)), options_(options),
       ring_(static_cast<std::size_t>(options.room < 1 ? 1 : options.room))
 {
+    // The thread runs no signal handler of the program; a pipe without a reader, and a limit of the size of files, are
+    // errors of a write there, and no signals that end the program.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    struct restore {
+        const sigset_t& mask;
+        ~restore() { pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
+    } const at_exit{before};
     thread_ = collprobe::detail::thread([this] { work(); });
 }
 
@@ -138,31 +150,35 @@ COLLPROBE_COLD_INLINE bool record_writer::take(entry& out)
 }
 
 template <class Call>
-void record_writer::for_each_sink(const Call& call)
+void record_writer::for_each_sink(const Call& with)
 {
-    for (sink*& each : sinks_) {
-        if (each == nullptr) continue;
-        std::string why;
-        try {
-            call(*each);
-            continue;
-        } catch (const std::exception& problem) {
-            why = problem.what();
-        } catch (...) {
-            why = "it threw something that is no exception";
-        }
-        std::string target;
-        try {
-            target = each->target();
-        } catch (...) { // then without
-        }
-        each = nullptr;
-        const std::string text = "'" + target + "' is not written any more: " + why;
-        if (options_.tell) std::fprintf(stderr, "collprobe: %s\n", text.c_str());
-        const collprobe::detail::lock_guard lock(mutex_);
-        failures_.push_back(text);
-        failed_.store(true, std::memory_order_relaxed);
+    for (sink*& each : sinks_) call(each, with);
+}
+
+template <class Call>
+void record_writer::call(sink*& of, const Call& with)
+{
+    if (of == nullptr) return;
+    std::string why;
+    try {
+        with(*of);
+        return;
+    } catch (const std::exception& problem) {
+        why = problem.what();
+    } catch (...) {
+        why = "it threw something that is no exception";
     }
+    std::string target;
+    try {
+        target = of->target();
+    } catch (...) { // then without
+    }
+    of = nullptr;
+    const std::string text = "'" + target + "' is not written any more: " + why;
+    if (options_.tell) std::fprintf(stderr, "collprobe: %s\n", text.c_str());
+    const collprobe::detail::lock_guard lock(mutex_);
+    failures_.push_back(text);
+    failed_.store(true, std::memory_order_relaxed);
 }
 
 COLLPROBE_COLD_INLINE void record_writer::work()
@@ -177,7 +193,17 @@ COLLPROBE_COLD_INLINE void record_writer::work()
         collprobe::detail::wake_all(progress_);
     };
 
-    for_each_sink([&](sink& each) { each.open(run_); });
+    for (std::size_t i = 0; i < sinks_.size(); ++i) {
+        const auto open = [&](sink& each) {
+            for (std::size_t j = 0; j < i; ++j) {
+                if (sinks_[j] != nullptr && !each.target().empty() && sinks_[j]->target() == each.target()) {
+                    throw std::runtime_error("another sink writes it");
+                }
+            }
+            each.open(run_);
+        };
+        call(sinks_[i], open);
+    }
     advance(1);
     entry next;
     std::int64_t flushed = collprobe::detail::deadline::now_ns();
