@@ -33,7 +33,11 @@
 #define COLLPROBE_COLD_INLINE
 #else
 #define COLLPROBE_LIBRARY 0
+#if defined(__CUDA_ARCH__) // without definitions there is nothing to inline, and nvcc says so
+#define COLLPROBE_INLINE
+#else
 #define COLLPROBE_INLINE inline
+#endif
 /// For functions that no data of a step passes through: judgements, reports, texts. Compilers optimise them for size.
 /// That saves a seventh of the compile time of a file with one probed call.
 #define COLLPROBE_COLD_INLINE [[gnu::cold]] inline

@@ -280,9 +280,10 @@ COLLPROBE_COLD_INLINE void write_map(
 
 COLLPROBE_COLD_INLINE void write_rank_table(std::string& out, const std::vector<const rank_row*>& rows)
 {
+    using member = thinned_values rank_row::*; // written out in `column`, nvcc makes of it what g++ warns about
     struct column {
         const char* heading;
-        thinned_values rank_row::*values;
+        member values;
     };
     std::vector<column> columns;
     std::vector<std::string> headings{"Rank"};
