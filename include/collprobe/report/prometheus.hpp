@@ -10,6 +10,7 @@
 
 #include <collprobe/core/record.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/report/findings.hpp>
 #include <collprobe/report/sink.hpp>
 
 /// A run as counters and gauges in the text format of Prometheus, in a file for the textfile collector of
@@ -77,11 +78,7 @@ private:
     bool ended_ = false;
     bool knows_inputs_ = false; ///< of each rank: a summary tells only what all ranks sent
     std::uint64_t step_ = 0;
-    std::uint64_t steps_ = 0;
-    std::uint64_t suspicious_steps_ = 0;
-    std::uint64_t calls_ = 0;
-    std::uint64_t unprobed_calls_ = 0;
-    std::uint64_t unread_calls_ = 0;
+    run_findings found_; ///< counts steps, calls and alarms
     std::uint64_t nonfinite_ = 0;
     std::uint64_t result_mismatches_ = 0;
     std::uint64_t sum_mismatches_ = 0;
@@ -89,7 +86,6 @@ private:
     double loss_mean_ = collprobe::detail::not_a_number();
     spread gradient_norm_;
     direction cosine_;
-    std::uint64_t alarms_ = 0;
     std::vector<check_count> alarms_by_check_; ///< in the order of their first alarms
     std::uint64_t other_alarms_ = 0; ///< of further checks
     std::vector<std::uint64_t> alarms_by_call_;

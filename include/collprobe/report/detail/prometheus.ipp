@@ -146,11 +146,7 @@ COLLPROBE_COLD_INLINE void prometheus_metrics::add(const step_record& record)
     if (options_.all_ranks) watch(record.ranks);
     knows_inputs_ = knows_inputs_ || record.mode == report_mode::gather;
     step_ = record.step;
-    ++steps_;
-    suspicious_steps_ += record.suspects.empty() ? 0u : 1u;
-    calls_ += record.calls.size() + record.unprobed_calls + record.unread_calls;
-    unprobed_calls_ += record.unprobed_calls;
-    unread_calls_ += record.unread_calls;
+    found_.add(record);
     double residual = collprobe::detail::not_a_number();
     for (const call_record& call : record.calls) add_call(call, residual);
     if (!is_nan(residual)) residual_ratio_ = residual;
@@ -192,7 +188,7 @@ COLLPROBE_COLD_INLINE void prometheus_metrics::add(const alarm_record& raised)
 {
     constexpr std::size_t most_checks = 8; // all further ones share a series, to stay within `most_series`
     constexpr int most_calls = 1 << 16;
-    ++alarms_;
+    found_.add(raised);
     for (const int named : raised.ranks) {
         const int i = named - first_rank_;
         if (i >= 0 && i < static_cast<int>(ranks_.size())) ++ranks_[static_cast<std::size_t>(i)].alarms;
@@ -233,18 +229,18 @@ COLLPROBE_COLD_INLINE std::string prometheus_metrics::text(const record_context&
         "Time at which these numbers were written, in seconds since 1970.");
     counter("records_dropped", now.dropped, "Records of the run that were dropped because too many waited.");
 
-    if (steps_ != 0) {
+    if (found_.steps() != 0) {
         families.gauge("step", "Number of the last recorded step.");
         families.sample(labels_, step_);
     }
-    counter("steps", steps_, "Recorded steps.");
-    counter("suspicious_steps", suspicious_steps_, "Recorded steps in which a check found something.");
-    counter("calls", calls_, "Collective calls of the recorded steps, measured or not.");
+    counter("steps", found_.steps(), "Recorded steps.");
+    counter("suspicious_steps", found_.suspicious_steps(), "Recorded steps in which a check found something.");
+    counter("calls", found_.calls(), "Collective calls of the recorded steps, measured or not.");
     families.counter("skipped_calls",
         "Calls that were not measured: full, because a captured step had no room, or unread, because nothing in the "
         "step reads them.");
-    families.sample(labels_, unprobed_calls_, ",reason=\"full\"");
-    families.sample(labels_, unread_calls_, ",reason=\"unread\"");
+    families.sample(labels_, found_.unprobed_calls(), ",reason=\"full\"");
+    families.sample(labels_, found_.unread_calls(), ",reason=\"unread\"");
 
     counter("all_ranks_nonfinite_elements", nonfinite_, "NaN and infinite elements that all ranks sent.");
     families.counter("nonfinite_elements", "NaN or infinite elements that this rank sent.");
@@ -258,7 +254,7 @@ COLLPROBE_COLD_INLINE std::string prometheus_metrics::text(const record_context&
         "Largest distance of a sum from that of its inputs in the last audited step, over the limit; above 1 it is "
         "wrong.");
 
-    counter("alarms", alarms_, "Alarms.");
+    counter("alarms", found_.alarm_count(), "Alarms.");
     families.counter("alarms_naming_rank", "Alarms that name this rank.");
     for (const rank_numbers& each : ranks_) families.sample(each.labels, each.alarms);
     families.counter("alarms_by_check", "Alarms by check; those of the ninth check and of further ones are other.");
