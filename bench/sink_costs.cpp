@@ -47,7 +47,7 @@ step_record made_up_step(std::uint64_t step, int ranks, int calls)
     record.calls.resize(static_cast<std::size_t>(calls));
     for (int c = 0; c < calls; ++c) {
         call_record& call = record.calls[static_cast<std::size_t>(c)];
-        call.count = 1 << 20;
+        call.count = call.result_count = 1 << 20;
         call.site = {"train.cpp", "", 88, "layers.wte.weight"};
         call.has_result_digest = true;
         call.result_digest = collprobe::detail::mix64(step * 4096 + static_cast<std::uint64_t>(c));

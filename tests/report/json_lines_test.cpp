@@ -42,7 +42,9 @@ step_record step_with_call(collective what, std::uint64_t count, std::uint32_t t
     call_record& call = record.calls[0];
     call.call = what;
     call.type = element_type::bfloat16;
-    call.count = count;
+    call.count = call.result_count = count;
+    if (what == collective::reduce_scatter) call.result_count = count / 2;
+    if (what == collective::all_gather) call.result_count = count * 2;
     call.site.name = "wte";
     call.has_result_digest = true;
     call.result_digest = 0xfedcba9876543210u;
@@ -92,7 +94,7 @@ TEST_CASE("a file has the run, its records and its end, each in a line that says
     CHECK(contains(lines[1], R"({"schema":1,"kind":"step","run":"a \"run\"","comm":"dp\u003c0>","writer":1,"time_us":)"));
     CHECK(contains(lines[1],
         R"("calls":[{"bucket":0,"name":"wte","call":"all_reduce","type":"bfloat16","collective_seq_id":10,)"
-        R"("input_sizes":[[1000]],"output_sizes":[[0]],"digest":"0xfedcba9876543210","result_norm":2.5,)"));
+        R"("input_sizes":[[1000]],"output_sizes":[[1000]],"digest":"0xfedcba9876543210","result_norm":2.5,)"));
     CHECK(contains(lines[2], R"("kind":"alarm")"));
     CHECK(contains(lines[3], R"("kind":"inspection")"));
     CHECK(contains(lines[4], R"("kind":"end")"));

@@ -29,7 +29,7 @@ inline collprobe::run_record traced_run(int ranks)
 inline collprobe::call_record timed_call(std::vector<collprobe::call_interval> intervals, std::uint64_t count = 512)
 {
     collprobe::call_record call;
-    call.count = count;
+    call.count = call.result_count = count;
     call.inputs.resize(intervals.size());
     call.intervals = std::move(intervals);
     return call;

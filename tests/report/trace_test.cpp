@@ -177,6 +177,7 @@ TEST_CASE("the names and counts of each collective are those of PyTorch")
         call_record call = call_that_ends(100, {4, 4, 4});
         call.call = each.call;
         call.count = 12;
+        call.result_count = each.received;
         call.type = element_type::bfloat16;
         out.add(step_of(0, 3, {call}), 2 * s);
         const auto found = out.with(std::string("\"name\":\"") + each.title + "\"");

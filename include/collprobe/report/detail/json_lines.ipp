@@ -73,8 +73,9 @@ COLLPROBE_COLD_INLINE void write_performance(
     const bool is_shared = call.call == collective::all_gather || call.call == collective::reduce_scatter
         || call.call == collective::all_to_all;
     const auto ranks = static_cast<std::uint64_t>(record.ranks < 1 ? 1 : record.ranks);
-    const std::uint64_t sent = call.count * static_cast<std::uint64_t>(bytes_of(call.type));
-    const std::uint64_t bytes = call.call == collective::reduce_scatter ? sent / ranks : sent;
+    const bool counts_sent = call.call == collective::all_gather || call.call == collective::all_to_all;
+    const std::uint64_t bytes
+        = (counts_sent ? call.count : call.result_count) * static_cast<std::uint64_t>(bytes_of(call.type));
     const auto writer = static_cast<std::size_t>(run.rank);
     if (run.rank < 0 || writer >= call.intervals.size()) return;
     const double ns = call.intervals[writer].nanoseconds();

@@ -69,13 +69,6 @@ COLLPROBE_COLD_INLINE const char* comms_type(element_type type) noexcept
     return "Undefined";
 }
 
-COLLPROBE_COLD_INLINE std::uint64_t received_count(const call_record& call, int ranks) noexcept
-{
-    const auto n = static_cast<std::uint64_t>(ranks < 1 ? 1 : ranks);
-    if (call.call == collective::reduce_scatter) return call.count / n;
-    return call.call == collective::all_gather ? call.count * n : call.count;
-}
-
 /// Whether the record has the call's times. (Nobody noted when a rank entered a call whose input was not read.)
 COLLPROBE_COLD_INLINE bool has_times(const call_record& call, int ranks) noexcept
 {
@@ -287,14 +280,14 @@ COLLPROBE_COLD_INLINE void trace_text::write_calls(std::string& out, const step_
         arguments_.clear();
         json_writer common(arguments_);
         common.key("Collective name").text(comms_name(call.call)).key("In msg nelems").integer(call.count);
-        common.key("Out msg nelems").integer(received_count(call, record.ranks));
+        common.key("Out msg nelems").integer(call.result_count);
         common.key("Group size").index(record.ranks).key("dtype").text(comms_type(call.type));
         common.key("Process Group Name").text(communicator_).key("Process Group Ranks").text(all_ranks_);
         common.key("Seq").integer(record.first_call + b).key("step").integer(record.step).key("bucket").integer(b);
         write_site(common, call.site);
         common.key("agree").boolean(call.results_agree);
         if (call.has_result_digest) {
-            common.key("digest").text(collprobe::detail::hexadecimal(call.result_digest));
+            common.key("digest").bits(call.result_digest);
         }
         write_finite(common, "cosine", call.pooled_cosine);
 
