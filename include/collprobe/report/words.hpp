@@ -28,6 +28,8 @@ namespace detail {
 
 /// The name of a source file without its folders, and the line: "train.cpp:88".
 std::string short_line(const call_site& site);
+/// For numbers that stand for names.
+std::uint64_t hash_of_text(std::string_view text) noexcept;
 /// "1 step", "2 steps"
 std::string counted(std::uint64_t number, const char* thing);
 /// "rank 3", "ranks 1, 2 and 5" or "nobody is named", of more than ten ranks the first ten and the number of all.

@@ -26,14 +26,6 @@ COLLPROBE_COLD_INLINE const char* nccl_name(collective call) noexcept
     return "Unknown";
 }
 
-/// FNV-1a.
-COLLPROBE_COLD_INLINE std::uint64_t hash_of_text(std::string_view text) noexcept
-{
-    std::uint64_t hash = 0xcbf29ce484222325u;
-    for (const char each : text) hash = (hash ^ static_cast<unsigned char>(each)) * 0x100000001b3u;
-    return hash;
-}
-
 /// The beginning of a line in Inspector's dialect, up to its own object.
 COLLPROBE_COLD_INLINE void write_inspector_head(json_writer& json, const record_context& context)
 {

@@ -141,10 +141,7 @@ COLLPROBE_COLD_INLINE void trace_text::begin(std::string& out, const run_record&
     run_rank_ = run.rank < 0 ? 0 : run.rank;
     global_rank_ = run.rank_of_job() < 0 ? 0 : run.rank_of_job();
     // Communicators of one process have different threads in it.
-    std::uint64_t hash = 0;
-    for (const char each : run.communicator_id.empty() ? run.communicator : run.communicator_id) {
-        hash = collprobe::detail::mix64(hash + 0x9e3779b97f4a7c15u + static_cast<unsigned char>(each));
-    }
+    const std::uint64_t hash = hash_of_text(run.communicator_id.empty() ? run.communicator : run.communicator_id);
     first_thread_ = hash % 1'000'000 * 10;
     id_base_ = collprobe::detail::mix64(hash ^ process_of(run_rank_)) & 0xffffffff00000000u;
     steps_end_ = alarms_end_ = counted_ = base_;

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include <collprobe/core/element.hpp>
+#include <collprobe/detail/math.hpp>
 #include <collprobe/report/words.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::report {
@@ -79,6 +80,15 @@ COLLPROBE_COLD_INLINE std::string short_line(const call_site& site)
     const std::string_view file = site.file;
     const std::size_t folder = file.find_last_of("/\\");
     return std::string(folder == file.npos ? file : file.substr(folder + 1)) + ':' + std::to_string(site.line);
+}
+
+COLLPROBE_COLD_INLINE std::uint64_t hash_of_text(std::string_view text) noexcept
+{
+    std::uint64_t hash = 0;
+    for (const char each : text) {
+        hash = collprobe::detail::mix64(hash + 0x9e3779b97f4a7c15u + static_cast<unsigned char>(each));
+    }
+    return hash;
 }
 
 COLLPROBE_COLD_INLINE std::string counted(std::uint64_t number, const char* thing)
