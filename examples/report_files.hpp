@@ -56,6 +56,19 @@ struct report_files {
     }
 };
 
+/// A path with a name before its ending: "report.strict.html". An empty path stays empty.
+inline std::string path_with(const std::string& path, const std::string& name)
+{
+    if (path.empty()) return path;
+    std::string part = "." + name;
+    for (char& each : part) {
+        if (std::isalnum(static_cast<unsigned char>(each)) == 0 && each != '.') each = '_';
+    }
+    const std::size_t dot = path.rfind('.');
+    const bool has_end = dot != path.npos && path.find('/', dot) == path.npos;
+    return has_end ? path.substr(0, dot) + part + path.substr(dot) : path + part;
+}
+
 /// Writes the records of one run after another. With several runs each has its files but for the JSON lines, with the
 /// run's name in them: "report.strict.html".
 class run_reports {
@@ -119,14 +132,7 @@ private:
     }
     std::string path_of_run(const std::string& path, const std::string& run) const
     {
-        if (path.empty() || !has_several_runs_) return path;
-        std::string part = "." + run;
-        for (char& each : part) {
-            if (std::isalnum(static_cast<unsigned char>(each)) == 0 && each != '.') each = '_';
-        }
-        const std::size_t dot = path.rfind('.');
-        const bool has_end = dot != path.npos && path.find('/', dot) == path.npos;
-        return has_end ? path.substr(0, dot) + part + path.substr(dot) : path + part;
+        return has_several_runs_ ? path_with(path, run) : path;
     }
 
     report_files files_;

@@ -11,7 +11,6 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -23,16 +22,13 @@
 #include <collprobe/report/file.hpp>
 #include <collprobe/report/words.hpp>
 
+#include "log_files.hpp"
 #include "read_log.hpp"
 
 namespace {
 
 using namespace collprobe;
-
-/// A file or an option that cannot be followed; the message says why.
-struct bad_input : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
+using tools::bad_input;
 
 struct source {
     std::string path; ///< a file, or a folder with files
@@ -54,21 +50,6 @@ struct run_files {
     std::vector<std::string> notes; ///< what is wrong with the files
     bool has_beginning = false; ///< lines of a beginning, so a run that was not killed has an end
 };
-
-std::vector<std::string> files_of(const std::string& path)
-{
-    namespace fs = std::filesystem;
-    std::error_code problem;
-    if (!fs::is_directory(path, problem)) return {path};
-    std::vector<std::string> files;
-    for (const fs::directory_entry& each : fs::directory_iterator(path, problem)) {
-        if (each.path().extension() == ".jsonl" && each.is_regular_file(problem)) files.push_back(each.path().string());
-    }
-    if (problem) throw bad_input("cannot read '" + path + "': " + problem.message());
-    if (files.empty()) throw bad_input("'" + path + "' has no file *.jsonl");
-    std::sort(files.begin(), files.end());
-    return files;
-}
 
 communicator_log& log_of(run_files& into, const tools::log_line& line)
 {
@@ -124,7 +105,7 @@ void read_file(const std::string& path, const std::string& run, run_files& into)
 run_files read_run(const source& from, const char* option)
 {
     run_files all;
-    for (const std::string& path : files_of(from.path)) read_file(path, from.run, all);
+    for (const std::string& path : tools::files_of(from.path)) read_file(path, from.run, all);
     std::string known;
     for (const std::string& each : all.runs) known += (known.empty() ? "'" : ", '") + each + "'";
     if (from.run.empty() && all.runs.size() > 1) {

@@ -4,12 +4,8 @@
 // Shows runs while they are written: the newest step by rank, and the last alarms.
 
 #include <algorithm>
-#include <cerrno>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <ctime>
 #include <deque>
 #include <exception>
 #include <string>
@@ -17,9 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include <fcntl.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -28,92 +22,15 @@
 #include <collprobe/report/table.hpp>
 #include <collprobe/report/words.hpp>
 
+#include "log_files.hpp"
 #include "read_log.hpp"
 
 namespace {
 
 using namespace collprobe;
-
-volatile std::sig_atomic_t was_interrupted = 0;
-
-double seconds(clockid_t clock)
-{
-    timespec now{};
-    ::clock_gettime(clock, &now);
-    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-/// A file that grows. It need not exist yet, may be emptied, and may be replaced by another.
-class growing_file {
-public:
-    explicit growing_file(std::string path) : path_(std::move(path)) {}
-    growing_file(const growing_file&) = delete;
-    growing_file(growing_file&& other) noexcept
-        : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)), offset_(other.offset_),
-          partial_(std::move(other.partial_)), number_(other.number_)
-    {
-    }
-    ~growing_file()
-    {
-        if (file_ >= 0) ::close(file_);
-    }
-
-    /// Calls `use(line, number)` for each new line that is complete, but returns after half a second. Calls `began()`
-    /// before the first line of a file that was emptied or replaced.
-    /// \throws std::runtime_error if the file is there, but cannot be read
-    template <class Began, class Use>
-    void read(Began began, Use use)
-    {
-        struct stat named{};
-        struct stat opened{};
-        const bool is_there = ::stat(path_.c_str(), &named) == 0;
-        if (!is_there && errno != ENOENT) fail();
-        if (is_there && S_ISDIR(named.st_mode)) throw std::runtime_error("cannot read '" + path_ + "': Is a directory");
-        if (file_ >= 0 && ::fstat(file_, &opened) == 0) {
-            const bool is_replaced = is_there && (named.st_ino != opened.st_ino || named.st_dev != opened.st_dev);
-            const bool is_emptied = S_ISREG(opened.st_mode) && opened.st_size < offset_;
-            if (is_replaced || is_emptied) {
-                ::close(std::exchange(file_, -1));
-                began();
-            }
-        }
-        if (file_ < 0) {
-            if (!is_there) return;
-            file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe without a writer would wait
-            if (file_ < 0) fail();
-            offset_ = 0;
-            number_ = 0;
-            partial_.clear();
-        }
-        char buffer[1 << 16];
-        const double end_of_turn = seconds(CLOCK_MONOTONIC) + 0.5;
-        while (was_interrupted == 0 && seconds(CLOCK_MONOTONIC) < end_of_turn) {
-            const ssize_t length = ::read(file_, buffer, sizeof buffer);
-            if (length == 0 || (length < 0 && (errno == EINTR || errno == EAGAIN))) return;
-            if (length < 0) fail();
-            offset_ += length;
-            for (std::string_view rest(buffer, static_cast<std::size_t>(length)); !rest.empty();) {
-                const std::size_t end = rest.find('\n');
-                partial_ += rest.substr(0, end);
-                if (end == rest.npos) break;
-                rest.remove_prefix(end + 1);
-                ++number_;
-                use(partial_, number_);
-                partial_.clear();
-            }
-        }
-    }
-    const std::string& path() const noexcept { return path_; }
-
-private:
-    [[noreturn]] void fail() const { throw std::runtime_error("cannot read '" + path_ + "': " + std::strerror(errno)); }
-
-    std::string path_;
-    int file_ = -1;
-    off_t offset_ = 0;
-    std::string partial_; ///< the beginning of a line that is not complete yet
-    std::uint64_t number_ = 0; ///< of lines read
-};
+using tools::growing_file;
+using tools::seconds;
+using tools::was_interrupted;
 
 /// A rank that writes about a communicator.
 struct writer_state {
@@ -405,14 +322,6 @@ private:
     bool is_terminal_;
 };
 
-void pause(double time)
-{
-    timespec length{};
-    length.tv_sec = static_cast<std::time_t>(time);
-    length.tv_nsec = static_cast<long>(1e9 * (time - static_cast<double>(length.tv_sec)));
-    ::nanosleep(&length, nullptr); // a signal ends it
-}
-
 int watch(const std::vector<std::string>& paths, bool once, double timeout)
 {
     watcher runs(paths);
@@ -446,7 +355,7 @@ int watch(const std::vector<std::string>& paths, bool once, double timeout)
                 last_shown = now;
                 has_news = false;
             }
-            pause(0.1);
+            tools::pause(0.1);
         }
         if (was_interrupted != 0) result = 128 + static_cast<int>(was_interrupted);
         if (is_terminal) shown.draw(runs.table());
@@ -473,10 +382,7 @@ int main(int argc, char** argv)
                "it is a line for each update, and the table at the end.");
     try {
         app.parse(argc, argv);
-        struct sigaction action{};
-        action.sa_handler = [](int which) { was_interrupted = which; };
-        ::sigaction(SIGINT, &action, nullptr);
-        ::sigaction(SIGTERM, &action, nullptr);
+        tools::end_by_signals();
         return watch(paths, once, timeout);
     } catch (const CLI::CallForHelp& asked) {
         return app.exit(asked);

@@ -4,53 +4,19 @@
 
 #include <charconv>
 #include <cstdint>
-#include <limits>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <type_traits>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include <collprobe/core/record.hpp>
-#include <collprobe/report/json.hpp>
+
+#include "json_fields.hpp"
 
 /// Reads the JSON lines of include/collprobe/report, in both dialects, back into records.
 namespace tools {
-
-using json = nlohmann::json;
-
-/// What is wrong with a line.
-struct bad_line : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
-
-/// Foreign text as a terminal may show it: a control character (also of C1, and those that turn the direction of the
-/// text) becomes "?". Otherwise a name could move the cursor, or look like another line of the report.
-/// Precondition: valid UTF-8.
-inline std::string printable(std::string_view text)
-{
-    std::string out;
-    for (std::size_t i = 0; i < text.size();) {
-        const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(at < text.size() ? text[at] : 0); };
-        const unsigned char first = byte(i);
-        const std::size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-        const bool is_c1 = first == 0xc2 && byte(i + 1) < 0xa0;
-        const bool turns = (first == 0xd8 && byte(i + 1) == 0x9c)
-            || (first == 0xe2 && byte(i + 1) == 0x80
-                && (byte(i + 2) == 0x8e || byte(i + 2) == 0x8f || (byte(i + 2) >= 0xa8 && byte(i + 2) <= 0xae)))
-            || (first == 0xe2 && byte(i + 1) == 0x81 && byte(i + 2) >= 0xa6 && byte(i + 2) <= 0xa9);
-        if (first < 0x20 || first == 0x7f || is_c1 || turns) out += '?';
-        else out += text.substr(i, length);
-        i += length;
-    }
-    return out;
-}
 
 /// A line of a log as the records that it tells of.
 struct log_line {
@@ -84,12 +50,7 @@ public:
     /// \throws bad_line for what is no line of a log
     log_line read(std::string_view text)
     {
-        json line;
-        try {
-            line = json::parse(text);
-        } catch (const json::parse_error& problem) {
-            throw bad_line("is not JSON (column " + std::to_string(problem.byte) + ")");
-        }
+        const json line = parsed(text);
         try {
             return read_object(line);
         } catch (const json::exception& problem) {
@@ -97,93 +58,39 @@ public:
         }
     }
 
-private:
-    static const json& member(const json& of, const char* name)
+    /// The members of an alarm.
+    collprobe::alarm_record alarm_of(const json& of)
     {
-        const auto found = of.find(name);
-        if (found == of.end()) throw bad_line(std::string("has no member '") + name + "'");
-        return *found;
-    }
-    static double number(const json& value)
-    {
-        if (value.is_number()) return value.get<double>();
-        const std::string text = value.is_string() ? value.get<std::string>() : std::string();
-        if (text == "nan") return collprobe::detail::not_a_number();
-        if (text == "inf") return collprobe::detail::infinity();
-        if (text == "-inf") return -collprobe::detail::infinity();
-        throw bad_line("has '" + printable(value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 40))
-            + "' in the place of a number");
-    }
-    static double number_of(const json& of, const char* name)
-    {
-        const auto found = of.find(name);
-        return found == of.end() ? collprobe::detail::not_a_number() : number(*found);
-    }
-    static std::vector<double> numbers_of(const json& of, const char* name)
-    {
-        std::vector<double> all;
-        if (const auto found = of.find(name); found != of.end()) {
-            for (const json& each : *found) all.push_back(number(each));
-        }
-        return all;
-    }
-    static std::uint64_t count_of(const json& of, const char* name)
-    {
-        const auto found = of.find(name);
-        if (found == of.end() || found->is_null()) return 0;
-        if (!found->is_number_unsigned()) throw bad_line(std::string("has no count as '") + name + "'");
-        return found->get<std::uint64_t>();
-    }
-    /// -1 for null, and where there is none.
-    static int index_of(const json& of, const char* name)
-    {
-        const std::uint64_t value = count_of(of, name);
-        const auto found = of.find(name);
-        if (value > std::numeric_limits<int>::max()) throw bad_line(std::string("has no index as '") + name + "'");
-        return found == of.end() || found->is_null() ? -1 : static_cast<int>(value);
-    }
-    static std::string text_of(const json& of, const char* name)
-    {
-        const auto found = of.find(name);
-        return found == of.end() || found->is_null() ? std::string() : printable(found->get<std::string>());
-    }
-    /// The value of an enumeration by its name, as `name` tells it.
-    template <class Value>
-    static Value named(const json& of, const char* member_name)
-    {
-        const std::string text = text_of(of, member_name);
-        for (int i = 0; i < 256; ++i) {
-            if (text != "unknown" && text == name(static_cast<Value>(i))) return static_cast<Value>(i);
-        }
-        if constexpr (std::is_same_v<Value, collprobe::damage>) {
-            return collprobe::damage::unknown;
-        } else {
-            throw bad_line(std::string("has '") + text + "' as '" + member_name + "', which is unknown");
-        }
+        collprobe::alarm_record raised;
+        (void)member(of, "step");
+        raised.step = count_of(of, "step");
+        raised.call = index_of(of, "bucket");
+        raised.site = site_of(of);
+        raised.what = named<collprobe::finding>(of, "check");
+        raised.where = named<collprobe::damage>(of, "damage");
+        for (const json& rank : member(of, "ranks")) raised.ranks.push_back(rank.get<int>());
+        raised.statistic = number_of(of, "statistic");
+        raised.threshold = number_of(of, "threshold");
+        raised.false_alarms_per_step = number_of(of, "false_alarms_per_step");
+        raised.strikes = index_of(of, "strikes");
+        raised.action = named<collprobe::advice>(of, "advice");
+        raised.source = index_of(of, "source");
+        return raised;
     }
 
-    const char* kept(const std::string& text) { return texts_.insert(text).first->c_str(); }
+private:
     collprobe::call_site site_of(const json& of)
     {
         collprobe::call_site site;
-        site.name = kept(text_of(of, "name"));
+        site.name = texts_.kept(text_of(of, "name"));
         const std::string line = text_of(of, "line");
         const std::size_t colon = line.rfind(':');
         if (colon == line.npos) return site;
-        site.file = kept(line.substr(0, colon));
+        site.file = texts_.kept(line.substr(0, colon));
         std::from_chars(line.data() + colon + 1, line.data() + line.size(), site.line);
         return site;
     }
 
-    static std::uint64_t elements_of(const json& of, const char* name)
-    {
-        const json& sizes = member(of, name);
-        if (!sizes.is_array() || sizes.empty() || !sizes[0].is_array() || sizes[0].empty()) {
-            throw bad_line(std::string("has no '") + name + "'");
-        }
-        if (!sizes[0][0].is_number_unsigned()) throw bad_line(std::string("has no count as '") + name + "'");
-        return sizes[0][0].get<std::uint64_t>();
-    }
     collprobe::call_record call_of(const json& of)
     {
         collprobe::call_record call;
@@ -192,15 +99,8 @@ private:
         call.site = site_of(of);
         call.count = elements_of(of, "input_sizes");
         call.result_count = elements_of(of, "output_sizes");
-        if (const auto digest = of.find("digest"); digest != of.end()) {
-            const std::string digits = digest->get<std::string>();
-            const char* const end = digits.data() + digits.size();
-            if (digits.size() < 3 || digits[0] != '0' || digits[1] != 'x'
-                || std::from_chars(digits.data() + 2, end, call.result_digest, 16).ptr != end) {
-                throw bad_line("has '" + printable(digits) + "' as a digest");
-            }
-            call.has_result_digest = true;
-        }
+        call.has_result_digest = of.contains("digest");
+        if (call.has_result_digest) call.result_digest = bits_of(of, "digest");
         call.result_norm = number_of(of, "result_norm");
         call.pooled_cosine = number_of(of, "cosine");
         call.nonfinite = count_of(of, "nonfinite");
@@ -266,34 +166,9 @@ private:
         return step;
     }
 
-    collprobe::alarm_record alarm_of(const json& of)
-    {
-        collprobe::alarm_record raised;
-        (void)member(of, "step");
-        raised.step = count_of(of, "step");
-        raised.call = index_of(of, "bucket");
-        raised.site = site_of(of);
-        raised.what = named<collprobe::finding>(of, "check");
-        raised.where = named<collprobe::damage>(of, "damage");
-        for (const json& rank : member(of, "ranks")) raised.ranks.push_back(rank.get<int>());
-        raised.statistic = number_of(of, "statistic");
-        raised.threshold = number_of(of, "threshold");
-        raised.false_alarms_per_step = number_of(of, "false_alarms_per_step");
-        raised.strikes = index_of(of, "strikes");
-        raised.action = named<collprobe::advice>(of, "advice");
-        raised.source = index_of(of, "source");
-        return raised;
-    }
-
     log_line read_object(const json& line)
     {
-        if (!line.is_object()) throw bad_line("is no JSON object");
-        const auto schema = line.find("schema");
-        if (schema == line.end()) throw bad_line("has no member 'schema': it is no line of collprobe's");
-        if (*schema != collprobe::report::json_schema) {
-            throw bad_line("has schema " + printable(schema->dump(-1, ' ', true).substr(0, 20)) + "; this program reads "
-                + std::to_string(collprobe::report::json_schema));
-        }
+        require_schema(line);
         log_line out;
         out.run = text_of(line, "run");
         out.dropped = count_of(line, "records_dropped");
@@ -364,7 +239,7 @@ private:
         return out;
     }
 
-    std::unordered_set<std::string> texts_;
+    text_pool texts_;
     std::map<std::tuple<std::string, std::string, int>, std::string> ids_; ///< of the communicators
     std::map<std::tuple<std::string, std::string, int>, collprobe::step_record> pending_;
 };

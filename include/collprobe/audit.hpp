@@ -6,3 +6,4 @@
 
 #include <collprobe/audit/audit.hpp>
 #include <collprobe/audit/conservation_bound.hpp>
+#include <collprobe/audit/merge_ranks.hpp>

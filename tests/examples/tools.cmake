@@ -9,7 +9,10 @@ endif()
 add_executable(log_sample log_sample.cpp)
 target_link_libraries(log_sample PRIVATE collprobe::collprobe)
 if(NOT COLLPROBE_BUILD_EXAMPLES) # sanitizers among them
-    foreach(name collprobe_compare collprobe_watch)
+    foreach(name collprobe_compare collprobe_merge collprobe_watch)
+        if(TARGET ${name}) # other tests need it, too
+            continue()
+        endif()
         add_executable(${name} ${PROJECT_SOURCE_DIR}/examples/tools/${name}.cpp)
         target_link_libraries(${name} PRIVATE collprobe::collprobe CLI11::CLI11 nlohmann_json::nlohmann_json)
     endforeach()
@@ -95,3 +98,5 @@ if(Python3_FOUND)
         set_tests_properties(tools.${tool} PROPERTIES TIMEOUT 120 LABELS trainer ENVIRONMENT "${sanitizer_options}")
     endforeach()
 endif()
+
+include(${CMAKE_CURRENT_LIST_DIR}/merge.cmake)

@@ -12,6 +12,7 @@
 #include <collprobe/audit/detail/conservation_check.hpp>
 #include <collprobe/audit/detail/gather_check.hpp>
 #include <collprobe/audit/detail/judge.hpp>
+#include <collprobe/audit/detail/step_audit.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
@@ -171,10 +172,14 @@ private:
             && (call.operation() == reduction::sum || call.operation() == reduction::average);
     }
 
-    void state_certainty(std::size_t first, step_record& record) const;
+    /// Bins of the checksum of a floating-point sum.
+    std::uint32_t bins_of(const call_record& call) const noexcept
+    {
+        return detail::bins_for<float>({.count = call.count}, options_.conservation);
+    }
 
     audit_options options_;
-    std::optional<detail::audit_judge> judge_; ///< made for the first step
+    std::optional<detail::step_audit> judge_; ///< made for the first step
     std::vector<detail::audit_finding> findings_; ///< of all ranks about one call
     std::vector<detail::receiver_report> reports_;
 };

@@ -8,6 +8,8 @@
 #endif
 
 #include <collprobe/audit/detail/audit.ipp>
+#include <collprobe/audit/detail/merge_ranks.ipp>
+#include <collprobe/audit/detail/step_audit.ipp>
 #include <collprobe/comm/detail/rendezvous.ipp>
 #include <collprobe/comm/detail/call.ipp>
 #include <collprobe/comm/detail/collective_arguments.ipp>
@@ -17,6 +19,7 @@
 #include <collprobe/comm/local/detail/moves.ipp>
 #include <collprobe/core/detail/error.ipp>
 #include <collprobe/device/host/detail/stream.ipp>
+#include <collprobe/metrics/detail/call_period.ipp>
 #include <collprobe/metrics/detail/direction.ipp>
 #include <collprobe/metrics/detail/dispersion.ipp>
 #include <collprobe/metrics/detail/lateness.ipp>
@@ -45,4 +48,5 @@
 #include <collprobe/report/detail/trace.ipp>
 #include <collprobe/report/detail/words.ipp>
 #include <collprobe/step/detail/judge.ipp>
+#include <collprobe/step/detail/merged_steps.ipp>
 #include <collprobe/step/detail/summary.ipp>

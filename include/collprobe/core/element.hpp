@@ -403,6 +403,13 @@ constexpr void with_floating_type(element_type type, Use&& use)
     });
 }
 
+constexpr bool is_floating(element_type type) noexcept
+{
+    bool floating = false;
+    with_floating_type(type, [&](auto) { floating = true; });
+    return floating;
+}
+
 /// The type's name as in messages and reports; "unknown" for a number that is no element type.
 constexpr const char* name(element_type type) noexcept
 {

@@ -1065,9 +1065,7 @@ private:
         out.unread_calls = seen.unread_calls;
         out.first_call = calls_judged_;
         calls_judged_ += seen.call_count + seen.unprobed_calls + seen.unread_calls;
-        for (suspect& found : out.suspects) {
-            if (found.call >= 0) found.site = calls[static_cast<std::uint64_t>(found.call)].site;
-        }
+        detail::place_suspects(calls, out);
         unread_.push();
     }
 

@@ -132,7 +132,7 @@ struct step_record {
     std::vector<suspect> suspects;
     std::uint64_t unprobed_calls = 0; ///< calls for which a captured step had no room: forwarded, not measured
     /// Calls that nothing in this step reads: statistics are of floating point and may be taken each k-th step, and no
-    /// part looked.
+    /// part looked. Where steps without any record lie before this one, also the calls of those.
     std::uint64_t unread_calls = 0;
 
     /// The samples of all calls together.

@@ -193,8 +193,11 @@ COLLPROBE_COLD_INLINE std::vector<std::pair<std::uint64_t, std::uint64_t>> run_l
         const logged_step& now = steps_[i];
         if (now.step == before.step + 1) continue;
         const bool is_numbered = before.calls != 0 && now.calls != 0 && now.attempt == before.attempt;
-        // The caller may number its steps by tens.
-        if (is_numbered && now.first_call == before.first_call + before.calls + before.unseen_calls) continue;
+        // The caller may number its steps by tens, or record one of ten: then that one counts the calls between.
+        const std::uint64_t end = before.first_call + before.calls;
+        const std::uint64_t latest = end + before.unseen_calls + now.unseen_calls;
+        const bool counts_calls_between = now.unseen_calls != 0 && now.first_call >= end && now.first_call <= latest;
+        if (is_numbered && (now.first_call == end + before.unseen_calls || counts_calls_between)) continue;
         missing.emplace_back(before.step + 1, now.step - 1);
     }
     return missing;

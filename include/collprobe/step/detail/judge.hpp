@@ -29,6 +29,9 @@ inline bool tells_lateness(const probed_call& call) noexcept
     return call.has_input && call.has_result && call.count != 0 && waits_for_all(call.call);
 }
 
+/// Gives the suspects of a record the sites of their calls.
+void place_suspects(view<const probed_call> calls, step_record& record);
+
 /// Turns the messages of a step into the record that all ranks agree on. Every rank runs the same arithmetic on the
 /// same bytes in the same order of steps, so all ranks get the same record.
 /// Allocates only when a step has more calls than any step before it. A judge for `summary` needs no tables and has
@@ -45,6 +48,13 @@ public:
 
     /// Shapes: `gram` is the n x n Gram matrix of the whole gradient (upper triangle), or empty.
     void judge(const gathered_step& step, view<const probed_call> calls, view<const double> gram, step_record& out);
+
+    /// Between two steps there were calls that this object knows nothing of: the time from one to the other is unknown.
+    void forget_end() noexcept { has_left_ = false; }
+    /// The next step's calls are compared with none of earlier steps.
+    void forget_calls() noexcept;
+    /// Forgets all steps, as after a restart.
+    void forget() noexcept;
 
     /// Completes `out`, which already holds the directions computed from norms. With a Gram matrix, the exact values
     /// replace them. In both cases the cosine predicted by the noise scale over many steps is added.
@@ -72,8 +82,8 @@ private:
     /// The factor that turns a result into the sum over the ranks.
     double sum_factor(const probed_call& call) const noexcept;
 
-    void grow(std::size_t call_count);
-    outlier_detector detector_for(std::size_t call_count) const;
+    void grow(std::size_t histories);
+    outlier_detector detector_for(std::size_t histories) const;
 
     void judge_losses(const gathered_step& step, step_record& out);
 
@@ -89,14 +99,14 @@ private:
     void judge_call(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
 
     /// Finds ranks that hold the same bits as another rank, or as themselves in the previous step.
-    void judge_copies(const gathered_step& step, std::size_t b, step_record& out);
+    void judge_copies(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
     /// Finds ranks whose shard of an all-gather is that of the previous step, while at least half of the ranks have
     /// changed theirs.
-    void judge_shards(const gathered_step& step, std::size_t b, step_record& out);
+    void judge_shards(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
     /// Whether the bits say something: enough elements are neither zero nor NaN nor infinite.
     static bool tells(const statistics& input) noexcept;
-    /// Whether the rank's input has the bits of the step before; remembers it for the next step.
-    bool is_stale(const statistics& input, int rank, std::size_t b);
+    /// Whether the rank's input has the bits of the last such call; remembers it for the next one.
+    bool is_stale(const statistics& input, int rank, std::size_t history);
 
     /// Names every rank of a group with the same bits, because the bits do not tell which rank copied from which.
     void judge_copy(std::uint64_t digest, int rank, int call_index, step_record& out) const;
@@ -145,9 +155,9 @@ private:
     int ranks_;
     int table_ranks_; // number of ranks that the tables are for
     double false_alarms_per_step_;
-    std::size_t known_calls_ = 0;
+    std::size_t histories_ = 0; // of calls
     outlier_detector detector_;
-    fixed_array<held> previous_;
+    fixed_array<held> previous_; // [history][rank]
     digest_index holders_;
     fixed_array<double> values_;
     fixed_array<double> weights_;

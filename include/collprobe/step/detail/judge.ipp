@@ -43,6 +43,13 @@ COLLPROBE_COLD_INLINE void append_suspects(
         .exact = false});
 }
 
+COLLPROBE_COLD_INLINE void place_suspects(view<const probed_call> calls, step_record& record)
+{
+    for (suspect& found : record.suspects) {
+        if (found.call >= 0) found.site = calls[static_cast<std::size_t>(found.call)].site;
+    }
+}
+
 COLLPROBE_COLD_INLINE step_judge::step_judge(
     int ranks, double false_alarms_per_step, report_mode mode, bool times, double lateness_floor_ns)
     : ranks_(ranks),
@@ -70,7 +77,11 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
     out.unprobed_calls = step.header(0).unprobed_calls;
     out.suspects.clear();
     out.calls.resize(calls.size());
-    if (calls.size() > known_calls_) grow(calls.size());
+    std::size_t histories = 0;
+    for (std::size_t b = 0; b < calls.size(); ++b) {
+        if (calls[b].history_at(b) >= histories) histories = calls[b].history_at(b) + 1;
+    }
+    if (histories > histories_) grow(histories);
 
     judge_losses(step, out);
     for (double& value : norms_squared_) value = 0;
@@ -168,16 +179,30 @@ COLLPROBE_COLD_INLINE void step_judge::require_same_step(
     throw error(status::mismatch, message, origin(), std::move(culprits));
 }
 
-COLLPROBE_COLD_INLINE void step_judge::grow(std::size_t call_count)
+COLLPROBE_COLD_INLINE void step_judge::forget_calls() noexcept
 {
-    known_calls_ = call_count;
-    previous_ = fixed_array<held>(call_count * index(ranks_));
-    detector_ = detector_for(call_count);
+    for (held& each : previous_) each = {};
+    detector_.reset();
 }
 
-COLLPROBE_COLD_INLINE outlier_detector step_judge::detector_for(std::size_t call_count) const
+COLLPROBE_COLD_INLINE void step_judge::forget() noexcept
 {
-    return outlier_detector(table_ranks_, static_cast<int>(first_call_test + call_count),
+    forget_end();
+    forget_calls();
+    lateness_.reset();
+    noise_ = smoothed_noise_scale();
+}
+
+COLLPROBE_COLD_INLINE void step_judge::grow(std::size_t histories)
+{
+    histories_ = histories;
+    previous_ = fixed_array<held>(histories * index(ranks_));
+    detector_ = detector_for(histories);
+}
+
+COLLPROBE_COLD_INLINE outlier_detector step_judge::detector_for(std::size_t histories) const
+{
+    return outlier_detector(table_ranks_, static_cast<int>(first_call_test + histories),
         {.false_alarms_per_step = false_alarms_per_step_});
 }
 
@@ -324,16 +349,17 @@ COLLPROBE_COLD_INLINE void step_judge::judge_call(
             .statistic = static_cast<double>(input.nonfinite()),
             .index = input.first_nonfinite});
     }
-    if (call.is_gradient()) judge_copies(step, b, out);
-    else if (call.call == collective::all_gather && call.has_input) judge_shards(step, b, out);
+    if (call.is_gradient()) judge_copies(step, b, call, out);
+    else if (call.call == collective::all_gather && call.has_input) judge_shards(step, b, call, out);
     if (call.is_replicated() && call.has_result) judge_replicas(step, b, out);
     else out.calls[b].results_agree = true;
     if (!call.is_gradient()) return; // shards and parameters may differ between ranks
     for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_norm(step.entry(r, b).input.l2());
-    judge_statistically(first_call_test + b, values_, finding::gradient_norm, call_index, out);
+    judge_statistically(first_call_test + call.history_at(b), values_, finding::gradient_norm, call_index, out);
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge_copies(const gathered_step& step, std::size_t b, step_record& out)
+COLLPROBE_COLD_INLINE void step_judge::judge_copies(
+    const gathered_step& step, std::size_t b, const probed_call& call, step_record& out)
 {
     const int call_index = static_cast<int>(b);
     holders_.clear();
@@ -343,7 +369,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_copies(const gathered_step& step, s
     for (int r = 0; r < ranks_; ++r) {
         const statistics& input = step.entry(r, b).input;
         if (tells(input)) judge_copy(input.digest, r, call_index, out);
-        if (is_stale(input, r, b)) {
+        if (is_stale(input, r, call.history_at(b))) {
             out.suspects.push_back({.rank = r, .call = call_index, .what = finding::stale, .statistic = 1});
         }
     }
@@ -354,18 +380,19 @@ COLLPROBE_COLD_INLINE bool step_judge::tells(const statistics& input) noexcept
     return input.finite() - input.zero >= telling_elements;
 }
 
-COLLPROBE_COLD_INLINE bool step_judge::is_stale(const statistics& input, int rank, std::size_t b)
+COLLPROBE_COLD_INLINE bool step_judge::is_stale(const statistics& input, int rank, std::size_t history)
 {
     const held now = tells(input) ? held{input.count, input.digest} : held{};
-    const held before = std::exchange(previous_[b * index(ranks_) + index(rank)], now);
+    const held before = std::exchange(previous_[history * index(ranks_) + index(rank)], now);
     return now.count != 0 && before.count == now.count && before.digest == now.digest;
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge_shards(const gathered_step& step, std::size_t b, step_record& out)
+COLLPROBE_COLD_INLINE void step_judge::judge_shards(
+    const gathered_step& step, std::size_t b, const probed_call& call, step_record& out)
 {
     const std::size_t before = out.suspects.size();
     for (int r = 0; r < ranks_; ++r) {
-        if (!is_stale(step.entry(r, b).input, r, b)) continue;
+        if (!is_stale(step.entry(r, b).input, r, call.history_at(b))) continue;
         out.suspects.push_back(
             {.rank = r, .call = static_cast<int>(b), .what = finding::stale, .statistic = 1});
     }

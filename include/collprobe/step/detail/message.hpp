@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -121,11 +122,21 @@ struct probed_call {
     bool has_leaves = false; ///< the input holds several gradients of the rank, one after the other
     call_site site = {}; ///< of this rank's call
     std::uint64_t result_count = 0; ///< elements that each rank gets
+    bool has_unknown_scale = false; ///< the sum is one of the inputs times factors that nobody knows
+    /// Calls of several steps with the same number are compared with each other; `by_index`: those of the same index.
+    std::uint32_t history = by_index;
+    static constexpr std::uint32_t by_index = 0xffffffff;
+
+    std::size_t history_at(std::size_t call_index) const noexcept
+    {
+        return history == by_index ? call_index : history;
+    }
 
     /// Whether the call sums one gradient of each rank, as far as the library can tell.
     bool is_gradient() const noexcept
     {
-        return has_input && !has_leaves && (call == collective::all_reduce || call == collective::reduce_scatter)
+        return has_input && !has_leaves && !has_unknown_scale
+            && (call == collective::all_reduce || call == collective::reduce_scatter)
             && (operation == reduction::sum || operation == reduction::average);
     }
     /// Whether all ranks must receive the same bits.

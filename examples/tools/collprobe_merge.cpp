@@ -1,0 +1,768 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Puts together what the ranks of a preloaded program wrote, each into a file of its own, and judges it: which rank,
+// which call, which step, and what to do.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <deque>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+
+#include <collprobe/report/alarm.hpp>
+#include <collprobe/report/html.hpp>
+#include <collprobe/report/json_lines.hpp>
+#include <collprobe/report/prometheus.hpp>
+#include <collprobe/report/table.hpp>
+#include <collprobe/report/trace.hpp>
+#include <collprobe/report/words.hpp>
+
+#include "../report_files.hpp"
+#include "log_files.hpp"
+#include "merged_log.hpp"
+
+namespace {
+
+using namespace collprobe;
+using report::detail::counted;
+using tools::bad_input;
+using tools::merged_communicator;
+using tools::writing_rank;
+
+struct options {
+    std::vector<std::string> paths;
+    report_files files;
+    tools::merge_settings settings;
+    std::string communicator; ///< key or name; empty: all
+    bool follow = false;
+    double timeout = 0; ///< seconds without a new line; 0: none
+};
+
+/// The files that one communicator's records go to.
+class outputs {
+public:
+    outputs(const report_files& files, run_record run) : run_(std::move(run))
+    {
+        const auto add = [this](const std::string& path, auto make) {
+            if (!path.empty()) sinks_.push_back(make(path));
+        };
+        add(files.jsonl, [](const std::string& path) { return std::make_unique<report::json_lines>(path); });
+        add(files.prometheus, [](const std::string& path) {
+            return std::make_unique<report::prometheus>(path, report::prometheus_options{.all_ranks = true});
+        });
+        add(files.trace, [](const std::string& path) { return std::make_unique<report::trace>(path); });
+        add(files.html, [](const std::string& path) { return std::make_unique<report::html>(path); });
+        call([&](report::sink& each) { each.open(run_); });
+    }
+
+    void put(const step_record& record, std::uint64_t unix_us)
+    {
+        unix_ns_ = std::max(unix_ns_, 1000 * unix_us);
+        call([&](report::sink& each) { each.on_step(record, context()); });
+        if (++steps_ % 1024 == 0) flush();
+    }
+    void put(const alarm_record& raised, std::uint64_t unix_us)
+    {
+        unix_ns_ = std::max(unix_ns_, 1000 * unix_us);
+        call([&](report::sink& each) { each.on_alarm(raised, context()); });
+    }
+    void flush()
+    {
+        call([&](report::sink& each) { each.flush(context()); });
+    }
+    void close()
+    {
+        call([&](report::sink& each) { each.close(context()); });
+        sinks_.clear();
+    }
+    /// Records that the ranks lost before they could write them.
+    std::uint64_t dropped = 0;
+
+private:
+    record_context context() const { return {run_, unix_ns_, dropped}; }
+    /// A file that cannot be written ends the program: it was asked for.
+    template <class Call>
+    void call(const Call& with)
+    {
+        for (const std::unique_ptr<report::sink>& each : sinks_) with(*each);
+    }
+
+    run_record run_;
+    std::vector<std::unique_ptr<report::sink>> sinks_;
+    std::uint64_t unix_ns_ = 0;
+    std::uint64_t steps_ = 0;
+};
+
+/// "ranks 0, 1 and 5"; at most ten of them
+std::string list_of(const std::vector<int>& ranks)
+{
+    alarm_record named;
+    named.ranks = ranks;
+    return report::detail::list_named(named);
+}
+
+/// A file of a process.
+struct rank_file {
+    rank_file(std::string path, tools::text_pool& texts) : file(std::move(path)), reader(texts) {}
+
+    tools::growing_file file;
+    tools::rank_line_reader reader;
+    std::optional<tools::rank_process> process;
+    std::vector<std::uint64_t> communicators; ///< keys, in the order of their lines
+    std::set<std::pair<std::uint64_t, int>> ranks; ///< key and rank
+    std::uint64_t last_us = 0;
+    bool is_of_rank = false; ///< a process of the job writes it
+    bool at_end = false;
+};
+
+class merger {
+public:
+    explicit merger(options with) : with_(std::move(with)) { find_files(); }
+
+    /// Reads all files and judges what they have.
+    void read_all()
+    {
+        for (const std::unique_ptr<rank_file>& each : files_) find_communicators(*each);
+        for (auto& [key, each] : communicators_) {
+            for (const int rank : each->of.missing_ranks()) each->of.complete(rank);
+        }
+        while (tools::was_interrupted == 0) {
+            // The file whose lines are the oldest: then few steps wait for their other ranks.
+            rank_file* next = nullptr;
+            for (const std::unique_ptr<rank_file>& each : files_) {
+                if (!each->at_end && (next == nullptr || each->last_us < next->last_us)) next = each.get();
+            }
+            if (next == nullptr) break;
+            if (!read(*next)) end(*next);
+            for (auto& [key, each] : communicators_) each->of.judge_ended();
+        }
+        finish();
+    }
+
+    /// Reads files while they grow, until their ranks have ended or nothing comes any more.
+    void follow()
+    {
+        double last_news = now();
+        double last_turn = 0;
+        while (tools::was_interrupted == 0) {
+            bool any = false;
+            for (const std::unique_ptr<rank_file>& each : files_) {
+                if (each->at_end) continue;
+                has_news_ = false;
+                read(*each);
+                any = any || has_news_;
+            }
+            if (any) last_news = now();
+            for (auto& [key, each] : communicators_) each->of.judge_ended(now());
+            if (now() - last_turn >= 1) {
+                for (auto& [key, each] : communicators_) {
+                    if (each->out) each->out->flush();
+                }
+                find_files();
+                last_turn = now();
+            }
+            if (have_ended() && now() - last_news >= 1) break;
+            if (with_.timeout > 0 && now() - last_news >= with_.timeout) break;
+            if (!any) tools::pause(0.1);
+        }
+        finish();
+    }
+
+    /// What was found, for people. Returns the exit status.
+    int report() const
+    {
+        std::string text = runs();
+        if (!text.empty()) text += '\n';
+        for (const communicator* each : wanted()) text += describe(*each) + '\n';
+        std::string notes;
+        for (const std::string& note : notes_) notes += "! " + note + '\n';
+        text += notes + (notes.empty() ? "" : "\n") + coverage();
+        bool found = false;
+        const std::string words = verdict(found);
+        text += words + '\n';
+        std::fputs(text.c_str(), stdout);
+        return found ? 1 : 0;
+    }
+    /// Whether there is anything of a rank.
+    bool empty() const { return communicators_.empty(); }
+    bool lacks_wanted() const
+    {
+        return wanted().empty();
+    }
+    std::string known_communicators() const
+    {
+        std::string text;
+        for (const auto& [key, each] : communicators_) text += (text.empty() ? "" : ", ") + title(each->of, true);
+        return text;
+    }
+
+private:
+    struct communicator {
+        communicator(std::uint64_t key, tools::text_pool& texts, const tools::merge_settings& settings,
+            merged_communicator::listener to)
+            : of(key, texts, settings, std::move(to))
+        {
+        }
+        merged_communicator of;
+        std::optional<outputs> out;
+    };
+
+    static double now() { return tools::seconds(CLOCK_MONOTONIC); }
+
+    void find_files()
+    {
+        for (const std::string& path : with_.paths) {
+            std::vector<std::string> found;
+            try {
+                found = tools::files_of(path);
+            } catch (const bad_input&) {
+                if (!with_.follow) throw; // files are still to come
+            }
+            for (const std::string& each : found) {
+                const bool is_output = each == with_.files.jsonl || outputs_.count(each) != 0;
+                if (is_output || !known_files_.insert(each).second) continue;
+                files_.push_back(std::make_unique<rank_file>(each, texts_));
+            }
+        }
+    }
+
+    /// Looks for the beginnings of communicators, so that their ranks are known before the first step is judged. Files
+    /// of others are read no more.
+    void find_communicators(rank_file& of)
+    {
+        rank_file each(of.file.path(), texts_);
+        const auto began = [] {};
+        const auto use = [&](const std::string& text, std::uint64_t number) {
+            if (number != 1 && !has_kind(text, "comm") && !has_kind(text, "process")) return;
+            try {
+                tools::rank_line line = each.reader.read(text);
+                const bool begins
+                    = line.as<tools::rank_process>() != nullptr || line.as<tools::rank_begin>() != nullptr;
+                if (begins || number == 1) add(each, line);
+            } catch (const tools::bad_line& wrong) {
+                fail(each, number, wrong);
+            }
+        };
+        while (each.file.read(began, use)) continue;
+        of.is_of_rank = each.is_of_rank;
+        of.at_end = !of.is_of_rank;
+    }
+
+    /// A look at the beginning of a line, which saves the parsing of most.
+    static bool has_kind(std::string_view line, std::string_view kind)
+    {
+        constexpr std::string_view member = "\"kind\":";
+        std::size_t at = line.substr(0, 64).find(member);
+        if (at == line.npos) return false;
+        at = line.find('"', at + member.size());
+        return at != line.npos && line.substr(at + 1, kind.size() + 1) == std::string(kind) + '"';
+    }
+
+    /// Reads a part of a file. Returns whether there may be more.
+    bool read(rank_file& from)
+    {
+        constexpr std::uint64_t part = 1 << 18;
+        const auto began = [&from] {
+            from.process.reset();
+            from.communicators.clear();
+        };
+        return from.file.read(began, [&](const std::string& text, std::uint64_t number) {
+            has_news_ = true;
+            try {
+                tools::rank_line line = from.reader.read(text);
+                from.last_us = std::max(from.last_us, line.time_us);
+                add(from, line);
+            } catch (const tools::bad_line& wrong) {
+                if (!with_.follow) fail(from, number, wrong);
+                note(from.file.path() + ":" + std::to_string(number) + ": this line " + wrong.what());
+            }
+        }, part);
+    }
+    [[noreturn]] static void fail(const rank_file& from, std::uint64_t number, const tools::bad_line& wrong)
+    {
+        throw bad_input(from.file.path() + ":" + std::to_string(number) + ": this line " + wrong.what());
+    }
+    void note(const std::string& text)
+    {
+        if (notes_.size() < 100 && std::find(notes_.begin(), notes_.end(), text) == notes_.end())
+            notes_.push_back(text);
+    }
+    void end(rank_file& of)
+    {
+        of.at_end = true;
+        if (of.file.has_partial_line()) note("'" + of.file.path() + "': the last line is cut off");
+        for (const auto& [key, rank] : of.ranks) communicators_.at(key)->of.complete(rank);
+    }
+
+    void add(rank_file& from, tools::rank_line& line)
+    {
+        if (auto* const process = line.as<tools::rank_process>()) {
+            from.process = std::move(*process);
+            from.is_of_rank = true;
+            return;
+        }
+        if (!line.comm_name.empty()) line.comm = key_of(from, line);
+        if (line.comm == 0 || !from.process) return; // of another program
+        communicator& to = communicator_of(line.comm);
+        if (const auto* const begin = line.as<tools::rank_begin>()) {
+            const auto known = std::find(from.communicators.begin(), from.communicators.end(), line.comm);
+            const auto ordinal = static_cast<int>(known - from.communicators.begin());
+            if (known == from.communicators.end()) from.communicators.push_back(line.comm);
+            to.of.begin(line.writer, *begin, *from.process, ordinal);
+            from.ranks.emplace(line.comm, line.writer);
+            return;
+        }
+        if (from.ranks.count({line.comm, line.writer}) == 0) {
+            throw tools::bad_line("is of a communicator that has no line 'comm' before");
+        }
+        to.of.add(line, now());
+    }
+    /// The communicator that a line names; 0: none of the file.
+    std::uint64_t key_of(const rank_file& from, const tools::rank_line& line) const
+    {
+        for (const auto& [key, rank] : from.ranks) {
+            if (rank != line.writer) continue;
+            const merged_communicator& of = communicators_.at(key)->of;
+            if (of.ranks()[static_cast<std::size_t>(rank)].begin.name == line.comm_name) return key;
+        }
+        return 0;
+    }
+    communicator& communicator_of(std::uint64_t key)
+    {
+        std::unique_ptr<communicator>& found = communicators_[key];
+        if (!found) {
+            found = std::make_unique<communicator>(key, texts_, with_.settings, merged_communicator::listener{
+                [this, key](const step_record& record, std::uint64_t us) { put(*communicators_.at(key), record, us); },
+                [this, key](const alarm_record& raised, std::uint64_t us) {
+                    communicator& of = *communicators_.at(key);
+                    put(of, raised, us);
+                    if (with_.follow && is_wanted(of.of)) say(title(of.of) + ": alarm: " + in_words(of.of, raised));
+                },
+                [this, key](const tools::call_mismatch& seen) {
+                    communicator& of = *communicators_.at(key);
+                    if (with_.follow && is_wanted(of.of)) say(title(of.of) + ": mismatch: " + in_words(seen));
+                }});
+        }
+        return *found;
+    }
+
+    template <class Record>
+    void put(communicator& of, const Record& record, std::uint64_t unix_us)
+    {
+        if (!is_wanted(of.of)) return;
+        if (!of.out) open(of);
+        of.out->dropped = 0;
+        for (const writing_rank& each : of.of.ranks()) of.out->dropped += each.dropped;
+        of.out->put(record, unix_us);
+    }
+    void open(communicator& of)
+    {
+        const bool is_alone = wanted().size() <= 1;
+        const run_record run = of.of.facts();
+        report_files files = with_.files;
+        std::string name = of.of.name();
+        if (!is_only_name(of.of)) {
+            name += "." + (run.global_rank >= 0 ? std::to_string(run.global_rank) : detail::hexadecimal(of.of.key()));
+        }
+        files.for_each([&](const char*, const char*, std::string& path) {
+            if (!is_alone) path = path_with(path, name);
+            if (!path.empty()) outputs_.insert(path);
+            std::error_code unknown;
+            for (const std::unique_ptr<rank_file>& each : files_) {
+                if (path.empty() || !std::filesystem::equivalent(path, each->file.path(), unknown)) continue;
+                if (each->is_of_rank) throw bad_input("'" + path + "' is an input");
+                each->at_end = true; // of an earlier merge
+            }
+        });
+        of.out.emplace(files, run);
+    }
+    void finish()
+    {
+        for (auto& [key, each] : communicators_) {
+            each->of.judge_rest();
+            if (!each->out && is_wanted(each->of)) open(*each); // a file that was asked for is there, if only to say so
+            if (each->out) each->out->close();
+        }
+    }
+
+    bool have_ended() const
+    {
+        return !communicators_.empty()
+            && std::all_of(communicators_.begin(), communicators_.end(),
+                [](const auto& each) { return each.second->of.has_ended(); });
+    }
+    bool is_wanted(const merged_communicator& of) const
+    {
+        return with_.communicator.empty() || with_.communicator == of.name()
+            || with_.communicator == detail::hexadecimal(of.key());
+    }
+
+    static void say(const std::string& line)
+    {
+        std::puts(line.c_str());
+        std::fflush(stdout);
+    }
+    /// Those that are wanted, in the order of the job's ranks and of their making.
+    std::vector<const communicator*> wanted() const
+    {
+        std::vector<const communicator*> all;
+        for (const auto& [key, each] : communicators_) {
+            if (is_wanted(each->of)) all.push_back(each.get());
+        }
+        std::stable_sort(all.begin(), all.end(),
+            [](const communicator* a, const communicator* b) { return a->of.place() < b->of.place(); });
+        return all;
+    }
+    bool is_only_name(const merged_communicator& of) const
+    {
+        return std::count_if(communicators_.begin(), communicators_.end(),
+                   [&of](const auto& each) { return each.second->of.name() == of.name(); }) == 1;
+    }
+    /// With the key where several have that name, or where it is asked for.
+    std::string title(const merged_communicator& of, bool with_key = false) const
+    {
+        const bool has_key = with_key || !is_only_name(of);
+        return "communicator '" + of.name() + "'"
+            + (has_key ? " (" + detail::hexadecimal(of.key()) + ")" : std::string());
+    }
+
+    /// An alarm with the places of its ranks.
+    static std::string in_words(const merged_communicator& of, const alarm_record& raised)
+    {
+        std::string text = report::describe(raised);
+        for (std::size_t i = 0; i < raised.ranks.size() && i < 10; ++i) {
+            text += (i == 0 ? "; " : ", ") + of.who(raised.ranks[i]);
+        }
+        return text;
+    }
+    static std::string in_words(const tools::call_mismatch& seen)
+    {
+        return "call " + std::to_string(seen.sequence) + " (step " + std::to_string(seen.step)
+            + "): the ranks did not make the same call: " + seen.text;
+    }
+    static std::string in_words(const merged_communicator& of, const tools::stopped_rank& seen)
+    {
+        return of.who(seen.rank)
+            + (seen.wrote_any ? " wrote nothing after call " + std::to_string(seen.last_call) : " wrote no call")
+            + ", the others reached " + std::to_string(seen.others);
+    }
+
+    std::string runs() const
+    {
+        std::string text;
+        std::vector<std::string> told;
+        for (const std::unique_ptr<rank_file>& file : files_) {
+            if (!file->process || file->communicators.empty()) continue;
+            const std::string& run = file->process->run;
+            if (std::find(told.begin(), told.end(), run) != told.end()) continue;
+            told.push_back(run);
+            std::set<std::string> hosts;
+            std::uint64_t processes = 0;
+            for (const std::unique_ptr<rank_file>& each : files_) {
+                if (!each->process || each->process->run != run || each->communicators.empty()) continue;
+                ++processes;
+                hosts.insert(each->process->host);
+            }
+            text += "run '" + run + "'" + (file->process->job.empty() ? "" : " (job " + file->process->job + ")") + ": "
+                + (processes == 1 ? std::string("1 process") : std::to_string(processes) + " processes") + " on "
+                + counted(hosts.size(), "host") + '\n';
+        }
+        return text;
+    }
+
+    std::string describe(const communicator& each) const
+    {
+        const merged_communicator& of = each.of;
+        const tools::merge_counts& counts = of.counts();
+        std::string text = title(of, true) + ": " + counted(static_cast<std::uint64_t>(of.size()), "rank");
+        if (counts.steps == 0) {
+            text += ", no step was judged\n";
+        } else {
+            text += ", " + counted(counts.steps, "step") + " judged (" + std::to_string(counts.first_step)
+                + (counts.steps == 1 ? std::string() : " to " + std::to_string(counts.last_step)) + "), "
+                + std::to_string(counts.calls) + " of the calls " + std::to_string(counts.first_call) + " to "
+                + std::to_string(counts.last_call) + '\n';
+            text += "  " + agreement(counts) + '\n';
+        }
+        text += warnings(each);
+        for (const tools::call_mismatch& seen : of.mismatches()) text += "  mismatch: " + in_words(seen) + '\n';
+        if (counts.mismatches > of.mismatches().size()) {
+            text += "  ... and " + counted(counts.mismatches - of.mismatches().size(), "other call") + '\n';
+        }
+        constexpr std::size_t most = 20;
+        const std::vector<report::repeated_alarm>& alarms = of.found().alarms();
+        for (std::size_t i = 0; i < alarms.size() && i < most; ++i) {
+            text += "  alarm: " + in_words(of, alarms[i].first);
+            if (alarms[i].steps > 1) {
+                text
+                    += "; in " + counted(alarms[i].steps, "step") + ", the last " + std::to_string(alarms[i].last_step);
+            }
+            text += '\n';
+        }
+        if (alarms.size() > most) text += "  ... and " + std::to_string(alarms.size() - most) + " more\n";
+        if (!alarms.empty()) return text;
+        const std::vector<report::repeated_finding>& findings = of.found().findings();
+        for (std::size_t i = 0; i < findings.size() && i < most; ++i) {
+            text += "  no alarm yet: step " + std::to_string(findings[i].first_step) + ": "
+                + report::describe(findings[i].first) + '\n';
+        }
+        return text;
+    }
+    static std::string agreement(const tools::merge_counts& counts)
+    {
+        std::string text;
+        if (counts.compared == 0) text = "no result was compared";
+        else if (counts.differing == 0) text = "all ranks got the same result in " + counted(counts.compared, "call");
+        else
+            text = "the ranks got different results in " + std::to_string(counts.differing) + " of "
+                + counted(counts.compared, "call");
+        if (counts.sums != 0) {
+            text += counts.wrong_sums == 0
+                ? "; " + counted(counts.sums, "sum") + (counts.sums == 1 ? " is right" : " are right")
+                : "; " + std::to_string(counts.wrong_sums) + " of " + counted(counts.sums, "sum") + " are wrong";
+        }
+        return text;
+    }
+    /// What the files lack.
+    static std::string warnings(const communicator& each)
+    {
+        const merged_communicator& of = each.of;
+        const tools::merge_counts& counts = of.counts();
+        std::string text;
+        const auto warn = [&text](const std::string& what) { text += "  ! " + what + '\n'; };
+        if (const std::vector<int> missing = of.missing_ranks(); !missing.empty()) {
+            warn(list_of(missing) + " wrote nothing: calls that need all ranks are not judged");
+        }
+        const std::vector<tools::stopped_rank> stopped = of.stopped_ranks();
+        for (std::size_t i = 0; i < stopped.size() && i < 10; ++i) warn(in_words(of, stopped[i]));
+        if (stopped.size() > 10) warn("... and " + std::to_string(stopped.size() - 10) + " more ranks");
+        if (counts.other_steps + counts.other_calls != 0) {
+            warn("the ranks wrote different calls: " + std::to_string(counts.steps) + " of "
+                + counted(counts.steps + counts.other_steps, "step") + " and " + std::to_string(counts.calls) + " of "
+                + counted(counts.calls + counts.other_calls, "call") + " are there of all ranks");
+        }
+        if (counts.unknown_calls != 0) warn(counted(counts.unknown_calls, "call") + " of kinds that are not judged");
+        if (counts.late_lines != 0) warn(counted(counts.late_lines, "line") + " came after their step was judged");
+        std::vector<int> aborted;
+        for (int rank = 0; rank < of.size(); ++rank) {
+            const writing_rank& by = of.ranks()[static_cast<std::size_t>(rank)];
+            if (by.dropped != 0) warn(of.who(rank) + " dropped " + counted(by.dropped, "record"));
+            if (by.end == "abort") aborted.push_back(rank);
+        }
+        if (!aborted.empty()) warn(list_of(aborted) + " aborted the communicator");
+        return text;
+    }
+
+    /// A row for ranks that looked at the same calls.
+    std::string coverage() const
+    {
+        std::set<std::string> reasons;
+        for (const communicator* each : wanted()) {
+            for (const writing_rank& by : each->of.ranks()) {
+                if (!by.coverage) continue;
+                for (const auto& [reason, count] : by.coverage->skipped) reasons.insert(reason);
+            }
+        }
+        report::text_table table;
+        table.row("coverage").cell("ranks").cell("calls").cell("probed").cell("every").cell("GPU time, at most");
+        for (const std::string& each : reasons) table.cell("skipped: " + each);
+        bool any = false;
+        for (const communicator* each : wanted()) {
+            const std::vector<writing_rank>& ranks = each->of.ranks();
+            struct row {
+                std::vector<std::string> cells;
+                std::vector<int> ranks;
+                double share;
+                std::vector<std::string> skipped;
+            };
+            std::vector<row> rows;
+            for (std::size_t r = 0; r < ranks.size(); ++r) {
+                if (!ranks[r].coverage) continue;
+                const tools::rank_coverage& by = *ranks[r].coverage;
+                row of{{std::to_string(by.calls), std::to_string(by.probed), std::to_string(by.every)}, {},
+                    detail::not_a_number(), {}};
+                for (const std::string& reason : reasons) {
+                    std::uint64_t count = 0;
+                    for (const auto& [known, number] : by.skipped) count += known == reason ? number : 0;
+                    of.skipped.push_back(std::to_string(count));
+                }
+                const auto same = std::find_if(rows.begin(), rows.end(),
+                    [&of](const row& other) { return other.cells == of.cells && other.skipped == of.skipped; });
+                row& to = same == rows.end() ? rows.emplace_back(std::move(of)) : *same;
+                to.ranks.push_back(static_cast<int>(r));
+                to.share = to.share > by.share_measured ? to.share : by.share_measured;
+            }
+            for (const row& of : rows) {
+                any = true;
+                table.row(title(each->of).substr(std::string_view("communicator ").size())).cell(ranges(of.ranks));
+                for (const std::string& cell : of.cells) table.cell(cell);
+                table.cell(is_nan(of.share) ? std::string("-") : report::short_number(100 * of.share) + " %");
+                for (const std::string& cell : of.skipped) table.cell(cell);
+            }
+        }
+        return any ? table.text() + '\n' : std::string();
+    }
+    /// "0-3,5"
+    static std::string ranges(const std::vector<int>& ranks)
+    {
+        std::string text;
+        for (std::size_t i = 0; i < ranks.size();) {
+            std::size_t last = i;
+            while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+            if (!text.empty()) text += ',';
+            text += std::to_string(ranks[i]);
+            if (last > i) text += '-';
+            if (last > i) text += std::to_string(ranks[last]);
+            i = last + 1;
+        }
+        return text;
+    }
+
+    /// One sentence about all communicators: the gravest that was found.
+    std::string verdict(bool& found) const
+    {
+        const communicator* gravest = nullptr;
+        const auto grave = [](const communicator& each) {
+            int most = -1;
+            for (const report::repeated_alarm& of : each.of.found().alarms())
+                most = std::max(most, static_cast<int>(of.first.action));
+            return most;
+        };
+        std::string other; // what is no alarm
+        std::uint64_t alarms = 0;
+        std::uint64_t steps = 0;
+        std::uint64_t calls = 0;
+        std::uint64_t unseen = 0;
+        std::uint64_t findings = 0;
+        const std::vector<const communicator*> all = wanted();
+        for (const communicator* each : all) {
+            findings += each->of.found().findings().size();
+            const report::run_findings& of = each->of.found();
+            steps += of.steps();
+            calls += of.calls();
+            unseen += of.unprobed_calls() + of.unread_calls();
+            alarms += of.alarms().size();
+            if (!of.alarms().empty() && (gravest == nullptr || grave(*each) > grave(*gravest))) gravest = each;
+            const std::string where = all.size() == 1 ? "" : " (" + title(each->of) + ")";
+            if (!other.empty()) continue;
+            if (!each->of.mismatches().empty()) {
+                const tools::call_mismatch& seen = each->of.mismatches().front();
+                other = (seen.ranks.empty() ? "The ranks" : capital(list_of(seen.ranks)))
+                    + " did not make the same call as the others, first call " + std::to_string(seen.sequence)
+                    + " in step " + std::to_string(seen.step) + where;
+            } else if (const auto missing = each->of.missing_ranks(); !missing.empty()) {
+                other = capital(list_of(missing)) + " wrote nothing" + where;
+            } else if (const auto stopped = each->of.stopped_ranks(); !stopped.empty()) {
+                other = capital(in_words(each->of, stopped.front())) + where;
+            }
+        }
+        found = gravest != nullptr || !other.empty();
+        if (gravest != nullptr) {
+            std::string text = gravest->of.found().steps() == 0
+                ? capital(list_of(gravest->of.found().alarms().front().first.ranks)) + ' '
+                    + report::phrase(gravest->of.found().alarms().front().first.what) + ", step "
+                    + std::to_string(gravest->of.found().alarms().front().first_step) + '.'
+                : gravest->of.found().verdict();
+            if (all.size() > 1) text = capital(title(gravest->of)) + ": " + text;
+            if (const std::uint64_t more = alarms - gravest->of.found().alarms().size(); more != 0) {
+                text += " " + counted(more, "alarm") + " of other communicators.";
+            }
+            return other.empty() ? text : text + " " + other + ".";
+        }
+        if (!other.empty()) return other + ".";
+        if (steps == 0) return "No step was judged: no call is there of all ranks.";
+        std::string text = std::string(findings == 0 ? "Nothing was found" : "No alarm was raised") + " in "
+            + counted(steps, "step") + " of " + counted(all.size(), "communicator");
+        if (findings != 0) text += "; what stood out did not recur";
+        if (unseen != 0)
+            text += "; " + std::to_string(unseen) + " of " + counted(calls, "call") + " were not looked at";
+        return text + '.';
+    }
+    static std::string capital(std::string text)
+    {
+        if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
+        return text;
+    }
+
+    options with_;
+    tools::text_pool texts_;
+    std::vector<std::unique_ptr<rank_file>> files_;
+    std::set<std::string> known_files_;
+    std::set<std::string> outputs_; ///< paths of our own
+    std::map<std::uint64_t, std::unique_ptr<communicator>> communicators_; ///< by key
+    std::vector<std::string> notes_;
+    bool has_news_ = false;
+};
+
+int merge(const options& with)
+{
+    rlimit files{};
+    if (::getrlimit(RLIMIT_NOFILE, &files) == 0) { // each rank's file is open
+        files.rlim_cur = files.rlim_max;
+        ::setrlimit(RLIMIT_NOFILE, &files);
+    }
+    merger all(with);
+    if (with.follow) all.follow();
+    else all.read_all();
+    if (all.empty()) throw bad_input("no file has a line of a rank: is this the folder of COLLPROBE_DIR?");
+    if (all.lacks_wanted()) {
+        throw bad_input("there is no communicator '" + with.communicator + "', only: " + all.known_communicators());
+    }
+    const int status = all.report();
+    return tools::was_interrupted != 0 && !with.follow ? 128 + static_cast<int>(tools::was_interrupted) : status;
+}
+
+} // namespace
+
+int main(int argc, char** argv)
+{
+    options with;
+    CLI::App app("Puts together what the ranks of a preloaded program wrote (COLLPROBE_DIR), and judges it.");
+    app.add_option("FILE", with.paths, "folders of *.jsonl, or files, of all processes")->required();
+    with.files.for_each([&app](const char* option, const char* help, std::string& path) {
+        app.add_option(option, path, std::string(help) + "; with several communicators one file for each")
+            ->type_name("PATH");
+    });
+    app.add_option("--comm", with.communicator, "only this communicator: its key, or its name")->type_name("KEY|NAME");
+    app.add_flag("--follow", with.follow, "goes on while the files grow, and tells alarms at once");
+    app.add_option("--timeout", with.timeout, "with --follow: ends if nothing is written for so long (0: never)")
+        ->type_name("SECONDS")
+        ->check(CLI::NonNegativeNumber);
+    app.add_option("--false-alarms", with.settings.false_alarms_per_step,
+           "probability that a healthy step has a statistical finding")
+        ->type_name("RATE")
+        ->check(CLI::Range(1e-12, 0.5));
+    app.add_option("--lateness-floor", with.settings.lateness_floor_ns, "nanoseconds by which a rank may come late")
+        ->type_name("NS")
+        ->check(CLI::Range(0.0, 1e12));
+    app.footer("Exit status: 0 nothing was found; 1 an alarm, ranks that made different calls, or that stopped or are\n"
+               "missing; 2 the input cannot be read, or a file cannot be written.");
+    try {
+        app.parse(argc, argv);
+        tools::end_by_signals();
+        return merge(with);
+    } catch (const CLI::CallForHelp& asked) {
+        return app.exit(asked);
+    } catch (const CLI::ParseError& problem) {
+        app.exit(problem);
+        return 2;
+    } catch (const std::exception& problem) {
+        std::fprintf(stderr, "collprobe_merge: %s\n", problem.what());
+        return 2;
+    }
+}

@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <unordered_set>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <collprobe/core/record.hpp>
+#include <collprobe/report/json.hpp>
+
+/// Members of JSON lines as the numbers, texts and names that report/json.hpp wrote.
+namespace tools {
+
+using json = nlohmann::json;
+
+/// What is wrong with a line.
+struct bad_line : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+/// Foreign text as a terminal may show it: a control character (also of C1, and those that turn the direction of the
+/// text) becomes "?". Otherwise a name could move the cursor, or look like another line of the report.
+/// Precondition: valid UTF-8.
+inline std::string printable(std::string_view text)
+{
+    std::string out;
+    for (std::size_t i = 0; i < text.size();) {
+        const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(at < text.size() ? text[at] : 0); };
+        const unsigned char first = byte(i);
+        const std::size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+        const bool is_c1 = first == 0xc2 && byte(i + 1) < 0xa0;
+        const bool turns = (first == 0xd8 && byte(i + 1) == 0x9c)
+            || (first == 0xe2 && byte(i + 1) == 0x80
+                && (byte(i + 2) == 0x8e || byte(i + 2) == 0x8f || (byte(i + 2) >= 0xa8 && byte(i + 2) <= 0xae)))
+            || (first == 0xe2 && byte(i + 1) == 0x81 && byte(i + 2) >= 0xa6 && byte(i + 2) <= 0xa9);
+        if (first < 0x20 || first == 0x7f || is_c1 || turns) out += '?';
+        else out += text.substr(i, length);
+        i += length;
+    }
+    return out;
+}
+
+/// Texts that stay where they are as long as this object, each of them once.
+class text_pool {
+public:
+    const char* kept(const std::string& text) { return texts_.insert(text).first->c_str(); }
+
+private:
+    std::unordered_set<std::string> texts_;
+};
+
+/// \throws bad_line for what is no JSON
+inline json parsed(std::string_view text)
+{
+    try {
+        return json::parse(text);
+    } catch (const json::parse_error& problem) {
+        throw bad_line("is not JSON (column " + std::to_string(problem.byte) + ")");
+    }
+}
+
+inline const json& member(const json& of, const char* name)
+{
+    const auto found = of.find(name);
+    if (found == of.end()) throw bad_line(std::string("has no member '") + name + "'");
+    return *found;
+}
+
+inline double number(const json& value)
+{
+    if (value.is_number()) return value.get<double>();
+    const std::string text = value.is_string() ? value.get<std::string>() : std::string();
+    if (text == "nan") return collprobe::detail::not_a_number();
+    if (text == "inf") return collprobe::detail::infinity();
+    if (text == "-inf") return -collprobe::detail::infinity();
+    throw bad_line("has '" + printable(value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 40))
+        + "' in the place of a number");
+}
+
+inline double number_of(const json& of, const char* name)
+{
+    const auto found = of.find(name);
+    return found == of.end() ? collprobe::detail::not_a_number() : number(*found);
+}
+
+inline std::vector<double> numbers_of(const json& of, const char* name)
+{
+    std::vector<double> all;
+    if (const auto found = of.find(name); found != of.end()) {
+        for (const json& each : *found) all.push_back(number(each));
+    }
+    return all;
+}
+
+inline std::uint64_t count_of(const json& of, const char* name)
+{
+    const auto found = of.find(name);
+    if (found == of.end() || found->is_null()) return 0;
+    if (!found->is_number_unsigned()) throw bad_line(std::string("has no count as '") + name + "'");
+    return found->get<std::uint64_t>();
+}
+
+/// -1 for null, and where there is none.
+inline int index_of(const json& of, const char* name)
+{
+    const std::uint64_t value = count_of(of, name);
+    const auto found = of.find(name);
+    if (value > std::numeric_limits<int>::max()) throw bad_line(std::string("has no index as '") + name + "'");
+    return found == of.end() || found->is_null() ? -1 : static_cast<int>(value);
+}
+
+inline std::string text_of(const json& of, const char* name)
+{
+    const auto found = of.find(name);
+    return found == of.end() || found->is_null() ? std::string() : printable(found->get<std::string>());
+}
+
+/// The value of an enumeration by its name, as `name` tells it.
+template <class Value>
+Value named(const json& of, const char* member_name)
+{
+    const std::string text = text_of(of, member_name);
+    for (int i = 0; i < 256; ++i) {
+        if (text != "unknown" && text == name(static_cast<Value>(i))) return static_cast<Value>(i);
+    }
+    if constexpr (std::is_same_v<Value, collprobe::damage>) {
+        return collprobe::damage::unknown;
+    } else {
+        throw bad_line(std::string("has '") + text + "' as '" + member_name + "', which is unknown");
+    }
+}
+
+/// A number that is written with all its bits, "0x1f".
+inline std::uint64_t bits_of(const json& of, const char* name)
+{
+    const std::string digits = member(of, name).get<std::string>();
+    const char* const end = digits.data() + digits.size();
+    std::uint64_t bits = 0;
+    if (digits.size() < 3 || digits[0] != '0' || digits[1] != 'x'
+        || std::from_chars(digits.data() + 2, end, bits, 16).ptr != end) {
+        throw bad_line("has '" + printable(digits) + "' as '" + name + "'");
+    }
+    return bits;
+}
+
+inline std::uint64_t elements_of(const json& of, const char* name)
+{
+    const json& sizes = member(of, name);
+    if (!sizes.is_array() || sizes.empty() || !sizes[0].is_array() || sizes[0].empty()) {
+        throw bad_line(std::string("has no '") + name + "'");
+    }
+    if (!sizes[0][0].is_number_unsigned()) throw bad_line(std::string("has no count as '") + name + "'");
+    return sizes[0][0].get<std::uint64_t>();
+}
+
+/// \throws bad_line unless the line is one that this program reads
+inline void require_schema(const json& line)
+{
+    if (!line.is_object()) throw bad_line("is no JSON object");
+    const auto schema = line.find("schema");
+    if (schema == line.end()) throw bad_line("has no member 'schema': it is no line of collprobe's");
+    if (*schema == collprobe::report::json_schema) return;
+    throw bad_line("has schema " + printable(schema->dump(-1, ' ', true).substr(0, 20)) + "; this program reads "
+        + std::to_string(collprobe::report::json_schema));
+}
+
+} // namespace tools

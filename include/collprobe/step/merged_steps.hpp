@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/core/collective.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/step/detail/judge.hpp>
+#include <collprobe/step/detail/message.hpp>
+#include <collprobe/step/rank_call.hpp>
+
+/// Steps whose ranks measured apart, without messages.
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// A call of a step, as all its ranks made it.
+struct merged_call {
+    collective call = collective::all_reduce;
+    element_type type = element_type::float32;
+    reduction operation = reduction::sum; ///< `sum`, if the ranks multiply their inputs first: `rank_block::scale`
+    std::uint64_t count = 0; ///< elements that each rank sends; of a broadcast those that it gets
+    std::uint64_t result_count = 0; ///< elements that each rank gets
+    /// Index of the call in its step, seen or not. A call is compared with those of earlier steps that have the same
+    /// index and form.
+    std::uint64_t bucket = 0;
+    std::uint64_t bins = 0; ///< of the sketches in the ranks' blocks of this call; 0: there are none
+    call_site site = {}; ///< its name must stay valid as long as the record
+};
+
+/// What one rank measured of a call.
+struct rank_block {
+    /// `rank_call_layout{bins}` describes them; aligned for doubles. Null: the rank measured nothing.
+    const unsigned char* bytes = nullptr;
+    bool has_input = false; ///< the block has statistics of the input
+    bool has_result = false; ///< the block has the result: of integers only its digest
+    double scale = 1; ///< the factor by which the rank's input is multiplied before the sum; NaN: it is not known
+};
+
+/// The calls of a step that are to be judged.
+struct merged_step {
+    std::uint64_t step = 0;
+    std::uint64_t first_call = 0; ///< as in `step_record`
+    std::uint64_t unread_calls = 0; ///< calls since the last judged step that are not among `calls`
+    view<const merged_call> calls = {};
+    view<const rank_block> blocks = {}; ///< that of rank r about call c is c * ranks + r
+    bool repeats = true; ///< false: the calls are not those of earlier steps, so nothing is compared with these
+    bool follows = false; ///< the last judged step was the one before: no call lies between them
+};
+
+namespace detail {
+
+/// Makes of the ranks' blocks the messages that the ranks of `probed` exchange, and judges them as it does.
+class merged_steps {
+public:
+    merged_steps(int ranks, double false_alarms_per_step, bool times, double lateness_floor_ns)
+        : ranks_(ranks), layout_{.times = times},
+          judge_(ranks, false_alarms_per_step, report_mode::gather, times, lateness_floor_ns)
+    {
+    }
+
+    int ranks() const noexcept { return ranks_; }
+    const rank_block& block_of(const merged_step& step, std::size_t call, int rank) const noexcept
+    {
+        return step.blocks[call * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)];
+    }
+    /// Fills `out`, but for the sites of suspects. Precondition: there is a block for each call and rank.
+    void judge(const merged_step& step, step_record& out);
+    void forget() noexcept;
+
+    /// Of the step that was judged last. A call of integers has no result here, whose digest the blocks have.
+    view<const probed_call> calls() const noexcept { return calls_; }
+    /// Whether all ranks' blocks have the result.
+    bool has_results(std::size_t call) const noexcept { return has_results_[call]; }
+
+private:
+    /// Calls that are compared with each other.
+    struct history {
+        std::uint64_t bucket;
+        std::uint64_t count;
+        collective call;
+        element_type type;
+        reduction operation;
+        bool is_used; ///< by a call of this step
+
+        bool is_of(const merged_call& each) const noexcept
+        {
+            return bucket == each.bucket && count == each.count && call == each.call && type == each.type
+                && operation == each.operation;
+        }
+    };
+
+    void describe_calls(const merged_step& step);
+    void find_histories(const merged_step& step);
+    std::uint32_t history_of(const merged_call& call, std::size_t expected);
+    void write_messages(const merged_step& step);
+
+    int ranks_;
+    message_layout layout_;
+    step_judge judge_;
+    std::vector<probed_call> calls_;
+    std::vector<bool> has_results_;
+    std::vector<history> histories_;
+    std::vector<std::uint64_t> messages_; ///< as `gathered_step` reads them
+};
+
+} // namespace detail
+} // namespace collprobe
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/step/detail/merged_steps.ipp>
+#endif

@@ -1,0 +1,160 @@
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+"""check_merge.py MERGE RANK_LOG_SAMPLE COMPARE WATCH FOLDER
+
+collprobe_merge: its files as other programs read them, files that are cut anywhere, and files that grow.
+"""
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+merge, sample, compare, watch, folder = sys.argv[1:]
+shutil.rmtree(folder, ignore_errors=True)
+os.makedirs(folder)
+os.chdir(folder)
+
+
+def run(*command, code=0):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == code, (command, done)
+    return done.stdout + done.stderr
+
+
+def lines(path):
+    return [json.loads(line) for line in open(path, encoding="utf-8")]
+
+
+def made(name, *words):
+    run(sample, name, *words)
+    return name
+
+
+# Two runs of the same program, whose communicators have other keys: compared, and shown.
+made("a", "every=4")
+made("b", "every=4")
+made("c", "every=4", "flipped")
+for name, code in ("a", 0), ("b", 0), ("c", 1):
+    run(merge, name, "--jsonl", name + ".jsonl", code=code)
+assert lines("a.jsonl")[0]["comm_id"] != lines("b.jsonl")[0]["comm_id"]
+assert "\nidentical: 15 steps, 60 calls with equal digests, 4 ranks\n" in run(compare, "a.jsonl", "b.jsonl")
+text = run(compare, "a.jsonl", "c.jsonl", code=1)
+assert "only in B: step 40, bucket 1 'all_reduce#1 1200 bfloat16': result_differs: rank 2" in text, text
+made("d", "every=4", "seed=2")
+run(merge, "d", "--jsonl", "d.jsonl")
+assert "first in step 0, bucket 0 'all_reduce#0 1200 float', call 0" in run(compare, "a.jsonl", "d.jsonl", code=1)
+text = run(watch, "--once", "c.jsonl")
+assert text.startswith("sample/comm0 (4 ranks): step 56, ") and "alarm: step 40, bucket 1" in text, text
+read = lines("c.jsonl")
+assert [line["kind"] for line in read] == ["run"] + ["step"] * 11 + ["alarm"] + ["step"] * 4 + ["end"], read
+steps = [line for line in read if line["kind"] == "step"]
+assert [step["step"] for step in steps] == list(range(0, 60, 4))
+assert [call["collective_seq_id"] for call in steps[2]["calls"]] == [32, 33, 34, 35]
+assert steps[2]["unread_calls"] == 12 and "unread_calls" not in steps[0]
+assert read[0]["settings"] == {"COLLPROBE_EVERY": "4"} and read[0]["nodes"] == 2 and read[0]["job"] == "7"
+assert read[1]["time_us"] >= 1_700_000_000_000_000
+
+# A file for each communicator; the folder that holds them can be read again. Two have the same name.
+made("groups", "groups", "flipped")
+outs = ["--jsonl", "groups/merged.jsonl", "--html", "page.html", "--prometheus", "all.prom", "--trace", "all.json"]
+for again in range(2):
+    text = run(merge, "groups", *outs, code=1)
+    assert "!" not in text, text
+names = ["comm0", "half.0", "half.2"]
+assert sorted(path.name for path in pathlib.Path("groups").glob("merged*")) == [f"merged.{name}.jsonl" for name in names]
+for name in names:
+    assert os.path.getsize(f"page.{name}.html") > 1000 and os.path.getsize(f"all.{name}.prom") > 1000
+    assert json.load(open(f"all.{name}.json", encoding="utf-8"))["traceEvents"]
+key = next(line["comm_id"] for line in lines("groups/merged.half.2.jsonl"))
+text = run(merge, "groups", "--comm", key, "--jsonl", "half.jsonl")
+assert "2 ranks, 60 steps judged" in text and "comm0" not in text and os.path.exists("half.jsonl"), text
+text = run(merge, "groups", "--jsonl", "/nowhere/all.jsonl", code=2)
+assert "cannot" in text and "nowhere" in text, text
+text = run(merge, *[str(path) for path in pathlib.Path("a").glob("*")], "--html", "a/a-pid1000.jsonl", code=2)
+assert "is an input" in text, text
+
+# What cannot be: a rank that two processes write, a line that is none, a message of another length.
+made("twice")
+copy = open("twice/a-pid1001.jsonl", encoding="utf-8").read()
+open("twice/other.jsonl", "w", encoding="utf-8").write(copy.replace('"pid":1001', '"pid":99'))
+assert "this line is of a rank that process 1001 on 'a' writes, too" in run(merge, "twice", code=2)
+made("bad")
+good = open("bad/a-pid1001.jsonl", encoding="utf-8").read().split("\n")
+for wrong, why in [("{\"schema\":1,", "is not JSON"), ("[]", "is no JSON object"), (good[5].replace('"schema":1', '"schema":9'), "schema 9"),
+        (good[5].replace('"message":"', '"message":"AAAA'), "'message' of another length"),
+        (re.sub('"message":".', '"message":"-', good[5]), "no base64"),
+        (good[5].replace('"writer":1', '"writer":7'), "has no line 'comm' before"),
+        (good[5].replace('"collective_seq_id"', '"sequence"'), "no member 'collective_seq_id'")]:
+    assert wrong != good[5]
+    open("bad/a-pid1001.jsonl", "w", encoding="utf-8").write("\n".join(good[:5] + [wrong] + good[6:]))
+    text = run(merge, "bad", code=2)
+    assert "bad/a-pid1001.jsonl:6: this line " in text and why in text, (why, text)
+
+# Killed at any time: files end anywhere, and everything before is judged.
+made("whole", "steps=30", "count=256")
+whole = {path.name: path.read_bytes() for path in pathlib.Path("whole").glob("*")}
+os.makedirs("killed")
+chance = random.Random(7)
+for turn in range(60):
+    for name, content in whole.items():
+        pathlib.Path("killed", name).write_bytes(content[:chance.randrange(len(content) // 3, len(content))])
+    done = subprocess.run([merge, "killed", "--jsonl", "killed.jsonl"], capture_output=True, text=True, timeout=60)
+    # A rank whose file ends more than 10 s before the others' has stopped.
+    assert done.returncode in (0, 1) and not done.stderr, done
+    assert done.returncode == (1 if "wrote nothing after call" in done.stdout else 0), done
+    assert "alarm" not in done.stdout and "mismatch" not in done.stdout, done
+    assert lines("killed.jsonl")[-1]["kind"] == "end"
+
+
+class follower:
+    def __init__(self, *arguments):
+        self.start = time.time()
+        self.process = subprocess.Popen([merge, "--follow", *arguments], stdout=subprocess.PIPE, text=True)
+
+    def end(self, code):
+        out = self.process.communicate(timeout=60)[0]
+        assert self.process.returncode == code, (self.process.returncode, out)
+        return out
+
+
+# Beside a program that runs: the alarm comes while it runs, and the end when all ranks have ended.
+os.makedirs("live")
+live = follower("live", "--jsonl", "live.jsonl")
+writer = subprocess.Popen([sample, "live", "slow", "flipped", "steps=60"])
+first = live.process.stdout.readline()
+assert writer.poll() is None, "the alarm came after the end"
+assert first.startswith("communicator 'comm0': alarm: step 40, bucket 1 'all_reduce#1 1200 bfloat16': result_differs: rank 2"), first
+assert any(line["kind"] == "step" for line in lines("live.jsonl"))  # once a second
+assert writer.wait() == 0
+text = live.end(1)
+assert "60 steps judged (0 to 59)" in text and lines("live.jsonl")[-1]["kind"] == "end", text
+
+# A program that hangs or was killed has no end.
+made("hangs", "unended")
+assert "60 steps judged" in follower("hangs", "--timeout", "0.5").end(0)
+stopped = follower("hangs")
+time.sleep(1)
+stopped.process.send_signal(signal.SIGINT)
+assert "60 steps judged" in stopped.end(0)
+
+# A step is judged soon, although the next that is looked at is far away.
+os.makedirs("sparse")
+made("all", "unended", "nan", "steps=41")
+for path in pathlib.Path("all").glob("*"):
+    shutil.copy(path, "sparse")
+waits = follower("sparse")
+for path in pathlib.Path("sparse").glob("*"):  # the trainer has made step 40, and is in 41 now
+    with open(path, "a", encoding="utf-8") as file:
+        last = json.loads(path.read_text(encoding="utf-8").strip().split("\n")[-1])
+        assert last["kind"] == "coverage"
+        file.write(json.dumps({**last, "step": 41}, separators=(",", ":")) + "\n")
+assert "alarm: step 40, bucket 1" in waits.process.stdout.readline()
+assert time.time() - waits.start < 8
+waits.process.send_signal(signal.SIGTERM)
+waits.end(1)

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+
+# collprobe_merge as a user runs it, on the files that rank_log_sample writes in the place of a preloaded program.
+add_executable(rank_log_sample rank_log_sample.cpp)
+target_include_directories(rank_log_sample PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+target_link_libraries(rank_log_sample PRIVATE collprobe::collprobe)
+
+set(rank_logs ${scratch}/rank_logs)
+file(REMOVE_RECURSE ${rank_logs})
+file(MAKE_DIRECTORY ${rank_logs})
+
+# collprobe_add_merge_test(<name> "<word of rank_log_sample>;..." [<argument>...] CODE n ...)
+function(collprobe_add_merge_test name words)
+    add_test(NAME tools.rank_log_${name} COMMAND rank_log_sample ${rank_logs}/${name} ${words})
+    set_tests_properties(tools.rank_log_${name} PROPERTIES FIXTURES_SETUP rank_log_${name} TIMEOUT 60 LABELS trainer
+        ENVIRONMENT "${sanitizer_options}")
+    collprobe_add_run_test(tools.merge_${name} RUN $<TARGET_FILE:collprobe_merge> ${rank_logs}/${name} ${ARGN})
+    set_tests_properties(tools.merge_${name} PROPERTIES FIXTURES_REQUIRED rank_log_${name})
+endfunction()
+
+collprobe_add_merge_test(clean "" CODE 0 NOT_OUT "alarm|mismatch|!"
+    OUT "^run 'sample' .job 7.: 4 processes on 2 hosts\n"
+        "\ncommunicator 'comm0' .0x[0-9a-f]+.: 4 ranks, 60 steps judged .0 to 59., 240 of the calls 0 to 239\n"
+        "\n  all ranks got the same result in 180 calls. 180 sums are right\n"
+        "\n'comm0' +0-3 +240 +240 +1 +0.5 % +0 +3\n" "\nNothing was found in 60 steps of 1 communicator.\n$")
+set(in_step_40 "step 40, bucket 1 'all_reduce#1 1200 bfloat16'")
+collprobe_add_merge_test(nan nan CODE 1 NOT_OUT "rank 0,"
+    OUT "  alarm: ${in_step_40}: non_finite: rank 2. damage: input. advice: drop the step's update. rank 2 .global 2, host b.\n"
+        "\nRank 2 sent NaN or infinity in 1 of 60 steps, ${in_step_40}: drop the step's update.\n$")
+collprobe_add_merge_test(stale stale CODE 1
+    OUT "\nRank 2 sent the data of the step before in 1 of 60 steps, ${in_step_40}: drop the step's update.\n$")
+collprobe_add_merge_test(flipped flipped CODE 1
+    OUT "the ranks got different results in 1 of 180 calls" "result_differs: rank 2. damage: broadcast. advice: resync from rank 0"
+        "\nRank 2 received other bits than the other ranks in 1 of 60 steps, ${in_step_40}: resync from rank 0.\n$")
+collprobe_add_merge_test(wrong_sum wrong_sum CODE 1
+    OUT "1 of 180 sums are wrong" "\nSome rank received a result that is not the sum of the inputs in 1 of 60 steps, ${in_step_40}: ")
+collprobe_add_merge_test(sums_without_sketches "wrong_sum;plain" CODE 0 NOT_OUT "sum") # nobody can know
+collprobe_add_merge_test(other_call other_call CODE 1
+    OUT "mismatch: call 161 .step 40.: the ranks did not make the same call: most ranks made all_reduce#1 of 1200 bfloat16 .average., rank 1 .global 1, host a. broadcast#1 of 1200 bfloat16\n"
+        "  ... and 16 other calls" "\nRank 1 did not make the same call as the others, first call 161 in step 40.\n$")
+collprobe_add_merge_test(missing "missing;nan" CODE 1
+    OUT "4 ranks, no step was judged" "! rank 3 wrote nothing: calls that need all ranks are not judged"
+        "alarm: step 40, bucket 1 'nan': non_finite: rank 2" "\nRank 2 sent NaN or infinity, step 40. Rank 3 wrote nothing.\n$")
+collprobe_add_merge_test(killed killed CODE 1 NOT_OUT "different calls"
+    OUT "40 steps judged .0 to 39."
+        "\nRank 3 .global 3, host b. wrote nothing after call 159, the others reached 239.\n$")
+collprobe_add_merge_test(cut cut CODE 0 OUT "60 steps judged" "! '.*/a-pid1001.jsonl': the last line is cut off\n")
+collprobe_add_merge_test(nested "nested;every=2" CODE 0
+    OUT "15 steps judged .0 to 56." "! the ranks wrote different calls: 15 of 29 steps and 60 of 116 calls are there of all ranks"
+        "\n'comm0' +0,2-3 +240 +120 " "\n'comm0' +1 +240 +60 " "168 of 228 calls were not looked at")
+collprobe_add_merge_test(partial "partial;flipped" CODE 0 OUT "60 of 60 steps and 180 of 240 calls are there of all ranks")
+collprobe_add_merge_test(groups "groups;nan" --comm comm0 CODE 1 OUT "^run 'sample'[^\n]+\n\ncommunicator 'comm0'" NOT_OUT "half")
+collprobe_add_merge_test(both_groups "groups" CODE 0
+    OUT "'half' .0x[0-9a-f]+.: 2 ranks, 60 steps" "\n'half' .0x[0-9a-f]+. +0-1 " "in 180 steps of 3 communicators")
+collprobe_add_merge_test(no_group "groups" --comm whole CODE 2 ERR "no communicator 'whole', only: .*'comm0' .0x")
+collprobe_add_merge_test(dropped dropped CODE 0 OUT "! rank 0 .global 0, host a. dropped 5 records")
+collprobe_add_merge_test(factors premul CODE 0 OUT "180 calls. 120 sums are right")
+collprobe_add_merge_test(unknown_factors "premul=unknown" CODE 0 OUT "180 calls. 120 sums are right")
+collprobe_add_merge_test(unlocked "unlocked;stale" CODE 0 OUT "Nothing was found in 60 steps") # no step before that is like it
+collprobe_add_merge_test(rollback rollback CODE 0 OUT "63 steps judged")
+collprobe_add_run_test(tools.merge_help RUN $<TARGET_FILE:collprobe_merge> --help CODE 0 OUT "--follow" "Exit status: 0 nothing")
+collprobe_add_run_test(tools.merge_no_files RUN $<TARGET_FILE:collprobe_merge> ${logs}/no_files CODE 2 ERR "has no file")
+collprobe_add_run_test(tools.merge_no_ranks RUN $<TARGET_FILE:collprobe_merge> ${logs}/clean.jsonl CODE 2
+    ERR "no file has a line of a rank")
+set_tests_properties(tools.merge_no_ranks PROPERTIES FIXTURES_REQUIRED tool_logs)
+collprobe_add_run_test(tools.merge_no_json RUN $<TARGET_FILE:collprobe_merge> ${logs}/text.jsonl CODE 2
+    ERR "/text.jsonl:1: this line is not JSON")
+collprobe_add_run_test(tools.merge_bad_rate RUN $<TARGET_FILE:collprobe_merge> ${logs} --false-alarms 2 CODE 2 ERR "--false-alarms")
+
+if(Python3_FOUND)
+    add_test(NAME tools.merge COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/check_merge.py
+        $<TARGET_FILE:collprobe_merge> $<TARGET_FILE:rank_log_sample> $<TARGET_FILE:collprobe_compare>
+        $<TARGET_FILE:collprobe_watch> ${logs}/python_merge)
+    set_tests_properties(tools.merge PROPERTIES TIMEOUT 240 LABELS trainer ENVIRONMENT "${sanitizer_options}")
+endif()
