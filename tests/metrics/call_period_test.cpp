@@ -1,0 +1,800 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <collprobe/metrics/call_period.hpp>
+
+#include "support/count_allocations.hpp"
+
+#include "call_sequences.hpp"
+
+namespace {
+
+using namespace call_sequences;
+using collprobe::call_period;
+using collprobe::call_place;
+using collprobe::first_extra_bucket;
+using collprobe::step_source;
+using collprobe::detail::call_track;
+
+#if COLLPROBE_TEST_BRIEF
+constexpr std::size_t reduction = 10;
+#else
+constexpr std::size_t reduction = 1;
+#endif
+
+using places = std::vector<call_place>;
+
+bool same(const call_place& a, const call_place& b)
+{
+    return a.step == b.step && a.bucket == b.bucket && a.period == b.period && a.source == b.source
+        && a.first == b.first && a.locked == b.locked && a.extra == b.extra;
+}
+
+places follow(call_period& finder, const calls& made)
+{
+    places result;
+    for (const call& each : made) result.push_back(finder.add(each.signature, each.bytes));
+    return result;
+}
+places follow(const calls& made)
+{
+    call_period finder;
+    return follow(finder, made);
+}
+
+/// Where the last phase without a lock ended; the number of calls if it has not.
+std::size_t locked_from(const places& found, std::size_t end = std::numeric_limits<std::size_t>::max())
+{
+    std::size_t i = std::min(end, found.size());
+    if (i == 0 || !found[i - 1].locked) return found.size();
+    while (
+        i > 0 && found[i - 1].locked && found[i - 1].period == found[std::min(end, found.size()) - 1].period)
+        --i;
+    return i;
+}
+
+/// All calls of the steps from `from` on have the numbers of steps that count up by one, and in each step the
+/// same buckets. `offset`: where in a step its number changes.
+void check_steps(
+    const program& made, const places& found, std::size_t from, std::size_t to, std::size_t offset = 0)
+{
+    std::vector<std::uint32_t> buckets;
+    for (std::size_t s = from; s + 1 < to; ++s) {
+        const std::size_t begin = made.steps[s] + offset;
+        const std::size_t end = made.steps[s + 1] + offset;
+        std::vector<std::uint32_t> here;
+        for (std::size_t i = begin; i < end; ++i) {
+            CAPTURE(s);
+            CAPTURE(i - begin);
+            REQUIRE(found[i].locked);
+            REQUIRE(found[i].source == step_source::period);
+            REQUIRE(found[i].first == (i == begin));
+            REQUIRE(found[i].step == found[made.steps[from] + offset].step + (s - from));
+            REQUIRE(found[i].extra == (found[i].bucket >= first_extra_bucket));
+            here.push_back(found[i].bucket);
+        }
+        std::vector<std::uint32_t> regular;
+        for (const std::uint32_t bucket : here) {
+            if (bucket < first_extra_bucket) regular.push_back(bucket);
+        }
+        REQUIRE(regular.size() == found[begin].period);
+        for (std::uint32_t b = 0; b < regular.size(); ++b) REQUIRE(regular[b] == b);
+        if (s == from) buckets = here;
+        else REQUIRE(here == buckets);
+    }
+}
+
+/// A recorded program with as many equal steps as are asked for, after those that differ.
+program steady(const pieces& of, std::size_t steps, std::size_t& first_equal)
+{
+    program result;
+    for (const calls& each : of.init) result.other(each);
+    first_equal = of.steps.size() > 3 ? 3 : of.steps.size() - 1;
+    const auto equal = [](const calls& a, const calls& b) {
+        return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+            [](const call& x, const call& y) { return x.signature == y.signature; });
+    };
+    while (first_equal > 0 && equal(of.steps[first_equal - 1], of.steps[first_equal])) --first_equal;
+    for (std::size_t s = 0; s < first_equal; ++s) result.step(of.steps[s]);
+    for (std::size_t s = 0; s < steps; ++s) result.step(of.steps[first_equal]);
+    return result;
+}
+
+/// A data-parallel step of that many gradient buckets, no two of them equal.
+calls buckets(std::size_t count, std::uint64_t elements = 6553600)
+{
+    calls result;
+    for (std::size_t i = 0; i < count; ++i) result.push_back(call_of(0, elements + i));
+    return result;
+}
+const call logged = call_of(0, 2);
+
+/// A step of a model whose layers are gathered one by one, and whose gradients are scattered in turn with
+/// that.
+calls sharded_step(std::size_t layers)
+{
+    calls result{call_of(2, 500000)};
+    append(result, {call_of(2, 100000)}, layers + 2);
+    append(result, {call_of(1, 100000), call_of(2, 100000)}, layers > 2 ? layers - 2 : 0);
+    append(result, {call_of(1, 100000), call_of(1, 100000), call_of(1, 500000), call_of(0, 1)});
+    return result;
+}
+
+TEST_CASE("A11: in recorded programs the step is found within four periods, at its first call, and keeps its "
+          "buckets")
+{
+    struct expectation {
+        std::uint32_t period;
+        std::size_t offset; // of the first call of the found step, where it is not that of the real one
+    };
+    const std::map<std::string, expectation> expected = {
+        {"ddp", {14, 0}},
+        {"ddp_batch_norm", {15, 0}},
+        {"ddp_accumulation", {14, 0}},
+        {"fsdp1", {74, 0}},
+        {"fsdp2", {74, 0}},
+        {"hsdp_shard", {74, 0}},
+        {"hsdp_replicate", {25, 0}},
+        {"fsdp2_accumulation", {221, 0}},
+        // The first step, which was another, ended with the same calls as the later ones.
+        {"zero1", {14, 5}},
+        {"tensor_parallel", {50, 0}},
+        {"sequence_parallel", {101, 0}},
+        {"pipeline_1f1b", {97, 0}},
+        {"pipeline_interleaved", {193, 0}},
+    };
+    std::size_t seen = 0;
+    for (const recorded_program& each : recorded_programs) {
+        const auto known = expected.find(each.name);
+        if (known == expected.end()) continue;
+        ++seen;
+        CAPTURE(each.name);
+        std::size_t equal = 0;
+        const program made = steady(pieces_of(each), 12, equal);
+        const places found = follow(made.made);
+        const std::size_t lock = locked_from(found);
+        REQUIRE(lock < found.size());
+        CHECK(found[lock].period == known->second.period);
+        CHECK(lock <= made.steps[equal + 4]);
+        check_steps(made, found, equal + 4, made.steps.size(), known->second.offset);
+    }
+    CHECK(seen == expected.size());
+}
+
+TEST_CASE("A11: numbers of found steps are those of the program where nothing was taken for a step before")
+{
+    for (const char* name : {"ddp", "ddp_batch_norm", "ddp_accumulation", "fsdp1", "fsdp2", "hsdp_shard",
+             "hsdp_replicate", "tensor_parallel", "sequence_parallel"}) {
+        CAPTURE(name);
+        std::size_t equal = 0;
+        const program made = steady(recorded(name), 8, equal);
+        const places found = follow(made.made);
+        for (std::size_t s = equal + 4; s < made.steps.size(); ++s) CHECK(found[made.steps[s]].step == s);
+    }
+}
+
+TEST_CASE("A11: gradients reduced in each micro-batch make the micro-batch the step")
+{
+    std::size_t equal = 0;
+    const program made = steady(recorded("fsdp2_accumulation_with_sync"), 12, equal);
+    const places found = follow(made.made);
+    CHECK(found.back().period == 74);
+    CHECK(std::count_if(found.begin() + static_cast<std::ptrdiff_t>(made.steps[8]),
+              found.begin() + static_cast<std::ptrdiff_t>(made.steps[9]),
+              [](const call_place& p) { return p.first; })
+        == 4);
+}
+
+TEST_CASE("A11: logging at every k-th step neither ends the lock nor moves a bucket")
+{
+    for (const std::size_t every : {1u, 2u, 3u, 10u, 50u}) {
+        for (const std::size_t count : {3u, 5u, 12u}) {
+            for (const std::size_t loggings : {1u, 3u, 20u}) {
+                CAPTURE(every);
+                CAPTURE(count);
+                CAPTURE(loggings);
+                program made;
+                std::vector<bool> logs;
+                for (std::size_t s = 0; s < 200; ++s) {
+                    calls step = buckets(count);
+                    if (s % every == 0) append(step, {logged}, loggings);
+                    made.step(step);
+                }
+                const places found = follow(made.made);
+                std::size_t start = 0;
+                while (!found[made.steps[start]].locked) ++start;
+                // Evidence of 32 bits: with three buckets that is more than four steps.
+                CHECK(start <= (count < 5 ? 9u : 4u));
+                for (std::size_t s = 10; s < 200; ++s) {
+                    for (std::size_t i = 0; i < count; ++i) {
+                        const call_place& place = found[made.steps[s] + i];
+                        REQUIRE(place.locked);
+                        REQUIRE(place.bucket == i);
+                        REQUIRE(place.first == (i == 0));
+                        REQUIRE(place.step == found[made.steps[10]].step + (s - 10));
+                    }
+                    if (s % every != 0 || !found[made.steps[s] + count].extra) continue;
+                    for (std::size_t i = 0; i < std::min<std::size_t>(loggings, 16); ++i) {
+                        REQUIRE(found[made.steps[s] + count + i].bucket == first_extra_bucket + i);
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("A11: an extra call keeps its number though others come before it, up to a shared last one")
+{
+    call_period finder;
+    const calls step = buckets(6);
+    for (int s = 0; s < 10; ++s) follow(finder, step);
+    const auto number = [&](const call& each) {
+        const call_place place = finder.add(each.signature, each.bytes);
+        CHECK(place.extra);
+        CHECK(place.period == 6);
+        return place.bucket - first_extra_bucket;
+    };
+    const call norm = call_of(0, 1);
+    CHECK(number(norm) == 0);
+    CHECK(number(logged) == 1);
+    follow(finder, step);
+    CHECK(number(logged) == 1);
+    CHECK(number(norm) == 0);
+    CHECK(number(norm) == 2);
+    follow(finder, step);
+    CHECK(number(norm) == 0);
+    CHECK(number(norm) == 2);
+    std::set<std::uint32_t> seen;
+    for (std::uint64_t i = 0; i < 400; ++i) seen.insert(number(call_of(0, 10 + i)));
+    CHECK(seen.size() == 253);
+    CHECK(*seen.rbegin() == 255);
+    CHECK(finder.counted().extra_calls == 407);
+}
+
+TEST_CASE("A11: a large call that comes now and then is extra, many of them end the lock")
+{
+    program made;
+    const calls step = buckets(40);
+    const call rare = call_of(3, 5000000);
+    for (std::size_t s = 0; s < 300; ++s) {
+        calls here = step;
+        if (s % 37 == 20) here.insert(here.begin() + 17, rare);
+        made.step(here);
+    }
+    call_period finder;
+    places found = follow(finder, made.made);
+    CHECK(finder.counted().losses == 0);
+    CHECK(finder.counted().locks == 1);
+    std::size_t extra = 0;
+    for (const call_place& place : found) extra += place.extra;
+    CHECK(extra == 8);
+    follow(finder, calls(14, rare));
+    CHECK(finder.counted().losses == 1);
+    CHECK(finder.period() == 0);
+    follow(finder, step);
+    CHECK(same(follow(finder, step)[0],
+        call_place{found.back().step + 3, 0, 40, step_source::period, true, true, false}));
+}
+
+TEST_CASE("A11: evaluation every 100 steps and checkpoints: the lock is lost, found again, and the buckets "
+          "are the same")
+{
+    for (const char* name : {"fsdp1", "fsdp2", "hsdp_shard", "fsdp2_accumulation"}) {
+        CAPTURE(name);
+        const pieces of = recorded(name);
+        program made;
+        std::vector<std::size_t> after;
+        for (std::size_t round = 0; round < 4; ++round) {
+            if (round > 0) made.step(of.steps[of.steps.size() - 2]); // its first call is missing
+            after.push_back(made.steps.size());
+            for (std::size_t s = 0; s < 100; ++s) made.step(of.steps[0]);
+            for (std::size_t b = 0; b < 20; ++b) made.other(of.batches[std::min<std::size_t>(b, 2)]);
+            if (round == 2) made.other(calls(60, call_of(2, 3000000))); // a checkpoint
+        }
+        call_period finder;
+        const places found = follow(finder, made.made);
+        CHECK(finder.counted().steps_unlocked > 3);
+        CHECK(finder.counted().losses >= 4);
+        for (std::size_t round = 0; round < 4; ++round) {
+            const std::size_t from = after[round] + (round == 0 ? 4 : 2);
+            check_steps(made, found, from, after[round] + 100);
+            // The same calls have the same buckets as before the first evaluation.
+            for (std::size_t i = 0; i < of.steps[0].size(); ++i) {
+                REQUIRE(found[made.steps[from] + i].bucket == found[made.steps[50] + i].bucket);
+            }
+        }
+    }
+    // Evaluation of a data-parallel program makes no large calls.
+    std::size_t equal = 0;
+    program made = steady(recorded("ddp"), 100, equal);
+    const std::size_t before = made.steps.size();
+    append(made.made, {logged}, 300);
+    for (int s = 0; s < 100; ++s) made.step(recorded("ddp").steps[2]);
+    call_period finder;
+    const places found = follow(finder, made.made);
+    CHECK(finder.counted().losses == 0);
+    check_steps(made, found, before, made.steps.size());
+}
+
+TEST_CASE("A11: experts: counts that vary, once or from a few values, are buckets of a step as well")
+{
+    for (const std::uint64_t values : {1000000u, 8u}) {
+        CAPTURE(values);
+        std::mt19937_64 random(7);
+        program made;
+        for (std::size_t s = 0; s < 60; ++s) {
+            calls step;
+            for (int layer = 0; layer < 12; ++layer) {
+                step.push_back(call_of(2, 400000 + 128 * (random() % values), 2, 0));
+                step.push_back(call_of(1, 400000 + 128 * (random() % values), 2));
+            }
+            append(step, buckets(5));
+            step.push_back(logged);
+            made.step(step);
+        }
+        const places found = follow(made.made);
+        CHECK(locked_from(found) <= made.steps[4]);
+        CHECK(found.back().period == 29);
+        check_steps(made, found, 4, made.steps.size());
+    }
+    // Nothing of a step is the same: no step is found, and none is invented.
+    std::mt19937_64 random(8);
+    calls made;
+    for (int s = 0; s < 100; ++s) {
+        const std::uint64_t tokens = 100000 + random() % 100000;
+        append(made, {call_of(0, tokens)}, 96);
+    }
+    call_period finder;
+    follow(finder, made);
+    CHECK(finder.counted().locks == 0);
+}
+
+TEST_CASE("equal layers in a step are no step, however many there are")
+{
+    std::uint64_t most_locks = 0;
+    for (std::size_t layers = 1; layers <= 126; ++layers) {
+        CAPTURE(layers);
+        program made;
+        for (int s = 0; s < 12; ++s) made.step(sharded_step(layers));
+        call_period finder;
+        const places found = follow(finder, made.made);
+        // Beyond 96 layers the layers are taken for steps at first, until the third step has ended.
+        most_locks = std::max(most_locks, finder.counted().locks);
+        if (layers <= 96) REQUIRE(finder.counted().locks == 1);
+        check_steps(made, found, 3, made.steps.size());
+    }
+    CHECK(most_locks <= 3);
+}
+
+TEST_CASE(
+    "parts in parts: micro-batches of layers in a step are the step where it ends with other large calls")
+{
+    program made;
+    for (int s = 0; s < 10; ++s) {
+        calls step;
+        append(step, sharded_step(24), 8);
+        append(step, buckets(9, 3000000));
+        made.step(step);
+    }
+    const places found = follow(made.made);
+    check_steps(made, found, 3, made.steps.size());
+    // A part that comes 32 times or more is a step.
+    program other;
+    for (int s = 0; s < 20; ++s) {
+        calls cycle;
+        append(cycle, buckets(10), 40);
+        append(cycle, buckets(30, 3000000));
+        other.step(cycle);
+    }
+    call_period finder;
+    const places parts = follow(finder, other.made);
+    CHECK(parts[other.steps[15] + 100].period == 10);
+    CHECK(finder.counted().losses == 19 + 1);
+}
+
+TEST_CASE(
+    "the smallest and the largest steps are found: one call, thousands of calls, all of them equal in size")
+{
+    // Calls until the lock; below five calls a step that is more than four steps.
+    const std::map<std::size_t, std::size_t> needed
+        = {{1, 192}, {2, 192}, {3, 24}, {4, 20}, {5, 20}, {6, 24}, {7, 21}, {8, 24}, {9, 27}, {10, 30},
+            {75, 225}, {300, 900}, {1000, 3000}, {2048, 6144}, {3001, 9003}, {4096, 12288}};
+    for (const auto& each : needed) {
+        const std::size_t length = each.first;
+        const std::size_t until = each.second;
+        CAPTURE(length);
+        program made;
+        for (std::size_t s = 0; s < 8 + 400 / length; ++s) {
+            calls step;
+            for (std::size_t i = 0; i < length; ++i)
+                step.push_back(call_of(0, 1000000, 4, 1, static_cast<unsigned>(i)));
+            made.step(step);
+        }
+        const places found = follow(made.made);
+        CHECK(locked_from(found) == until);
+        check_steps(made, found, (until + length - 1) / length, made.steps.size());
+    }
+    // One more call is too much for a step of large calls.
+    calls made;
+    for (int s = 0; s < 6; ++s) append(made, buckets(4097));
+    CHECK(follow(made).back().period == 0);
+    // Two thousand calls, of which few are large.
+    program mixed;
+    for (int s = 0; s < 7; ++s) {
+        calls step = buckets(3);
+        for (std::uint64_t i = 0; i < 2000; ++i) step.push_back(call_of(2, 10 + i));
+        mixed.step(step);
+    }
+    check_steps(mixed, follow(mixed.made), 3, mixed.steps.size());
+}
+
+TEST_CASE("random sequences have no step")
+{
+    for (const std::uint64_t alphabet : {2u, 3u, 4u, 5u, 8u, 16u, 64u, 100000u}) {
+        for (const bool skewed : {false, true}) {
+            CAPTURE(alphabet);
+            CAPTURE(skewed);
+            std::mt19937_64 random(alphabet);
+            call_period finder;
+            for (std::size_t i = 0; i < 2000000 / reduction; ++i) {
+                std::uint64_t symbol = random() % alphabet;
+                if (skewed) symbol = std::min(symbol, random() % alphabet);
+                const call each = call_of(0, 1000000 + symbol);
+                finder.add(each.signature, each.bytes);
+            }
+            CHECK(finder.counted().locks == 0);
+            CHECK(finder.counted().calls_unlocked == finder.counted().calls);
+            CHECK(finder.counted().steps_unlocked == (finder.counted().calls + 1023) / 1024);
+        }
+    }
+}
+
+TEST_CASE("a restart with other shapes is another step, found within four periods")
+{
+    program made;
+    for (int s = 0; s < 50; ++s) made.step(buckets(12));
+    for (int s = 0; s < 50; ++s) made.step(buckets(12, 7000000));
+    for (int s = 0; s < 50; ++s) made.step(buckets(17, 8000000));
+    call_period finder;
+    const places found = follow(finder, made.made);
+    CHECK(finder.counted().locks == 3);
+    CHECK(finder.counted().losses == 2);
+    check_steps(made, found, 3, 50);
+    check_steps(made, found, 53, 100);
+    check_steps(made, found, 103, 150);
+    // A step that breaks off and begins anew.
+    for (int s = 0; s < 20; ++s) made.step(buckets(17, 8000000));
+    calls broken = buckets(17, 8000000);
+    broken.resize(9);
+    made.other(broken);
+    for (int s = 0; s < 20; ++s) made.step(buckets(17, 8000000));
+    const places again = follow(made.made);
+    check_steps(made, again, 152, 170);
+    check_steps(made, again, 171, 190);
+}
+
+TEST_CASE("steps never count down, and first marks each new number")
+{
+    std::mt19937_64 random(3);
+    for (std::size_t trial = 0; trial < 200 / reduction; ++trial) {
+        call_period finder;
+        call_place last;
+        std::uint64_t number = 0;
+        for (int part = 0; part < 12; ++part) {
+            calls step;
+            const std::size_t length = 1 + random() % 40;
+            for (std::size_t i = 0; i < length; ++i)
+                step.push_back(call_of(0, random() % 8 == 0 ? 4 : 100000 + random() % 5));
+            const std::size_t times = random() % 20;
+            for (std::size_t k = 0; k < times; ++k) {
+                for (const call& each : step) {
+                    const call_place place = finder.add(each.signature, each.bytes);
+                    REQUIRE(place.first
+                        == (number == 0 || place.step != last.step || place.source != last.source));
+                    REQUIRE((number == 0 || place.step >= last.step));
+                    REQUIRE(place.locked == (place.source == step_source::period));
+                    REQUIRE(place.locked == (finder.period() != 0 || place.period != 0));
+                    last = place;
+                    ++number;
+                }
+            }
+        }
+        CHECK(finder.counted().calls == number);
+    }
+}
+
+TEST_CASE("all ranks of a communicator agree on each call, whatever else differs between them")
+{
+    program made;
+    for (int round = 0; round < 3; ++round) {
+        const pieces of = recorded("fsdp2");
+        for (int s = 0; s < 40; ++s) made.step(of.steps[0]);
+        for (const calls& each : of.batches) made.other(each);
+    }
+    const places expected = follow(made.made);
+    std::vector<std::thread> ranks;
+    std::atomic<int> disagreements{0};
+    for (int rank = 0; rank < 4; ++rank) {
+        ranks.emplace_back([&, rank] {
+            // Addresses of all that a rank has differ, and so does what its memory held before.
+            std::vector<std::vector<std::uint64_t>> garbage(static_cast<std::size_t>(rank) * 3,
+                std::vector<std::uint64_t>(5000, 0x0123456789abcdefu * static_cast<std::uint64_t>(rank)));
+            garbage.clear();
+            call_period first;
+            call_period finder = std::move(first);
+            for (std::size_t i = 0; i < made.made.size(); ++i) {
+                const call_place place = finder.add(made.made[i].signature, made.made[i].bytes);
+                if (!same(place, expected[i])) ++disagreements;
+            }
+        });
+    }
+    for (std::thread& each : ranks) each.join();
+    CHECK(disagreements == 0);
+}
+
+TEST_CASE("counters go past 2^32 and 2^63 calls")
+{
+    std::size_t equal = 0;
+    const program made = steady(recorded("fsdp2"), 40, equal);
+    const places expected = follow(made.made);
+    for (const std::uint64_t before : {(std::uint64_t{1} << 32) - 700, (std::uint64_t{1} << 32) - 1,
+             (std::uint64_t{1} << 63) - 701, std::uint64_t{12345}}) {
+        CAPTURE(before);
+        call_period finder(before);
+        const places found = follow(finder, made.made);
+        std::size_t different = 0;
+        for (std::size_t i = 0; i < found.size(); ++i) different += !same(found[i], expected[i]);
+        CHECK(different == 0);
+        CHECK(finder.counted().calls == before + made.made.size());
+    }
+}
+
+TEST_CASE("told steps come before found ones: tag, mark, then NVTX")
+{
+    call_period finder;
+    const calls step = buckets(6);
+    for (int s = 0; s < 10; ++s) follow(finder, step);
+    finder.mark(7000, step_source::nvtx);
+    places found = follow(finder, step);
+    CHECK(same(found[0], call_place{7000, 0, 6, step_source::nvtx, true, true, false}));
+    CHECK(same(found[5], call_place{7000, 5, 6, step_source::nvtx, false, true, false}));
+    finder.mark(500);
+    finder.mark(7001, step_source::nvtx); // the program marks its steps itself
+    found = follow(finder, step);
+    CHECK(same(found[0], call_place{500, 0, 6, step_source::marked, true, true, false}));
+    CHECK(same(finder.add(logged.signature, logged.bytes),
+        call_place{500, first_extra_bucket, 6, step_source::marked, false, true, true}));
+    // A step that goes on: its buckets do so, too.
+    found = follow(finder, step);
+    CHECK(same(found[0], call_place{500, 6, 6, step_source::marked, false, true, false}));
+    const call_place tagged = finder.add(step[0].signature, step[0].bytes, 42);
+    CHECK(same(tagged, call_place{42, 0, 6, step_source::tag, true, true, false}));
+    CHECK(same(finder.add(step[1].signature, step[1].bytes, 42),
+        call_place{42, 1, 6, step_source::tag, false, true, false}));
+    finder.mark(501);
+    found = follow(finder, {step.begin() + 2, step.end()});
+    CHECK(same(found[0], call_place{501, 0, 6, step_source::marked, true, true, false}));
+    // Found steps went on beneath: five since the last one that was seen.
+    finder.unmark();
+    found = follow(finder, step);
+    CHECK(same(found[0], call_place{14, 0, 6, step_source::period, true, true, false}));
+    CHECK(finder.counted().losses == 0);
+
+    // Told from the first call, a step is a step whatever its calls are.
+    call_period told;
+    std::mt19937_64 random(5);
+    for (std::uint64_t s = 0; s < 100; ++s) {
+        told.mark(s);
+        const std::size_t count = 1 + random() % 30;
+        for (std::uint32_t i = 0; i < count; ++i) {
+            const call each = call_of(0, 1000000 + random() % 1000);
+            const call_place place = told.add(each.signature, each.bytes);
+            REQUIRE(place.step == s);
+            REQUIRE(place.bucket == i);
+            REQUIRE(place.first == (i == 0));
+            REQUIRE(place.source == step_source::marked);
+        }
+    }
+    CHECK(told.counted().steps == 100);
+    CHECK(told.counted().steps_unlocked == 0);
+    CHECK(std::string(name(step_source::tag)) + name(step_source::marked) + name(step_source::nvtx)
+            + name(step_source::period) + name(step_source::calls)
+        == "tagmarkednvtxperiodcalls");
+}
+
+TEST_CASE("without a period a step is 1024 calls")
+{
+    std::mt19937_64 random(6);
+    calls made;
+    for (int i = 0; i < 5000; ++i) made.push_back(call_of(0, 1000000 + random() % 1000000));
+    const places found = follow(made);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+        REQUIRE(same(found[i],
+            call_place{i / 1024, static_cast<std::uint32_t>(i % 1024), 0, step_source::calls, i % 1024 == 0,
+                false, false}));
+    }
+}
+
+TEST_CASE("a signature tells calls apart, and its upper bits do not depend on the count")
+{
+    std::set<std::uint64_t> seen;
+    std::set<std::uint64_t> kinds;
+    for (unsigned operation = 0; operation < 9; ++operation) {
+        for (unsigned type = 0; type < 12; ++type) {
+            for (unsigned reduction_class = 0; reduction_class < 6; ++reduction_class) {
+                for (unsigned root = 0; root < 4; ++root) {
+                    const auto signature = [&](std::uint64_t count) {
+                        return collprobe::call_signature(operation, type, count, reduction_class, root);
+                    };
+                    for (const std::uint64_t count : {0u, 1u, 2u, 1024u, 1u << 31}) {
+                        seen.insert(signature(count));
+                        REQUIRE((signature(count) >> 40) == (signature(77) >> 40));
+                    }
+                    kinds.insert(signature(0) >> 40);
+                }
+            }
+        }
+    }
+    CHECK(seen.size() == 9 * 12 * 6 * 4 * 5);
+    CHECK(kinds.size() >= 9 * 12 * 6 * 4 - 3); // 2592 in 2^24: 0.2 pairs are expected to collide
+}
+
+TEST_CASE("nothing is allocated after construction")
+{
+    std::size_t equal = 0;
+    const program made = steady(recorded("fsdp2"), 40, equal);
+    call_period finder;
+    const long before = allocations;
+    for (const call& each : made.made) finder.add(each.signature, each.bytes);
+    finder.mark(1);
+    for (std::uint64_t i = 0; i < 3000; ++i) finder.add(i, i % 7 == 0 ? 4 : 1000000, i / 10);
+    CHECK(allocations == before);
+}
+
+/// The longest end of the sequence with each period, by comparing all symbols.
+class all_runs {
+public:
+    explicit all_runs(std::size_t longest) : runs_(longest + 1) {}
+
+    void push(std::uint32_t symbol)
+    {
+        symbols_.push_back(symbol);
+        for (std::size_t p = 1; p < runs_.size(); ++p) {
+            const bool matches = symbols_.size() > p && symbols_[symbols_.size() - 1 - p] == symbol;
+            runs_[p] = matches ? (runs_[p] == 0 ? p + 1 : runs_[p] + 1) : 0;
+        }
+    }
+    std::size_t run(std::size_t period) const { return runs_[period]; }
+    std::size_t longest() const { return *std::max_element(runs_.begin(), runs_.end()); }
+
+private:
+    std::vector<std::uint32_t> symbols_;
+    std::vector<std::size_t> runs_;
+};
+
+TEST_CASE("a track follows the period with the longest run, as comparing all symbols finds it")
+{
+    std::mt19937_64 random(11);
+    std::size_t compared = 0;
+    for (std::size_t trial = 0; trial < 300 / reduction; ++trial) {
+        constexpr std::uint32_t longest = 64;
+        call_track track(longest, trial % 3 == 0 ? (std::uint64_t{1} << 32) - 100 : 0);
+        all_runs oracle(longest);
+        const std::uint64_t alphabet = 2 + random() % 6;
+        std::size_t pushed = 0;
+        const auto push = [&](std::uint32_t symbol) {
+            track.push(symbol);
+            oracle.push(symbol);
+            ++pushed;
+            const std::size_t best = oracle.longest();
+            if (track.period() != 0 && track.run() < 2 * longest - 1) {
+                REQUIRE(track.run() <= best);
+                REQUIRE(track.run() == oracle.run(track.period()));
+            }
+            // By three periods the one of the longest run is followed.
+            for (std::size_t p = 1; p <= longest; ++p) {
+                if (oracle.run(p) != best || best < std::max<std::size_t>(3 * p, 8 + p)
+                    || best >= 2 * longest - 1)
+                    continue;
+                ++compared;
+                REQUIRE(track.period() == p);
+                REQUIRE(track.run() == best);
+                break;
+            }
+            if (track.is_ready()) REQUIRE(track.run() >= 3 * std::uint64_t{track.period()});
+        };
+        while (pushed < 3000) {
+            // Parts within parts, each some times.
+            std::vector<std::uint32_t> part;
+            const std::size_t length = 1 + random() % 12;
+            for (std::size_t i = 0; i < length; ++i)
+                part.push_back(static_cast<std::uint32_t>(random() % alphabet));
+            std::vector<std::uint32_t> whole;
+            const std::size_t inner = 1 + random() % 4;
+            for (std::size_t k = 0; k < inner; ++k) whole.insert(whole.end(), part.begin(), part.end());
+            const std::size_t more = random() % 8;
+            for (std::size_t i = 0; i < more; ++i)
+                whole.push_back(static_cast<std::uint32_t>(random() % alphabet));
+            const std::size_t times = 1 + random() % 6;
+            for (std::size_t k = 0; k < times; ++k) {
+                for (const std::uint32_t symbol : whole) push(symbol);
+            }
+        }
+    }
+    CHECK(compared > 50000 / reduction);
+}
+
+TEST_CASE("a run that was longer than the track keeps is told as far as it is kept")
+{
+    call_track track(8);
+    for (int i = 0; i < 100; ++i)
+        track.push(static_cast<std::uint32_t>(i % 11), false); // longer than it finds
+    CHECK(track.period() == 0);
+    for (int i = 0; i < 100; ++i) track.push(static_cast<std::uint32_t>(i % 4), false);
+    CHECK(track.period() == 0);
+    for (int i = 0; i < 4; ++i) track.push(static_cast<std::uint32_t>(i % 4));
+    CHECK(track.period() == 4);
+    CHECK(track.run() == track.kept());
+    CHECK(track.is_ready() == (track.kept() >= 20));
+    for (int i = 0; i < 40; ++i) track.push(static_cast<std::uint32_t>(i % 4));
+    CHECK(track.is_ready());
+    track.push(9);
+    CHECK(track.period() == 0);
+    CHECK_FALSE(track.is_ready());
+}
+
+/// The published alternative: the least lag up to 200 with an autocorrelation of the calls' numbers of 0.95
+/// or more; 0 if there is none.
+std::size_t by_autocorrelation(const calls& made)
+{
+    std::map<std::uint64_t, double> numbers;
+    std::vector<double> x;
+    for (const call& each : made)
+        x.push_back(numbers.emplace(each.signature, static_cast<double>(numbers.size())).first->second);
+    double mean = 0;
+    for (const double value : x) mean += value / static_cast<double>(x.size());
+    double variance = 0;
+    for (const double value : x) variance += (value - mean) * (value - mean);
+    if (!(variance > 0)) return 0;
+    for (std::size_t lag = 1; lag <= 200 && lag < x.size(); ++lag) {
+        double sum = 0;
+        for (std::size_t i = lag; i < x.size(); ++i) sum += (x[i] - mean) * (x[i - lag] - mean);
+        // The usual estimate shrinks with the lag; this one does not.
+        if (sum / variance * static_cast<double>(x.size()) / static_cast<double>(x.size() - lag) >= 0.95)
+            return lag;
+    }
+    return 0;
+}
+
+TEST_CASE("autocorrelation at 0.95 over 200 lags finds fewer steps")
+{
+    std::size_t right = 0;
+    std::size_t programs = 0;
+    for (const recorded_program& each : recorded_programs) {
+        std::size_t equal = 0;
+        const pieces of = pieces_of(each);
+        const program made = steady(of, 12, equal);
+        const std::size_t found = by_autocorrelation(made.made);
+        MESSAGE(std::string(each.name)
+            << ": " << of.steps[equal].size() << " calls, by autocorrelation " << found);
+        right += found == of.steps[equal].size();
+        ++programs;
+    }
+    CHECK(right < programs);
+}
+
+} // namespace
