@@ -4,356 +4,47 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <collprobe/core/element.hpp>
-
+#include "tests/support/stand_in/nccl_later.hpp"
+#include "tests/support/stand_in/nccl_world.hpp"
 #include "tests/support/stand_in/stand_in.hpp"
 #include "tests/support/stand_in/stand_in_nccl.hpp"
 
-namespace {
-
-using collprobe::bfloat16;
-using collprobe::float16;
-
-enum class kind { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, transfers };
-
-/// One side of a send or a receive within a group.
-struct transfer {
-    bool is_send;
-    const void* from;
-    void* to;
-    std::size_t bytes;
-    int peer;
-};
-
-/// What one rank brings to a collective. `count` is elements per part where there are parts.
-struct operation {
-    kind what;
-    const void* send;
-    void* receive;
-    std::size_t count;
-    ncclDataType_t type;
-    ncclRedOp_t reduction;
-    int root;
-    std::shared_ptr<const std::vector<transfer>> transfers;
-
-    bool matches(const operation& other) const
-    {
-        return what == other.what && count == other.count && type == other.type && reduction == other.reduction
-            && root == other.root;
-    }
-};
-
-template <class Visit>
-void with_type(ncclDataType_t type, Visit visit)
-{
-    switch (type) {
-    case ncclInt8: return visit(std::int8_t{});
-    case ncclUint8: return visit(std::uint8_t{});
-    case ncclInt32: return visit(std::int32_t{});
-    case ncclUint32: return visit(std::uint32_t{});
-    case ncclInt64: return visit(std::int64_t{});
-    case ncclUint64: return visit(std::uint64_t{});
-    case ncclFloat16: return visit(float16{});
-    case ncclBfloat16: return visit(bfloat16{});
-    case ncclFloat32: return visit(float{});
-    case ncclFloat64: return visit(double{});
-#if NCCL_VERSION_CODE >= 22400
-    case ncclFloat8e4m3: return visit(collprobe::float8_e4m3{});
-    case ncclFloat8e5m2: return visit(collprobe::float8_e5m2{});
-#endif
-    default: std::abort();
-    }
-}
-
-std::size_t bytes_of(ncclDataType_t type)
-{
-    std::size_t bytes = 0;
-    with_type(type, [&bytes](auto value) { bytes = sizeof(value); });
-    return bytes;
-}
-
-/// The reduction of `value(rank)`, rounded once.
-template <class T, class Value>
-T reduce(ncclRedOp_t what, int ranks, Value value)
-{
-    if constexpr (collprobe::floating_element<T>) {
-        using wide = std::conditional_t<std::is_same_v<T, double>, long double, double>;
-        const auto at = [&](int rank) { return static_cast<wide>(static_cast<double>(value(rank))); };
-        wide result = at(0);
-        for (int rank = 1; rank < ranks; ++rank) {
-            const wide x = at(rank);
-            switch (what) {
-            case ncclProd: result *= x; break;
-            case ncclMax: result = x > result ? x : result; break;
-            case ncclMin: result = x < result ? x : result; break;
-            default: result += x;
-            }
-        }
-        if (what == ncclAvg) result /= static_cast<wide>(ranks);
-        return T(static_cast<std::conditional_t<std::is_same_v<T, float>, float, double>>(result));
-    } else {
-        std::uint64_t bits = static_cast<std::uint64_t>(value(0));
-        T best = value(0);
-        for (int rank = 1; rank < ranks; ++rank) {
-            const T x = value(rank);
-            if (what == ncclProd) bits *= static_cast<std::uint64_t>(x);
-            else bits += static_cast<std::uint64_t>(x);
-            if (what == ncclMax ? x > best : x < best) best = x;
-        }
-        if (what == ncclMax || what == ncclMin) return best;
-        if (what != ncclAvg) return static_cast<T>(bits);
-        using wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
-        return static_cast<T>(static_cast<wide>(static_cast<T>(bits)) / static_cast<wide>(ranks));
-    }
-}
-
-/// The ranks of a communicator, where they meet.
-class world {
-public:
-    explicit world(int ranks) : ranks_(static_cast<std::size_t>(ranks)) {}
-
-    int size() const { return static_cast<int>(ranks_.size()); }
-
-    /// The number of the collective that `rank` enqueues now.
-    std::uint64_t issue(int rank)
-    {
-        const std::lock_guard lock(guard_);
-        return at(rank).issued++;
-    }
-
-    /// Runs on the stream of `rank`.
-    void run(int rank, std::uint64_t number, const operation& own)
-    {
-        std::unique_lock lock(guard_);
-        member& self = at(rank);
-        changed_.wait(lock, [&] { return self.done == number || self.aborted; });
-        if (!self.aborted) {
-            self.posted = &own;
-            const std::uint64_t round = rounds_;
-            if (++arrived_ == size() && agree()) {
-                arrived_ = 0;
-                ++rounds_;
-                changed_.notify_all();
-            }
-            changed_.wait(lock, [&] { return rounds_ != round || self.aborted; });
-            if (rounds_ != round) {
-                lock.unlock();
-                move(rank, own, round);
-                lock.lock();
-            } else {
-                --arrived_;
-            }
-        }
-        // Aborted calls may come out of order.
-        if (self.done <= number) self.done = number + 1;
-        changed_.notify_all();
-    }
-
-    void abort(int rank)
-    {
-        const std::lock_guard lock(guard_);
-        at(rank).aborted = true;
-        changed_.notify_all();
-    }
-    /// Waits for all that `rank` has enqueued. False if it was aborted.
-    bool drain(int rank)
-    {
-        std::unique_lock lock(guard_);
-        member& self = at(rank);
-        changed_.wait(lock, [&] { return self.done == self.issued || self.aborted; });
-        return !self.aborted;
-    }
-    /// Waits until all ranks have come. False if `rank` was aborted before.
-    bool join(int rank)
-    {
-        std::unique_lock lock(guard_);
-        ++joined_;
-        changed_.notify_all();
-        changed_.wait(lock, [&] { return joined_ == size() || at(rank).aborted; });
-        return joined_ == size();
-    }
-
-    struct split_part {
-        std::shared_ptr<world> of;
-        int rank = -1;
-    };
-    /// Waits until all ranks split. False if `rank` was aborted before.
-    bool split(int rank, int color, int key, split_part& result)
-    {
-        std::unique_lock lock(guard_);
-        member& self = at(rank);
-        self.color = color;
-        self.key = key;
-        const std::uint64_t round = splits_;
-        if (++splitting_ == size()) {
-            make_parts();
-            splitting_ = 0;
-            ++splits_;
-            changed_.notify_all();
-        }
-        changed_.wait(lock, [&] { return splits_ != round || self.aborted; });
-        if (splits_ == round) {
-            --splitting_;
-            return false;
-        }
-        result = std::move(self.made);
-        return true;
-    }
-
-private:
-    struct member {
-        std::uint64_t issued = 0;
-        std::uint64_t done = 0;
-        bool aborted = false;
-        const operation* posted = nullptr;
-        int color = 0;
-        int key = 0;
-        split_part made;
-    };
-    member& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
-
-    /// Ranks that call different things never get through, as in NCCL at its kindest.
-    bool agree()
-    {
-        for (int rank = 1; rank < size(); ++rank) {
-            if (!at(rank).posted->matches(*at(0).posted)) return false;
-        }
-        return true;
-    }
-
-    /// All ranks are here, and none goes before all have read.
-    void move(int rank, const operation& own, std::uint64_t round)
-    {
-        const std::size_t element = bytes_of(own.type);
-        const auto n = static_cast<std::size_t>(size());
-        const auto mine = static_cast<std::size_t>(rank);
-        const std::size_t part = own.count * element;
-        const bool whole = own.what == kind::all_gather || own.what == kind::all_to_all;
-        const std::size_t bytes = whole ? n * part : part;
-        // Not from `new`: tests count that. Ranks may be in place, so the result is written at the end.
-        auto* const result = static_cast<unsigned char*>(std::malloc(bytes + 1));
-        const auto send_of = [this](std::size_t peer) {
-            return static_cast<const unsigned char*>(ranks_[peer].posted->send);
-        };
-        switch (own.what) {
-        case kind::all_reduce:
-        case kind::reduce_scatter:
-            with_type(own.type, [&](auto zero) {
-                using T = decltype(zero);
-                const std::size_t first = own.what == kind::reduce_scatter ? mine * own.count : 0;
-                for (std::size_t i = 0; i < own.count; ++i) {
-                    const T value = reduce<T>(own.reduction, size(), [&](int peer) {
-                        T x;
-                        std::memcpy(&x, send_of(static_cast<std::size_t>(peer)) + (first + i) * sizeof(T), sizeof(T));
-                        return x;
-                    });
-                    std::memcpy(result + i * sizeof(T), &value, sizeof(T));
-                }
-            });
-            break;
-        case kind::all_gather:
-            for (std::size_t peer = 0; peer < n; ++peer) std::memcpy(result + peer * part, send_of(peer), part);
-            break;
-        case kind::all_to_all:
-            for (std::size_t peer = 0; peer < n; ++peer) {
-                std::memcpy(result + peer * part, send_of(peer) + mine * part, part);
-            }
-            break;
-        case kind::broadcast:
-            std::memcpy(result, send_of(static_cast<std::size_t>(own.root)), part);
-            break;
-        case kind::transfers: receive_all(rank, own); break;
-        }
-        {
-            std::unique_lock lock(guard_);
-            if (++read_ == size()) {
-                read_ = 0;
-                read_rounds_ = round + 1;
-                changed_.notify_all();
-            }
-            changed_.wait(lock, [&] { return read_rounds_ > round; });
-        }
-        if (own.what != kind::transfers) std::memcpy(own.receive, result, bytes);
-        std::free(result);
-    }
-
-    /// The k-th receive from a peer takes its k-th send to this rank.
-    void receive_all(int rank, const operation& own)
-    {
-        std::map<int, std::size_t> taken;
-        for (const transfer& wanted : *own.transfers) {
-            if (wanted.is_send) continue;
-            std::size_t skip = taken[wanted.peer]++;
-            for (const transfer& offered : *at(wanted.peer).posted->transfers) {
-                if (!offered.is_send || offered.peer != rank || skip-- != 0) continue;
-                std::memcpy(wanted.to, offered.from, wanted.bytes);
-                break;
-            }
-        }
-    }
-
-    void make_parts()
-    {
-        std::map<int, std::vector<std::pair<int, int>>> by_color; // keys and ranks
-        for (int rank = 0; rank < size(); ++rank) {
-            if (at(rank).color != NCCL_SPLIT_NOCOLOR) by_color[at(rank).color].push_back({at(rank).key, rank});
-        }
-        for (auto& [color, members] : by_color) {
-            // Few and almost sorted.
-            for (std::size_t i = 1; i < members.size(); ++i) {
-                for (std::size_t j = i; j > 0 && members[j] < members[j - 1]; --j) std::swap(members[j], members[j - 1]);
-            }
-            const auto made = std::make_shared<world>(static_cast<int>(members.size()));
-            for (std::size_t i = 0; i < members.size(); ++i) {
-                at(members[i].second).made = {made, static_cast<int>(i)};
-            }
-        }
-    }
-
-    std::mutex guard_;
-    std::condition_variable changed_;
-    std::vector<member> ranks_;
-    int arrived_ = 0;
-    std::uint64_t rounds_ = 0;
-    int read_ = 0;
-    std::uint64_t read_rounds_ = 0;
-    int joined_ = 0;
-    int splitting_ = 0;
-    std::uint64_t splits_ = 0;
-};
-
-} // namespace
+using namespace collprobe::stand_in::nccl;
 
 /// Never freed, only moved to the dead, so that a call after the end is seen and not a crash.
 struct ncclComm {
     std::shared_ptr<world> of;
+    std::string name; // of the world
     int rank = 0;
     int device = 0;
     bool blocking = true;
     std::atomic<ncclResult_t> state{ncclSuccess};
+    std::atomic<int> polls_left{0}; // that are told ncclInProgress though it is over
     std::atomic<bool> aborted{false};
-    std::mutex guard; // of `last_error`
+    std::atomic<bool> revoked{false};
+    std::atomic<unsigned> splits{0};
+    std::atomic<unsigned> shrinks{0}; // apart: ranks that are left out make no call
+    std::mutex guard; // of what follows
     char last_error[256] = "";
+    std::vector<premultiplier> operations; // pre-multiplied sums, by their number; unused: destroyed
+    void* scratch = nullptr;
     std::thread launcher;
 
     void join()
@@ -368,10 +59,9 @@ struct everything {
     std::mutex guard;
     std::set<ncclComm_t> live;
     std::vector<std::unique_ptr<ncclComm>> all;
-    std::map<std::uint64_t, std::pair<std::shared_ptr<world>, int>> forming; // by id, with the ranks that came
-    std::uint64_t next_id = 1;
     std::uint64_t dead_calls = 0;
-    std::atomic<int> launch_delay_ms{1};
+    const manners own = first_manners();
+    std::atomic<int> launch_delay_ms{own.launch_delay_ms};
 };
 everything& registry()
 {
@@ -389,13 +79,14 @@ bool is_live(ncclComm_t comm)
     return false;
 }
 
-ncclComm_t make_comm(std::shared_ptr<world> of, int rank, int device, bool blocking)
+ncclComm_t make_comm(std::shared_ptr<world> of, std::string name, int rank, int device, bool blocking)
 {
     everything& all = registry();
     const std::lock_guard lock(all.guard);
     all.all.push_back(std::make_unique<ncclComm>());
     const ncclComm_t comm = all.all.back().get();
     comm->of = std::move(of);
+    comm->name = std::move(name);
     comm->rank = rank;
     comm->device = device;
     comm->blocking = blocking;
@@ -410,9 +101,38 @@ void bury(ncclComm_t comm)
     all.live.erase(comm);
 }
 
-#define COLLPROBE_STAND_IN_ENTER(function)                                                                     \
-    static auto& script = collprobe::stand_in::scripted::named(function);                                      \
-    if (const int scripted_code = script.enter(); scripted_code != 0) return static_cast<ncclResult_t>(scripted_code)
+/// Whether this thread is in a call that NCCL makes of its own public functions.
+thread_local bool is_inside = false;
+struct inside {
+    bool before = std::exchange(is_inside, true);
+    inside() = default;
+    inside(const inside&) = delete;
+    ~inside() { is_inside = before; }
+};
+
+/// Counts the calls of a function, those that NCCL makes itself once more as "inside <name>", and gives out its
+/// scripted failures.
+class entry {
+public:
+    explicit entry(const char* function)
+        : all_(collprobe::stand_in::scripted::named(function)),
+          inside_(collprobe::stand_in::scripted::named((std::string("inside ") + function).c_str()))
+    {
+    }
+    ncclResult_t enter()
+    {
+        if (is_inside) (void)inside_.enter();
+        return static_cast<ncclResult_t>(all_.enter());
+    }
+
+private:
+    collprobe::stand_in::scripted& all_;
+    collprobe::stand_in::scripted& inside_;
+};
+
+#define COLLPROBE_STAND_IN_ENTER() \
+    static entry own_entry(__func__); \
+    if (const ncclResult_t scripted_code = own_entry.enter(); scripted_code != ncclSuccess) return scripted_code
 
 /// A call that a group has collected.
 struct collected {
@@ -429,7 +149,7 @@ struct thread_group {
     int depth = 0;
     std::vector<collected> calls;
     std::vector<deferred_end> deferred_ends;
-    std::vector<std::function<ncclResult_t()>> splits;
+    std::vector<std::function<ncclResult_t()>> forming; // communicators
     ncclResult_t error = ncclSuccess;
 };
 thread_local thread_group group;
@@ -450,7 +170,7 @@ ncclResult_t drop_group(ncclResult_t error)
     }
     group.calls.clear();
     group.deferred_ends.clear();
-    group.splits.clear();
+    group.forming.clear();
     group.error = ncclSuccess;
     return error;
 }
@@ -478,12 +198,19 @@ ncclResult_t enqueue_now(ncclComm_t comm, const operation& what, cudaStream_t on
     const auto issue = [of = comm->of, rank = comm->rank, what](collprobe::host::stream_ref stream) {
         stream.enqueue([of, rank, number = of->issue(rank), what] { of->run(rank, number, what); });
     };
+    // A default stream is that of the communicator's device.
+    const bool is_default = on == nullptr || on == cudaStreamLegacy || on == cudaStreamPerThread;
+    int device = comm->device;
+    if (is_default && (cudaGetDevice(&device) != cudaSuccess || cudaSetDevice(comm->device) != cudaSuccess)) {
+        return ncclUnhandledCudaError;
+    }
     collprobe::stand_in::detail::target to;
     cudaError_t code = collprobe::stand_in::detail::resolve(on, to);
     if (code == cudaSuccess) {
         if (to.stream) issue(*to.stream);
         else code = collprobe::stand_in::detail::append(on, issue);
     }
+    if (is_default) (void)cudaSetDevice(device);
     return collprobe::stand_in::detail::finish(code) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
@@ -508,6 +235,7 @@ ncclResult_t launch(std::vector<ncclComm_t> comms, Work work)
 {
     for (const ncclComm_t comm : comms) {
         comm->state = ncclInProgress;
+        comm->polls_left = registry().own.polls - 1;
         comm->join();
     }
     const ncclComm_t first = comms.front();
@@ -532,37 +260,177 @@ ncclResult_t run_or_launch(ncclComm_t comm, Work work)
     return launch({comm}, std::move(work));
 }
 
-ncclResult_t collect(collprobe::stand_in::scripted& script, ncclComm_t comm, operation what, cudaStream_t on)
+/// Whether a communicator can be used, as NCCL finds out.
+ncclResult_t ensure_ready(ncclComm_t comm)
+{
+    if (!is_live(comm)) return ncclInvalidArgument;
+    if (registry().own.calls_itself) {
+        const inside call;
+        ncclResult_t state = ncclSuccess;
+        (void)ncclCommGetAsyncError(comm, &state);
+    }
+    return comm->state == ncclInProgress ? ncclInvalidArgument : ncclSuccess;
+}
+
+/// Replaces the number of a pre-multiplied sum by what it stands for.
+ncclResult_t find_operation(ncclComm_t comm, operation& what)
+{
+    if (what.reduction < ncclNumOps) return ncclSuccess;
+    const auto number = static_cast<std::size_t>(what.reduction - ncclNumOps);
+    const std::lock_guard lock(comm->guard);
+    if (number >= comm->operations.size() || !comm->operations[number].is_used) return ncclInvalidArgument;
+    what.scale = comm->operations[number];
+    what.reduction = ncclSum;
+    return ncclSuccess;
+}
+
+ncclResult_t collect(entry& own, ncclComm_t comm, operation what, cudaStream_t on)
 {
     const auto fail = [comm](ncclResult_t code) {
         if (group.depth > 0) group.error = code;
         if (comm != nullptr && !comm->blocking) comm->state = code;
         return code;
     };
-    if (const int code = script.enter(); code != 0) {
-        return fail(static_cast<ncclResult_t>(code));
-    }
-    if (!is_live(comm)) return fail(ncclInvalidArgument);
-    if (comm->state == ncclInProgress) return fail(ncclInvalidArgument);
+    if (const ncclResult_t code = own.enter(); code != ncclSuccess) return fail(code);
+    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return fail(code);
     if (const ncclResult_t state = comm->state; state != ncclSuccess) return fail(state);
-    if (what.what != kind::transfers && (what.receive == nullptr || what.type >= ncclNumTypes)) {
+    if (comm->revoked) return fail(ncclInvalidUsage);
+    if (const ncclResult_t failure = comm->of->failure(); failure != ncclSuccess) return fail(failure);
+    if (what.type >= ncclNumTypes || (what.receives(comm->rank) && what.receive == nullptr)) {
         return fail(ncclInvalidArgument);
     }
-    if (group.depth > 0 && comm->of->size() > 1) {
+    if (const ncclResult_t code = find_operation(comm, what); code != ncclSuccess) return fail(code);
+    const bool is_transfer = what.what == kind::transfers;
+    const bool lone_transfers = registry().own.lone_transfers;
+    if (group.depth > 0 && (comm->of->size() > 1 || (is_transfer && lone_transfers))) {
         group.calls.push_back({comm, std::move(what), on});
         return ncclSuccess;
     }
-    if (what.what == kind::transfers) return ncclInvalidUsage;
+    if (is_transfer && !lone_transfers) return ncclInvalidUsage;
     if (comm->of->size() == 1) return enqueue_now(comm, what, on);
     return run_or_launch(comm, [comm, what = std::move(what), on] { return enqueue_now(comm, what, on); });
+}
+
+/// Makes communicators, each on a thread of its own: ranks of one thread wait for each other.
+ncclResult_t form_all(const std::vector<std::function<ncclResult_t()>>& forming)
+{
+    if (forming.size() == 1) return forming.front()();
+    std::vector<ncclResult_t> results(forming.size(), ncclSuccess);
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < forming.size(); ++i) threads.emplace_back([&, i] { results[i] = forming[i](); });
+    for (std::thread& thread : threads) thread.join();
+    for (const ncclResult_t result : results) {
+        if (result != ncclSuccess) return result;
+    }
+    return ncclSuccess;
+}
+
+/// Does the rest of making a communicator, now or at the end of the group. `launcher` is the one that is in progress
+/// meanwhile if it does not block.
+template <class Work>
+ncclResult_t form(ncclComm_t launcher, Work work)
+{
+    if (group.depth == 0) return run_or_launch(launcher, std::move(work));
+    group.forming.push_back([launcher, work] { return run_or_launch(launcher, work); });
+    return ncclSuccess;
+}
+
+/// Waits for the other ranks of a new communicator.
+ncclResult_t join_ranks(ncclComm_t comm)
+{
+    if (!comm->of->join(comm->rank)) {
+        const ncclResult_t failure = comm->of->failure();
+        return failure == ncclSuccess ? ncclInternalError : failure;
+    }
+    if (!registry().own.calls_itself) return ncclSuccess;
+    int device = 0;
+    (void)cudaGetDevice(&device);
+    (void)cudaSetDevice(comm->device);
+    constexpr std::size_t scratch_bytes = 4096;
+    const inside call;
+    const ncclResult_t result = ncclMemAlloc(&comm->scratch, scratch_bytes);
+    (void)cudaSetDevice(device);
+    return result;
+}
+
+void free_scratch(ncclComm_t comm)
+{
+    const inside call;
+    if (comm->scratch != nullptr) (void)ncclMemFree(std::exchange(comm->scratch, nullptr));
+}
+
+bool blocks(const ncclConfig_t* config, bool otherwise)
+{
+    return config == nullptr ? otherwise : config->blocking != 0;
+}
+
+ncclResult_t init_rank(ncclComm_t* comm, const std::string& name, int ranks, int rank, bool blocking)
+{
+    if (ranks < 1 || rank < 0 || rank >= ranks) return ncclInvalidArgument;
+    int device = -1;
+    if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
+    const std::shared_ptr<world> of = meet(name, ranks);
+    if (!of) return ncclInvalidArgument;
+    *comm = make_comm(of, name, rank, device, blocking);
+    return form(*comm, [made = *comm] { return join_ranks(made); });
+}
+
+/// A communicator of some ranks of another.
+ncclResult_t make_child(
+    ncclComm_t parent, ncclComm_t* child, const std::string& name, int ranks, int rank, bool blocking)
+{
+    const std::shared_ptr<world> of = meet(name, ranks);
+    if (!of) return ncclInvalidArgument;
+    *child = make_comm(of, name, rank, parent->device, blocking);
+    return join_ranks(*child);
+}
+
+/// What a rank tells in a split, and its place.
+struct split_place {
+    int color;
+    int key;
+    int rank;
+};
+
+ncclResult_t split_now(ncclComm_t comm, int color, int key, ncclComm_t* part, bool blocking)
+{
+    const std::string name = comm->name + "/" + std::to_string(comm->splits.fetch_add(1)) + "." + std::to_string(color);
+    const split_place mine{color, key, comm->rank};
+    note told{};
+    std::memcpy(told.data(), &mine, sizeof(mine));
+    std::vector<note> all;
+    if (!comm->of->exchange(comm->rank, told, all)) return ncclInternalError;
+    if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
+    int ranks = 0;
+    int rank = 0;
+    for (const note& each : all) {
+        split_place other{};
+        std::memcpy(&other, each.data(), sizeof(other));
+        if (other.color != color) continue;
+        ++ranks;
+        if (other.key < key || (other.key == key && other.rank < comm->rank)) ++rank;
+    }
+    return make_child(comm, part, name, ranks, rank, blocking);
+}
+
+std::string name_in(const ncclUniqueId& id)
+{
+    return std::string(id.internal, strnlen(id.internal, sizeof(id.internal)));
+}
+
+ncclResult_t write_id(ncclUniqueId* id, const std::string& name)
+{
+    std::memset(id, 0, sizeof(*id));
+    std::memcpy(id->internal, name.data(), std::min(name.size(), sizeof(id->internal) - 1));
+    return ncclSuccess;
 }
 
 ncclResult_t end_group()
 {
     if (group.error != ncclSuccess) return drop_group(group.error);
     for (const deferred_end& last : std::exchange(group.deferred_ends, {})) (void)last.end(last.comm);
-    ncclResult_t made = ncclSuccess;
-    for (const auto& split : std::exchange(group.splits, {})) made = split();
+    const auto forming = std::exchange(group.forming, {});
+    const ncclResult_t made = forming.empty() ? ncclSuccess : form_all(forming);
     if (group.calls.empty()) return made;
     std::vector<collected> calls = std::move(group.calls);
     group.calls.clear();
@@ -590,7 +458,8 @@ ncclResult_t end_group()
             transfers->push_back(call.what.transfers->front());
         }
         if (!transfers->empty()) {
-            all.push_back({comm, {kind::transfers, nullptr, nullptr, 0, ncclUint8, ncclSum, 0, transfers}, transfers_on});
+            all.push_back(
+                {comm, {kind::transfers, nullptr, nullptr, 0, ncclUint8, ncclSum, 0, transfers}, transfers_on});
         }
     }
     return run_or_launch(comms, [all = std::move(all)] {
@@ -634,20 +503,36 @@ std::uint64_t dead_handle_calls()
 
 extern "C" {
 
+// Without communicators.
+
 ncclResult_t ncclGetVersion(int* version)
 {
-    COLLPROBE_STAND_IN_ENTER("ncclGetVersion");
-    *version = NCCL_VERSION_CODE;
+    COLLPROBE_STAND_IN_ENTER();
+    *version = registry().own.version;
     return ncclSuccess;
 }
 
 const char* ncclGetErrorString(ncclResult_t code)
 {
-    return code == ncclSuccess ? "no error" : code == ncclRemoteError ? "a remote process exited" : "some error";
+    static entry own_entry(__func__);
+    (void)own_entry.enter();
+    switch (code) {
+    case ncclSuccess: return "no error";
+    case ncclUnhandledCudaError: return "unhandled cuda error";
+    case ncclSystemError: return "unhandled system error";
+    case ncclInternalError: return "internal error";
+    case ncclInvalidArgument: return "invalid argument";
+    case ncclInvalidUsage: return "invalid usage";
+    case ncclRemoteError: return "a remote process exited";
+    case ncclInProgress: return "operation in progress";
+    default: return "unknown result code";
+    }
 }
 
 const char* ncclGetLastError(ncclComm_t comm)
 {
+    static entry own_entry(__func__);
+    (void)own_entry.enter();
     // As in NCCL the text is a buffer; here one for each thread, so that it can be read in peace.
     static thread_local char text[256];
     text[0] = '\0';
@@ -658,68 +543,155 @@ const char* ncclGetLastError(ncclComm_t comm)
     return text;
 }
 
+ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    return cudaMalloc(memory, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclMemFree(void* memory)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+// How communicators begin.
+
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id)
 {
-    COLLPROBE_STAND_IN_ENTER("ncclGetUniqueId");
-    everything& all = registry();
-    const std::lock_guard lock(all.guard);
-    std::memset(id, 0, sizeof(*id));
+    COLLPROBE_STAND_IN_ENTER();
     if (const char* const address = std::getenv("NCCL_COMM_ID")) { // as NCCL: of that address, alike in all processes
         if (std::strchr(address, ':') == nullptr) return ncclInvalidArgument;
-        const std::uint64_t of_address = std::hash<std::string>{}(address) | std::uint64_t{1} << 63;
-        std::memcpy(id->internal, &of_address, sizeof(of_address));
-        return ncclSuccess;
+        return write_id(id, std::string("at ") + address);
     }
-    std::memcpy(id->internal, &all.next_id, sizeof(all.next_id));
-    ++all.next_id;
-    return ncclSuccess;
+    return write_id(id, new_name());
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config)
 {
-    COLLPROBE_STAND_IN_ENTER("ncclCommInitRankConfig");
-    if (ranks < 1 || rank < 0 || rank >= ranks) return ncclInvalidArgument;
-    int device = -1;
-    if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
-    std::uint64_t number = 0;
-    std::memcpy(&number, id.internal, sizeof(number));
-    std::shared_ptr<world> of;
-    {
-        everything& all = registry();
-        const std::lock_guard lock(all.guard);
-        auto& [forming, came] = all.forming[number];
-        if (!forming) forming = std::make_shared<world>(ranks);
-        of = forming;
-        if (of->size() != ranks) return ncclInvalidArgument;
-        if (++came == ranks) all.forming.erase(number);
-    }
-    const bool blocking = config == nullptr || config->blocking != 0;
-    *comm = make_comm(of, rank, device, blocking);
-    return run_or_launch(*comm, [of, rank] { return of->join(rank) ? ncclSuccess : ncclInternalError; });
+    COLLPROBE_STAND_IN_ENTER();
+    return init_rank(comm, name_in(id), ranks, rank, blocks(config, true));
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank)
 {
-    return ncclCommInitRankConfig(comm, ranks, id, rank, nullptr);
+    COLLPROBE_STAND_IN_ENTER();
+    return init_rank(comm, name_in(id), ranks, rank, true);
 }
+
+#if NCCL_VERSION_CODE >= 22300
+ncclResult_t ncclCommInitRankScalable(
+    ncclComm_t* comm, int ranks, int rank, int ids, ncclUniqueId* id, ncclConfig_t* config)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    if (ids < 1 || ids > ranks) return ncclInvalidArgument;
+    return init_rank(comm, name_in(*id), ranks, rank, blocks(config, true));
+}
+#endif
+
+ncclResult_t ncclCommInitAll(ncclComm_t* comms, int devices, const int* list)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    ncclUniqueId id;
+    {
+        const inside call;
+        if (const ncclResult_t code = ncclGetUniqueId(&id); code != ncclSuccess) return code;
+    }
+    int before = 0;
+    if (devices < 1 || cudaGetDevice(&before) != cudaSuccess) return ncclInvalidArgument;
+    std::vector<std::function<ncclResult_t()>> forming;
+    for (int rank = 0; rank < devices; ++rank) {
+        forming.push_back([&, rank] {
+            if (cudaSetDevice(list == nullptr ? rank : list[rank]) != cudaSuccess) return ncclUnhandledCudaError;
+            return init_rank(&comms[rank], name_in(id), devices, rank, true);
+        });
+    }
+    const ncclResult_t made = form_all(forming);
+    (void)cudaSetDevice(before);
+    return made;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    *part = nullptr;
+    return form(comm, [comm, color, key, part, blocking = blocks(config, comm->blocking)] {
+        return split_now(comm, color, key, part, blocking);
+    });
+}
+
+#if NCCL_VERSION_CODE >= 22700
+ncclResult_t ncclCommShrink(
+    ncclComm_t comm, int* excluded, int excluded_count, ncclComm_t* rest, ncclConfig_t* config, int flags)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    if (!is_live(comm) || excluded_count < 1 || excluded_count >= comm->of->size()) return ncclInvalidArgument;
+    *rest = nullptr;
+    std::set<int> without(excluded, excluded + excluded_count);
+    if (without.count(comm->rank) != 0) return ncclInvalidArgument;
+    if ((flags & NCCL_SHRINK_ABORT) != 0) comm->of->abort(comm->rank);
+    std::string name = comm->name + "/" + std::to_string(comm->shrinks.fetch_add(1)) + " without";
+    for (const int rank : without) name += ' ' + std::to_string(rank);
+    const int ranks = comm->of->size() - static_cast<int>(without.size());
+    const auto lower = std::distance(without.begin(), without.lower_bound(comm->rank));
+    const int rank = comm->rank - static_cast<int>(lower);
+    return form(comm, [comm, rest, name, ranks, rank, blocking = blocks(config, comm->blocking)] {
+        return make_child(comm, rest, name, ranks, rank, blocking);
+    });
+}
+#endif
+
+ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* id)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    return write_id(id, new_name());
+}
+
+ncclResult_t ncclCommGrow(
+    ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* grown, ncclConfig_t* config)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    if (comm == nullptr) {
+        if (id == nullptr) return ncclInvalidArgument;
+        return init_rank(grown, name_in(*id), ranks, rank, blocks(config, true));
+    }
+    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    *grown = nullptr;
+    note told{};
+    if (id != nullptr) std::memcpy(told.data(), id->internal, std::min(told.size(), sizeof(id->internal)));
+    return form(comm, [comm, ranks, told, grown, blocking = blocks(config, comm->blocking)] {
+        std::vector<note> all;
+        if (!comm->of->exchange(comm->rank, told, all)) return ncclInternalError;
+        for (const note& each : all) {
+            if (each[0] == 0) continue;
+            const auto* const name = reinterpret_cast<const char*>(each.data());
+            return make_child(comm, grown, std::string(name, strnlen(name, each.size())), ranks, comm->rank, blocking);
+        }
+        return ncclInvalidArgument;
+    });
+}
+
+// How communicators end.
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
-    COLLPROBE_STAND_IN_ENTER("ncclCommFinalize");
-    if (!is_live(comm) || comm->state == ncclInProgress) return ncclInvalidArgument;
+    COLLPROBE_STAND_IN_ENTER();
+    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
     return end_comm(comm, [](ncclComm_t last) {
-        return run_or_launch(
-            last, [last] { return last->of->drain(last->rank) ? ncclSuccess : ncclInternalError; });
+        return run_or_launch(last, [last] { return last->of->drain(last->rank) ? ncclSuccess : ncclInternalError; });
     });
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    COLLPROBE_STAND_IN_ENTER("ncclCommDestroy");
-    if (!is_live(comm) || comm->state == ncclInProgress) return ncclInvalidArgument;
+    COLLPROBE_STAND_IN_ENTER();
+    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
     return end_comm(comm, [](ncclComm_t last) {
         last->join();
         last->of->drain(last->rank);
+        free_scratch(last);
         bury(last);
         return ncclSuccess;
     });
@@ -727,69 +699,136 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    COLLPROBE_STAND_IN_ENTER("ncclCommAbort");
+    COLLPROBE_STAND_IN_ENTER();
     if (!is_live(comm)) return ncclInvalidArgument;
     comm->aborted = true;
     comm->of->abort(comm->rank);
     return end_comm(comm, [](ncclComm_t last) {
         bury(last);
         last->join();
+        free_scratch(last);
         return ncclSuccess;
     });
 }
 
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config)
+#if NCCL_VERSION_CODE >= 22807
+/// Not as in NCCL: it is over at once, and a revoked communicator cannot be split.
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 {
-    COLLPROBE_STAND_IN_ENTER("ncclCommSplit");
-    if (!is_live(comm) || comm->state == ncclInProgress) return ncclInvalidArgument;
-    *part = nullptr;
-    const bool blocking = config == nullptr ? comm->blocking : config->blocking != 0;
-    auto split = [comm, color, key, part, blocking] {
-        world::split_part made;
-        if (!comm->of->split(comm->rank, color, key, made)) return ncclInternalError;
-        *part = made.of ? make_comm(made.of, made.rank, comm->device, blocking) : nullptr;
-        return ncclSuccess;
-    };
-    if (group.depth == 0) return run_or_launch(comm, std::move(split));
-    group.splits.push_back([comm, split] { return run_or_launch(comm, split); });
+    COLLPROBE_STAND_IN_ENTER();
+    if (!is_live(comm) || flags != 0) return ncclInvalidArgument;
+    comm->revoked = true;
+    comm->of->abort(comm->rank);
     return ncclSuccess;
 }
+#endif
+
+// What communicators tell.
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state)
 {
-    COLLPROBE_STAND_IN_ENTER("ncclCommGetAsyncError");
+    COLLPROBE_STAND_IN_ENTER();
     if (!is_live(comm)) return ncclInvalidArgument;
     *state = comm->state;
+    if (*state == ncclSuccess) *state = comm->of->failure();
+    if (is_inside || comm->polls_left <= 0) return ncclSuccess;
+    --comm->polls_left;
+    if (*state == ncclSuccess) *state = ncclInProgress;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count)
 {
-    COLLPROBE_STAND_IN_ENTER("ncclCommCount");
-    if (!is_live(comm) || comm->state == ncclInProgress) return ncclInvalidArgument;
+    COLLPROBE_STAND_IN_ENTER();
+    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
     *count = comm->of->size();
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device)
 {
-    COLLPROBE_STAND_IN_ENTER("ncclCommCuDevice");
-    if (!is_live(comm) || comm->state == ncclInProgress) return ncclInvalidArgument;
+    COLLPROBE_STAND_IN_ENTER();
+    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
     *device = comm->device;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank)
 {
-    COLLPROBE_STAND_IN_ENTER("ncclCommUserRank");
-    if (!is_live(comm) || comm->state == ncclInProgress) return ncclInvalidArgument;
+    COLLPROBE_STAND_IN_ENTER();
+    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
     *rank = comm->rank;
     return ncclSuccess;
 }
 
+// What communicators keep.
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, std::size_t, void** handle)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    *handle = memory;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void*)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    return ensure_ready(comm);
+}
+
+#if NCCL_VERSION_CODE >= 22700
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, std::size_t bytes, ncclWindow_t* window, int)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    const inside call;
+    void* handle = nullptr;
+    const ncclResult_t result = ncclCommRegister(comm, memory, bytes, &handle);
+    *window = static_cast<ncclWindow_t>(handle);
+    return result;
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    const inside call;
+    return ncclCommDeregister(comm, window);
+}
+#endif
+
+ncclResult_t ncclRedOpCreatePreMulSum(
+    ncclRedOp_t* what, void* scalar, ncclDataType_t type, ncclScalarResidence_t residence, ncclComm_t comm)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    if (scalar == nullptr || type >= ncclNumTypes) return ncclInvalidArgument;
+    premultiplier made;
+    made.is_used = true;
+    if (residence == ncclScalarDevice) made.in_memory = scalar;
+    else made.value = factor_at(scalar, type);
+    const std::lock_guard lock(comm->guard);
+    *what = static_cast<ncclRedOp_t>(static_cast<std::size_t>(ncclNumOps) + comm->operations.size());
+    comm->operations.push_back(made);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t what, ncclComm_t comm)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    if (const ncclResult_t code = ensure_ready(comm); code != ncclSuccess) return code;
+    operation with{};
+    with.reduction = what;
+    if (what < ncclNumOps || find_operation(comm, with) != ncclSuccess) return ncclInvalidArgument;
+    const std::lock_guard lock(comm->guard);
+    comm->operations[static_cast<std::size_t>(what - ncclNumOps)].is_used = false;
+    return ncclSuccess;
+}
+
+// Groups.
+
 ncclResult_t ncclGroupStart()
 {
-    COLLPROBE_STAND_IN_ENTER("ncclGroupStart");
+    COLLPROBE_STAND_IN_ENTER();
     ++group.depth;
     return ncclSuccess;
 }
@@ -798,7 +837,7 @@ ncclResult_t ncclGroupStart()
 /// Of groups without calls only: nothing is simulated.
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info)
 {
-    COLLPROBE_STAND_IN_ENTER("ncclGroupSimulateEnd");
+    COLLPROBE_STAND_IN_ENTER();
     if (group.depth == 0) return ncclInvalidUsage;
     if (--group.depth > 0) return ncclSuccess;
     if (info->magic == ncclSimInfo_t(NCCL_SIM_INFO_INITIALIZER).magic) return end_group();
@@ -811,51 +850,129 @@ ncclResult_t ncclGroupEnd()
 {
     if (group.depth == 0) return ncclInvalidUsage;
     --group.depth;
-    static auto& script = collprobe::stand_in::scripted::named("ncclGroupEnd");
-    if (const int code = script.enter(); code != 0) {
-        if (group.depth > 0) return static_cast<ncclResult_t>(code);
+    static entry own_entry(__func__);
+    if (const ncclResult_t code = own_entry.enter(); code != ncclSuccess) {
+        if (group.depth > 0) return code;
         // A launch that fails leaves its device current.
         if (!group.calls.empty()) (void)cudaSetDevice(group.calls.back().comm->device);
-        return drop_group(static_cast<ncclResult_t>(code));
+        return drop_group(code);
     }
     return group.depth > 0 ? ncclSuccess : end_group();
 }
 
+// Collectives. Since 2.32 each has a form with a configuration.
+
 ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t what,
     ncclComm_t comm, cudaStream_t on)
 {
-    static auto& script = collprobe::stand_in::scripted::named(__func__);
-    return collect(script, comm, {kind::all_reduce, send, receive, count, type, what, 0, {}}, on);
+    static entry own(__func__);
+    return collect(own, comm, {kind::all_reduce, send, receive, count, type, what, 0, {}}, on);
+}
+ncclResult_t ncclAllReduceConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+    ncclRedOp_t what, ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
+{
+    static entry own(__func__);
+    return collect(own, comm, {kind::all_reduce, send, receive, count, type, what, 0, {}}, on);
 }
 
 ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count, ncclDataType_t type,
     ncclRedOp_t what, ncclComm_t comm, cudaStream_t on)
 {
-    static auto& script = collprobe::stand_in::scripted::named(__func__);
-    return collect(script, comm, {kind::reduce_scatter, send, receive, count, type, what, 0, {}}, on);
+    static entry own(__func__);
+    return collect(own, comm, {kind::reduce_scatter, send, receive, count, type, what, 0, {}}, on);
+}
+ncclResult_t ncclReduceScatterConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+    ncclRedOp_t what, ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
+{
+    static entry own(__func__);
+    return collect(own, comm, {kind::reduce_scatter, send, receive, count, type, what, 0, {}}, on);
 }
 
 ncclResult_t ncclAllGather(
     const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t on)
 {
-    static auto& script = collprobe::stand_in::scripted::named(__func__);
-    return collect(script, comm, {kind::all_gather, send, receive, count, type, ncclSum, 0, {}}, on);
+    static entry own(__func__);
+    return collect(own, comm, {kind::all_gather, send, receive, count, type, ncclSum, 0, {}}, on);
+}
+ncclResult_t ncclAllGatherConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
+{
+    static entry own(__func__);
+    return collect(own, comm, {kind::all_gather, send, receive, count, type, ncclSum, 0, {}}, on);
 }
 
 #if NCCL_VERSION_CODE >= 22800
 ncclResult_t ncclAlltoAll(
     const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t on)
 {
-    static auto& script = collprobe::stand_in::scripted::named(__func__);
-    return collect(script, comm, {kind::all_to_all, send, receive, count, type, ncclSum, 0, {}}, on);
+    static entry own(__func__);
+    return collect(own, comm, {kind::all_to_all, send, receive, count, type, ncclSum, 0, {}}, on);
+}
+
+ncclResult_t ncclGather(
+    const void* send, void* receive, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t on)
+{
+    static entry own(__func__);
+    return collect(own, comm, {kind::gather, send, receive, count, type, ncclSum, root, {}}, on);
+}
+
+ncclResult_t ncclScatter(
+    const void* send, void* receive, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t on)
+{
+    static entry own(__func__);
+    return collect(own, comm, {kind::scatter, send, receive, count, type, ncclSum, root, {}}, on);
 }
 #endif
-
-ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
-    ncclComm_t comm, cudaStream_t on)
+ncclResult_t ncclAlltoAllConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
 {
-    static auto& script = collprobe::stand_in::scripted::named(__func__);
-    return collect(script, comm, {kind::broadcast, send, receive, count, type, ncclSum, root, {}}, on);
+    static entry own(__func__);
+    return collect(own, comm, {kind::all_to_all, send, receive, count, type, ncclSum, 0, {}}, on);
+}
+ncclResult_t ncclGatherConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
+    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
+{
+    static entry own(__func__);
+    return collect(own, comm, {kind::gather, send, receive, count, type, ncclSum, root, {}}, on);
+}
+ncclResult_t ncclScatterConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
+    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
+{
+    static entry own(__func__);
+    return collect(own, comm, {kind::scatter, send, receive, count, type, ncclSum, root, {}}, on);
+}
+
+ncclResult_t ncclBroadcast(
+    const void* send, void* receive, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t on)
+{
+    static entry own(__func__);
+    return collect(own, comm, {kind::broadcast, send, receive, count, type, ncclSum, root, {}}, on);
+}
+ncclResult_t ncclBroadcastConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
+    ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
+{
+    static entry own(__func__);
+    return collect(own, comm, {kind::broadcast, send, receive, count, type, ncclSum, root, {}}, on);
+}
+
+ncclResult_t ncclBcast(void* memory, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t on)
+{
+    COLLPROBE_STAND_IN_ENTER();
+    const inside call;
+    return ncclBroadcast(memory, memory, count, type, root, comm, on);
+}
+
+ncclResult_t ncclReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t what,
+    int root, ncclComm_t comm, cudaStream_t on)
+{
+    static entry own(__func__);
+    return collect(own, comm, {kind::reduce, send, receive, count, type, what, root, {}}, on);
+}
+ncclResult_t ncclReduceConfig(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t what,
+    int root, ncclComm_t comm, cudaStream_t on, const ncclCollConfig_t*)
+{
+    static entry own(__func__);
+    return collect(own, comm, {kind::reduce, send, receive, count, type, what, root, {}}, on);
 }
 
 ncclResult_t ncclSend(
@@ -863,16 +980,16 @@ ncclResult_t ncclSend(
 {
     const auto one = std::make_shared<std::vector<transfer>>(
         std::vector<transfer>{{true, send, nullptr, count * bytes_of(type), peer}});
-    static auto& script = collprobe::stand_in::scripted::named(__func__);
-    return collect(script, comm, {kind::transfers, nullptr, nullptr, 0, type, ncclSum, 0, one}, on);
+    static entry own(__func__);
+    return collect(own, comm, {kind::transfers, nullptr, nullptr, 0, type, ncclSum, 0, one}, on);
 }
 
 ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t on)
 {
     const auto one = std::make_shared<std::vector<transfer>>(
         std::vector<transfer>{{false, nullptr, receive, count * bytes_of(type), peer}});
-    static auto& script = collprobe::stand_in::scripted::named(__func__);
-    return collect(script, comm, {kind::transfers, nullptr, nullptr, 0, type, ncclSum, 0, one}, on);
+    static entry own(__func__);
+    return collect(own, comm, {kind::transfers, nullptr, nullptr, 0, type, ncclSum, 0, one}, on);
 }
 
 } // extern "C"

@@ -7,8 +7,9 @@
 
 #include <nccl.h>
 
-/// NCCL without a GPU, for tests: the functions of `nccl.h` that the library calls, linked in place of
-/// libnccl (`nccl.cpp`) next to the CUDA stand-in. Ranks are threads of one process.
+/// NCCL without a GPU, for tests: functions of `nccl.h` (`nccl.cpp`), linked in place of libnccl next to the CUDA
+/// stand-in. Ranks are threads of one process (`nccl_threads.cpp`); as a library for foreign programs they are
+/// processes (tests/preload/stand_in).
 ///
 /// As in NCCL:
 /// - A collective runs on the stream, when all ranks' streams have come to it; the collectives of a
@@ -25,8 +26,8 @@
 /// - ncclGroupSimulateEnd refuses what is no info, which counts as a call of "warning", but not in a group.
 /// - A non-blocking communicator returns ncclInProgress, and a thread of its own enqueues later.
 /// - A captured collective is issued anew at each launch of the graph.
-/// Not as in NCCL: several ranks may share a device; streams of one group do not wait for each other;
-/// sends and receives work in groups only, in which all ranks take part.
+/// Not as in NCCL: several ranks may share a device; streams of one group do not wait for each other; between
+/// threads, sends and receives work in groups only, in which all ranks take part.
 ///
 /// Calls are counted, and failures scripted, by `stand_in::calls` and `stand_in::fail_next`.
 namespace collprobe::stand_in::nccl {
