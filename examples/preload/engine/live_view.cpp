@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "live_view.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include <collprobe/detail/math.hpp>
+
+namespace collprobe_preload {
+
+namespace report = collprobe::report;
+
+namespace {
+
+/// The path of a sink's file; empty if it is not wanted.
+std::string path_of(
+    const settings& options, const collprobe::run_record& run, bool wanted, const char* ending)
+{
+    if (!wanted) return {};
+    std::string name = run.communicator;
+    for (char& each : name) {
+        if (each == '/' || static_cast<unsigned char>(each) < ' ') each = '_';
+    }
+    return options.directory + "/" + options.run + "." + name + ending;
+}
+
+} // namespace
+
+live_view::live_view(const settings& options, const collprobe::run_record& run, int ranks)
+    : options_(options),
+      run_(run),
+      ranks_(ranks),
+      merge_(ranks, {.false_alarms_per_step = options.false_alarms_per_step, .sums = options.audit}),
+      alarms_(ranks, {.suspects_per_step = options.false_alarms_per_step}),
+      sinks_(run, report::json_lines(path_of(options, run, true, ".live.jsonl")),
+          report::json_lines(path_of(options, run, options.inspector, ".inspector.jsonl"),
+              {.dialect = report::json_dialect::inspector}),
+          report::html(path_of(options, run, options.html, ".html")),
+          report::trace(path_of(options, run, options.trace, ".trace.json")),
+          report::prometheus(path_of(options, run, options.prometheus, ".prom"), {.all_ranks = true}))
+{
+}
+
+void live_view::judge(const unsigned char* messages, std::uint64_t stride,
+    const collprobe::rank_call_layout& layout, const live_header& own, const std::vector<call_facts>& calls,
+    std::uint64_t unread)
+{
+    const auto header_of = [&](int rank) {
+        live_header result;
+        std::memcpy(&result, messages + static_cast<std::uint64_t>(rank) * stride, sizeof result);
+        return result;
+    };
+    std::string others;
+    for (int r = 0; r < ranks_; ++r) {
+        const live_header theirs = header_of(r);
+        if (theirs.magic == own.magic && theirs.step == own.step && theirs.calls == own.calls
+            && theirs.first_call == own.first_call && theirs.signature == own.signature) {
+            continue;
+        }
+        others += (others.empty() ? " " : ", ") + std::to_string(r);
+    }
+    if (!others.empty()) {
+        if (!std::exchange(told_mismatch_, true)) {
+            say("communicator " + run_.communicator + ", step " + std::to_string(own.step)
+                + ": these ranks made other calls than rank 0:" + others);
+        }
+        return;
+    }
+    calls_.clear();
+    blocks_.clear();
+    for (std::size_t c = 0; c < calls.size(); ++c) {
+        const call_facts& facts = calls[c];
+        collprobe::merged_call call{.call = facts.call,
+            .type = facts.type,
+            .operation = facts.operation,
+            .count = facts.count,
+            .result_count = facts.result_count,
+            .bucket = facts.place.bucket,
+            .bins = facts.has_sketch ? layout.bins : 0};
+        call.site.name = kept(name_of(facts));
+        calls_.push_back(call);
+        for (int r = 0; r < ranks_; ++r) {
+            const live_header theirs = header_of(r);
+            const bool present = (theirs.present[c / 64] >> c % 64 & 1) != 0;
+            const unsigned char* const block = messages + static_cast<std::uint64_t>(r) * stride
+                + sizeof(live_header) + c * layout.bytes();
+            blocks_.push_back({.bytes = present ? block : nullptr,
+                .has_input = facts.has_input,
+                .has_result = facts.has_result,
+                .scale = facts.scale});
+        }
+    }
+    const std::uint64_t first = own.first_call;
+    const std::uint64_t unseen = (first > next_call_ ? first - next_call_ : 0) + unread;
+    const bool follows = next_call_ != 0 && first == next_call_;
+    merge_.judge({.step = own.step,
+                     .first_call = next_call_,
+                     .unread_calls = unseen,
+                     .calls = {calls_.data(), calls_.size()},
+                     .blocks = {blocks_.data(), blocks_.size()},
+                     .repeats = calls.front().place.source != collprobe::step_source::calls,
+                     .follows = follows},
+        record_);
+    next_call_ = calls.back().sequence + 1;
+    sinks_.put(record_);
+    const auto raised = alarms_.judge(record_);
+    sinks_.put(raised);
+    if (options_.log == settings::log_kind::off) return;
+    for (const collprobe::alarm_record& each : raised) {
+        say("communicator " + run_.communicator + ", " + report::describe(each));
+    }
+}
+
+void live_view::close() { sinks_.close(); }
+
+} // namespace collprobe_preload

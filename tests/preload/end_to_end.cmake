@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+
+# Foreign programs under the preload, and what the merged records say of them.
+find_package(nlohmann_json QUIET)
+find_package(CLI11 QUIET)
+if(NOT Python3_FOUND OR NOT nlohmann_json_FOUND OR NOT CLI11_FOUND OR NOT TARGET collprobe_preload
+        OR NOT TARGET foreign_trainer)
+    return()
+endif()
+if(NOT TARGET collprobe_merge AND NOT COLLPROBE_BUILD_EXAMPLES)
+    add_executable(collprobe_merge EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/examples/tools/collprobe_merge.cpp)
+    target_link_libraries(collprobe_merge PRIVATE collprobe::collprobe CLI11::CLI11 nlohmann_json::nlohmann_json)
+endif()
+add_custom_target(preload_end_to_end ALL
+    DEPENDS collprobe_preload collprobe_proxy preload_engine_module foreign_programs collprobe_merge)
+
+function(add_end_to_end_test name)
+    add_test(NAME preload.${name} COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/end_to_end.py
+        --preload $<TARGET_FILE:collprobe_preload> --proxy $<TARGET_FILE:collprobe_proxy>
+        --engine $<TARGET_FILE:preload_engine_module> --nccl $<TARGET_FILE:stand_in_nccl_shared>
+        --cudart $<TARGET_FILE:stand_in_cudart_shared> --programs ${FOREIGN_DIR}
+        --merge $<TARGET_FILE:collprobe_merge> ${name})
+    set_tests_properties(preload.${name} PROPERTIES
+        LABELS "stand_in;${ARGN}" TIMEOUT 300 PROCESSORS 2 ENVIRONMENT "${FOREIGN_ENVIRONMENT}")
+endfunction()
+if(COLLPROBE_EMULATED) # the kernels that nvcc makes, in the preloaded engine
+    add_end_to_end_test(a10_detection gpu)
+    add_end_to_end_test(inband gpu)
+    add_dependencies(cuda_tests preload_end_to_end)
+    return()
+endif()
+foreach(name IN ITEMS a2_same_with_and_without a2_engine_fails a4_counts a5_groups a9_ends a10_detection a10_clean_run
+        a14_mark_step inband inband_settings control_file)
+    add_end_to_end_test(${name} threads)
+endforeach()

@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+"""Foreign programs under the preload: end_to_end.py CASE with the paths of everything."""
+
+import argparse
+import glob
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RUN = [sys.executable, os.path.join(HERE, "foreign", "run_ranks.py")]
+
+
+class Preloaded:
+    """A run of a program's ranks, with the preload and without."""
+
+    def __init__(self, paths, folder):
+        self.paths = paths
+        self.folder = folder
+        self.count = 0
+
+    def run(self, program, *arguments, ranks=4, preload=None, variables=(), launcher=(), records=True):
+        """Returns the run, and the folder of its records."""
+        self.count += 1
+        records_at = os.path.join(self.folder, f"records{self.count}")
+        command = [*RUN, "--ranks", str(ranks), "--timeout", "120", *launcher]
+        if records:
+            command += ["--preload", preload or self.paths.preload]
+            for variable in (f"COLLPROBE_DIR={records_at}", f"COLLPROBE_ENGINE={self.paths.engine}",
+                             "COLLPROBE_EVERY=1", "COLLPROBE_MIN_BYTES=1", *variables):
+                command += ["--env", variable]
+        else:
+            for variable in variables:
+                command += ["--env", variable]
+        if not program.endswith(".py"):
+            program = os.path.join(self.paths.programs, program)
+        done = subprocess.run([*command, "--", program, *arguments], capture_output=True, text=True, check=False)
+        return done, records_at
+
+    def merge(self, records, *arguments):
+        return subprocess.run([self.paths.merge, records, *arguments], capture_output=True, text=True, check=False)
+
+
+def lines(records, kind):
+    found = []
+    for path in sorted(glob.glob(os.path.join(records, "*.jsonl"))):
+        with open(path, encoding="utf-8") as file:
+            for text in file:
+                line = json.loads(text)
+                if line.get("kind") == kind:
+                    found.append(line)
+    return found
+
+
+def checksums(done):
+    return re.findall(r"^\d+: checksum ([0-9a-fx]+)$", done.stdout, re.MULTILINE)
+
+
+def require(condition, *evidence):
+    if condition:
+        return
+    texts = []
+    for each in evidence:
+        if isinstance(each, subprocess.CompletedProcess):
+            texts.append(f"status {each.returncode}\n--- stdout\n{each.stdout[-4000:]}\n--- stderr\n{each.stderr[-4000:]}")
+        else:
+            texts.append(str(each))
+    raise AssertionError("\n".join(texts))
+
+
+def a2_same_with_and_without(job):
+    """Every way to reach NCCL gives the same output and status with the preload, and records where it can."""
+    python = {"LD_LIBRARY_PATH": ":".join(os.path.dirname(path) for path in (job.paths.nccl, job.paths.cudart))}
+    cases = {
+        "foreign_rpath": (job.paths.preload, True, ()),
+        "foreign_local": (job.paths.preload, True, ()),
+        "foreign_by_name": (job.paths.proxy, True, (f"COLLPROBE_NCCL_PATH={job.paths.nccl}",)),
+        "foreign_static_exported": (job.paths.preload, True, ()),
+        "foreign_static_hidden": (job.paths.preload, False, ()),
+        os.path.join(HERE, "foreign", "by_name.py"): (job.paths.proxy, True, (
+            f"COLLPROBE_NCCL_PATH={job.paths.nccl}", f"LD_LIBRARY_PATH={python['LD_LIBRARY_PATH']}",
+            f"CUDART_LIBRARY={os.path.basename(job.paths.cudart)}")),
+        os.path.join(HERE, "foreign", "torch_like.py"): (job.paths.preload, True, (
+            f"EXTENSION={os.path.join(job.paths.programs, 'libforeign_work.so')}",)),
+    }
+    for program, (preload, is_seen, variables) in cases.items():
+        plain, _ = job.run(program, records=False, variables=variables, ranks=3)
+        probed, records = job.run(program, preload=preload, variables=variables, ranks=3)
+        require(plain.returncode == 0, program, plain)
+        require(probed.returncode == plain.returncode, program, probed)
+        require(probed.stdout == plain.stdout, program, plain, probed)
+        calls = lines(records, "call") if os.path.isdir(records) else []
+        require(bool(calls) == is_seen, program, f"{len(calls)} calls were recorded", probed)
+
+
+def a2_engine_fails(job):
+    """Without an engine, with a broken one, and where CUDA fails: the program runs as before, with a line each."""
+    plain, _ = job.run("foreign_trainer", "--steps", "5", "--checksum", records=False, ranks=2)
+    truncated = os.path.join(job.folder, "truncated.so")
+    with open(job.paths.engine, "rb") as whole, open(truncated, "wb") as part:
+        part.write(whole.read(5000))
+    for engine in ("/nowhere/engine.so", truncated):
+        probed, records = job.run("foreign_trainer", "--steps", "5", "--checksum", ranks=2,
+                                  variables=(f"COLLPROBE_ENGINE={engine}",))
+        require(probed.returncode == 0 and checksums(probed) == checksums(plain), engine, probed)
+        told = [line for line in probed.stderr.splitlines() if "collprobe" in line]
+        require(len(told) == 2, engine, probed)
+        require(not os.path.isdir(records), engine)
+    off, records = job.run("foreign_trainer", "--steps", "5", "--checksum", ranks=2, variables=("COLLPROBE_ENABLE=0",))
+    require(off.returncode == 0 and checksums(off) == checksums(plain) and off.stderr == plain.stderr, off)
+    unwritable, _ = job.run("foreign_trainer", "--steps", "5", "--checksum", ranks=2,
+                            variables=("COLLPROBE_DIR=/proc/none",))
+    require(unwritable.returncode == 0 and checksums(unwritable) == checksums(plain), unwritable)
+    require("nothing is written" in unwritable.stderr, unwritable)
+
+
+def a4_counts(job):
+    """The real functions are called as often as without the preload, and each call of the program is recorded once."""
+    counts = {}
+    for probed in (False, True):
+        file = os.path.join(job.folder, f"counts{probed}")
+        done, records = job.run("foreign_trainer", "--steps", "20", "--shard", "--evaluate-every", "5", "--checksum",
+                                records=probed, variables=(f"STAND_IN_NCCL_COUNTS={file}",), ranks=3)
+        require(done.returncode == 0, done)
+        with open(file, encoding="utf-8") as text:
+            counts[probed] = sorted((line["rank"], sorted(line["calls"].items())) for line in map(json.loads, text))
+    for (rank, plain), (_, now) in zip(counts[False], counts[True]):
+        plain, now = dict(plain), dict(now)
+        for function in plain:
+            # The engine asks for the size and rank of a communicator, which NCCL answers after asking itself.
+            if function in ("ncclCommCount", "ncclCommUserRank", "ncclCommGetAsyncError"):
+                continue
+            require(plain[function] == now.get(function), f"rank {rank}, {function}", plain, now)
+    data = ("ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast")
+    for rank, calls in counts[True]:
+        made = sum(count for function, count in calls if function in data)
+        last = {}
+        for line in lines(records, "coverage"):
+            if line["writer"] == rank:
+                last[line["comm"]] = line
+        require(sum(line["calls"] for line in last.values()) == made, rank, made, last)
+
+
+def a5_groups(job):
+    """Groups, several streams, non-blocking communicators, pre-multiplied sums, tags, threads, splits and aborts."""
+    for options in ("--groups --streams 3", "--nonblocking --groups --streams 2", "--premul --type mixed", "--tag --shard",
+                    "--split --avg", "--capture --streams 2"):
+        plain, _ = job.run("foreign_trainer", *"--steps 12 --checksum".split(), *options.split(), records=False)
+        probed, records = job.run("foreign_trainer", *"--steps 12 --checksum --verify 1".split(), *options.split())
+        require(probed.returncode == 0 and checksums(probed) == checksums(plain), options, plain, probed)
+        merged = job.merge(records)
+        require(merged.returncode == 0, options, merged)
+        calls = lines(records, "call")
+        require(len(calls) >= (4 * 8 if "capture" in options else 12 * 8 * 4), options, len(calls))
+        if "tag" in options:
+            require({line["step_source"] for line in calls} >= {"tag"}, options)
+        if "capture" in options:
+            skipped = [line["skipped"].get("capture", 0) for line in lines(records, "coverage")]
+            require(max(skipped) > 0, options, skipped)
+    mixed, _ = job.run("foreign_mixed", ranks=2)
+    require(mixed.returncode == 0, mixed)
+
+
+def a9_ends(job):
+    """Ends of all kinds leave whole lines, and a child writes no file."""
+    for how in ("_exit", "destroy-less", "return"):
+        done, records = job.run("foreign_trainer", "--steps", "30", "--exit", how, ranks=2)
+        require(done.returncode == 0, how, done)
+        require(len(lines(records, "process")) == 2 and len(lines(records, "call")) > 100, how)
+    random.seed(1)
+    for trial in range(12):
+        done, records = job.run("foreign_trainer", "--steps", "100000", "--step-us", "200", ranks=2,
+                                variables=("STAND_IN_NCCL_DEADLINE_S=1",),
+                                launcher=("--kill", f"0@{random.uniform(0.1, 0.6):.3f}",
+                                          "--kill", f"1@{random.uniform(0.1, 0.6):.3f}"))
+        for path in glob.glob(os.path.join(records, "*.jsonl")):
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            for line in text.split("\n")[:-1]:
+                json.loads(line)
+
+
+def findings(job, records):
+    """The verdict of the merge as text, and its status."""
+    merged = job.merge(records)
+    return merged
+
+
+def a10_detection(job):
+    """One rank that sends NaN, repeats a tensor, sends another's, or gets one flipped bit: rank, call and step."""
+    base = "--steps 40 --buckets 6 --size 600 --log-every 10".split()
+    for fault, words in (("nan:2,23,4", ("rank 2", "all_reduce#4", "step 23")),
+                         ("stale:1,30,2", ("rank 1", "all_reduce#2", "step 30")),
+                         ("copy:0,17,5", ("rank 0", "all_reduce#5", "step 17"))):
+        done, records = job.run("foreign_trainer", *base, "--fault", fault, "--mark")
+        require(done.returncode == 0, done)
+        merged = job.merge(records)
+        require(merged.returncode == 1, fault, merged)
+        require(any(all(word in line for word in words) for line in merged.stdout.splitlines()), fault, merged)
+    # The 100th call of the communicator that has the gradients: which step and bucket it is, the records say.
+    done, records = job.run("foreign_trainer", *base, "--mark",
+                            variables=("STAND_IN_NCCL_FLIP=rank=3,call=100,element=5,bit=3",))
+    require(done.returncode == 0, done)
+    flipped = [line for line in lines(records, "call") if line["collective_seq_id"] == 100 and line["writer"] == 3][0]
+    merged = job.merge(records)
+    name = f"{flipped['call']}#{flipped['bucket']}"
+    require(merged.returncode == 1, merged)
+    require(any("rank 3" in line and name in line and f"step {flipped['step']}" in line
+                for line in merged.stdout.splitlines()), name, merged)
+    # Without marks the steps are found: the numbers differ by where the finder began, the call and the rank do not.
+    done, records = job.run("foreign_trainer", *base, "--fault", "nan:2,23,4")
+    merged = job.merge(records)
+    require(merged.returncode == 1 and "rank 2" in merged.stdout and "all_reduce#" in merged.stdout, merged)
+
+
+def a10_clean_run(job):
+    """10,000 clean steps: alarms within the stated rate, which is 3e-7 a step."""
+    done, records = job.run("foreign_trainer", *"--steps 10000 --buckets 2 --size 256 --log-every 10".split())
+    require(done.returncode == 0, done)
+    merged = job.merge(records)
+    require(merged.returncode == 0, merged)
+    judged = int(re.search(r"(\d+) steps judged", merged.stdout)[1])
+    require(judged >= 3000, merged) # the others' records were dropped where the machine was too slow
+
+
+def a14_mark_step(job):
+    """Steps that the program marks have its numbers."""
+    done, records = job.run("foreign_trainer", "--steps", "15", "--mark", ranks=2)
+    require(done.returncode == 0, done)
+    calls = lines(records, "call")
+    require({line["step"] for line in calls if line["step_source"] == "marked"} == set(range(15)), done)
+
+
+def inband(job):
+    """The live channel names rank, call and step while the program runs, and changes no bit."""
+    base = "--steps 60 --buckets 5 --size 400 --log-every 0 --step-us 3000 --checksum".split()
+    plain, _ = job.run("foreign_trainer", *base, records=False)
+    for options in ("", "--groups --streams 2"):
+        done, records = job.run("foreign_trainer", *base, *options.split(), "--fault", "nan:2,40,3",
+                                variables=("COLLPROBE_CHANNEL=inband", "COLLPROBE_RUN=live"))
+        require(done.returncode == 0, done)
+        told = [line for line in done.stderr.splitlines() if line.startswith("0: collprobe: communicator")]
+        require(any("non_finite: rank 2" in line and "all_reduce#3" in line for line in told), options, done)
+        require(glob.glob(os.path.join(records, "live.*.live.jsonl")), os.listdir(records))
+        clean, _ = job.run("foreign_trainer", *base, *options.split(), variables=("COLLPROBE_CHANNEL=inband",))
+        require(checksums(clean) == checksums(plain), plain, clean)
+        require(not [line for line in clean.stderr.splitlines() if "collprobe" in line], clean)
+
+
+def inband_settings(job):
+    """Ranks with other settings keep to files; with equal ones the live file says what the merged files say."""
+    done, records = job.run("foreign_trainer", *"--steps 30 --log-every 0".split(), ranks=3,
+                            variables=("COLLPROBE_CHANNEL=inband",), launcher=("--rank-env", "1:COLLPROBE_MIN_BYTES=7"))
+    require(done.returncode == 0, done)
+    require("no live verdicts, only files: these ranks have other settings than rank 0: 1" in done.stderr, done)
+    require(len(lines(records, "call")) > 500, done)
+
+
+def control_file(job):
+    """An operator changes the sampling while the program runs."""
+    control = os.path.join(job.folder, "control")
+    with open(control, "w", encoding="utf-8") as file:
+        file.write("every=4\n")
+    done, records = job.run("foreign_trainer", *"--steps 300 --step-us 1000 --mark".split(), ranks=2,
+                            variables=(f"COLLPROBE_CONTROL_FILE={control}",))
+    require(done.returncode == 0, done)
+    late = {line["step"] for line in lines(records, "call") if line["step"] >= 150}
+    require(late == set(range(152, 300, 4)), late)
+
+
+CASES = {function.__name__: function for function in (
+    a2_same_with_and_without, a2_engine_fails, a4_counts, a5_groups, a9_ends, a10_detection, a10_clean_run,
+    a14_mark_step, inband, inband_settings, control_file)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("preload", "proxy", "engine", "nccl", "cudart", "programs", "merge"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("case", choices=CASES)
+    paths = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="collprobe_preload.")
+    try:
+        CASES[paths.case](Preloaded(paths, folder))
+    finally:
+        if "KEEP" not in os.environ:
+            shutil.rmtree(folder)
+        else:
+            print("kept", folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <new>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <unistd.h>
+
+#include <collprobe/scan/digest.hpp>
+
+#include "examples/preload/engine/engine.hpp"
+#include "tests/support/run_ranks.hpp"
+
+/// The engine in the test's own process, and calls of the NCCL stand-in around which its hooks are called, as
+/// the first stage calls them. Ranks are threads.
+namespace collprobe::testing {
+
+/// What the environment has beside the usual: each program with this header defines it.
+std::vector<std::pair<const char*, const char*>> engine_variables();
+
+/// The engine of this process, opened with every step probed, and its file.
+class engine_process {
+public:
+    static engine_process& instance()
+    {
+        static engine_process* const only = new engine_process;
+        return *only;
+    }
+
+    const collprobe_hooks& hooks() const { return *hooks_; }
+    const collprobe_nccl* nccl() const { return &nccl_; }
+
+    /// The lines of the file that have all of these texts.
+    std::vector<std::string> lines_with(const std::vector<std::string>& texts) const
+    {
+        std::vector<std::string> found;
+        for (const auto& each : std::filesystem::directory_iterator(folder_)) {
+            std::ifstream file(each.path());
+            for (std::string line; std::getline(file, line);) {
+                bool has_all = true;
+                for (const std::string& text : texts) has_all = has_all && line.find(text) != line.npos;
+                if (has_all) found.push_back(line);
+            }
+        }
+        return found;
+    }
+    /// Waits until there are so many such lines, for up to 20 s. How many there are.
+    std::size_t await_lines(const std::vector<std::string>& texts, std::size_t count) const
+    {
+        for (int i = 0; i < 2000 && lines_with(texts).size() < count; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+        return lines_with(texts).size();
+    }
+
+    /// The key, as the lines have it, of the communicator with this name; waits for its line.
+    std::string key_of(const std::string& name) const
+    {
+        const std::string text = "\"name\":\"" + name + "\"";
+        if (await_lines({"\"kind\":\"comm\"", text}, 1) == 0) return "none";
+        const std::string line = lines_with({"\"kind\":\"comm\"", text}).front();
+        const std::size_t begin = line.find("\"comm\":\"") + 8;
+        return line.substr(begin - 8, line.find('"', begin + 1) - begin + 9);
+    }
+    /// The lines of a kind about the communicator with this name, by one of its ranks.
+    std::vector<std::string> lines_of(const std::string& name, const std::string& kind, int rank) const
+    {
+        return lines_with(
+            {"\"kind\":\"" + kind + "\"", key_of(name), "\"writer\":" + std::to_string(rank) + ","});
+    }
+
+private:
+    engine_process()
+    {
+        folder_ = std::filesystem::temp_directory_path() / ("engine_test." + std::to_string(::getpid()));
+        std::filesystem::create_directories(folder_);
+        if (std::getenv("KEEP") == nullptr)
+            std::atexit([] { std::filesystem::remove_all(instance().folder_); });
+        ::setenv("COLLPROBE_DIR", folder_.c_str(), 1);
+        ::setenv("COLLPROBE_EVERY", "1", 1);
+        ::setenv("COLLPROBE_MIN_BYTES", "1", 1);
+        ::setenv("COLLPROBE_OPS", "all_reduce,reduce_scatter,all_gather,broadcast", 1);
+        for (const auto& [name, value] : engine_variables()) ::setenv(name, value, 1);
+        hooks_ = collprobe_engine_open(COLLPROBE_PRELOAD_ABI);
+        if (hooks_ == nullptr) throw std::runtime_error("the engine cannot be opened");
+        nccl_.path = "stand-in";
+        nccl_.all_gather = [](const void* send, void* receive, std::size_t count, int type, void* comm,
+                               void* stream) {
+            return static_cast<int>(ncclAllGather(send, receive, count, static_cast<ncclDataType_t>(type),
+                static_cast<ncclComm_t>(comm), static_cast<cudaStream_t>(stream)));
+        };
+        nccl_.comm_count = [](void* comm, int* count) {
+            return static_cast<int>(ncclCommCount(static_cast<ncclComm_t>(comm), count));
+        };
+        nccl_.comm_user_rank = [](void* comm, int* rank) {
+            return static_cast<int>(ncclCommUserRank(static_cast<ncclComm_t>(comm), rank));
+        };
+    }
+
+    std::filesystem::path folder_;
+    const collprobe_hooks* hooks_ = nullptr;
+    collprobe_nccl nccl_{};
+};
+
+/// Open groups of the thread, as the first stage counts them.
+inline thread_local unsigned open_groups = 0;
+
+/// Memory of the device with random numbers.
+class random_buffer {
+public:
+    random_buffer(std::size_t count, unsigned seed) : count_(count)
+    {
+        if (cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(float)) != cudaSuccess)
+            throw std::bad_alloc();
+        std::mt19937 random(seed);
+        std::normal_distribution<float> normal;
+        for (std::size_t i = 0; i < count; ++i) data_[i] = normal(random);
+    }
+    random_buffer(const random_buffer&) = delete;
+    ~random_buffer() { (void)cudaFree(data_); }
+    float* data() const { return data_; }
+    std::uint64_t digest_now() const { return digest(view<const float>(data_, count_)); }
+
+private:
+    float* data_ = nullptr;
+    std::size_t count_;
+};
+
+class own_stream {
+public:
+    own_stream()
+    {
+        if (cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) != cudaSuccess) throw std::bad_alloc();
+    }
+    own_stream(const own_stream&) = delete;
+    ~own_stream()
+    {
+        synchronize();
+        (void)cudaStreamDestroy(stream_);
+    }
+    operator cudaStream_t() const { return stream_; }
+    void synchronize() const { (void)cudaStreamSynchronize(stream_); }
+
+private:
+    cudaStream_t stream_ = nullptr;
+};
+
+/// One rank of a communicator, with calls as a program under the preload makes them.
+class preloaded_rank {
+public:
+    preloaded_rank(const ncclUniqueId& id, int rank, int ranks, const char* name, bool blocking = true)
+        : all_(engine_process::instance()), rank_(rank), ranks_(ranks)
+    {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = blocking ? 1 : 0;
+        const ncclResult_t result = ncclCommInitRankConfig(&comm_, ranks, id, rank, &config);
+        collprobe_made made{};
+        made.nccl = all_.nccl();
+        made.comm = comm_;
+        made.id = &id;
+        made.id_bytes = sizeof id;
+        made.name = name;
+        made.ranks = ranks;
+        made.rank = rank;
+        made.device = -1;
+        made.blocking = blocking ? 1 : 0;
+        made.result = result;
+        made.depth = open_groups;
+        all_.hooks().comm_made(&made);
+    }
+    preloaded_rank(const preloaded_rank&) = delete;
+
+    int rank() const { return rank_; }
+    ncclComm_t comm() const { return comm_; }
+
+    ncclResult_t all_reduce(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+        ncclRedOp_t what, cudaStream_t on)
+    {
+        return around(collprobe_all_reduce, send, receive, count, type, what, on,
+            [&] { return ncclAllReduce(send, receive, count, type, what, comm_, on); });
+    }
+    ncclResult_t all_gather(
+        const void* send, void* receive, std::size_t count, ncclDataType_t type, cudaStream_t on)
+    {
+        return around(collprobe_all_gather, send, receive, count, type, ncclSum, on,
+            [&] { return ncclAllGather(send, receive, count, type, comm_, on); });
+    }
+    ncclResult_t reduce_scatter(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+        ncclRedOp_t what, cudaStream_t on)
+    {
+        return around(collprobe_reduce_scatter, send, receive, count, type, what, on,
+            [&] { return ncclReduceScatter(send, receive, count, type, what, comm_, on); });
+    }
+    ncclResult_t broadcast(void* buffer, std::size_t count, ncclDataType_t type, cudaStream_t on)
+    {
+        return around(collprobe_broadcast, buffer, buffer, count, type, ncclSum, on,
+            [&] { return ncclBroadcast(buffer, buffer, count, type, 0, comm_, on); });
+    }
+    ncclResult_t poll()
+    {
+        ncclResult_t state = ncclSuccess;
+        const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
+        all_.hooks().comm_polled(comm_, result, state);
+        return result == ncclSuccess ? state : result;
+    }
+    /// Polls until the communicator is no longer in progress.
+    ncclResult_t settle()
+    {
+        for (;;) {
+            const ncclResult_t now = poll();
+            if (now != ncclInProgress) return now;
+            std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
+    }
+    void abort()
+    {
+        all_.hooks().comm_ends(comm_, collprobe_abort);
+        ncclCommAbort(comm_);
+    }
+    void destroy()
+    {
+        all_.hooks().comm_ends(comm_, collprobe_destroy);
+        ncclCommDestroy(comm_);
+    }
+
+private:
+    template <class Real>
+    ncclResult_t around(int kind, const void* send, void* receive, std::size_t count, ncclDataType_t type,
+        ncclRedOp_t what, cudaStream_t on, const Real& real)
+    {
+        collprobe_call call{};
+        call.nccl = all_.nccl();
+        call.comm = comm_;
+        call.stream = on;
+        call.send = send;
+        call.receive = receive;
+        call.count = count;
+        call.kind = kind;
+        call.type = type;
+        call.operation = what;
+        call.depth = open_groups;
+        all_.hooks().before(&call);
+        const ncclResult_t result = real();
+        all_.hooks().after(&call, result);
+        return result;
+    }
+
+    engine_process& all_;
+    ncclComm_t comm_ = nullptr;
+    int rank_;
+    int ranks_;
+};
+
+inline void group_start()
+{
+    if (ncclGroupStart() == ncclSuccess) ++open_groups;
+}
+inline ncclResult_t group_end()
+{
+    const ncclResult_t result = ncclGroupEnd();
+    if (--open_groups == 0) engine_process::instance().hooks().group_ended(result, 0);
+    return result;
+}
+
+/// Runs `fn(rank)` on a thread for each rank; rethrows what one threw.
+inline void run_threads(int ranks, const std::function<void(int)>& fn, int deadline_s = 60)
+{
+    const watchdog guard("run_threads", deadline_s);
+    std::vector<std::thread> threads;
+    std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) {
+        threads.emplace_back([&, rank] {
+            try {
+                fn(rank);
+            } catch (...) {
+                thrown[static_cast<std::size_t>(rank)] = std::current_exception();
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::exception_ptr& each : thrown) {
+        if (each) std::rethrow_exception(each);
+    }
+}
+
+} // namespace collprobe::testing

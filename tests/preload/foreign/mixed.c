@@ -1,0 +1,350 @@
+/* SPDX-FileCopyrightText: The collprobe authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Two processes with two threads each, every thread a rank, and all that programs do beside plain calls: groups
+ * (nested, of several communicators and streams, empty, simulated, failing), parts of communicators, communicators that
+ * do not block, an abort from another thread while a call waits, fork(), and an end by _exit(). */
+#include <pthread.h>
+#include <sys/wait.h>
+
+#include "common.h"
+
+#if NCCL_VERSION_CODE < 22900
+ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* id) __attribute__((weak));
+ncclResult_t ncclCommGrow(ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* grown,
+    ncclConfig_t* config) __attribute__((weak));
+#endif
+
+enum { threads = 2, count = 500 };
+
+static ncclUniqueId world_id, lone_id, nonblocking_id;
+
+struct rank_state {
+    int rank, ranks;
+    ncclComm_t world, half;
+    cudaStream_t first, second;
+    float *a, *b, *c;
+};
+
+static float value_of(int rank, size_t index) { return (float)deviate(((uint64_t)rank << 32) + index); }
+
+static float* make_values(const struct rank_state* self)
+{
+    float* made = NULL;
+    float values[count];
+    for (size_t i = 0; i < count; ++i) values[i] = value_of(self->rank, i);
+    CHECK_CUDA(cudaMalloc((void**)&made, 8 * sizeof(values)));
+    CHECK_CUDA(cudaMemcpy(made, values, sizeof(values), cudaMemcpyHostToDevice));
+    return made;
+}
+static void reset(const struct rank_state* self, float* values)
+{
+    float* const fresh = make_values(self);
+    CHECK_CUDA(cudaMemcpy(values, fresh, count * sizeof(float), cudaMemcpyDeviceToDevice));
+    CHECK_CUDA(cudaFree(fresh));
+}
+
+/* That values are the sum over the ranks first, first + step, ... */
+static void expect_sum(const struct rank_state* self, const float* values, int first, int step)
+{
+    float seen[count];
+    CHECK_CUDA(cudaMemcpy(seen, values, sizeof(seen), cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < count; ++i) {
+        double sum = 0;
+        for (int rank = first; rank < self->ranks; rank += step) sum += value_of(rank, i);
+        const double error = seen[i] - sum;
+        REQUIRE(error < 1e-5 && error > -1e-5);
+    }
+}
+static void expect_rank(const float* values, int rank)
+{
+    float seen[count];
+    CHECK_CUDA(cudaMemcpy(seen, values, sizeof(seen), cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < count; ++i) REQUIRE(seen[i] == value_of(rank, i));
+}
+static void synchronize(const struct rank_state* self)
+{
+    CHECK_CUDA(cudaStreamSynchronize(self->first));
+    CHECK_CUDA(cudaStreamSynchronize(self->second));
+}
+
+static void use_nested_groups(struct rank_state* self)
+{
+    const int next = (self->rank + 1) % self->ranks;
+    const int before = (self->rank + self->ranks - 1) % self->ranks;
+    reset(self, self->a);
+    reset(self, self->b);
+    CHECK_NCCL(ncclGroupStart());
+    CHECK_NCCL(ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, self->world, self->first));
+    CHECK_NCCL(ncclGroupStart());
+    CHECK_NCCL(ncclAllReduce(self->b, self->b, count, ncclFloat32, ncclSum, self->half, self->second));
+    CHECK_NCCL(ncclGroupEnd());
+    CHECK_NCCL(ncclGroupEnd());
+    synchronize(self);
+    expect_sum(self, self->a, 0, 1);
+    expect_sum(self, self->b, self->rank % 2, 2);
+
+    reset(self, self->a);
+    reset(self, self->b);
+    CHECK_NCCL(ncclGroupStart());
+    CHECK_NCCL(ncclSend(self->a, count, ncclFloat32, next, self->world, self->first));
+    CHECK_NCCL(ncclRecv(self->c, count, ncclFloat32, before, self->world, self->first));
+    CHECK_NCCL(ncclBcast(self->b, count, ncclFloat32, 0, self->half, self->second));
+    CHECK_NCCL(ncclGroupEnd());
+    synchronize(self);
+    expect_rank(self->c, before);
+    expect_rank(self->b, self->rank % 2);
+}
+
+static void use_odd_groups(struct rank_state* self)
+{
+    CHECK_NCCL(ncclGroupStart());
+    CHECK_NCCL(ncclGroupEnd());
+#if NCCL_VERSION_CODE >= 22200
+    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+    CHECK_NCCL(ncclGroupStart());
+    CHECK_NCCL(ncclGroupSimulateEnd(&info));
+#endif
+    /* A group that fails makes none of its calls. */
+    reset(self, self->a);
+    CHECK_NCCL(ncclGroupStart());
+    CHECK_NCCL(ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, self->world, self->first));
+    REQUIRE(ncclAllReduce(self->a, NULL, count, ncclFloat32, ncclSum, self->world, self->first) != ncclSuccess);
+    REQUIRE(ncclGroupEnd() != ncclSuccess);
+    synchronize(self);
+    expect_rank(self->a, self->rank);
+    CHECK_NCCL(ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, self->world, self->first));
+    synchronize(self);
+    expect_sum(self, self->a, 0, 1);
+}
+
+static void make_parts(struct rank_state* self)
+{
+    CHECK_NCCL(ncclCommSplit(self->world, self->rank % 2, self->rank, &self->half, NULL));
+    int size = 0;
+    CHECK_NCCL(ncclCommCount(self->half, &size));
+    REQUIRE(size == self->ranks / 2);
+
+    /* All but the first. */
+    ncclComm_t part = NULL;
+    CHECK_NCCL(ncclCommSplit(self->world, self->rank == 0 ? NCCL_SPLIT_NOCOLOR : 7, -self->rank, &part, NULL));
+    REQUIRE((part == NULL) == (self->rank == 0));
+    if (part != NULL) {
+        reset(self, self->a);
+        CHECK_NCCL(ncclAllReduce(self->a, self->b, count, ncclFloat32, ncclSum, part, self->first));
+        synchronize(self);
+        expect_sum(self, self->b, 1, 1);
+        CHECK_NCCL(ncclCommDestroy(part));
+    }
+#if NCCL_VERSION_CODE >= 22700
+    if (self->rank != 1) {
+        int excluded = 1;
+        CHECK_NCCL(ncclCommShrink(self->world, &excluded, 1, &part, NULL, NCCL_SHRINK_DEFAULT));
+        int rank = 0;
+        CHECK_NCCL(ncclCommUserRank(part, &rank));
+        REQUIRE(rank == (self->rank == 0 ? 0 : self->rank - 1));
+        CHECK_NCCL(ncclCommDestroy(part));
+    }
+#endif
+}
+
+/* All but rank 1 of the world are a communicator, to which it comes back. */
+static void use_grown(struct rank_state* self)
+{
+    if (!ncclCommGrow) return;
+    ncclComm_t part = NULL;
+    ncclComm_t grown = NULL;
+    ncclUniqueId id;
+    const int is_new = self->rank == 1;
+    CHECK_NCCL(ncclCommSplit(self->world, is_new ? NCCL_SPLIT_NOCOLOR : 3, self->rank, &part, NULL));
+    if (self->rank == 0) {
+        CHECK_NCCL(ncclCommGetUniqueId(part, &id));
+        share(&id, 1, "grown");
+    }
+    if (is_new) share(&id, 0, "grown");
+    CHECK_NCCL(ncclCommGrow(
+        part, self->ranks, self->rank == 0 || is_new ? &id : NULL, is_new ? self->ranks - 1 : -1, &grown, NULL));
+    reset(self, self->a);
+    CHECK_NCCL(ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, grown, self->first));
+    synchronize(self);
+    expect_sum(self, self->a, 0, 1);
+    CHECK_NCCL(ncclCommDestroy(grown));
+    if (part != NULL) CHECK_NCCL(ncclCommDestroy(part));
+}
+
+/* A call of one rank alone ends when the communicator is revoked. */
+static void use_revoked(struct rank_state* self)
+{
+#if NCCL_VERSION_CODE >= 22807
+    ncclComm_t comm = NULL;
+    CHECK_NCCL(ncclCommSplit(self->world, 0, self->rank, &comm, NULL));
+    if (self->rank == 0) CHECK_NCCL(ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, comm, self->first));
+    CHECK_NCCL(ncclCommRevoke(comm, 0));
+    synchronize(self);
+    REQUIRE(ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, comm, self->first) != ncclSuccess);
+    CHECK_NCCL(ncclCommDestroy(comm));
+#else
+    (void)self;
+#endif
+}
+
+static void wait_for(ncclComm_t comm, ncclResult_t result)
+{
+    while (result == ncclInProgress) {
+        CHECK_NCCL(ncclCommGetAsyncError(comm, &result));
+        sleep_us(50);
+    }
+    CHECK_NCCL(result);
+}
+
+static void use_nonblocking(struct rank_state* self)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t comm = NULL;
+    REQUIRE(ncclCommInitRankConfig(&comm, self->ranks, nonblocking_id, self->rank, &config) == ncclInProgress);
+    wait_for(comm, ncclInProgress);
+    reset(self, self->a);
+    const ncclResult_t called = ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, comm, self->first);
+    REQUIRE(called == ncclInProgress);
+    wait_for(comm, called);
+    synchronize(self);
+    expect_sum(self, self->a, 0, 1);
+    wait_for(comm, ncclCommFinalize(comm));
+    CHECK_NCCL(ncclCommDestroy(comm));
+}
+
+static void* abort_later(void* comm)
+{
+    sleep_us(30000);
+    CHECK_NCCL(ncclCommAbort(comm));
+    return NULL;
+}
+
+/* Only rank 0 calls: it waits for ever, in a call and on a stream, until another thread aborts. */
+static void abort_while_waiting(struct rank_state* self)
+{
+    ncclComm_t comm = NULL;
+    CHECK_NCCL(ncclCommInitRank(&comm, self->ranks, lone_id, self->rank));
+    if (self->rank != 0) {
+        CHECK_NCCL(ncclCommAbort(comm));
+        return;
+    }
+    ncclComm_t part = NULL;
+    pthread_t aborter;
+    CHECK_NCCL(ncclAllReduce(self->a, self->a, count, ncclFloat32, ncclSum, comm, self->second));
+    REQUIRE(pthread_create(&aborter, NULL, abort_later, comm) == 0);
+    REQUIRE(ncclCommSplit(comm, 0, 0, &part, NULL) != ncclSuccess);
+    CHECK_CUDA(cudaStreamSynchronize(self->second));
+    REQUIRE(pthread_join(aborter, NULL) == 0);
+}
+
+static void use_windows(struct rank_state* self)
+{
+    float* memory = NULL;
+    void* handle = NULL;
+    CHECK_NCCL(ncclMemAlloc((void**)&memory, count * sizeof(float)));
+    CHECK_NCCL(ncclCommRegister(self->world, memory, count * sizeof(float), &handle));
+    CHECK_NCCL(ncclCommDeregister(self->world, handle));
+#if NCCL_VERSION_CODE >= 22700
+    ncclWindow_t window = NULL;
+    CHECK_NCCL(ncclCommWindowRegister(self->world, memory, count * sizeof(float), &window, NCCL_WIN_DEFAULT));
+    CHECK_NCCL(ncclCommWindowDeregister(self->world, window));
+#endif
+    CHECK_NCCL(ncclMemFree(memory));
+}
+
+static void* run_rank(void* argument)
+{
+    struct rank_state* const self = argument;
+    int devices = 0;
+    CHECK_CUDA(cudaGetDeviceCount(&devices));
+    CHECK_CUDA(cudaSetDevice(self->rank % devices));
+    CHECK_CUDA(cudaStreamCreateWithFlags(&self->first, cudaStreamNonBlocking));
+    CHECK_CUDA(cudaStreamCreateWithFlags(&self->second, cudaStreamNonBlocking));
+    CHECK_NCCL(ncclCommInitRank(&self->world, self->ranks, world_id, self->rank));
+    self->a = make_values(self);
+    self->b = make_values(self);
+    self->c = make_values(self);
+    make_parts(self);
+    use_grown(self);
+    use_revoked(self);
+    use_nested_groups(self);
+    use_odd_groups(self);
+    use_nonblocking(self);
+    use_windows(self);
+    abort_while_waiting(self);
+    use_nested_groups(self);
+    CHECK_NCCL(ncclCommDestroy(self->half));
+    CHECK_NCCL(ncclCommDestroy(self->world));
+    CHECK_CUDA(cudaFree(self->a));
+    CHECK_CUDA(cudaFree(self->b));
+    CHECK_CUDA(cudaFree(self->c));
+    CHECK_CUDA(cudaStreamDestroy(self->first));
+    CHECK_CUDA(cudaStreamDestroy(self->second));
+    return NULL;
+}
+
+/* As a data loader does, while communicators live. */
+static void fork_a_worker(void)
+{
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) _exit(7);
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+
+/* The devices of one process, by one thread. */
+static void use_all_devices(void)
+{
+    int devices = 0;
+    CHECK_CUDA(cudaGetDeviceCount(&devices));
+    if (devices > 2) devices = 2;
+    ncclComm_t comms[2];
+    float* values[2];
+    CHECK_NCCL(ncclCommInitAll(comms, devices, NULL));
+    CHECK_NCCL(ncclGroupStart());
+    for (int d = 0; d < devices; ++d) {
+        const float one = 1;
+        CHECK_CUDA(cudaSetDevice(d));
+        CHECK_CUDA(cudaMalloc((void**)&values[d], sizeof(float)));
+        CHECK_CUDA(cudaMemcpy(values[d], &one, sizeof(float), cudaMemcpyHostToDevice));
+        CHECK_NCCL(ncclAllReduce(values[d], values[d], 1, ncclFloat32, ncclSum, comms[d], NULL));
+    }
+    CHECK_NCCL(ncclGroupEnd());
+    for (int d = 0; d < devices; ++d) {
+        float sum = 0;
+        CHECK_CUDA(cudaSetDevice(d));
+        CHECK_CUDA(cudaMemcpy(&sum, values[d], sizeof(float), cudaMemcpyDeviceToHost));
+        REQUIRE(sum == (float)devices);
+        CHECK_CUDA(cudaFree(values[d]));
+        if (d == 0) fork_a_worker();
+        CHECK_NCCL(ncclCommDestroy(comms[d]));
+    }
+}
+
+int main(void)
+{
+    const int process = atoi(environment("RANK"));
+    const int processes = atoi(environment("WORLD_SIZE"));
+    ncclUniqueId* const ids[] = {&world_id, &lone_id, &nonblocking_id};
+    static const char* const names[] = {"world", "lone", "nonblocking"};
+    for (int i = 0; i < 3; ++i) {
+        if (process == 0) CHECK_NCCL(ncclGetUniqueId(ids[i]));
+        share(ids[i], process == 0, names[i]);
+    }
+    use_all_devices();
+    pthread_t running[threads];
+    struct rank_state states[threads];
+    memset(states, 0, sizeof(states));
+    for (int t = 0; t < threads; ++t) {
+        states[t].rank = process * threads + t;
+        states[t].ranks = processes * threads;
+        REQUIRE(pthread_create(&running[t], NULL, run_rank, &states[t]) == 0);
+    }
+    for (int t = 0; t < threads; ++t) REQUIRE(pthread_join(running[t], NULL) == 0);
+    printf("mixed: all right\n");
+    (void)fflush(stdout);
+    _exit(0);
+}

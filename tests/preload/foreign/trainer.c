@@ -1,0 +1,572 @@
+/* SPDX-FileCopyrightText: The collprobe authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A data-parallel training loop as PyTorch's DDP makes it: gradients in buckets, reduced in place. The gradients are
+ * random numbers: a signal that all ranks have in common, and the noise of a rank's own samples. Each rank can compute
+ * those of all, so it can check what it gets.
+ *
+ * Data calls on the communicator of gradients, in this order: one broadcast of the parameters; then in each step an
+ * all-reduce for each bucket [, a reduce-scatter, an all-gather] [, one of a logged number] [, those of an evaluation].
+ * The first step has one bucket more, and their sizes in another order. */
+#include <dlfcn.h>
+#include <getopt.h>
+#include <math.h>
+#include <signal.h>
+
+#include "common.h"
+
+#if NCCL_VERSION_CODE < 23200
+typedef struct {
+    size_t size;
+    unsigned int magic, version;
+    void* ext;
+    int minCTAs, maxCTAs, nvlsCTAs, cgaClusterSize;
+    const char* algSelection;
+    int forceAlgSelection, CTAPolicy;
+    uint64_t userProfilerTag;
+    cudaEvent_t launchCompletionEvent;
+} ncclCollConfig_t;
+#define NCCL_COLLCONFIG_INITIALIZER \
+    { \
+        sizeof(ncclCollConfig_t), 0xcafebeef, 23200, NULL, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NULL, 1, NCCL_CONFIG_UNDEF_INT, 0, NULL \
+    }
+ncclResult_t ncclAllReduceConfig(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t,
+    const ncclCollConfig_t*) __attribute__((weak));
+ncclResult_t ncclReduceScatterConfig(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t,
+    const ncclCollConfig_t*) __attribute__((weak));
+ncclResult_t ncclAllGatherConfig(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t,
+    const ncclCollConfig_t*) __attribute__((weak));
+#endif
+
+static const char* const usage
+    = "--steps N (100)  --buckets N (8)  --size N (1024: elements; bucket b has 1 + b % 3 times as many)\n"
+      "--type bf16|fp32|fp64|mixed (bf16; mixed: bf16 and fp32 in turn)\n"
+      "--avg | --premul       average or pre-multiplied sum; otherwise ranks divide before the sum\n"
+      "--streams N (1)        bucket b is on stream b % N\n"
+      "--groups               the buckets of a step are one group\n"
+      "--nonblocking          communicators do not block\n"
+      "--capture              from step 2 on the buckets are a graph, captured once\n"
+      "--shard                also a reduce-scatter of gradients and an all-gather of parameters in each step\n"
+      "--log-every N (10)     steps between all-reduces of one logged number; 0: never\n"
+      "--evaluate-every N (0) steps between evaluations: five all-reduces of three numbers; 0: never\n"
+      "--split                gradients on a part of the ranks, of even or odd number; logs on all\n"
+      "--same-first           the first step has the same buckets as the others\n"
+      "--fault KIND:RANK,STEP,BUCKET  nan, inf (one element), stale (of the step before), copy (of the next rank),\n"
+      "                       zero, scale (eight times)\n"
+      "--fault-steps N (1)    how many steps have the fault\n"
+      "--die RANK,STEP        that rank kills itself\n"
+      "--exit return|_exit|leak  how it ends; leak: communicators are not destroyed\n"
+      "--step-us N (0)        sleep in each step\n"
+      "--seed N (1)           another run\n"
+      "--mark                 collprobe_mark_step(step), if the process has it\n"
+      "--tag                  the forms of calls with a configuration, userProfilerTag = step, if NCCL has them\n"
+      "--checksum             prints a hash of all results and of the final parameters\n"
+      "--verify N (0)         every N steps all results are computed here as well; status 3 if they differ\n"
+      "--time                 prints steps per second on stderr\n";
+
+enum fault { fault_none, fault_nan, fault_inf, fault_stale, fault_copy, fault_zero, fault_scale };
+enum { most_buckets = 64, most_streams = 8, seldom_elements = 3, evaluations = 5 };
+
+static struct {
+    long steps, buckets, size, streams, log_every, evaluate_every, fault_steps, step_us, seed, verify_every;
+    int avg, premul, groups, nonblocking, capture, shard, split, same_first, mark, tag, checksum, time;
+    const char *type, *ending;
+    enum fault fault;
+    long fault_rank, fault_step, fault_bucket, die_rank, die_step;
+} options = {.steps = 100,
+    .buckets = 8,
+    .size = 1024,
+    .streams = 1,
+    .log_every = 10,
+    .fault_steps = 1,
+    .seed = 1,
+    .type = "bf16",
+    .ending = "return",
+    .die_rank = -1};
+
+/* --- Element types --- */
+
+static ncclDataType_t type_of(long bucket)
+{
+    if (strcmp(options.type, "fp32") == 0) return ncclFloat32;
+    if (strcmp(options.type, "fp64") == 0) return ncclFloat64;
+    return strcmp(options.type, "mixed") == 0 && bucket % 2 == 1 ? ncclFloat32 : ncclBfloat16;
+}
+static size_t bytes_of(ncclDataType_t type) { return type == ncclFloat64 ? 8 : type == ncclFloat32 ? 4 : 2; }
+static double unit_of(ncclDataType_t type)
+{
+    return type == ncclFloat64 ? 0x1p-52 : type == ncclFloat32 ? 0x1p-23 : 0x1p-8;
+}
+static void store(void* memory, size_t index, ncclDataType_t type, double value)
+{
+    if (type == ncclFloat64) {
+        ((double*)memory)[index] = value;
+        return;
+    }
+    const float rounded = (float)value;
+    if (type == ncclFloat32) {
+        ((float*)memory)[index] = rounded;
+        return;
+    }
+    uint32_t bits;
+    memcpy(&bits, &rounded, sizeof(bits));
+    const uint32_t upper = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    ((uint16_t*)memory)[index] = (uint16_t)(isnan(rounded) ? 0x7fc0 : upper);
+}
+static double load(const void* memory, size_t index, ncclDataType_t type)
+{
+    if (type == ncclFloat64) return ((const double*)memory)[index];
+    if (type == ncclFloat32) return ((const float*)memory)[index];
+    const uint32_t bits = (uint32_t)((const uint16_t*)memory)[index] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+/* --- What a rank holds --- */
+
+/* Memory of the device, and of the host where its values are seen. */
+struct buffer {
+    ncclDataType_t type;
+    size_t count, bytes;
+    void *device, *host;
+};
+static struct buffer make_buffer(ncclDataType_t type, size_t count)
+{
+    struct buffer made = {type, count, count * bytes_of(type), NULL, NULL};
+    CHECK_CUDA(cudaMalloc(&made.device, made.bytes));
+    CHECK_CUDA(cudaMallocHost(&made.host, made.bytes));
+    return made;
+}
+static void free_buffer(struct buffer* of)
+{
+    CHECK_CUDA(cudaFree(of->device));
+    CHECK_CUDA(cudaFreeHost(of->host));
+}
+static void upload(const struct buffer* of, cudaStream_t stream)
+{
+    CHECK_CUDA(cudaMemcpyAsync(of->device, of->host, of->bytes, cudaMemcpyHostToDevice, stream));
+}
+static void download(const struct buffer* of, cudaStream_t stream)
+{
+    CHECK_CUDA(cudaMemcpyAsync(of->host, of->device, of->bytes, cudaMemcpyDeviceToHost, stream));
+}
+
+static int world_rank, world_ranks; /* of the job */
+static int rank, ranks; /* among those that reduce gradients */
+static ncclComm_t world, comm;
+static cudaStream_t streams[most_streams];
+static struct buffer buckets[most_buckets], first_buckets[most_buckets], shard_sent, shard, parameters;
+static double* master; /* the parameters of the shard's part, in full */
+static struct buffer logged, evaluated;
+static ncclRedOp_t operations[3]; /* pre-multiplied sums of fp64, fp32, bf16 */
+static cudaGraphExec_t graph;
+static uint64_t checksum;
+static long calls, bad_results;
+
+static int rank_in_world(int of_rank) { return options.split ? 2 * of_rank + world_rank % 2 : of_rank; }
+
+/* --- Gradients --- */
+
+/* Of a rank for one parameter in a step. Layers have different scales; `place` is unique to the parameter. */
+static double gradient(int of_rank, long step, uint64_t place)
+{
+    static const double scales[] = {1e-2, 4e-3, 1e-3, 8e-3, 2e-3, 5e-4, 3e-3};
+    const uint64_t key = ((uint64_t)options.seed << 56) + ((uint64_t)step << 28) + place;
+    const double scale = scales[place / 512 % 7];
+    const double signal = deviate(key);
+    const double noise = deviate(key ^ ((uint64_t)(rank_in_world(of_rank) + 1) << 48));
+    return scale * (0.5 * signal + noise);
+}
+static uint64_t place_of(long bucket, size_t index) { return ((uint64_t)bucket << 22) + index; }
+
+static void fill(struct buffer* of, long step, long bucket, size_t count, int divides)
+{
+    const long faulty = options.fault_step;
+    const int is_faulty = options.fault != fault_none && world_rank == options.fault_rank
+        && bucket == options.fault_bucket && step >= faulty && step < faulty + options.fault_steps;
+    const enum fault fault = is_faulty ? options.fault : fault_none;
+    const int sender = fault == fault_copy ? (rank + 1) % ranks : rank;
+    const long of_step = fault == fault_stale ? step - 1 : step;
+    double factor = divides ? 1.0 / ranks : 1;
+    if (fault == fault_zero) factor = 0;
+    if (fault == fault_scale) factor *= 8;
+    for (size_t i = 0; i < count; ++i)
+        store(of->host, i, of->type, factor * gradient(sender, of_step, place_of(bucket, i)));
+    if (fault == fault_nan) store(of->host, count / 3, of->type, (double)NAN);
+    if (fault == fault_inf) store(of->host, count / 3, of->type, (double)INFINITY);
+}
+
+/* Whether the result is the mean of all ranks' gradients, but for three roundings: of gradients, factor and result. */
+static void verify(const struct buffer* of, long step, long bucket, size_t first)
+{
+    for (size_t i = 0; i < of->count; ++i) {
+        double sum = 0;
+        double size = 0;
+        for (int each = 0; each < ranks; ++each) {
+            const double one = gradient(each, step, place_of(bucket, first + i)) / ranks;
+            sum += one;
+            size += fabs(one);
+        }
+        if (fabs(load(of->host, i, of->type) - sum) <= 3 * unit_of(of->type) * size) continue;
+        if (bad_results++ == 0) {
+            fprintf(stderr, "step %ld, bucket %ld, element %zu: %g, not %g\n", step, bucket, i,
+                load(of->host, i, of->type), sum);
+        }
+    }
+}
+
+/* --- Calls --- */
+
+/* A call that does not block is over when the communicator says so. */
+static void wait_for(ncclComm_t of, ncclResult_t result, const char* what)
+{
+    while (result == ncclInProgress) {
+        if (ncclCommGetAsyncError(of, &result) != ncclSuccess) break;
+        if (result == ncclInProgress) sleep_us(20);
+    }
+    if (result != ncclSuccess) stop(__FILE__, __LINE__, what, (int)result);
+}
+static int in_group;
+static void made_call(ncclComm_t of, ncclResult_t result, const char* what)
+{
+    if (in_group && (result == ncclSuccess || result == ncclInProgress)) return;
+    wait_for(of, result, what);
+}
+
+static ncclRedOp_t operation_for(ncclDataType_t type)
+{
+    if (options.avg) return ncclAvg;
+    if (!options.premul) return ncclSum;
+    return operations[type == ncclFloat64 ? 0 : type == ncclFloat32 ? 1 : 2];
+}
+
+static void all_reduce(const struct buffer* of, ncclRedOp_t what, ncclComm_t on_comm, cudaStream_t stream, long step)
+{
+    if (on_comm == comm) ++calls;
+    ncclResult_t result;
+    if (options.tag && ncclAllReduceConfig) {
+        ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+        config.userProfilerTag = (uint64_t)step;
+        result = ncclAllReduceConfig(of->device, of->device, of->count, of->type, what, on_comm, stream, &config);
+    } else {
+        result = ncclAllReduce(of->device, of->device, of->count, of->type, what, on_comm, stream);
+    }
+    made_call(on_comm, result, "ncclAllReduce");
+}
+
+static void reduce_buckets(struct buffer* all, long number, long step)
+{
+    for (long b = 0; b < number; ++b) upload(&all[b], streams[b % options.streams]);
+    if (options.groups) {
+        CHECK_NCCL(ncclGroupStart());
+        in_group = 1;
+    }
+    for (long b = 0; b < number; ++b)
+        all_reduce(&all[b], operation_for(all[b].type), comm, streams[b % options.streams], step);
+    if (options.groups) {
+        in_group = 0;
+        made_call(comm, ncclGroupEnd(), "ncclGroupEnd");
+    }
+    for (long b = 0; b < number; ++b) download(&all[b], streams[b % options.streams]);
+}
+
+/* The same work on all streams, in one graph that begins and ends on the first. */
+static void capture_buckets(long step)
+{
+    cudaEvent_t edge;
+    cudaGraph_t captured;
+    CHECK_CUDA(cudaEventCreateWithFlags(&edge, cudaEventDisableTiming));
+    CHECK_CUDA(cudaStreamBeginCapture(streams[0], cudaStreamCaptureModeThreadLocal));
+    CHECK_CUDA(cudaEventRecord(edge, streams[0]));
+    for (long s = 1; s < options.streams; ++s) CHECK_CUDA(cudaStreamWaitEvent(streams[s], edge, 0));
+    reduce_buckets(buckets, options.buckets, step);
+    for (long s = 1; s < options.streams; ++s) {
+        CHECK_CUDA(cudaEventRecord(edge, streams[s]));
+        CHECK_CUDA(cudaStreamWaitEvent(streams[0], edge, 0));
+    }
+    CHECK_CUDA(cudaStreamEndCapture(streams[0], &captured));
+    CHECK_CUDA(cudaGraphInstantiateWithFlags(&graph, captured, 0));
+    CHECK_CUDA(cudaGraphDestroy(captured));
+    CHECK_CUDA(cudaEventDestroy(edge));
+}
+
+static void synchronize(void)
+{
+    for (long s = 0; s < options.streams; ++s) CHECK_CUDA(cudaStreamSynchronize(streams[s]));
+}
+
+static void note_result(const struct buffer* of)
+{
+    if (options.checksum) checksum = hash_bytes(checksum, of->host, of->bytes);
+}
+
+/* --- Parts of a step --- */
+
+static void train_on_buckets(long step)
+{
+    const int is_first = step == 0 && !options.same_first;
+    struct buffer* const all = is_first ? first_buckets : buckets;
+    const long number = options.buckets + is_first;
+    const int divides = !options.avg && !options.premul;
+    for (long b = 0; b < number; ++b) fill(&all[b], step, b, all[b].count, divides);
+    if (options.capture && step >= 2) {
+        if (step == 2) capture_buckets(step);
+        CHECK_CUDA(cudaGraphLaunch(graph, streams[0]));
+    } else {
+        reduce_buckets(all, number, step);
+    }
+    if (options.step_us > 0) sleep_us(options.step_us);
+    synchronize();
+    for (long b = 0; b < number; ++b) {
+        note_result(&all[b]);
+        if (options.verify_every > 0 && step % options.verify_every == 0) verify(&all[b], step, b, 0);
+    }
+}
+
+static void train_on_shards(long step)
+{
+    const long bucket = options.buckets + 1;
+    fill(&shard_sent, step, bucket, shard_sent.count, !options.avg && !options.premul);
+    upload(&shard_sent, streams[0]);
+    const ncclRedOp_t what = operation_for(shard.type);
+    calls += 2;
+    ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+    config.userProfilerTag = (uint64_t)step;
+    const int tags = options.tag && ncclReduceScatterConfig && ncclAllGatherConfig;
+    made_call(comm,
+        tags ? ncclReduceScatterConfig(
+            shard_sent.device, shard.device, shard.count, shard.type, what, comm, streams[0], &config)
+             : ncclReduceScatter(shard_sent.device, shard.device, shard.count, shard.type, what, comm, streams[0]),
+        "ncclReduceScatter");
+    download(&shard, streams[0]);
+    CHECK_CUDA(cudaStreamSynchronize(streams[0]));
+    note_result(&shard);
+    const size_t first = (size_t)rank * shard.count;
+    if (options.verify_every > 0 && step % options.verify_every == 0) verify(&shard, step, bucket, first);
+
+    /* This rank's part of the parameters, in place in all of them. */
+    for (size_t i = 0; i < shard.count; ++i) {
+        master[i] -= 0.1 * load(shard.host, i, shard.type);
+        store(parameters.host, first + i, parameters.type, master[i]);
+    }
+    upload(&parameters, streams[0]);
+    void* const own = (char*)parameters.device + first * bytes_of(parameters.type);
+    made_call(comm,
+        tags ? ncclAllGatherConfig(own, parameters.device, shard.count, parameters.type, comm, streams[0], &config)
+             : ncclAllGather(own, parameters.device, shard.count, parameters.type, comm, streams[0]),
+        "ncclAllGather");
+    download(&parameters, streams[0]);
+    CHECK_CUDA(cudaStreamSynchronize(streams[0]));
+    note_result(&parameters);
+}
+
+static void reduce_seldom(struct buffer* of, long step, ncclRedOp_t what)
+{
+    for (size_t i = 0; i < of->count; ++i) store(of->host, i, of->type, world_rank + 1.0 / (double)(step + 1));
+    upload(of, streams[0]);
+    all_reduce(of, what, world, streams[0], step);
+    download(of, streams[0]);
+    CHECK_CUDA(cudaStreamSynchronize(streams[0]));
+    note_result(of);
+}
+
+static void train(long step)
+{
+    if (options.mark) {
+        void (*mark)(uint64_t) = NULL;
+        *(void**)&mark = dlsym(RTLD_DEFAULT, "collprobe_mark_step");
+        if (mark != NULL) mark((uint64_t)step);
+    }
+    if (world_rank == options.die_rank && step == options.die_step) (void)kill(getpid(), SIGKILL);
+    train_on_buckets(step);
+    if (options.shard) train_on_shards(step);
+    if (options.log_every > 0 && (step + 1) % options.log_every == 0) reduce_seldom(&logged, step, ncclAvg);
+    if (options.evaluate_every > 0 && (step + 1) % options.evaluate_every == 0) {
+        for (int i = 0; i < evaluations; ++i) reduce_seldom(&evaluated, step, ncclSum);
+    }
+}
+
+/* --- Begin and end --- */
+
+static void make_buffers(void)
+{
+    const long n = options.buckets;
+    for (long b = 0; b < n; ++b) buckets[b] = make_buffer(type_of(b), (size_t)(options.size * (1 + b % 3)));
+    /* The same elements in other buckets: half of one first, then the others from the last on, then the other half. */
+    const size_t half = (buckets[0].count + 1) / 2;
+    first_buckets[0] = make_buffer(buckets[0].type, half);
+    for (long b = 1; b < n; ++b) first_buckets[b] = make_buffer(buckets[n - b].type, buckets[n - b].count);
+    first_buckets[n] = make_buffer(buckets[0].type, buckets[0].count - half);
+    shard = make_buffer(type_of(0), (size_t)options.size);
+    shard_sent = make_buffer(type_of(0), (size_t)(options.size * ranks));
+    parameters = make_buffer(type_of(0), (size_t)(options.size * ranks));
+    master = malloc(shard.count * sizeof(*master));
+    logged = make_buffer(ncclFloat32, 1);
+    evaluated = make_buffer(ncclFloat64, seldom_elements);
+}
+
+static void make_communicators(void)
+{
+    ncclUniqueId id;
+    if (world_rank == 0) CHECK_NCCL(ncclGetUniqueId(&id));
+    share(&id, world_rank == 0, "trainer");
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = options.nonblocking ? 0 : 1;
+    wait_for(world, ncclCommInitRankConfig(&world, world_ranks, id, world_rank, &config), "ncclCommInitRankConfig");
+    comm = world;
+    if (options.split)
+        wait_for(world, ncclCommSplit(world, world_rank % 2, world_rank, &comm, &config), "ncclCommSplit");
+    if (options.split && options.nonblocking) wait_for(comm, ncclInProgress, "the part");
+    CHECK_NCCL(ncclCommCount(comm, &ranks));
+    CHECK_NCCL(ncclCommUserRank(comm, &rank));
+    if (!options.premul) return;
+    double factor = 1.0 / ranks;
+    float factor32 = (float)factor;
+    uint16_t factor16;
+    store(&factor16, 0, ncclBfloat16, factor);
+    const ncclScalarResidence_t host = ncclScalarHostImmediate;
+    CHECK_NCCL(ncclRedOpCreatePreMulSum(&operations[0], &factor, ncclFloat64, host, comm));
+    CHECK_NCCL(ncclRedOpCreatePreMulSum(&operations[1], &factor32, ncclFloat32, host, comm));
+    CHECK_NCCL(ncclRedOpCreatePreMulSum(&operations[2], &factor16, ncclBfloat16, host, comm));
+}
+
+/* All ranks begin with the parameters of the first. */
+static void broadcast_parameters(void)
+{
+    for (size_t i = 0; i < parameters.count; ++i)
+        store(parameters.host, i, parameters.type, deviate((uint64_t)(world_rank + 1) << 40 | i));
+    upload(&parameters, streams[0]);
+    ++calls;
+    made_call(comm,
+        ncclBroadcast(parameters.device, parameters.device, parameters.count, parameters.type, 0, comm, streams[0]),
+        "ncclBroadcast");
+    download(&parameters, streams[0]);
+    CHECK_CUDA(cudaStreamSynchronize(streams[0]));
+    for (size_t i = 0; i < shard.count; ++i)
+        master[i] = load(parameters.host, (size_t)rank * shard.count + i, parameters.type);
+}
+
+static void end_communicator(ncclComm_t of)
+{
+    wait_for(of, ncclCommFinalize(of), "ncclCommFinalize");
+    CHECK_NCCL(ncclCommDestroy(of));
+}
+
+static void release(void)
+{
+    if (graph != NULL) CHECK_CUDA(cudaGraphExecDestroy(graph));
+    for (int i = 0; options.premul && i < 3; ++i) CHECK_NCCL(ncclRedOpDestroy(operations[i], comm));
+    if (comm != world) end_communicator(comm);
+    end_communicator(world);
+    for (long b = 0; b < options.buckets; ++b) free_buffer(&buckets[b]);
+    for (long b = 0; b <= options.buckets; ++b) free_buffer(&first_buckets[b]);
+    free_buffer(&shard);
+    free_buffer(&shard_sent);
+    free_buffer(&parameters);
+    free_buffer(&logged);
+    free_buffer(&evaluated);
+    free(master);
+    for (long s = 0; s < options.streams; ++s) CHECK_CUDA(cudaStreamDestroy(streams[s]));
+}
+
+/* --- Options --- */
+
+static void refuse(const char* what)
+{
+    fprintf(stderr, "%s\n%s", what, usage);
+    exit(2);
+}
+
+static void read_fault(const char* text)
+{
+    static const char* const names[] = {"none", "nan", "inf", "stale", "copy", "zero", "scale"};
+    char name[16];
+    if (sscanf(text, "%15[a-z]:%ld,%ld,%ld", name, &options.fault_rank, &options.fault_step, &options.fault_bucket)
+        != 4)
+        refuse("--fault KIND:RANK,STEP,BUCKET");
+    for (int i = 1; i <= fault_scale; ++i) {
+        if (strcmp(name, names[i]) == 0) options.fault = (enum fault)i;
+    }
+    if (options.fault == fault_none) refuse("--fault: no such kind");
+}
+
+static void read_options(int count, char** arguments)
+{
+    static const struct {
+        const char* name;
+        long* number;
+    } numbers[] = {{"steps", &options.steps}, {"buckets", &options.buckets}, {"size", &options.size},
+        {"streams", &options.streams}, {"log-every", &options.log_every}, {"evaluate-every", &options.evaluate_every},
+        {"fault-steps", &options.fault_steps}, {"step-us", &options.step_us}, {"seed", &options.seed},
+        {"verify", &options.verify_every}};
+    static const struct {
+        const char* name;
+        int* flag;
+    } flags[] = {{"avg", &options.avg}, {"premul", &options.premul}, {"groups", &options.groups},
+        {"nonblocking", &options.nonblocking}, {"capture", &options.capture}, {"shard", &options.shard},
+        {"split", &options.split}, {"same-first", &options.same_first}, {"mark", &options.mark}, {"tag", &options.tag},
+        {"checksum", &options.checksum}, {"time", &options.time}};
+    enum { number_count = sizeof(numbers) / sizeof(*numbers), flag_count = sizeof(flags) / sizeof(*flags) };
+    enum { type_option = 1000, fault_option, die_option, exit_option };
+    struct option known[number_count + flag_count + 5];
+    memset(known, 0, sizeof(known));
+    for (int i = 0; i < number_count; ++i) known[i] = (struct option){numbers[i].name, required_argument, NULL, i + 1};
+    for (int i = 0; i < flag_count; ++i)
+        known[number_count + i] = (struct option){flags[i].name, no_argument, flags[i].flag, 1};
+    struct option* const others = known + number_count + flag_count;
+    others[0] = (struct option){"type", required_argument, NULL, type_option};
+    others[1] = (struct option){"fault", required_argument, NULL, fault_option};
+    others[2] = (struct option){"die", required_argument, NULL, die_option};
+    others[3] = (struct option){"exit", required_argument, NULL, exit_option};
+
+    for (int found; (found = getopt_long(count, arguments, "", known, NULL)) != -1;) {
+        if (found == '?') refuse("");
+        if (found == type_option) options.type = optarg;
+        if (found == exit_option) options.ending = optarg;
+        if (found == fault_option) read_fault(optarg);
+        if (found == die_option && sscanf(optarg, "%ld,%ld", &options.die_rank, &options.die_step) != 2)
+            refuse("--die RANK,STEP");
+        if (found >= 1 && found <= number_count) *numbers[found - 1].number = strtol(optarg, NULL, 0);
+    }
+    if (optind < count) refuse(arguments[optind]);
+    if (options.buckets < 1 || options.buckets >= most_buckets) refuse("--buckets: 1 to 63");
+    if (options.streams < 1 || options.streams > most_streams) refuse("--streams: 1 to 8");
+    if (options.size < 2 || options.size >= 1 << 20) refuse("--size: 2 to 1048575");
+    if (options.capture && options.nonblocking) refuse("--capture and --nonblocking do not go together");
+}
+
+int main(int count, char** arguments)
+{
+    read_options(count, arguments);
+    world_rank = atoi(environment("RANK"));
+    world_ranks = atoi(environment("WORLD_SIZE"));
+    int devices = 0;
+    CHECK_CUDA(cudaGetDeviceCount(&devices));
+    CHECK_CUDA(cudaSetDevice(atoi(environment("LOCAL_RANK")) % devices));
+    for (long s = 0; s < options.streams; ++s)
+        CHECK_CUDA(cudaStreamCreateWithFlags(&streams[s], cudaStreamNonBlocking));
+    make_communicators();
+    make_buffers();
+    broadcast_parameters();
+
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (long step = 0; step < options.steps; ++step) train(step);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    if (options.time && world_rank == 0) {
+        const double seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+        fprintf(stderr, "%.1f steps/s\n", (double)options.steps / seconds);
+    }
+    if (options.checksum) {
+        note_result(&parameters);
+        printf("checksum %016llx\n", (unsigned long long)checksum);
+    }
+    printf("%ld steps, %ld calls\n", options.steps, calls);
+    (void)fflush(stdout);
+    const int status = bad_results == 0 ? 0 : 3;
+    if (strcmp(options.ending, "_exit") == 0) _exit(status);
+    if (strcmp(options.ending, "leak") != 0) release();
+    return status;
+}

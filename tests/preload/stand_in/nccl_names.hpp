@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nccl.h>
+
+#include "tests/support/stand_in/nccl_later.hpp"
+
+// STAND_IN_NCCL_NAMES(each): each(name) of every public function of the stand-in.
+#define STAND_IN_NCCL_NAMES_2_19(each) \
+    each(ncclGetVersion) each(ncclGetErrorString) each(ncclGetLastError) each(ncclMemAlloc) each(ncclMemFree) \
+    each(ncclGetUniqueId) each(ncclCommInitRank) each(ncclCommInitRankConfig) each(ncclCommInitAll) \
+    each(ncclCommSplit) each(ncclCommFinalize) each(ncclCommDestroy) each(ncclCommAbort) \
+    each(ncclCommGetAsyncError) each(ncclCommCount) each(ncclCommCuDevice) each(ncclCommUserRank) \
+    each(ncclCommRegister) each(ncclCommDeregister) each(ncclRedOpCreatePreMulSum) each(ncclRedOpDestroy) \
+    each(ncclGroupStart) each(ncclGroupEnd) each(ncclAllReduce) each(ncclReduceScatter) each(ncclAllGather) \
+    each(ncclBroadcast) each(ncclBcast) each(ncclReduce) each(ncclSend) each(ncclRecv)
+#if NCCL_VERSION_CODE >= 22200
+#define STAND_IN_NCCL_NAMES_2_22(each) each(ncclGroupSimulateEnd)
+#else
+#define STAND_IN_NCCL_NAMES_2_22(each)
+#endif
+#if NCCL_VERSION_CODE >= 22300
+#define STAND_IN_NCCL_NAMES_2_23(each) each(ncclCommInitRankScalable)
+#else
+#define STAND_IN_NCCL_NAMES_2_23(each)
+#endif
+#if NCCL_VERSION_CODE >= 22700
+#define STAND_IN_NCCL_NAMES_2_27(each) \
+    each(ncclCommShrink) each(ncclCommWindowRegister) each(ncclCommWindowDeregister)
+#else
+#define STAND_IN_NCCL_NAMES_2_27(each)
+#endif
+#if NCCL_VERSION_CODE >= 22800
+#define STAND_IN_NCCL_NAMES_2_28(each) each(ncclAlltoAll) each(ncclGather) each(ncclScatter)
+#else
+#define STAND_IN_NCCL_NAMES_2_28(each)
+#endif
+#if NCCL_VERSION_CODE >= 22807
+#define STAND_IN_NCCL_NAMES_2_28_7(each) each(ncclCommRevoke)
+#else
+#define STAND_IN_NCCL_NAMES_2_28_7(each)
+#endif
+#define STAND_IN_NCCL_NAMES_LATER(each) \
+    each(ncclCommGetUniqueId) each(ncclCommGrow) each(ncclAllReduceConfig) each(ncclReduceScatterConfig) \
+    each(ncclAllGatherConfig) each(ncclAlltoAllConfig) each(ncclBroadcastConfig) each(ncclReduceConfig) \
+    each(ncclGatherConfig) each(ncclScatterConfig)
+#define STAND_IN_NCCL_NAMES(each) \
+    STAND_IN_NCCL_NAMES_2_19(each) STAND_IN_NCCL_NAMES_2_22(each) STAND_IN_NCCL_NAMES_2_23(each) \
+    STAND_IN_NCCL_NAMES_2_27(each) STAND_IN_NCCL_NAMES_2_28(each) STAND_IN_NCCL_NAMES_2_28_7(each) \
+    STAND_IN_NCCL_NAMES_LATER(each)

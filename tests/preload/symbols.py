@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compares symbols.def with what wheels of NCCL export, with a header of NCCL, and with the built libraries:
+symbols.py DEFINITIONS EXPORTS PRELOAD PROXY [HEADER]"""
+import os
+import re
+import sys
+import tempfile
+
+from elf_reader import Elf
+
+
+def arguments(text):
+    """Of a macro's or a function's parentheses: split at the commas that are in no others."""
+    parts, depth, part = [], 0, ""
+    for character in text:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append(part.strip())
+            part = ""
+        else:
+            part += character
+    return parts + [part.strip()]
+
+
+def kind_of(parameter):
+    """As in nccl_exports.txt."""
+    if parameter in ("", "void"):
+        return ""
+    if "*" in parameter or re.search(r"ncclComm_t|ncclWindow_t|ncclParamHandle_t|cudaStream_t", parameter):
+        return "p"
+    if "ncclUniqueId" in parameter or "unique_id" in parameter:
+        return "d"
+    return "z" if "size_t" in parameter else "i"
+
+
+def read_definitions(path):
+    """By name: the macro, the code of the version, the kinds of the parameters (none: not known), the arguments."""
+    with open(path) as file:
+        text = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
+    found = {}
+    for entry in re.finditer(r"^COLLPROBE_(\w+)\((.*?)\)$(?=\n(?:COLLPROBE|\n|#))", text, re.S | re.M):
+        words = arguments(entry.group(2))
+        macro, name = entry.group(1), "nccl" + words[0]
+        parameters = {"DATA": 3, "COUNT": 3, "STATE": 2}.get(macro)
+        kinds = None
+        if parameters is not None:
+            kinds = "".join(kind_of(each) for each in arguments(words[parameters][1:-1])) or "0"
+        assert name not in found, name + " is there twice"
+        found[name] = macro, int(words[1]), kinds, words
+    return found
+
+
+def read_exports(path):
+    with open(path) as file:
+        rows = [line.split() for line in file if not line.startswith("#")]
+    return {name: (int(first), kinds) for name, first, kinds in rows}
+
+
+def read_header(path):
+    """By name: the kinds of the parameters, the declarations of them."""
+    with open(path) as file:
+        text = re.sub(r"/\*.*?\*/|//[^\n]*", "", file.read(), flags=re.S)
+    found = {}
+    for name, parameters in re.findall(r"\b(nccl[A-Z]\w*)\s*\(([^()]*)\)\s*;", text):
+        declared = [" ".join(each.split()) for each in parameters.split(",")]
+        found[name] = "".join(kind_of(each) for each in declared) or "0", declared
+    return found
+
+
+def compare_exports(definitions, exports):
+    for name in sorted(set(definitions) | set(exports)):
+        if name not in definitions:
+            yield name + " is exported, but not in symbols.def"
+        elif name not in exports:
+            yield name + " is in symbols.def, but no NCCL exports it"
+        elif definitions[name][1] != exports[name][0]:
+            yield "%s first came with %d, not %d" % (name, exports[name][0], definitions[name][1])
+        elif definitions[name][2] not in (None, exports[name][1]):
+            yield "%s has parameters of kinds %s, not %s" % (name, exports[name][1], definitions[name][2])
+
+
+# The parameters of nccl.h that are told as a member of collprobe_call.
+MEMBERS = {"send": ("sendbuff", "buff", "localbuff"), "receive": ("recvbuff", "buff"),
+           "count": ("count", "sendcount", "recvcount", "nDesc"), "type": ("datatype",), "operation": ("op",),
+           "root": ("root", "peer")}
+
+
+def compare_header(definitions, header):
+    for name, (kinds, parameters) in sorted(header.items()):
+        streams = any("cudaStream_t" in each for each in parameters)
+        if name not in definitions:
+            yield "%s is not in symbols.def%s" % (name, ": it takes a stream" if streams else "")
+            continue
+        macro, _, own, words = definitions[name]
+        if streams != (macro in ("DATA", "COUNT")):
+            yield "%s %s a stream, but is a COLLPROBE_%s" % (name, "takes" if streams else "takes not", macro)
+        if own not in (None, kinds):
+            yield "%s has parameters of kinds %s, not %s" % (name, kinds, own)
+        if macro not in ("DATA", "COUNT"):
+            continue
+        own_names = [re.split(r"[ *]", each)[-1] for each in arguments(words[3][1:-1])]
+        if own_names != arguments(words[4][1:-1]):
+            yield name + " passes on its arguments in another order"
+        told = dict(re.findall(r"\.(\w+) = (?:\(size_t\))?(\w+)", " ".join(words[5:])))
+        for member, spellings in MEMBERS.items():
+            wanted = [own_names[place] for place, each in enumerate(parameters)
+                      if re.split(r"[ *]", each)[-1] in spellings and place < len(own_names)]
+            if told.get(member) not in (wanted or [None]):
+                yield "%s tells %s as its %s, not %s" % (name, told.get(member), member, wanted)
+        if ("TAG(config)" in words) != (own_names[-1] == "config"):
+            yield name + " has a configuration, but tells no tag of it"
+
+
+def compare_library(path, wanted):
+    elf = Elf(path)
+    exported = elf.exported()
+    for name in sorted(exported ^ wanted):
+        yield "%s %s %s" % (os.path.basename(path), "exports" if name in exported else "does not export", name)
+
+
+def findings(definitions, exports, preload, proxy, header=None):
+    wrapped = {name for name, entry in definitions.items() if entry[0] != "FORWARD"}
+    own = {"collprobe_mark_step"}
+    yield from compare_exports(definitions, exports)
+    yield from compare_library(preload, wrapped | own)
+    yield from compare_library(proxy, set(definitions) | {"p" + name for name in definitions} | own)
+    if header:
+        yield from compare_header(definitions, read_header(header))
+
+
+def control(definitions, exports):
+    """A header with functions that a later NCCL might have: the comparison finds them."""
+    with tempfile.NamedTemporaryFile("w", suffix=".h") as file:
+        file.write("ncclResult_t ncclAllSum(const void* sendbuff, ncclComm_t comm,\n    cudaStream_t stream);\n"
+                   "ncclResult_t ncclCommAbort(ncclComm_t comm, int flags);\n"
+                   "ncclResult_t ncclCommCount(const ncclComm_t comm, int* count, cudaStream_t stream);\n"
+                   "ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,\n"
+                   "    ncclComm_t comm, cudaStream_t stream);\n")
+        file.flush()
+        found = list(compare_header(definitions, read_header(file.name)))
+    assert found == ["ncclAllSum is not in symbols.def: it takes a stream",
+                     "ncclCommAbort has parameters of kinds pi, not p",
+                     "ncclCommCount takes a stream, but is a COLLPROBE_FORWARD"], found
+    later = dict(exports, ncclAllSum=(30000, "ppp"), ncclSend=(22000, "pzippp"))
+    found = list(compare_exports(definitions, later))
+    assert len(found) == 2 and "ncclAllSum" in found[0] and "22000" in found[1], found
+
+
+def main(words):
+    definitions, exports = read_definitions(words[0]), read_exports(words[1])
+    assert len(definitions) > 90, "symbols.def was not understood"
+    control(definitions, exports)
+    found = list(findings(definitions, exports, *words[2:]))
+    for each in found:
+        print(each)
+    print("%d functions, %d wrapped, %d findings" % (
+        len(definitions), sum(entry[0] != "FORWARD" for entry in definitions.values()), len(found)))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
