@@ -4,14 +4,15 @@
 #
 # Installs what this machine lacks for one purpose, through apt-get:
 #     setup.sh demo    to build an example
+#     setup.sh preload to build the preload (nvcc comes with CUDA's toolkit)
 #     setup.sh test    to build and run the tests with g++
 #     setup.sh all     to run all presets: clang++, both MPIs, Google Benchmark, the tools of consumers
 set -eu
 purpose=${1:-all}
 case "$purpose" in
-demo | test | all) ;;
+demo | preload | test | all) ;;
 *)
-    echo "setup: '$purpose' is none of demo, test, all" >&2
+    echo "setup: '$purpose' is none of demo, preload, test, all" >&2
     exit 2
     ;;
 esac
@@ -31,9 +32,11 @@ need cmake command -v cmake
 need ninja-build command -v ninja
 need libcli11-dev header CLI/CLI.hpp
 if [ "$purpose" != demo ]; then
-    need doctest-dev header doctest/doctest.h
     need python3 command -v python3
     need nlohmann-json3-dev header nlohmann/json.hpp
+fi
+if [ "$purpose" = test ] || [ "$purpose" = all ]; then
+    need doctest-dev header doctest/doctest.h
 fi
 if [ "$purpose" = all ]; then
     need clang command -v clang++

@@ -51,7 +51,7 @@ _Static_assert(offsetof(struct call_config, profiler_tag) == 56, "as in nccl.h")
 // call returned, or that of an earlier one was not, for the engine counts them in the order of the calls.
 struct unmade {
     struct unmade* next;
-    void* const* comm; // null: a split without this rank
+    void* const* comm; // where the handle will be; null: it is in `made`
     struct collprobe_made made;
 };
 
@@ -84,8 +84,8 @@ static const struct collprobe_hooks* engine(void)
         && atomic_compare_exchange_strong(&engine_state, &state, opening)) {
         const struct collprobe_hooks* const hooks = open_engine();
         if (hooks != NULL && atomic_load(&engine_state) == opening) {
-            if (atomic_load(&step_is_told)) hooks->mark_step(atomic_load(&told_step));
-            atomic_store_explicit(&hooks_now, hooks, memory_order_release);
+            atomic_store(&hooks_now, hooks);
+            if (atomic_load(&step_is_told)) hooks->mark_step(atomic_load(&told_step)); // twice would be no harm
         }
         atomic_store(&engine_state, decided);
     }
@@ -99,9 +99,9 @@ static const struct collprobe_hooks* engine(void)
 EXPORTED void collprobe_mark_step(uint64_t step)
 {
     const int error = errno;
-    const struct collprobe_hooks* const hooks = atomic_load_explicit(&hooks_now, memory_order_acquire);
     atomic_store(&told_step, step);
     atomic_store(&step_is_told, 1);
+    const struct collprobe_hooks* const hooks = atomic_load(&hooks_now);
     if (hooks != NULL) hooks->mark_step(step);
     errno = error;
 }
@@ -204,7 +204,7 @@ static void group_made(const struct collprobe_hooks* hooks, int result)
     while (thread.unmade != NULL) {
         struct unmade* const unmade = thread.unmade;
         thread.unmade = unmade->next;
-        unmade->made.comm = unmade->comm != NULL ? *unmade->comm : NULL;
+        if (unmade->comm != NULL) unmade->made.comm = *unmade->comm;
         unmade->made.result = result;
         unmade->made.depth = 0;
         if (hooks != NULL && (result == success || result == in_progress)) hooks->comm_made(&unmade->made);
@@ -259,7 +259,7 @@ static void tell(const struct visit* visit, void* const* comm, const void* earli
         made->depth = thread.depth;
         made->comm = comm != NULL ? *comm : NULL;
         const int unknown = comm != NULL && (made->comm == NULL || made->comm == earlier);
-        if (thread.depth != 0 && (unknown || thread.unmade != NULL)) keep_until_group_ends(comm, made);
+        if (thread.depth != 0 && (unknown || thread.unmade != NULL)) keep_until_group_ends(unknown ? comm : NULL, made);
         else hooks->comm_made(made);
     }
     errno = error;

@@ -42,6 +42,8 @@ collprobe_add_merge_test(other_call other_call CODE 1
 collprobe_add_merge_test(missing "missing;nan" CODE 1
     OUT "4 ranks, no step was judged" "! rank 3 wrote nothing: calls that need all ranks are not judged"
         "alarm: step 40, bucket 1 'nan': non_finite: rank 2" "\nRank 2 sent NaN or infinity, step 40. Rank 3 wrote nothing.\n$")
+collprobe_add_merge_test(named "missing;nan;named" CODE 1
+    OUT "\ncommunicator 'data' .0x" "alarm: step 40, bucket 1 'nan': non_finite: rank 2")
 collprobe_add_merge_test(killed killed CODE 1 NOT_OUT "different calls"
     OUT "40 steps judged .0 to 39."
         "\nRank 3 .global 3, host b. wrote nothing after call 159, the others reached 239.\n$")

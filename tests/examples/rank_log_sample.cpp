@@ -8,9 +8,9 @@
 // Faults: "nan", "stale", "flipped", "wrong_sum" (of rank 2, in step 40), "other_call" (rank 1 makes another call from
 // step 40 on), "missing" (rank 3 has no file), "killed" (rank 3 stops in step 40), "cut" (the last line of rank 1 is
 // cut off), "nested" (rank 1 looks at every second step that the others look at), "groups" (besides, two communicators
-// of half of the ranks), "partial" (rank 2 lacks call 1 of each step), "dropped", "unended", "premul" (call 0 is a sum
-// of products by 0.25; "premul=unknown": nobody knows by what), "unlocked" (steps are numbers of calls), "rollback"
-// (from step 45 back to step 42, once).
+// of half of the ranks), "named" (the communicator of all ranks has a name), "partial" (rank 2 lacks call 1 of each
+// step), "dropped", "unended", "premul" (call 0 is a sum of products by 0.25; "premul=unknown": nobody knows by what),
+// "unlocked" (steps are numbers of calls), "rollback" (from step 45 back to step 42, once).
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -81,7 +81,7 @@ public:
     {
         std::filesystem::create_directories(with.folder);
         const std::uint64_t salt = detail::mix64(std::hash<std::string>()(with.folder) | 1);
-        groups_.push_back({salt, "", {}, 0});
+        groups_.push_back({salt, with.has("named") ? "data" : "", {}, 0});
         for (int r = 0; r < ranks_; ++r) groups_[0].members.push_back(r);
         if (with.has("groups")) {
             groups_.push_back({salt + 1, "half", {}, 0});

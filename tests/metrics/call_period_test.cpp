@@ -361,6 +361,15 @@ TEST_CASE("A11: experts: counts that vary, once or from a few values, are bucket
     call_period finder;
     follow(finder, made);
     CHECK(finder.counted().locks == 0);
+    // Nor where only the kinds of calls repeat.
+    made.clear();
+    for (int s = 0; s < 100; ++s) {
+        for (const unsigned operation : {2u, 1u, 0u, 0u, 3u, 2u, 2u, 0u, 1u, 3u}) {
+            made.push_back(call_of(operation, 100000 + random() % 1000000));
+        }
+    }
+    follow(finder, made);
+    CHECK(finder.counted().locks == 0);
 }
 
 TEST_CASE("equal layers in a step are no step, however many there are")
@@ -390,8 +399,13 @@ TEST_CASE(
         append(step, buckets(9, 3000000));
         made.step(step);
     }
-    const places found = follow(made.made);
-    check_steps(made, found, 3, made.steps.size());
+    check_steps(made, follow(made.made), 3, made.steps.size());
+    // After something else it is the whole step that is known again.
+    const std::size_t before = made.steps.size();
+    made.other(calls(400, call_of(3, 4000000)));
+    for (int s = 0; s < 4; ++s)
+        made.step({made.made.begin(), made.made.begin() + static_cast<std::ptrdiff_t>(made.steps[1])});
+    check_steps(made, follow(made.made), before + 1, made.steps.size());
     // A part that comes 32 times or more is a step.
     program other;
     for (int s = 0; s < 20; ++s) {
@@ -404,6 +418,18 @@ TEST_CASE(
     const places parts = follow(finder, other.made);
     CHECK(parts[other.steps[15] + 100].period == 10);
     CHECK(finder.counted().losses == 19 + 1);
+    // Also where other calls came in between, but too few to end it.
+    program mixed;
+    for (int s = 0; s < 30; ++s) {
+        calls cycle;
+        append(cycle, buckets(10), 20);
+        append(cycle, buckets(5, 3000000));
+        mixed.step(cycle);
+    }
+    call_period patient;
+    CHECK(follow(patient, mixed.made).back().period == 10);
+    CHECK(patient.counted().losses == 0);
+    CHECK(patient.counted().extra_calls == 29 * 5 + 5);
 }
 
 TEST_CASE(
@@ -440,6 +466,56 @@ TEST_CASE(
         mixed.step(step);
     }
     check_steps(mixed, follow(mixed.made), 3, mixed.steps.size());
+}
+
+TEST_CASE("a step with one large call among small ones begins with the large one")
+{
+    program made;
+    for (int s = 0; s < 30; ++s)
+        made.step({call_of(0, 1), call_of(0, 7), call_of(0, 1000000), call_of(2, 5)});
+    const places found = follow(made.made);
+    CHECK(locked_from(found) == 5 * 4 + 2); // 20 calls are enough
+    check_steps(made, found, 5, made.steps.size(), 2);
+}
+
+TEST_CASE("a step with extra calls is not the one that is known again")
+{
+    program made;
+    for (int s = 0; s < 12; ++s) {
+        calls step = buckets(40);
+        if (s == 6) step.insert(step.begin() + 20, call_of(3, 4000000)); // the fourth one that is followed
+        made.step(step);
+    }
+    made.other(calls(20, call_of(3, 4000000)));
+    for (int s = 0; s < 5; ++s) made.step(buckets(40));
+    call_period finder;
+    check_steps(made, follow(finder, made.made), 13, made.steps.size());
+    CHECK(finder.counted().losses == 1);
+}
+
+TEST_CASE("a step so long that extra calls push its pattern out of memory is lost, not followed wrongly")
+{
+    for (const std::size_t length : {4096u, 3900u}) {
+        CAPTURE(length);
+        program made;
+        for (int s = 0; s < 14; ++s) {
+            calls step = buckets(length);
+            if (s == 5 || s == 6) {
+                const calls extra = buckets(240, 4000000);
+                step.insert(step.begin() + 1000, extra.begin(), extra.end());
+            }
+            made.step(step);
+        }
+        call_period finder;
+        const places found = follow(finder, made.made);
+        CHECK(finder.counted().losses == 1);
+        const std::size_t lost
+            = length == 4096 ? made.steps[6] : made.steps[6] + 1000 + 8190 - 2 * 3900 - 240;
+        CHECK(found[lost - 1].locked);
+        CHECK_FALSE(found[lost].locked);
+        // The end of the last long step was as that of the others.
+        check_steps(made, found, 10, 13, length == 4096 ? 1000 : 0);
+    }
 }
 
 TEST_CASE("random sequences have no step")

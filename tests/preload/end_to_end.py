@@ -224,12 +224,12 @@ def a10_detection(job):
 
 def a10_clean_run(job):
     """10,000 clean steps: alarms within the stated rate, which is 3e-7 a step."""
-    done, records = job.run("foreign_trainer", *"--steps 10000 --buckets 2 --size 256 --log-every 10".split())
+    done, records = job.run("foreign_trainer", *"--steps 10000 --buckets 2 --size 256 --log-every 10 --mark".split(), ranks=3)
     require(done.returncode == 0, done)
     merged = job.merge(records)
     require(merged.returncode == 0, merged)
     judged = int(re.search(r"(\d+) steps judged", merged.stdout)[1])
-    require(judged >= 3000, merged) # the others' records were dropped where the machine was too slow
+    require(judged >= 1000, merged) # the others' records were dropped where the machine was too slow
 
 
 def a14_mark_step(job):

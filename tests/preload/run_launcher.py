@@ -1,125 +1,198 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""What collprobe-run sets, and what its --check says: run_launcher.py CASE FOLDER_OF_MODELS PRELOAD PROXY."""
+"""Starts programs by collprobe-run, and asks it about them: run_launcher.py TEST MODELS PRELOAD PROXY."""
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 
-case, models, preload, proxy = sys.argv[1:]
+models, preload, proxy = (os.path.abspath(each) for each in sys.argv[2:5])
 launcher = os.path.join(os.path.dirname(preload), "collprobe-run")
 
 
-def run(*words, **variables):
+def model(name):
+    return os.path.join(models, name)
+
+
+def run(*words, folder=None, program=launcher, **variables):
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith(("COLLPROBE_", "LD_", "NVTX_"))}
-    return subprocess.run([launcher, *words], capture_output=True, text=True, env={**environment, **variables},
-                          check=False, timeout=60)
-
-
-def expect(found, wanted, run):
-    assert found == wanted, f"found {found!r}, wanted {wanted!r}\n{run.stdout}{run.stderr}"
+    environment.update(variables)
+    return subprocess.run([program, *words], capture_output=True, text=True, env=environment, cwd=folder, timeout=50)
 
 
 def variables():
-    """Every option becomes a variable of the program; paths become absolute."""
-    done = run("--dir", "records", "--every=4", "--budget", "0.02", "--ops", "all_reduce", "--min-bytes", "1", "--comms",
-               "dp", "--channel", "inband", "--sinks", "html", "--step", "calls", "--control", "/tmp/control", "--run", "r",
-               "--log", "off", "--nccl", "/a/libnccl.so.2", "--chain", "--", "env")
-    expect(done.returncode, 0, done)
-    found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    wanted = {"DIR": os.getcwd() + "/records", "EVERY": "4", "BUDGET": "0.02", "OPS": "all_reduce", "MIN_BYTES": "1",
-              "COMMS": "dp", "CHANNEL": "inband", "SINKS": "html", "STEP": "calls", "CONTROL_FILE": "/tmp/control",
-              "RUN": "r", "LOG": "off", "NCCL_PATH": "/a/libnccl.so.2", "CHAIN": "1"}
-    for name, value in wanted.items():
-        expect(found.get("COLLPROBE_" + name), value, done)
-    expect(found["LD_PRELOAD"], os.path.realpath(preload), done)
-    printed = run("--print", "--every", "8")
-    expect(printed.stdout, f"LD_PRELOAD={os.path.realpath(preload)}\nCOLLPROBE_EVERY=8\n", printed)
+    """Each option sets its variable; folders and files are absolute; --print says what a launcher of ranks has to set."""
+    options = {"--every": "EVERY", "--budget": "BUDGET", "--ops": "OPS", "--min-bytes": "MIN_BYTES", "--comms": "COMMS",
+               "--channel": "CHANNEL", "--sinks": "SINKS", "--step": "STEP", "--run": "RUN", "--log": "LOG"}
+    words, wanted = [], {"LD_PRELOAD=" + preload}
+    for option, name in options.items():
+        words += [option, "a b" + name] if len(words) % 4 else [option + "=a b" + name]
+        wanted.add("COLLPROBE_%s=a b%s" % (name, name))
+    words += ["--dir", "some", "--nccl", "/x/libnccl.so.2", "--control=c", "--chain"]
+    with tempfile.TemporaryDirectory() as folder:
+        folder = os.path.realpath(folder)
+        wanted |= {"COLLPROBE_DIR=%s/some" % folder, "COLLPROBE_NCCL_PATH=/x/libnccl.so.2",
+                   "COLLPROBE_CONTROL_FILE=%s/c" % folder, "COLLPROBE_CHAIN=1"}
+        done = run("--print", *words, folder=folder)
+        assert set(done.stdout.splitlines()) == wanted, (done.stdout, done.stderr)
+        done = run(*words, "--", "env", folder=folder)
+        assert wanted <= set(done.stdout.splitlines()), (done.stdout, done.stderr)
+    # Arguments reach the program as they are, options of its own too, and its status comes back.
+    done = run("--every", "2", "sh", "-c", 'printf "%s|" "$@"; exit 9', "-", "--dir", "a b", "*", "")
+    assert done.stdout == "--dir|a b|*||" and done.returncode == 9, done
 
 
 def preloads():
-    """An earlier preload stays, and none comes twice; the program's status is the launcher's."""
-    done = run("env", LD_PRELOAD="/nowhere/other.so")
-    assert f"LD_PRELOAD=/nowhere/other.so:{os.path.realpath(preload)}\n" in done.stdout, done.stdout
-    done = run("env", LD_PRELOAD=os.path.realpath(preload))
-    assert f"LD_PRELOAD={os.path.realpath(preload)}\n" in done.stdout, done.stdout
-    done = run("--proxy", "env")
-    assert f"LD_PRELOAD={os.path.realpath(proxy)}\n" in done.stdout, done.stdout
-    expect(run("sh", "-c", "exit 7").returncode, 7, done)
+    """The library is added after those that are there, once, and by an absolute path."""
+    for words, library in (([], preload), (["--proxy"], proxy)):
+        assert run(*words, "printenv", "LD_PRELOAD").stdout == library + "\n"
+        done = run(*words, "--print", LD_PRELOAD="/some/other.so")
+        assert done.stdout == "LD_PRELOAD=/some/other.so:%s\n" % library, done
+        done = run(*words, "--print", LD_PRELOAD=library + ":/some/other.so")
+        assert done.stdout == "LD_PRELOAD=%s:/some/other.so\n" % library, done
+    done = run(model("model_linked"), "one call", COLLPROBE_ENGINE="/absent.so")
+    assert done.returncode == 5 and "/absent.so" in done.stderr, done
+    with tempfile.TemporaryDirectory() as prefix:
+        for place in ("bin", "lib/x86_64-linux-gnu", "with space", "other"):
+            os.makedirs(os.path.join(prefix, place))
+        for name in ("collprobe-run", "collprobe-check"):
+            shutil.copy(os.path.join(os.path.dirname(launcher), name), os.path.join(prefix, "bin"))
+            shutil.copy(os.path.join(os.path.dirname(launcher), name), os.path.join(prefix, "with space"))
+        installed = os.path.join(prefix, "bin/collprobe-run")
+        done = run("true", program=installed)
+        assert done.returncode == 2 and "libcollprobe_preload.so is neither" in done.stderr, done
+        there = shutil.copy(preload, os.path.join(prefix, "lib/x86_64-linux-gnu"))
+        link = os.path.join(prefix, "other/start")
+        os.symlink(installed, link)
+        for program in (installed, link):
+            done = run("--print", program=program)
+            assert done.stdout == "LD_PRELOAD=%s\n" % os.path.realpath(there), done
+        shutil.copy(preload, os.path.join(prefix, "with space"))
+        done = run("true", program=os.path.join(prefix, "with space/collprobe-run"))
+        assert done.returncode == 2 and "space" in done.stderr, done
 
 
 def options():
-    """What is wrong is told, with status 2."""
-    for words, text in ((["--evry", "3", "true"], "--evry is no option"), (["--every"], "--every needs a value"),
-                        ([], "usage: collprobe-run"), (["--check"], "--check needs a program")):
+    """What cannot be understood ends with status 2; a program that cannot be started as the shell has it."""
+    for words in ([], ["--every"], ["--evry", "3", "true"], ["-x"], ["--check"]):
         done = run(*words)
-        expect(done.returncode, 2, done)
-        assert text in done.stderr, done.stderr
+        assert done.returncode == 2 and done.stderr, (words, done)
     done = run("--help")
-    expect(done.returncode, 0, done)
-    other = tempfile.mkdtemp()
-    try: # without its libraries
-        shutil.copy(launcher, other)
-        done = subprocess.run([os.path.join(other, "collprobe-run"), "true"], capture_output=True, text=True, check=False)
-        expect(done.returncode, 2, done)
-        assert "libcollprobe_preload.so is neither in" in done.stderr, done.stderr
-    finally:
-        shutil.rmtree(other)
+    assert done.returncode == 0 and "--check" in done.stdout
+    assert run("/absent/program").returncode == 127
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("collprobe-run", "libcollprobe_preload.so"):
+            shutil.copy(os.path.join(os.path.dirname(launcher), name), folder)
+        program = os.path.join(folder, "collprobe-run")
+        assert run("--nvtx", "true", program=program).returncode == 2
+        engine = shutil.copy(model("libmodel_engine.so"), os.path.join(folder, "libcollprobe_engine.so"))
+        done = run("--nvtx", "printenv", "NVTX_INJECTION64_PATH", program=program)
+        assert done.stdout == os.path.realpath(engine) + "\n", done
+        done = run("--nvtx", "true", program=program, NVTX_INJECTION64_PATH="/nsight.so")
+        assert done.returncode == 2 and "another tool" in done.stderr, done
 
 
-def check(status, text, *words, **variables):
+PRELOAD, PROXY, UNSEEN, NOTHING = 0, 3, 4, 5
+
+
+def ask(*words, wanted, text, **variables):
     done = run("--check", *words, **variables)
-    expect(done.returncode, status, done)
-    assert text in done.stdout, done.stdout
+    assert done.returncode == wanted and text in done.stdout, (words, done)
+
+
+def compile_program(folder, name, text, *options):
+    source, target = os.path.join(folder, name + ".c"), os.path.join(folder, name)
+    with open(source, "w") as file:
+        file.write(text)
+    subprocess.run(["cc", source, "-o", target, *options], check=True)
+    return target
 
 
 def check_programs():
-    """Each way to reach NCCL is told, with what sees it."""
-    check(0, "is linked to NCCL: the preload sees its calls\nstart it by: collprobe-run PROGRAM", f"{models}/model_linked")
-    check(0, "is linked to NCCL", f"{models}/libmodel_library.so")
-    check(3, "opens libnccl.so.2 by its name: the proxy sees its calls", f"{models}/model_by_name")
-    check(0, "has an NCCL of its own and exports it", f"{models}/libmodel_own_nccl.so")
-    check(4, "has an NCCL of its own and does not export it", f"{models}/libmodel_own_hidden.so")
-    check(5, "no way to NCCL was found", "true")
-    check(2, "there is no program nothing_of_that_name", "nothing_of_that_name")
+    ask(model("model_linked"), "--check", wanted=PRELOAD, text="is linked to NCCL")
+    ask(model("model_by_name"), wanted=PROXY, text="opens libnccl.so.2 by its name")
+    ask(model("libmodel_library.so"), wanted=PRELOAD, text="is linked to NCCL")
+    ask(model("libmodel_own_nccl.so"), wanted=PRELOAD, text="an NCCL of its own and exports it")
+    ask(model("libmodel_own_hidden.so"), wanted=UNSEEN, text="does not export it")
+    ask("true", wanted=NOTHING, text="no way to NCCL")
+    ask("/absent", wanted=2, text="there is no program")
+    if os.path.exists(model("model_static")):
+        ask(model("model_static"), wanted=NOTHING, text="static program without NCCL")
+    with tempfile.TemporaryDirectory() as folder:
+        main = "int model_run(const char*); int main(void) { return model_run(\"\"); }\n"
+        rpath = ["-L" + models, "-Wl,-rpath," + models]
+        # By a library that it is linked to, where the loader finds that.
+        through = compile_program(folder, "through", main, "-lmodel_library", *rpath)
+        ask(through, wanted=PRELOAD, text="libmodel_library.so is linked to NCCL")
+        own = compile_program(folder, "own", main, "-lmodel_own_nccl", *rpath)
+        ask(own, wanted=PRELOAD, text="an NCCL of its own and exports it")
+        hidden = compile_program(folder, "hidden", main, "-lmodel_own_hidden", *rpath)
+        ask(hidden, wanted=UNSEEN, text="does not export it")
+        alone = compile_program(folder, "alone", "int main(void) { return 0; }\nint ncclAllReduce(void) { return 0; }\n",
+                                "-rdynamic")
+        ask(alone, wanted=UNSEEN, text="binds its calls to it")
+        renamed = compile_program(
+            folder, "renamed", "int torchcomms_ncclAllReduce(void) { return 0; }\nint main(void) { return 0; }\n")
+        ask(renamed, wanted=UNSEEN, text="under other names (torchcomms_nccl")
+        os.chmod(shutil.copy(model("model_linked"), folder), 0o4755)
+        ask(os.path.join(folder, "model_linked"), wanted=UNSEEN, text="ignores LD_PRELOAD")
+        script = os.path.join(folder, "start.sh")
+        with open(script, "w") as file:
+            file.write("#!/bin/sh\nexec python3 train.py\n")
+        os.chmod(script, 0o755)
+        ask(script, wanted=NOTHING, text="what it starts is not known")
 
 
 def check_python():
-    """Of Python it is said what its packages do; a package that the script imports decides."""
-    folder = tempfile.mkdtemp()
-    try:
-        library = os.path.join(folder, "torch", "lib", "libtorch_cuda.so")
-        os.makedirs(os.path.dirname(library))
-        shutil.copy(f"{models}/libmodel_library.so", library)
-        wrapper = os.path.join(folder, "vllm", "distributed", "device_communicators", "pynccl_wrapper.py")
-        os.makedirs(os.path.dirname(wrapper))
-        with open(wrapper, "w", encoding="utf-8") as file:
-            file.write("# opens NCCL\n")
-        script = os.path.join(folder, "serve.py")
-        for package, status in (("torch", 0), ("vllm", 3)):
-            with open(script, "w", encoding="utf-8") as file:
-                file.write(f"import {package}\n")
-            check(status, "libtorch_cuda.so is linked to NCCL", sys.executable, script, PYTHONPATH=folder)
-    finally:
-        shutil.rmtree(folder)
+    """By the packages in the folders of the interpreter, of which none is imported."""
+    with tempfile.TemporaryDirectory() as folder:
+        def package(path, library):
+            target = os.path.join(folder, path)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            shutil.copy(library, target)
+        here = {"PYTHONPATH": folder}
+        for name in ("torch", "vllm", "other"):
+            with open(os.path.join(folder, name + ".py"), "w") as file:
+                file.write("import %s\n" % name)
+        ask(sys.executable, os.path.join(folder, "other.py"), wanted=NOTHING, text="no package", **here)
+        package("torch/lib/libtorch_cuda.so", model("libmodel_library.so"))
+        ask(sys.executable, os.path.join(folder, "torch.py"), wanted=PRELOAD, text="libtorch_cuda.so is linked", **here)
+        package("vllm/distributed/device_communicators/pynccl_wrapper.py", __file__)
+        ask(sys.executable, os.path.join(folder, "vllm.py"), wanted=PROXY, text="opens libnccl.so.2", **here)
+        ask(sys.executable, os.path.join(folder, "other.py"), wanted=PRELOAD, text="libtorch_cuda.so is linked", **here)
+        ask(os.path.join(folder, "torch.py"), "--lr", "1", wanted=PRELOAD, text="libtorch_cuda.so is linked", **here)
+        package("torchcomms/_comms_nccl.cpython.so", model("libmodel_own_hidden.so"))
+        script = os.path.join(folder, "program")
+        with open(script, "w") as file:
+            file.write("#!%s\nfrom torchcomms import all_reduce\n" % sys.executable)
+        os.chmod(script, 0o755)
+        ask(script, wanted=UNSEEN, text="does not export it", **here)
 
 
 def check_process():
-    """Of a process its maps tell."""
-    for library, status, text in ((f"{models}/libmodel_library.so", 0, "the process has to be started again"),
-                                  (preload, 0, "its calls are seen")):
-        child = subprocess.Popen([sys.executable, "-c", "import ctypes, sys, time; ctypes.CDLL(sys.argv[1]); print(flush=True);"
-                                  "time.sleep(60)", library], stdout=subprocess.PIPE)
+    def process(library, **variables):
+        code = "import ctypes, time; ctypes.CDLL(%r); print(flush=True); time.sleep(50)" % library
+        environment = dict(os.environ, **variables)
+        started = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment)
+        started.stdout.readline()
+        return started
+    for library, variables, wanted, text in (
+            (model("libmodel_library.so"), {}, PRELOAD, "has to be started again"),
+            (model("libmodel_library.so"), {"LD_PRELOAD": preload}, PRELOAD, "its calls are seen"),
+            (model("nccl/libnccl.so.2"), {}, PROXY, "it was opened by name"),
+            (model("libmodel_own_hidden.so"), {}, UNSEEN, "does not export it"), ("libc.so.6", {}, NOTHING, "no way")):
+        started = process(library, **variables)
         try:
-            child.stdout.readline()
-            check(status, text, str(child.pid))
+            ask(str(started.pid), wanted=wanted, text=text)
         finally:
-            child.kill()
-            child.wait()
-    check(2, "cannot be looked at", "999999999")
+            started.kill()
+            started.wait()
+            started.stdout.close()
+    ask("999999999", wanted=2, text="cannot be looked at")
 
 
-globals()[case]()
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

@@ -85,4 +85,5 @@ TEST_CASE("a value that cannot be used is told with what is expected, and the de
     CHECK(warns(wrong, "there is no variable COLLPROBE_EVRY: is COLLPROBE_EVERY meant?"));
     CHECK(warns(wrong, "there is no variable COLLPROBE_SOMETHING"));
     CHECK(wrong.warnings.size() == 8);
+    CHECK(warns(read({{"COLLPROBE_SINKS", "html"}}), "are written with COLLPROBE_CHANNEL=inband, or by collprobe_merge"));
 }

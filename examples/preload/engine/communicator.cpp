@@ -7,7 +7,9 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
+#include <utility>
 
+#include <collprobe/comm/detail/cuda/nvtx.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/hexadecimal.hpp>
 #include <collprobe/detail/math.hpp>
@@ -74,6 +76,33 @@ double as_double(const void* scalar, element_type type) noexcept
     default: return result;
     }
 }
+
+/// A range of NVTX around the launches of a probe, if COLLPROBE_SINKS has nvtx and a tool is there.
+class probe_range {
+public:
+    probe_range([[maybe_unused]] bool wanted, [[maybe_unused]] const call_facts& facts,
+        [[maybe_unused]] std::uint64_t key)
+    {
+#if defined(NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_SCHEMA_ID)
+        domain_ = wanted ? collprobe::detail::nvtx_domain::of_process() : nullptr;
+        if (domain_ == nullptr) return;
+        const std::uint64_t bytes = facts.count * static_cast<std::uint64_t>(collprobe::bytes_of(facts.type));
+        domain_->push(facts.call, {key, bytes, static_cast<std::int32_t>(facts.operation)});
+#endif
+    }
+    probe_range(const probe_range&) = delete;
+    ~probe_range()
+    {
+#if defined(NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_SCHEMA_ID)
+        if (domain_ != nullptr) domain_->pop();
+#endif
+    }
+
+private:
+#if defined(NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_SCHEMA_ID)
+    const collprobe::detail::nvtx_domain* domain_ = nullptr;
+#endif
+};
 
 } // namespace
 
@@ -363,8 +392,8 @@ void communicator::enter_lane(cuda::stream_ref stream)
 void communicator::fail(const char* what) noexcept
 {
     probes_ = false;
-    has_failed_ = true;
     skip(skip_reason::failed);
+    if (std::exchange(has_failed_, true)) return;
     try {
         say("communicator " + collprobe::detail::hexadecimal(key_) + ", rank " + std::to_string(rank_)
             + ": is not probed any more: " + what);
@@ -396,6 +425,7 @@ void communicator::before(collprobe_call& call)
         const cuda::device_guard current(device_);
         const cuda::stream_ref stream(static_cast<cudaStream_t>(call.stream));
         if (is_capturing(stream)) return skip(skip_reason::capture);
+        const probe_range range(options_.nvtx, facts, key_);
         // NCCL may refuse such buffers; a kernel that reads them would end the program.
         if (!can_be_read(call, facts)) return skip(skip_reason::type);
         ++wanted_;
@@ -468,6 +498,7 @@ void communicator::enqueue_result(slot& of, void* on, const void* receive) noexc
         const cuda::device_guard current(device_);
         const cuda::stream_ref stream(static_cast<cudaStream_t>(on));
         const call_facts& facts = of.facts;
+        const probe_range range(options_.nvtx, facts, key_);
         enter_lane(stream);
         rank_measurement& to = rank_call_layout::measurement(of.on_device);
         if (facts.has_result) {

@@ -152,6 +152,8 @@ void engine::take_back()
 {
     for (communicator* each = writing.first(); each != nullptr; each = each->next) {
         if (each->state.load(std::memory_order_acquire) != communicator::phase::written) continue;
+        // A thread may still be in a call that was aborted.
+        if (each->how_ended() == collprobe_abort) continue;
         if (each->memory() != nullptr && each->memory_is_idle()) unused_memory.push_back(each->memory());
         each->state.store(communicator::phase::unused, std::memory_order_relaxed);
         unused.push_back(each);

@@ -4,7 +4,9 @@
 #include "live_channel.hpp"
 
 #include <cstring>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/math.hpp>
@@ -73,8 +75,10 @@ std::string live_channel::agree(const collprobe_nccl& nccl, void* comm, int rank
 {
     const auto count = static_cast<std::uint64_t>(ranks);
     const cuda::stream stream;
-    const cuda::buffer<std::uint64_t> words(count + 1);
-    const cuda::pinned_buffer<std::uint64_t> told(count + 1);
+    auto memory
+        = std::make_unique<std::pair<cuda::buffer<std::uint64_t>, cuda::pinned_buffer<std::uint64_t>>>(
+            cuda::buffer<std::uint64_t>(count + 1), cuda::pinned_buffer<std::uint64_t>(count + 1));
+    const auto& [words, told] = *memory;
     told[count] = word;
     const cudaStream_t on = stream.get().get();
     cuda::check(
@@ -87,7 +91,14 @@ std::string live_channel::agree(const collprobe_nccl& nccl, void* comm, int rank
     }
     cuda::check(cudaMemcpyAsync(told.data(), words.data(), count * sizeof word, cudaMemcpyDeviceToHost, on),
         "cudaMemcpyAsync");
-    stream.synchronize();
+    constexpr std::int64_t patience_ms = 60'000;
+    try {
+        stream.synchronize(patience_ms);
+    } catch (const collprobe::error&) {
+        (void)memory.release(); // in use until they answer
+        return "other ranks have not answered for a minute: all of them need the preload, and "
+               "COLLPROBE_CHANNEL=inband";
+    }
     std::string without;
     std::string others;
     for (std::uint64_t r = 0; r < count; ++r) {

@@ -25,7 +25,7 @@ constexpr std::string_view prefix = "COLLPROBE_";
 /// Names that this object, the first stage and the headers read.
 constexpr std::string_view known_names[] = {"ENABLE", "DIR", "SINKS", "EVERY", "BUDGET", "OPS", "MIN_BYTES",
     "COMMS", "AUDIT", "CHANNEL", "STEP", "STEP_RANGE", "FALSE_ALARMS", "NCCL_PATH", "CONTROL_FILE", "LOG",
-    "ENGINE", "CHAIN", "RUN", "PORT", "PATH", "JOB_TOKEN", "NVTX"};
+    "ENGINE", "CHAIN", "RUN", "PORT", "PATH", "JOB_TOKEN"};
 
 constexpr std::string_view kind_names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
     "reduce", "all_to_all", "gather", "scatter", "send", "recv", "put_signal", "signal", "wait_signal"};
@@ -194,9 +194,12 @@ settings settings::from_environment()
     result.global_rank = first_number({"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"});
     const std::string job = name_of_job();
     const char* const run = from.text("RUN");
-    result.run = run != nullptr ? run : job;
     const char* const directory = from.text("DIR");
     result.directory = expanded(directory != nullptr ? directory : "collprobe-" + job, result.global_rank);
+    while (result.directory.size() > 1 && result.directory.back() == '/') result.directory.pop_back();
+    result.run = run != nullptr ? run
+        : job != "unknown"      ? job
+                                : result.directory.substr(result.directory.rfind('/') + 1);
 
     if (const char* const sinks = from.text("SINKS")) {
         result.jsonl = false;
@@ -232,7 +235,6 @@ settings settings::from_environment()
         result.communicators = items_of(names);
     }
     from.flag("AUDIT", result.audit);
-    from.flag("NVTX", result.nvtx);
     from.choice("CHANNEL", {"files", "inband"},
         [&](std::size_t i) { result.channel = i == 0 ? channel_kind::files : channel_kind::inband; });
     from.choice("STEP", {"auto", "calls", "off"}, [&](std::size_t i) {
@@ -244,6 +246,11 @@ settings settings::from_environment()
     from.choice("LOG", {"off", "warn", "info"}, [&](std::size_t i) {
         result.log = i == 0 ? log_kind::off : i == 1 ? log_kind::warn : log_kind::info;
     });
+    if (result.channel == channel_kind::files
+        && (result.prometheus || result.trace || result.html || result.inspector)) {
+        result.warnings.push_back("COLLPROBE_SINKS: prometheus, trace, html and inspector are written with "
+                                  "COLLPROBE_CHANNEL=inband, or by collprobe_merge");
+    }
     warn_of_unknown_names(result);
     return result;
 }

@@ -125,8 +125,7 @@ private:
         std::uint64_t steps = 0;
         std::uint64_t clean_steps = 0; // the last ones in a row without extra symbols
         std::uint64_t first_step = 0; // its number, at least
-        std::uint64_t run_before = 0; // symbols it explained before it was followed
-        std::uint32_t hash = 0; // if it is known
+        std::uint64_t begins_after = 0; // so many symbols of the track
     };
     /// A step that was followed before.
     struct known_step {
@@ -138,6 +137,7 @@ private:
         sequence from = large;
         bool is_established = false;
         std::uint64_t used = 0; // number of the call
+        std::uint64_t seen = 0; // symbols of the track then
     };
     /// An extra call: the n-th of its signature in a step.
     struct extra_call {
@@ -162,10 +162,9 @@ private:
     void lose() noexcept;
     void remember() noexcept;
     void look_for_step(bool is_large) noexcept;
-    bool look_for_known_step(bool is_large) noexcept;
+    bool look_for_known_step(bool is_large, std::uint32_t longer_than) noexcept;
     void prepare(sequence from) noexcept;
     step_pattern pattern_of(sequence from, std::uint32_t period, std::uint64_t run) const noexcept;
-    bool is_held_by(const known_step& known) const noexcept;
     bool may_follow(sequence from) const noexcept;
     bool repeats_large_calls() noexcept;
     std::uint32_t large_calls_of_all() noexcept;

@@ -42,7 +42,7 @@ COLLPROBE_INLINE void call_track::look_for_period() noexcept
         if (period_ != 0 && run_ >= std::uint64_t{period_} + wide) continue;
         std::uint32_t period = wide == narrowest ? 1 : wide / 2 + 1;
         for (; period <= wide && period + wide / 2 <= at_hand; ++period) {
-            if (period_ == 0 || run_ < period + wide / 2) {
+            if (run_ < period + wide / 2) {
                 const std::uint64_t most = at_hand - wide / 2;
                 period = first_repeat(
                     period, most < wide ? static_cast<std::uint32_t>(most) : wide, wide / 2, factor);
@@ -53,7 +53,6 @@ COLLPROBE_INLINE void call_track::look_for_period() noexcept
             }
         }
     }
-    if (pushed_ % 1024 == 0) doubted_run_ /= 2;
 }
 
 /// The least period in [first, last] for which the last `length` symbols repeat; 0 if there is none.
@@ -88,27 +87,17 @@ COLLPROBE_INLINE void call_track::follow(std::uint32_t period, std::uint64_t kno
     if (run_ >= judged_at_) judge();
 }
 
-/// Decides whether a run of three periods is a step's.
+/// Decides whether the run is a step's. (It is of no shorter period: that has the same run, and was found
+/// before.)
 COLLPROBE_INLINE void call_track::judge() noexcept
 {
-    const std::uint64_t at_hand = symbols_at_hand();
-    const std::uint64_t window = at_hand < 2 * std::uint64_t{period_} ? at_hand : 2 * std::uint64_t{period_};
-    for (std::uint32_t rest = period_, factor = 2; rest > 1; ++factor) {
-        if (rest % factor != 0) continue;
-        while (rest % factor == 0) rest /= factor;
-        // The run may have begun before the symbols that have the shorter period.
-        const std::uint32_t shorter = period_ / factor;
-        if (repeats(window - shorter, shorter, power(window - shorter)))
-            return follow(shorter, window - shorter);
-    }
     judged_at_ = least_run(period_, distinct_symbols(period_));
     is_ready_ = run_ >= judged_at_;
 }
 
 /// Three periods, or so many symbols that they repeat by chance with probability 2^-32. One or two calls may
 /// be the layers of a step.
-COLLPROBE_INLINE std::uint64_t call_track::least_run(
-    std::uint32_t period, std::uint32_t distinct) const noexcept
+COLLPROBE_INLINE std::uint64_t call_track::least_run(std::uint32_t period, std::uint32_t distinct) noexcept
 {
     // 32 / log2(distinct), rounded up
     constexpr unsigned char matches[16] = {32, 32, 32, 21, 16, 14, 13, 12, 11, 11, 10, 10, 9, 9, 9, 9};
@@ -116,7 +105,6 @@ COLLPROBE_INLINE std::uint64_t call_track::least_run(
     std::uint64_t result = 3 * std::uint64_t{period};
     if (needed > result) result = needed;
     if (period <= longest_of_layers && result < layers) result = layers;
-    if (period <= doubted_period_ && doubted_run_ > result) result = doubted_run_;
     return result;
 }
 
@@ -133,12 +121,6 @@ COLLPROBE_INLINE std::uint32_t call_track::distinct_symbols(std::uint32_t length
         if (same == distinct) seen[distinct++] = symbol;
     }
     return distinct;
-}
-
-COLLPROBE_INLINE void call_track::doubt(std::uint32_t period, std::uint64_t run) noexcept
-{
-    if (period > doubted_period_) doubted_period_ = period;
-    if (run > doubted_run_) doubted_run_ = run;
 }
 
 } // namespace detail
@@ -263,9 +245,11 @@ COLLPROBE_INLINE bool call_period::begins_next(bool is_large) noexcept
         return false;
     }
     if (next_.next == 0 && is_large) {
-        if (held_.period != 0 && !held_.is_established) {
-            for (known_step& known : known_) {
-                if (is_held_by(known)) known = {};
+        // What came in the same sequence was a part of this step.
+        for (known_step& known : known_) {
+            if (known.from == next_.from && known.period < next_.period && !known.is_established
+                && known.seen > next_.begins_after) {
+                known = {};
             }
         }
         held_ = next_;
@@ -275,12 +259,8 @@ COLLPROBE_INLINE bool call_period::begins_next(bool is_large) noexcept
         return true;
     }
     // In the sequence of all calls a step begins with a large one.
-    if (next_.next == 0) {
-        ++next_.begin;
-    } else if (++next_.next == next_.period) {
-        next_.next = 0;
-        next_.begin += next_.period;
-    }
+    if (next_.next == 0) ++next_.begin;
+    else if (++next_.next == next_.period) next_.next = 0;
     return false;
 }
 
@@ -329,8 +309,6 @@ COLLPROBE_INLINE void call_period::lose() noexcept
     if (held_.is_established) {
         was_established_ = true;
         for (int which = 0; which < 3; ++which) established_until_[which] = tracks_[which].pushed();
-    } else if (held_.period < 5) {
-        track(held_.from).doubt(held_.period, 2 * (held_.run_before + held_.steps * held_.period));
     }
     held_ = {};
     ++counts_.losses;
@@ -359,19 +337,12 @@ COLLPROBE_INLINE void call_period::remember() noexcept
     *place = {held_.period, hash, factor, hashed, held_.large_calls, held_.from, held_.is_established,
         counts_.calls};
     held_.is_known = true;
-    held_.hash = hash;
-}
-
-COLLPROBE_INLINE bool call_period::is_held_by(const known_step& known) const noexcept
-{
-    return held_.is_known && known.period == held_.period && known.from == held_.from
-        && known.hash == held_.hash;
 }
 
 COLLPROBE_INLINE void call_period::look_for_step(bool is_large) noexcept
 {
     if (held_.period != 0) {
-        if (held_.has_extra && look_for_known_step(is_large)) return;
+        if (held_.has_extra && !held_.is_established && look_for_known_step(is_large, held_.period)) return;
         // A longer sequence of large calls explains what was extra to a short one, as layers in a step.
         if (is_large && next_.period == 0 && !held_.is_established && track(large).is_ready()
             && track(large).period() > held_.large_calls && may_follow(large)) {
@@ -382,7 +353,7 @@ COLLPROBE_INLINE void call_period::look_for_step(bool is_large) noexcept
         }
         return;
     }
-    if (look_for_known_step(is_large)) return;
+    if (look_for_known_step(is_large, 0)) return;
     if (next_.period != 0 && next_.from != all) return;
     if (is_large && track(large).is_ready() && may_follow(large)) return prepare(large);
     if (next_.period != 0) return;
@@ -427,11 +398,10 @@ COLLPROBE_INLINE bool call_period::may_follow(sequence from) const noexcept
     return !was_established_ || track(from).pushed() - established_until_[from] >= track(from).period();
 }
 
-COLLPROBE_INLINE bool call_period::look_for_known_step(bool is_large) noexcept
+COLLPROBE_INLINE bool call_period::look_for_known_step(bool is_large, std::uint32_t longer_than) noexcept
 {
     for (known_step& known : known_) {
-        if (known.period == 0 || !has_symbol(known.from, is_large)) continue;
-        if (held_.period != 0 && (known.period < held_.period || known.from != held_.from)) continue;
+        if (known.period <= longer_than || !has_symbol(known.from, is_large)) continue;
         const detail::call_track& calls = track(known.from);
         if (calls.symbols_at_hand() < known.hashed) continue;
         if (calls.hash_of_last(known.hashed, known.factor) != known.hash) continue;
@@ -439,8 +409,8 @@ COLLPROBE_INLINE bool call_period::look_for_known_step(bool is_large) noexcept
         next_.large_calls = known.large_calls;
         next_.is_established = known.is_established;
         next_.is_known = true;
-        next_.hash = known.hash;
         known.used = counts_.calls;
+        known.seen = calls.pushed();
         return true;
     }
     return false;
@@ -463,11 +433,10 @@ COLLPROBE_INLINE call_period::step_pattern call_period::pattern_of(
     result.begin = track(from).pushed() + 1 - period - result.next;
     result.large_calls = period;
     result.credit = period;
-    result.run_before = run;
-    const std::uint64_t began_after = track(from).pushed() - run; // symbols before it
-    if (held_.period == 0 && began_after >= unlocked_from_[from]) {
+    result.begins_after = track(from).pushed() - run;
+    if (held_.period == 0 && result.begins_after >= unlocked_from_[from]) {
         result.first_step
-            = unlocked_step_ + (began_after > unlocked_from_[from]) + (run + period - 1) / period;
+            = unlocked_step_ + (result.begins_after > unlocked_from_[from]) + (run + period - 1) / period;
     }
     return result;
 }

@@ -51,8 +51,6 @@ public:
     std::uint64_t run() const noexcept { return run_; }
     /// The run has three periods, and is so long that no random sequence has it.
     bool is_ready() const noexcept { return is_ready_; }
-    /// From here on a period up to `period` is ready after `run` symbols at the earliest. This fades.
-    void doubt(std::uint32_t period, std::uint64_t run) noexcept;
 
     /// Symbol number `at`, from 1. Precondition: it is among the last `kept()`.
     std::uint32_t symbol_at(std::uint64_t at) const noexcept { return hash_at(at) - hash_at(at - 1) * base; }
@@ -88,7 +86,7 @@ private:
         std::uint32_t first, std::uint32_t last, std::uint32_t length, std::uint32_t factor) const noexcept;
     void follow(std::uint32_t period, std::uint64_t known_matches) noexcept;
     void judge() noexcept;
-    std::uint64_t least_run(std::uint32_t period, std::uint32_t distinct) const noexcept;
+    static std::uint64_t least_run(std::uint32_t period, std::uint32_t distinct) noexcept;
     std::uint32_t distinct_symbols(std::uint32_t length) const noexcept;
 
     fixed_array<std::uint32_t> hashes_; // of all symbols up to the last ones: h * base + symbol
@@ -98,10 +96,8 @@ private:
     std::uint64_t run_ = 0;
     std::uint64_t judged_at_ = 0; // the run at which `judge` is due; 0: never
     std::uint64_t quiet_from_ = ~std::uint64_t{0}; // the run from which on no other period can explain more
-    std::uint64_t doubted_run_ = 0;
     std::uint32_t longest_;
     std::uint32_t period_ = 0;
-    std::uint32_t doubted_period_ = 0;
     bool is_ready_ = false;
 };
 
