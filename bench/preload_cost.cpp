@@ -71,6 +71,7 @@ cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStre
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int) { return make(stream); }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned int)
 {
@@ -190,7 +191,9 @@ int main()
     call.type = 7; // ncclFloat32
 
     measure(*hooks, call, 1 << 16, 200, 5); // warm-up
-    const cost unprobed = measure(*hooks, call, 64, 100'000, 11); // below COLLPROBE_MIN_BYTES
+    collprobe_call other = call;
+    other.kind = collprobe_broadcast; // not in COLLPROBE_OPS
+    const cost unprobed = measure(*hooks, other, 1 << 16, 100'000, 11);
     const cost probed = measure(*hooks, call, 1 << 16, 200, 51); // fits the ring
     std::printf("call           host ns   launches  other CUDA calls  allocations in all\n");
     std::printf("not probed    %8.1f   %8llu  %16llu  %18llu\n", unprobed.ns,

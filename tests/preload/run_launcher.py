@@ -103,14 +103,6 @@ def ask(*words, wanted, text, **variables):
     assert done.returncode == wanted and text in done.stdout, (words, done)
 
 
-def compile_program(folder, name, text, *options):
-    source, target = os.path.join(folder, name + ".c"), os.path.join(folder, name)
-    with open(source, "w") as file:
-        file.write(text)
-    subprocess.run(["cc", source, "-o", target, *options], check=True)
-    return target
-
-
 def check_programs():
     ask(model("model_linked"), "--check", wanted=PRELOAD, text="is linked to NCCL")
     ask(model("model_by_name"), wanted=PROXY, text="opens libnccl.so.2 by its name")
@@ -121,22 +113,13 @@ def check_programs():
     ask("/absent", wanted=2, text="there is no program")
     if os.path.exists(model("model_static")):
         ask(model("model_static"), wanted=NOTHING, text="static program without NCCL")
+    # By a library that the program is linked to, where the loader finds that.
+    ask(model("model_through_library"), wanted=PRELOAD, text="libmodel_library.so is linked to NCCL")
+    ask(model("model_through_own_nccl"), wanted=PRELOAD, text="an NCCL of its own and exports it")
+    ask(model("model_through_own_hidden"), wanted=UNSEEN, text="does not export it")
+    ask(model("model_alone"), wanted=UNSEEN, text="binds its calls to it")
+    ask(model("model_renamed"), wanted=UNSEEN, text="under other names (torchcomms_nccl")
     with tempfile.TemporaryDirectory() as folder:
-        main = "int model_run(const char*); int main(void) { return model_run(\"\"); }\n"
-        rpath = ["-L" + models, "-Wl,-rpath," + models]
-        # By a library that it is linked to, where the loader finds that.
-        through = compile_program(folder, "through", main, "-lmodel_library", *rpath)
-        ask(through, wanted=PRELOAD, text="libmodel_library.so is linked to NCCL")
-        own = compile_program(folder, "own", main, "-lmodel_own_nccl", *rpath)
-        ask(own, wanted=PRELOAD, text="an NCCL of its own and exports it")
-        hidden = compile_program(folder, "hidden", main, "-lmodel_own_hidden", *rpath)
-        ask(hidden, wanted=UNSEEN, text="does not export it")
-        alone = compile_program(folder, "alone", "int main(void) { return 0; }\nint ncclAllReduce(void) { return 0; }\n",
-                                "-rdynamic")
-        ask(alone, wanted=UNSEEN, text="binds its calls to it")
-        renamed = compile_program(
-            folder, "renamed", "int torchcomms_ncclAllReduce(void) { return 0; }\nint main(void) { return 0; }\n")
-        ask(renamed, wanted=UNSEEN, text="under other names (torchcomms_nccl")
         os.chmod(shutil.copy(model("model_linked"), folder), 0o4755)
         ask(os.path.join(folder, "model_linked"), wanted=UNSEEN, text="ignores LD_PRELOAD")
         script = os.path.join(folder, "start.sh")

@@ -124,11 +124,7 @@ std::string name_of(const call_facts& facts)
         + collprobe::name(facts.type);
 }
 
-told_step& told_step::instance() noexcept
-{
-    static told_step only;
-    return only;
-}
+constinit told_step told_step::only;
 
 operator_choice& operator_choice::instance() noexcept
 {
@@ -194,7 +190,7 @@ void communicator::open(
     ended_.store(false, std::memory_order_relaxed);
     how_ended_.store(-1, std::memory_order_relaxed);
     sequence_ = 0;
-    seen_mark_ = told_step::instance().serial.load(std::memory_order_acquire);
+    seen_mark_ = told_step::only.serial.load(std::memory_order_acquire);
     period_ = collprobe::call_period();
     sampling_
         = {.mode = options_.channel == settings::channel_kind::inband ? sampling::inband : sampling::files,
@@ -272,11 +268,7 @@ bool communicator::begin(collprobe_call& call, call_facts& facts, live_channel::
     const std::uint64_t element_bytes
         = known ? static_cast<std::uint64_t>(collprobe::bytes_of(facts.type)) : 1;
     const std::uint64_t bytes = std::max(facts.count, facts.result_count) * element_bytes;
-    // The number of an operation of the program's own may differ between ranks.
-    const int reduction_class = facts.reduces() ? std::min(call.operation, first_own_operation) + 1 : 0;
-    const std::uint64_t signature
-        = collprobe::call_signature(static_cast<unsigned>(call.kind), static_cast<unsigned>(call.type),
-            call.count, static_cast<unsigned>(reduction_class), static_cast<unsigned>(call.root));
+    const std::uint64_t signature = signature_of(call, facts);
     facts.place = place_of(call, facts.sequence, signature, call.count * element_bytes);
     if (facts.place.first) start_step(facts.place);
     const bool is_wanted_kind = options_.probed_kinds[call.kind];
@@ -296,6 +288,24 @@ bool communicator::begin(collprobe_call& call, call_facts& facts, live_channel::
     return false;
 }
 
+/// As `call_signature`. Most calls differ from the one before in their count only.
+std::uint64_t communicator::signature_of(const collprobe_call& call, const call_facts& facts) noexcept
+{
+    constexpr std::uint64_t of_kind = 0xffffff0000000000u;
+    // The number of an operation of the program's own may differ between ranks.
+    const auto operation
+        = static_cast<unsigned>(facts.reduces() ? std::min(call.operation, first_own_operation) + 1 : 0);
+    const auto kind = static_cast<unsigned>(call.kind);
+    const auto type = static_cast<unsigned>(call.type);
+    const auto root = static_cast<unsigned>(call.root);
+    const std::uint64_t what = std::uint64_t{root} << 32 | (kind << 16 | (type & 0xff) << 8 | operation);
+    if (what != last_kind_) {
+        last_kind_ = what;
+        kind_hash_ = collprobe::call_signature(kind, type, 0, operation, root);
+    }
+    return (kind_hash_ & of_kind) | collprobe::detail::mix64(kind_hash_ + call.count) >> 24;
+}
+
 collprobe::call_place communicator::place_of(
     const collprobe_call& call, std::uint64_t sequence, std::uint64_t signature, std::uint64_t bytes) noexcept
 {
@@ -309,7 +319,7 @@ collprobe::call_place communicator::place_of(
         return place;
     }
     if (call.has_tag != 0) return period_.add(signature, bytes, call.tag);
-    const told_step& told = told_step::instance();
+    const told_step& told = told_step::only;
     if (const std::uint64_t serial = told.serial.load(std::memory_order_acquire); serial != seen_mark_) {
         seen_mark_ = serial;
         period_.mark(told.step.load(std::memory_order_relaxed),

@@ -190,6 +190,7 @@ private:
     void send_if_due(const collprobe_call& call) noexcept;
     void send(collprobe::cuda::stream_ref stream);
     bool describe(const collprobe_call& call, call_facts& facts) const noexcept;
+    std::uint64_t signature_of(const collprobe_call& call, const call_facts& facts) noexcept;
     bool describe_values(const collprobe_call& call, call_facts& facts) const noexcept;
     void skip(skip_reason why) noexcept { skipped[static_cast<std::size_t>(why)].add(); }
     slot* reserve() noexcept;
@@ -225,6 +226,8 @@ private:
     std::atomic<int> how_ended_{-1};
 
     std::uint64_t sequence_ = 0;
+    std::uint64_t last_kind_ = ~std::uint64_t{0}; ///< of the call before, all but its count
+    std::uint64_t kind_hash_ = 0;
     std::uint64_t seen_mark_ = 0;
     std::uint64_t seen_choice_ = 0;
     collprobe::call_period period_;
@@ -254,7 +257,7 @@ struct told_step {
     std::atomic<std::uint64_t> step{0};
     std::atomic<std::uint32_t> source{0}; ///< a collprobe::step_source
 
-    static told_step& instance() noexcept;
+    static told_step only; ///< of the process
     void set(std::uint64_t number, collprobe::step_source from) noexcept;
 };
 

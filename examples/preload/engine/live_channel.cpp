@@ -4,12 +4,14 @@
 #include "live_channel.hpp"
 
 #include <cstring>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/detail/wait.hpp>
 #include <collprobe/device/cuda/error.hpp>
 
 #include "live_view.hpp"
@@ -91,13 +93,15 @@ std::string live_channel::agree(const collprobe_nccl& nccl, void* comm, int rank
     }
     cuda::check(cudaMemcpyAsync(told.data(), words.data(), count * sizeof word, cudaMemcpyDeviceToHost, on),
         "cudaMemcpyAsync");
-    constexpr std::int64_t patience_ms = 60'000;
-    try {
-        stream.synchronize(patience_ms);
-    } catch (const collprobe::error&) {
-        (void)memory.release(); // in use until they answer
-        return "other ranks have not answered for a minute: all of them need the preload, and "
-               "COLLPROBE_CHANNEL=inband";
+    const auto until = collprobe::detail::deadline::in_ms(60'000);
+    while (!stream.query()) {
+        if (until.remaining_ns() == 0) {
+            (void)memory.release(); // in use until they answer
+            return "other ranks have not answered for a minute: all of them need the preload, and "
+                   "COLLPROBE_CHANNEL=inband";
+        }
+        const timespec nap{0, 100'000};
+        nanosleep(&nap, nullptr);
     }
     std::string without;
     std::string others;

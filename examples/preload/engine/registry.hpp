@@ -7,8 +7,6 @@
 #include <cstdint>
 #include <mutex>
 
-#include <collprobe/detail/math.hpp>
-
 namespace collprobe_preload {
 
 /// Communicators by their handle. `find` takes no lock; a handle that has ended may come back for another
@@ -65,10 +63,10 @@ private:
         std::atomic<const void*> handle{nullptr};
         std::atomic<State*> state{nullptr};
     };
+    static_assert(room == 1u << (64 - 52));
     static std::size_t place_of(const void* handle) noexcept
     {
-        return static_cast<std::size_t>(collprobe::detail::mix64(reinterpret_cast<std::uintptr_t>(handle)))
-            % room;
+        return static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(handle) * 0x9e3779b97f4a7c15u >> 52);
     }
 
     entry entries_[room];

@@ -186,6 +186,12 @@ static void steps(ncclComm_t* comm)
     }
 }
 
+/* The first call, so that the forwarder has to find NCCL between. */
+static void many_arguments(void)
+{
+    TRY(NCCL(DevCommCreate)(id, 1, 2.5, 3, 4.5F, -5, 6, 7, 8, 9.5, 10, 11.5, 12.5, 13.5, 14.5, 15.5, 16.5, 17.5));
+}
+
 static void forwards(ncclComm_t comm)
 {
     void *memory = NULL, *handle = NULL;
@@ -195,7 +201,6 @@ static void forwards(ncclComm_t comm)
     TRY(NCCL(CommCount)(comm, &count));
     TRY(NCCL(CommUserRank)(comm, &rank));
     TRY(NCCL(MemAlloc)(&memory, 48));
-    TRY(NCCL(DevCommCreate)(id, 1, 2.5, 3, 4.5F, -5, 6, 7, 8, 9.5, 10, 11.5, 12.5, 13.5, 14.5, 15.5, 16.5, 17.5));
     const ncclUniqueId made = NCCL(TeamLsa)(30.0, 12);
     const ncclTeam_t team = NCCL(TeamWorld)(comm);
     printf("version %d id %d count %d rank %d made %d %d team %d %d %d\n", version, id.internal[127], count, rank,
@@ -227,6 +232,8 @@ __attribute__((visibility("default"))) int model_run(const char* scenario)
         steps(&comm);
     else if (strcmp(scenario, "threads") == 0)
         threads();
+    else if (strcmp(scenario, "many arguments") == 0)
+        many_arguments();
     else if (strcmp(scenario, "communicators") == 0)
         every_communicator();
     else {

@@ -64,8 +64,8 @@ static unsigned sum(const ncclUniqueId* id)
 static void trace_call(const char* name, const void* send, const void* receive, size_t count, int type, int operation,
     int root, ncclComm_t comm, cudaStream_t stream, const void* config)
 {
-    trace("nccl %s %p %p %zu %d %d %d %d %p %s", name, send, receive, count, type, operation, root, number(comm), stream,
-        config != NULL ? "config" : "-");
+    trace("nccl %s %p %p %zu %d %d %d %d %p %s errno %d", name, send, receive, count, type, operation, root, number(comm),
+        stream, config != NULL ? "config" : "-", errno);
 }
 
 #define CALL(name, parameters, send, receive, count, type, operation, root, config)                          \
