@@ -253,7 +253,9 @@ def inband(job):
         require(glob.glob(os.path.join(records, "live.*.live.jsonl")), os.listdir(records))
         clean, _ = job.run("foreign_trainer", *base, *options.split(), variables=("COLLPROBE_CHANNEL=inband",))
         require(checksums(clean) == checksums(plain), plain, clean)
-        require(not [line for line in clean.stderr.splitlines() if "collprobe" in line], clean)
+        # More ranks than processors: one may well be late.
+        told = [line for line in clean.stderr.splitlines() if "collprobe" in line and ": late: " not in line]
+        require(not told, clean)
 
 
 def inband_settings(job):

@@ -163,7 +163,7 @@ private:
 class preloaded_rank {
 public:
     preloaded_rank(const ncclUniqueId& id, int rank, int ranks, const char* name, bool blocking = true)
-        : all_(engine_process::instance()), rank_(rank), ranks_(ranks)
+        : all_(engine_process::instance()), rank_(rank)
     {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = blocking ? 1 : 0;
@@ -262,7 +262,6 @@ private:
     engine_process& all_;
     ncclComm_t comm_ = nullptr;
     int rank_;
-    int ranks_;
 };
 
 inline void group_start()

@@ -171,8 +171,8 @@ void engine::open_channel(communicator& of, void* comm)
     const collprobe::cuda::device_guard current(of.device());
     try {
         if (of.memory() != nullptr) {
-            made = std::make_unique<live_channel>(
-                options, of.memory()->layout, of.ranks(), of.rank(), writing.run_of(of));
+            made = std::make_unique<live_channel>(options, of.memory()->layout, of.ranks(), of.rank(),
+                writing.run_of(of, uuid_of(of.device())));
         }
     } catch (const std::exception& failure) {
         say(std::string("no live verdicts: ") + failure.what());

@@ -58,23 +58,6 @@ int make_folders(const std::string& path)
     }
 }
 
-/// The UUID of a device as nvidia-smi prints it; empty if the driver cannot tell.
-std::string uuid_of(int device)
-{
-    using uuid_query = int (*)(unsigned char* uuid, int device);
-    static const auto ask
-        = reinterpret_cast<uuid_query>(collprobe::cuda::detail::driver_function("cuDeviceGetUuid", 11040));
-    unsigned char bytes[16] = {};
-    if (ask == nullptr || ask(bytes, device) != 0) return {};
-    std::string text = "GPU-";
-    for (int i = 0; i < 16; ++i) {
-        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-        text += "0123456789abcdef"[bytes[i] / 16];
-        text += "0123456789abcdef"[bytes[i] % 16];
-    }
-    return text;
-}
-
 const char* name_of_end(int how) noexcept
 {
     switch (how) {
@@ -113,6 +96,22 @@ rank_measurement measured(const slot& done)
 }
 
 } // namespace
+
+std::string uuid_of(int device)
+{
+    using uuid_query = int (*)(unsigned char* uuid, int device);
+    static const auto ask
+        = reinterpret_cast<uuid_query>(collprobe::cuda::detail::driver_function("cuDeviceGetUuid", 11040));
+    unsigned char bytes[16] = {};
+    if (ask == nullptr || ask(bytes, device) != 0) return {};
+    std::string text = "GPU-";
+    for (int i = 0; i < 16; ++i) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+        text += "0123456789abcdef"[bytes[i] / 16];
+        text += "0123456789abcdef"[bytes[i] % 16];
+    }
+    return text;
+}
 
 void append_base64(std::string& out, const unsigned char* bytes, std::size_t count)
 {
@@ -300,14 +299,14 @@ bool writer::take(communicator& of, slot& next)
     return true;
 }
 
-collprobe::run_record writer::run_of(const communicator& of) const
+collprobe::run_record writer::run_of(const communicator& of, const std::string& device) const
 {
     collprobe::run_record run = process_;
     run.communicator = of.name().empty() ? collprobe::detail::hexadecimal(of.key()) : of.name();
     run.communicator_id = collprobe::detail::hexadecimal(of.key());
     run.rank = of.rank();
     run.ranks = of.ranks();
-    run.device = of.writing.uuid;
+    run.device = device;
     return run;
 }
 
@@ -435,7 +434,7 @@ void writer::tell_nonfinite(const communicator& of, const slot& done)
     raised.action = collprobe::advice::skip;
     raised.site = {};
     raised.site.name = name.c_str();
-    const collprobe::run_record run = run_of(of);
+    const collprobe::run_record run = run_of(of, of.writing.uuid);
     const collprobe::record_context context{run, report::detail::unix_ns(), lost_};
     lines_ += report::json_line(context, raised);
     if (options_.log == settings::log_kind::off || told_alarms_ > most_told_alarms) return;

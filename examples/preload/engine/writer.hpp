@@ -25,8 +25,8 @@ public:
     bool start();
     const std::string& failure() const noexcept { return failure_; }
     std::uint64_t started_ns() const noexcept { return process_.started_ns; }
-    /// What the records of a communicator say of it.
-    collprobe::run_record run_of(const communicator& of) const;
+    /// What the records of a communicator say of it. `device`: its UUID.
+    collprobe::run_record run_of(const communicator& of, const std::string& device) const;
 
     /// Any thread; the communicator is never freed.
     void add(communicator* made) noexcept;
@@ -63,7 +63,9 @@ private:
     std::atomic<bool> stopped_{false};
 };
 
-/// The number of the parameter in base64 (RFC 4648), appended to `out`.
+/// The UUID of a device as nvidia-smi prints it; empty if the driver cannot tell.
+std::string uuid_of(int device);
+/// Appends bytes in base64 (RFC 4648).
 void append_base64(std::string& out, const unsigned char* bytes, std::size_t count);
 
 } // namespace collprobe_preload
