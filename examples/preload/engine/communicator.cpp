@@ -18,6 +18,7 @@
 #include <collprobe/device/cuda/error.hpp>
 
 #include "live_channel.hpp"
+#include "nccl_calls.hpp"
 
 namespace collprobe_preload {
 
@@ -29,9 +30,6 @@ using collprobe::rank_measurement;
 using collprobe::reduction;
 
 namespace {
-
-constexpr int nccl_success = 0;
-constexpr int nccl_in_progress = 7;
 
 /// ncclDataType_t, in its order.
 constexpr element_type element_types[]
@@ -220,13 +218,9 @@ void communicator::open(
 bool communicator::complete() noexcept
 {
     if (rank_ >= 0 && ranks_ >= 0) return true;
-    if (nccl_->comm_count == nullptr || nccl_->comm_user_rank == nullptr) return false;
     int count = -1;
     int rank = -1;
-    if (nccl_->comm_count(handle_, &count) != nccl_success
-        || nccl_->comm_user_rank(handle_, &rank) != nccl_success) {
-        return false;
-    }
+    if (!ask_size_and_rank(*nccl_, handle_, count, rank)) return false;
     ranks_ = count;
     rank_ = rank;
     known_.store(true, std::memory_order_release);

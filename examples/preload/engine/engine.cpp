@@ -22,6 +22,7 @@
 #include "communicator.hpp"
 #include "engine.hpp"
 #include "live_channel.hpp"
+#include "nccl_calls.hpp"
 #include "registry.hpp"
 #include "writer.hpp"
 
@@ -29,8 +30,7 @@ namespace collprobe_preload {
 
 namespace {
 
-constexpr int nccl_success = 0;
-constexpr int nccl_in_progress = 7;
+class group_calls;
 
 class engine {
 public:
@@ -43,6 +43,7 @@ public:
     std::mutex guard; ///< of what follows; never held in a call of NCCL
     std::vector<communicator*> unused;
     std::vector<probe_memory*> unused_memory;
+    std::vector<group_calls*> unused_groups;
 
     void comm_made(const collprobe_made& made);
     void comm_ends(void* comm, int how) noexcept;
@@ -74,11 +75,15 @@ class group_calls {
 public:
     static constexpr std::size_t room = 2048;
 
+    /// Those of threads that have ended are used again.
     static group_calls& of_this_thread()
     {
-        // Leaked: a thread may end while the process does.
-        static thread_local group_calls* const own = new group_calls;
-        return *own;
+        static thread_local struct borrowed {
+            group_calls* own = nullptr;
+            ~borrowed() { give_back(std::exchange(own, nullptr)); }
+        } mine;
+        if (mine.own == nullptr) mine.own = take();
+        return *mine.own;
     }
     bool add(communicator* of, slot* taken, const collprobe_call& call)
     {
@@ -118,6 +123,9 @@ private:
         due_.reserve(64);
     }
 
+    static group_calls* take();
+    static void give_back(group_calls* unused) noexcept;
+
     struct entry {
         communicator* of;
         slot* taken;
@@ -128,6 +136,27 @@ private:
     std::vector<entry> calls_;
     std::vector<communicator*> due_;
 };
+
+group_calls* group_calls::take()
+{
+    const std::lock_guard lock(the_engine->guard);
+    if (the_engine->unused_groups.empty()) return new group_calls;
+    group_calls* const found = the_engine->unused_groups.back();
+    the_engine->unused_groups.pop_back();
+    return found;
+}
+
+void group_calls::give_back(group_calls* unused) noexcept
+{
+    if (unused == nullptr || in_child.load(std::memory_order_relaxed)) return;
+    unused->calls_.clear();
+    unused->due_.clear();
+    try {
+        const std::lock_guard lock(the_engine->guard);
+        the_engine->unused_groups.push_back(unused);
+    } catch (...) {
+    }
+}
 
 /// The same on all ranks of a communicator, and on no other communicator of the job.
 std::uint64_t engine::key_of(const collprobe_made& made, communicator* parent)

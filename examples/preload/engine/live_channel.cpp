@@ -15,6 +15,7 @@
 #include <collprobe/device/cuda/error.hpp>
 
 #include "live_view.hpp"
+#include "nccl_calls.hpp"
 #include "reads.hpp"
 
 namespace collprobe_preload {
@@ -24,7 +25,6 @@ namespace cuda = collprobe::cuda;
 namespace {
 
 constexpr std::uint64_t magic = 0x6c6976652d763031u;
-constexpr int nccl_uint8 = 1;
 
 cudaEvent_t new_event()
 {
@@ -86,8 +86,7 @@ std::string live_channel::agree(const collprobe_nccl& nccl, void* comm, int rank
     cuda::check(
         cudaMemcpyAsync(words.data() + count, told.data() + count, sizeof word, cudaMemcpyHostToDevice, on),
         "cudaMemcpyAsync");
-    if (const int code
-        = nccl.all_gather(words.data() + count, words.data(), sizeof word, nccl_uint8, comm, on);
+    if (const int code = all_gather_bytes(nccl, words.data() + count, words.data(), sizeof word, comm, on);
         code != 0) {
         return "ncclAllGather returned " + std::to_string(code);
     }
@@ -127,7 +126,14 @@ std::uint64_t live_channel::fingerprint(const settings& options)
     return mix64(hash) | 1;
 }
 
-live_channel::~live_channel() = default;
+/// Where a new communicator takes the place of an ended one.
+live_channel::~live_channel()
+{
+    if (last_ != nullptr) (void)cudaEventDestroy(last_);
+    for (arriving& each : arriving_) {
+        if (each.done != nullptr) (void)cudaEventDestroy(each.done);
+    }
+}
 
 std::uint64_t live_channel::device_bytes() const noexcept { return sent_.size() + received_.size(); }
 
@@ -188,7 +194,7 @@ void live_channel::send(const collprobe_nccl& nccl, void* comm, cuda::stream_ref
     unsigned char* const block = sent_.data() + which * bytes();
     write_words(stream, ready.header, block);
     const std::uint64_t count = sizeof(live_header) + ready.calls.size() * layout_.bytes();
-    if (const int code = nccl.all_gather(block, received_.data(), count, nccl_uint8, comm, stream.get());
+    if (const int code = all_gather_bytes(nccl, block, received_.data(), count, comm, stream.get());
         code != 0) {
         throw collprobe::error(collprobe::status::device_failure,
             "ncclAllGather returned " + std::to_string(code), {.call = "COLLPROBE_CHANNEL=inband"});

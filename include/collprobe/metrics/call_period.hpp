@@ -125,7 +125,6 @@ private:
         std::uint64_t steps = 0;
         std::uint64_t clean_steps = 0; // the last ones in a row without extra symbols
         std::uint64_t first_step = 0; // its number, at least
-        std::uint64_t begins_after = 0; // so many symbols of the track
     };
     /// A step that was followed before.
     struct known_step {
@@ -137,7 +136,6 @@ private:
         sequence from = large;
         bool is_established = false;
         std::uint64_t used = 0; // number of the call
-        std::uint64_t seen = 0; // symbols of the track then
     };
     /// An extra call: the n-th of its signature in a step.
     struct extra_call {

@@ -25,6 +25,9 @@ import threading
 import time
 
 
+TERMINATED = threading.Event()
+
+
 def assignment(text):
     name, equals, value = text.partition("=")
     if not equals:
@@ -125,7 +128,7 @@ def wait_for(ranks, options):
     first_failed = None
     while any(rank.process.poll() is None for rank in ranks):
         now = time.monotonic()
-        if now > end:
+        if now > end or TERMINATED.is_set():
             return first_failed, False
         while kills and now - begin >= kills[0][1]:
             victim = ranks[kills.pop(0)[0]]
@@ -168,6 +171,8 @@ def run(options, folder, shared):
         late = "" if in_time else ", and others went on"
         sys.stderr.write(f"run_ranks: rank {failed.number} ended with status {failed.status()}{late}\n")
         return failed.status()
+    if TERMINATED.is_set():
+        return 128 + signal.SIGTERM
     if not in_time:
         sys.stderr.write(f"run_ranks: not over after {options.timeout:g} s\n")
         return 124
@@ -180,6 +185,7 @@ def run(options, folder, shared):
 
 def main():
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: TERMINATED.set())
     if options.log:
         os.makedirs(options.log, exist_ok=True)
     folder = tempfile.mkdtemp(prefix="run_ranks_")

@@ -29,7 +29,8 @@ COLLPROBE_INLINE call_track::call_track(std::uint32_t longest, std::uint64_t pus
 {
 }
 
-/// Looks, at every `wide` / 2 symbols, at the periods in (wide / 2, wide] that explain more than the one followed.
+/// Looks, at every `wide` / 2 symbols, at the periods in (wide / 2, wide] that explain more than the one
+/// followed.
 COLLPROBE_INLINE void call_track::look_for_period() noexcept
 {
     constexpr std::uint32_t narrowest = 8;
@@ -86,15 +87,16 @@ COLLPROBE_INLINE void call_track::follow(std::uint32_t period, std::uint64_t kno
     if (run_ >= judged_at_) judge();
 }
 
-/// Decides whether the run is a step's. (It has no shorter period: that would have the same run, and be found before.)
+/// Decides whether the run is a step's. (It has no shorter period: that would have the same run, and be found
+/// before.)
 COLLPROBE_INLINE void call_track::judge() noexcept
 {
     judged_at_ = least_run(period_, distinct_symbols(period_));
     is_ready_ = run_ >= judged_at_;
 }
 
-/// Three periods, or so many symbols that they repeat by chance with probability 2^-32. One or two calls may be the
-/// layers of a step.
+/// Three periods, or so many symbols that they repeat by chance with probability 2^-32. One or two calls may
+/// be the layers of a step.
 COLLPROBE_INLINE std::uint64_t call_track::least_run(std::uint32_t period, std::uint32_t distinct) noexcept
 {
     // 32 / log2(distinct), rounded up
@@ -243,13 +245,6 @@ COLLPROBE_INLINE bool call_period::begins_next(bool is_large) noexcept
         return false;
     }
     if (next_.next == 0 && is_large) {
-        // What came in the same sequence was a part of this step.
-        for (known_step& known : known_) {
-            if (known.from == next_.from && known.period < next_.period && !known.is_established
-                && known.seen > next_.begins_after) {
-                known = {};
-            }
-        }
         held_ = next_;
         next_ = {};
         step_ = held_.first_step > step_ ? held_.first_step : step_ + 1;
@@ -332,8 +327,8 @@ COLLPROBE_INLINE void call_period::remember() noexcept
         }
         if (known.used < place->used) place = &known;
     }
-    *place = {held_.period, hash, factor, hashed, held_.large_calls, held_.from, held_.is_established, counts_.calls,
-        track(held_.from).pushed()};
+    *place = {held_.period, hash, factor, hashed, held_.large_calls, held_.from, held_.is_established,
+        counts_.calls};
     held_.is_known = true;
 }
 
@@ -356,7 +351,8 @@ COLLPROBE_INLINE void call_period::look_for_step(bool is_large) noexcept
     if (is_large && track(large).is_ready() && may_follow(large)) return prepare(large);
     if (next_.period != 0) return;
     if (track(all).is_ready() && may_follow(all) && !repeats_large_calls()) return prepare(all);
-    // Counts that vary: some call of each step has to be the same, and no sequence with counts may be under way.
+    // Counts that vary: some call of each step has to be the same, and no sequence with counts may be under
+    // way.
     constexpr std::uint32_t shortest = 8;
     constexpr std::uint64_t stable = 2;
     if (is_large && track(kinds).is_ready() && track(kinds).period() >= shortest && stable_calls_ >= stable
@@ -388,8 +384,8 @@ COLLPROBE_INLINE std::uint32_t call_period::large_calls_of_all() noexcept
     return counted_large_;
 }
 
-/// While an established step was followed within the last period of a sequence, that sequence is no step: it holds
-/// steps, and something else.
+/// While an established step was followed within the last period of a sequence, that sequence is no step: it
+/// holds steps, and something else.
 COLLPROBE_INLINE bool call_period::may_follow(sequence from) const noexcept
 {
     return !was_established_ || track(from).pushed() - established_until_[from] >= track(from).period();
@@ -407,7 +403,6 @@ COLLPROBE_INLINE bool call_period::look_for_known_step(bool is_large, std::uint3
         next_.is_established = known.is_established;
         next_.is_known = true;
         known.used = counts_.calls;
-        known.seen = calls.pushed();
         return true;
     }
     return false;
@@ -430,10 +425,9 @@ COLLPROBE_INLINE call_period::step_pattern call_period::pattern_of(
     result.begin = track(from).pushed() + 1 - period - result.next;
     result.large_calls = period;
     result.credit = period;
-    result.begins_after = track(from).pushed() - run;
-    if (held_.period == 0 && result.begins_after >= unlocked_from_[from]) {
-        result.first_step
-            = unlocked_step_ + (result.begins_after > unlocked_from_[from]) + (run + period - 1) / period;
+    const std::uint64_t before = track(from).pushed() - run; // symbols
+    if (held_.period == 0 && before >= unlocked_from_[from]) {
+        result.first_step = unlocked_step_ + (before > unlocked_from_[from]) + (run + period - 1) / period;
     }
     return result;
 }
