@@ -85,7 +85,8 @@ static const struct collprobe_hooks* engine(void)
         const struct collprobe_hooks* const hooks = open_engine();
         if (hooks != NULL && atomic_load(&engine_state) == opening) {
             atomic_store(&hooks_now, hooks);
-            if (atomic_load(&step_is_told)) hooks->mark_step(atomic_load(&told_step)); // twice would be no harm
+            if (atomic_load(&step_is_told))
+                hooks->mark_step(atomic_load(&told_step)); // twice would be no harm
         }
         atomic_store(&engine_state, decided);
     }
@@ -259,7 +260,8 @@ static void tell(const struct visit* visit, void* const* comm, const void* earli
         made->depth = thread.depth;
         made->comm = comm != NULL ? *comm : NULL;
         const int unknown = comm != NULL && (made->comm == NULL || made->comm == earlier);
-        if (thread.depth != 0 && (unknown || thread.unmade != NULL)) keep_until_group_ends(unknown ? comm : NULL, made);
+        if (thread.depth != 0 && (unknown || thread.unmade != NULL))
+            keep_until_group_ends(unknown ? comm : NULL, made);
         else hooks->comm_made(made);
     }
     errno = error;

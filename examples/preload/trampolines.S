@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The collprobe authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * The proxy's other functions: each asks collprobe_forwarded for the real one and jumps there with all its arguments. */
+ * The proxy's other functions: each asks collprobe_forwarded for the real one and jumps there with its arguments. */
 
 #if defined(__x86_64__)
 

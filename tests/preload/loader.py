@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The collprobe authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs programs of models/ with and without the first stage: loader.py TEST MODELS PRELOAD PROXY. The models of NCCL and
-of the engine write what they see to one file, the trace."""
+"""Runs programs of models/ with and without the first stage: loader.py TEST MODELS PRELOAD PROXY. The models of NCCL
+and of the engine write what they see to one file, the trace."""
 import os
 import re
 import shutil
@@ -93,7 +93,8 @@ def a1_every_call():
         "window_made 21903001 232", "comm_polled 21903001 0 0", "comm_ends 21903001 1"])
     # Between before and after of a call is NCCL, with the same.
     start = run.trace.index("hook " + before % (wanted[0] + (0,)))
-    expect(run.trace[start + 1:start + 3], ["nccl AllReduce 0x1 0x2 3 4 5 -1 21903001 0x77 - errno 33", "hook after 0 0"])
+    expect(run.trace[start + 1:start + 3],
+           ["nccl AllReduce 0x1 0x2 3 4 5 -1 21903001 0x77 - errno 33", "hook after 0 0"])
 
     run = plain_and_preloaded(model("model_linked"), "communicators")
     made = [line[10:] for line in run.hooks if line.startswith("comm_made ")]
@@ -218,7 +219,7 @@ def a3_rtld_local():
 
 
 def a3_rtld_next_fails():
-    """The control: a first stage that uses RTLD_NEXT alone does not pass the test above, but one of a linked program."""
+    """The control: a first stage with RTLD_NEXT alone does not pass the test above, but sees a linked program."""
     run = rtld_local(model("libmodel_next_only.so"))
     assert "CommInitRank)(&comm, 8, id, 3): 2 " in run.out and not calls(run), run.out
     run = Run(model("model_linked"), "one call", LD_PRELOAD=model("libmodel_next_only.so"))
@@ -288,7 +289,8 @@ def a4_reentry():
     """What NCCL calls through its PLT, and what the engine calls, is not the program's."""
     run = plain_and_preloaded(model("model_linked"), "functions")
     assert sum(each[0] == 3 for each in calls(run)) == 3, calls(run) # one by ncclBcast
-    assert "nccl Bcast" in run.trace and any("nccl Broadcast 0x51 0x51 82 83 -1 84 21903001 0x77 -" in line for line in run.nccl)
+    assert "nccl Bcast" in run.trace
+    assert any("nccl Broadcast 0x51 0x51 82 83 -1 84 21903001 0x77 -" in line for line in run.nccl), run.nccl
     assert run.nccl[-1] == "nccl CommGetAsyncError 21903001" # of ncclCommDestroy
     assert sum(line.startswith("comm_polled") for line in run.hooks) == 1, run.hooks
     quiet = run.hooks

@@ -24,7 +24,7 @@ def run(*words, folder=None, program=launcher, **variables):
 
 
 def variables():
-    """Each option sets its variable; folders and files are absolute; --print says what a launcher of ranks has to set."""
+    """Each option sets its variable; folders and files are absolute; --print says what launchers have to set."""
     options = {"--every": "EVERY", "--budget": "BUDGET", "--ops": "OPS", "--min-bytes": "MIN_BYTES", "--comms": "COMMS",
                "--channel": "CHANNEL", "--sinks": "SINKS", "--step": "STEP", "--run": "RUN", "--log": "LOG"}
     words, wanted = [], {"LD_PRELOAD=" + preload}

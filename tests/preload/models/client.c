@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The collprobe authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * A program that uses NCCL and knows nothing of collprobe, as a library or with a main function. With MODEL_BY_NAME it
- * opens NCCL by its name. It prints results and errno. */
+ * A program that uses NCCL and knows nothing of collprobe, as a library or with a main function. With
+ * MODEL_BY_NAME it opens NCCL by its name. It prints results and errno. */
 #define _GNU_SOURCE
 #include "nccl.h"
 
@@ -19,8 +19,7 @@
 static void* by_name(const char* name)
 {
     static void* nccl;
-    if (nccl == NULL)
-        nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (nccl == NULL) nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     return nccl != NULL ? dlsym(nccl, name) : NULL;
 }
 #define NCCL(name) ((__typeof__(nccl##name)*)by_name("nccl" #name))
@@ -28,20 +27,17 @@ static void* by_name(const char* name)
 #define NCCL(name) nccl##name
 #endif
 
-#define TRY(call)                                                                                            \
-    do {                                                                                                     \
-        errno = 33;                                                                                          \
-        const int result = call;                                                                             \
-        printf("%s: %d errno %d\n", #call, result, errno);                                                   \
+#define TRY(call) \
+    do { \
+        errno = 33; \
+        const int result = call; \
+        printf("%s: %d errno %d\n", #call, result, errno); \
     } while (0)
 #define P(number) ((void*)(intptr_t)(number))
 
 static ncclUniqueId id;
-static ncclConfig_t config = {.size = sizeof config,
-    .magic = 0xcafebeef,
-    .blocking = 0,
-    .commName = "a name",
-    .minCTAs = INT_MIN};
+static ncclConfig_t config
+    = {.size = sizeof config, .magic = 0xcafebeef, .blocking = 0, .commName = "a name", .minCTAs = INT_MIN};
 
 static void every_function(ncclComm_t comm)
 {
@@ -147,10 +143,8 @@ static void* one_thread(void* unused)
 static void threads(void)
 {
     pthread_t all[8];
-    for (int each = 0; each < 8; ++each)
-        pthread_create(&all[each], NULL, one_thread, NULL);
-    for (int each = 0; each < 8; ++each)
-        pthread_join(all[each], NULL);
+    for (int each = 0; each < 8; ++each) pthread_create(&all[each], NULL, one_thread, NULL);
+    for (int each = 0; each < 8; ++each) pthread_join(all[each], NULL);
 }
 
 static void forked(ncclComm_t comm)
@@ -175,21 +169,20 @@ static void steps(ncclComm_t* comm)
 {
     void (*mark_step)(uint64_t);
     *(void**)&mark_step = dlsym(RTLD_DEFAULT, "collprobe_mark_step");
-    for (uint64_t step = 5; step < 7 && mark_step != NULL; ++step)
-        mark_step(step);
+    for (uint64_t step = 5; step < 7 && mark_step != NULL; ++step) mark_step(step);
     TRY(NCCL(CommInitRank)(comm, 8, id, 3));
     for (uint64_t step = 7; step < 9 && mark_step != NULL; ++step) {
         errno = 12;
         mark_step((UINT64_C(1) << 40) + step);
-        if (errno != 12)
-            puts("another errno");
+        if (errno != 12) puts("another errno");
     }
 }
 
 /* The first call, so that the forwarder has to find NCCL between. */
 static void many_arguments(void)
 {
-    TRY(NCCL(DevCommCreate)(id, 1, 2.5, 3, 4.5F, -5, 6, 7, 8, 9.5, 10, 11.5, 12.5, 13.5, 14.5, 15.5, 16.5, 17.5));
+    TRY(NCCL(DevCommCreate)(
+        id, 1, 2.5, 3, 4.5F, -5, 6, 7, 8, 9.5, 10, 11.5, 12.5, 13.5, 14.5, 15.5, 16.5, 17.5));
 }
 
 static void forwards(ncclComm_t comm)
@@ -203,8 +196,8 @@ static void forwards(ncclComm_t comm)
     TRY(NCCL(MemAlloc)(&memory, 48));
     const ncclUniqueId made = NCCL(TeamLsa)(30.0, 12);
     const ncclTeam_t team = NCCL(TeamWorld)(comm);
-    printf("version %d id %d count %d rank %d made %d %d team %d %d %d\n", version, id.internal[127], count, rank,
-        made.internal[0], made.internal[127], team.rank, team.ranks, team.stride);
+    printf("version %d id %d count %d rank %d made %d %d team %d %d %d\n", version, id.internal[127], count,
+        rank, made.internal[0], made.internal[127], team.rank, team.ranks, team.stride);
     puts(NCCL(GetErrorString)(0));
 #ifdef MODEL_BY_NAME
     if (NCCL(ParamBind) != NULL) {
@@ -228,32 +221,21 @@ __attribute__((visibility("default"))) int model_run(const char* scenario)
     memset(&id, 3, sizeof id);
     id.internal[0] = 1;
     id.internal[127] = 2;
-    if (strcmp(scenario, "steps") == 0)
-        steps(&comm);
-    else if (strcmp(scenario, "threads") == 0)
-        threads();
-    else if (strcmp(scenario, "many arguments") == 0)
-        many_arguments();
-    else if (strcmp(scenario, "communicators") == 0)
-        every_communicator();
+    if (strcmp(scenario, "steps") == 0) steps(&comm);
+    else if (strcmp(scenario, "threads") == 0) threads();
+    else if (strcmp(scenario, "many arguments") == 0) many_arguments();
+    else if (strcmp(scenario, "communicators") == 0) every_communicator();
     else {
         TRY(NCCL(CommInitRank)(&comm, 8, id, 3));
-        if (strcmp(scenario, "one call") == 0)
-            TRY(NCCL(AllReduce)(P(1), P(2), 3, 4, 5, comm, P(6)));
+        if (strcmp(scenario, "one call") == 0) TRY(NCCL(AllReduce)(P(1), P(2), 3, 4, 5, comm, P(6)));
         else if (strcmp(scenario, "polls") == 0)
-            for (int state = 7; state == 7;)
-                TRY(NCCL(CommGetAsyncError)(comm, &state));
-        else if (strcmp(scenario, "groups") == 0)
-            groups(comm);
-        else if (strcmp(scenario, "fork") == 0)
-            forked(comm);
-        else if (strcmp(scenario, "forwards") == 0)
-            forwards(comm);
-        else
-            every_function(comm);
+            for (int state = 7; state == 7;) TRY(NCCL(CommGetAsyncError)(comm, &state));
+        else if (strcmp(scenario, "groups") == 0) groups(comm);
+        else if (strcmp(scenario, "fork") == 0) forked(comm);
+        else if (strcmp(scenario, "forwards") == 0) forwards(comm);
+        else every_function(comm);
     }
-    if (comm != NULL)
-        TRY(NCCL(CommDestroy)(comm));
+    if (comm != NULL) TRY(NCCL(CommDestroy)(comm));
     fflush(stdout);
     return 5;
 }

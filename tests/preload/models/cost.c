@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The collprobe authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * What a call costs, in ns: the best of many rounds. NCCL's functions and the engine's hooks return at once. */
+ * What a call costs, in ns: the best of many rounds. NCCL's functions and the engine's hooks return at once.
+ */
 #include "nccl.h"
 
 #include <stdio.h>
@@ -21,23 +22,18 @@ int main(void)
     ncclComm_t comm = NULL;
     ncclUniqueId id;
     memset(&id, 1, sizeof id);
-    if (ncclCommInitRank(&comm, 2, id, 0) != 0)
-        return 2;
+    if (ncclCommInitRank(&comm, 2, id, 0) != 0) return 2;
     double data = 1e9, group = 1e9, poll = 1e9;
     for (int round = 0; round < rounds; ++round) {
         int bad = 0, state = 0;
         const double begin = now_ns();
-        for (int call = 0; call < calls; ++call)
-            bad |= ncclAllReduce(&id, &id, 32, 7, 0, comm, NULL);
+        for (int call = 0; call < calls; ++call) bad |= ncclAllReduce(&id, &id, 32, 7, 0, comm, NULL);
         const double middle = now_ns();
-        for (int call = 0; call < calls; ++call)
-            bad |= ncclGroupStart() | ncclGroupEnd();
+        for (int call = 0; call < calls; ++call) bad |= ncclGroupStart() | ncclGroupEnd();
         const double later = now_ns();
-        for (int call = 0; call < calls; ++call)
-            bad |= ncclCommGetAsyncError(comm, &state);
+        for (int call = 0; call < calls; ++call) bad |= ncclCommGetAsyncError(comm, &state);
         const double end = now_ns();
-        if (bad != 0)
-            return 3;
+        if (bad != 0) return 3;
         data = (middle - begin) / calls < data ? (middle - begin) / calls : data;
         group = (later - middle) / calls < group ? (later - middle) / calls : group;
         poll = (end - later) / calls < poll ? (end - later) / calls : poll;

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The collprobe authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * A model of the engine: it traces its hooks. MODEL_ENGINE makes it one that does not work, or that calls NCCL. */
+ * A model of the engine: it traces its hooks. MODEL_ENGINE makes it one that does not work, or that calls
+ * NCCL. */
 #define _GNU_SOURCE
 #include "../../../examples/preload/hooks.h"
 #include "trace.h"
@@ -27,8 +28,7 @@ static void call_nccl(void* comm, void* stream)
     int (*group_end)(void);
     *(void**)&all_gather = dlsym(RTLD_DEFAULT, "ncclAllGather");
     *(void**)&group_end = dlsym(RTLD_DEFAULT, "ncclGroupStart");
-    if (all_gather == NULL || group_end == NULL)
-        _exit(98);
+    if (all_gather == NULL || group_end == NULL) _exit(98);
     group_end();
     all_gather(NULL, NULL, 1, 7, comm, stream);
     *(void**)&group_end = dlsym(RTLD_DEFAULT, "ncclGroupEnd");
@@ -38,15 +38,13 @@ static void call_nccl(void* comm, void* stream)
 static void before(struct collprobe_call* call)
 {
     for (int each = 0; each < 8; ++each)
-        if (call->engine[each] != 0)
-            _exit(97);
+        if (call->engine[each] != 0) _exit(97);
     call->engine[7] = 4711;
-    trace("hook before %d comm %d stream %p send %p receive %p count %zu type %d operation %d root %d depth %u tag %" PRIu64
-          " %d",
+    trace("hook before %d comm %d stream %p send %p receive %p count %zu type %d operation %d root %d depth "
+          "%u tag %" PRIu64 " %d",
         call->kind, number(call->comm), call->stream, call->send, call->receive, call->count, call->type,
         call->operation, call->root, call->depth, call->tag, call->has_tag);
-    if (is("calls nccl"))
-        call_nccl(call->comm, call->stream);
+    if (is("calls nccl")) call_nccl(call->comm, call->stream);
     errno = 1;
 }
 
@@ -56,8 +54,7 @@ static void after(struct collprobe_call* call, int result)
     if (call->engine[7] != 4711 || call->nccl->comm_count(call->comm, &count) != (result == 4 ? 4 : 0))
         _exit(96);
     trace("hook after %d %d", call->kind, result);
-    if (is("calls nccl"))
-        call_nccl(call->comm, call->stream);
+    if (is("calls nccl")) call_nccl(call->comm, call->stream);
     errno = 2;
 }
 
@@ -74,12 +71,13 @@ static void comm_made(const struct collprobe_made* made)
         sum = sum * 31 + ((const unsigned char*)made->id)[each];
     int version = 0;
     made->nccl->get_version(&version);
-    trace("hook comm_made %d of %d id %zu %u parent %d origin %d ranks %d rank %d device %d blocking %d color %d key %d "
+    trace("hook comm_made %d of %d id %zu %u parent %d origin %d ranks %d rank %d device %d blocking %d "
+          "color %d key %d "
           "excluded %d %d name %s result %d depth %u",
-        number(made->comm), version, made->id_bytes, made->device < 0 ? sum : 0, number(made->parent), made->origin,
-        made->ranks, made->rank, made->device, made->blocking, made->color, made->key, made->excluded_count,
-        made->excluded != NULL ? made->excluded[0] : -1, made->name != NULL ? made->name : "-", made->result,
-        made->depth);
+        number(made->comm), version, made->id_bytes, made->device < 0 ? sum : 0, number(made->parent),
+        made->origin, made->ranks, made->rank, made->device, made->blocking, made->color, made->key,
+        made->excluded_count, made->excluded != NULL ? made->excluded[0] : -1,
+        made->name != NULL ? made->name : "-", made->result, made->depth);
     errno = 4;
 }
 
@@ -97,7 +95,8 @@ static void comm_polled(void* comm, int result, int state)
 
 static void operation_made(void* comm, int operation, const void* scalar, int type)
 {
-    trace("hook operation_made %d %d %g %d", number(comm), operation, scalar ? *(const double*)scalar : 0.0, type);
+    trace("hook operation_made %d %d %g %d", number(comm), operation, scalar ? *(const double*)scalar : 0.0,
+        type);
     errno = 7;
 }
 
@@ -121,16 +120,14 @@ static void mark_step(uint64_t step)
 
 __attribute__((visibility("default"))) const struct collprobe_hooks* collprobe_engine_open(unsigned abi)
 {
-    static struct collprobe_hooks hooks = {COLLPROBE_PRELOAD_ABI, before, after, group_ended, comm_made, comm_ends,
-        comm_polled, operation_made, operation_ended, window_made, mark_step};
+    static struct collprobe_hooks hooks = {COLLPROBE_PRELOAD_ABI, before, after, group_ended, comm_made,
+        comm_ends, comm_polled, operation_made, operation_ended, window_made, mark_step};
     trace("engine opened");
     if (is("has no device")) {
         fputs("collprobe: the model has no device; calls pass through\n", stderr);
         return NULL;
     }
-    if (is("is slow"))
-        nanosleep(&(struct timespec) {0, 100000000}, NULL);
-    if (is("has another abi"))
-        hooks.abi = abi + 1;
+    if (is("is slow")) nanosleep(&(struct timespec){0, 100000000}, NULL);
+    if (is("has another abi")) hooks.abi = abi + 1;
     return &hooks;
 }

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The collprobe authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * Opens libraries as Python opens its extensions, and runs a scenario in each: host SCENARIO LIBRARY... A library after
- * a + is opened for all, and one after a ! is not run. */
+ * Opens libraries as Python opens its extensions, and runs a scenario in each: host SCENARIO LIBRARY... A
+ * library after a + is opened for all, and one after a ! is not run. */
 #include <dlfcn.h>
 #include <stdio.h>
 
@@ -20,12 +20,10 @@ int main(int count, char** words)
             fprintf(stderr, "%s\n", dlerror());
             return 2;
         }
-        if (opened_only)
-            continue;
+        if (opened_only) continue;
         int (*run)(const char*);
         *(void**)&run = dlsym(library, "model_run");
-        if (run == NULL)
-            return 2;
+        if (run == NULL) return 2;
         status = run(words[1]);
     }
     return status;

@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The collprobe authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * A model of NCCL: it traces its arguments, sets errno, and is linked as NCCL is: weak names with strong aliases, and
- * some of its functions call others through the PLT. MODEL_VERSION is its version. */
+ * A model of NCCL: it traces its arguments, sets errno, and is linked as NCCL is: weak names with strong
+ * aliases, and some of its functions call others through the PLT. MODEL_VERSION is its version. */
 #include "nccl.h"
 #include "trace.h"
 
@@ -12,8 +12,7 @@
 #ifndef MODEL_VERSION
 #define MODEL_VERSION 21903
 #endif
-#define WEAK(name)                                                                                           \
-    __typeof__(nccl##name) nccl##name __attribute__((weak, alias("pnccl" #name)))
+#define WEAK(name) __typeof__(nccl##name) nccl##name __attribute__((weak, alias("pnccl" #name)))
 #define STRONG(name) pnccl##name
 #pragma GCC visibility push(default)
 
@@ -47,8 +46,7 @@ static int new_comm(ncclComm_t* comm)
     if (depth != 0 && wanted("MODEL_HANDLES", "late")) {
         late[lates].place = comm;
         late[lates++].comm = made;
-    } else
-        *comm = made;
+    } else *comm = made;
     errno = 77;
     return wanted("MODEL_INIT", "in progress") ? in_progress : success;
 }
@@ -61,22 +59,22 @@ static unsigned sum(const ncclUniqueId* id)
     return total;
 }
 
-static void trace_call(const char* name, const void* send, const void* receive, size_t count, int type, int operation,
-    int root, ncclComm_t comm, cudaStream_t stream, const void* config)
+static void trace_call(const char* name, const void* send, const void* receive, size_t count, int type,
+    int operation, int root, ncclComm_t comm, cudaStream_t stream, const void* config)
 {
-    trace("nccl %s %p %p %zu %d %d %d %d %p %s errno %d", name, send, receive, count, type, operation, root, number(comm),
-        stream, config != NULL ? "config" : "-", errno);
+    trace("nccl %s %p %p %zu %d %d %d %d %p %s errno %d", name, send, receive, count, type, operation, root,
+        number(comm), stream, config != NULL ? "config" : "-", errno);
 }
 
-#define CALL(name, parameters, send, receive, count, type, operation, root, config)                          \
-    int STRONG(name) parameters                                                                              \
-    {                                                                                                        \
-        trace_call(#name, send, receive, count, type, operation, root, comm, stream, config);                \
-        return known(comm);                                                                                  \
-    }                                                                                                        \
+#define CALL(name, parameters, send, receive, count, type, operation, root, config) \
+    int STRONG(name) parameters \
+    { \
+        trace_call(#name, send, receive, count, type, operation, root, comm, stream, config); \
+        return known(comm); \
+    } \
     WEAK(name);
-#define COLLECTIVE(name, operands, operation, root)                                                          \
-    CALL(name, (operands, MODEL_ON), send, receive, count, type, operation, root, NULL)                      \
+#define COLLECTIVE(name, operands, operation, root) \
+    CALL(name, (operands, MODEL_ON), send, receive, count, type, operation, root, NULL) \
     CALL(name##Config, (operands, MODEL_ON, MODEL_WITH), send, receive, count, type, operation, root, config)
 #define REDUCING_ROOTED MODEL_REDUCING, int root
 COLLECTIVE(AllReduce, MODEL_REDUCING, operation, -1)
@@ -87,8 +85,10 @@ COLLECTIVE(Reduce, REDUCING_ROOTED, operation, root)
 COLLECTIVE(AlltoAll, MODEL_PLAIN, -1, -1)
 COLLECTIVE(Gather, MODEL_ROOTED, -1, root)
 COLLECTIVE(Scatter, MODEL_ROOTED, -1, root)
-CALL(Send, (const void* send, size_t count, int type, int peer, MODEL_ON), send, NULL, count, type, -1, peer, NULL)
-CALL(Recv, (void* receive, size_t count, int type, int peer, MODEL_ON), NULL, receive, count, type, -1, peer, NULL)
+CALL(Send, (const void* send, size_t count, int type, int peer, MODEL_ON), send, NULL, count, type, -1, peer,
+    NULL)
+CALL(Recv, (void* receive, size_t count, int type, int peer, MODEL_ON), NULL, receive, count, type, -1, peer,
+    NULL)
 CALL(WaitSignal, (int signals, void* list, MODEL_ON), list, NULL, (size_t)signals, -1, -1, -1, NULL)
 
 int STRONG(Bcast)(void* buffer, size_t count, int type, int root, MODEL_ON)
@@ -98,11 +98,11 @@ int STRONG(Bcast)(void* buffer, size_t count, int type, int root, MODEL_ON)
 }
 WEAK(Bcast);
 
-int STRONG(PutSignal)(const void* send, size_t count, int type, int peer, void* window, size_t offset, int signal,
-    int context, unsigned flags, MODEL_ON)
+int STRONG(PutSignal)(const void* send, size_t count, int type, int peer, void* window, size_t offset,
+    int signal, int context, unsigned flags, MODEL_ON)
 {
-    trace("nccl PutSignal %p %zu %d %d %p %zu %d %d %u %d %p", send, count, type, peer, window, offset, signal, context,
-        flags, number(comm), stream);
+    trace("nccl PutSignal %p %zu %d %d %p %zu %d %d %u %d %p", send, count, type, peer, window, offset,
+        signal, context, flags, number(comm), stream);
     return known(comm);
 }
 WEAK(PutSignal);
@@ -118,15 +118,15 @@ int STRONG(CommInitRank)(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank)
 {
     trace("nccl CommInitRank %d %u %d", ranks, sum(&id), rank);
     void* memory = NULL;
-    if (ncclMemAlloc(&memory, 64) != success)
-        return invalid_argument;
+    if (ncclMemAlloc(&memory, 64) != success) return invalid_argument;
     return new_comm(comm);
 }
 WEAK(CommInitRank);
 
 int STRONG(CommInitRankConfig)(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config)
 {
-    trace("nccl CommInitRankConfig %d %u %d %d", ranks, sum(&id), rank, config != NULL ? config->blocking : 1);
+    trace(
+        "nccl CommInitRankConfig %d %u %d %d", ranks, sum(&id), rank, config != NULL ? config->blocking : 1);
     return new_comm(comm);
 }
 WEAK(CommInitRankConfig);
@@ -134,7 +134,8 @@ WEAK(CommInitRankConfig);
 int STRONG(CommInitRankScalable)(
     ncclComm_t* comm, int ranks, int rank, int ids, ncclUniqueId* id, ncclConfig_t* config)
 {
-    trace("nccl CommInitRankScalable %d %d %d %u %s", ranks, rank, ids, sum(id + ids - 1), config ? "config" : "-");
+    trace("nccl CommInitRankScalable %d %d %d %u %s", ranks, rank, ids, sum(id + ids - 1),
+        config ? "config" : "-");
     return new_comm(comm);
 }
 WEAK(CommInitRankScalable);
@@ -142,8 +143,7 @@ WEAK(CommInitRankScalable);
 int STRONG(CommInitAll)(ncclComm_t* comm, int devices, const int* device)
 {
     trace("nccl CommInitAll %d %s", devices, device != NULL ? "devices" : "-");
-    for (int each = 0; each < devices; ++each)
-        new_comm(comm + each);
+    for (int each = 0; each < devices; ++each) new_comm(comm + each);
     return success;
 }
 WEAK(CommInitAll);
@@ -151,8 +151,7 @@ WEAK(CommInitAll);
 int STRONG(CommSplit)(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config)
 {
     trace("nccl CommSplit %d %d %d %s", number(comm), color, key, config ? "config" : "-");
-    if (color >= 0)
-        return new_comm(made);
+    if (color >= 0) return new_comm(made);
     *made = NULL;
     return success;
 }
@@ -161,7 +160,8 @@ WEAK(CommSplit);
 int STRONG(CommShrink)(
     ncclComm_t comm, int* excluded, int excluded_count, ncclComm_t* made, ncclConfig_t* config, int flags)
 {
-    trace("nccl CommShrink %d %d %d %s %d", number(comm), excluded[0], excluded_count, config ? "config" : "-", flags);
+    trace("nccl CommShrink %d %d %d %s %d", number(comm), excluded[0], excluded_count,
+        config ? "config" : "-", flags);
     return new_comm(made);
 }
 WEAK(CommShrink);
@@ -169,24 +169,25 @@ WEAK(CommShrink);
 int STRONG(CommGrow)(
     ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* made, ncclConfig_t* config)
 {
-    trace("nccl CommGrow %d %d %u %d %s", number(comm), ranks, id ? sum(id) : 0, rank, config ? "config" : "-");
+    trace(
+        "nccl CommGrow %d %d %u %d %s", number(comm), ranks, id ? sum(id) : 0, rank, config ? "config" : "-");
     return new_comm(made);
 }
 WEAK(CommGrow);
 
-#define OF_COMM(name)                                                                                        \
-    int STRONG(name)(ncclComm_t comm)                                                                        \
-    {                                                                                                        \
-        trace("nccl " #name " %d", number(comm));                                                            \
-        return known(comm);                                                                                  \
-    }                                                                                                        \
+#define OF_COMM(name) \
+    int STRONG(name)(ncclComm_t comm) \
+    { \
+        trace("nccl " #name " %d", number(comm)); \
+        return known(comm); \
+    } \
     WEAK(name);
-#define OF_COMM_WITH_FLAGS(name)                                                                             \
-    int STRONG(name)(ncclComm_t comm, int flags)                                                             \
-    {                                                                                                        \
-        trace("nccl " #name " %d %d", number(comm), flags);                                                  \
-        return known(comm);                                                                                  \
-    }                                                                                                        \
+#define OF_COMM_WITH_FLAGS(name) \
+    int STRONG(name)(ncclComm_t comm, int flags) \
+    { \
+        trace("nccl " #name " %d %d", number(comm), flags); \
+        return known(comm); \
+    } \
     WEAK(name);
 OF_COMM(CommFinalize)
 OF_COMM(CommAbort)
@@ -222,8 +223,7 @@ WEAK(CommWindowRegister);
 int STRONG(GroupStart)(void)
 {
     trace("nccl GroupStart");
-    if (wanted("MODEL_GROUP", "does not start"))
-        return invalid_argument;
+    if (wanted("MODEL_GROUP", "does not start")) return invalid_argument;
     ++depth;
     return success;
 }
@@ -232,12 +232,9 @@ WEAK(GroupStart);
 static int end_group(void)
 {
     errno = 55;
-    if (depth == 0)
-        return 5;
-    if (--depth > 0)
-        return success;
-    for (; lates > 0; --lates)
-        *late[lates - 1].place = late[lates - 1].comm;
+    if (depth == 0) return 5;
+    if (--depth > 0) return success;
+    for (; lates > 0; --lates) *late[lates - 1].place = late[lates - 1].comm;
     return wanted("MODEL_GROUP", "fails") ? 1 : success;
 }
 
@@ -310,14 +307,14 @@ int STRONG(MemAlloc)(void** pointer, size_t bytes)
 }
 WEAK(MemAlloc);
 
-ncclTeam_t STRONG(TeamWorld)(ncclComm_t comm) { return (ncclTeam_t) {number(comm) % 1000, 8, 1}; }
+ncclTeam_t STRONG(TeamWorld)(ncclComm_t comm) { return (ncclTeam_t){number(comm) % 1000, 8, 1}; }
 WEAK(TeamWorld);
 
-int STRONG(DevCommCreate)(ncclUniqueId id, int a, double b, int c, float d, long e, int f, int g, int h, double i,
-    int j, double k, double l, double m, double n, double o, double p, double q)
+int STRONG(DevCommCreate)(ncclUniqueId id, int a, double b, int c, float d, long e, int f, int g, int h,
+    double i, int j, double k, double l, double m, double n, double o, double p, double q)
 {
-    trace("nccl DevCommCreate %u %d %g %d %g %ld %d %d %d %g %d %g %g %g %g %g %g %g", sum(&id), a, b, c, (double)d, e,
-        f, g, h, i, j, k, l, m, n, o, p, q);
+    trace("nccl DevCommCreate %u %d %g %d %g %ld %d %d %d %g %d %g %g %g %g %g %g %g", sum(&id), a, b, c,
+        (double)d, e, f, g, h, i, j, k, l, m, n, o, p, q);
     return success;
 }
 WEAK(DevCommCreate);

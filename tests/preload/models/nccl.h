@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The collprobe authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * What the models know of NCCL, written down apart from symbols.def. Handles are numbers: version * 1000 + serial. */
+ * What the models know of NCCL, written down apart from symbols.def. Handles are numbers: version * 1000 +
+ * serial. */
 #ifndef COLLPROBE_MODEL_NCCL_H
 #define COLLPROBE_MODEL_NCCL_H
 
@@ -97,8 +98,8 @@ int ncclCommUserRank(ncclComm_t comm, int* rank);
 int ncclMemAlloc(void** pointer, size_t bytes);
 ncclTeam_t ncclTeamWorld(ncclComm_t comm);
 /* Not as NCCL has them: with all kinds of arguments, to see that a forwarder keeps them. */
-int ncclDevCommCreate(ncclUniqueId id, int a, double b, int c, float d, long e, int f, int g, int h, double i, int j,
-    double k, double l, double m, double n, double o, double p, double q);
+int ncclDevCommCreate(ncclUniqueId id, int a, double b, int c, float d, long e, int f, int g, int h, double i,
+    int j, double k, double l, double m, double n, double o, double p, double q);
 ncclUniqueId ncclTeamLsa(double a, long b);
 /* Lacking in the older model, and not in the newer one. */
 int ncclParamBind(void** handle, const char* key);

@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The collprobe authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * A NCCL, and with MODEL_QUICK_ENGINE an engine, that does nothing: for the measurement of what the first stage costs. */
+ * A NCCL, and with MODEL_QUICK_ENGINE an engine, that does nothing: for the measurement of what the first
+ * stage costs. */
 #include "../../../examples/preload/hooks.h"
 #include "nccl.h"
 

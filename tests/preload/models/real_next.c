@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The collprobe authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * The control of the tests of the loader: a first stage that finds NCCL as most interposers do, by RTLD_NEXT alone. */
+ * The control of the tests of the loader: a first stage that finds NCCL as most interposers do, by RTLD_NEXT
+ * alone. */
 #include "loader.h"
 #include "real.h"
 

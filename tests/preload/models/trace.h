@@ -1,7 +1,8 @@
 /* SPDX-FileCopyrightText: The collprobe authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * The models of NCCL and of the engine write what they see to one file, MODEL_TRACE, in the order in which it happens. */
+ * The models of NCCL and of the engine write what they see to one file, MODEL_TRACE, in the order in which it
+ * happens. */
 #ifndef COLLPROBE_MODEL_TRACE_H
 #define COLLPROBE_MODEL_TRACE_H
 
@@ -14,8 +15,7 @@
 __attribute__((format(printf, 1, 2))) static void trace(const char* format, ...)
 {
     const char* const path = getenv("MODEL_TRACE");
-    if (path == NULL)
-        return;
+    if (path == NULL) return;
     char line[1024];
     va_list values;
     va_start(values, format);
@@ -23,8 +23,7 @@ __attribute__((format(printf, 1, 2))) static void trace(const char* format, ...)
     va_end(values);
     line[size++] = '\n';
     const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (write(file, line, (size_t)size) != size)
-        _exit(99);
+    if (write(file, line, (size_t)size) != size) _exit(99);
     close(file);
 }
 
