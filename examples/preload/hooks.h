@@ -68,7 +68,7 @@ enum collprobe_origin { collprobe_init, collprobe_split, collprobe_shrink, collp
 /* A communicator that a call made, or is making (result ncclInProgress, or in a group). */
 struct collprobe_made {
     const struct collprobe_nccl* nccl;
-    void* comm;
+    void* comm; /* null: a split that this rank is in no part of */
     void* parent; /* of a split, a shrink or a grow of an existing member; else null */
     const void* id; /* the unique id of an init or of a new member of a grow; else null */
     size_t id_bytes; /* 128, or several ids' */

@@ -422,14 +422,15 @@ TEST_CASE(
     program mixed;
     for (int s = 0; s < 30; ++s) {
         calls cycle;
-        append(cycle, buckets(10), 20);
-        append(cycle, buckets(5, 3000000));
+        append(cycle, buckets(5), 17);
+        append(cycle, buckets(8, 3000000));
         mixed.step(cycle);
     }
     call_period patient;
-    CHECK(follow(patient, mixed.made).back().period == 10);
+    CHECK(follow(patient, mixed.made).back().period == 5);
     CHECK(patient.counted().losses == 0);
-    CHECK(patient.counted().extra_calls == 29 * 5 + 5);
+    CHECK(patient.counted().locks == 1);
+    CHECK(patient.counted().extra_calls == 30 * 8);
 }
 
 TEST_CASE(
@@ -471,10 +472,12 @@ TEST_CASE(
 TEST_CASE("a step with one large call among small ones begins with the large one")
 {
     program made;
-    for (int s = 0; s < 30; ++s)
+    made.other({call_of(3, 2000000)});
+    for (int s = 0; s < 30; ++s) {
         made.step({call_of(0, 1), call_of(0, 7), call_of(0, 1000000), call_of(2, 5)});
+    }
     const places found = follow(made.made);
-    CHECK(locked_from(found) == 5 * 4 + 2); // 20 calls are enough
+    CHECK(locked_from(found) == made.steps[5] + 2); // 20 calls are enough
     check_steps(made, found, 5, made.steps.size(), 2);
 }
 

@@ -408,7 +408,10 @@ extern "C" __attribute__((visibility("default"))) const collprobe_hooks* collpro
     const std::lock_guard lock(opening);
     if (the_engine != nullptr) return &hooks;
     try {
-        if (abi != COLLPROBE_PRELOAD_ABI) return nullptr;
+        if (abi != COLLPROBE_PRELOAD_ABI) {
+            say("nothing is probed: the engine and the preload are of different versions");
+            return nullptr;
+        }
         if (const std::string reason = reason_against_cuda(); !reason.empty()) {
             say("nothing is probed: " + reason);
             return nullptr;

@@ -335,12 +335,14 @@ COLLPROBE_INLINE void call_period::remember() noexcept
 COLLPROBE_INLINE void call_period::look_for_step(bool is_large) noexcept
 {
     if (held_.period != 0) {
-        if (held_.has_extra && !held_.is_established && look_for_known_step(is_large, held_.period)) return;
+        if (held_.is_established) return;
+        if (held_.has_extra && look_for_known_step(is_large, held_.period)) return;
+        if (next_.period != 0) return;
         // A longer sequence of large calls explains what was extra to a short one, as layers in a step.
-        if (is_large && next_.period == 0 && !held_.is_established && track(large).is_ready()
-            && track(large).period() > held_.large_calls && may_follow(large)) {
+        if (is_large && track(large).is_ready() && track(large).period() > held_.large_calls
+            && may_follow(large)) {
             prepare(large);
-        } else if (next_.period == 0 && holds_layers() && track(all).is_ready()
+        } else if (holds_layers() && track(all).is_ready()
             && track(all).period() > detail::call_track::longest_of_layers && may_follow(all)) {
             prepare(all);
         }
