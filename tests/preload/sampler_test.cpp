@@ -377,3 +377,58 @@ TEST_CASE("a clock that stands still, and facts of none, change nothing")
     CHECK(choose.covered().share_predicted == 0);
     CHECK(choose.covered().share_measured == 0);
 }
+
+TEST_CASE("a slow first step, and pauses, give no more than the budget to the steps that follow")
+{
+    struct load {
+        double first_s;
+        int pause_every;
+        double pause_s;
+    };
+    for (const load& each : {load{60, 400, 0}, load{600, 400, 0}, load{0.1, 10, 30}, load{0.1, 4, 3}}) {
+        CAPTURE(each.first_s);
+        CAPTURE(each.pause_s);
+        sampler choose;
+        sampler_facts facts;
+        double working_s = 0;
+        double early_s = 0;
+        for (int step = 0; step <= 60; ++step) {
+            call_place place;
+            place.step = static_cast<std::uint64_t>(step);
+            place.source = step_source::period;
+            choose.step_began(place, facts);
+            double probes_s = 0;
+            for (std::uint64_t call = 0; call < 100; ++call) {
+                if (!choose.add(place, call, std::uint64_t{1} << 26)) continue;
+                probes_s += 1e-4;
+                ++facts.probes;
+                facts.probe_bytes += std::uint64_t{1} << 26;
+            }
+            facts.probe_s += probes_s;
+            const double step_s = (step == 0 ? each.first_s : 0.1) + probes_s;
+            facts.now_s += step_s + (step % each.pause_every == each.pause_every - 1 ? each.pause_s : 0);
+            if (step == 0) continue;
+            early_s += probes_s;
+            working_s += step_s;
+        }
+        CHECK(early_s <= 0.01 * working_s);
+    }
+}
+
+TEST_CASE("each signature is seen, also of more than the sampler can count apart")
+{
+    sampler choose({.every = 16});
+    const call_place place;
+    std::map<std::uint64_t, int> chosen;
+    for (int round = 0; round < 800; ++round) {
+        for (std::uint64_t i = 0; i < 3000; ++i) {
+            const std::uint64_t signature = i * 0x9e3779b97f4a7c15u + 1;
+            chosen[signature] += choose.add(place, signature, 1);
+        }
+    }
+    for (const auto& each : chosen) {
+        CAPTURE(each.first);
+        REQUIRE(each.second >= 25);
+        REQUIRE(each.second <= 100);
+    }
+}

@@ -118,6 +118,16 @@ private:
         std::uint64_t next = 0; // number of its next call; 0: a free place
     };
 
+    /// Of the last steps, the lesser of two middle ones: no first step, checkpoint or evaluation counts as
+    /// the usual time.
+    double median_seconds() const noexcept
+    {
+        double sorted[intervals];
+        const std::size_t count = std::min<std::size_t>(measured_steps_, intervals);
+        std::copy(last_seconds_, last_seconds_ + count, sorted);
+        std::nth_element(sorted, sorted + (count - 1) / 2, sorted + count);
+        return sorted[(count - 1) / 2];
+    }
     double model(double bytes, double probes) const noexcept
     {
         return bytes / options_.bytes_per_second + probes * options_.seconds_per_probe;
@@ -131,13 +141,14 @@ private:
     /// Takes the step that has ended into the averages.
     void measure_step(const sampler_facts& facts) noexcept
     {
-        // A single pause, as for a checkpoint, counts as no more than four steps.
-        double seconds = facts.now_s - begun_s_;
-        if (measured_steps_ >= 4) seconds = std::min(seconds, 4 * seconds_per_step_);
+        const double seconds = facts.now_s - begun_s_;
         if (seconds > 0) {
             ++measured_steps_;
             const double weight = 1 / static_cast<double>(std::min<std::uint64_t>(measured_steps_, 8));
-            seconds_per_step_ += weight * (seconds - seconds_per_step_);
+            last_seconds_[(measured_steps_ - 1) % intervals] = seconds;
+            const double usual = median_seconds();
+            if (measured_steps_ < intervals) seconds_per_step_ = usual;
+            else seconds_per_step_ += weight * (std::min(seconds, 2 * usual) - seconds_per_step_);
             probe_seconds_of_step_ += weight * (model(step_bytes_, step_probes_) - probe_seconds_of_step_);
         }
         constexpr std::uint64_t enough = 16;
@@ -169,7 +180,8 @@ private:
     }
 
     /// Counts the calls of a signature, from a number of its own: how many signatures came before. So the
-    /// same holds for calls that all differ. Signatures that find no place in the table are such ones.
+    /// same holds for calls that all differ. Calls that find no place in the table are chosen evenly, in an
+    /// order that repeats with none of the program: by the multiples of the golden ratio.
     std::uint64_t occurrence(std::uint64_t signature) noexcept
     {
         std::size_t place = static_cast<std::size_t>(collprobe::detail::mix64(signature) % places);
@@ -177,11 +189,12 @@ private:
             counted_signature& found = counted_[place];
             if (found.next == 0) {
                 found = {signature, signatures_ + 1};
-                break;
+                return signatures_++;
             }
             if (found.signature == signature) return found.next++;
         }
-        return signatures_++;
+        const std::uint64_t fraction = signatures_++ * 0x9e3779b97f4a7c15u >> 32;
+        return fraction * std::min(every_, std::uint64_t{1} << 32) >> 32;
     }
 
     sampler_options options_;
@@ -196,8 +209,10 @@ private:
     double step_bytes_ = 0; // if all its probeable calls were probed
     double step_probes_ = 0;
     std::uint64_t measured_steps_ = 0;
-    double seconds_per_step_ = 0; // averages over about eight steps
-    double probe_seconds_of_step_ = 0; // by the model
+    static constexpr std::size_t intervals = 8;
+    double last_seconds_[intervals] = {};
+    double seconds_per_step_ = 0; // an average that counts none of them as more than twice their median
+    double probe_seconds_of_step_ = 0; // by the model; an average over about eight steps
     double measured_by_model_ = 1;
     static constexpr std::size_t places = 512;
     counted_signature counted_[places];
