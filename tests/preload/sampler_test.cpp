@@ -73,7 +73,7 @@ outcome train(sampler_options options, int steps, int calls, std::uint64_t bytes
 TEST_CASE("the probes keep to the budget, and use more than a third of it")
 {
     std::mt19937 random(7);
-    for (int trial = 0; trial < 200; ++trial) {
+    for (int trial = 0; trial < 60; ++trial) {
         const double budget = std::uniform_real_distribution<double>(0.001, 0.05)(random);
         const double step_s = std::exp2(std::uniform_real_distribution<double>(-7, 2)(random));
         const int calls = std::uniform_int_distribution<int>(1, 100)(random);

@@ -263,7 +263,7 @@ bool communicator::begin(collprobe_call& call, call_facts& facts, live_channel::
         = known ? static_cast<std::uint64_t>(collprobe::bytes_of(facts.type)) : 1;
     const std::uint64_t bytes = std::max(facts.count, facts.result_count) * element_bytes;
     const std::uint64_t signature = signature_of(call, facts);
-    facts.place = place_of(call, facts.sequence, signature, call.count * element_bytes);
+    facts.place = place_of(call, facts.sequence, signature, bytes);
     if (facts.place.first) start_step(facts.place);
     const bool is_wanted_kind = options_.probed_kinds[call.kind];
     const bool is_small = bytes < options_.least_bytes;
