@@ -101,7 +101,7 @@ made("whole", "steps=30", "count=256")
 whole = {path.name: path.read_bytes() for path in pathlib.Path("whole").glob("*")}
 os.makedirs("killed")
 chance = random.Random(7)
-for turn in range(60):
+for turn in range(20):
     for name, content in whole.items():
         pathlib.Path("killed", name).write_bytes(content[:chance.randrange(len(content) // 3, len(content))])
     done = subprocess.run([merge, "killed", "--jsonl", "killed.jsonl"], capture_output=True, text=True, timeout=60)

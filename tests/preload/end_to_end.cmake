@@ -24,17 +24,18 @@ function(add_end_to_end_test name)
     set_tests_properties(preload.${name} PROPERTIES
         LABELS "stand_in;${ARGN}" TIMEOUT 300 PROCESSORS 2 ENVIRONMENT "${FOREIGN_ENVIRONMENT}")
 endfunction()
-if(COLLPROBE_EMULATED) # the kernels that nvcc makes, in the preloaded engine
-    add_end_to_end_test(a10_detection gpu)
-    add_end_to_end_test(inband gpu)
+# The longer ones run once: where the engine has the kernels that nvcc makes. Under sanitizers those that have threads.
+if(COLLPROBE_EMULATED)
+    set(label gpu)
+    set(cases a2_engine_fails a5_groups a9_ends a10_detection a10_clean_run inband inband_settings control_file)
     add_dependencies(cuda_tests preload_end_to_end)
-    return()
-endif()
-set(cases a2_same_with_and_without a2_engine_fails a4_counts a5_groups a9_ends a10_detection a10_clean_run a14_mark_step
-    inband inband_settings control_file)
-if(CMAKE_CXX_FLAGS_RELEASE MATCHES "-fsanitize=") # the others find nothing more there
+elseif(CMAKE_CXX_FLAGS_RELEASE MATCHES "-fsanitize=")
+    set(label threads)
     set(cases a5_groups inband)
+else()
+    set(label threads)
+    set(cases a2_same_with_and_without a4_counts a10_detection a14_mark_step inband)
 endif()
 foreach(name IN LISTS cases)
-    add_end_to_end_test(${name} threads)
+    add_end_to_end_test(${name} ${label})
 endforeach()

@@ -226,7 +226,8 @@ def a10_detection(job):
 
 def a10_clean_run(job):
     """10,000 clean steps: alarms within the stated rate, which is 3e-7 a step."""
-    done, records = job.run("foreign_trainer", *"--steps 10000 --buckets 2 --size 256 --log-every 10 --mark".split(), ranks=3)
+    done, records = job.run("foreign_trainer", *"--steps 10000 --buckets 2 --size 256 --log-every 10 --mark".split(), ranks=3,
+                            variables=("COLLPROBE_EVERY=8",))
     require(done.returncode == 0, done)
     merged = job.merge(records)
     require(merged.returncode == 0, merged)
