@@ -25,6 +25,7 @@
 #include <collprobe/metrics/detail/lateness.ipp>
 #include <collprobe/metrics/detail/order_sensitivity.ipp>
 #include <collprobe/metrics/detail/outlier.ipp>
+#include <collprobe/quant/detail/quantisation_probe.ipp>
 #include <collprobe/report/detail/alarm.ipp>
 #include <collprobe/report/detail/axis.ipp>
 #include <collprobe/report/detail/compare.ipp>
