@@ -270,6 +270,13 @@ def inband_settings(job):
     require(len(lines(records, "call")) > 500, done)
 
 
+def inband_mixed(job):
+    """Threads, groups, splits, aborts and communicators of ncclCommInitAll under the live channel: none waits for itself."""
+    begin = time.monotonic()
+    done, _ = job.run("foreign_mixed", ranks=2, variables=("COLLPROBE_CHANNEL=inband",))
+    require(done.returncode == 0 and time.monotonic() - begin < 50, done)
+
+
 def control_file(job):
     """An operator changes the sampling while the program runs."""
     control = os.path.join(job.folder, "control")
@@ -284,7 +291,7 @@ def control_file(job):
 
 CASES = {function.__name__: function for function in (
     a2_same_with_and_without, a2_engine_fails, a4_counts, a5_groups, a9_ends, a10_detection, a10_clean_run,
-    a14_mark_step, inband, inband_settings, control_file)}
+    a14_mark_step, inband, inband_settings, inband_mixed, control_file)}
 
 
 def main():

@@ -94,6 +94,25 @@ TEST_CASE("lines that do not fit on the disk are taken back as a whole")
     CHECK(read_file(path) == "12345\n123456789\n");
 }
 
+TEST_CASE("nothing is written to a file of the program that has the descriptor by now")
+{
+    const temporary_folder folder;
+    const std::string own = folder.path("own");
+    const int next = ::dup(0); // the number that the file will have
+    ::close(next);
+    report::line_file lines(own);
+    lines.append("first\n");
+    ::close(next); // as a program does that closes what it does not know
+    std::FILE* const other = std::fopen(folder.path("other").c_str(), "w");
+    REQUIRE(other != nullptr);
+    REQUIRE(::fileno(other) == next);
+    CHECK(contains(failure_of([&] { lines.append("second\n"); }), own));
+    CHECK(std::fputs("theirs\n", other) >= 0);
+    CHECK(std::fclose(other) == 0);
+    CHECK(read_file(folder.path("other")) == "theirs\n");
+    CHECK(read_file(own) == "first\n");
+}
+
 TEST_CASE("a file that cannot be opened or written is an error that names it")
 {
     const temporary_folder folder;

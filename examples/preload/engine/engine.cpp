@@ -239,6 +239,9 @@ void engine::comm_made(const collprobe_made& made)
 {
     communicator* const state = register_made(made);
     if (state == nullptr || made.result != nccl_success || made.depth != 0) return;
+    // The communicators of ncclCommInitAll are told one after the other by one thread, which must not wait
+    // for the next.
+    if (made.device >= 0) return;
     if (state->complete()) open_channel(*state, made.comm);
 }
 

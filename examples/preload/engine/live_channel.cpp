@@ -7,11 +7,9 @@
 #include <ctime>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include <collprobe/core/error.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/detail/wait.hpp>
 #include <collprobe/device/cuda/error.hpp>
 
 #include "live_view.hpp"
@@ -92,12 +90,11 @@ std::string live_channel::agree(const collprobe_nccl& nccl, void* comm, int rank
     }
     cuda::check(cudaMemcpyAsync(told.data(), words.data(), count * sizeof word, cudaMemcpyDeviceToHost, on),
         "cudaMemcpyAsync");
-    const auto until = collprobe::detail::deadline::in_ms(60'000);
-    while (!stream.query()) {
-        if (until.remaining_ns() == 0) {
-            (void)memory.release(); // in use until they answer
-            return "other ranks have not answered for a minute: all of them need the preload, and "
-                   "COLLPROBE_CHANNEL=inband";
+    // What is enqueued cannot be taken back: a rank that went on alone would break the order of the
+    // communicator.
+    for (std::uint64_t naps = 1; !stream.query(); ++naps) {
+        if (naps % 100'000 == 0) {
+            say("waits for other ranks, which all need the preload and COLLPROBE_CHANNEL=inband");
         }
         const timespec nap{0, 100'000};
         nanosleep(&nap, nullptr);

@@ -158,7 +158,6 @@ bool writer::start()
     for (const auto& [name, value] : options_.given) json.key(name).text(value);
     json.close('}').close('}');
     lines_ += '\n';
-    flush();
 
     // The thread takes no signals of the program.
     sigset_t all;

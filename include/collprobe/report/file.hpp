@@ -20,7 +20,8 @@ public:
     line_file& operator=(line_file&& other) noexcept;
     ~line_file();
 
-    /// Writes `lines` with one system call; what was written in part for lack of room is taken back.
+    /// Writes `lines` with one system call; what was written in part for lack of room is taken back. Nothing is written
+    /// where the program has closed the descriptor, which may be another file's by now.
     /// \throws error `device_failure` with the path and the reason.
     void append(std::string_view lines);
     /// Closes the file. Errors: as `append`.
@@ -29,6 +30,8 @@ public:
 private:
     std::string path_;
     int file_ = -1;
+    unsigned long long device_ = 0; ///< with `inode_`, which file it is
+    unsigned long long inode_ = 0;
 };
 
 /// Writes a file as a whole: under another name in the same folder, then renamed. A reader sees the old text or the

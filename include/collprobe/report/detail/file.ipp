@@ -46,11 +46,15 @@ COLLPROBE_COLD_INLINE line_file::line_file(std::string path, bool keep) : path_(
     // O_NONBLOCK: a pipe that nobody reads is an error, and not a wait.
     constexpr int how = O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | O_NONBLOCK;
     file_ = ::open(path_.c_str(), how | (keep ? 0 : O_TRUNC), 0666);
-    if (file_ < 0) detail::fail_to_write(path_, errno);
+    struct stat opened {};
+    if (file_ < 0 || ::fstat(file_, &opened) != 0) detail::fail_to_write(path_, errno);
+    device_ = opened.st_dev;
+    inode_ = opened.st_ino;
 }
 
 COLLPROBE_COLD_INLINE line_file::line_file(line_file&& other) noexcept
-    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1))
+    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)), device_(other.device_),
+      inode_(other.inode_)
 {
 }
 
@@ -58,6 +62,8 @@ COLLPROBE_COLD_INLINE line_file& line_file::operator=(line_file&& other) noexcep
 {
     std::swap(path_, other.path_);
     std::swap(file_, other.file_);
+    std::swap(device_, other.device_);
+    std::swap(inode_, other.inode_);
     return *this;
 }
 
@@ -69,7 +75,11 @@ COLLPROBE_COLD_INLINE line_file::~line_file()
 COLLPROBE_COLD_INLINE void line_file::append(std::string_view lines)
 {
     struct stat before {};
-    const bool is_file = ::fstat(file_, &before) == 0 && S_ISREG(before.st_mode);
+    if (::fstat(file_, &before) != 0 || before.st_dev != device_ || before.st_ino != inode_) {
+        file_ = -1; // it is not ours to close
+        detail::fail_to_write(path_, EBADF);
+    }
+    const bool is_file = S_ISREG(before.st_mode);
     const int reason = detail::write_all(file_, lines);
     if (reason == 0) return;
     struct stat after {};
