@@ -19,6 +19,7 @@
 #include <collprobe/step/probed.hpp>
 
 #include "conformance/communicator_conformance.hpp"
+#include "support/host_gate.hpp"
 #include "support/rank_memory.hpp"
 #include "support/run_ranks.hpp"
 
@@ -425,8 +426,11 @@ TEST_CASE("a step whose work failed is no healthy step, also if somebody else he
                 stream.synchronize(30'000);
                 CHECK(comm.poll(record));
             }
+            const testing::host_gate gate; // work that has failed before it would make end_step throw
+            gate.close(stream);
             stream.enqueue([] { throw std::runtime_error("broken"); });
             comm.end_step(0, stream);
+            gate.open();
             CHECK_THROWS_AS(stream.synchronize(30'000), std::runtime_error);
             std::optional<error> thrown;
             try {
