@@ -75,10 +75,25 @@ public:
         raised.strikes = index_of(of, "strikes");
         raised.action = named<collprobe::advice>(of, "advice");
         raised.source = index_of(of, "source");
+        if (const auto evidence = of.find("evidence"); evidence != of.end()) raised.evidence = evidence_of(*evidence);
         return raised;
     }
 
 private:
+    collprobe::rank_evidence evidence_of(const json& of)
+    {
+        collprobe::rank_evidence evidence;
+        evidence.metric = named<collprobe::finding>(of, "metric");
+        evidence.call = index_of(of, "bucket");
+        evidence.side = named<collprobe::rank_side>(of, "side");
+        evidence.odds = number_of(of, "odds");
+        evidence.recurrence = number_of(of, "recurrence");
+        evidence.since = count_of(of, "since");
+        evidence.extreme = static_cast<std::uint32_t>(count_of(of, "extreme"));
+        evidence.among = static_cast<std::uint32_t>(count_of(of, "among"));
+        return evidence;
+    }
+
     collprobe::call_site site_of(const json& of)
     {
         collprobe::call_site site;
@@ -153,6 +168,16 @@ private:
         step.cosine.noise_scale = number_of(of, "noise_scale");
         step.unprobed_calls = count_of(of, "unprobed_calls");
         step.unread_calls = count_of(of, "unread_calls");
+        if (const auto evidence = of.find("evidence"); evidence != of.end()) {
+            step.evidence_by_rank.resize(static_cast<std::size_t>(step.ranks < 0 ? 0 : step.ranks));
+            for (const json& each : *evidence) {
+                const int rank = index_of(each, "rank");
+                if (rank < 0 || rank >= step.ranks) throw bad_line("has evidence of a rank that is none");
+                collprobe::rank_evidence& to = step.evidence_by_rank[static_cast<std::size_t>(rank)];
+                to = evidence_of(each);
+                to.unlike = member(each, "unlike").get<bool>();
+            }
+        }
         if (!member(of, "suspects").is_array()) throw bad_line("has no list as 'suspects'");
         for (const json& each : member(of, "suspects")) {
             collprobe::suspect named_rank;
@@ -160,6 +185,8 @@ private:
             named_rank.other_rank = index_of(each, "other_rank");
             named_rank.call = index_of(each, "bucket");
             named_rank.what = named<collprobe::finding>(each, "check");
+            if (const auto evidence = each.find("evidence"); evidence != each.end())
+                named_rank.evidence = evidence_of(*evidence);
             step.suspects.push_back(named_rank);
         }
         if (const auto calls = of.find("calls"); calls != of.end()) read_calls(*calls, step);

@@ -121,6 +121,28 @@ TEST_CASE("each exact check alarms at once and advises what fits it")
     }
 }
 
+TEST_CASE("evidence over the run alarms at once, with its odds, its rank and its metric")
+{
+    for (const finding metric : {finding::gradient_norm, finding::late}) {
+        step_record record = record_of(7, 8);
+        suspect unlike{.rank = 3, .call = 2, .what = finding::unlike, .statistic = 4000, .threshold = 100, .exact = false};
+        unlike.evidence = {.metric = metric, .call = 2, .odds = 4000, .since = 5};
+        record.suspects.push_back(unlike);
+        alarms watch(8);
+        const std::vector<raised_alarm> raised = copy(watch.judge(record));
+        REQUIRE(raised.size() == 1);
+        CHECK(raised[0].what == finding::unlike);
+        CHECK(raised[0].ranks == std::vector<int>{3});
+        CHECK(raised[0].where == (metric == finding::late ? damage::none : damage::input));
+        CHECK(raised[0].action == advice::recheck);
+        CHECK(raised[0].false_alarms_per_step == 0); // the odds hold for the run
+        CHECK(watch.judge(record)[0].evidence.odds == 4000);
+        CHECK(watch.judge(record)[0].evidence.since == 5);
+        record.suspects[0].rank = -1;
+        CHECK(watch.judge(record)[0].ranks.empty());
+    }
+}
+
 TEST_CASE("the audit's attribution is the alarm's damage")
 {
     for (const damage where : {damage::input, damage::reduce, damage::broadcast, damage::unknown}) {

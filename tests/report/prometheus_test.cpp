@@ -208,6 +208,7 @@ TEST_CASE("no run gives a rank more series than the limit")
                 record.suspects.push_back({.rank = rank, .other_rank = 7 - rank, .call = number % 64, .what = what});
             }
         }
+        record.evidence_by_rank.resize(sample_run::ranks);
         metrics.add(record);
         for (const finding what : sample_run::all_findings) {
             for (int rank = -1; rank < sample_run::ranks; ++rank) {

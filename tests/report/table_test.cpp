@@ -114,7 +114,7 @@ TEST_CASE("every check is described with rank and bucket")
 {
     for (const finding what : {finding::non_finite, finding::duplicate, finding::stale, finding::result_differs,
              finding::shard_differs, finding::replica_differs, finding::sum_differs, finding::loss, finding::gradient_norm, finding::cosine, finding::late,
-             finding::quantisation, finding::codes_differ}) {
+             finding::quantisation, finding::codes_differ, finding::unlike}) {
         const std::string text = report::describe({.rank = 5, .call = 3, .what = what});
         CHECK(contains(text, "rank 5, bucket 3: "));
         CHECK(text.size() > std::string("rank 5, bucket 3: ").size());
@@ -140,6 +140,42 @@ TEST_CASE("damaged codes are described with their sender, and damaged results wi
         == "rank 1, bucket 2: received other codes than rank 3 sent");
     CHECK(report::describe({.call = 2, .what = finding::codes_differ, .statistic = 500, .threshold = 8})
         == "some rank, bucket 2: the result is not the sum of the codes, residual 500 against 8");
+}
+
+TEST_CASE("evidence over the run is told as odds")
+{
+    rank_evidence of{.metric = finding::gradient_norm, .call = 3, .odds = 345678.9, .recurrence = 1e9, .since = 1204, .extreme = 37};
+    CHECK(report::describe(of)
+        == "the norm of its gradient was the largest in 37 steps since step 1,204; 1 : 340,000 against chance");
+    CHECK(report::describe({.rank = 5, .call = 3, .what = finding::unlike, .evidence = of})
+        == "rank 5, bucket 3: unlike the other ranks: " + report::describe(of));
+    of.call = -1;
+    of.side = rank_side::farthest;
+    of.odds = 12.7;
+    of.among = 8;
+    of.extreme = 1;
+    CHECK(report::describe(of)
+        == "the norm of its whole gradient was among the 8 farthest from the others' in 1 step since step 1,204; "
+           "1 : 12 against chance, and chance does so once in 1,000,000,000 steps");
+    of.odds = 0.5;
+    of.metric = finding::late;
+    of.side = rank_side::largest;
+    of.recurrence = 3e20;
+    CHECK(report::describe(of)
+        == "its arrival at the calls was among the 8 last in 1 step since step 1,204; chance does so once in 3.0e+20 steps");
+    CHECK(report::detail::round_count(0) == "0");
+    CHECK(report::detail::round_count(99.9) == "99");
+    CHECK(report::detail::round_count(101) == "100");
+    CHECK(report::detail::round_count(detail::infinity()) == "inf");
+    CHECK(report::detail::with_commas(1234567) == "1,234,567");
+    CHECK(report::detail::with_commas(123) == "123");
+
+    step_record record = sample_step(17);
+    record.evidence_by_rank.resize(8);
+    CHECK_FALSE(contains(report::step_table(record), "unlike"));
+    record.evidence_by_rank[6] = of;
+    record.evidence_by_rank[6].unlike = true;
+    CHECK(contains(report::step_table(record), "\nunlike the others: rank 6, " + report::describe(of) + "\n"));
 }
 
 TEST_CASE("the list of findings names the steps and is bounded")

@@ -36,7 +36,7 @@ struct alarm_options {
 
 /// Turns the findings of a step into alarms: the ranks, the evidence, and the advice.
 ///
-/// Exact checks, the check of sums and that of lateness alarm at once. The loss, the norm and the direction of a
+/// Exact checks, the check of sums, that of lateness and the evidence over the run alarm at once. The loss, the norm and the direction of a
 /// gradient alarm by strikes (`alarm_options`). By these a healthy step alarms with a probability of at most
 /// `false_alarms_per_step()`, 2.9e-7 by default, if the verdicts of different steps are independent.
 /// Names: exact evidence names all ranks that it shows. Statistics name at most a quarter of the ranks, at most ten,
@@ -60,8 +60,8 @@ public:
 
     int ranks() const noexcept { return ranks_; }
     const alarm_options& options() const noexcept { return options_; }
-    /// Upper bound on the probability of a statistical alarm in a healthy step. The check of sums and that of lateness
-    /// are not counted: their alarms say their own rates.
+    /// Upper bound on the probability of a statistical alarm in a healthy step. The check of sums, that of lateness and
+    /// the evidence over the run are not counted: their alarms say their own rates.
     double false_alarms_per_step() const noexcept
     {
         const bool strong = options_.strong_alone && options_.strikes > 1;
@@ -179,6 +179,7 @@ private:
         next.strikes = strikes;
         const advice first = detail::first_advice(found);
         next.action = out ? advice::quarantine : first;
+        next.evidence = found.evidence;
         raised_.add(next, found.rank, first);
     }
     /// The number of strikes at which the stated rate holds, over three checks, with the measured rate of strikes.

@@ -22,6 +22,7 @@
 #include <collprobe/metrics/detail/call_period.ipp>
 #include <collprobe/metrics/detail/direction.ipp>
 #include <collprobe/metrics/detail/dispersion.ipp>
+#include <collprobe/metrics/detail/exchangeability.ipp>
 #include <collprobe/metrics/detail/lateness.ipp>
 #include <collprobe/metrics/detail/order_sensitivity.ipp>
 #include <collprobe/metrics/detail/outlier.ipp>

@@ -115,6 +115,9 @@ void write_site(json_writer& json, const call_site& site);
 /// The members of call `c` of a step, without the braces.
 void write_call(json_writer& json, const step_record& record, std::size_t c);
 
+/// The members of evidence, without the braces.
+void write_evidence(json_writer& json, const rank_evidence& of);
+
 /// A suspect's members, without the braces.
 void write_suspect(json_writer& json, const suspect& named);
 

@@ -30,7 +30,7 @@ struct prometheus_options {
 /// files of all ranks can lie in one folder; two communicators of one process need different names.
 /// A counter begins with 0, and counts what the records tell. A gauge has the number of the last step that measured it:
 /// without statistics in a step it stays. A number that is undefined has no sample; NaN is never written.
-/// Cost: up to `most_series` series, whatever happens in the run; with `all_ranks` 7 of these for each rank.
+/// Cost: up to `most_series` series, whatever happens in the run; with `all_ranks` 8 of these for each rank.
 class prometheus_metrics {
 public:
     static constexpr int most_series = 40;
@@ -53,6 +53,7 @@ private:
         double gradient_norm = collprobe::detail::not_a_number();
         double cosine = collprobe::detail::not_a_number();
         double behind_seconds = collprobe::detail::not_a_number();
+        double odds = collprobe::detail::not_a_number();
         std::uint64_t nan = 0;
         std::uint64_t infinite = 0;
         std::uint64_t alarms = 0;

@@ -21,6 +21,11 @@ std::string milliseconds(double nanoseconds);
 /// "bucket 1 (train.cpp:88)".
 std::string describe_call(int call, const call_site& site);
 
+/// Evidence over the run in words: "the norm of its gradient was the largest in 37 steps since step 1,204; 1 : 340,000
+/// against chance". That is: if the ranks were alike, any of them would reach such odds in the whole run with a
+/// probability of at most 1 in 340,000.
+std::string describe(const rank_evidence& of);
+
 /// What a finding says of the ranks that it names: "received other bits than the other ranks".
 const char* phrase(finding what) noexcept;
 
@@ -30,6 +35,9 @@ namespace detail {
 std::string short_line(const call_site& site);
 /// For numbers that stand for names.
 std::uint64_t hash_of_text(std::string_view text) noexcept;
+/// A count with two significant digits, rounded down: "340,000", "12"; beyond 10^15 "1.2e+20".
+std::string round_count(double value);
+std::string with_commas(std::uint64_t value);
 /// "1 step", "2 steps"
 std::string counted(std::uint64_t number, const char* thing);
 /// "rank 3", "ranks 1, 2 and 5" or "nobody is named", of more than ten ranks the first ten and the number of all.

@@ -83,7 +83,7 @@ public:
                   options.statistics, options.times && options.statistics && options.results},
               (detail::summary_words<Parts>() + ... + 0)},
           judge_(comm_.size(), options.false_alarms_per_step, options.mode, form_.layout.times,
-              lateness_floor()),
+              lateness_floor(), evidence_options()),
           meter_(comm_.size(), detail::sample_orders(comm_.size(), options.order_sample > 0 ? options.orders : 0)),
           unread_(static_cast<std::size_t>(options.unread_steps))
     {
@@ -393,6 +393,24 @@ public:
         return std::get<P>(parts_);
     }
 
+    /// What the evidence over the run (`probe_options::false_alarms_per_run`) has learnt from the steps judged so far:
+    /// 8-byte words, to be saved with a checkpoint. The same on every rank once all steps have been polled.
+    /// Empty if no evidence is gathered.
+    std::vector<std::uint64_t> evidence_state() const
+    {
+        const exchangeability_watch* const evidence = judge_.evidence();
+        return evidence == nullptr ? std::vector<std::uint64_t>() : evidence->state();
+    }
+    /// Goes on from a saved state, on every rank the same.
+    /// \throws error `invalid_argument` for words that are no such state, or one of other ranks or groups, or if no
+    ///   evidence is gathered; then nothing changes.
+    void restore_evidence(view<const std::uint64_t> state, call_site where = call_site::current())
+    {
+        exchangeability_watch* const evidence = judge_.evidence();
+        caller(comm_, "restore_evidence", where).require(evidence != nullptr, "no evidence is gathered");
+        evidence->restore(state, where);
+    }
+
     /// Steps that were ended or replayed but neither returned by `poll` nor dropped.
     std::uint64_t pending_steps() const noexcept { return ended_ - judged_ + unread_.size(); }
     /// Finished steps that were dropped because `poll` was not called for `unread_steps` steps.
@@ -438,12 +456,24 @@ private:
         check(is_finite(options.false_alarms_per_step) && options.false_alarms_per_step > 0
                 && options.false_alarms_per_step < 1,
             "false_alarms_per_step must lie between 0 and 1");
+        check(is_finite(options.false_alarms_per_run) && options.false_alarms_per_run >= 0
+                && options.false_alarms_per_run < 1,
+            "false_alarms_per_run must be 0, or lie between 0 and 1");
+        check(options.groups.empty() || options.groups.size() == static_cast<std::size_t>(comm_.size()),
+            "groups must have an entry for each rank, or none");
         const double floor = options.lateness_floor_ns;
         check(is_finite(floor) && floor >= 0 && floor < 0x1p53,
             "lateness_floor_ns must be 0 to 2^53");
         check(options.mode == report_mode::gather || comm_.size() <= detail::most_summary_ranks,
             "summary mode is made for at most 1,048,576 ranks");
         return options;
+    }
+
+    std::optional<exchangeability_options> evidence_options() const
+    {
+        if (!(options_.false_alarms_per_run > 0)) return {};
+        return exchangeability_options{
+            .false_alarms_per_run = options_.false_alarms_per_run, .groups = options_.groups};
     }
 
     /// Lets `stream` wait for work that a launch enqueued on the step's memory before it threw.

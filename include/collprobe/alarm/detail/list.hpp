@@ -94,6 +94,7 @@ private:
         into.site = from.site;
         into.statistic = from.statistic;
         into.threshold = from.threshold;
+        into.evidence = from.evidence;
     }
     static void insert(std::vector<int>& ranks, int rank)
     {

@@ -9,7 +9,7 @@
 /// The interpretation of a step's findings: the place of the damage, and the advice. No state.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-inline constexpr int check_count = static_cast<int>(finding::codes_differ) + 1;
+inline constexpr int check_count = static_cast<int>(finding::unlike) + 1;
 
 /// Whether a check needs several strikes.
 constexpr bool is_statistical(finding what) noexcept
@@ -38,6 +38,9 @@ constexpr damage place_of(const suspect& found, damage audited) noexcept
     case finding::gradient_norm:
     case finding::cosine: return found.rank < 0 ? damage::unknown : damage::input;
     case finding::late: return damage::none; // the data are right
+    case finding::unlike:
+        if (found.evidence.metric == finding::late) return damage::none;
+        return found.rank < 0 ? damage::unknown : damage::input;
     case finding::quantisation: return damage::reduce; // or a gather, alike for all ranks
     case finding::codes_differ: // a damaged message is one of terms or of results
         return found.other_rank >= 0 ? damage::unknown : found.rank < 0 ? damage::reduce : damage::broadcast;
@@ -60,7 +63,8 @@ constexpr advice first_advice(const suspect& found) noexcept
     case finding::replica_differs: return advice::resync;
     case finding::loss:
     case finding::gradient_norm:
-    case finding::cosine: return advice::recheck;
+    case finding::cosine:
+    case finding::unlike: return advice::recheck;
     case finding::codes_differ: return found.rank >= 0 && found.other_rank < 0 ? advice::resync : advice::skip;
     case finding::late:
     case finding::quantisation: return advice::none;

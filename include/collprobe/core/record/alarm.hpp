@@ -44,6 +44,7 @@ struct alarm_record {
     advice action = advice::none;
     int source = -1; ///< for `resync`: a rank that holds the right data
     call_site site = {}; ///< of the call: its name, and the line that made it
+    rank_evidence evidence = {}; ///< of `unlike`: the strongest
 };
 
 } // namespace collprobe

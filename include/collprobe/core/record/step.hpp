@@ -128,7 +128,11 @@ struct step_record {
     std::vector<call_record> calls;
     step_lateness lateness; ///< the calls whose lateness is known, together; nothing in `summary` mode
     std::vector<rank_lateness> lateness_by_rank; ///< over the last steps; empty if nothing is known of this step
-    /// Loss first, then call by call, then lateness and direction, then what the parts found; empty on a healthy step.
+    /// Over the run, by rank: the strongest evidence that it is unlike the others. Empty if nothing is known, and in
+    /// `summary` mode, in which only the extreme rank of a number is known.
+    std::vector<rank_evidence> evidence_by_rank;
+    /// Loss first, then call by call, then lateness, direction and evidence, then what the parts found; empty on a
+    /// healthy step.
     std::vector<suspect> suspects;
     std::uint64_t unprobed_calls = 0; ///< calls for which a captured step had no room: forwarded, not measured
     /// Calls that nothing in this step reads: statistics are of floating point and may be taken each k-th step, and no

@@ -34,6 +34,10 @@ enum class finding : std::uint8_t {
     /// or, without an `other_rank`, the only rank whose result is damaged. Statistic: pairs of ranks with damaged
     /// messages; of a result the residual, and the threshold is its limit.
     codes_differ,
+    /// The rank is unlike the others over many steps: `rank_evidence` says in what, since when, and how surely. Holds
+    /// for any distribution. Told once. Statistic and threshold: `rank_evidence::odds`, or `recurrence`, whichever is
+    /// further above its limit. Without a rank: two ranks, or groups of ranks, are unlike each other.
+    unlike,
 };
 
 constexpr const char* name(finding what) noexcept
@@ -52,9 +56,46 @@ constexpr const char* name(finding what) noexcept
     case finding::late: return "late";
     case finding::quantisation: return "quantisation";
     case finding::codes_differ: return "codes_differ";
+    case finding::unlike: return "unlike";
     }
     return "unknown";
 }
+
+/// The place of a rank's number among those of the other ranks.
+enum class rank_side : std::uint8_t {
+    largest,
+    smallest,
+    farthest, ///< from the median of the other ranks
+};
+
+constexpr const char* name(rank_side side) noexcept
+{
+    switch (side) {
+    case rank_side::largest: return "largest";
+    case rank_side::smallest: return "smallest";
+    case rank_side::farthest: return "farthest";
+    }
+    return "unknown";
+}
+
+/// The evidence, over the steps of a run, that a rank is not like the others: metrics/exchangeability.hpp.
+struct rank_evidence {
+    /// The number with the strongest evidence: `loss`, `gradient_norm`, `cosine`, `non_finite` (the share of such
+    /// elements) or `late`.
+    finding metric = finding::loss;
+    int call = -1; ///< index of the call in the step; -1: the whole step
+    rank_side side = rank_side::largest;
+    /// 1 : `odds` against chance. In a run of any length, alike ranks reach such odds with a probability of at most
+    /// 1 / `odds`. 0: nothing is known.
+    double odds = 0;
+    /// Alike ranks reach such evidence once in so many steps on average, or less often. It forgets, and so sees late
+    /// changes sooner than `odds`.
+    double recurrence = 0;
+    std::uint64_t since = 0; ///< the step in which this evidence began
+    std::uint32_t extreme = 0; ///< steps since then in which the rank was among the `among` at this side
+    std::uint32_t among = 1; ///< an eighth of the ranks, at least 1
+    bool unlike = false; ///< named, and the evidence still lasts
+};
 
 /// One rank that a check names, with the evidence.
 struct suspect {
@@ -72,6 +113,7 @@ struct suspect {
     /// The largest rate at which a healthy step has such a suspect, if the check itself states one; else 0.
     double false_alarms_per_step = 0;
     call_site site = {}; ///< of the call: its name, and the line that made it
+    rank_evidence evidence = {}; ///< of `unlike`
 };
 
 /// The place between inputs and results where the damage happened, as far as the checks show it.

@@ -15,6 +15,8 @@ COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
     text += std::string(name(raised.what)) + ": " + detail::list_named(raised);
     if (raised.what == finding::late) {
         text += ", by " + milliseconds(raised.statistic);
+    } else if (raised.what == finding::unlike) {
+        text += ", " + describe(raised.evidence);
     } else if (raised.threshold > 0) {
         text += ", score " + short_number(raised.statistic) + " against " + short_number(raised.threshold);
     }
@@ -40,7 +42,13 @@ COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const alarm_r
         .number(raised.false_alarms_per_step)
         .key("strikes")
         .index(raised.strikes);
-    json.key("advice").text(name(raised.action)).key("source").index(raised.source).close('}');
+    json.key("advice").text(name(raised.action)).key("source").index(raised.source);
+    if (raised.what == finding::unlike) {
+        json.key("evidence").open('{');
+        detail::write_evidence(json, raised.evidence);
+        json.close('}');
+    }
+    json.close('}');
     line += '\n';
     return line;
 }

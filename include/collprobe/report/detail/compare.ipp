@@ -320,6 +320,7 @@ constexpr bool counts(finding what, bool same_ranks) noexcept
     case finding::cosine:
     case finding::duplicate:
     case finding::stale:
+    case finding::unlike:
     case finding::quantisation: return same_ranks;
     case finding::non_finite:
     case finding::result_differs:

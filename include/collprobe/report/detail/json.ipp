@@ -167,6 +167,13 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
     if (!call.result_sample.empty()) json.key("result_sample").numbers(call.result_sample);
 }
 
+COLLPROBE_COLD_INLINE void write_evidence(json_writer& json, const rank_evidence& of)
+{
+    json.key("metric").text(name(of.metric)).key("bucket").index(of.call).key("side").text(name(of.side));
+    json.key("odds").number(of.odds).key("recurrence").number(of.recurrence);
+    json.key("since").integer(of.since).key("extreme").integer(of.extreme).key("among").integer(of.among);
+}
+
 COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named)
 {
     json.key("rank").index(named.rank).key("other_rank").index(named.other_rank);
@@ -176,6 +183,10 @@ COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named
     if (named.index == no_index) json.index(-1);
     else json.integer(named.index);
     write_site(json, named.site);
+    if (named.what != finding::unlike) return;
+    json.key("evidence").open('{');
+    write_evidence(json, named.evidence);
+    json.close('}');
 }
 
 } // namespace detail
@@ -229,6 +240,18 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
             json.key("behind_before").number(each.behind_before).key("share_last").number(each.share_last).close('}');
         }
         json.close(']').close('}');
+    }
+    const auto counts = [](const rank_evidence& of) { return of.unlike || of.odds >= 1; };
+    if (std::any_of(record.evidence_by_rank.begin(), record.evidence_by_rank.end(), counts)) {
+        json.key("evidence").open('[');
+        for (std::size_t rank = 0; rank < record.evidence_by_rank.size(); ++rank) {
+            const rank_evidence& each = record.evidence_by_rank[rank];
+            if (!counts(each)) continue;
+            json.element().open('{').key("rank").integer(rank);
+            detail::write_evidence(json, each);
+            json.key("unlike").boolean(each.unlike).close('}');
+        }
+        json.close(']');
     }
     if (std::any_of(record.calls.begin(), record.calls.end(),
             [](const call_record& call) { return call.quantisation.seen; })) {

@@ -177,6 +177,7 @@ COLLPROBE_COLD_INLINE void prometheus_metrics::add(const step_record& record)
             to.gradient_norm = of_rank(record.gradient_norms);
             to.cosine = of_rank(record.cosine.leave_one_out);
         }
+        if (rank < record.evidence_by_rank.size()) to.odds = record.evidence_by_rank[rank].odds;
         if (has_lateness && rank < record.lateness_by_rank.size()) {
             const double behind = record.lateness_by_rank[rank].behind;
             to.behind_seconds = is_nan(behind) ? behind : behind * 1e-9;
@@ -186,7 +187,7 @@ COLLPROBE_COLD_INLINE void prometheus_metrics::add(const step_record& record)
 
 COLLPROBE_COLD_INLINE void prometheus_metrics::add(const alarm_record& raised)
 {
-    constexpr std::size_t most_checks = 8; // all further ones share a series, to stay within `most_series`
+    constexpr std::size_t most_checks = 7; // all further ones share a series, to stay within `most_series`
     constexpr int most_calls = 1 << 16;
     found_.add(raised);
     for (const int named : raised.ranks) {
@@ -257,7 +258,7 @@ COLLPROBE_COLD_INLINE std::string prometheus_metrics::text(const record_context&
     counter("alarms", found_.alarm_count(), "Alarms.");
     families.counter("alarms_naming_rank", "Alarms that name this rank.");
     for (const rank_numbers& each : ranks_) families.sample(each.labels, each.alarms);
-    families.counter("alarms_by_check", "Alarms by check; those of the ninth check and of further ones are other.");
+    families.counter("alarms_by_check", "Alarms by check; those of the eighth check and of further ones are other.");
     for (const check_count& each : alarms_by_check_) {
         families.sample(labels_, each.alarms, std::string(",kind=\"") + name(each.what) + '"');
     }
@@ -289,6 +290,9 @@ COLLPROBE_COLD_INLINE std::string prometheus_metrics::text(const record_context&
     gauge("noise_scale", cosine_.noise_scale, "Gradient noise scale, in batches of one rank.");
     of_ranks("behind_seconds", &rank_numbers::behind_seconds,
         "Arrival of this rank at the calls of a step after the median of the others: median over the last steps.");
+    of_ranks("evidence_odds", &rank_numbers::odds,
+        "Odds against chance that this rank is unlike the others, over the run; 1 / odds bounds the probability that "
+        "alike ranks reach them.");
     if (options_.open_metrics) out += "# EOF\n";
     return out;
 }

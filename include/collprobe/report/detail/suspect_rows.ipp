@@ -42,6 +42,12 @@ COLLPROBE_COLD_INLINE std::string false_alarms_of(double per_step, bool is_exact
     return is_exact ? "none: exact" : "not stated";
 }
 
+/// Whether a rate is that of a whole run: the threshold is its inverse.
+COLLPROBE_COLD_INLINE bool is_by_odds(finding what, double per_step)
+{
+    return what == finding::unlike && !(per_step > 0);
+}
+
 COLLPROBE_COLD_INLINE const char* place_in_words(damage where) noexcept
 {
     switch (where) {
@@ -64,7 +70,8 @@ COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_alarm& each, const run_f
     row.what = raised.what;
     row.call = raised.call;
     row.site = raised.site;
-    row.evidence = evidence_of(raised.what, raised.statistic, raised.threshold);
+    row.evidence = raised.what == finding::unlike ? describe(raised.evidence)
+                                                  : evidence_of(raised.what, raised.statistic, raised.threshold);
     if (raised.strikes > 1)
         row.evidence += "; " + counted(static_cast<std::uint64_t>(raised.strikes), "strike");
     if (const std::string where = place_in_words(raised.where); !where.empty()) row.evidence += "; " + where;
@@ -75,7 +82,9 @@ COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_alarm& each, const run_f
     for (const repeated_finding& of : found.findings()) {
         if (of.first.what == raised.what && of.first.call == raised.call) is_exact = of.first.exact;
     }
-    row.false_alarms = false_alarms_of(raised.false_alarms_per_step, is_exact);
+    row.false_alarms = is_by_odds(raised.what, raised.false_alarms_per_step)
+        ? "in a run, 1 in " + round_count(raised.threshold)
+        : false_alarms_of(raised.false_alarms_per_step, is_exact);
     row.advice = advise(raised);
     return row;
 }
@@ -89,14 +98,17 @@ COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_finding& each)
     row.what = named.what;
     row.call = named.call;
     row.site = named.site;
-    row.evidence = evidence_of(named.what, named.statistic, named.threshold);
+    row.evidence = named.what == finding::unlike ? describe(named.evidence)
+                                                 : evidence_of(named.what, named.statistic, named.threshold);
     if (named.other_rank >= 0) row.evidence += "; other rank: " + std::to_string(named.other_rank);
     if (named.index != no_index) row.evidence += "; first at element " + std::to_string(named.index);
     if (named.by_history) row.evidence += "; against the rank's own past";
     row.first_step = each.first_step;
     row.last_step = each.last_step;
     row.steps = each.steps;
-    row.false_alarms = false_alarms_of(named.false_alarms_per_step, named.exact);
+    row.false_alarms = is_by_odds(named.what, named.false_alarms_per_step)
+        ? "in a run, 1 in " + round_count(named.threshold)
+        : false_alarms_of(named.false_alarms_per_step, named.exact);
     row.advice = "no alarm was raised: watch it";
     return row;
 }

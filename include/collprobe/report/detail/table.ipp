@@ -80,6 +80,9 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
                 + short_number(named.threshold);
         }
         break;
+    case finding::unlike:
+        text += "unlike the other ranks: " + describe(named.evidence);
+        break;
     }
     return text;
 }
@@ -213,6 +216,10 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             + " in the median of " + std::to_string(each.steps) + " steps, "
             + milliseconds(each.behind_before) + " of it between the calls; last in "
             + short_number(100 * each.share_last) + " % of them\n";
+    }
+    for (std::size_t rank = 0; rank < record.evidence_by_rank.size(); ++rank) {
+        const rank_evidence& each = record.evidence_by_rank[rank];
+        if (each.unlike) text += "unlike the others: rank " + std::to_string(rank) + ", " + describe(each) + '\n';
     }
     for (const suspect& named : record.suspects) text += "suspect: " + describe(named) + '\n';
     return text;

@@ -34,6 +34,31 @@ COLLPROBE_COLD_INLINE std::string describe_call(int call, const call_site& site)
     return text + " (" + detail::short_line(site) + ")";
 }
 
+COLLPROBE_COLD_INLINE std::string describe(const rank_evidence& of)
+{
+    std::string text;
+    switch (of.metric) {
+    case finding::loss: text = "its loss"; break;
+    case finding::gradient_norm:
+        text = of.call < 0 ? "the norm of its whole gradient" : "the norm of its gradient";
+        break;
+    case finding::cosine: text = "the cosine of its gradient with the others'"; break;
+    case finding::non_finite: text = "its share of NaN and infinities"; break;
+    case finding::late: text = "its arrival at the calls"; break;
+    default: text = name(of.metric); break;
+    }
+    const char* const place = of.metric == finding::late ? "last" : name(of.side);
+    text += of.among > 1 ? " was among the " + std::to_string(of.among) + ' ' : std::string(" was the ");
+    text += place;
+    if (of.side == rank_side::farthest) text += " from the others'";
+    text += " in " + detail::counted(of.extreme, "step") + " since step " + detail::with_commas(of.since) + "; ";
+    // Late in a run the odds of the whole run begin low, and the evidence that forgets says more.
+    if (of.odds >= 1) text += "1 : " + detail::round_count(of.odds) + " against chance";
+    if (of.odds >= 100 || !(of.recurrence > of.odds)) return text;
+    if (of.odds >= 1) text += ", and ";
+    return text + "chance does so once in " + detail::round_count(of.recurrence) + " steps";
+}
+
 COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
 {
     switch (what) {
@@ -50,6 +75,7 @@ COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
     case finding::late: return "came late to the calls";
     case finding::quantisation: return "lost too much by quantisation";
     case finding::codes_differ: return "received other codes than were sent";
+    case finding::unlike: return "was unlike the other ranks over many steps";
     }
     return "was named";
 }
@@ -89,6 +115,26 @@ COLLPROBE_COLD_INLINE std::uint64_t hash_of_text(std::string_view text) noexcept
         hash = collprobe::detail::mix64(hash + 0x9e3779b97f4a7c15u + static_cast<unsigned char>(each));
     }
     return hash;
+}
+
+COLLPROBE_COLD_INLINE std::string with_commas(std::uint64_t value)
+{
+    std::string text = std::to_string(value);
+    for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, 1, ',');
+    return text;
+}
+
+COLLPROBE_COLD_INLINE std::string round_count(double value)
+{
+    if (!(value < 1e15)) {
+        char text[32];
+        std::snprintf(text, sizeof text, "%.1e", value);
+        return is_finite(value) ? text : short_number(value);
+    }
+    auto whole = static_cast<std::uint64_t>(value > 0 ? value : 0);
+    std::uint64_t unit = 1;
+    while (whole / unit >= 100) unit *= 10;
+    return with_commas(whole / unit * unit);
 }
 
 COLLPROBE_COLD_INLINE std::string counted(std::uint64_t number, const char* thing)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <collprobe/core/element.hpp>
@@ -13,6 +14,7 @@
 #include <collprobe/detail/fixed_array.hpp>
 #include <collprobe/detail/function_ref.hpp>
 #include <collprobe/metrics/direction.hpp>
+#include <collprobe/metrics/exchangeability.hpp>
 #include <collprobe/metrics/lateness.hpp>
 #include <collprobe/metrics/outlier.hpp>
 #include <collprobe/step/detail/message.hpp>
@@ -38,9 +40,10 @@ void place_suspects(view<const probed_call> calls, step_record& record);
 /// none: at 100,000 ranks they would take 200 MB.
 class step_judge {
 public:
-    /// `times`: the messages have times, and a tenth of the false alarms is for what they tell.
+    /// `times`: the messages have times, and a tenth of the false alarms is for what they tell. `evidence`: without it
+    /// no evidence is gathered over the run.
     step_judge(int ranks, double false_alarms_per_step, report_mode mode = report_mode::gather, bool times = false,
-        double lateness_floor_ns = 0);
+        double lateness_floor_ns = 0, const std::optional<exchangeability_options>& evidence = {});
 
     /// \throws error `mismatch` unless all ranks report the same step; the culprits are those unlike most.
     /// Precondition, here and for `judge`: the judge was made for `gather`.
@@ -54,7 +57,11 @@ public:
     /// The next step's calls are compared with none of earlier steps.
     void forget_calls() noexcept;
     /// Forgets all steps, as after a restart.
-    void forget() noexcept;
+    void forget();
+
+    /// What the run has shown so far; null if it is not gathered.
+    exchangeability_watch* evidence() noexcept { return evidence_ ? &*evidence_ : nullptr; }
+    const exchangeability_watch* evidence() const noexcept { return evidence_ ? &*evidence_ : nullptr; }
 
     /// Completes `out`, which already holds the directions computed from norms. With a Gram matrix, the exact values
     /// replace them. In both cases the cosine predicted by the noise scale over many steps is added.
@@ -142,6 +149,12 @@ private:
     /// the leave-one-out cosines exist. A rank of huge norm spoils those of all others, so they are not tested then.
     void judge_cosines(view<const double> gram, bool norms_are_suspect, step_record& out);
 
+    /// The numbers whose evidence is gathered, in this order; behind them the norms of the calls, by history.
+    enum evident : std::size_t { of_loss, of_norm, of_cosine, of_nonfinite, of_lateness, of_first_call };
+    void watch_evidence(std::size_t histories);
+    /// Of what is known of the whole step; then names the ranks, and completes the record.
+    void judge_evidence(view<const probed_call> calls, step_record& out);
+
     void judge_statistically(
         std::size_t test, view<const double> values, finding what, int call_index, step_record& out);
 
@@ -165,6 +178,7 @@ private:
     fixed_array<double> dots_;
     fixed_array<bool> differs_; // by rank: its result differs from that of most ranks
     lateness_watch lateness_;
+    std::optional<exchangeability_watch> evidence_;
     fixed_array<clock_stamp> left_; // by rank: when the last of its calls ended
     bool has_left_ = false; // there was a call before
     smoothed_noise_scale noise_;

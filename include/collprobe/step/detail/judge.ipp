@@ -12,6 +12,7 @@
 #include <collprobe/detail/math.hpp>
 #include <collprobe/metrics/direction.hpp>
 #include <collprobe/metrics/dispersion.hpp>
+#include <collprobe/metrics/exchangeability.hpp>
 #include <collprobe/metrics/outlier.hpp>
 #include <collprobe/step/detail/judge.hpp>
 
@@ -51,7 +52,8 @@ COLLPROBE_COLD_INLINE void place_suspects(view<const probed_call> calls, step_re
 }
 
 COLLPROBE_COLD_INLINE step_judge::step_judge(
-    int ranks, double false_alarms_per_step, report_mode mode, bool times, double lateness_floor_ns)
+    int ranks, double false_alarms_per_step, report_mode mode, bool times, double lateness_floor_ns,
+    const std::optional<exchangeability_options>& evidence)
     : ranks_(ranks),
       table_ranks_(mode == report_mode::gather ? ranks : 1),
       false_alarms_per_step_(times ? (1 - share_of_lateness) * false_alarms_per_step : false_alarms_per_step),
@@ -66,6 +68,25 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
           {.false_alarms_per_step = share_of_lateness * false_alarms_per_step, .floor_ns = lateness_floor_ns}),
       left_(index(table_ranks_))
 {
+    if (!evidence || mode != report_mode::gather) return;
+    evidence_.emplace(ranks, *evidence);
+    watch_evidence(0);
+}
+
+COLLPROBE_COLD_INLINE void step_judge::watch_evidence(std::size_t histories)
+{
+    // The shares add up to 1: those of the calls, of which there may be any number, to 1/4.
+    if (evidence_->metrics() == 0) {
+        evidence_->add(finding::loss, -1, {0.125, 0.0625, 0.0625});
+        evidence_->add(finding::gradient_norm, -1, {0.125, 0.0625, 0.0625});
+        evidence_->add(finding::cosine, -1, {0.03125, 0.0625, 0.03125});
+        evidence_->add(finding::non_finite, -1, {0.0625, 0, 0});
+        evidence_->add(finding::late, -1, {0.0625, 0, 0});
+    }
+    while (evidence_->metrics() < of_first_call + histories) {
+        const double share = 0.25 * weight_of_start(evidence_->metrics() - of_first_call + 1);
+        evidence_->add(finding::gradient_norm, 0, {share, share, 0});
+    }
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge(
@@ -82,6 +103,10 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
         if (calls[b].history_at(b) >= histories) histories = calls[b].history_at(b) + 1;
     }
     if (histories > histories_) grow(histories);
+    if (evidence_) {
+        watch_evidence(histories);
+        evidence_->begin_step(out.step);
+    }
 
     judge_losses(step, out);
     for (double& value : norms_squared_) value = 0;
@@ -124,19 +149,58 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
         out.gradient_norms.clear();
         out.gradient_norm = {};
         out.cosine = {};
-        return;
+    } else {
+        out.gradient_norms.resize(index(ranks_));
+        for (int r = 0; r < ranks_; ++r) out.gradient_norms[index(r)] = square_root(norms_squared_[index(r)]);
+        out.gradient_norm = dispersion(out.gradient_norms);
+        if (all_have_dots) align_from_sums(norms_squared_, dots_, sum_norm_squared, out.cosine);
+        else align_from_sums(norms_squared_, sum_norm_squared, out.cosine);
+        align_over_steps(gram, total(norms_squared_), sum_norm_squared, out.cosine);
+        bool norms_are_suspect = false;
+        for (const suspect& found : out.suspects) {
+            norms_are_suspect = norms_are_suspect || found.what == finding::gradient_norm;
+        }
+        if (elements >= elements_for_direction) judge_cosines(gram, norms_are_suspect, out);
     }
-    out.gradient_norms.resize(index(ranks_));
-    for (int r = 0; r < ranks_; ++r) out.gradient_norms[index(r)] = square_root(norms_squared_[index(r)]);
-    out.gradient_norm = dispersion(out.gradient_norms);
-    if (all_have_dots) align_from_sums(norms_squared_, dots_, sum_norm_squared, out.cosine);
-    else align_from_sums(norms_squared_, sum_norm_squared, out.cosine);
-    align_over_steps(gram, total(norms_squared_), sum_norm_squared, out.cosine);
-    bool norms_are_suspect = false;
-    for (const suspect& found : out.suspects) {
-        norms_are_suspect = norms_are_suspect || found.what == finding::gradient_norm;
+    judge_evidence(calls, out);
+}
+
+COLLPROBE_COLD_INLINE void step_judge::judge_evidence(view<const probed_call> calls, step_record& out)
+{
+    out.evidence_by_rank.clear();
+    if (!evidence_) return;
+    if (!out.gradient_norms.empty()) {
+        evidence_->judge(of_norm, out.gradient_norms);
+        if (!out.cosine.leave_one_out.empty()) evidence_->judge(of_cosine, out.cosine.leave_one_out);
     }
-    if (elements >= elements_for_direction) judge_cosines(gram, norms_are_suspect, out);
+    double elements = 0;
+    for (int r = 0; r < ranks_; ++r) values_[index(r)] = 0;
+    for (std::size_t b = 0; b < calls.size(); ++b) {
+        if (!calls[b].has_input) continue;
+        elements += static_cast<double>(calls[b].count);
+        for (int r = 0; r < ranks_; ++r)
+            values_[index(r)] += static_cast<double>(out.calls[b].inputs[index(r)].nonfinite());
+    }
+    if (elements > 0) evidence_->judge(of_nonfinite, values_);
+    if (!out.lateness_by_rank.empty() && is_finite(out.lateness.floor)) {
+        for (int r = 0; r < ranks_; ++r) values_[index(r)] = out.lateness_by_rank[index(r)].latest;
+        evidence_->judge(of_lateness, values_, out.lateness.floor);
+    }
+    out.evidence_by_rank.resize(index(ranks_));
+    for (int r = 0; r < ranks_; ++r) out.evidence_by_rank[index(r)] = evidence_->of(r);
+    const double odds_needed = 1 / evidence_->options().false_alarms_per_run;
+    const double steps_needed = evidence_->options().steps_between_alarms;
+    for (const exchangeability_watch::named_rank& named : evidence_->named()) {
+        const bool by_odds = named.evidence.odds >= odds_needed;
+        out.suspects.push_back({.rank = named.rank,
+            .call = named.evidence.call,
+            .what = finding::unlike,
+            .statistic = by_odds ? named.evidence.odds : named.evidence.recurrence,
+            .threshold = by_odds ? odds_needed : steps_needed,
+            .exact = false,
+            .false_alarms_per_step = by_odds ? 0 : 1 / steps_needed,
+            .evidence = named.evidence});
+    }
 }
 
 COLLPROBE_COLD_INLINE void step_judge::align_over_steps(
@@ -185,8 +249,12 @@ COLLPROBE_COLD_INLINE void step_judge::forget_calls() noexcept
     detector_.reset();
 }
 
-COLLPROBE_COLD_INLINE void step_judge::forget() noexcept
+COLLPROBE_COLD_INLINE void step_judge::forget()
 {
+    if (evidence_) {
+        evidence_->reset();
+        watch_evidence(histories_);
+    }
     forget_end();
     forget_calls();
     lateness_.reset();
@@ -228,6 +296,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_losses(const gathered_step& step, s
     }
     for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_loss(out.losses[index(r)]);
     judge_statistically(loss_test, values_, finding::loss, -1, out);
+    if (evidence_) evidence_->judge(of_loss, out.losses);
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_lateness(
@@ -356,6 +425,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_call(
     if (!call.is_gradient()) return; // shards and parameters may differ between ranks
     for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_norm(step.entry(r, b).input.l2());
     judge_statistically(first_call_test + call.history_at(b), values_, finding::gradient_norm, call_index, out);
+    if (evidence_) evidence_->judge(of_first_call + call.history_at(b), values_, 0, call_index);
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_copies(

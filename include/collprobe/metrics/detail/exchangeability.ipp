@@ -1,0 +1,493 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <collprobe/core/element.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/detail/middle.hpp>
+#include <collprobe/metrics/exchangeability.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+namespace detail {
+
+/// A bet on place k of n pays in proportion to k to the power of minus one of these.
+inline constexpr double bet_exponents[] = {1.5, 0.75, 0.375, 0.1875};
+inline constexpr double most_wealth = 0x1p800;
+/// Steps over which the memory of ranks is averaged.
+inline constexpr double memory_steps = 1024;
+/// A named rank is compared again when its evidence has fallen by this factor.
+inline constexpr double evidence_lost = 1e6;
+inline constexpr std::uint64_t evidence_state_format = 0x636f6c6c65760001; // "collev", 1
+
+/// The weight of a bet that begins in step t = 1, 2, ...: together with 1/2 for the first one they add up to 1.
+constexpr double weight_of_start(std::uint64_t t) noexcept
+{
+    int octave = 0;
+    while (t >> (octave + 1) != 0) ++octave;
+    return 0.5 * power_of_two(-octave) / ((octave + 1.0) * (octave + 2.0));
+}
+
+} // namespace detail
+
+COLLPROBE_COLD_INLINE exchangeability_watch::exchangeability_watch(
+    int ranks, exchangeability_options options, const call_site& where)
+    : ranks_(ranks), options_(std::move(options))
+{
+    const auto check = [&where](bool condition, const std::string& what) {
+        if (!condition) detail::refuse("exchangeability_watch", what, where);
+    };
+    check(ranks >= 1, "cannot watch " + std::to_string(ranks) + " ranks");
+    const double share = options_.false_alarms_per_run;
+    check(is_finite(share) && share > 0 && share < 1, "false_alarms_per_run must lie between 0 and 1");
+    const double steps = options_.steps_between_alarms;
+    check(is_finite(steps) && steps >= 1, "steps_between_alarms must be at least 1");
+    const std::size_t n = count();
+    check(options_.groups.empty() || options_.groups.size() == n,
+        "groups has " + std::to_string(options_.groups.size()) + " entries for " + std::to_string(ranks) + " ranks");
+
+    std::vector<int> names;
+    for (std::size_t r = 0; r < n; ++r) {
+        const int group = options_.groups.empty() ? 0 : options_.groups[r];
+        const auto at = std::find(names.begin(), names.end(), group);
+        group_of_.push_back(static_cast<std::size_t>(at - names.begin()));
+        if (at == names.end()) names.push_back(group);
+    }
+    for (std::size_t g = 0; g < names.size(); ++g) {
+        first_member_.push_back(members_.size());
+        for (std::size_t r = 0; r < n; ++r)
+            if (group_of_[r] == g) members_.push_back(r);
+    }
+    first_member_.push_back(n);
+    sums_ = detail::fixed_array<double>(bets * (n + 1));
+    for (std::size_t j = 0; j < bets; ++j) {
+        double* const sums = sums_.data() + j * (n + 1);
+        for (std::size_t k = 1; k <= n; ++k) {
+            sums[k] = sums[k - 1]
+                + detail::exponential(-detail::bet_exponents[j] * detail::natural_log(static_cast<double>(k)));
+        }
+    }
+    best_.resize(n);
+    work_ = detail::fixed_array<double>(n);
+    places_ = detail::fixed_array<double>(n);
+    order_.reserve(n);
+}
+
+COLLPROBE_COLD_INLINE std::size_t exchangeability_watch::add(finding metric, int call, const side_shares& shares)
+{
+    metric_state next;
+    next.what = metric;
+    next.call = call;
+    next.shares = shares;
+    next.processes.resize(sides * count());
+    for (process& each : next.processes)
+        for (double& wealth : each.wealth) wealth = 0.5;
+    next.memory.resize(first_member_.size() - 1);
+    for (std::size_t g = 0; g < next.memory.size(); ++g) next.memory[g].top = members_[first_member_[g]];
+    next.deviation.assign(count(), detail::not_a_number());
+    next.place.assign(count(), detail::not_a_number());
+    next.named_side.resize(count());
+    next.peak.resize(count());
+    next.told.resize(first_member_.size() - 1);
+    metrics_.push_back(std::move(next));
+    return metrics_.size() - 1;
+}
+
+COLLPROBE_COLD_INLINE void exchangeability_watch::begin_step(std::uint64_t step) noexcept
+{
+    step_ = step;
+    named_.clear();
+    for (rank_evidence& each : best_) each = {};
+}
+
+COLLPROBE_COLD_INLINE void exchangeability_watch::judge(
+    std::size_t metric, view<const double> values, double margin, int call, const call_site& where)
+{
+    if (metric >= metrics_.size() || values.size() != count()) {
+        detail::refuse("exchangeability_watch::judge",
+            "number " + std::to_string(metric) + " of " + std::to_string(metrics_.size()) + ", with "
+                + std::to_string(values.size()) + " values for " + std::to_string(ranks_) + " ranks", where);
+    }
+    metric_state& of = metrics_[metric];
+    of.call = call;
+    ++of.judged;
+    for (std::size_t group = 0; group + 1 < first_member_.size(); ++group) judge_group(of, values, group, margin);
+}
+
+COLLPROBE_COLD_INLINE void exchangeability_watch::judge_group(
+    metric_state& of, view<const double> values, std::size_t group, double margin)
+{
+    const std::size_t begin = first_member_[group];
+    const std::size_t end = first_member_[group + 1];
+    order_.clear();
+    for (std::size_t i = begin; i < end; ++i) {
+        const std::size_t r = members_[i];
+        if (!is_finite(values[r]) || of.named_side[r] != 0) continue;
+        places_[order_.size()] = values[r];
+        order_.push_back(r);
+    }
+    const std::size_t active = order_.size();
+    if (active < 2) return;
+    // Halved, because the difference of two huge numbers must stay finite.
+    const double median = 0.5 * detail::median_of(detail::middle_of(view<double>(places_.data(), active)), active);
+    for (std::size_t i = begin; i < end; ++i) {
+        const std::size_t r = members_[i];
+        work_[r] = is_finite(values[r]) ? 0.5 * values[r] - median : detail::not_a_number();
+        places_[r] = detail::not_a_number();
+    }
+    persistence& memory = of.memory[group];
+    const double factor = subtracted(memory, of, group, active);
+    sort_down();
+    for (std::size_t first = 0; first < active;) {
+        const std::size_t ties = ties_from(first);
+        for (std::size_t i = first; i < first + ties; ++i)
+            places_[order_[i]] = static_cast<double>(first) + 0.5 * static_cast<double>(ties - 1);
+        first += ties;
+    }
+    remember_places(of, memory, active);
+    for (std::size_t i = begin; i < end; ++i) {
+        const std::size_t r = members_[i];
+        const double now = work_[r];
+        if (factor > 0 && is_finite(of.deviation[r])) work_[r] -= factor * of.deviation[r];
+        of.deviation[r] = now;
+        of.place[r] = places_[r];
+    }
+    if (factor > 0) sort_down();
+    strongest_ = 0;
+    bet_on_order(of, group, 0, margin > 0 ? 1 : 2, 0.5 * margin);
+    // What is subtracted too much after a shock makes a rank far from the others for long.
+    if (margin == 0 && factor == 0 && active > 2 && of.shares.farthest > 0) {
+        for (std::size_t i = 0; i < active; ++i) places_[i] = work_[order_[i]];
+        const detail::middle_values middle = detail::middle_of(view<double>(places_.data(), active));
+        for (std::size_t i = begin; i < end; ++i) {
+            const std::size_t r = members_[i];
+            const double others = of.named_side[r] == 0 ? detail::median_without(work_[r], middle, active)
+                                                        : detail::median_of(middle, active);
+            if (is_finite(work_[r])) work_[r] = detail::absolute(0.5 * work_[r] - 0.5 * others);
+        }
+        sort_down();
+        bet_on_order(of, group, 2, 3, 0);
+    }
+    if (strongest_ >= 1) name_ranks(of, group);
+}
+
+COLLPROBE_COLD_INLINE void exchangeability_watch::sort_down()
+{
+    std::sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
+        return work_[b] < work_[a] || (work_[b] == work_[a] && a < b);
+    });
+}
+
+COLLPROBE_COLD_INLINE std::size_t exchangeability_watch::ties_from(std::size_t first) const noexcept
+{
+    std::size_t next = first + 1;
+    while (next < order_.size() && work_[order_[next]] == work_[order_[first]]) ++next;
+    return next - first;
+}
+
+COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_order(
+    metric_state& of, std::size_t group, int first_side, int end_side, double margin)
+{
+    const std::size_t active = order_.size();
+    double strongest = 0;
+    const auto bet_on = [&](std::size_t r, std::size_t first, std::size_t ties, std::size_t ranks, bool is_named) {
+        for (int side = first_side; side < end_side; ++side) {
+            if (share_of(of, side) <= 0) continue;
+            bet(of, side, r, side == 1 ? ranks - first - ties : first, ties, ranks, is_named);
+            const process& at = process_of(of, side, r);
+            const double sum = at.recent[0] + at.recent[1] + at.recent[2] + at.recent[3];
+            if (is_named || sum <= strongest || side == 2) continue;
+            strongest = sum;
+            of.memory[group].top = r;
+        }
+    };
+    // The compared ranks before a number; with `or_equal` also those that share its place.
+    const auto before = [this](double value, bool or_equal) {
+        const auto at = std::lower_bound(order_.begin(), order_.end(), value, [&](std::size_t r, double limit) {
+            return work_[r] > limit || (or_equal && work_[r] == limit);
+        });
+        return static_cast<std::size_t>(at - order_.begin());
+    };
+    for (std::size_t first = 0; first < active;) {
+        const std::size_t ties = ties_from(first);
+        for (std::size_t i = first; i < first + ties; ++i) {
+            const std::size_t r = order_[i];
+            if (margin > 0) bet_on(r, before(work_[r] - margin, true) - 1, 1, active, false);
+            else bet_on(r, first, ties, active, false);
+        }
+        first += ties;
+    }
+    for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) { // a named rank beside the others
+        const std::size_t r = members_[i];
+        if (of.named_side[r] == 0 || !is_finite(work_[r])) continue;
+        const std::size_t first = before(work_[r] - margin, margin > 0);
+        bet_on(r, first, margin > 0 ? 1 : before(work_[r], true) - first + 1, active + 1, true);
+    }
+}
+
+COLLPROBE_COLD_INLINE double exchangeability_watch::subtracted(
+    persistence& memory, metric_state& of, std::size_t group, std::size_t active) noexcept
+{
+    if (active < 3 || memory.steps < 2) return 0;
+    const double deviation = 1 / detail::square_root(memory.steps * static_cast<double>(active - 2));
+    if (memory.remembers == 0 && memory.correlation > 2 * deviation) {
+        memory.remembers = 1;
+        // What bets have won so far, they may have won by memory.
+        for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) {
+            for (int side = 0; side < sides; ++side) {
+                process& at = process_of(of, side, members_[i]);
+                for (double& wealth : at.wealth) wealth = wealth < 0.5 ? wealth : 0.5;
+                for (double& recent : at.recent) recent = recent < 1 ? recent : 1;
+            }
+        }
+    } else if (memory.remembers == 1 && memory.correlation < deviation) {
+        memory.remembers = 0;
+    }
+    if (memory.remembers == 0) return 0;
+    // Too much is on the safe side: numbers that alternate win less than numbers without memory.
+    const double factor = 1.4 * memory.correlation + deviation;
+    return factor > 0.85 ? 1 : factor;
+}
+
+COLLPROBE_COLD_INLINE void exchangeability_watch::remember_places(
+    const metric_state& of, persistence& memory, std::size_t active) noexcept
+{
+    // The rank with the strongest evidence keeps its place because it is unlike the others: it is left out, as if it
+    // did not exist.
+    const std::size_t top = static_cast<std::size_t>(memory.top);
+    const auto without_top = [top](double place, double place_of_top) {
+        return place > place_of_top ? place - 1 : place < place_of_top ? place : place - 0.5;
+    };
+    const auto counts = [&](std::size_t r) { return r != top && is_finite(of.place[r]); };
+    double n = 0;
+    double sum_now = 0;
+    double sum_before = 0;
+    for (std::size_t i = 0; i < active; ++i) {
+        const std::size_t r = order_[i];
+        if (!counts(r)) continue;
+        ++n;
+        sum_now += without_top(places_[r], places_[top]);
+        sum_before += without_top(of.place[r], of.place[top]);
+    }
+    if (n < 2) return;
+    double product = 0;
+    double square_now = 0;
+    double square_before = 0;
+    for (std::size_t i = 0; i < active; ++i) {
+        const std::size_t r = order_[i];
+        if (!counts(r)) continue;
+        const double now = without_top(places_[r], places_[top]) - sum_now / n;
+        const double before = without_top(of.place[r], of.place[top]) - sum_before / n;
+        product += now * before;
+        square_now += now * now;
+        square_before += before * before;
+    }
+    if (!(square_now > 0) || !(square_before > 0)) return;
+    if (memory.steps < detail::memory_steps) ++memory.steps;
+    const double correlation = product / detail::square_root(square_now * square_before);
+    memory.correlation += (correlation - memory.correlation) / memory.steps;
+}
+
+COLLPROBE_COLD_INLINE void exchangeability_watch::bet(metric_state& of, int side, std::size_t rank,
+    std::size_t first, std::size_t ties, std::size_t active, bool is_named) noexcept
+{
+    process& at = process_of(of, side, rank);
+    const double start = detail::weight_of_start(of.judged);
+    const double share = static_cast<double>(active) / static_cast<double>(ties);
+    const std::size_t eighth = eighth_of(rank);
+    for (std::size_t j = 0; j < bets; ++j) {
+        const double* const sums = sums_.data() + j * (count() + 1);
+        const double payout = share * (sums[first + ties] - sums[first]) / sums[active];
+        const double wealth = (at.wealth[j] + start) * payout;
+        at.wealth[j] = wealth < detail::most_wealth ? wealth : detail::most_wealth;
+        if (!(at.recent[j] > 1)) {
+            at.recent[j] = 1;
+            at.since[j] = step_;
+            at.extreme[j] = 0;
+        }
+        const double recent = at.recent[j] * payout;
+        at.recent[j] = recent < detail::most_wealth ? recent : detail::most_wealth;
+        at.extreme[j] += first + ties <= eighth ? 1 : 0;
+    }
+    rank_evidence now = evidence_of(of, side, rank);
+    if (is_named) {
+        if (of.named_side[rank] != static_cast<std::uint64_t>(side) + 1) return;
+        if (now.recurrence > of.peak[rank]) of.peak[rank] = now.recurrence;
+        now.unlike = now.recurrence * detail::evidence_lost >= of.peak[rank];
+        if (!now.unlike) {
+            start_again(of, rank);
+            of.named_side[rank] = 0;
+            return;
+        }
+    }
+    const double found = strength(now);
+    if (!is_named && found > strongest_) strongest_ = found;
+    rank_evidence& best = best_[rank];
+    if ((now.unlike && !best.unlike) || (now.unlike == best.unlike && found > strength(best))) best = now;
+}
+
+COLLPROBE_COLD_INLINE rank_evidence exchangeability_watch::evidence_of(
+    metric_state& of, int side, std::size_t rank) const noexcept
+{
+    const process& at = of.processes[static_cast<std::size_t>(side) * count() + rank];
+    double wealth = 0;
+    double recent = 0;
+    std::size_t strongest = 0;
+    for (std::size_t j = 0; j < bets; ++j) {
+        wealth += at.wealth[j];
+        recent += at.recent[j];
+        if (at.recent[j] > at.recent[strongest]) strongest = j;
+    }
+    const double share = share_of(of, side) / (bets * static_cast<double>(ranks_));
+    rank_evidence result;
+    result.metric = of.what;
+    result.call = of.call;
+    result.side = static_cast<rank_side>(side);
+    result.odds = wealth * share;
+    result.recurrence = recent * share;
+    result.since = at.since[strongest];
+    result.extreme = static_cast<std::uint32_t>(at.extreme[strongest]);
+    result.among = static_cast<std::uint32_t>(eighth_of(rank));
+    return result;
+}
+
+COLLPROBE_COLD_INLINE double exchangeability_watch::strength(const rank_evidence& of) const noexcept
+{
+    const double of_run = of.odds * options_.false_alarms_per_run;
+    const double of_late = of.recurrence / options_.steps_between_alarms;
+    return of_run > of_late ? of_run : of_late;
+}
+
+COLLPROBE_COLD_INLINE void exchangeability_watch::name_ranks(metric_state& of, std::size_t group)
+{
+    // The strongest evidence first: it may explain that of the others.
+    for (;;) {
+        double strongest = 0;
+        std::size_t rank = 0;
+        int at = 0;
+        for (int side = 0; side < sides; ++side) {
+            if (share_of(of, side) <= 0) continue;
+            for (const std::size_t r : order_) {
+                if (of.named_side[r] != 0) continue;
+                const double found = strength(evidence_of(of, side, r));
+                if (found <= strongest) continue;
+                strongest = found;
+                rank = r;
+                at = side;
+            }
+        }
+        if (strongest < 1 || of.told[group] != 0) return;
+        name_one(of, at, group, rank);
+    }
+}
+
+COLLPROBE_COLD_INLINE void exchangeability_watch::name_one(
+    metric_state& of, int side, std::size_t group, std::size_t rank)
+{
+    const std::size_t begin = first_member_[group];
+    const std::size_t end = first_member_[group + 1];
+    std::size_t named = 1;
+    for (std::size_t i = begin; i < end; ++i) named += of.named_side[members_[i]] != 0 ? 1 : 0;
+    rank_evidence evidence = evidence_of(of, side, rank);
+    if (2 * named >= end - begin) { // no majority is left that the rank could be unlike
+        of.told[group] = 1;
+        named_.push_back({-1, evidence});
+        return;
+    }
+    evidence.unlike = true;
+    of.named_side[rank] = static_cast<std::uint64_t>(side) + 1;
+    of.peak[rank] = evidence.recurrence;
+    best_[rank] = evidence;
+    named_.push_back({static_cast<int>(rank), evidence});
+    if (side == 2) return;
+    // A rank that was the largest has made the others the smallest.
+    for (std::size_t i = begin; i < end; ++i) {
+        if (members_[i] == rank || of.named_side[members_[i]] != 0) continue;
+        process& other = process_of(of, 1 - side, members_[i]);
+        for (double& wealth : other.wealth) wealth = wealth < 0.5 ? wealth : 0.5;
+        for (double& recent : other.recent) recent = recent < 1 ? recent : 1;
+    }
+}
+
+COLLPROBE_COLD_INLINE void exchangeability_watch::start_again(metric_state& of, std::size_t rank) noexcept
+{
+    for (int side = 0; side < sides; ++side) process_of(of, side, rank) = {};
+    of.peak[rank] = 0;
+}
+
+template <class Visit>
+void exchangeability_watch::visit(metric_state& of, const Visit& number)
+{
+    number(of.judged);
+    for (persistence& each : of.memory) {
+        number(each.correlation), number(each.steps), number(each.remembers), number(each.top);
+    }
+    for (double& each : of.deviation) number(each);
+    for (double& each : of.place) number(each);
+    for (process& each : of.processes) {
+        for (std::size_t j = 0; j < bets; ++j) {
+            number(each.wealth[j]), number(each.recent[j]), number(each.since[j]), number(each.extreme[j]);
+        }
+    }
+    for (std::uint64_t& each : of.named_side) number(each);
+    for (double& each : of.peak) number(each);
+    for (std::uint64_t& each : of.told) number(each);
+}
+
+COLLPROBE_COLD_INLINE std::vector<std::uint64_t> exchangeability_watch::state() const
+{
+    std::vector<std::uint64_t> words{detail::evidence_state_format, count(), metrics_.size()};
+    for (const std::size_t group : group_of_) words.push_back(group);
+    for (const metric_state& each : metrics_) {
+        words.push_back(static_cast<std::uint64_t>(each.what));
+        for (const double share : {each.shares.largest, each.shares.smallest, each.shares.farthest})
+            words.push_back(to_bits(share));
+        visit(const_cast<metric_state&>(each), [&words](const auto& number) {
+            words.push_back(detail::bit_cast<std::uint64_t>(number));
+        });
+    }
+    std::uint64_t sum = 0;
+    for (const std::uint64_t word : words) sum = detail::mix64(sum + word);
+    words.push_back(sum);
+    return words;
+}
+
+COLLPROBE_COLD_INLINE void exchangeability_watch::restore(view<const std::uint64_t> state, const call_site& where)
+{
+    const auto check = [&where](bool condition, const char* what) {
+        if (!condition) detail::refuse("exchangeability_watch::restore", what, where);
+    };
+    const std::size_t n = count();
+    check(state.size() > 3 + n && state[0] == detail::evidence_state_format, "the words are no such state");
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i + 1 < state.size(); ++i) sum = detail::mix64(sum + state[i]);
+    check(sum == state[state.size() - 1], "the state is damaged");
+    check(state[1] == n, "the state is of another number of ranks");
+    for (std::size_t r = 0; r < n; ++r) check(state[3 + r] == group_of_[r], "the state is of other groups");
+
+    exchangeability_watch restored(ranks_, options_, where);
+    std::size_t at = 3 + n;
+    for (std::uint64_t m = 0; m < state[2]; ++m) {
+        check(at + 4 <= state.size(), "the state has an end too early");
+        restored.add(static_cast<finding>(state[at]), -1,
+            {detail::bit_cast<double>(state[at + 1]), detail::bit_cast<double>(state[at + 2]),
+                detail::bit_cast<double>(state[at + 3])});
+        at += 4;
+        metric_state& of = restored.metrics_.back();
+        visit(of, [&](auto& number) {
+            check(at < state.size(), "the state has an end too early");
+            number = detail::bit_cast<std::remove_reference_t<decltype(number)>>(state[at++]);
+        });
+        for (const persistence& each : of.memory) check(each.top < n, "the state names no rank");
+    }
+    check(at + 1 == state.size(), "the state is longer than its numbers");
+    metrics_ = std::move(restored.metrics_);
+    named_.clear();
+}
+
+} // namespace collprobe::inline COLLPROBE_ABI

@@ -1,0 +1,181 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/fixed_array.hpp>
+
+/// Whether a rank is unlike the others, over a whole run and for any distribution of the numbers.
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// The rules by which an `exchangeability_watch` decides. Equal on all ranks.
+struct exchangeability_options {
+    /// The probability that a run of any length, in which all ranks are alike, names any rank by its `odds`. In (0, 1).
+    double false_alarms_per_run = 0.01;
+    /// The steps between two false alarms by `recurrence`, on average, in such a run. At least 1.
+    double steps_between_alarms = 1e7;
+    /// By rank: ranks with the same number are compared with each other only. Empty: all ranks are alike. For known
+    /// differences, as of batch size or data source. A rank that is alone in its group is not watched.
+    std::vector<int> groups = {};
+};
+
+/// The shares of the error that a number's sides get; 0: that side is not watched.
+struct side_shares {
+    double largest = 0;
+    double smallest = 0;
+    double farthest = 0;
+};
+
+/// Watches numbers of the ranks (losses, norms, ...) for a rank that is unlike the others, step by step.
+///
+/// If ranks are alike, each order of them is equally probable in every step, given the past. So the place of a rank
+/// in that order is uniform, whatever the distribution. The watch bets against that at fair odds; a rank whose bets
+/// have won enough is named. By Ville's inequality the chance that this happens to any of alike ranks, ever, is at most
+/// `false_alarms_per_run`. Equal numbers share their places. metrics/exchangeability.md has the proof, the bets, the
+/// delays, and what a memory of the ranks' own does to the assumption.
+/// Names: fewer than half of the ranks of a group. A named rank is no longer compared with; the others go on. Two
+/// ranks can be unlike each other, but neither is named.
+/// Preconditions: no concurrent use. Equal numbers in the same order give equal answers on every rank.
+/// Cost: 350 bytes a rank and number; a step costs O(n log n) a number. `judge` allocates only if it names a rank.
+/// Source: G. Shafer, A. Shen, N. Vereshchagin, V. Vovk, "Test martingales, Bayes factors and p-values" (2011).
+class exchangeability_watch {
+public:
+    /// A rank that has been named in this step; rank -1 if the watch cannot tell which.
+    struct named_rank {
+        int rank = -1;
+        rank_evidence evidence;
+    };
+
+    /// Errors: `status::invalid_argument` for fewer than 1 rank, or options out of range.
+    explicit exchangeability_watch(
+        int ranks, exchangeability_options options = {}, const call_site& where = call_site::current());
+
+    int ranks() const noexcept { return ranks_; }
+    const exchangeability_options& options() const noexcept { return options_; }
+    std::size_t metrics() const noexcept { return metrics_.size(); }
+
+    /// Adds a number to watch, and returns its index. The shares of all numbers together must not exceed 1 for the
+    /// stated error to hold; they are the caller's. `call`: an index that the evidence repeats.
+    std::size_t add(finding metric, int call, const side_shares& shares);
+
+    /// Begins a step: forgets whom the last one named.
+    void begin_step(std::uint64_t step) noexcept;
+
+    /// Judges one number of the step. `values[r]` belongs to rank r; a rank without a finite one is left out. `margin`:
+    /// a rank counts as largest only if it is so by more than this; with a margin above 0 only `largest` is judged.
+    /// `call`: the index that the number's call has in this step.
+    /// Errors: `status::invalid_argument` for an unknown number, or a view without one entry per rank.
+    void judge(std::size_t metric, view<const double> values, double margin = 0, int call = -1,
+        const call_site& where = call_site::current());
+
+    /// The ranks that this step has named. Valid until the next `judge`.
+    view<const named_rank> named() const noexcept { return {named_.data(), named_.size()}; }
+    /// The strongest evidence about a rank in this step. Precondition: 0 <= rank < ranks().
+    const rank_evidence& of(int rank) const noexcept { return best_[static_cast<std::size_t>(rank)]; }
+
+    /// All that the watch has learnt, to be saved with a checkpoint: 8-byte words, the same on every rank.
+    std::vector<std::uint64_t> state() const;
+    /// Goes on from a saved state. The odds then hold for the run from its beginning.
+    /// Errors: `status::invalid_argument` for words that are no such state, or one of other ranks or groups; then
+    /// nothing changes.
+    void restore(view<const std::uint64_t> state, const call_site& where = call_site::current());
+
+    /// Forgets all evidence, as for a new run.
+    void reset() noexcept { metrics_.clear(), named_.clear(); }
+
+private:
+    static constexpr int bets = 4;
+    static constexpr int sides = 3;
+
+    /// Bets that a rank is at one side of the order.
+    struct process {
+        double wealth[bets] = {}; // of bets that begin in all steps, with weights that add up to 1
+        double recent[bets] = {}; // of a bet that begins again when it has lost
+        std::uint64_t since[bets] = {}; // step in which `recent` began
+        std::uint64_t extreme[bets] = {}; // steps since then in which the rank was in the first eighth
+    };
+    /// How long the ranks of a group keep their places.
+    struct persistence {
+        double correlation = 0; // of the places in a step with those in the one before, without the top suspect
+        double steps = 0; // that `correlation` is the mean of
+        std::uint64_t remembers = 0; // 1: the numbers of the step before are subtracted
+        std::uint64_t top = 0; // the rank with the strongest evidence
+    };
+    struct metric_state {
+        finding what = finding::loss;
+        int call = -1;
+        side_shares shares;
+        std::uint64_t judged = 0; // steps
+        std::vector<persistence> memory; // by group
+        std::vector<double> deviation; // by rank: from the median, in the step before; NaN by bits if unknown
+        std::vector<double> place; // by rank: in the step before, counted from the largest
+        std::vector<process> processes; // by side, then by rank
+        std::vector<std::uint64_t> named_side; // by rank: 1 + side by which it is named, 0 if it is not
+        std::vector<double> peak; // of the named rank's `recurrence`
+        std::vector<std::uint64_t> told; // by group: named nobody, and told so
+    };
+
+    std::size_t count() const noexcept { return static_cast<std::size_t>(ranks_); }
+    process& process_of(metric_state& of, int side, std::size_t rank) noexcept
+    {
+        return of.processes[static_cast<std::size_t>(side) * count() + rank];
+    }
+    /// An eighth of the ranks of its group.
+    std::size_t eighth_of(std::size_t rank) const noexcept
+    {
+        const std::size_t group = group_of_[rank];
+        const std::size_t members = first_member_[group + 1] - first_member_[group];
+        return members < 8 ? 1 : members / 8;
+    }
+    static double share_of(const metric_state& of, int side) noexcept
+    {
+        return side == 0 ? of.shares.largest : side == 1 ? of.shares.smallest : of.shares.farthest;
+    }
+    void judge_group(metric_state& of, view<const double> values, std::size_t group, double margin);
+    /// Sorts `order_`, the ranks that are compared, by `work_`.
+    void sort_down();
+    std::size_t ties_from(std::size_t first) const noexcept;
+    /// What share of the step before is subtracted.
+    double subtracted(persistence& memory, metric_state& of, std::size_t group, std::size_t active) noexcept;
+    void remember_places(const metric_state& of, persistence& memory, std::size_t active) noexcept;
+    void bet_on_order(metric_state& of, std::size_t group, int first_side, int end_side, double margin);
+    /// `first` and `ties`: the places that the rank shares, counted from 0, of `active`.
+    void bet(metric_state& of, int side, std::size_t rank, std::size_t first, std::size_t ties, std::size_t active,
+        bool is_named) noexcept;
+    rank_evidence evidence_of(metric_state& of, int side, std::size_t rank) const noexcept;
+    double strength(const rank_evidence& of) const noexcept;
+    void name_ranks(metric_state& of, std::size_t group);
+    void name_one(metric_state& of, int side, std::size_t group, std::size_t rank);
+    void start_again(metric_state& of, std::size_t rank) noexcept;
+    template <class Visit>
+    static void visit(metric_state& of, const Visit& number);
+
+    int ranks_;
+    exchangeability_options options_;
+    std::vector<std::size_t> group_of_; // by rank
+    std::vector<std::size_t> members_; // ranks, by group
+    std::vector<std::size_t> first_member_; // of each group, and the end
+    detail::fixed_array<double> sums_; // for each bet: of the powers of 1 .. k, for k = 0 .. n
+    std::uint64_t step_ = 0;
+    int call_ = -1;
+    std::vector<metric_state> metrics_;
+    std::vector<named_rank> named_;
+    std::vector<rank_evidence> best_; // by rank
+    detail::fixed_array<double> work_; // by rank
+    detail::fixed_array<double> places_; // by rank
+    double strongest_ = 0; // of the group that is judged
+    std::vector<std::size_t> order_; // ranks that are compared
+};
+
+} // namespace collprobe
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/metrics/detail/exchangeability.ipp>
+#endif

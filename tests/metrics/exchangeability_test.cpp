@@ -1,0 +1,599 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <collprobe/metrics/exchangeability.hpp>
+
+#include "support/count_allocations.hpp"
+#include "support/errors.hpp"
+
+namespace {
+
+using collprobe::exchangeability_options;
+using collprobe::exchangeability_watch;
+using collprobe::finding;
+using collprobe::rank_evidence;
+using collprobe::rank_side;
+using collprobe::side_shares;
+using collprobe::testing::contains;
+using collprobe::testing::refusal;
+
+#if COLLPROBE_TEST_BRIEF
+constexpr int reduction = 4;
+#else
+constexpr int reduction = 1;
+#endif
+
+using row = std::vector<double>;
+using source = std::mt19937_64;
+constexpr double absent = std::numeric_limits<double>::quiet_NaN();
+
+double normal(source& random) { return std::normal_distribution<double>()(random); }
+
+/// A watch of one number.
+exchangeability_watch watch_of(int ranks, const side_shares& shares, exchangeability_options options = {})
+{
+    exchangeability_watch watch(ranks, std::move(options));
+    watch.add(finding::loss, -1, shares);
+    return watch;
+}
+
+/// Lets `values` fill the ranks' numbers step by step until a rank is named; the step, and the rank.
+struct naming {
+    std::uint64_t step = 0;
+    int rank = -2; ///< nobody
+    rank_evidence evidence;
+};
+naming first_named(exchangeability_watch& watch, std::uint64_t steps, std::uint64_t first,
+    const std::function<void(row&, std::uint64_t)>& values)
+{
+    row now(static_cast<std::size_t>(watch.ranks()));
+    for (std::uint64_t step = first; step < first + steps; ++step) {
+        values(now, step);
+        watch.begin_step(step);
+        watch.judge(0, now);
+        if (watch.named().size() != 0) return {step, watch.named()[0].rank, watch.named()[0].evidence};
+    }
+    return {first + steps, -2, {}};
+}
+
+/// The bets as metrics/exchangeability.md defines them, one step at a time, in long double and by counting.
+class reference {
+public:
+    reference(int ranks, rank_side side)
+        : n_(static_cast<std::size_t>(ranks)), side_(side), wealth_(4 * n_, 0.5L), recent_(4 * n_, 1), since_(4 * n_)
+    {
+    }
+    void step(std::uint64_t step, const row& values)
+    {
+        ++judged_;
+        row x = values;
+        if (side_ == rank_side::farthest) {
+            for (std::size_t r = 0; r < n_; ++r) {
+                row others;
+                for (std::size_t s = 0; s < n_; ++s)
+                    if (s != r) others.push_back(values[s]);
+                std::sort(others.begin(), others.end());
+                const std::size_t k = others.size() / 2;
+                x[r] = std::fabs(
+                    values[r] - (others.size() % 2 == 1 ? others[k] : 0.5 * others[k - 1] + 0.5 * others[k]));
+            }
+        }
+        for (std::size_t r = 0; r < n_; ++r) {
+            std::size_t above = 0;
+            std::size_t equal = 0;
+            for (std::size_t s = 0; s < n_; ++s) {
+                above += (side_ == rank_side::smallest ? x[s] < x[r] : x[s] > x[r]) ? 1u : 0u;
+                equal += x[s] == x[r] ? 1u : 0u;
+            }
+            const long double exponents[] = {1.5L, 0.75L, 0.375L, 0.1875L};
+            for (std::size_t j = 0; j < 4; ++j) {
+                long double own = 0;
+                long double all = 0;
+                for (std::size_t k = 1; k <= n_; ++k) {
+                    const long double power = std::pow(static_cast<long double>(k), -exponents[j]);
+                    all += power;
+                    if (k > above && k <= above + equal) own += power / static_cast<long double>(equal);
+                }
+                const long double pays = static_cast<long double>(n_) * own / all;
+                long double start = 0.5L;
+                std::uint64_t octave = 0;
+                for (; std::uint64_t{2} << octave <= judged_; ++octave) start /= 2;
+                start /= static_cast<long double>((octave + 1) * (octave + 2));
+                long double& wealth = wealth_[4 * r + j];
+                wealth = (wealth + start) * pays;
+                long double& recent = recent_[4 * r + j];
+                if (recent <= 1) {
+                    recent = 1;
+                    since_[4 * r + j] = step;
+                }
+                recent *= pays;
+            }
+        }
+    }
+    long double odds(std::size_t rank) const { return sum(wealth_, rank) / 4 / static_cast<long double>(n_); }
+    long double recurrence(std::size_t rank) const { return sum(recent_, rank) / 4 / static_cast<long double>(n_); }
+    std::uint64_t since(std::size_t rank) const
+    {
+        std::size_t best = 0;
+        for (std::size_t j = 1; j < 4; ++j)
+            if (recent_[4 * rank + j] > recent_[4 * rank + best]) best = j;
+        return since_[4 * rank + best];
+    }
+
+private:
+    static long double sum(const std::vector<long double>& of, std::size_t rank)
+    {
+        return of[4 * rank] + of[4 * rank + 1] + of[4 * rank + 2] + of[4 * rank + 3];
+    }
+    std::size_t n_;
+    rank_side side_;
+    std::uint64_t judged_ = 0;
+    std::vector<long double> wealth_;
+    std::vector<long double> recent_;
+    std::vector<std::uint64_t> since_;
+};
+
+side_shares only(rank_side side)
+{
+    return {side == rank_side::largest ? 1.0 : 0.0, side == rank_side::smallest ? 1.0 : 0.0,
+        side == rank_side::farthest ? 1.0 : 0.0};
+}
+
+constexpr rank_side all_sides[] = {rank_side::largest, rank_side::smallest, rank_side::farthest};
+
+} // namespace
+
+TEST_CASE("the bets are fair over all orders of the ranks, with and without ties")
+{
+    const std::vector<row> numbers{{1, 2, 3}, {1, 1, 2}, {0, 0, 0}, {1, 2, 3, 4}, {1, 1, 2, 2}, {-1, 5, 5, 5}, {-0.0, 0.0, 1, 7}};
+    for (const row& sorted : numbers) {
+        for (const rank_side side : all_sides) {
+            // Two steps: every order of the first one with every order of the second.
+            double sum = 0;
+            double pairs = 0;
+            row first = sorted;
+            do {
+                row second = sorted;
+                do {
+                    exchangeability_watch watch = watch_of(static_cast<int>(sorted.size()), only(side));
+                    watch.begin_step(0);
+                    watch.judge(0, first);
+                    watch.begin_step(1);
+                    watch.judge(0, second);
+                    sum += watch.of(1).odds;
+                    ++pairs;
+                } while (std::next_permutation(second.begin(), second.end()));
+            } while (std::next_permutation(first.begin(), first.end()));
+            const double staked = 0.5 + 0.25 + 0.5 / (2 * 2 * 3);
+            CAPTURE(sorted.size());
+            CHECK(sum / pairs * static_cast<double>(sorted.size()) == doctest::Approx(staked).epsilon(1e-12));
+        }
+    }
+}
+
+TEST_CASE("the weights of the starts of bets add up to at most 1")
+{
+    double sum = 0.5;
+    for (std::uint64_t t = 1; t < 1 << 20; ++t) sum += collprobe::detail::weight_of_start(t);
+    CHECK(sum < 1);
+    CHECK(sum > 0.97);
+}
+
+TEST_CASE("odds, recurrence and their beginning are those of the definition")
+{
+    source random(1);
+    for (const int ranks : {3, 4, 9, 40}) {
+        for (const rank_side side : all_sides) {
+            for (const bool has_ties : {false, true}) {
+                exchangeability_watch watch = watch_of(ranks, only(side), {.false_alarms_per_run = 1e-300, .steps_between_alarms = 1e300});
+                reference expected(ranks, side);
+                row values(static_cast<std::size_t>(ranks));
+                // From the fourth step on the watch might find that ranks keep their places.
+                for (std::uint64_t step = 10; step < 13; ++step) {
+                    for (double& x : values) x = has_ties ? std::floor(2 * normal(random)) : normal(random);
+                    values[1] += 1;
+                    watch.begin_step(step);
+                    watch.judge(0, values);
+                    expected.step(step, values);
+                    for (int r = 0; r < ranks; ++r) {
+                        const std::size_t rank = static_cast<std::size_t>(r);
+                        CHECK(watch.of(r).odds == doctest::Approx(static_cast<double>(expected.odds(rank))).epsilon(1e-12));
+                        CHECK(watch.of(r).recurrence
+                            == doctest::Approx(static_cast<double>(expected.recurrence(rank))).epsilon(1e-12));
+                        CHECK(watch.of(r).since == expected.since(rank));
+                        CHECK(watch.of(r).side == side);
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("over many steps odds follow the definition where ranks have no memory")
+{
+    // Steps that undo each other's order leave no correlation, so nothing is subtracted.
+    source random(2);
+    for (const int ranks : {4, 8}) {
+        exchangeability_watch watch
+            = watch_of(ranks, only(rank_side::largest), {.false_alarms_per_run = 1e-300, .steps_between_alarms = 1e300});
+        reference expected(ranks, rank_side::largest);
+        row values(static_cast<std::size_t>(ranks));
+        for (std::uint64_t step = 0; step < 400; ++step) {
+            if (step % 2 == 0)
+                for (double& x : values) x = normal(random);
+            else
+                for (double& x : values) x = -x;
+            watch.begin_step(step);
+            watch.judge(0, values);
+            expected.step(step, values);
+        }
+        for (int r = 0; r < ranks; ++r) {
+            const std::size_t rank = static_cast<std::size_t>(r);
+            CHECK(watch.of(r).odds == doctest::Approx(static_cast<double>(expected.odds(rank))).epsilon(1e-9));
+            CHECK(watch.of(r).since == expected.since(rank));
+        }
+    }
+}
+
+TEST_CASE("alike ranks are named in no more runs than stated, whatever the tails")
+{
+    const auto student = [](source& random, double degrees) {
+        return std::student_t_distribution<double>(degrees)(random);
+    };
+    const std::vector<std::function<double(source&)>> families{normal,
+        [&](source& random) { return student(random, 3); }, [&](source& random) { return student(random, 1); },
+        [](source& random) { return std::exp(normal(random)); },
+        [](source& random) { return std::floor(1.5 * normal(random)); }};
+    source random(3);
+    constexpr double stated = 0.1; // more alarms make the test sharper
+    constexpr int runs = 60 / reduction;
+    for (const int ranks : {3, 8, 33}) {
+        int alarms = 0;
+        for (const auto& family : families) {
+            for (int run = 0; run < runs; ++run) {
+                exchangeability_watch watch
+                    = watch_of(ranks, {0.5, 0.25, 0.25}, {.false_alarms_per_run = stated, .steps_between_alarms = 1e9});
+                double level = 0;
+                const naming found = first_named(watch, 400, 0, [&](row& values, std::uint64_t) {
+                    level = 0.95 * level + normal(random);
+                    const double width = std::exp(0.1 * level);
+                    for (double& x : values) x = level + width * family(random);
+                });
+                alarms += found.rank != -2 ? 1 : 0;
+            }
+        }
+        const double count = runs * static_cast<double>(families.size());
+        CAPTURE(ranks);
+        CHECK(alarms <= stated * count + 3 * std::sqrt(stated * count));
+    }
+}
+
+TEST_CASE("a shifted rank is named, and it alone, on each side")
+{
+    source random(4);
+    for (const int ranks : {3, 4, 8, 64}) {
+        for (const rank_side side : all_sides) {
+            std::vector<std::uint64_t> delays;
+            for (int run = 0; run < 24 / reduction; ++run) {
+                exchangeability_watch watch = watch_of(ranks, {0.5, 0.25, 0.25});
+                const std::size_t bad = static_cast<std::size_t>(run % ranks);
+                const naming found = first_named(watch, 2000, 0, [&](row& values, std::uint64_t) {
+                    for (double& x : values) x = normal(random);
+                    if (side == rank_side::largest) values[bad] += 2;
+                    if (side == rank_side::smallest) values[bad] -= 2;
+                    if (side == rank_side::farthest) values[bad] *= 8;
+                });
+                CAPTURE(ranks);
+                CAPTURE(static_cast<int>(side));
+                CHECK(found.rank == static_cast<int>(bad));
+                if (side != rank_side::farthest) CHECK(found.evidence.side == side); // else both sides tell, too
+                CHECK(found.evidence.unlike);
+                CHECK(found.evidence.odds >= 100);
+                CHECK(found.evidence.extreme >= 3);
+                CHECK(found.evidence.since <= found.step);
+                delays.push_back(found.step + 1);
+            }
+            std::sort(delays.begin(), delays.end());
+            CHECK(delays[delays.size() / 2] <= (ranks == 3 ? 60u : 30u));
+        }
+    }
+}
+
+TEST_CASE("a change late in a run, and a slow drift, are named with the step in which they began")
+{
+    source random(5);
+    for (const int ranks : {4, 16}) {
+        exchangeability_watch watch = watch_of(ranks, {0.5, 0.5, 0});
+        constexpr std::uint64_t onset = 20000 / reduction;
+        CHECK(first_named(watch, onset, 0, [&](row& values, std::uint64_t) {
+            for (double& x : values) x = normal(random);
+        }).rank == -2);
+        const naming found = first_named(watch, 500, onset, [&](row& values, std::uint64_t) {
+            for (double& x : values) x = normal(random);
+            values[2] += 2;
+        });
+        CHECK(found.rank == 2);
+        CHECK(found.step < onset + 60);
+        CHECK(found.evidence.since + 10 >= onset);
+        CHECK(found.evidence.recurrence > found.evidence.odds);
+
+        exchangeability_watch of_drift = watch_of(ranks, {0.5, 0.5, 0});
+        const naming drifted = first_named(of_drift, 2000, 0, [&](row& values, std::uint64_t step) {
+            for (double& x : values) x = normal(random);
+            values[1] -= 0.01 * static_cast<double>(step);
+        });
+        CHECK(drifted.rank == 1);
+        CHECK(drifted.evidence.side == rank_side::smallest);
+        CHECK(drifted.step < 300);
+    }
+}
+
+TEST_CASE("two ranks are unlike each other without a name, and one rank is never watched")
+{
+    source random(6);
+    exchangeability_watch pair = watch_of(2, {0.5, 0.25, 0.25});
+    int told = 0;
+    for (std::uint64_t step = 0; step < 300; ++step) {
+        pair.begin_step(step);
+        pair.judge(0, row{normal(random) + 3, normal(random)});
+        for (const auto& named : pair.named()) {
+            CHECK(named.rank == -1);
+            ++told;
+        }
+        CHECK_FALSE(pair.of(0).unlike);
+    }
+    CHECK(told == 1);
+    exchangeability_watch alone = watch_of(1, {1, 0, 0});
+    CHECK(first_named(alone, 100, 0, [](row& values, std::uint64_t step) { values[0] = static_cast<double>(step); }).rank == -2);
+    CHECK(alone.of(0).odds == 0);
+}
+
+TEST_CASE("ranks of different groups are not compared")
+{
+    source random(7);
+    const std::vector<int> groups{9, 9, 9, 9, -4, -4, -4, -4, 0};
+    exchangeability_watch watch = watch_of(9, {0.5, 0.25, 0.25}, {.groups = groups});
+    const auto by_group = [&](row& values, std::uint64_t) {
+        for (std::size_t r = 0; r < 9; ++r) values[r] = normal(random) + 5 * groups[r];
+    };
+    CHECK(first_named(watch, 500, 0, by_group).rank == -2);
+    const naming found = first_named(watch, 500, 500, [&](row& values, std::uint64_t step) {
+        by_group(values, step);
+        values[6] += 2;
+    });
+    CHECK(found.rank == 6);
+    exchangeability_watch ungrouped = watch_of(5, {0.5, 0.25, 0.25});
+    CHECK(first_named(ungrouped, 500, 0, [&](row& values, std::uint64_t step) { // the control
+        row all(9);
+        by_group(all, step);
+        std::copy(all.begin() + 4, all.end(), values.begin());
+    }).rank == 4);
+}
+
+TEST_CASE("a named rank is told once, the others are compared without it, and it may come back")
+{
+    source random(8);
+    constexpr int ranks = 8;
+    exchangeability_watch watch = watch_of(ranks, {0.5, 0.25, 0.25});
+    std::vector<int> named;
+    const auto run = [&](std::uint64_t from, std::uint64_t to, double of_3, double of_5) {
+        row values(ranks);
+        for (std::uint64_t step = from; step < to; ++step) {
+            for (double& x : values) x = normal(random);
+            values[3] += of_3;
+            values[5] += of_5;
+            watch.begin_step(step);
+            watch.judge(0, values);
+            for (const auto& each : watch.named()) named.push_back(each.rank);
+        }
+    };
+    run(0, 400, 4, 0);
+    CHECK(named == std::vector<int>{3});
+    CHECK(watch.of(3).unlike);
+    CHECK(watch.of(3).odds > 1e6);
+    run(400, 600, 4, -3);
+    CHECK(named == std::vector<int>{3, 5});
+    CHECK(watch.of(5).side == rank_side::smallest);
+    run(600, 1400, 0, -3); // repaired
+    CHECK_FALSE(watch.of(3).unlike);
+    CHECK(watch.of(5).unlike);
+    CHECK(named == std::vector<int>{3, 5});
+    run(1400, 1600, 4, -3);
+    CHECK(named == std::vector<int>{3, 5, 3});
+}
+
+TEST_CASE("ranks without a majority are not named one by one")
+{
+    source random(9);
+    const auto all_named = [&](const row& shifts, std::uint64_t second_from) {
+        exchangeability_watch watch = watch_of(static_cast<int>(shifts.size()), {0.5, 0.5, 0});
+        std::vector<int> named;
+        row values(shifts.size());
+        for (std::uint64_t step = 0; step < 2000; ++step) {
+            for (std::size_t r = 0; r < shifts.size(); ++r)
+                values[r] = normal(random) + (r > 0 && step < second_from ? 0 : shifts[r]);
+            watch.begin_step(step);
+            watch.judge(0, values);
+            for (const auto& each : watch.named()) named.push_back(each.rank);
+        }
+        return named;
+    };
+    CHECK(all_named({4, 4, 0, 0}, 100) == std::vector<int>{0, -1});
+    CHECK(all_named({3, 3, 3, 3, 0, 0, 0, 0}, 0).empty()); // two kinds of ranks, which keep their places
+}
+
+TEST_CASE("numbers that are absent, infinite, huge or tiny are judged as their order says")
+{
+    source random(10);
+    const double infinity = std::numeric_limits<double>::infinity();
+    for (const double scale : {1.0, 1.7e308, 5e-324, 1e-310}) {
+        exchangeability_watch watch = watch_of(6, {0.5, 0.25, 0.25});
+        const naming found = first_named(watch, 300, 0, [&](row& values, std::uint64_t step) {
+            for (double& x : values) x = scale * (scale < 1 ? std::floor(50 * std::uniform_real_distribution<double>()(random)) : std::uniform_real_distribution<double>(-1, 0.8)(random));
+            values[4] = scale * (scale < 1 ? 60 : 0.9);
+            values[step % 3] = step % 2 == 0 ? absent : -infinity;
+        });
+        CAPTURE(scale);
+        CHECK(found.rank == 4);
+    }
+    exchangeability_watch watch = watch_of(3, {1, 0, 0});
+    for (std::uint64_t step = 0; step < 100; ++step) {
+        watch.begin_step(step);
+        watch.judge(0, row{absent, 1, infinity}); // one is left: nothing to compare
+        CHECK(watch.named().size() == 0);
+    }
+    CHECK(watch.of(1).odds == 0);
+}
+
+TEST_CASE("with a margin a rank must be the largest by more")
+{
+    source random(11);
+    const auto values = [&](row& to, std::uint64_t) {
+        for (double& x : to) x = 0.01 * normal(random);
+        to[1] += 1;
+    };
+    for (const double margin : {0.5, 2.0}) {
+        exchangeability_watch watch = watch_of(5, {1, 0, 0});
+        row now(5);
+        bool named = false;
+        for (std::uint64_t step = 0; step < 200; ++step) {
+            values(now, step);
+            watch.begin_step(step);
+            watch.judge(0, now, margin);
+            for (const auto& each : watch.named()) {
+                CHECK(each.rank == 1);
+                named = true;
+            }
+        }
+        CHECK(named == (margin < 1));
+    }
+}
+
+TEST_CASE("ranks that keep their places by chance are seldom named")
+{
+    // Each rank's numbers depend on its own last one. Without regard to that, almost every such run names a rank.
+    source random(12);
+    for (const double memory : {0.5, 0.9}) {
+        int alarms = 0;
+        constexpr int runs = 40 / reduction;
+        for (int run = 0; run < runs; ++run) {
+            exchangeability_watch watch = watch_of(8, {0.5, 0.25, 0.25});
+            row state(8);
+            for (double& x : state) x = normal(random);
+            const naming found = first_named(watch, 2000, 0, [&](row& values, std::uint64_t) {
+                for (double& x : state) x = memory * x + std::sqrt(1 - memory * memory) * normal(random);
+                values = state;
+            });
+            alarms += found.rank != -2 ? 1 : 0;
+        }
+        CAPTURE(memory);
+        CHECK(alarms <= 2 + runs / 10);
+    }
+}
+
+TEST_CASE("a restored watch goes on as if it had never stopped")
+{
+    source random(13);
+    const std::vector<int> groups{0, 0, 0, 0, 1, 1, 1};
+    exchangeability_watch whole(7, {.groups = groups});
+    whole.add(finding::loss, -1, {0.25, 0.25, 0.25});
+    whole.add(finding::gradient_norm, 3, {0.125, 0.125, 0});
+    std::vector<row> rows(300, row(7));
+    for (row& each : rows)
+        for (double& x : each) x = normal(random);
+    for (std::size_t t = 100; t < 300; ++t) rows[t][2] += 1.5;
+    const auto judge = [&](exchangeability_watch& watch, std::size_t t) {
+        watch.begin_step(t);
+        watch.judge(0, rows[t]);
+        watch.judge(1, rows[299 - t], 0, 3);
+    };
+    for (std::size_t t = 0; t < 120; ++t) judge(whole, t);
+    const std::vector<std::uint64_t> saved = whole.state();
+    exchangeability_watch restored(7, {.groups = groups});
+    restored.restore(saved);
+    CHECK(restored.metrics() == 2);
+    CHECK(restored.state() == saved);
+    bool named = false;
+    for (std::size_t t = 120; t < 300; ++t) {
+        judge(whole, t);
+        judge(restored, t);
+        CHECK(whole.named().size() == restored.named().size());
+        named = named || whole.named().size() != 0;
+        for (int r = 0; r < 7; ++r) {
+            CHECK(whole.of(r).odds == restored.of(r).odds);
+            CHECK(whole.of(r).since == restored.of(r).since);
+            CHECK(whole.of(r).unlike == restored.of(r).unlike);
+        }
+    }
+    CHECK(named);
+    CHECK(whole.state() == restored.state());
+    restored.reset();
+    CHECK(restored.metrics() == 0);
+
+    SUBCASE("what is no such state is refused, and changes nothing")
+    {
+        exchangeability_watch other(7, {.groups = groups});
+        other.restore(saved);
+        const auto refused = [&](std::vector<std::uint64_t> words, const std::string& why) {
+            const auto before = other.state();
+            CHECK(contains(refusal([&] { other.restore(words); }), why));
+            CHECK(other.state() == before);
+        };
+        refused({}, "no such state");
+        refused(std::vector<std::uint64_t>(100, 0), "no such state");
+        auto damaged = saved;
+        damaged[saved.size() / 2] ^= 1;
+        refused(damaged, "damaged");
+        auto shorter = saved;
+        shorter.pop_back();
+        refused(shorter, "damaged");
+        exchangeability_watch six(6);
+        six.add(finding::loss, -1, {1, 0, 0});
+        refused(six.state(), "another number of ranks");
+        exchangeability_watch ungrouped(7);
+        ungrouped.add(finding::loss, -1, {1, 0, 0});
+        refused(ungrouped.state(), "other groups");
+    }
+}
+
+TEST_CASE("wrong arguments are refused with their name")
+{
+    CHECK(contains(refusal([] { exchangeability_watch watch(0); }), "0 ranks"));
+    CHECK(contains(refusal([] { exchangeability_watch watch(4, {.false_alarms_per_run = 0}); }), "false_alarms_per_run"));
+    CHECK(contains(refusal([] { exchangeability_watch watch(4, {.false_alarms_per_run = absent}); }), "false_alarms_per_run"));
+    CHECK(contains(refusal([] { exchangeability_watch watch(4, {.steps_between_alarms = 0.5}); }), "steps_between_alarms"));
+    CHECK(contains(refusal([] { exchangeability_watch watch(4, {.groups = {1, 2}}); }), "2 entries for 4 ranks"));
+    exchangeability_watch watch = watch_of(4, {1, 0, 0});
+    watch.begin_step(0);
+    CHECK(contains(refusal([&] { watch.judge(0, row{1, 2, 3}); }), "3 values for 4 ranks"));
+    CHECK(contains(refusal([&] { watch.judge(1, row{1, 2, 3, 4}); }), "number 1 of 1"));
+}
+
+TEST_CASE("judging allocates nothing")
+{
+    source random(14);
+    exchangeability_watch watch = watch_of(16, {0.5, 0.25, 0.25});
+    row values(16);
+    const auto steps = [&] {
+        for (std::uint64_t step = 0; step < 200; ++step) {
+            for (double& x : values) x = normal(random);
+            watch.begin_step(step);
+            watch.judge(0, values);
+        }
+    };
+    steps();
+    const long before = allocations;
+    steps();
+    CHECK(allocations == before);
+}
