@@ -4,7 +4,7 @@
 /// Measures how often healthy steps alarm, against what is stated, and prints a markdown table: see
 /// bench/results/alarms.md.
 ///
-///     alarm_rates [--steps N] [--seed N] [--ranks n,n,...] [--scatter NAME]
+///     alarm_rates [--steps N] [--seed N] [--ranks n,n,...] [--scatter NAME] [--evidence]
 ///
 /// A step has a loss, a cosine and the norms of four buckets per rank. Levels are common to all ranks and move from
 /// step to step as in training: a loss that decays, norms that fall from their start, both with correlated fluctuations;
@@ -13,6 +13,13 @@
 ///     t5          Student's t of 5 degrees, of the same width
 ///     lognormal   sigma 0.5, losses and norms; cosines as t5
 /// Every value goes the way it goes in the library: `near_gaussian_*`, `fisher_z`, `outlier_detector`, `alarms`.
+///
+/// With `--evidence`: the evidence over the run (`exchangeability_watch`), which needs no distribution. Runs of 10,000
+/// steps of ranks that are alike, with the share that names any rank; then how long a rank that is not alike goes
+/// unnamed. The numbers are one per rank and step, watched on three sides, about a level and a width that all share:
+///     gaussian, t3, t5, lognormal (sigma 1), ties (whole numbers from -4 to 4)
+///     level       gaussian; level and width are correlated over 20 steps
+///     own memory  gaussian, of each rank's own: x' = 0.5 x + noise. The assumption does not hold here
 
 #include <algorithm>
 #include <cmath>
@@ -24,6 +31,7 @@
 #include <vector>
 
 #include <collprobe/alarm/alarms.hpp>
+#include <collprobe/metrics/exchangeability.hpp>
 #include <collprobe/metrics/outlier.hpp>
 #include <collprobe/step/detail/judge.hpp>
 
@@ -122,11 +130,151 @@ struct watch {
     }
 };
 
+enum class null { gaussian, t3, t5, lognormal, ties, level, own_memory };
+constexpr null all_nulls[] = {null::gaussian, null::t3, null::t5, null::lognormal, null::ties, null::level, null::own_memory};
+constexpr const char* name(null which)
+{
+    constexpr const char* names[] = {"gaussian", "t3", "t5", "lognormal", "ties", "level", "own memory"};
+    return names[static_cast<int>(which)];
+}
+
+/// One number of each rank, step by step; ranks are alike.
+class alike_ranks {
+public:
+    alike_ranks(int ranks, null which, std::uint64_t seed)
+        : values(static_cast<std::size_t>(ranks)), which_(which), random_(seed), own_(values.size())
+    {
+        for (double& x : own_) x = random_.normal();
+    }
+    void step()
+    {
+        level_ = 0.95 * level_ + random_.normal();
+        for (std::size_t r = 0; r < values.size(); ++r) values[r] = number(own_[r]);
+    }
+    std::vector<double> values;
+
+private:
+    double number(double& own)
+    {
+        switch (which_) {
+        case null::gaussian: break;
+        case null::t3: return random_.student(3);
+        case null::t5: return random_.student(5);
+        case null::lognormal: return std::exp(random_.normal());
+        case null::ties: return std::clamp(std::floor(1.5 * random_.normal() + 0.5), -4.0, 4.0);
+        case null::level: return level_ + std::exp(0.2 * level_) * random_.normal();
+        case null::own_memory: return own = 0.5 * own + std::sqrt(0.75) * random_.normal();
+        }
+        return random_.normal();
+    }
+
+    null which_;
+    random_numbers random_;
+    std::vector<double> own_;
+    double level_ = 0;
+};
+
+exchangeability_watch watch_of(int ranks, double alpha, const side_shares& shares = {0.5, 0.25, 0.25})
+{
+    exchangeability_watch watch(ranks, {.false_alarms_per_run = alpha});
+    watch.add(finding::loss, -1, shares);
+    return watch;
+}
+
+/// Steps until a rank is named, and who: of ranks of which the first differs by `shift`, or by more and more of it.
+struct naming {
+    std::uint64_t steps;
+    int rank;
+};
+naming name_shifted(exchangeability_watch& watch, alike_ranks& run, std::uint64_t first, double shift, bool drifts)
+{
+    for (std::uint64_t step = 0; step < 20000; ++step) {
+        run.step();
+        run.values[0] += drifts ? shift * static_cast<double>(step) : shift;
+        watch.begin_step(first + step);
+        watch.judge(0, run.values);
+        if (watch.named().size() != 0) return {step + 1, watch.named()[0].rank};
+    }
+    return {20000, -2};
+}
+
+void print_evidence(long steps, std::uint64_t seed, const std::vector<int>& sizes, const std::string& only)
+{
+    constexpr std::uint64_t run_steps = 10000;
+    const long runs = std::max(1L, steps / static_cast<long>(run_steps));
+    std::printf("| numbers | ranks | runs of 10,000 steps | that name a rank, 0.01 stated | 0.1 stated |\n|---|---|---|---|---|\n");
+    for (const null which : all_nulls) {
+        if (!only.empty() && only != name(which)) continue;
+        for (const int ranks : sizes) {
+            long named[2] = {};
+            for (long i = 0; i < runs; ++i) {
+                alike_ranks run(ranks, which, seed + static_cast<std::uint64_t>(1000 * ranks + i));
+                exchangeability_watch strict = watch_of(ranks, 0.01);
+                exchangeability_watch loose = watch_of(ranks, 0.1);
+                bool has_named[2] = {};
+                for (std::uint64_t step = 0; step < run_steps; ++step) {
+                    run.step();
+                    exchangeability_watch* const both[] = {&strict, &loose};
+                    for (int k = 0; k < 2; ++k) {
+                        both[k]->begin_step(step);
+                        both[k]->judge(0, run.values);
+                        has_named[k] = has_named[k] || both[k]->named().size() != 0;
+                    }
+                }
+                for (int k = 0; k < 2; ++k) named[k] += has_named[k] ? 1 : 0;
+            }
+            std::printf("| %s | %d | %ld | %ld | %ld |\n", name(which), ranks, runs, named[0], named[1]);
+            std::fflush(stdout);
+        }
+    }
+
+    std::printf("\n| numbers | ranks | a rank differs by | runs | median steps until named | 90 %% | right rank |\n|---|---|---|---|---|---|---|\n");
+    struct difference {
+        const char* label;
+        double shift;
+        bool drifts;
+        std::uint64_t healthy; // steps before
+    };
+    const difference differences[] = {{"2 deviations", 2, false, 0}, {"1", 1, false, 0}, {"0.5", 0.5, false, 0},
+        {"1, from step 20,000", 1, false, 20000}, {"0.01 a step", 0.01, true, 0}, {"0.01 a step, from step 20,000", 0.01, true, 20000}};
+    for (const null which : {null::gaussian, null::t3}) {
+        if (!only.empty() && only != name(which)) continue;
+        for (const int ranks : sizes) {
+            if (ranks > 64) continue;
+            for (const difference& each : differences) {
+                std::vector<std::uint64_t> delays;
+                int right = 0;
+                constexpr int trials = 100;
+                for (int i = 0; i < trials; ++i) {
+                    alike_ranks run(ranks, which, seed + 77777 + static_cast<std::uint64_t>(i));
+                    exchangeability_watch watch = watch_of(ranks, 0.01, {1, 0, 0});
+                    for (std::uint64_t step = 0; step < each.healthy; ++step) {
+                        run.step();
+                        watch.begin_step(step);
+                        watch.judge(0, run.values);
+                    }
+                    // A t with 3 degrees has the deviation 1.73.
+                    const double unit = which == null::t3 ? 1.7320508 : 1;
+                    const naming found = name_shifted(watch, run, each.healthy, unit * each.shift, each.drifts);
+                    delays.push_back(found.steps);
+                    right += found.rank == 0 ? 1 : 0;
+                }
+                std::sort(delays.begin(), delays.end());
+                std::printf("| %s | %d | %s | %d | %llu | %llu | %d %% |\n", name(which), ranks, each.label, trials,
+                    static_cast<unsigned long long>(delays[trials / 2]),
+                    static_cast<unsigned long long>(delays[trials * 9 / 10]), 100 * right / trials);
+                std::fflush(stdout);
+            }
+        }
+    }
+}
+
 } // namespace
 
 int main(int argc, char** argv)
 {
     long steps = 100000;
+    bool evidence = false;
     std::uint64_t seed = 20260601;
     std::vector<int> sizes{4, 8, 16, 64, 1024};
     std::string only;
@@ -136,6 +284,8 @@ int main(int argc, char** argv)
             steps = std::atol(argv[++i]);
         } else if (option == "--seed" && i + 1 < argc) {
             seed = std::strtoull(argv[++i], nullptr, 10);
+        } else if (option == "--evidence") {
+            evidence = true;
         } else if (option == "--scatter" && i + 1 < argc) {
             only = argv[++i];
         } else if (option == "--ranks" && i + 1 < argc) {
@@ -145,11 +295,15 @@ int main(int argc, char** argv)
                 sizes.push_back(std::max(2, std::atoi(text)));
             }
         } else {
-            std::fprintf(stderr, "usage: alarm_rates [--steps N] [--seed N] [--ranks n,n,...] [--scatter NAME]\n");
+            std::fprintf(stderr, "usage: alarm_rates [--steps N] [--seed N] [--ranks n,n,...] [--scatter NAME] [--evidence]\n");
             return 2;
         }
     }
 
+    if (evidence) {
+        print_evidence(steps, seed, sizes, only);
+        return 0;
+    }
     std::printf("| scatter | ranks | p stated | steps with a suspect | alarms stated, at most | alarms | without learning |\n");
     std::printf("|---|---|---|---|---|---|---|\n");
     for (const family scatter : {family::realistic, family::t5, family::lognormal}) {
