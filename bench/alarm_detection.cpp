@@ -92,7 +92,7 @@ public:
           message_bytes_(detail::message_layout{}.bytes(buckets)),
           messages_(n_ * message_bytes_ / 8),
           calls_(buckets, detail::probed_call{collective::all_reduce, element_type::float32, reduction::average, part, true, true, false}),
-          judge_(ranks, 1e-4)
+          judge_(ranks, 1e-4, report_mode::gather, false, 0, exchangeability_options{.tolerance = 0.25})
     {
         double total = 0;
         for (std::size_t i = 0; i < elements; ++i) total += 1 / static_cast<double>(i + 1);
@@ -190,7 +190,7 @@ private:
     detail::step_judge judge_;
 };
 
-constexpr const char* rules[] = {"collprobe", "Megatron", "fairseq", "llm.c, z > 5", "Ascend", "Altenbernd", "Altenbernd, abs",
+constexpr const char* rules[] = {"collprobe: strikes", "evidence", "Megatron", "fairseq", "llm.c, z > 5", "Ascend", "Altenbernd", "Altenbernd, abs",
     "ByteRobust"};
 constexpr std::size_t rule_count = sizeof rules / sizeof rules[0];
 
@@ -224,14 +224,15 @@ void run_once(int ranks, double noise_scale, const fault& with, std::uint64_t se
         input.reduced_norms = run.reduced_norms;
         input.update_sizes = run.update_sizes;
         input.loss = run.loss;
-        baseline::rule_verdict verdicts[rule_count] = {{}, megatron.judge(input), fairseq.judge(input), llm_c.judge(input),
+        baseline::rule_verdict verdicts[rule_count] = {{}, {}, megatron.judge(input), fairseq.judge(input), llm_c.judge(input),
             ascend.judge(input), altenbernd.judge(input), altenbernd_abs.judge(input), byterobust.judge(input)};
         for (const auto& raised : own.judge(run.record)) {
             // All alarms of the step together: right if they name the one rank and no other.
-            verdicts[0].alarmed = true;
+            baseline::rule_verdict& said = verdicts[raised.what == finding::unlike ? 1 : 0];
+            said.alarmed = true;
             for (const int rank : raised.ranks) {
-                if (verdicts[0].named == 0 || rank != verdicts[0].rank) ++verdicts[0].named;
-                verdicts[0].rank = rank;
+                if (said.named == 0 || rank != said.rank) ++said.named;
+                said.rank = rank;
             }
         }
         for (std::size_t k = 0; k < rule_count; ++k) {

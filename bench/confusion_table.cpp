@@ -12,6 +12,10 @@
 // keep an earlier fault's 1e30 or NaN for good, and the table would show that and not what they see. So they learn
 // from clean steps alone, and what they say of a fault is asked of a copy. Adam, too, forgets a step with a fault.
 // One fault is never a third strike: Ascend's column is that of steps that have a fault by themselves.
+//
+// At the end: the same faults of a rank's own gradient, in each step of a run: what strikes and what the evidence over
+// the run make of them.
+#include <algorithm>
 #include <cinttypes>
 #include <cmath>
 #include <cstdint>
@@ -105,7 +109,7 @@ struct counts {
 
 /// What was said of clean steps.
 struct false_counts {
-    std::uint64_t steps = 0, exact = 0, differs = 0, sum = 0, statistics = 0, alarms = 0;
+    std::uint64_t steps = 0, exact = 0, differs = 0, sum = 0, statistics = 0, evidence = 0, alarms = 0;
     std::uint64_t rules[rule_count] = {};
 };
 
@@ -273,6 +277,8 @@ bool is_statistical(finding what)
     return what == finding::loss || what == finding::gradient_norm || what == finding::cosine;
 }
 
+bool is_evidence(finding what) { return what == finding::unlike; }
+
 /// What the checks said of a step in which `of` was injected on `rank`.
 void count(const scenario& of, int rank, int ranks, const step_record& record,
     view<const alarm_record> raised, const verdicts& rules, counts& to)
@@ -311,6 +317,7 @@ void count_clean(const step_record& record, view<const alarm_record> raised, con
     to.differs += any(record.suspects, is_difference) ? 1 : 0;
     to.sum += any(record.suspects, is_sum) ? 1 : 0;
     to.statistics += any(record.suspects, is_statistical) ? 1 : 0;
+    to.evidence += any(record.suspects, is_evidence) ? 1 : 0;
     to.alarms += raised.empty() ? 0 : 1;
     for (int k = 0; k < rule_count; ++k) to.rules[k] += rules.alarmed[k] ? 1 : 0;
 }
@@ -386,6 +393,72 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
     return result;
 }
 
+/// A fault in each step of a run: steps until it was alarmed of, -1: never, and whether the right rank was named.
+struct lasting_outcome {
+    long exact = -1, strikes = -1, evidence = -1;
+    bool is_right = true;
+};
+
+lasting_outcome run_lasting(int ranks, fault one, std::uint64_t steps, std::uint64_t seed)
+{
+    std::vector<fault> before;
+    one.rank = static_cast<int>(detail::mix64(seed) % static_cast<std::uint64_t>(ranks));
+    for (std::uint64_t step = 1; step < steps; ++step) {
+        one.call = step * buckets;
+        one.seed = detail::mix64(seed + step);
+        before.push_back(one);
+    }
+    lasting_outcome result;
+    shown seen{std::vector<double>(static_cast<std::size_t>(ranks)), std::vector<double>(static_cast<std::size_t>(ranks))};
+    local::run(ranks, [&](local::communicator& world) {
+        rank_of_run<float> own(world, seed, before, {}, seen);
+        alarms watch(ranks);
+        step_record record;
+        for (std::uint64_t step = 0; step < steps; ++step) {
+            own.step(step, true, true, record);
+            if (world.rank() != 0) continue;
+            for (const alarm_record& raised : watch.judge(record)) {
+                long& first = is_evidence(raised.what) ? result.evidence
+                    : is_statistical(raised.what)      ? result.strikes
+                                                       : result.exact;
+                if (first < 0) first = static_cast<long>(step);
+                const int twin = one.kind == fault_kind::duplicate_shard ? (one.rank + 1) % ranks : -1;
+                for (const int named : raised.ranks) result.is_right = result.is_right && (named == one.rank || named == twin);
+            }
+        }
+    });
+    return result;
+}
+
+void print_lasting(int ranks, int trials, std::uint64_t seed)
+{
+    constexpr std::uint64_t steps = 400;
+    std::printf("\n### The same fault in each step, of one rank's own bucket 0: %d ranks, float, %d runs of %d steps\n\n", ranks, trials,
+        static_cast<int>(steps));
+    std::printf("Median of the steps until the first alarm; in brackets the runs that have one.\n\n");
+    std::printf("| fault | exact | strikes | evidence | runs with a wrong name |\n|---|--:|--:|--:|--:|\n");
+    for (const scenario& each : scenarios(ranks, false)) {
+        if (each.what.phase != fault_phase::before) continue;
+        std::vector<long> delays[3];
+        int wrong = 0;
+        for (int trial = 0; trial < trials; ++trial) {
+            const lasting_outcome of = run_lasting(ranks, each.what, steps, seed + 1000 + static_cast<std::uint64_t>(trial));
+            const long found[] = {of.exact, of.strikes, of.evidence};
+            for (int k = 0; k < 3; ++k)
+                if (found[k] >= 0) delays[k].push_back(found[k]);
+            wrong += of.is_right ? 0 : 1;
+        }
+        std::printf("| %s |", each.label);
+        for (std::vector<long>& of : delays) {
+            std::sort(of.begin(), of.end());
+            if (of.empty()) std::printf(" - |");
+            else std::printf(" %ld (%zu) |", of[of.size() / 2], of.size());
+        }
+        std::printf(" %d |\n", wrong);
+        std::fflush(stdout);
+    }
+}
+
 /// Over all configurations: of two ranks, and of more.
 struct class_counts {
     int injected = 0, alarmed = 0, right = 0, unknown = 0, wrong = 0;
@@ -411,8 +484,8 @@ void print_classes()
 void print_false(const char* when, const false_counts& of)
 {
     std::printf("\nFalse, in %" PRIu64 " clean steps %s: exact %" PRIu64 ", differs %" PRIu64 ", sum %" PRIu64
-                ", statistics %" PRIu64 ", alarms %" PRIu64,
-        of.steps, when, of.exact, of.differs, of.sum, of.statistics, of.alarms);
+                ", statistics %" PRIu64 ", evidence %" PRIu64 ", alarms %" PRIu64,
+        of.steps, when, of.exact, of.differs, of.sum, of.statistics, of.evidence, of.alarms);
     for (int k = 0; k < rule_count; ++k) std::printf(", %s %" PRIu64, rule_names[k], of.rules[k]);
     std::printf(".\n");
 }
@@ -471,5 +544,6 @@ int main(int argc, char** argv)
         if (wanted("bfloat16")) print_table<bfloat16>(ranks, trials, clean, seed);
     }
     print_classes();
+    if (only_ranks == 0 || only_ranks == 8) print_lasting(8, std::min(trials, 10), seed);
     return 0;
 }

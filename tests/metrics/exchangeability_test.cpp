@@ -456,27 +456,45 @@ TEST_CASE("numbers that are absent, infinite, huge or tiny are judged as their o
     CHECK(watch.of(1).odds == 0);
 }
 
-TEST_CASE("with a margin a rank must be the largest by more")
+TEST_CASE("with a margin a rank must be at a side by more")
 {
     source random(11);
-    const auto values = [&](row& to, std::uint64_t) {
-        for (double& x : to) x = 0.01 * normal(random);
-        to[1] += 1;
-    };
-    for (const double margin : {0.5, 2.0}) {
-        exchangeability_watch watch = watch_of(5, {1, 0, 0});
-        row now(5);
-        bool named = false;
-        for (std::uint64_t step = 0; step < 200; ++step) {
-            values(now, step);
-            watch.begin_step(step);
-            watch.judge(0, now, margin);
-            for (const auto& each : watch.named()) {
-                CHECK(each.rank == 1);
-                named = true;
+    for (const rank_side side : all_sides) {
+        for (const double margin : {0.5, 2.0}) {
+            exchangeability_watch watch = watch_of(5, only(side));
+            row now(5);
+            bool named = false;
+            for (std::uint64_t step = 0; step < 200; ++step) {
+                for (double& x : now) x = 0.01 * normal(random);
+                now[1] += side == rank_side::smallest ? -1 : 1;
+                watch.begin_step(step);
+                watch.judge(0, now, margin);
+                for (const auto& each : watch.named()) {
+                    CHECK(each.rank == 1);
+                    named = true;
+                }
             }
+            CAPTURE(static_cast<int>(side));
+            CAPTURE(margin);
+            CHECK(named == (margin < 1));
         }
-        CHECK(named == (margin < 1));
+    }
+}
+
+TEST_CASE("differences within the tolerance are not named, however long they last")
+{
+    source random(15);
+    for (const double tolerance : {0.0, 0.25}) {
+        for (const double shift : {0.2, -0.2, 1.0}) {
+            exchangeability_watch watch = watch_of(8, {0.5, 0.25, 0.25}, {.tolerance = tolerance});
+            const naming found = first_named(watch, 6000, 0, [&](row& values, std::uint64_t) {
+                for (double& x : values) x = 7 * normal(random);
+                values[5] += 7 * shift;
+            });
+            CAPTURE(tolerance);
+            CAPTURE(shift);
+            CHECK(found.rank == (tolerance == 0 || shift == 1.0 ? 5 : -2));
+        }
     }
 }
 
@@ -573,6 +591,7 @@ TEST_CASE("wrong arguments are refused with their name")
     CHECK(contains(refusal([] { exchangeability_watch watch(4, {.false_alarms_per_run = 0}); }), "false_alarms_per_run"));
     CHECK(contains(refusal([] { exchangeability_watch watch(4, {.false_alarms_per_run = absent}); }), "false_alarms_per_run"));
     CHECK(contains(refusal([] { exchangeability_watch watch(4, {.steps_between_alarms = 0.5}); }), "steps_between_alarms"));
+    CHECK(contains(refusal([] { exchangeability_watch watch(4, {.tolerance = -1}); }), "tolerance"));
     CHECK(contains(refusal([] { exchangeability_watch watch(4, {.groups = {1, 2}}); }), "2 entries for 4 ranks"));
     exchangeability_watch watch = watch_of(4, {1, 0, 0});
     watch.begin_step(0);

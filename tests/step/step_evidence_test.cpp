@@ -209,6 +209,7 @@ TEST_CASE("wrong options and states are refused")
 {
     local::run(1, [](local::communicator& world) {
         CHECK(contains(refusal([&] { probed comm(world, {.false_alarms_per_run = 1}); }), "false_alarms_per_run"));
+        CHECK(contains(refusal([&] { probed comm(world, {.tolerance = -0.5}); }), "tolerance"));
         CHECK(contains(refusal([&] { probed comm(world, {.groups = {1, 2}}); }), "groups"));
         probed comm(world, {.false_alarms_per_run = 0});
         const std::vector<std::uint64_t> words(10);

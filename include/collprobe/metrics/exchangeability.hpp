@@ -21,6 +21,10 @@ struct exchangeability_options {
     double false_alarms_per_run = 0.01;
     /// The steps between two false alarms by `recurrence`, on average, in such a run. At least 1.
     double steps_between_alarms = 1e7;
+    /// Differences that do not count, in robust standard deviations over the ranks (1.4826 times the median distance from
+    /// the median), averaged over 64 steps: a rank is at a side only if it is so by more than this. 0: in long runs
+    /// the smallest lasting difference is named, such as that of the data in two shards.
+    double tolerance = 0;
     /// By rank: ranks with the same number are compared with each other only. Empty: all ranks are alike. For known
     /// differences, as of batch size or data source. A rank that is alone in its group is not watched.
     std::vector<int> groups = {};
@@ -69,7 +73,7 @@ public:
     void begin_step(std::uint64_t step) noexcept;
 
     /// Judges one number of the step. `values[r]` belongs to rank r; a rank without a finite one is left out. `margin`:
-    /// a rank counts as largest only if it is so by more than this; with a margin above 0 only `largest` is judged.
+    /// a rank is at a side only if it is so by more than this, and by more than the `tolerance`.
     /// `call`: the index that the number's call has in this step.
     /// Errors: `status::invalid_argument` for an unknown number, or a view without one entry per rank.
     void judge(std::size_t metric, view<const double> values, double margin = 0, int call = -1,
@@ -107,6 +111,8 @@ private:
         double steps = 0; // that `correlation` is the mean of
         std::uint64_t remembers = 0; // 1: the numbers of the step before are subtracted
         std::uint64_t top = 0; // the rank with the strongest evidence
+        double width = 0; // half the median distance from the median, averaged over steps
+        double widths = 0; // that `width` is the mean of
     };
     struct metric_state {
         finding what = finding::loss;
@@ -145,7 +151,10 @@ private:
     /// What share of the step before is subtracted.
     double subtracted(persistence& memory, metric_state& of, std::size_t group, std::size_t active) noexcept;
     void remember_places(const metric_state& of, persistence& memory, std::size_t active) noexcept;
+    /// For the sides from `first_side` to `end_side`.
     void bet_on_order(metric_state& of, std::size_t group, int first_side, int end_side, double margin);
+    /// The widest margin that the tolerance asks for. Uses `places_`.
+    double tolerated(persistence& memory, std::size_t active) noexcept;
     /// `first` and `ties`: the places that the rank shares, counted from 0, of `active`.
     void bet(metric_state& of, int side, std::size_t rank, std::size_t first, std::size_t ties, std::size_t active,
         bool is_named) noexcept;

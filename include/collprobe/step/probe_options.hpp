@@ -52,6 +52,9 @@ struct probe_options {
     /// are alike, whatever the distribution of their numbers. 0: no such evidence is gathered. Cost, on the host: 80 ns
     /// and 700 bytes a rank and call.
     double false_alarms_per_run = 0.01;
+    /// Differences between ranks that are no evidence, in robust standard deviations over the ranks: as
+    /// `exchangeability_options::tolerance`.
+    double tolerance = 0.25;
     /// By rank: ranks with the same number should be alike; for known differences, as of batch size or data source.
     /// Empty: all ranks should be alike. Only the evidence over the run takes notice of it.
     std::vector<int> groups = {};

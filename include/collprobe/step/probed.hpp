@@ -459,6 +459,7 @@ private:
         check(is_finite(options.false_alarms_per_run) && options.false_alarms_per_run >= 0
                 && options.false_alarms_per_run < 1,
             "false_alarms_per_run must be 0, or lie between 0 and 1");
+        check(is_finite(options.tolerance) && options.tolerance >= 0, "tolerance must not be negative");
         check(options.groups.empty() || options.groups.size() == static_cast<std::size_t>(comm_.size()),
             "groups must have an entry for each rank, or none");
         const double floor = options.lateness_floor_ns;
@@ -473,7 +474,9 @@ private:
     {
         if (!(options_.false_alarms_per_run > 0)) return {};
         return exchangeability_options{
-            .false_alarms_per_run = options_.false_alarms_per_run, .groups = options_.groups};
+            .false_alarms_per_run = options_.false_alarms_per_run,
+            .tolerance = options_.tolerance,
+            .groups = options_.groups};
     }
 
     /// Lets `stream` wait for work that a launch enqueued on the step's memory before it threw.

@@ -48,6 +48,7 @@ COLLPROBE_COLD_INLINE exchangeability_watch::exchangeability_watch(
     const double steps = options_.steps_between_alarms;
     check(is_finite(steps) && steps >= 1, "steps_between_alarms must be at least 1");
     const std::size_t n = count();
+    check(is_finite(options_.tolerance) && options_.tolerance >= 0, "tolerance must not be negative");
     check(options_.groups.empty() || options_.groups.size() == n,
         "groups has " + std::to_string(options_.groups.size()) + " entries for " + std::to_string(ranks) + " ranks");
 
@@ -138,10 +139,12 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::judge_group(
     for (std::size_t i = begin; i < end; ++i) {
         const std::size_t r = members_[i];
         work_[r] = is_finite(values[r]) ? 0.5 * values[r] - median : detail::not_a_number();
-        places_[r] = detail::not_a_number();
     }
     persistence& memory = of.memory[group];
+    double limit = tolerated(memory, active);
+    if (0.5 * margin > limit) limit = 0.5 * margin;
     const double factor = subtracted(memory, of, group, active);
+    for (std::size_t i = begin; i < end; ++i) places_[members_[i]] = detail::not_a_number();
     sort_down();
     for (std::size_t first = 0; first < active;) {
         const std::size_t ties = ties_from(first);
@@ -159,9 +162,9 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::judge_group(
     }
     if (factor > 0) sort_down();
     strongest_ = 0;
-    bet_on_order(of, group, 0, margin > 0 ? 1 : 2, 0.5 * margin);
+    bet_on_order(of, group, 0, 2, limit);
     // What is subtracted too much after a shock makes a rank far from the others for long.
-    if (margin == 0 && factor == 0 && active > 2 && of.shares.farthest > 0) {
+    if (factor == 0 && active > 2 && of.shares.farthest > 0) {
         for (std::size_t i = 0; i < active; ++i) places_[i] = work_[order_[i]];
         const detail::middle_values middle = detail::middle_of(view<double>(places_.data(), active));
         for (std::size_t i = begin; i < end; ++i) {
@@ -171,9 +174,19 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::judge_group(
             if (is_finite(work_[r])) work_[r] = detail::absolute(0.5 * work_[r] - 0.5 * others);
         }
         sort_down();
-        bet_on_order(of, group, 2, 3, 0);
+        bet_on_order(of, group, 2, 3, 0.5 * limit);
     }
     if (strongest_ >= 1) name_ranks(of, group);
+}
+
+COLLPROBE_COLD_INLINE double exchangeability_watch::tolerated(persistence& memory, std::size_t active) noexcept
+{
+    if (!(options_.tolerance > 0)) return 0;
+    for (std::size_t i = 0; i < active; ++i) places_[i] = detail::absolute(work_[order_[i]]);
+    const double distance = detail::median_of(detail::middle_of(view<double>(places_.data(), active)), active);
+    if (memory.widths < 64) ++memory.widths;
+    memory.width += (distance - memory.width) / memory.widths;
+    return options_.tolerance * 1.4826 * memory.width;
 }
 
 COLLPROBE_COLD_INLINE void exchangeability_watch::sort_down()
@@ -195,38 +208,48 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_order(
 {
     const std::size_t active = order_.size();
     double strongest = 0;
-    const auto bet_on = [&](std::size_t r, std::size_t first, std::size_t ties, std::size_t ranks, bool is_named) {
-        for (int side = first_side; side < end_side; ++side) {
-            if (share_of(of, side) <= 0) continue;
-            bet(of, side, r, side == 1 ? ranks - first - ties : first, ties, ranks, is_named);
-            const process& at = process_of(of, side, r);
-            const double sum = at.recent[0] + at.recent[1] + at.recent[2] + at.recent[3];
-            if (is_named || sum <= strongest || side == 2) continue;
-            strongest = sum;
-            of.memory[group].top = r;
-        }
+    // `place`: of a side's places, counted from 0.
+    const auto bet_on = [&](int side, std::size_t r, std::size_t place, std::size_t ties, std::size_t ranks) {
+        const bool is_named = of.named_side[r] != 0;
+        bet(of, side, r, place, ties, ranks, is_named);
+        const process& at = process_of(of, side, r);
+        const double sum = at.recent[0] + at.recent[1] + at.recent[2] + at.recent[3];
+        if (is_named || sum <= strongest || side == 2) return;
+        strongest = sum;
+        of.memory[group].top = r;
     };
-    // The compared ranks before a number; with `or_equal` also those that share its place.
-    const auto before = [this](double value, bool or_equal) {
+    // The compared ranks whose number is larger; with `or_equal` also those whose number is the same.
+    const auto above = [this](double value, bool or_equal) {
         const auto at = std::lower_bound(order_.begin(), order_.end(), value, [&](std::size_t r, double limit) {
             return work_[r] > limit || (or_equal && work_[r] == limit);
         });
         return static_cast<std::size_t>(at - order_.begin());
     };
-    for (std::size_t first = 0; first < active;) {
-        const std::size_t ties = ties_from(first);
-        for (std::size_t i = first; i < first + ties; ++i) {
-            const std::size_t r = order_[i];
-            if (margin > 0) bet_on(r, before(work_[r] - margin, true) - 1, 1, active, false);
-            else bet_on(r, first, ties, active, false);
+    for (int side = first_side; side < end_side; ++side) {
+        if (share_of(of, side) <= 0) continue;
+        const bool from_below = side == 1;
+        for (std::size_t first = 0; first < active;) {
+            const std::size_t ties = ties_from(first);
+            for (std::size_t i = first; i < first + ties; ++i) {
+                const std::size_t r = order_[i];
+                if (!(margin > 0)) bet_on(side, r, from_below ? active - first - ties : first, ties, active);
+                else if (from_below) bet_on(side, r, active - above(work_[r] + margin, false) - 1, 1, active);
+                else bet_on(side, r, above(work_[r] - margin, true) - 1, 1, active);
+            }
+            first += ties;
         }
-        first += ties;
-    }
-    for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) { // a named rank beside the others
-        const std::size_t r = members_[i];
-        if (of.named_side[r] == 0 || !is_finite(work_[r])) continue;
-        const std::size_t first = before(work_[r] - margin, margin > 0);
-        bet_on(r, first, margin > 0 ? 1 : before(work_[r], true) - first + 1, active + 1, true);
+        for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) { // a named rank beside the others
+            const std::size_t r = members_[i];
+            if (of.named_side[r] == 0 || !is_finite(work_[r])) continue;
+            if (from_below) {
+                const std::size_t end = above(work_[r] + margin, false);
+                const std::size_t ties = margin > 0 ? 1 : above(work_[r], true) - end + 1;
+                bet_on(side, r, active + 1 - end - ties, ties, active + 1);
+            } else {
+                const std::size_t first = above(work_[r] - margin, margin > 0);
+                bet_on(side, r, first, margin > 0 ? 1 : above(work_[r], true) - first + 1, active + 1);
+            }
+        }
     }
 }
 
@@ -426,6 +449,7 @@ void exchangeability_watch::visit(metric_state& of, const Visit& number)
     number(of.judged);
     for (persistence& each : of.memory) {
         number(each.correlation), number(each.steps), number(each.remembers), number(each.top);
+        number(each.width), number(each.widths);
     }
     for (double& each : of.deviation) number(each);
     for (double& each : of.place) number(each);
