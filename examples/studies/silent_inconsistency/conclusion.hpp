@@ -67,11 +67,12 @@ inline std::string conclude_suspects(const std::vector<run_result>& runs)
     using collprobe::finding;
     std::size_t exact = 0;
     std::size_t statistical = 0;
+    std::size_t lasting = 0;
     for (const run_result& run : runs) {
         for (const collprobe::report::repeated_finding& found : run.history.summarize().findings) {
             const finding what = found.first.what;
             const bool judged = what == finding::loss || what == finding::gradient_norm || what == finding::cosine;
-            ++(judged ? statistical : exact);
+            ++(judged ? statistical : what == finding::unlike ? lasting : exact);
         }
     }
     std::string text;
@@ -84,6 +85,11 @@ inline std::string conclude_suspects(const std::vector<run_result>& runs)
         text += std::to_string(statistical)
             + " finding(s) are statistical (loss, norm, cosine): repeat the "
               "step, or wait for the same rank to be\nnamed again, before a device is blamed.\n";
+    }
+    if (lasting > 0) {
+        text += std::to_string(lasting)
+            + " finding(s) are evidence over the run: a rank is unlike the others, with odds that hold for any\n"
+              "distribution: look what it does differently, its seed and its data first.\n";
     }
     return text;
 }

@@ -101,7 +101,7 @@ private:
         const collprobe::view<Wire> to(send_[bucket]);
         if (hit != nullptr && hit->kind != fault_kind::stale) {
             std::vector<float> staging = download<device>(gradient, compute_);
-            damage(*hit, staging, job_.fault_seed(bucket));
+            damage(*hit, step, staging, job_.fault_seed(bucket));
             const std::vector<Wire> narrow = [&] {
                 std::vector<Wire> values;
                 for (const float value : staging) values.push_back(static_cast<Wire>(value));

@@ -38,25 +38,29 @@ inline fault parse_fault(std::string_view text)
             result.rank = number("--fault: rank", value, 0, 255);
             has_rank = true;
         } else if (key == "kind") {
-            const std::vector<word<fault_kind>> kinds = {{"scale", fault_kind::scale}, {"noise", fault_kind::noise},
+            const std::vector<word<fault_kind>> kinds = {{"scale", fault_kind::scale}, {"drift", fault_kind::drift},
+                {"noise", fault_kind::noise},
                 {"stale", fault_kind::stale}, {"duplicate", fault_kind::duplicate}, {"nan", fault_kind::nan}};
             result.kind = choose("--fault: kind", value, kinds);
             has_kind = true;
         } else if (key == "at") {
             result.at = number<std::uint64_t>("--fault: at", value, 0, 1'000'000'000);
             has_step = true;
+        } else if (key == "steps") {
+            result.steps = number<std::uint64_t>("--fault: steps", value, 1, 1'000'000'000);
         } else if (key == "factor") {
             factor = number("--fault: factor", value, -1e30, 1e30);
         } else if (key == "bucket") {
             result.bucket = number<std::size_t>("--fault: bucket", value, 0, layer_count - 1);
         } else {
             throw usage_error(
-                "--fault: '" + std::string(key) + "' is none of rank, kind, at, factor, bucket");
+                "--fault: '" + std::string(key) + "' is none of rank, kind, at, steps, factor, bucket");
         }
     }
     if (!has_rank || !has_kind || !has_step) throw usage_error("--fault needs rank=, kind= and at=");
-    if (factor && result.kind != fault_kind::scale && result.kind != fault_kind::noise) {
-        throw usage_error("--fault: factor belongs to the kinds scale and noise only");
+    if (factor && result.kind != fault_kind::scale && result.kind != fault_kind::drift
+        && result.kind != fault_kind::noise) {
+        throw usage_error("--fault: factor belongs to the kinds scale, drift and noise only");
     }
     if (result.bucket && result.kind == fault_kind::duplicate) {
         throw usage_error("--fault: a duplicate rank duplicates all its buckets, so bucket= has no meaning");
@@ -64,7 +68,7 @@ inline fault parse_fault(std::string_view text)
     if (result.kind == fault_kind::stale && result.at == 0) {
         throw usage_error("--fault: nothing is stale at step 0, at= must be at least 1");
     }
-    result.factor = factor.value_or(100);
+    result.factor = factor.value_or(result.kind == fault_kind::drift ? 0.002 : 100);
     return result;
 }
 
@@ -134,10 +138,11 @@ inline options parse_options(const std::vector<std::string>& arguments)
         "With several settings in one run they go to\nDIR/<setting>/.",
         "DIR");
     line.numbers("--dump-steps", result.dump_steps, 0, 1'000'000'000, "steps counted from 0: 0,50,100 (0)");
-    line.value("--fault", "rank=R,kind=K,at=STEP[,factor=X][,bucket=B]",
+    line.value("--fault", "rank=R,kind=K,at=STEP[,steps=N][,factor=X][,bucket=B]",
         [&result](std::string_view, std::string_view text) { result.injected = detail::parse_fault(text); },
-        "damage what rank R sends at that step. Kinds: scale (by factor, 100),\n"
-        "noise (of factor times the gradient's norm, 100), stale (the buffer of\n"
+        "damage what rank R sends at that step, or at N steps from then on.\n"
+        "Kinds: scale (by factor, 100), drift (by 1 + factor, 1 + 2 factor, ...;\n"
+        "0.002), noise (of factor times the gradient's norm, 100), stale (the buffer of\n"
         "the step before), duplicate (the samples and the dropout of the next\n"
         "rank), nan (one element). Without bucket all buckets are damaged, with\nnan the first one.");
     line.parse(arguments);

@@ -80,7 +80,7 @@ private:
         if (hit == nullptr || hit->kind != fault_kind::stale) { // a stale buffer is what nobody wrote to
             const auto gradient = model_.gradient(layer_of(bucket));
             staging_.assign(gradient.begin(), gradient.end());
-            if (hit != nullptr) damage(*hit, staging_, job_.fault_seed(bucket));
+            if (hit != nullptr) damage(*hit, step, staging_, job_.fault_seed(bucket));
             for (std::size_t i = 0; i < staging_.size(); ++i)
                 send_[bucket][i] = static_cast<Wire>(staging_[i]);
         }

@@ -37,8 +37,8 @@ struct alarm_options {
 /// Turns the findings of a step into alarms: the ranks, the evidence, and the advice.
 ///
 /// Exact checks, the check of sums, that of lateness and the evidence over the run alarm at once. The loss, the norm
-/// and the direction of a gradient alarm by strikes (`alarm_options`). By these a healthy step alarms with a probability of at most
-/// `false_alarms_per_step()`, 2.9e-7 by default, if the verdicts of different steps are independent.
+/// and the direction of a gradient alarm by strikes (`alarm_options`). By these a healthy step alarms with a
+/// probability of at most `false_alarms_per_step()`, 2.9e-7 by default, if the verdicts of steps are independent.
 /// Names: exact evidence names all ranks that it shows. Statistics name at most a quarter of the ranks, at most ten,
 /// and none of two. If more ranks are out, the alarm names none, and its damage is unknown.
 /// Window: counted in judged steps. Steps may be missing; a step that is judged again counts once. alarm/README.md has

@@ -21,9 +21,9 @@ struct exchangeability_options {
     double false_alarms_per_run = 0.01;
     /// The steps between two false alarms by `recurrence`, on average, in such a run. At least 1.
     double steps_between_alarms = 1e7;
-    /// Differences that do not count, in robust standard deviations over the ranks (1.4826 times the median distance from
-    /// the median), averaged over 64 steps: a rank is at a side only if it is so by more than this. 0: in long runs
-    /// the smallest lasting difference is named, such as that of the data in two shards.
+    /// Differences that do not count, in robust standard deviations over the ranks (1.4826 times the median distance
+    /// from the median, averaged over 64 steps): a rank is at a side only if it is so by more than this. 0: in long
+    /// runs the smallest lasting difference is named, such as that of the data in two shards.
     double tolerance = 0;
     /// By rank: ranks with the same number are compared with each other only. Empty: all ranks are alike. For known
     /// differences, as of batch size or data source. A rank that is alone in its group is not watched.

@@ -59,7 +59,8 @@ class merged_steps {
 public:
     merged_steps(int ranks, double false_alarms_per_step, bool times, double lateness_floor_ns)
         : ranks_(ranks), layout_{.times = times},
-          judge_(ranks, false_alarms_per_step, report_mode::gather, times, lateness_floor_ns, exchangeability_options{.tolerance = 0.25})
+          judge_(ranks, false_alarms_per_step, report_mode::gather, times, lateness_floor_ns,
+              exchangeability_options{.tolerance = 0.25})
     {
     }
 

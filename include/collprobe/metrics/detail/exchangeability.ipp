@@ -238,7 +238,8 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_order(
             }
             first += ties;
         }
-        for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) { // a named rank beside the others
+        // A named rank, beside the others.
+        for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) {
             const std::size_t r = members_[i];
             if (of.named_side[r] == 0 || !is_finite(work_[r])) continue;
             if (from_below) {
