@@ -55,6 +55,7 @@ def check_object(line, more=frozenset()):
     check_numbers(line["noise_scale"])
     for suspect in line["suspects"]:
         more = set() if line["kind"] == "step" else {"first_step", "last_step", "steps"}
+        more |= {"evidence"} if suspect["check"] == "unlike" else set()
         assert set(suspect) == SUSPECT | more, sorted(suspect)
 
 
@@ -70,7 +71,7 @@ def check_trainer(path, ranks, steps, runs):
         calls = 0
         for step, line in enumerate(own):
             if step < steps:
-                check_object(line, FROM_A_FILE | {"calls"} | ({"lateness"} & set(line)))
+                check_object(line, FROM_A_FILE | {"calls"} | ({"lateness", "evidence"} & set(line)))
                 assert len(line["loss"]["by_rank"]) == len(line["grad_norm"]["by_rank"]) == ranks
                 for call in line["calls"]:
                     assert set(call) - {"lateness"} == CALL, sorted(call)

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -38,9 +39,10 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 /// Ranks whose work and collectives take the time that the test says. Each has a clock of its own.
 class job {
 public:
-    job(int ranks, double false_alarms_per_step, double floor_ns = 10000)
+    job(int ranks, double false_alarms_per_step, double floor_ns = 10000,
+        const std::optional<exchangeability_options>& evidence = {})
         : arrival(size(ranks)), ranks_(ranks), now_(size(ranks)), clock_(size(ranks)), random_(7),
-          judge_(ranks, false_alarms_per_step, report_mode::gather, true, floor_ns)
+          judge_(ranks, false_alarms_per_step, report_mode::gather, true, floor_ns, evidence)
     {
         for (double& clock : clock_) clock = tick * static_cast<double>(random_() % (std::uint64_t{1} << 50)); // days
     }
@@ -163,6 +165,28 @@ TEST_CASE("the numbers of a call and of a step are those of the stamps, on clock
         CHECK(record.lateness_by_rank[2].latest == record.lateness.behind);
         CHECK(record.lateness_by_rank[2].share_last == 1);
         CHECK(record.suspects.empty());
+    }
+}
+
+TEST_CASE("a rank that is late by more than the floor gives evidence over the run, one that is late by less none")
+{
+    for (const double delay : {0.005, 2.0}) {
+        job ranks(8, 1e-4, 10000, exchangeability_options());
+        bool named = false;
+        for (int step = 0; step < 120; ++step) {
+            for (double& each : ranks.arrival) each = ticks((5 + 0.0005 * std::fabs(ranks.normal())) * ms);
+            ranks.arrival[6] += ticks(delay * ms);
+            ranks.call();
+            for (const suspect& each : ranks.end_step().suspects) {
+                if (each.what != finding::unlike) continue;
+                CHECK(each.rank == 6);
+                CHECK(each.evidence.metric == finding::late);
+                CHECK(contains(report::describe(each), "its arrival at the calls was the last in "));
+                named = true;
+            }
+        }
+        CAPTURE(delay);
+        CHECK(named == (delay > 1));
     }
 }
 
