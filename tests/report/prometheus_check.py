@@ -64,6 +64,7 @@ def check_values(samples, rank, of_job, has_rank=True):
         "collprobe_loss": mean + 0.03125 * rank,
         "collprobe_gradient_norm": 1 + 0.25 * rank,
         "collprobe_cosine_leave_one_out": 0.5 - 0.0625 * rank,
+        "collprobe_evidence_odds": 345000 if rank == 3 else 0.25,
     }
     for name, value in expected.items() if has_rank else ():
         assert value_of(samples, name, **labels) == value, name

@@ -187,7 +187,7 @@ TEST_CASE("each number of a run arrives, as rank 3 has it")
         {"worst_call_index", "1"}, {"loss", "1.46875"}, {"loss_mean", "1.375"}, {"gradient_norm", "1.75"},
         {"gradient_norm_mean", "1.75"}, {"gradient_norm_spread_ratio", "0.25"}, {"cosine_leave_one_out", "0.3125"},
         {"cosine_mean", "0.5"}, {"cosine_pooled", "0.625"}, {"cosine_predicted", "0.25"}, {"noise_scale", "3"},
-        {"behind_seconds", "0.002"}};
+        {"behind_seconds", "0.002"}, {"evidence_odds", "345000"}};
     CHECK(found == expected);
 }
 
@@ -208,7 +208,6 @@ TEST_CASE("no run gives a rank more series than the limit")
                 record.suspects.push_back({.rank = rank, .other_rank = 7 - rank, .call = number % 64, .what = what});
             }
         }
-        record.evidence_by_rank.resize(sample_run::ranks);
         metrics.add(record);
         for (const finding what : sample_run::all_findings) {
             for (int rank = -1; rank < sample_run::ranks; ++rank) {

@@ -68,6 +68,12 @@ inline step_record step(int number)
         late.steps = number + 1;
         late.behind = r == 3 ? 2e6 : 1000.0 * r;
         record.lateness_by_rank.push_back(late);
+        record.evidence_by_rank.push_back({.metric = finding::gradient_norm,
+            .odds = r == 3 ? 345000.0 : 0.25,
+            .recurrence = 2,
+            .since = 1,
+            .extreme = 2,
+            .unlike = r == 3});
     }
     static constexpr const char* names[] = {"wte", "blocks", "head"};
     for (int c = 0; c < 3; ++c) {

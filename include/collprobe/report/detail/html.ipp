@@ -193,6 +193,7 @@ COLLPROBE_COLD_INLINE std::string html_page::data(const record_context& at, bool
     detail::write_series(text, json, "cosine_predicted", series_, track::cosine_predicted);
     detail::write_series(text, json, "noise_scale", series_, track::noise_scale);
     detail::write_series(text, json, "behind_ms", series_, track::behind_ms);
+    detail::write_series(text, json, "evidence", series_, track::evidence);
     detail::write_series(text, json, "wrong_calls", series_, track::wrong_calls);
     detail::write_series(text, json, "nonfinite_calls", series_, track::nonfinite_calls);
     detail::write_series(text, json, "nonfinite_elements", series_, track::nonfinite_elements);

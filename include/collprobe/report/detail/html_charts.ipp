@@ -22,7 +22,7 @@ COLLPROBE_COLD_INLINE std::string step_range(std::uint64_t first, std::uint64_t 
 COLLPROBE_COLD_INLINE std::vector<chart> charts_of(const step_series& series)
 {
     const track cosine = series.cosine();
-    std::vector<chart> all(7);
+    std::vector<chart> all(8);
     all[0] = {.id = "loss",
         .title = "Loss",
         .lines = {{track::loss, "mean of the ranks"}},
@@ -54,7 +54,11 @@ COLLPROBE_COLD_INLINE std::vector<chart> charts_of(const step_series& series)
         .title = "Lateness of the last rank, ms",
         .lines = {{track::behind_ms, "behind the median of the other ranks"}},
         .from_zero = true};
-    all[6] = {.id = "faults",
+    all[6] = {.id = "evidence",
+        .title = "Evidence that a rank is unlike the others",
+        .lines = {{track::evidence, "odds against chance of the strongest rank, power of ten"}},
+        .from_zero = true};
+    all[7] = {.id = "faults",
         .title = "Damaged calls in a step",
         .lines = {{track::wrong_calls, "wrong, or not the same for all", "c3"},
             {track::nonfinite_calls, "NaN or infinity", "c2"}},

@@ -61,11 +61,12 @@ enum class track : std::uint8_t {
     cosine_predicted,
     noise_scale,
     behind_ms, ///< of the last rank
+    evidence, ///< the strongest odds of a rank over the run, as a power of ten; 0 up to odds of 1
     wrong_calls, ///< calls whose results differ, or are wrong
     nonfinite_calls, ///< calls that got NaN or infinity
     nonfinite_elements,
 };
-inline constexpr std::size_t track_count = 13;
+inline constexpr std::size_t track_count = 14;
 
 /// How much a step deserves attention.
 enum class step_mark : std::uint8_t { none, named, alarm, alarm_to_act };

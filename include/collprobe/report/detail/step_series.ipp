@@ -105,6 +105,11 @@ COLLPROBE_COLD_INLINE void step_series::add(const step_record& record)
     put(track::cosine_predicted, record.cosine.predicted_cosine);
     put(track::noise_scale, record.cosine.noise_scale);
     put(track::behind_ms, record.lateness.behind / 1e6);
+    if (!record.evidence_by_rank.empty()) {
+        double odds = 1;
+        for (const rank_evidence& each : record.evidence_by_rank) odds = std::max(odds, each.odds);
+        put(track::evidence, collprobe::detail::natural_log(odds) / 2.302585092994046);
+    }
     double wrong = 0;
     double with_nonfinite = 0;
     double elements = 0;
