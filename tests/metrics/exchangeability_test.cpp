@@ -437,7 +437,11 @@ TEST_CASE("numbers that are absent, infinite, huge or tiny are judged as their o
 {
     source random(10);
     const double infinity = std::numeric_limits<double>::infinity();
-    for (const double scale : {1.0, 1.7e308, 5e-324, 1e-310}) {
+    std::vector<double> scales{1.0, 1.7e308, 1e-300};
+#ifndef __FAST_MATH__ // which flushes subnormal numbers to zero
+    scales.insert(scales.end(), {5e-324, 1e-310});
+#endif
+    for (const double scale : scales) {
         exchangeability_watch watch = watch_of(6, {0.5, 0.25, 0.25});
         const naming found = first_named(watch, 300, 0, [&](row& values, std::uint64_t step) {
             for (double& x : values) x = scale * (scale < 1 ? std::floor(50 * std::uniform_real_distribution<double>()(random)) : std::uniform_real_distribution<double>(-1, 0.8)(random));

@@ -284,7 +284,8 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::remember_places(
     // The rank with the strongest evidence keeps its place because it is unlike the others: it is left out, as if it
     // did not exist.
     const std::size_t top = static_cast<std::size_t>(memory.top);
-    const auto without_top = [top](double place, double place_of_top) {
+    const auto without_top = [](double place, double place_of_top) {
+        if (!is_finite(place_of_top)) return place;
         return place > place_of_top ? place - 1 : place < place_of_top ? place : place - 0.5;
     };
     const auto counts = [&](std::size_t r) { return r != top && is_finite(of.place[r]); };
