@@ -107,10 +107,9 @@ private:
     };
     /// How long the ranks of a group keep their places.
     struct persistence {
-        double correlation = 0; // of the places in a step with those in the one before, without the top suspect
+        double correlation = 0; // of the places in a step with those in the one before, without `steadiest`
         double steps = 0; // that `correlation` is the mean of
         std::uint64_t remembers = 0; // 1: the numbers of the step before are subtracted
-        std::uint64_t top = 0; // the rank with the strongest evidence
         double width = 0; // half the median distance from the median, averaged over steps
         double widths = 0; // that `width` is the mean of
     };
@@ -122,6 +121,7 @@ private:
         std::vector<persistence> memory; // by group
         std::vector<double> deviation; // by rank: from the median, in the step before; NaN by bits if unknown
         std::vector<double> place; // by rank: in the step before, counted from the largest
+        std::vector<double> steadiness; // by rank: mean product of its distances from the middle place, step by step
         std::vector<process> processes; // by side, then by rank
         std::vector<std::uint64_t> named_side; // by rank: 1 + side by which it is named, 0 if it is not
         std::vector<double> peak; // of the named rank's `recurrence`
@@ -150,7 +150,7 @@ private:
     std::size_t ties_from(std::size_t first) const noexcept;
     /// What share of the step before is subtracted.
     double subtracted(persistence& memory, metric_state& of, std::size_t group, std::size_t active) noexcept;
-    void remember_places(const metric_state& of, persistence& memory, std::size_t active) noexcept;
+    void remember_places(metric_state& of, persistence& memory, std::size_t active) noexcept;
     /// For the sides from `first_side` to `end_side`.
     void bet_on_order(metric_state& of, std::size_t group, int first_side, int end_side, double margin);
     /// The widest margin that the tolerance asks for. Uses `places_`.
@@ -177,6 +177,10 @@ private:
     std::vector<metric_state> metrics_;
     std::vector<named_rank> named_;
     std::vector<rank_evidence> best_; // by rank
+    detail::fixed_array<double> best_strength_; // by rank
+    double start_ = 0; // weight of the bets that begin in the step that is judged
+    double payouts_[bets] = {}; // of a bet, over the sum of a place
+    std::size_t payouts_for_ = 0; // ranks
     detail::fixed_array<double> work_; // by rank
     detail::fixed_array<double> places_; // by rank
     double strongest_ = 0; // of the group that is judged

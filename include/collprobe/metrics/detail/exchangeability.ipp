@@ -74,6 +74,7 @@ COLLPROBE_COLD_INLINE exchangeability_watch::exchangeability_watch(
         }
     }
     best_.resize(n);
+    best_strength_ = detail::fixed_array<double>(n);
     work_ = detail::fixed_array<double>(n);
     places_ = detail::fixed_array<double>(n);
     order_.reserve(n);
@@ -89,9 +90,9 @@ COLLPROBE_COLD_INLINE std::size_t exchangeability_watch::add(finding metric, int
     for (process& each : next.processes)
         for (double& wealth : each.wealth) wealth = 0.5;
     next.memory.resize(first_member_.size() - 1);
-    for (std::size_t g = 0; g < next.memory.size(); ++g) next.memory[g].top = members_[first_member_[g]];
     next.deviation.assign(count(), detail::not_a_number());
     next.place.assign(count(), detail::not_a_number());
+    next.steadiness.resize(count());
     next.named_side.resize(count());
     next.peak.resize(count());
     next.told.resize(first_member_.size() - 1);
@@ -104,6 +105,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::begin_step(std::uint64_t step)
     step_ = step;
     named_.clear();
     for (rank_evidence& each : best_) each = {};
+    for (double& each : best_strength_) each = -1;
 }
 
 COLLPROBE_COLD_INLINE void exchangeability_watch::judge(
@@ -117,6 +119,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::judge(
     metric_state& of = metrics_[metric];
     of.call = call;
     ++of.judged;
+    start_ = detail::weight_of_start(of.judged);
     for (std::size_t group = 0; group + 1 < first_member_.size(); ++group) judge_group(of, values, group, margin);
 }
 
@@ -207,16 +210,9 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_order(
     metric_state& of, std::size_t group, int first_side, int end_side, double margin)
 {
     const std::size_t active = order_.size();
-    double strongest = 0;
     // `place`: of a side's places, counted from 0.
     const auto bet_on = [&](int side, std::size_t r, std::size_t place, std::size_t ties, std::size_t ranks) {
-        const bool is_named = of.named_side[r] != 0;
-        bet(of, side, r, place, ties, ranks, is_named);
-        const process& at = process_of(of, side, r);
-        const double sum = at.recent[0] + at.recent[1] + at.recent[2] + at.recent[3];
-        if (is_named || sum <= strongest || side == 2) return;
-        strongest = sum;
-        of.memory[group].top = r;
+        bet(of, side, r, place, ties, ranks, of.named_side[r] != 0);
     };
     // The compared ranks whose number is larger; with `or_equal` also those whose number is the same.
     const auto above = [this](double value, bool or_equal) {
@@ -263,6 +259,7 @@ COLLPROBE_COLD_INLINE double exchangeability_watch::subtracted(
         memory.remembers = 1;
         // What bets have won so far, they may have won by memory.
         for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) {
+            if (of.named_side[members_[i]] != 0) continue;
             for (int side = 0; side < sides; ++side) {
                 process& at = process_of(of, side, members_[i]);
                 for (double& wealth : at.wealth) wealth = wealth < 0.5 ? wealth : 0.5;
@@ -279,56 +276,69 @@ COLLPROBE_COLD_INLINE double exchangeability_watch::subtracted(
 }
 
 COLLPROBE_COLD_INLINE void exchangeability_watch::remember_places(
-    const metric_state& of, persistence& memory, std::size_t active) noexcept
+    metric_state& of, persistence& memory, std::size_t active) noexcept
 {
-    // The rank with the strongest evidence keeps its place because it is unlike the others: it is left out, as if it
-    // did not exist.
-    const std::size_t top = static_cast<std::size_t>(memory.top);
-    const auto without_top = [](double place, double place_of_top) {
-        if (!is_finite(place_of_top)) return place;
-        return place > place_of_top ? place - 1 : place < place_of_top ? place : place - 0.5;
+    // A rank that is unlike the others keeps its place for that reason. So the steadiest one is left out, as if it did
+    // not exist.
+    std::size_t steadiest = order_[0];
+    for (const std::size_t r : order_)
+        if (of.steadiness[r] > of.steadiness[steadiest]) steadiest = r;
+    const double place_now = places_[steadiest];
+    const double place_before = of.place[steadiest];
+    const auto without = [](double place, double of_steadiest) {
+        if (!is_finite(of_steadiest)) return place;
+        return place > of_steadiest ? place - 1 : place < of_steadiest ? place : place - 0.5;
     };
-    const auto counts = [&](std::size_t r) { return r != top && is_finite(of.place[r]); };
+    const auto counts = [&](std::size_t r) { return r != steadiest && is_finite(of.place[r]); };
     double n = 0;
     double sum_now = 0;
     double sum_before = 0;
-    for (std::size_t i = 0; i < active; ++i) {
-        const std::size_t r = order_[i];
+    for (const std::size_t r : order_) {
         if (!counts(r)) continue;
         ++n;
-        sum_now += without_top(places_[r], places_[top]);
-        sum_before += without_top(of.place[r], of.place[top]);
+        sum_now += without(places_[r], place_now);
+        sum_before += without(of.place[r], place_before);
     }
-    if (n < 2) return;
     double product = 0;
     double square_now = 0;
     double square_before = 0;
-    for (std::size_t i = 0; i < active; ++i) {
-        const std::size_t r = order_[i];
+    for (const std::size_t r : order_) {
         if (!counts(r)) continue;
-        const double now = without_top(places_[r], places_[top]) - sum_now / n;
-        const double before = without_top(of.place[r], of.place[top]) - sum_before / n;
+        const double now = without(places_[r], place_now) - sum_now / n;
+        const double before = without(of.place[r], place_before) - sum_before / n;
         product += now * before;
         square_now += now * now;
         square_before += before * before;
     }
-    if (!(square_now > 0) || !(square_before > 0)) return;
+    if (n < 2 || !(square_now > 0) || !(square_before > 0)) return;
     if (memory.steps < detail::memory_steps) ++memory.steps;
     const double correlation = product / detail::square_root(square_now * square_before);
     memory.correlation += (correlation - memory.correlation) / memory.steps;
+    const double middle = 0.5 * static_cast<double>(active - 1);
+    for (const std::size_t r : order_) {
+        if (!is_finite(of.place[r])) continue;
+        const double kept = (places_[r] - middle) * (of.place[r] - middle);
+        of.steadiness[r] += (kept - of.steadiness[r]) / memory.steps;
+    }
 }
 
 COLLPROBE_COLD_INLINE void exchangeability_watch::bet(metric_state& of, int side, std::size_t rank,
     std::size_t first, std::size_t ties, std::size_t active, bool is_named) noexcept
 {
     process& at = process_of(of, side, rank);
-    const double start = detail::weight_of_start(of.judged);
-    const double share = static_cast<double>(active) / static_cast<double>(ties);
+    if (payouts_for_ != active) {
+        payouts_for_ = active;
+        for (std::size_t j = 0; j < bets; ++j)
+            payouts_[j] = static_cast<double>(active) / sums_[j * (count() + 1) + active];
+    }
+    const double share = ties == 1 ? 1 : 1 / static_cast<double>(ties);
     const std::size_t eighth = eighth_of(rank);
+    double all_wealth = 0;
+    double all_recent = 0;
     for (std::size_t j = 0; j < bets; ++j) {
         const double* const sums = sums_.data() + j * (count() + 1);
-        const double payout = share * (sums[first + ties] - sums[first]) / sums[active];
-        const double wealth = (at.wealth[j] + start) * payout;
+        const double payout = share * payouts_[j] * (sums[first + ties] - sums[first]);
+        const double wealth = (at.wealth[j] + start_) * payout;
         at.wealth[j] = wealth < detail::most_wealth ? wealth : detail::most_wealth;
         if (!(at.recent[j] > 1)) {
             at.recent[j] = 1;
@@ -338,6 +348,16 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet(metric_state& of, int side
         const double recent = at.recent[j] * payout;
         at.recent[j] = recent < detail::most_wealth ? recent : detail::most_wealth;
         at.extreme[j] += first + ties <= eighth ? 1 : 0;
+        all_wealth += at.wealth[j];
+        all_recent += at.recent[j];
+    }
+    const double share_of_error = share_of(of, side) / (bets * static_cast<double>(ranks_));
+    const double of_run = all_wealth * options_.false_alarms_per_run;
+    const double of_late = all_recent / options_.steps_between_alarms;
+    const double found = share_of_error * (of_run > of_late ? of_run : of_late);
+    if (!is_named) {
+        if (found > strongest_) strongest_ = found;
+        if (best_[rank].unlike || found <= best_strength_[rank]) return;
     }
     rank_evidence now = evidence_of(of, side, rank);
     if (is_named) {
@@ -350,10 +370,10 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet(metric_state& of, int side
             return;
         }
     }
-    const double found = strength(now);
-    if (!is_named && found > strongest_) strongest_ = found;
     rank_evidence& best = best_[rank];
-    if ((now.unlike && !best.unlike) || (now.unlike == best.unlike && found > strength(best))) best = now;
+    if (best.unlike && (!now.unlike || found <= best_strength_[rank])) return;
+    best = now;
+    best_strength_[rank] = found;
 }
 
 COLLPROBE_COLD_INLINE rank_evidence exchangeability_watch::evidence_of(
@@ -428,6 +448,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::name_one(
     of.named_side[rank] = static_cast<std::uint64_t>(side) + 1;
     of.peak[rank] = evidence.recurrence;
     best_[rank] = evidence;
+    best_strength_[rank] = strength(evidence);
     named_.push_back({static_cast<int>(rank), evidence});
     if (side == 2) return;
     // A rank that was the largest has made the others the smallest.
@@ -450,11 +471,12 @@ void exchangeability_watch::visit(metric_state& of, const Visit& number)
 {
     number(of.judged);
     for (persistence& each : of.memory) {
-        number(each.correlation), number(each.steps), number(each.remembers), number(each.top);
+        number(each.correlation), number(each.steps), number(each.remembers);
         number(each.width), number(each.widths);
     }
     for (double& each : of.deviation) number(each);
     for (double& each : of.place) number(each);
+    for (double& each : of.steadiness) number(each);
     for (process& each : of.processes) {
         for (std::size_t j = 0; j < bets; ++j) {
             number(each.wealth[j]), number(each.recent[j]), number(each.since[j]), number(each.extreme[j]);
@@ -504,12 +526,10 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::restore(view<const std::uint64
             {detail::bit_cast<double>(state[at + 1]), detail::bit_cast<double>(state[at + 2]),
                 detail::bit_cast<double>(state[at + 3])});
         at += 4;
-        metric_state& of = restored.metrics_.back();
-        visit(of, [&](auto& number) {
+        visit(restored.metrics_.back(), [&](auto& number) {
             check(at < state.size(), "the state has an end too early");
             number = detail::bit_cast<std::remove_reference_t<decltype(number)>>(state[at++]);
         });
-        for (const persistence& each : of.memory) check(each.top < n, "the state names no rank");
     }
     check(at + 1 == state.size(), "the state is longer than its numbers");
     metrics_ = std::move(restored.metrics_);
