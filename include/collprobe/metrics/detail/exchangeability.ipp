@@ -211,12 +211,12 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_order(
 {
     const std::size_t active = order_.size();
     // `place`: of a side's places, counted from 0.
-    const auto bet_on = [&](int side, std::size_t r, std::size_t place, std::size_t ties, std::size_t ranks) {
+    const auto bet_on = [&, this](int side, std::size_t r, std::size_t place, std::size_t ties, std::size_t ranks) {
         bet(of, side, r, place, ties, ranks, of.named_side[r] != 0);
     };
     // The compared ranks whose number is larger; with `or_equal` also those whose number is the same.
     const auto above = [this](double value, bool or_equal) {
-        const auto at = std::lower_bound(order_.begin(), order_.end(), value, [&](std::size_t r, double limit) {
+        const auto at = std::lower_bound(order_.begin(), order_.end(), value, [&, this](std::size_t r, double limit) {
             return work_[r] > limit || (or_equal && work_[r] == limit);
         });
         return static_cast<std::size_t>(at - order_.begin());
