@@ -100,9 +100,10 @@ inline void sum_rows(const digest_rows& all, digest_state& to) noexcept
                 add_part(end < at + 64 ? end : at + 64);
                 next();
             }
-            for (; at + 64 <= end; next()) {
+            while (at + 64 <= end) {
                 __builtin_prefetch(line + distance);
                 lanes.add_line(line, keys);
+                next();
             }
             if (at < end) {
                 add_part(end);
