@@ -340,14 +340,17 @@ TEST_CASE("tensor_part - a stream of the host reduces a part to the same state")
     const bytes whole = random.data(shape.elements() * 4);
     const placed_part placed = place<float>(random, whole, shape, {{3, 1}, {290, 699}});
     const host::stream stream;
-    host::device::workspace scratch;
-    std::array<detail::digest_state, 2> found;
-    const std::uint64_t count = placed.part.box.extent.elements();
-    host::device::reduce(stream, detail::part_reducer(placed.part), count, &found[0], scratch);
-    host::device::reduce(stream, detail::part_reducer(placed.part, {}), count, &found[1], scratch);
-    stream.synchronize();
-    CHECK(found[0].finish() == digest_part(placed.part).finish());
-    CHECK(found[1].finish() == digest_part(placed.part, element_cast{}).finish());
+    const std::array<element_cast, 2> casts{element_cast{}, {element_type::float16, cast_rounding::toward_zero}};
+    const part_digests found = digest_part_on<host::device>(stream, placed.part, casts);
+    const part_digests expected = digest_part_and_casts(placed.part, casts);
+    CHECK(found.state.finish() == expected.state.finish());
+    CHECK(found.content.finish() == expected.content.finish());
+    CHECK(expected.content.finish() != expected.state.finish());
+    REQUIRE(found.casts.size() == casts.size());
+    for (std::size_t i = 0; i < casts.size(); ++i) {
+        CHECK(found.casts[i].finish() == expected.casts.at(i).finish());
+        CHECK(found.casts[i].finish() == digest_part(placed.part, casts[i]).finish());
+    }
 }
 
 TEST_CASE("tensor_part - a changed, moved or transposed part has another digest; a part within a part has its own")

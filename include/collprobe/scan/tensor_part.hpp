@@ -11,6 +11,8 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/view.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/in_flight.hpp>
 #include <collprobe/scan/digest.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -76,6 +78,8 @@ struct tensor_part {
 
     /// What `inner` and this part have in common; it may be empty.
     tensor_part within(const tensor_box& inner) const;
+    /// The same memory as a tensor of its own.
+    tensor_part alone() const noexcept;
     /// This part as it would be if another had mistaken rows for columns: with the strides of the last two dimensions
     /// exchanged. Precondition: there are two, and their extents are equal.
     tensor_part transposed(call_site where = call_site::current()) const;
@@ -126,6 +130,12 @@ struct part_digests {
 /// All digests of a part in one read. Errors: as `digest_part`.
 part_digests digest_part_and_casts(
     const tensor_part& part, view<const element_cast> casts, call_site where = call_site::current());
+
+/// The same of memory of a device: `digest_part_on<cuda::device>(stream, part)`.
+/// Stream behaviour: enqueues a reduction for each digest, and waits for the stream.
+template <class Device>
+part_digests digest_part_on(typename Device::stream_ref stream, const tensor_part& part,
+    view<const element_cast> casts = {}, call_site where = call_site::current());
 
 namespace detail {
 
@@ -265,6 +275,17 @@ struct part_reducer {
     COLLPROBE_HD static constexpr digest_state finish(const partial& all) noexcept { return all; }
 };
 
+/// The results of `part_reducer`s.
+template <class Device>
+struct part_results {
+    typename Device::template host_buffer<digest_state> states;
+    typename Device::workspace workspace;
+    typename Device::event done;
+
+    explicit part_results(std::uint64_t count) : states(count) {}
+    bool finished_by(deadline until) const noexcept { return detail::finished_by(until, done); }
+};
+
 } // namespace detail
 
 template <class T>
@@ -284,6 +305,25 @@ tensor_part::tensor_part(view<T> memory, const tensor_shape& whole, const tensor
     : tensor_part(detail::make_part(memory.data(), memory.count(), element_traits<std::remove_const_t<T>>::type, whole,
         part, &strides, where))
 {
+}
+template <class Device>
+part_digests digest_part_on(
+    typename Device::stream_ref stream, const tensor_part& part, view<const element_cast> casts, call_site where)
+{
+    const std::uint64_t count = part.box.extent.elements();
+    detail::in_flight<detail::part_results<Device>> memory(-1, 2 + casts.count());
+    detail::enqueue_marked(memory->done, stream, [&] {
+        detail::digest_state* to = memory->states.data();
+        const auto reduce = [&](const detail::part_reducer& reducer) {
+            Device::reduce(stream, reducer, count, to++, memory->workspace);
+        };
+        reduce(detail::part_reducer(part));
+        reduce(detail::part_reducer(part.alone()));
+        for (const element_cast& cast : casts) reduce(detail::part_reducer(part, cast, where));
+    });
+    stream.synchronize(where);
+    const auto& states = memory->states;
+    return {states[0], states[1], {states.data() + 2, states.data() + states.size()}};
 }
 template <class T>
 std::vector<tensor_part> flat_parts(view<T> shard, const tensor_shape& whole, std::uint64_t first, call_site where)

@@ -15,15 +15,7 @@ struct line_bytes {
         : low{}, high{}
     {
 #if defined(COLLPROBE_ISA_AVX512)
-        using v64qi = vector<char, 64>;
-        const std::uint64_t mask = (~std::uint64_t{0} << first) & (~std::uint64_t{0} >> (64 - end));
-#if defined(__clang__)
-        low = reinterpret_cast<words64>(
-            __builtin_ia32_loaddquqi512_mask(reinterpret_cast<const v64qi*>(line), v64qi{}, mask));
-#else
-        low = reinterpret_cast<words64>(
-            __builtin_ia32_loaddquqi512_mask(reinterpret_cast<const char*>(line), v64qi{}, mask));
-#endif
+        low = load_bytes(line, (~std::uint64_t{0} << first) & (~std::uint64_t{0} >> (64 - end)));
 #else
         using v8si = vector<int, 32>;
         const v8si low_bytes{0, 4, 8, 12, 16, 20, 24, 28};

@@ -95,7 +95,8 @@ COLLPROBE_COLD_INLINE tensor_part make_part(const void* memory, std::uint64_t co
 COLLPROBE_COLD_INLINE std::vector<tensor_part> cut_flat(const void* memory, std::uint64_t count, element_type type,
     const tensor_shape& whole, std::uint64_t first, const call_site& where)
 {
-    require(whole.dimensions <= tensor_shape::most_dimensions, "flat_parts", "a tensor has at most 8 dimensions", where);
+    require(
+        whole.dimensions <= tensor_shape::most_dimensions, "flat_parts", "a tensor has at most 8 dimensions", where);
     require(is_possible(whole, bytes_of(type)), "flat_parts", "the tensor has 2^63 bytes or more", where);
     require(memory != nullptr || count == 0, "flat_parts", "null memory with a count above 0", where);
     std::vector<tensor_part> parts;
@@ -327,6 +328,14 @@ COLLPROBE_INLINE tensor_part tensor_part::within(const tensor_box& inner) const
         moved += (common.box.first.size[d] - box.first.size[d]) * stride.size[d];
     common.data = static_cast<const unsigned char*>(data) + moved * static_cast<std::uint64_t>(bytes_of(type));
     return common;
+}
+
+COLLPROBE_COLD_INLINE tensor_part tensor_part::alone() const noexcept
+{
+    tensor_part own = *this;
+    own.shape = box.extent;
+    for (std::uint64_t& each : own.box.first.size) each = 0;
+    return own;
 }
 
 COLLPROBE_COLD_INLINE tensor_part tensor_part::transposed(call_site where) const
