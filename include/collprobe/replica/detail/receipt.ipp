@@ -134,10 +134,7 @@ COLLPROBE_COLD_INLINE bool find_gaps_of(const receipt_tensor& of, std::vector<re
         const tensor_box& box = cells[i]->box;
         for (std::size_t k = i + 1; k < cells.size(); ++k) {
             const tensor_box& other = cells[k]->box;
-            if (of.shape.dimensions != 0
-                && other.first.size[along] >= box.first.size[along] + box.extent.size[along]) {
-                break;
-            }
+            if (other.first.size[along] >= box.first.size[along] + box.extent.size[along]) break;
             if (intersection(box, other).extent.elements() == 0) continue;
             receipt_finding found = about(receipt_problem::overlap, of);
             found.box = box;

@@ -278,8 +278,8 @@ COLLPROBE_COLD_INLINE receipt receipt::read(std::string_view text, call_site whe
             line.require(line.hexadecimal() == detail::digest_of_text(text.substr(0, at)),
                 "the lines above are not as they were written");
             line.end();
-            line.require(at + length + 1 == text.size(), "there is more text behind the end");
-            ended = true;
+            ended = at + length + 1 == text.size();
+            line.require(ended, "there is more text behind the end");
         }
         at += length + 1;
     }

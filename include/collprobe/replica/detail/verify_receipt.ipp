@@ -269,7 +269,6 @@ private:
         const auto [first, end] = std::equal_range(contents_.begin(), contents_.end(), wanted, less);
         for (auto at = first; at != end; ++at) {
             if (at->tensor->type != found.type || at->box.extent != finding.box.extent) continue;
-            if (at->tensor->name == finding.tensor && at->box == finding.box) continue;
             finding.problem = receipt_problem::moved;
             finding.other = at->tensor->name;
             finding.other_box = at->box;
