@@ -80,6 +80,7 @@ inline void sum_rows(const digest_rows& all, digest_state& to) noexcept
             digest_lanes lanes;
             // Inlined, so that the sums stay in registers.
             const auto add_part = [&](unsigned stop) __attribute__((always_inline)) {
+                __builtin_prefetch(line + distance);
                 const line_bytes bytes(line, begin > at ? begin - at : 0, stop - at);
                 lanes.add_vectors(bytes.low, bytes.high, keys);
             };
