@@ -109,8 +109,8 @@ struct element_cast {
 /// the whole, in any order: `finish` then gives `digest` of the whole tensor in row-major order, however it is cut.
 ///
 /// Shapes: a part in host memory, of any alignment.
-/// Cost: one read. Rows of 256 bytes or more are read about as fast as memory gives them, shorter ones slower: about
-/// 10 ns each. Strided memory is packed in the cache first. No allocation.
+/// Cost: one read. Rows of 256 bytes or more are read at 0.8 of a plain read or faster; a row costs some 3 ns more
+/// than its bytes. Strided memory is packed in the cache first. No allocation.
 /// Source: scan/digest.md.
 detail::digest_state digest_part(const tensor_part& part) noexcept;
 
@@ -228,7 +228,7 @@ void digest_range(
 /// Reduces a part to the state of its digest, on any device. A reducer for the devices' `reduce`, over
 /// `part.box.extent.elements()` elements, with a result of `digest_state`; `digest_part` and a host stream give the
 /// same bits. The memory is the device's.
-/// Cost: one read; each element for itself on a GPU.
+/// Cost: one read; on a GPU each element for itself, some hundred instructions: for hand-overs, not for each step.
 struct part_reducer {
     using partial = digest_state;
     static constexpr std::uint64_t block = 65536;

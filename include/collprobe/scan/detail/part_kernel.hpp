@@ -79,9 +79,9 @@ inline void sum_rows(const digest_rows& all, digest_state& to) noexcept
             const std::uint32_t* keys = digest_keys.key + at / 4;
             digest_lanes lanes;
             // Inlined, so that the sums stay in registers.
-            const auto add_part = [&](unsigned stop) __attribute__((always_inline)) {
+            const auto add_part = [&](unsigned from_byte, unsigned to_byte) __attribute__((always_inline)) {
                 __builtin_prefetch(line + distance);
-                const line_bytes bytes(line, begin > at ? begin - at : 0, stop - at);
+                const line_bytes bytes(line, from_byte, to_byte);
                 lanes.add_vectors(bytes.low, bytes.high, keys);
             };
             const auto next = [&] {
@@ -90,7 +90,7 @@ inline void sum_rows(const digest_rows& all, digest_state& to) noexcept
                 keys += 16;
             };
             if (begin != at) {
-                add_part(end < at + 64 ? end : at + 64);
+                add_part(begin - at, end < at + 64 ? end - at : 64);
                 next();
             }
             while (at + 64 <= end) {
@@ -99,12 +99,12 @@ inline void sum_rows(const digest_rows& all, digest_state& to) noexcept
                 next();
             }
             if (at < end) {
-                add_part(end);
+                add_part(0, end - at);
                 next();
             }
             plain += lanes.plain * period_keys.first;
             weighted += (2 * lanes.weighted + lanes.plain * digest_weight_of_line(at / 64)) * period_keys.second;
-            placed += (lanes.placed + (lanes.plain & first_half) * 2) * period_keys.second;
+            placed += (lanes.placed + (2 * lanes.plain & first_half)) * period_keys.second;
             from += end - begin;
             first += end - begin;
         }
