@@ -181,6 +181,21 @@ TEST_CASE("receipt - any two cuts of the same model agree, also through their te
         CHECK(again.text() == text);
         CHECK(sentences(verify(again, engine, {&trainer, 1})) == texts{});
         CHECK(find_gaps(again).empty());
+
+        // As FSDP and ZeRO cut it: in equal lengths of the flattened tensor, padded.
+        receipt flat(7);
+        const std::uint64_t ranks = 1 + random.below(16);
+        const std::uint64_t length = (one.weights.size() + ranks - 1) / ranks;
+        std::vector<float> padded = one.weights;
+        padded.resize(length * ranks, -1.0f);
+        for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+            const view<const float> shard = view<const float>(padded).part(rank * length, length);
+            for (const tensor_part& each : flat_parts(shard, one.shape, rank * length))
+                flat.add("layers.0.weight", each, to_bfloat16);
+        }
+        flat.add("bias", {view<const float>(one.bias), {one.bias.size()}}, to_bfloat16);
+        CHECK(sentences(verify(trainer, flat)) == texts{});
+        CHECK(sentences(verify(flat, engine)) == texts{});
     }
 }
 

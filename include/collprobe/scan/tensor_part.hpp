@@ -53,7 +53,7 @@ struct tensor_box {
 
 /// A part of a logical tensor, where it lies in memory: a block of rows, of columns, of several dimensions, or all.
 /// It borrows the memory, and copies nothing. Memory may have strides: rows with padding between them, or a
-/// transposed layout. The memory may be a device's; then only `part_reducer` can read it.
+/// transposed layout. The memory may be a device's; then `digest_part_on` reads it.
 /// \throws error `invalid_argument`, from each function here: more than 8 dimensions, a box outside of the shape,
 /// memory that is null or too small, a tensor of 2^63 bytes or more.
 struct tensor_part {
@@ -91,9 +91,10 @@ template <class T>
 std::vector<tensor_part> flat_parts(
     view<T> shard, const tensor_shape& whole, std::uint64_t first, call_site where = call_site::current());
 
-/// How a number that a narrower type does not have is rounded. NaN stays NaN, with its upper bits and the quiet bit.
+/// How a number that a narrower type does not have is rounded. NaN stays NaN, with its upper bits and the quiet bit, as
+/// processors have it; PyTorch's bfloat16 has one NaN alone.
 enum class cast_rounding : std::uint8_t {
-    nearest_even, ///< ties to even, overflow to infinity: what processors, PyTorch and NumPy do
+    nearest_even, ///< ties to even, overflow to infinity: as processors, PyTorch and NumPy round
     toward_zero, ///< the lower bits are dropped; overflow gives the largest finite number
 };
 

@@ -22,8 +22,8 @@ struct digest_lanes {
             add_vectors(load<words64>(line), load<words64>(static_cast<const unsigned char*>(line) + 32), keys);
         else add_vectors(load<words64>(line), words64{}, keys);
     }
-    /// A line in vectors; `high` is for those of half a line. Loads of whole lines that cross a line are slow: so each
-    /// vector is loaded once, and one that is as wide as a line gets its odd keys by a shift.
+    /// A line in vectors; `high` is for those of half a line. Loads as wide as a line are slow if they cross one: so
+    /// words are loaded once, and the odd keys of such a vector come from a shift, too.
     [[gnu::always_inline]] void add_vectors(
         words64 low, [[maybe_unused]] words64 high, const std::uint32_t* keys) noexcept
     {
