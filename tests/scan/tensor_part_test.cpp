@@ -27,7 +27,7 @@ constexpr std::array every_path{detail::isa::portable, detail::isa::avx2, detail
 #if defined(COLLPROBE_TEST_SANITIZED) || defined(COLLPROBE_TEST_BRIEF)
 constexpr int trials = 60;
 #else
-constexpr int trials = 400;
+constexpr int trials = 250;
 #endif
 
 class tensors {
