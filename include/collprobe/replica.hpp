@@ -9,4 +9,5 @@
 #include <collprobe/replica/dynamic_averaging.hpp>
 #include <collprobe/replica/majority_repair.hpp>
 #include <collprobe/replica/periodic_averaging.hpp>
+#include <collprobe/replica/receipt.hpp>
 #include <collprobe/replica/replica.hpp>

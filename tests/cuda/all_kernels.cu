@@ -12,6 +12,7 @@
 #include <collprobe/fault.hpp>
 #include <collprobe/reduce.hpp>
 #include <collprobe/replica.hpp>
+#include <collprobe/scan/tensor_part.hpp>
 #include <collprobe/sum.hpp>
 
 namespace {
@@ -123,6 +124,7 @@ int main()
     unsigned char* const bytes = nullptr;
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 1
     of_any_type<float>(stream.get(), nullptr, result, scratch);
+    (void)digest_part_on<gpu>(stream.get(), {});
     of_any_type<collprobe::float16>(stream.get(), nullptr, result, scratch);
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 2

@@ -9,7 +9,7 @@ endif()
 add_executable(log_sample log_sample.cpp)
 target_link_libraries(log_sample PRIVATE collprobe::collprobe)
 if(NOT COLLPROBE_BUILD_EXAMPLES) # sanitizers among them
-    foreach(name collprobe_compare collprobe_merge collprobe_watch)
+    foreach(name collprobe_compare collprobe_merge collprobe_verify collprobe_watch)
         if(TARGET ${name}) # other tests need it, too
             continue()
         endif()
@@ -102,6 +102,9 @@ if(Python3_FOUND)
             $<TARGET_FILE:collprobe_${tool}> $<TARGET_FILE:log_sample> ${logs}/python)
         set_tests_properties(tools.${tool} PROPERTIES TIMEOUT 120 LABELS trainer ENVIRONMENT "${sanitizer_options}")
     endforeach()
+    add_test(NAME tools.verify COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/check_verify.py
+        $<TARGET_FILE:collprobe_verify> ${scratch}/verify)
+    set_tests_properties(tools.verify PROPERTIES TIMEOUT 120 LABELS trainer ENVIRONMENT "${sanitizer_options}")
 endif()
 
 include(${CMAKE_CURRENT_LIST_DIR}/merge.cmake)

@@ -27,6 +27,7 @@
 #include <collprobe/metrics/detail/order_sensitivity.ipp>
 #include <collprobe/metrics/detail/outlier.ipp>
 #include <collprobe/quant/detail/quantisation_probe.ipp>
+#include <collprobe/replica/detail/receipt.ipp>
 #include <collprobe/report/detail/alarm.ipp>
 #include <collprobe/report/detail/axis.ipp>
 #include <collprobe/report/detail/compare.ipp>
@@ -49,6 +50,7 @@
 #include <collprobe/report/detail/table.ipp>
 #include <collprobe/report/detail/trace.ipp>
 #include <collprobe/report/detail/words.ipp>
+#include <collprobe/scan/detail/tensor_part.ipp>
 #include <collprobe/step/detail/judge.ipp>
 #include <collprobe/step/detail/merged_steps.ipp>
 #include <collprobe/step/detail/summary.ipp>

@@ -18,12 +18,24 @@ struct digest_lanes {
 
     [[gnu::always_inline]] void add_line(const void* line, const std::uint32_t* keys) noexcept
     {
-        const words64 low = load<words64>(line);
-        words64 sum = multiply_low_halves(low, load<words64>(keys));
+        if constexpr (width == 32)
+            add_vectors(load<words64>(line), load<words64>(static_cast<const unsigned char*>(line) + 32), keys);
+        else add_vectors(load<words64>(line), words64{}, keys);
+    }
+    /// A line in vectors; `high` is for those of half a line. Loads as wide as a line are slow if they cross one: so
+    /// words are loaded once, and the odd keys of such a vector come from a shift, too.
+    [[gnu::always_inline]] void add_vectors(
+        words64 low, [[maybe_unused]] words64 high, const std::uint32_t* keys) noexcept
+    {
+        asm("" : "+" COLLPROBE_ISA_REGISTER(low)); // without this GCC loads it again for the shift
+        words64 even_keys = load<words64>(keys);
+        if constexpr (width == 64) asm("" : "+" COLLPROBE_ISA_REGISTER(even_keys));
+        const words64 odd_keys = width == 64 ? even_keys >> 32 : load<words64>(keys + 1);
+        words64 sum = multiply_low_halves(low, even_keys);
         placed += sum;
-        sum += multiply_low_halves(low >> 32, load<words64>(keys + 1));
+        sum += multiply_low_halves(low >> 32, odd_keys);
         if constexpr (width == 32) {
-            const words64 high = load<words64>(static_cast<const unsigned char*>(line) + 32);
+            asm("" : "+" COLLPROBE_ISA_REGISTER(high));
             placed += sum;
             sum += multiply_low_halves(high, load<words64>(keys + 8));
             placed += sum;

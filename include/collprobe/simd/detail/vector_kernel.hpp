@@ -15,6 +15,20 @@ template <class V>
     return *static_cast<const unaligned*>(from);
 }
 
+#if defined(COLLPROBE_ISA_AVX512)
+/// The bytes whose bits are set in `wanted`, and zeros for the others, which are not read.
+[[gnu::always_inline]] inline words64 load_bytes(const void* from, std::uint64_t wanted) noexcept
+{
+    using v64qi = vector<char, 64>;
+#if defined(__clang__)
+    const auto* const bytes = static_cast<const v64qi*>(from);
+#else
+    const auto* const bytes = static_cast<const char*>(from);
+#endif
+    return reinterpret_cast<words64>(__builtin_ia32_loaddquqi512_mask(bytes, v64qi{}, wanted));
+}
+#endif
+
 /// The product of the low halves of each 64-bit lane.
 [[gnu::always_inline]] inline words64 multiply_low_halves(words64 a, words64 b) noexcept
 {

@@ -1,0 +1,290 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <collprobe/detail/hexadecimal.hpp>
+#include <collprobe/replica/receipt.hpp>
+
+/// Receipts as text: replica/README.md has the format.
+namespace collprobe::inline COLLPROBE_ABI {
+namespace detail {
+
+inline constexpr std::string_view receipt_first_line = "collprobe receipt 1";
+
+COLLPROBE_COLD_INLINE std::uint64_t digest_of_text(std::string_view text)
+{
+    return digest(view<const std::uint8_t>(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
+}
+
+COLLPROBE_COLD_INLINE std::string sums_text(const digest_state& state)
+{
+    return hexadecimal(state.first) + ' ' + hexadecimal(state.second);
+}
+
+/// The fields of one line, from left to right. Every function refuses the line if it goes on with something else.
+class receipt_line {
+public:
+    receipt_line(std::string_view text, std::uint64_t number, const call_site& where) noexcept
+        : left_(text), number_(number), where_(&where)
+    {
+    }
+
+    [[noreturn]] void fail(const std::string& reason) const
+    {
+        refuse("receipt", "line " + std::to_string(number_) + ": " + reason, *where_);
+    }
+    void require(bool right, const char* reason) const
+    {
+        if (!right) fail(reason);
+    }
+    bool empty() const noexcept { return left_.empty(); }
+    bool take(std::string_view word) noexcept
+    {
+        if (!left_.starts_with(word)) return false;
+        left_.remove_prefix(word.size());
+        return true;
+    }
+    void expect(std::string_view word)
+    {
+        if (!take(word)) fail("not '" + std::string(word) + "' where it must be");
+    }
+    void end() const { require(left_.empty(), "there is more on the line than there can be"); }
+    std::uint64_t decimal()
+    {
+        require(!left_.empty() && digit(left_[0], 10) >= 0, "no number where one must be");
+        std::uint64_t number = 0;
+        for (; !left_.empty() && digit(left_[0], 10) >= 0; left_.remove_prefix(1)) {
+            const bool fits = !__builtin_mul_overflow(number, std::uint64_t{10}, &number)
+                && !__builtin_add_overflow(number, static_cast<std::uint64_t>(digit(left_[0], 10)), &number);
+            require(fits, "a number of more than 64 bits");
+        }
+        return number;
+    }
+    std::uint64_t hexadecimal()
+    {
+        expect("0x");
+        std::uint64_t number = 0;
+        std::size_t digits = 0;
+        for (; digits < left_.size() && digit(left_[digits], 16) >= 0; ++digits)
+            number = number << 4 | static_cast<std::uint64_t>(digit(left_[digits], 16));
+        require(digits >= 1 && digits <= 16, "no number of 64 bits where one must be");
+        left_.remove_prefix(digits);
+        return number;
+    }
+    tensor_shape shape()
+    {
+        tensor_shape made;
+        expect("[");
+        while (!take("]")) {
+            require(made.dimensions < tensor_shape::most_dimensions, "more than 8 dimensions");
+            if (made.dimensions != 0) expect(",");
+            made.size[made.dimensions++] = decimal();
+        }
+        return made;
+    }
+    std::string quoted()
+    {
+        std::string name;
+        expect("\"");
+        while (!take("\"")) {
+            require(!left_.empty(), "a name without an end");
+            if (take("\\x")) {
+                const bool two = left_.size() >= 2 && digit(left_[0], 16) >= 0 && digit(left_[1], 16) >= 0;
+                require(two, "not two digits behind \\x");
+                name += static_cast<char>(digit(left_[0], 16) * 16 + digit(left_[1], 16));
+                left_.remove_prefix(2);
+            } else {
+                require(left_[0] != '\\', "a backslash without an x");
+                name += left_[0];
+                left_.remove_prefix(1);
+            }
+        }
+        return name;
+    }
+    std::string word()
+    {
+        const std::size_t size = std::min(left_.find(' '), left_.size());
+        require(size != 0, "a word is missing");
+        const std::string found(left_.substr(0, size));
+        left_.remove_prefix(size);
+        return found;
+    }
+    digest_state sums(std::uint64_t bytes)
+    {
+        digest_state state;
+        state.first = hexadecimal();
+        expect(" ");
+        state.second = hexadecimal();
+        state.bytes = bytes;
+        return state;
+    }
+    /// `room`: how many more there may be.
+    std::vector<int> ranks(std::uint64_t& room)
+    {
+        std::vector<int> all;
+        if (take("-")) return all;
+        do {
+            const std::uint64_t first = decimal();
+            const std::uint64_t last = take("-") ? decimal() : first;
+            const bool ascends = all.empty() || static_cast<std::uint64_t>(all.back()) < first;
+            require(ascends && first <= last && last < 0x7fffffff, "ranks that do not ascend");
+            require(last - first < room, "too many ranks");
+            room -= last - first + 1;
+            for (std::uint64_t rank = first; rank <= last; ++rank) all.push_back(static_cast<int>(rank));
+        } while (take(","));
+        return all;
+    }
+
+private:
+    static int digit(char c, int base) noexcept
+    {
+        const int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : base;
+        return value < base ? value : -1;
+    }
+
+    std::string_view left_;
+    std::uint64_t number_;
+    const call_site* where_;
+};
+
+COLLPROBE_COLD_INLINE receipt_tensor read_tensor(receipt_line& line)
+{
+    receipt_tensor made;
+    made.name = line.quoted();
+    line.require(!made.name.empty(), "a tensor without a name");
+    line.expect(" ");
+    made.type = line.word();
+    line.expect(" ");
+    const std::uint64_t bytes = line.decimal();
+    line.require(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8, "elements have 1, 2, 4 or 8 bytes");
+    made.element_bytes = static_cast<int>(bytes);
+    line.expect(" ");
+    made.shape = line.shape();
+    line.require(is_possible(made.shape, made.element_bytes), "a tensor of 2^63 bytes or more");
+    return made;
+}
+
+COLLPROBE_COLD_INLINE receipt_part read_part(receipt_line& line, const receipt_tensor& of, std::uint64_t& ranks_left)
+{
+    receipt_part made;
+    made.box.first = line.shape();
+    line.expect(" ");
+    made.box.extent = line.shape();
+    bool inside = made.box.first.dimensions == of.shape.dimensions && made.box.extent.dimensions == of.shape.dimensions;
+    for (int d = 0; inside && d < of.shape.dimensions; ++d) {
+        inside = made.box.first.size[d] < of.shape.size[d] && made.box.extent.size[d] != 0
+            && made.box.extent.size[d] <= of.shape.size[d] - made.box.first.size[d];
+    }
+    line.require(inside, "a part that is not within its tensor");
+    const std::uint64_t elements = made.box.extent.elements();
+    line.expect(" ");
+    made.state = line.sums(elements * static_cast<std::uint64_t>(of.element_bytes));
+    line.expect(" ");
+    made.content = line.hexadecimal();
+    line.expect(" ");
+    made.ranks = line.ranks(ranks_left);
+    for (std::size_t i = 0; i < of.casts.size(); ++i) {
+        line.expect(" ");
+        made.casts.push_back(line.sums(2 * elements));
+    }
+    return made;
+}
+
+} // namespace detail
+
+COLLPROBE_COLD_INLINE std::string receipt::text() const
+{
+    using detail::hexadecimal;
+    std::string all(detail::receipt_first_line);
+    all += "\nstep " + (step == no_step ? "-" : std::to_string(step)) + '\n';
+    for (const receipt_tensor& tensor : tensors_) {
+        std::vector<receipt_finding> found;
+        const bool complete = detail::find_gaps_of(tensor, found) && !detail::has_replicas_that_differ(tensor, found);
+        all += "tensor " + detail::quoted(tensor.name) + ' ' + tensor.type + ' ' + std::to_string(tensor.element_bytes)
+            + ' ' + detail::shape_text(tensor.shape) + ' ' + (complete ? hexadecimal(tensor.whole().finish()) : "-")
+            + '\n';
+        for (const element_cast& cast : tensor.casts)
+            all += std::string(" cast ") + name(cast.type) + ' ' + detail::rounding_name(cast.rounding) + '\n';
+        for (const receipt_part& part : tensor.parts) {
+            all += " part " + detail::shape_text(part.box.first) + ' ' + detail::shape_text(part.box.extent) + ' '
+                + detail::sums_text(part.state) + ' ' + hexadecimal(part.content) + ' '
+                + detail::ranks_text(part.ranks);
+            for (const detail::digest_state& each : part.casts) all += ' ' + detail::sums_text(each);
+            all += '\n';
+        }
+    }
+    return all + "end " + std::to_string(tensors_.size()) + ' ' + hexadecimal(detail::digest_of_text(all)) + '\n';
+}
+
+COLLPROBE_COLD_INLINE receipt receipt::read(std::string_view text, call_site where)
+{
+    receipt made;
+    receipt_tensor* tensor = nullptr;
+    std::string digest_of_tensor; // as the file has it
+    std::uint64_t ranks_left = std::uint64_t{1} << 24;
+    bool ended = false;
+    std::uint64_t number = 0;
+    const auto close_tensor = [&](const detail::receipt_line& line) {
+        if (tensor == nullptr || digest_of_tensor == "-") return;
+        std::vector<receipt_finding> found;
+        const bool complete
+            = detail::find_gaps_of(*tensor, found) && !detail::has_replicas_that_differ(*tensor, found);
+        line.require(complete && digest_of_tensor == detail::hexadecimal(tensor->whole().finish()),
+            "the parts above do not make the digest of their tensor");
+    };
+    for (std::size_t at = 0; at < text.size();) {
+        const std::size_t length = text.substr(at).find('\n');
+        detail::receipt_line line(text.substr(at, std::min(length, text.size() - at)), ++number, where);
+        line.require(length != std::string_view::npos, "the line has no end: the file was cut off");
+        if (number == 1) {
+            line.require(line.take(detail::receipt_first_line) && line.empty(),
+                "not a receipt of a version that this program knows");
+        } else if (number == 2) {
+            line.expect("step ");
+            if (!line.take("-")) made.step = line.decimal();
+            line.end();
+        } else if (line.take("tensor ")) {
+            close_tensor(line);
+            receipt_tensor next = detail::read_tensor(line);
+            line.require(made.find(next.name) == nullptr, "a tensor for the second time");
+            tensor = &made.tensor_for(std::move(next), "receipt", where);
+            line.expect(" ");
+            digest_of_tensor = line.word();
+            line.end();
+        } else if (line.take(" cast ")) {
+            line.require(tensor != nullptr && tensor->parts.empty(), "a cast where none can be");
+            element_cast cast;
+            const std::string type = line.word();
+            line.require(type == name(element_type::bfloat16) || type == name(element_type::float16),
+                "a cast to an unknown type");
+            if (type == name(element_type::float16)) cast.type = element_type::float16;
+            line.expect(" ");
+            const bool nearest = !line.take(detail::rounding_name(cast_rounding::toward_zero));
+            if (nearest) line.expect(detail::rounding_name(cast_rounding::nearest_even));
+            else cast.rounding = cast_rounding::toward_zero;
+            line.end();
+            line.require(tensor->casts.size() < 16, "too many casts");
+            tensor->casts.push_back(cast);
+        } else if (line.take(" part ")) {
+            line.require(tensor != nullptr, "a part without a tensor");
+            const receipt_part part = detail::read_part(line, *tensor, ranks_left);
+            line.end();
+            detail::add_part(*tensor, part);
+        } else {
+            close_tensor(line);
+            line.expect("end ");
+            line.require(line.decimal() == made.tensors_.size(), "another number of tensors than the file has");
+            line.expect(" ");
+            line.require(line.hexadecimal() == detail::digest_of_text(text.substr(0, at)),
+                "the lines above are not as they were written");
+            line.end();
+            ended = at + length + 1 == text.size();
+            line.require(ended, "there is more text behind the end");
+        }
+        at += length + 1;
+    }
+    detail::receipt_line(text, number + 1, where).require(ended, "the end is missing: the file was cut off");
+    return made;
+}
+
+} // namespace collprobe

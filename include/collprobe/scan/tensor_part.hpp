@@ -1,0 +1,340 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/wait.hpp>
+#include <collprobe/device/in_flight.hpp>
+#include <collprobe/scan/digest.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// One number for each dimension of a tensor: its shape, an index, or strides. The last dimension varies fastest
+/// (row-major order). Without a dimension it is the shape of a single number.
+struct tensor_shape {
+    static constexpr int most_dimensions = 8;
+    int dimensions = 0;
+    std::uint64_t size[most_dimensions] = {};
+
+    constexpr tensor_shape() = default;
+    /// More than `most_dimensions` numbers are refused where a part is made of them.
+    constexpr tensor_shape(std::initializer_list<std::uint64_t> sizes) noexcept
+    {
+        for (const std::uint64_t each : sizes) {
+            if (dimensions < most_dimensions) size[dimensions] = each;
+            ++dimensions;
+        }
+    }
+    /// The product of the sizes. Precondition: it fits in 64 bits, as it does in every part.
+    constexpr std::uint64_t elements() const noexcept
+    {
+        std::uint64_t product = 1;
+        for (int d = 0; d < dimensions; ++d) product *= size[d];
+        return product;
+    }
+    bool operator==(const tensor_shape&) const = default;
+};
+
+/// The elements of a tensor from index `first` on, `extent` of them in each dimension.
+struct tensor_box {
+    tensor_shape first;
+    tensor_shape extent;
+
+    bool operator==(const tensor_box&) const = default;
+};
+
+/// A part of a logical tensor, where it lies in memory: a block of rows, of columns, of several dimensions, or all.
+/// It borrows the memory, and copies nothing. Memory may have strides: rows with padding between them, or a
+/// transposed layout. The memory may be a device's; then `digest_part_on` reads it.
+/// \throws error `invalid_argument`, from each function here: more than 8 dimensions, a box outside of the shape,
+/// memory that is null or too small, a tensor of 2^63 bytes or more.
+struct tensor_part {
+    const void* data = nullptr; ///< the element at `box.first`
+    element_type type = element_type::float32;
+    tensor_shape shape; ///< of the whole tensor
+    tensor_box box;
+    tensor_shape stride; ///< elements of memory from one index to the next, by dimension
+
+    tensor_part() = default;
+    /// The whole tensor, dense in memory: `tensor_part{view(weights), {4096, 1024}}`.
+    template <class T>
+    tensor_part(view<T> memory, const tensor_shape& whole, call_site where = call_site::current());
+    /// A box, dense in memory. Memory beyond the box is padding.
+    template <class T>
+    tensor_part(view<T> memory, const tensor_shape& whole, const tensor_box& part,
+        call_site where = call_site::current());
+    /// A box whose element at index i (counted in the box) is memory[sum of i_d strides_d].
+    template <class T>
+    tensor_part(view<T> memory, const tensor_shape& whole, const tensor_box& part, const tensor_shape& strides,
+        call_site where = call_site::current());
+
+    /// What `inner` and this part have in common; it may be empty.
+    tensor_part within(const tensor_box& inner) const;
+    /// The same memory as a tensor of its own.
+    tensor_part alone() const noexcept;
+    /// This part as it would be if another had mistaken rows for columns: with the strides of the last two dimensions
+    /// exchanged. Precondition: there are two, and their extents are equal.
+    tensor_part transposed(call_site where = call_site::current()) const;
+};
+
+/// A shard of a flattened tensor (as FSDP and ZeRO cut it) as parts: at most 2 d - 1 boxes for d dimensions.
+/// `shard` holds the elements from `first` on, in row-major order. Those beyond the tensor's end are padding.
+template <class T>
+std::vector<tensor_part> flat_parts(
+    view<T> shard, const tensor_shape& whole, std::uint64_t first, call_site where = call_site::current());
+
+/// How a number that a narrower type does not have is rounded. NaN stays NaN, with its upper bits and the quiet bit, as
+/// processors have it; PyTorch's bfloat16 has one NaN alone.
+enum class cast_rounding : std::uint8_t {
+    nearest_even, ///< ties to even, overflow to infinity: as processors, PyTorch and NumPy round
+    toward_zero, ///< the lower bits are dropped; overflow gives the largest finite number
+};
+
+/// A conversion of float to `float16` or `bfloat16`.
+struct element_cast {
+    element_type type = element_type::bfloat16;
+    cast_rounding rounding = cast_rounding::nearest_even;
+
+    bool operator==(const element_cast&) const = default;
+};
+
+/// The state of the digest of a tensor, of one part. The states of parts that tile the tensor merge to the state of
+/// the whole, in any order: `finish` then gives `digest` of the whole tensor in row-major order, however it is cut.
+///
+/// Shapes: a part in host memory, of any alignment.
+/// Cost: one read. Rows of 256 bytes or more are read at 0.8 of a plain read or faster; a row costs some 3 ns more
+/// than its bytes. Strided memory is packed in the cache first. No allocation.
+/// Source: scan/digest.md.
+detail::digest_state digest_part(const tensor_part& part) noexcept;
+
+/// The same of the part as it would be after a cast, without making a copy of it: of float weights, what an engine
+/// that holds them in 16 bits finds.
+/// \throws error `unsupported` unless the part is of float and the cast goes to `float16` or `bfloat16`.
+detail::digest_state digest_part(
+    const tensor_part& part, const element_cast& as, call_site where = call_site::current());
+
+/// What one read of a part tells.
+struct part_digests {
+    detail::digest_state state; ///< `digest_part(part)`
+    detail::digest_state content; ///< the digest of the part as a tensor of its own: does not depend on its place
+    std::vector<detail::digest_state> casts; ///< for each cast, `digest_part(part, cast)`
+};
+
+/// All digests of a part in one read. Errors: as `digest_part`.
+part_digests digest_part_and_casts(
+    const tensor_part& part, view<const element_cast> casts, call_site where = call_site::current());
+
+/// The same of memory of a device: `digest_part_on<cuda::device>(stream, part)`.
+/// Stream behaviour: enqueues a reduction for each digest, and waits for the stream.
+template <class Device>
+part_digests digest_part_on(typename Device::stream_ref stream, const tensor_part& part,
+    view<const element_cast> casts = {}, call_site where = call_site::current());
+
+namespace detail {
+
+/// Checks the arguments of a part. `strides`: null for dense memory. `count`: elements of memory.
+tensor_part make_part(const void* memory, std::uint64_t count, element_type type, const tensor_shape& whole,
+    const tensor_box& part, const tensor_shape* strides, const call_site& where);
+std::vector<tensor_part> cut_flat(const void* memory, std::uint64_t count, element_type type, const tensor_shape& whole,
+    std::uint64_t first, const call_site& where);
+/// Whether a tensor of this shape has less than 2^63 bytes, also if its sizes of 0 were 1.
+bool is_possible(const tensor_shape& whole, int element_bytes) noexcept;
+/// The common elements of two boxes of as many dimensions; if there are none, an extent is 0.
+tensor_box intersection(const tensor_box& a, const tensor_box& b) noexcept;
+/// Refuses casts that `digest_part` does not know.
+void require_cast(element_type from, const element_cast& cast, const call_site& where);
+
+/// A float in 16 bits.
+COLLPROBE_HD constexpr std::uint16_t cast_float(std::uint32_t bits, const element_cast& cast) noexcept
+{
+    const std::uint32_t magnitude = bits & 0x7fffffffu;
+    const bool to_bfloat16 = cast.type == element_type::bfloat16;
+    if (cast.rounding == cast_rounding::nearest_even || magnitude > 0x7f800000u) {
+        if (to_bfloat16) return float_to_bfloat16_bits(bits);
+        return static_cast<std::uint16_t>(narrow<narrow_format<5, 10>>(bit_cast<float>(bits)));
+    }
+    if (to_bfloat16) return static_cast<std::uint16_t>(bits >> 16);
+    const std::uint32_t sign = bits >> 16 & 0x8000u;
+    const std::uint32_t exponent = magnitude >> 23;
+    if (exponent == 255) return static_cast<std::uint16_t>(sign | 0x7c00u);
+    if (exponent > 142) return static_cast<std::uint16_t>(sign | 0x7bffu); // 2^16 and more
+    if (exponent > 112) return static_cast<std::uint16_t>(sign | (magnitude - (112u << 23)) >> 13);
+    if (exponent < 102) return static_cast<std::uint16_t>(sign); // less than the smallest subnormal number
+    return static_cast<std::uint16_t>(sign | (0x800000u | (magnitude & 0x7fffffu)) >> (126 - exponent));
+}
+
+/// A dimension of a part: its extent, and what one index more means in the tensor, in the part alone, and in memory,
+/// in elements.
+struct part_dimension {
+    std::uint64_t extent = 1;
+    std::uint64_t in_tensor = 0;
+    std::uint64_t in_part = 0;
+    std::uint64_t in_memory = 0;
+};
+
+/// A part as rows of consecutive elements of the tensor, as few and long ones as there are. The order of the other
+/// dimensions does not matter to a sum: the largest comes next to the rows' own.
+struct part_plan {
+    const unsigned char* data = nullptr;
+    int element_bytes = 4;
+    std::uint64_t first = 0; ///< of the tensor
+    int dimensions = 0; ///< beside the columns
+    part_dimension columns;
+    part_dimension other[tensor_shape::most_dimensions + 1]; ///< the last one are the rows
+
+    std::uint64_t elements() const noexcept
+    {
+        std::uint64_t all = columns.extent;
+        for (int d = 0; d < dimensions; ++d) all *= other[d].extent;
+        return all;
+    }
+    /// Where the element of that number is: its place in the tensor, in the part, and in memory.
+    COLLPROBE_HD part_dimension locate(std::uint64_t index) const noexcept
+    {
+        part_dimension at{0, first, 0, 0};
+        const auto step = [&](const part_dimension& by) {
+            const std::uint64_t here = index % by.extent;
+            index /= by.extent;
+            at.in_tensor += here * by.in_tensor;
+            at.in_part += here * by.in_part;
+            at.in_memory += here * by.in_memory;
+        };
+        step(columns);
+        for (int d = dimensions - 1; d >= 0; --d) step(other[d]);
+        return at;
+    }
+};
+part_plan plan_part(const tensor_part& part) noexcept;
+
+/// A digest that a read of a part computes.
+struct part_target {
+    bool converts = false; ///< by `cast`
+    bool alone = false; ///< places in the part, not in the tensor
+    element_cast cast;
+    digest_state state;
+};
+
+/// Adds the `count` elements from number `first` of the plan on to all targets.
+void digest_range(
+    isa path, const part_plan& plan, std::uint64_t first, std::uint64_t count, view<part_target> targets) noexcept;
+
+/// Reduces a part to the state of its digest, on any device. A reducer for the devices' `reduce`, over
+/// `part.box.extent.elements()` elements, with a result of `digest_state`; `digest_part` and a host stream give the
+/// same bits. The memory is the device's.
+/// Cost: one read; on a GPU each element for itself, some hundred instructions: for hand-overs, not for each step.
+struct part_reducer {
+    using partial = digest_state;
+    static constexpr std::uint64_t block = 65536;
+
+    part_plan plan;
+    bool converts = false;
+    element_cast cast;
+
+    explicit part_reducer(const tensor_part& part) noexcept : plan(plan_part(part)) {}
+    part_reducer(const tensor_part& part, const element_cast& as, call_site where = call_site::current())
+        : plan(plan_part(part)), converts(true), cast(as)
+    {
+        require_cast(part.type, as, where);
+    }
+
+    COLLPROBE_HD static constexpr partial identity() noexcept { return {}; }
+    COLLPROBE_HD void add(partial& into, std::uint64_t index) const noexcept
+    {
+        const part_dimension at = plan.locate(index);
+        const unsigned char* const from = plan.data + at.in_memory * static_cast<std::uint64_t>(plan.element_bytes);
+        std::uint64_t bits = 0;
+        for (int i = 0; i < plan.element_bytes; ++i) bits |= std::uint64_t{from[i]} << (8 * i);
+        if (converts) {
+            const std::uint16_t narrow = cast_float(static_cast<std::uint32_t>(bits), cast);
+            into.add(2 * at.in_tensor, bfloat16::from_bits(narrow));
+        } else if (plan.element_bytes == 8) {
+            into.add(8 * at.in_tensor, bits);
+        } else if (plan.element_bytes == 4) {
+            into.add(4 * at.in_tensor, static_cast<std::uint32_t>(bits));
+        } else if (plan.element_bytes == 2) {
+            into.add(2 * at.in_tensor, bfloat16::from_bits(static_cast<std::uint16_t>(bits)));
+        } else {
+            into.add(at.in_tensor, static_cast<std::uint8_t>(bits));
+        }
+    }
+    /// Host only.
+    void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept
+    {
+        part_target target{converts, false, cast, {}};
+        digest_range(best_isa(), plan, first, count, {&target, 1});
+        into.merge(target.state);
+    }
+    COLLPROBE_HD static constexpr void merge(partial& into, const partial& next) noexcept { into.merge(next); }
+    COLLPROBE_HD static constexpr digest_state finish(const partial& all) noexcept { return all; }
+};
+
+/// The results of `part_reducer`s.
+template <class Device>
+struct part_results {
+    typename Device::template host_buffer<digest_state> states;
+    typename Device::workspace workspace;
+    typename Device::event done;
+
+    explicit part_results(std::uint64_t count) : states(count) {}
+    bool finished_by(deadline until) const noexcept { return detail::finished_by(until, done); }
+};
+
+} // namespace detail
+
+template <class T>
+tensor_part::tensor_part(view<T> memory, const tensor_shape& whole, call_site where)
+    : tensor_part(memory, whole, {{}, whole}, where)
+{
+}
+template <class T>
+tensor_part::tensor_part(view<T> memory, const tensor_shape& whole, const tensor_box& part, call_site where)
+    : tensor_part(detail::make_part(memory.data(), memory.count(), element_traits<std::remove_const_t<T>>::type, whole,
+        part, nullptr, where))
+{
+}
+template <class T>
+tensor_part::tensor_part(view<T> memory, const tensor_shape& whole, const tensor_box& part, const tensor_shape& strides,
+    call_site where)
+    : tensor_part(detail::make_part(memory.data(), memory.count(), element_traits<std::remove_const_t<T>>::type, whole,
+        part, &strides, where))
+{
+}
+template <class Device>
+part_digests digest_part_on(
+    typename Device::stream_ref stream, const tensor_part& part, view<const element_cast> casts, call_site where)
+{
+    const std::uint64_t count = part.box.extent.elements();
+    detail::in_flight<detail::part_results<Device>> memory(-1, 2 + casts.count());
+    detail::enqueue_marked(memory->done, stream, [&] {
+        detail::digest_state* to = memory->states.data();
+        const auto reduce = [&](const detail::part_reducer& reducer) {
+            Device::reduce(stream, reducer, count, to++, memory->workspace);
+        };
+        reduce(detail::part_reducer(part));
+        reduce(detail::part_reducer(part.alone()));
+        for (const element_cast& cast : casts) reduce(detail::part_reducer(part, cast, where));
+    });
+    stream.synchronize(where);
+    const auto& states = memory->states;
+    return {states[0], states[1], {states.data() + 2, states.data() + states.size()}};
+}
+template <class T>
+std::vector<tensor_part> flat_parts(view<T> shard, const tensor_shape& whole, std::uint64_t first, call_site where)
+{
+    return detail::cut_flat(
+        shard.data(), shard.count(), element_traits<std::remove_const_t<T>>::type, whole, first, where);
+}
+
+} // namespace collprobe
+
+#if COLLPROBE_DEFINITIONS
+#include <collprobe/scan/detail/tensor_part.ipp>
+#endif

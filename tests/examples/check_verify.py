@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The collprobe authors
+# SPDX-License-Identifier: Apache-2.0
+"""check_verify.py <collprobe_verify> <folder>
+
+Runs collprobe_verify on safetensors, NumPy files and receipts that are written here: equal ones, cut and cast in other
+ways, and each with one fault, which must be named.
+"""
+import json
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+
+program, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+folder.mkdir(parents=True, exist_ok=True)
+random.seed(1)
+
+
+def run(*arguments, code=0):
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+    shown = f"{arguments}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    assert done.returncode == code, shown
+    return done.stdout + done.stderr
+
+
+def expect(text, *wanted):
+    for each in wanted:
+        assert each in text, f"lacks: {each}\n{text}"
+
+
+def floats(values):
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def words(values):
+    return list(struct.unpack(f"<{len(values)}I", floats(values)))
+
+
+def bfloat16(values, nearest=True):
+    rounded = [(w + 0x7fff + (w >> 16 & 1) if nearest else w) >> 16 for w in words(values)]
+    return struct.pack(f"<{len(values)}H", *rounded)
+
+
+def safetensors(name, tensors):
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    for key, (dtype, shape, raw) in tensors.items():
+        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    path = folder / name
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+def npy(name, descr, shape, raw, fortran=False):
+    header = str({"descr": descr, "fortran_order": fortran, "shape": tuple(shape)}).encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    path = folder / name
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + raw)
+    return path
+
+
+ALL, GOLDEN = (1 << 64) - 1, 0x9e3779b97f4a7c15
+
+
+def mix64(x):
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9 & ALL
+    x = (x ^ x >> 27) * 0x94d049bb133111eb & ALL
+    return x ^ x >> 31
+
+
+def sums(raw, first=0):
+    """scan/digest.md, of bytes whose first one is at the place `first`, a multiple of 4."""
+    s1 = s2 = 0
+    for i, (word,) in enumerate(struct.iter_unpack("<I", raw + bytes(-len(raw) % 4)), first // 4):
+        u, j = divmod(i, 2048)
+        lane, place = j // 2 % 4, 2 * (j // 8 % 2) + j % 2
+        product = ((mix64((j + 1) * GOLDEN & ALL) >> 32) | 1) * word
+        weight = ((mix64(0x13198a2e03707344 + lane * GOLDEN & ALL) | 1) * (257 - 2 * (j // 16))
+                  + 2 * (mix64(0x13198a2e03707344 + (4 + lane) * GOLDEN & ALL) | 1) * (3 - place))
+        s1 += (mix64(0x243f6a8885a308d3 + 2 * u * GOLDEN & ALL) | 1) * product
+        s2 += (mix64(0x243f6a8885a308d3 + (2 * u + 1) * GOLDEN & ALL) | 1) * weight * product
+    return s1 & ALL, s2 & ALL
+
+
+def digest(first, second, size):
+    return mix64(first + mix64(second + (size + 1) * 0xd1342543de82ef95 & ALL) & ALL)
+
+
+def shards(path, values, count):
+    """A receipt of a matrix by blocks of rows, written from nothing but the documents."""
+    height = rows // count
+    parts, total = "", [0, 0]
+    for rank in range(count):
+        raw = floats(values[rank * height * columns:][:height * columns])
+        own = sums(raw, rank * len(raw))
+        total = [(a + b) & ALL for a, b in zip(total, own)]
+        parts += f" part [{rank * height},0] [{height},{columns}] {own[0]:#x} {own[1]:#x} "
+        parts += f"{digest(*sums(raw), len(raw)):#x} {rank}\n"
+    text = f'collprobe receipt 1\nstep 7\ntensor "h.0.weight" float 4 [{rows},{columns}] '
+    text += f"{digest(*total, 4 * rows * columns):#x}\n{parts}"
+    (folder / path).write_text(text + f"end 1 {digest(*sums(text.encode()), len(text)):#x}\n")
+    return folder / path
+
+
+rows, columns = 48, 48
+weights = [random.gauss(0, 1) for _ in range(rows * columns)]
+bias = [random.gauss(0, 1) for _ in range(100)]
+mask = bytes(random.randrange(2) for _ in range(17))
+before = [w + 1 for w in weights]
+
+
+def model(name, weights=weights, bias=bias, **more):
+    return safetensors(name, {"h.0.weight": ("F32", [rows, columns], floats(weights)), "bias": ("F32", [100], floats(bias)),
+                              "mask": ("BOOL", [17], mask), **more})
+
+
+whole = model("whole.safetensors")
+older = model("older.safetensors", before, [b + 1 for b in bias])
+receipt = folder / "whole.receipt"
+expect(run("--write", receipt, "--step", 7, "--cast", "bfloat16", whole), "3 tensors of step 7")
+expect(receipt.read_text(), 'tensor "h.0.weight" float 4 [48,48] 0x', " cast bfloat16 nearest_even", "mask", " bool 1 [17]")
+expect(run(receipt, receipt), "equal: 3 tensors of step 7, found in 3 parts")
+expect(run(receipt, whole), "equal: 3 tensors")
+expect(run(whole, receipt), "equal: 3 tensors")
+expect(run(receipt, older, "--older", older, code=1), '"h.0.weight" [0,0]+[48,48]: the bits of an unknown step', "2 differences")
+
+# Two files of one model; one of them alone lacks tensors.
+first = safetensors("1-of-2.safetensors", {"h.0.weight": ("F32", [rows, columns], floats(weights))})
+second = safetensors("2-of-2.safetensors", {"bias": ("F32", [100], floats(bias)), "mask": ("BOOL", [17], mask)})
+expect(run(receipt, first, second), "equal: 3 tensors")
+expect(run(receipt, first, code=1), '"bias": missing', '"mask": missing', "2 differences")
+expect(run(receipt, whole, safetensors("more.safetensors", {"lora": ("F16", [2], b"1234")}), code=1), '"lora": not expected')
+
+# An engine that holds the weights in 16 bits, by either rounding; and one that has float, of which 16 bits are expected.
+engine = {"mask": ("BOOL", [17], mask)}
+for nearest in (True, False):
+    engine["h.0.weight"] = ("BF16", [rows, columns], bfloat16(weights, nearest))
+    engine["bias"] = ("BF16", [100], bfloat16(bias, nearest))
+    path = safetensors("engine.safetensors", engine)
+    if nearest:
+        expect(run(receipt, path), "equal: 3 tensors")
+        expect(run(path, whole), "equal: 3 tensors")
+    else:
+        expect(run(receipt, path, code=1), "cast to bfloat16 by toward_zero, another rounding than is stated")
+        expect(run(path, whole, code=1), "cast to bfloat16 by toward_zero, another rounding than is stated")
+        strict = folder / "toward_zero.receipt"
+        run("--write", strict, "--step", 7, "--cast", "bfloat16:toward_zero", whole)
+        expect(run(strict, path), "equal: 3 tensors")
+plain = folder / "plain.receipt"
+run("--write", plain, whole)
+expect(run(plain, safetensors("engine.safetensors", engine), code=1), "the type is bfloat16, and no cast to it is known")
+
+# Faults: one bit; zeros; a transposed matrix; another shape; tensors of a name that is used elsewhere.
+flipped = list(weights)
+flipped[1234] = struct.unpack("<f", struct.pack("<I", words(weights)[1234] ^ 1))[0]
+expect(run(receipt, model("flipped.safetensors", flipped), code=1), '"h.0.weight" [0,0]+[48,48]: other bits than expected',
+       "1 difference;")
+expect(run(receipt, model("zeros.safetensors", [0.0] * len(weights)), code=1), '"h.0.weight" [0,0]+[48,48]: all zeros')
+turned = [weights[c * columns + r] for r in range(rows) for c in range(columns)]
+expect(run(receipt, model("turned.safetensors", turned), code=1), "other bits than expected: rows and columns are exchanged")
+wide = safetensors("wide.safetensors", {"w": ("F32", [2, 3], floats([1, 2, 3, 4, 5, 6]))})
+tall = safetensors("tall.safetensors", {"w": ("F32", [3, 2], floats([1, 4, 2, 5, 3, 6]))})
+expect(run(wide, tall, code=1), '"w": the shape is [3,2]: rows and columns are exchanged')
+
+# Data is cut by the expected parts, so that the shard is named.
+quarters = shards("quarters.receipt", weights, 4)
+expect(run(quarters, first), "equal: 1 tensor of step 7, found in 4 parts")
+expect(run(shards("eighths.receipt", weights, 8), quarters), "equal: 1 tensor of step 7, found in 4 parts")
+flat = safetensors("flipped.safetensors", {"h.0.weight": ("F32", [rows, columns], floats(flipped))})
+expect(run(quarters, flat, code=1), '"h.0.weight" [24,0]+[12,48]: other bits than expected', "1 difference;")
+expect(run(quarters, shards("flipped.receipt", flipped, 8), code=1), '"h.0.weight" [24,0]+[12,48], ranks 4-5: other bits')
+quarter = rows * columns // 4
+swapped = weights[:quarter] + weights[2 * quarter:3 * quarter] + weights[quarter:2 * quarter] + weights[3 * quarter:]
+expect(run(quarters, shards("swapped.receipt", swapped, 4), code=1), '"h.0.weight" [12,0]+[12,48], rank 1: the bits that "h.0.weight" [24,0]')
+part_before = weights[:quarter] + before[quarter:2 * quarter] + weights[2 * quarter:]
+expect(run(quarters, shards("stale.receipt", part_before, 4), "--older", shards("older.receipt", before, 4), code=1),
+       '"h.0.weight" [12,0]+[12,48], rank 1: the bits of step 7', "1 difference;")
+
+# Receipts of ranks.
+halves = []
+for rank in range(2):
+    text = receipt.read_text()
+    path = folder / f"rank{rank}.receipt"
+    half = safetensors("half.safetensors", {f"shard{rank}": ("F32", [rows // 2, columns],
+                                                            floats(weights[rank * rows // 2 * columns:][:rows // 2 * columns]))})
+    run("--write", path, "--step", 7, "--rank", rank, half)
+    expect(path.read_text(), f" {rank}\n")
+    halves.append(path)
+expect(run("--write", folder / "merged.receipt", *halves), "2 tensors of step 7")
+expect(run(folder / "merged.receipt", *halves), "equal: 2 tensors of step 7, found in 2 parts")
+run("--write", folder / "late.receipt", "--step", 6, "--rank", 1, half)
+expect(run(folder / "merged.receipt", halves[0], folder / "late.receipt", code=1), "late.receipt' is of step 6, expected is step 7",
+       "1 difference;")
+expect(run("--write", folder / "merged.receipt", halves[0], folder / "late.receipt", code=2), "receipts of different steps: 7 and 6")
+
+# NumPy files, in both orders.
+values = [random.gauss(0, 1) for _ in range(6)]
+c_order = npy("w.npy", "<f4", [2, 3], floats(values))
+run("--write", folder / "w.receipt", c_order)
+npy("w.npy", "<f4", [2, 3], floats([values[i] for i in (0, 3, 1, 4, 2, 5)]), fortran=True)
+expect(run(folder / "w.receipt", folder / "w.npy"), "equal: 1 tensor of no step")
+npy("w.npy", "<f4", [2, 3], floats(values[::-1]))
+expect(run(folder / "w.receipt", folder / "w.npy", code=1), '"w" [0,0]+[2,3]: other bits than expected')
+run("--write", folder / "w.receipt", npy("number.npy", "<i8", [], struct.pack("<q", 3)))
+
+# Bad input.
+expect(run(receipt, code=2), "one file alone")
+expect(run(receipt, folder / "none.receipt", code=2), "cannot read '", "No such file or directory")
+expect(run(receipt, folder, code=2), "Is a directory")
+expect(run(folder / "none.safetensors", receipt, code=2), "No such file")
+expect(run("--step", 3, receipt, receipt, code=2), "--write")
+expect(run("--write", folder / "x.receipt", "--cast", "int8", whole, code=2), "--cast: 'int8' is not bfloat16 or half")
+cut = folder / "cut.receipt"
+cut.write_bytes(receipt.read_bytes()[:-30])
+expect(run(cut, whole, code=2), "cut.receipt: ", "line ")
+raw = whole.read_bytes()
+for length in (0, 5, 8, 40, len(raw) - 1):
+    (folder / "cut.safetensors").write_bytes(raw[:length])
+    expect(run(receipt, folder / "cut.safetensors", code=2), "cut.safetensors: ")
+for key, value, reason in (("shape", [1 << 40, 1 << 40], "too large"), ("shape", [3], "the shape needs 12 bytes"),
+                           ("shape", [1] * 9, "more than 8 dimensions"), ("data_offsets", [0, 1 << 40], "not within the file"),
+                           ("data_offsets", "x", "h.0.weight"), ("dtype", "F4", "does not know: 'F4'"), ("dtype", 3, "h.0.weight")):
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], key: value}
+    text = json.dumps({"h.0.weight": entry}).encode()
+    (folder / "bad.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"12345678")
+    expect(run(receipt, folder / "bad.safetensors", code=2), reason)
+for length in range(0, 128, 7):
+    (folder / "cut.npy").write_bytes((folder / "w.npy").read_bytes()[:length])
+    run(receipt, folder / "cut.npy", code=2)
+for trial in range(60):  # anything but a crash
+    damaged = bytearray(raw if trial % 2 else (folder / "w.npy").read_bytes())
+    for _ in range(3):
+        damaged[random.randrange(min(300, len(damaged)))] = random.randrange(256)
+    path = folder / ("damaged.safetensors" if trial % 2 else "damaged.npy")
+    path.write_bytes(damaged)
+    done = subprocess.run([program, str(receipt), str(path)], capture_output=True)
+    assert done.returncode in (0, 1, 2), (trial, done)
+expect(run("--help"), "--older PATH", "Exit status: 0 equal")
+print("collprobe_verify: all as expected")

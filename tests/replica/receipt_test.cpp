@@ -1,0 +1,563 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#include <collprobe/replica/receipt.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/comm/local/run.hpp>
+#include <collprobe/device/host/device.hpp>
+
+using namespace collprobe;
+
+namespace {
+
+#if defined(COLLPROBE_TEST_SANITIZED) || defined(COLLPROBE_TEST_BRIEF)
+constexpr int trials = 40;
+#else
+constexpr int trials = 300;
+#endif
+constexpr std::array<element_cast, 2> to_bfloat16{
+    element_cast{}, {element_type::bfloat16, cast_rounding::toward_zero}};
+
+/// A model of one tensor, and another beside it.
+struct model {
+    tensor_shape shape;
+    std::vector<float> weights;
+    std::vector<float> bias;
+};
+
+using boxes = std::vector<tensor_box>;
+
+class cases {
+public:
+    explicit cases(unsigned seed) : random_(seed) {}
+
+    std::uint64_t below(std::uint64_t end) { return random_() % end; }
+
+    model weights()
+    {
+        model made;
+        made.shape = {4 + below(40), 4 + below(60)};
+        if (below(3) == 0) made.shape = {2 + below(6), 2 + below(12), 3 + below(20)};
+        made.weights.resize(made.shape.elements());
+        made.bias.resize(5 + below(50));
+        for (float& each : made.weights) each = 1.0f + static_cast<float>(below(1 << 20)) * 0x1p-20f;
+        for (float& each : made.bias) each = 1.0f + static_cast<float>(below(1 << 20)) * 0x1p-20f;
+        return made;
+    }
+
+    /// Slices of about equal size along dimension `d`.
+    static boxes slices(const tensor_shape& shape, int d, std::uint64_t count)
+    {
+        boxes made;
+        for (std::uint64_t i = 0; i < count; ++i) {
+            tensor_box box{shape, shape};
+            for (std::uint64_t& each : box.first.size) each = 0;
+            box.first.size[d] = shape.size[d] * i / count;
+            box.extent.size[d] = shape.size[d] * (i + 1) / count - box.first.size[d];
+            if (box.extent.size[d] != 0) made.push_back(box);
+        }
+        return made;
+    }
+    boxes cut(const tensor_shape& shape)
+    {
+        const int d = static_cast<int>(below(static_cast<std::uint64_t>(shape.dimensions)));
+        boxes made = slices(shape, d, 1 + below(8));
+        if (below(2) == 0) return made;
+        const int other = (d + 1) % shape.dimensions;
+        boxes finer;
+        for (const tensor_box& box : made) {
+            tensor_box left = box;
+            tensor_box right = box;
+            left.extent.size[other] = below(box.extent.size[other] + 1);
+            right.first.size[other] += left.extent.size[other];
+            right.extent.size[other] -= left.extent.size[other];
+            for (const tensor_box& each : {left, right})
+                if (each.extent.elements() != 0) finer.push_back(each);
+        }
+        return finer;
+    }
+
+private:
+    std::mt19937_64 random_;
+};
+
+tensor_part part_of(const std::vector<float>& tensor, const tensor_shape& shape, const tensor_box& box)
+{
+    return tensor_part{view<const float>(tensor), shape}.within(box);
+}
+
+/// Rank r holds box r.
+receipt receipt_of(const model& of, const boxes& cut, std::uint64_t step = 7, view<const element_cast> casts = {})
+{
+    receipt all(step);
+    for (std::size_t rank = 0; rank < cut.size(); ++rank) {
+        receipt own(step, static_cast<int>(rank));
+        own.add("layers.0.weight", part_of(of.weights, of.shape, cut[rank]), casts);
+        if (rank == 0) own.add("bias", {view<const float>(of.bias), {of.bias.size()}}, casts);
+        all.merge(own);
+    }
+    return all;
+}
+
+bool contains(const tensor_box& box, const tensor_box& inner)
+{
+    return detail::intersection(box, inner) == inner;
+}
+
+/// The box of a single element.
+tensor_box box_of(const tensor_shape& shape, std::uint64_t element)
+{
+    tensor_box box{shape, shape};
+    for (int d = shape.dimensions - 1; d >= 0; --d) {
+        box.first.size[d] = element % shape.size[d];
+        box.extent.size[d] = 1;
+        element /= shape.size[d];
+    }
+    return box;
+}
+
+std::vector<std::string> sentences(const std::vector<receipt_finding>& findings)
+{
+    std::vector<std::string> all;
+    for (const receipt_finding& each : findings) all.push_back(describe(each));
+    return all;
+}
+
+using texts = std::vector<std::string>;
+
+/// The reason why a text is refused; empty if it is not.
+std::string refusal(const std::string& text)
+{
+    try {
+        (void)receipt::read(text);
+        return {};
+    } catch (const error& caught) {
+        REQUIRE(caught.code() == status::invalid_argument);
+        return caught.what();
+    }
+}
+
+/// The text with an end that fits to its other lines.
+std::string with_end(std::string text, std::size_t tensors)
+{
+    return text + "end " + std::to_string(tensors) + ' ' + detail::hexadecimal(detail::digest_of_text(text)) + '\n';
+}
+std::string without_end(const std::string& text) { return text.substr(0, text.rfind("end ")); }
+
+std::string small_text()
+{
+    const std::vector<float> data(12, 1.5f);
+    receipt own(3, 1);
+    own.add("a", {view<const float>(data), {2, 6}}, to_bfloat16);
+    own.add("b", {view<const float>(data), {24}, {{0}, {12}}});
+    return own.text();
+}
+
+} // namespace
+
+TEST_CASE("receipt - any two cuts of the same model agree, also through their texts")
+{
+    cases random(1);
+    for (int trial = 0; trial < trials; ++trial) {
+        const model one = random.weights();
+        const receipt trainer = receipt_of(one, random.cut(one.shape), 7, to_bfloat16);
+        const receipt engine = receipt_of(one, random.cut(one.shape), 7, to_bfloat16);
+        CHECK(sentences(verify(trainer, engine)) == texts{});
+        CHECK(trainer.find("layers.0.weight")->whole().finish() == digest(view<const float>(one.weights)));
+        const std::string text = trainer.text();
+        const receipt again = receipt::read(text);
+        CHECK(again.text() == text);
+        CHECK(sentences(verify(again, engine, {&trainer, 1})) == texts{});
+        CHECK(find_gaps(again).empty());
+
+        // As FSDP and ZeRO cut it: in equal lengths of the flattened tensor, padded.
+        receipt flat(7);
+        const std::uint64_t ranks = 1 + random.below(16);
+        const std::uint64_t length = (one.weights.size() + ranks - 1) / ranks;
+        std::vector<float> padded = one.weights;
+        padded.resize(length * ranks, -1.0f);
+        for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+            const view<const float> shard = view<const float>(padded).part(rank * length, length);
+            for (const tensor_part& each : flat_parts(shard, one.shape, rank * length))
+                flat.add("layers.0.weight", each, to_bfloat16);
+        }
+        flat.add("bias", {view<const float>(one.bias), {one.bias.size()}}, to_bfloat16);
+        CHECK(sentences(verify(trainer, flat)) == texts{});
+        CHECK(sentences(verify(flat, engine)) == texts{});
+    }
+}
+
+TEST_CASE("receipt - a flipped bit is named by the finest box that both cuts can tell, and by its rank")
+{
+    cases random(2);
+    for (int trial = 0; trial < trials; ++trial) {
+        const model one = random.weights();
+        const boxes cut = random.cut(one.shape);
+        const boxes other_cut = random.cut(one.shape);
+        model two = one;
+        const std::uint64_t at = random.below(one.weights.size());
+        std::uint32_t bits = detail::bit_cast<std::uint32_t>(two.weights[at]);
+        bits ^= 1u << random.below(32);
+        two.weights[at] = detail::bit_cast<float>(bits);
+        const tensor_box element = box_of(one.shape, at);
+        const receipt expected = receipt_of(one, cut);
+        const auto same_cut = verify(expected, receipt_of(two, cut));
+        REQUIRE(same_cut.size() == 1);
+        CHECK(same_cut[0].problem == receipt_problem::altered);
+        CHECK(same_cut[0].tensor == "layers.0.weight");
+        CHECK(contains(same_cut[0].box, element));
+        REQUIRE(same_cut[0].ranks.size() == 1);
+        CHECK(same_cut[0].box == cut[static_cast<std::size_t>(same_cut[0].ranks[0])]);
+        const auto another = verify(expected, receipt_of(two, other_cut));
+        REQUIRE(another.size() == 1);
+        CHECK(another[0].problem == receipt_problem::altered);
+        CHECK(contains(another[0].box, element));
+    }
+}
+
+TEST_CASE("receipt - where one cut refines the other, or both are slices, the finest common box is named")
+{
+    model one{{12, 4}, std::vector<float>(48, 2.0f), {1.0f}};
+    model two = one;
+    two.weights[5 * 4] = 3; // in row 5
+    const auto rows = [&](std::uint64_t count) { return cases::slices(one.shape, 0, count); };
+    const auto named = [&](const boxes& expected, const boxes& found) {
+        const auto findings = verify(receipt_of(one, expected), receipt_of(two, found));
+        REQUIRE(findings.size() == 1);
+        return findings[0].box;
+    };
+    CHECK(named(rows(12), rows(6)) == tensor_box{{4, 0}, {2, 4}});
+    CHECK(named(rows(6), rows(12)) == tensor_box{{4, 0}, {2, 4}});
+    CHECK(named(rows(6), rows(4)) == tensor_box{{0, 0}, {6, 4}});
+    CHECK(named(rows(6), cases::slices(one.shape, 1, 2)) == tensor_box{{0, 0}, {12, 4}});
+    CHECK(sentences(verify(receipt_of(one, rows(6)), receipt_of(two, rows(6))))
+        == texts{"\"layers.0.weight\" [4,0]+[2,4], rank 2: other bits than expected"});
+}
+
+TEST_CASE("receipt - shards that are swapped, zero, of the step before or transposed are found, and named for what they are")
+{
+    cases random(3);
+    int transposed_shards = 0;
+    for (int trial = 0; trial < trials; ++trial) {
+        const model before = random.weights();
+        model now = before;
+        for (float& each : now.weights) each += 0.25f;
+        for (float& each : now.bias) each += 0.25f;
+        const std::uint64_t ranks = 2 + random.below(3);
+        const int d = now.shape.size[0] >= 4 ? 0 : now.shape.dimensions - 1;
+        boxes cut = cases::slices(now.shape, d, ranks);
+        if (cut.size() < 2) continue;
+        const receipt expected = receipt_of(now, cut);
+        const receipt older = receipt_of(before, cut, 6);
+        const auto bad = static_cast<std::size_t>(random.below(cut.size()));
+
+        const auto with_part = [&](const tensor_part& part) {
+            receipt found(7);
+            for (std::size_t rank = 0; rank < cut.size(); ++rank) {
+                receipt own(7, static_cast<int>(rank));
+                own.add("layers.0.weight", rank == bad ? part : part_of(now.weights, now.shape, cut[rank]));
+                if (rank == 0) own.add("bias", {view<const float>(now.bias), {now.bias.size()}});
+                found.merge(own);
+            }
+            return verify(expected, found, {&older, 1});
+        };
+        const auto is = [&](const std::vector<receipt_finding>& findings, receipt_problem problem) {
+            REQUIRE(findings.size() == 1);
+            CHECK(findings[0].problem == problem);
+            CHECK(findings[0].box == cut[bad]);
+            CHECK(findings[0].ranks == std::vector<int>{static_cast<int>(bad)});
+            return findings[0];
+        };
+        const std::vector<float> zeros(now.weights.size());
+        is(with_part(part_of(zeros, now.shape, cut[bad])), receipt_problem::zeros);
+        const receipt_finding stale
+            = is(with_part(part_of(before.weights, now.shape, cut[bad])), receipt_problem::stale);
+        CHECK(stale.found_step == 6);
+
+        // The shard of another rank in this one's place; and the whole of it exchanged.
+        const std::size_t other = (bad + 1) % cut.size();
+        if (cut[other].extent == cut[bad].extent) {
+            tensor_part moved = part_of(now.weights, now.shape, cut[other]);
+            moved.box = cut[bad];
+            const receipt_finding found = is(with_part(moved), receipt_problem::moved);
+            CHECK(found.other == "layers.0.weight");
+            CHECK(found.other_box == cut[other]);
+            receipt swapped(7);
+            for (std::size_t rank = 0; rank < cut.size(); ++rank) {
+                const std::size_t from = rank == bad ? other : rank == other ? bad : rank;
+                tensor_part part = part_of(now.weights, now.shape, cut[from]);
+                part.box = cut[rank];
+                swapped.add("layers.0.weight", part);
+            }
+            swapped.add("bias", {view<const float>(now.bias), {now.bias.size()}});
+            const auto both = verify(expected, swapped);
+            REQUIRE(both.size() == 2);
+            CHECK(both[0].problem == receipt_problem::moved);
+            CHECK(both[1].problem == receipt_problem::moved);
+        }
+        // A square block of it, transposed.
+        const std::uint64_t side = std::min(cut[bad].extent.size[now.shape.dimensions - 1],
+            cut[bad].extent.size[now.shape.dimensions - 2]);
+        if (side >= 2) {
+            ++transposed_shards;
+            tensor_box square = cut[bad];
+            square.extent.size[now.shape.dimensions - 1] = side;
+            square.extent.size[now.shape.dimensions - 2] = side;
+            const tensor_part right = part_of(now.weights, now.shape, square);
+            receipt with_square(7), transposed(7);
+            with_square.add("layers.0.weight", right);
+            transposed.add("layers.0.weight", right.transposed());
+            CHECK(with_square.find("layers.0.weight")->whole().finish()
+                != transposed.find("layers.0.weight")->whole().finish());
+        }
+    }
+    CHECK(transposed_shards > trials / 3);
+}
+
+TEST_CASE("receipt - tensors of a whole are named: exchanged, missing, unexpected, of another shape, type or step")
+{
+    std::vector<float> one(24), two(24), three(24, 3.0f);
+    for (std::size_t i = 0; i < 24; ++i) {
+        one[i] = static_cast<float>(i + 1);
+        two[i] = static_cast<float>(100 - i);
+    }
+    const tensor_shape shape{4, 6};
+    const auto whole = [&](const std::vector<float>& data, const tensor_shape& of) {
+        return tensor_part{view<const float>(data), of};
+    };
+    receipt expected(5);
+    expected.add("q", whole(one, shape));
+    expected.add("k", whole(two, shape));
+    expected.add("only here", whole(three, {24}));
+    expected.add("typed", whole(three, {24}));
+    receipt found(4);
+    found.add("q", whole(two, shape));
+    found.add("k", whole(one, {6, 4}));
+    found.add("only there", whole(three, {24}));
+    found.add("typed", tensor_part{view<const std::int32_t>(std::vector<std::int32_t>(24)), {24}});
+    CHECK(sentences(verify(expected, found))
+        == texts{"the receipt is of step 4, expected is step 5", "\"k\": the shape is [6,4]", "\"only here\": missing",
+            "\"q\" [0,0]+[4,6]: the bits that \"k\" [0,0]+[4,6] should have",
+            "\"typed\": the type is int32, and no cast to it is known", "\"only there\": not expected"});
+    found.step = receipt::no_step;
+    CHECK(verify(expected, found)[0].problem == receipt_problem::other_shape);
+}
+
+TEST_CASE("receipt - gaps, overlaps and replicas that differ are named")
+{
+    std::vector<float> data(60);
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i + 1);
+    const tensor_shape shape{6, 10};
+    const auto rank_with = [&](int rank, const tensor_box& box, const std::vector<float>& from) {
+        receipt own(1, rank);
+        own.add("w", part_of(from, shape, box));
+        return own;
+    };
+    receipt expected(1);
+    expected.add("w", {view<const float>(data), shape});
+    CHECK(find_gaps(expected).empty());
+
+    receipt holes = rank_with(0, {{0, 0}, {6, 4}}, data);
+    holes.merge(rank_with(1, {{2, 4}, {4, 6}}, data));
+    CHECK(sentences(verify(expected, holes)) == texts{"\"w\" [0,4]+[2,6]: no rank has this part"});
+    CHECK(holes.text().find("[6,10] -\n") != std::string::npos);
+    CHECK(sentences(find_gaps(receipt::read(holes.text()))) == sentences(find_gaps(holes)));
+    CHECK_THROWS_AS(verify(holes, expected), const error&);
+
+    receipt twice = holes;
+    twice.merge(rank_with(2, {{0, 3}, {2, 7}}, data));
+    CHECK(sentences(verify(expected, twice)) == texts{"\"w\" [0,0]+[6,4], rank 0: overlaps with the part [0,3]+[2,7]"});
+
+    receipt nothing(1);
+    nothing.add("w", part_of(data, shape, {{3, 3}, {0, 2}}));
+    CHECK(sentences(verify(expected, nothing)) == texts{"\"w\" [0,0]+[6,10]: no rank has this part"});
+
+    // Six ranks hold two halves three times; one of them is damaged: by what is expected, it is known which.
+    std::vector<float> damaged = data;
+    damaged[33] = -1;
+    receipt replicas(1);
+    for (int rank = 0; rank < 6; ++rank) {
+        const tensor_box half{{rank % 2 == 0 ? 0u : 3u, 0}, {3, 10}};
+        replicas.merge(rank_with(rank, half, rank == 5 ? damaged : data));
+    }
+    CHECK(sentences(find_gaps(replicas)) == texts{"\"w\" [3,0]+[3,10], ranks 1,3,5: not the same bits on all ranks that hold it"});
+    CHECK(sentences(verify(expected, replicas)) == texts{"\"w\" [3,0]+[3,10], rank 5: other bits than expected"});
+    CHECK(sentences(verify(expected, receipt::read(replicas.text()))) == sentences(verify(expected, replicas)));
+    replicas.merge(rank_with(6, {{0, 0}, {3, 10}}, std::vector<float>(60)));
+    CHECK(sentences(verify(expected, replicas))
+        == texts{"\"w\" [0,0]+[3,10], ranks 0,2,4,6: not the same bits on all ranks that hold it",
+            "\"w\" [3,0]+[3,10], ranks 1,3,5: not the same bits on all ranks that hold it"});
+
+    receipt other_step(2);
+    CHECK_THROWS_AS(other_step.merge(expected), const error&);
+    receipt other_shape(1);
+    other_shape.add("w", {view<const float>(data), {10, 6}});
+    CHECK_THROWS_AS(other_shape.merge(expected), const error&);
+}
+
+TEST_CASE("receipt - a copy in 16 bits is held against the stated rounding, in both directions")
+{
+    cases random(4);
+    for (int trial = 0; trial < trials / 4; ++trial) {
+        const model one = random.weights();
+        std::vector<bfloat16> nearest, truncated;
+        for (const float each : one.weights) {
+            nearest.push_back(bfloat16(each));
+            truncated.push_back(bfloat16::from_bits(
+                static_cast<std::uint16_t>(detail::bit_cast<std::uint32_t>(each) >> 16)));
+        }
+        receipt trainer(7);
+        for (const tensor_box& box : random.cut(one.shape))
+            trainer.add("w", part_of(one.weights, one.shape, box), to_bfloat16);
+        const auto engine = [&](const std::vector<bfloat16>& weights) {
+            receipt made(7);
+            for (const tensor_box& box : random.cut(one.shape))
+                made.add("w", tensor_part{view<const bfloat16>(weights), one.shape}.within(box));
+            return made;
+        };
+        CHECK(sentences(verify(trainer, engine(nearest))) == texts{});
+        CHECK(sentences(verify(engine(nearest), trainer)) == texts{});
+        for (const receipt_finding& each : verify(trainer, engine(truncated))) {
+            CHECK(each.problem == receipt_problem::other_rounding);
+            CHECK(describe(each).find("cast to bfloat16 by toward_zero, another rounding than is stated")
+                != std::string::npos);
+        }
+        CHECK(!verify(trainer, engine(truncated)).empty());
+        nearest[random.below(nearest.size())].bits ^= 4;
+        const auto altered = verify(trainer, engine(nearest));
+        REQUIRE(altered.size() == 1);
+        CHECK(altered[0].problem == receipt_problem::altered);
+        receipt without(7);
+        without.add("w", {view<const float>(one.weights), one.shape});
+        CHECK(verify(without, engine(nearest))[0].problem == receipt_problem::other_type);
+    }
+}
+
+TEST_CASE("receipt - names and types of all kinds survive the text")
+{
+    const std::vector<float> data(4, 1.0f);
+    receipt own(12, 3);
+    const std::string names[] = {"a b", "line\nbreak", "\"quoted\\\"", "\xc3\xa4\xe2\x82\xac", std::string("nul\0l", 5), "\x7f", "end 1",
+        std::string(70000, 'n')};
+    for (const std::string& name : names) own.add(name, {view<const float>(data), {2, 2}});
+    own.add("bits", tensor_part{view<const float16>(std::vector<float16>(3)), {3}}, {}, "int16");
+    own.add("number", {view<const float>(data), {}});
+    own.add("none", {view<const float>(data), {4, 0}});
+    const receipt again = receipt::read(own.text());
+    CHECK(again.text() == own.text());
+    CHECK(again.tensors().count() == 11);
+    for (const std::string& name : names) CHECK(again.find(name) != nullptr);
+    CHECK(again.find("bits")->type == "int16");
+    CHECK(again.find("a b")->parts.at(0).ranks == std::vector<int>{3});
+    CHECK(sentences(verify(own, again)) == texts{});
+    CHECK_THROWS_AS(own.add("", {view<const float>(data), {4}}), const error&);
+    CHECK_THROWS_AS(own.add("x", {view<const float>(data), {4}}, {}, "two words"), const error&);
+    CHECK_THROWS_AS(own.add("number", {view<const float>(data), {4}}), const error&);
+}
+
+TEST_CASE("receipt - a text that is cut off or changed in any byte is refused")
+{
+    const std::string text = small_text();
+    CHECK(refusal(text).empty());
+    for (std::size_t length = 0; length < text.size(); ++length) CHECK(!refusal(text.substr(0, length)).empty());
+    CHECK(refusal(text.substr(0, text.size() / 2)).find("cut off") != std::string::npos);
+    CHECK(!refusal(text + "\n").empty());
+    CHECK(!refusal(text + text).empty());
+    for (std::size_t at = 0; at < text.size(); ++at) {
+        for (const char byte : {'\0', '0', '9', ' ', '\n', '-', '[', '\x7f'}) {
+            std::string changed = text;
+            if (changed[at] == byte) continue;
+            changed[at] = byte;
+            if (refusal(changed).empty()) FAIL("byte " << at);
+        }
+    }
+    CHECK(refusal("collprobe receipt 2\n").find("line 1: not a receipt of a version") != std::string::npos);
+}
+
+TEST_CASE("receipt - a text with a right digest but wrong lines is refused with the line, or read, and never crashes")
+{
+    const std::string body = without_end(small_text());
+    CHECK(refusal(with_end(body, 2)).empty());
+    CHECK(refusal(with_end(body, 3)).find("line 9: another number of tensors") != std::string::npos);
+    const auto with_line = [&](const char* from, const char* to) {
+        std::string changed = body;
+        const std::size_t at = changed.find(from);
+        REQUIRE(at != std::string::npos);
+        return refusal(with_end(changed.replace(at, std::strlen(from), to), 2));
+    };
+    CHECK(with_line("step 3", "step 18446744073709551616").find("line 2: a number of more than 64 bits") != std::string::npos);
+    CHECK(with_line("float 4 [2,6]", "float 3 [2,6]").find("line 3: elements have") != std::string::npos);
+    CHECK(with_line("[2,6]", "[2,9223372036854775807]").find("line 3: a tensor of 2^63 bytes or more") != std::string::npos);
+    CHECK(with_line("[2,6]", "[1,1,1,1,1,1,1,1,1]").find("more than 8 dimensions") != std::string::npos);
+    CHECK(with_line("[0,0] [2,6]", "[0,0] [3,6]").find("line 6: a part that is not within") != std::string::npos);
+    CHECK(with_line("[0,0] [2,6]", "[1,0] [18446744073709551615,6]").find("not within") != std::string::npos);
+    CHECK(with_line("[0,0] [2,6]", "[0,0] [2,5]").find("the parts above do not make the digest") != std::string::npos);
+    CHECK(with_line(" 1 0x", " 0-2147483646 0x").find("too many ranks") != std::string::npos);
+    CHECK(with_line(" 1 0x", " 4,4 0x").find("do not ascend") != std::string::npos);
+    CHECK(with_line("\"b\"", "\"a\"").find("a tensor for the second time") != std::string::npos);
+    CHECK(with_line("cast bfloat16", "cast int8").find("a cast to an unknown type") != std::string::npos);
+
+    std::mt19937_64 random(5);
+    int read = 0;
+    for (int trial = 0; trial < 50 * trials; ++trial) {
+        std::string changed = body;
+        for (std::uint64_t changes = 1 + random() % 3; changes != 0; --changes) {
+            const std::size_t at = 20 + random() % (changed.size() - 20);
+            const std::size_t from = 20 + random() % (changed.size() - 20);
+            const std::size_t length = random() % 12;
+            switch (random() % 4) {
+            case 0: changed.erase(at, length); break;
+            case 1: changed.insert(at, changed.substr(from, length)); break;
+            case 2: changed[at] = "0123456789abcdefx[],- \"\\\n"[random() % 24]; break;
+            default: changed[at] = static_cast<char>(random()); break;
+            }
+        }
+        const std::string text = with_end(changed, 2);
+        if (refusal(text).empty()) {
+            ++read;
+            CHECK(receipt::read(receipt::read(text).text()).text() == receipt::read(text).text());
+        }
+    }
+    CHECK(read > 0);
+}
+
+TEST_CASE("receipt - tensors of more than 2^32 elements have their places")
+{
+    const std::uint64_t half = std::uint64_t{1} << 39;
+    const std::vector<float> data(16, 2.0f);
+    receipt own(1);
+    own.add("w", {view<const float>(data), {2 * half, 16}, {{half, 0}, {1, 16}}});
+    CHECK(receipt::read(own.text()).text() == own.text());
+    CHECK(sentences(find_gaps(own)) == texts{"\"w\" [0,0]+[549755813888,16]: no rank has this part"});
+}
+
+TEST_CASE("receipt - ranks gather the whole, each from its own parts")
+{
+    const model one = cases(6).weights();
+    const boxes cut = cases::slices(one.shape, 0, 3);
+    const receipt expected = receipt_of(one, cases::slices(one.shape, 1, 2));
+    local::run(4, [&](local::communicator& world) {
+        host::stream stream;
+        receipt own(7, world.rank());
+        if (static_cast<std::size_t>(world.rank()) < cut.size()) {
+            const tensor_part part = part_of(one.weights, one.shape, cut[static_cast<std::size_t>(world.rank())]);
+            own.add("layers.0.weight", part, digest_part_on<host::device>(stream, part));
+        }
+        if (world.rank() == 3) own.add("bias", {view<const float>(one.bias), {one.bias.size()}});
+        const receipt all = gather_receipts(world, own, stream);
+        CHECK(sentences(verify(expected, all)) == texts{});
+        CHECK(all.find("bias")->parts.at(0).ranks == std::vector<int>{3});
+    });
+}
