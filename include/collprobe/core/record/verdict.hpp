@@ -34,6 +34,10 @@ enum class finding : std::uint8_t {
     /// or, without an `other_rank`, the only rank whose result is damaged. Statistic: pairs of ranks with damaged
     /// messages; of a result the residual, and the threshold is its limit.
     codes_differ,
+    /// The ranks entered an average with weights that are not expected: `call_weights` has them. Rank: the only one that
+    /// was lost or doubled. Statistic: its weight (or the one that is farthest off) in units of the mean's; threshold:
+    /// the bound of its error.
+    weights,
 };
 
 constexpr const char* name(finding what) noexcept
@@ -52,6 +56,7 @@ constexpr const char* name(finding what) noexcept
     case finding::late: return "late";
     case finding::quantisation: return "quantisation";
     case finding::codes_differ: return "codes_differ";
+    case finding::weights: return "weights";
     }
     return "unknown";
 }

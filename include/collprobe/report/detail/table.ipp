@@ -80,6 +80,11 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
                 + short_number(named.threshold);
         }
         break;
+    case finding::weights:
+        text += named.rank < 0 ? "the ranks entered the average with other weights than are expected: "
+                               : "entered the average with another weight than is expected: ";
+        text += short_number(named.statistic) + " times that of a mean";
+        break;
     }
     return text;
 }

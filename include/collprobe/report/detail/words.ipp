@@ -50,6 +50,7 @@ COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
     case finding::late: return "came late to the calls";
     case finding::quantisation: return "lost too much by quantisation";
     case finding::codes_differ: return "received other codes than were sent";
+    case finding::weights: return "entered the average with another weight than is expected";
     }
     return "was named";
 }
