@@ -33,15 +33,16 @@ struct weight_probe_options {
     double miss = 1e-9;
 };
 
-/// A part of a step that finds the weight with which each rank's input is in the result of a sum or an average, by least
-/// squares over sketches, and names the form of these weights: mean, sum, divided twice, weighted by tokens, a rank lost
-/// or doubled. Use: `probed comm(world, options, weight_probe())`; its findings are in `call_record::weights`. Forms that
-/// are not expected are suspects, `finding::weights`. With `observe_input` and `observe_result` all that happens to
-/// gradients between two places is seen. The tokens of a rank are `step_observation::weight`.
+/// A part of a step that finds the weight with which each rank's input is in the result of a sum or an average, by
+/// least squares over sketches, and names the form of these weights: mean, sum, divided twice, weighted by tokens, a
+/// rank lost or doubled. Use: `probed comm(world, options, weight_probe())`; its findings are in
+/// `call_record::weights`. Forms that are not expected are suspects, `finding::weights`. With `observe_input` and
+/// `observe_result` all that happens to gradients between two places is seen. The tokens of a rank are
+/// `step_observation::weight`.
 /// Preconditions: the mode is `gather`. At most 64 ranks: with more, calls are refused in the record. All-reduces and
 /// reduce-scatters of floating-point sums and averages; calls with leaves are not looked at.
-/// Cost of a call in a step that it looks at: arithmetic in the step's reads; with `audit`, a launch each. Cost of such a
-/// step: an all-gather of 16 bytes a bin and call (twice for a reduce-scatter), five launches a call, n^2 / 2
+/// Cost of a call in a step that it looks at: arithmetic in the step's reads; with `audit`, a launch each. Cost of such
+/// a step: an all-gather of 16 bytes a bin and call (twice for a reduce-scatter), five launches a call, n^2 / 2
 /// multiplications a bin. 64 bytes a call and rank in each step's message. README.md has the model.
 class weight_probe : public detail::reads_with_sketches {
 public:

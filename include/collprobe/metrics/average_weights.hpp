@@ -10,8 +10,8 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
 
-/// With which weight did each rank enter an average? Least squares, and the name of the weights' form. README.md has the
-/// model of the errors, and what can be named.
+/// With which weight did each rank enter an average? Least squares, and the name of the weights' form. README.md has
+/// the model of the errors, and what can be named.
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
@@ -33,12 +33,13 @@ struct weights_solution {
 inline constexpr double least_weight_pivot = 0x1p-33;
 
 /// The weights w that minimise |y - sum of w_r x_r|, by a Cholesky factorisation of the normal equations.
-/// `products`: the inner products of x_1 .. x_n and y, the lower triangle of n + 1 rows as `packed_place` has it; but for
-/// the last number, that of y with itself, it is overwritten. `weights`: n numbers; NaN by bits if there is no solution.
-/// `variances`: n numbers, those of the weights if the elements of y have independent errors of variance 1.
+/// `products`: the inner products of x_1 .. x_n and y, the lower triangle of n + 1 rows as `packed_place` has it; but
+/// for the last number, that of y with itself, it is overwritten. `weights`: n numbers; NaN by bits if there is no
+/// solution. `variances`: n numbers, those of the weights if the elements of y have independent errors of variance 1.
 /// Errors: the products of a zero or non-finite vector, and of collinear ones, are refused. Cost: (n + 1)^3 / 3
 /// multiplications; no allocation.
-COLLPROBE_HD inline weights_solution solve_weights(double* products, int ranks, double* weights, double* variances) noexcept
+COLLPROBE_HD inline weights_solution solve_weights(
+    double* products, int ranks, double* weights, double* variances) noexcept
 {
     const auto n = static_cast<std::uint64_t>(ranks);
     weights_solution found;
@@ -103,10 +104,11 @@ COLLPROBE_HD inline weights_solution solve_weights(double* products, int ranks, 
 /// bound of what the form says, and no other form fits. If a bound is above a fifth of the mean weight, nothing is
 /// named. Of one rank's weight there is only `mean`. Ranks are lost or doubled if they are at most half of all; the
 /// other weights may be those of n ranks, or of the ranks that are left.
-/// Shapes: `of.weights` and `of.bounds` have a number for each rank. `tokens`: a number for each rank; empty, or no
-/// valid numbers, if they are not known. Precondition: `of.scale` is finite and not 0.
+/// `rounded_factors`: factors of the form, such as 1 / n, may be rounded by so much of their size: two unit roundoffs
+/// of the element type. `tokens`: a number for each rank; empty, or no valid numbers, if they are not known.
+/// Preconditions: `of.weights` and `of.bounds` have a number for each rank; `of.scale` is finite and not 0.
 /// Cost: a few comparisons a rank and form.
-void name_weights(call_weights& of, view<const double> tokens = {});
+void name_weights(call_weights& of, double rounded_factors, view<const double> tokens = {});
 
 } // namespace collprobe
 

@@ -85,7 +85,7 @@ using reading_part = typename find_reading_part<Parts...>::type;
 /// Whether several parts may want a sketch of the same buffer: the reader makes the others of the first.
 template <class Reader, class Device, class T>
 concept derives_sketches = requires(typename Device::stream_ref on, view<const T> data,
-    const typename Reader::template sketch<T>& sketch) { Reader::template derive<Device, T>(on, data, sketch, sketch); };
+    const typename Reader::template sketch<T>& of) { Reader::template derive<Device, T>(on, data, of, of); };
 
 /// Whether the sketches that P wants, if any, are those that `Reader` reads.
 template <class P, class Reader>

@@ -710,7 +710,8 @@ private:
         return sketches;
     }
     template <element T>
-    void make_others(const half_probed& half, std::type_identity_t<view<const T>> data, const wanted_sketches<T>& sketches)
+    void make_others(
+        const half_probed& half, std::type_identity_t<view<const T>> data, const wanted_sketches<T>& sketches)
     {
         if constexpr (detail::derives_sketches<reader, device, T>) {
             for (std::size_t i = 0; i < sketches.other_count; ++i) {

@@ -37,7 +37,8 @@ struct reads_with_sketches {
     }
     /// Makes a sketch that another part wants of what was read for `made`: of that sketch, if it can.
     template <class Device, element T>
-    static void derive(typename Device::stream_ref on, view<const T> data, const sketch<T>& made, const sketch<T>& wanted)
+    static void derive(
+        typename Device::stream_ref on, view<const T> data, const sketch<T>& made, const sketch<T>& wanted)
     {
         if (!is_foldable(made, wanted)) return enqueue_sketch<Device, T>(on, data, wanted);
         Device::for_each(on, sketch_numbers<T>(wanted.bins),
@@ -154,9 +155,9 @@ public:
     gathered_sketch gathered(const void* of_input) const noexcept
     {
         for (const gathered_piece& each : gathered_) {
-            const auto offset = reinterpret_cast<std::uintptr_t>(of_input) - reinterpret_cast<std::uintptr_t>(each.from);
-            if (offset < each.used * sizeof(double))
-                return {each.all.data() + offset / sizeof(double), each.used};
+            const auto offset
+                = reinterpret_cast<std::uintptr_t>(of_input) - reinterpret_cast<std::uintptr_t>(each.from);
+            if (offset < each.used * sizeof(double)) return {each.all.data() + offset / sizeof(double), each.used};
         }
         return {};
     }

@@ -51,7 +51,7 @@ constexpr std::uint64_t weight_bins(std::uint64_t most, int ranks, std::uint64_t
 /// energy in it: so all rows have errors of about the same size, for rounding goes with the size of elements.
 struct weight_system {
     gathered_sketch inputs;
-    const double* result; ///< this rank's sketch; null: the ranks' sketches of their parts lie behind those of the inputs
+    const double* result; ///< this rank's sketch; null: those of the ranks' parts lie behind those of the inputs
     std::uint64_t bins;
     int ranks;
     conservation_bound rounding; ///< of `ranks` roundings of the element type, one after the other

@@ -44,6 +44,13 @@ COLLPROBE_COLD_INLINE void collect_weights(
     out.bounds.clear();
 }
 
+COLLPROBE_COLD_INLINE double unit_roundoff_of(element_type type) noexcept
+{
+    double roundoff = 0;
+    with_floating_type(type, [&]<class T>(T) { roundoff = power_of_two(-element_traits<T>::digits); });
+    return roundoff;
+}
+
 /// The weight that tells most of why a form was not expected, in units of the mean's.
 COLLPROBE_COLD_INLINE suspect suspect_of_weights(const call_weights& of)
 {
@@ -86,12 +93,13 @@ COLLPROBE_COLD_INLINE void weight_probe::judge(const part_entries<entry>& entrie
     const std::size_t first = record.suspects.size();
     double tests = 0;
     for (int c = 0; c < entries.calls(); ++c) {
-        call_weights& out = record.calls[static_cast<std::size_t>(c)].weights;
+        call_record& call = record.calls[static_cast<std::size_t>(c)];
+        call_weights& out = call.weights;
         out.seen = entries(c, 0).state != 0;
         if (!out.seen) continue;
         detail::collect_weights(entries, c, options_.miss, out);
         if (out.why_not != weights_refusal::none) continue;
-        name_weights(out, tokens_);
+        name_weights(out, 2 * detail::unit_roundoff_of(call.type), tokens_);
         tests += 2.0 * entries.ranks();
         out.expected = out.how == averaging::unknown || is_expected(out.how, has_equal_tokens);
         if (out.expected) continue;

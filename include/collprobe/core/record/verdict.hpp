@@ -34,9 +34,9 @@ enum class finding : std::uint8_t {
     /// or, without an `other_rank`, the only rank whose result is damaged. Statistic: pairs of ranks with damaged
     /// messages; of a result the residual, and the threshold is its limit.
     codes_differ,
-    /// The ranks entered an average with weights that are not expected: `call_weights` has them. Rank: the only one that
-    /// was lost or doubled. Statistic: its weight (or the one that is farthest off) in units of the mean's; threshold:
-    /// the bound of its error.
+    /// The ranks entered an average with weights that are not expected: `call_weights` has them. Rank: the only one
+    /// that was lost or doubled. Statistic: its weight (or the one that is farthest off) in units of the mean's;
+    /// threshold: the bound of its error.
     weights,
 };
 

@@ -15,7 +15,10 @@ namespace detail {
 /// Compares weights with the forms that they may have.
 class weight_forms {
 public:
-    explicit weight_forms(call_weights& of) : of_(of), ranks_(of.weights.size()) {}
+    weight_forms(call_weights& of, double rounded_factors)
+        : of_(of), rounded_factors_(rounded_factors), ranks_(of.weights.size())
+    {
+    }
 
     /// Tries the forms in which rank r has the share `shares[r]` of a mean; the shares add up to 1.
     void try_shares(const std::vector<double>& shares, averaging of_mean)
@@ -43,7 +46,7 @@ public:
 private:
     bool fits(std::size_t rank, double weight) const noexcept
     {
-        return absolute(of_.weights[rank] - weight) <= of_.bounds[rank];
+        return absolute(of_.weights[rank] - weight) <= of_.bounds[rank] + rounded_factors_ * absolute(weight);
     }
     void add(averaging how)
     {
@@ -123,6 +126,7 @@ private:
     }
 
     call_weights& of_;
+    double rounded_factors_;
     std::size_t ranks_;
     std::vector<int> named_; ///< by the form that is tried
     int forms_ = 0; ///< that fit
@@ -149,7 +153,7 @@ COLLPROBE_COLD_INLINE std::vector<double> shares_of_tokens(view<const double> to
 
 } // namespace detail
 
-COLLPROBE_COLD_INLINE void name_weights(call_weights& of, view<const double> tokens)
+COLLPROBE_COLD_INLINE void name_weights(call_weights& of, double rounded_factors, view<const double> tokens)
 {
     const std::size_t ranks = of.weights.size();
     of.how = averaging::unknown;
@@ -170,7 +174,7 @@ COLLPROBE_COLD_INLINE void name_weights(call_weights& of, view<const double> tok
         of.why_not = weights_refusal::imprecise;
         return;
     }
-    detail::weight_forms forms(of);
+    detail::weight_forms forms(of, rounded_factors);
     forms.try_shares(std::vector<double>(ranks, 1 / static_cast<double>(ranks)), averaging::mean);
     const std::vector<double> shares = detail::shares_of_tokens(tokens, ranks);
     if (!shares.empty()) forms.try_shares(shares, averaging::token_weighted);
