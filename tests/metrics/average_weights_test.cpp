@@ -44,11 +44,11 @@ struct averaged {
     int ranks = 2;
     std::uint64_t count = 1000;
     double cosine = 0;
-    std::vector<double> weights; ///< of each rank's elements, before they are added
-    std::vector<double> tokens;
+    std::vector<double> weights = {}; ///< of each rank's elements, before they are added
+    std::vector<double> tokens = {};
     double behind = 1; ///< the factor of the sum
     averaging how = averaging::mean;
-    std::vector<int> named; ///< ranks that are lost or doubled
+    std::vector<int> named = {}; ///< ranks that are lost or doubled
 };
 
 constexpr averaging forms[] = {averaging::mean, averaging::sum, averaging::divided_twice, averaging::token_weighted,
@@ -93,8 +93,8 @@ averaged random_case(std::uint64_t seed)
     case averaging::other:
         total = 0;
         for (std::size_t r = 0; r < ranks; ++r) total += of.weights[r] = 0.2 + 3 * random.uniform();
-        of.weights[odd] = 0.55 * total / n; // of no form, whatever the others are
-        of.weights[(odd + 1) % ranks] = 1.45 * total / n;
+        of.weights[odd] = 0.4 * total / n; // of no form, whatever the others are
+        of.weights[(odd + 1) % ranks] = 1.6 * total / n;
         break;
     default: break;
     }
@@ -175,7 +175,8 @@ call_weights weights_of(const std::vector<std::vector<T>>& inputs, const std::ve
             return out;
         }
         out.weights.push_back(entry.weight);
-        out.bounds.push_back(detail::student_upper_quantile(miss, entry.degrees) * entry.deviation);
+        out.bounds.push_back(detail::student_upper_quantile(miss, entry.degrees) * entry.deviation
+            + detail::power_of_two(-element_traits<T>::digits) * std::abs(entry.weight));
         out.residual = entry.residual;
         out.residual_limit = entry.residual_limit;
     }
@@ -231,7 +232,7 @@ void try_case(std::uint64_t seed, outcomes& into)
 #if defined(COLLPROBE_TEST_SANITIZED) || defined(COLLPROBE_TEST_BRIEF)
 constexpr std::uint64_t random_cases = 70;
 #else
-constexpr std::uint64_t random_cases = 500;
+constexpr std::uint64_t random_cases = 1000;
 #endif
 
 template <class T>
@@ -246,7 +247,69 @@ void try_all()
     CHECK(all.outside == 0);
     CHECK(all.worst > 0.1); // bounds that are not out of all proportion
     CHECK(all.easy_named >= 0.95 * all.easy);
-    CHECK(all.refused <= 0.45 * all.cases);
+    CHECK(all.refused <= (sizeof(T) == 4 ? 0 : 0.15) * all.cases);
+}
+
+/// Least squares by modified Gram-Schmidt in long double: weights, and the diagonal of the inverse normal matrix.
+struct by_gram_schmidt {
+    std::vector<long double> weights, variances;
+
+    by_gram_schmidt(std::vector<std::vector<long double>> columns, std::vector<long double> y)
+    {
+        const std::size_t n = columns.size();
+        std::vector<std::vector<long double>> r(n, std::vector<long double>(n));
+        std::vector<long double> projected(n);
+        const auto dot = [](const auto& a, const auto& b) {
+            long double sum = 0;
+            for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+            return sum;
+        };
+        const auto take = [](auto& from, const auto& what, long double times) {
+            for (std::size_t i = 0; i < from.size(); ++i) from[i] -= times * what[i];
+        };
+        for (std::size_t k = 0; k < n; ++k) {
+            r[k][k] = std::sqrt(dot(columns[k], columns[k]));
+            for (long double& each : columns[k]) each /= r[k][k];
+            for (std::size_t j = k + 1; j < n; ++j) take(columns[j], columns[k], r[k][j] = dot(columns[k], columns[j]));
+            take(y, columns[k], projected[k] = dot(columns[k], y));
+        }
+        weights.resize(n);
+        for (std::size_t k = n; k-- > 0;) {
+            weights[k] = projected[k];
+            for (std::size_t j = k + 1; j < n; ++j) weights[k] -= r[k][j] * weights[j];
+            weights[k] /= r[k][k];
+        }
+        // Row i of the inverse triangle, by back substitution of unit vectors.
+        variances.assign(n, 0);
+        for (std::size_t unit = 0; unit < n; ++unit) {
+            std::vector<long double> column(n);
+            for (std::size_t k = unit + 1; k-- > 0;) {
+                column[k] = k == unit ? 1 : 0;
+                for (std::size_t j = k + 1; j <= unit; ++j) column[k] -= r[k][j] * column[j];
+                column[k] /= r[k][k];
+                variances[k] += column[k] * column[k];
+            }
+        }
+    }
+};
+
+call_weights named(const std::vector<double>& weights, double bound, const std::vector<double>& tokens = {},
+    double scale = 1)
+{
+    call_weights of;
+    of.weights = weights;
+    of.bounds.assign(weights.size(), bound);
+    of.scale = scale;
+    name_weights(of, 0, tokens);
+    return of;
+}
+
+template <class T>
+weights_refusal refusal_of(const std::vector<std::vector<T>>& inputs, const std::vector<T>& result)
+{
+    const call_weights found = weights_of(inputs, result);
+    CHECK(found.how == averaging::unknown);
+    return found.why_not;
 }
 
 } // namespace
@@ -259,4 +322,192 @@ TEST_CASE("no form is named wrongly, and each weight is within its bound, for fl
 TEST_CASE("no form is named wrongly, and each weight is within its bound, for bfloat16 that rounds at each addition")
 {
     try_all<bfloat16>();
+}
+
+TEST_CASE("the solver agrees with another algorithm in a wider type")
+{
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+        random_numbers random(seed);
+        const std::size_t n = 1 + random.below(14);
+        const double alike = seed % 3 == 0 ? 0 : seed % 3 == 1 ? 1 : 30; // condition numbers up to about 1e4
+        constexpr std::size_t rows = 70;
+        std::vector<std::vector<long double>> columns(n + 1, std::vector<long double>(rows));
+        for (std::size_t i = 0; i < rows; ++i) {
+            const double common = alike * random.bell();
+            for (std::size_t c = 0; c <= n; ++c) columns[c][i] = (common + random.bell()) * (c % 2 == 0 ? 1 : 1e6);
+        }
+        std::vector<double> products;
+        for (std::size_t a = 0; a <= n; ++a) {
+            for (std::size_t b = 0; b <= a; ++b) {
+                long double sum = 0;
+                for (std::size_t i = 0; i < rows; ++i) sum += columns[a][i] * columns[b][i];
+                products.push_back(static_cast<double>(sum));
+            }
+        }
+        std::vector<double> weights(n), variances(n);
+        const detail::weights_solution found
+            = detail::solve_weights(products.data(), static_cast<int>(n), weights.data(), variances.data());
+        CHECK(found.why_not == weights_refusal::none);
+        const std::vector<long double> y = columns.back();
+        columns.pop_back();
+        const by_gram_schmidt oracle(columns, y);
+        for (std::size_t r = 0; r < n; ++r) {
+            const auto deviation = static_cast<double>(std::sqrt(oracle.variances[r]));
+            CHECK(variances[r] == doctest::Approx(static_cast<double>(oracle.variances[r])).epsilon(1e-8));
+            CHECK(weights[r] == doctest::Approx(static_cast<double>(oracle.weights[r])).epsilon(1e-8).scale(
+                deviation * std::sqrt(static_cast<double>(rows))));
+        }
+    }
+}
+
+TEST_CASE("bounds say how precise weights are, and more bins make them sharper")
+{
+    averaged of{.ranks = 8, .count = 200'000 / (random_cases < 1000 ? 20 : 1)};
+    of.weights.assign(8, 1.0 / 8);
+    const auto widest = [&](double cosine, std::uint64_t bins, auto zero) {
+        using T = decltype(zero);
+        of.cosine = cosine;
+        const auto inputs = random_inputs<T>(of, 7);
+        const call_weights found = weights_of(inputs, ring_sum(inputs, of), {}, 1e-9, bins);
+        CHECK(found.how == averaging::mean);
+        CHECK(found.residual < found.residual_limit);
+        return 8 * *std::max_element(found.bounds.begin(), found.bounds.end());
+    };
+    CHECK(widest(0.05, 256, 0.0f) < 1e-6);
+    const double apart = widest(0.05, 256, bfloat16());
+    const double alike = widest(0.9, 256, bfloat16());
+    CHECK(apart < 0.03);
+    CHECK(alike > 2 * apart);
+    CHECK(alike < 0.1);
+    CHECK(widest(0.9, 4096, bfloat16()) < 0.5 * alike);
+}
+
+TEST_CASE("a part of the result that no rank sent shows, and the weights are still those of the ranks")
+{
+    averaged of{.ranks = 4, .count = 5001};
+    of.weights.assign(4, 0.25);
+    const auto inputs = random_inputs<float>(of, 3);
+    std::vector<float> result = ring_sum(inputs, of);
+    random_numbers random(4);
+    for (float& each : result) each += 0.02f * static_cast<float>(random.bell()); // such as weight decay
+    const call_weights found = weights_of(inputs, result);
+    CHECK(found.how == averaging::mean);
+    CHECK(found.residual > 100 * found.residual_limit);
+    CHECK(found.residual == doctest::Approx(0.04).epsilon(0.2));
+    CHECK(found.bounds[0] > 1e-4);
+}
+
+TEST_CASE("buffers of which nothing can be told are refused with the reason")
+{
+    averaged of{.ranks = 4, .count = 5001};
+    of.weights.assign(4, 0.25);
+    const auto inputs = random_inputs<float>(of, 5);
+    const std::vector<float> result = ring_sum(inputs, of);
+    const auto with = [&](std::size_t rank, float value) {
+        auto changed = inputs;
+        changed[rank].assign(of.count, value);
+        return changed;
+    };
+    CHECK(refusal_of(with(2, 0), result) == weights_refusal::zero_input);
+    CHECK(refusal_of(with(2, -0.0f), result) == weights_refusal::zero_input);
+    CHECK(refusal_of(inputs, std::vector<float>(of.count, 0.0f)) == weights_refusal::zero_result);
+
+    auto same = inputs;
+    same[3] = same[1];
+    CHECK(refusal_of(same, result) == weights_refusal::collinear);
+    for (std::uint64_t i = 0; i < of.count; ++i) same[3][i] = 2 * same[0][i] - same[1][i];
+    CHECK(refusal_of(same, result) == weights_refusal::collinear);
+
+    for (const std::uint32_t bits : {0x7fc00000u, 0x7f800000u, 0xff800000u}) {
+        auto bad = inputs;
+        bad[1][4000] = detail::bit_cast<float>(bits);
+        CHECK(refusal_of(bad, result) == weights_refusal::not_finite);
+        std::vector<float> bad_result = result;
+        bad_result[17] = detail::bit_cast<float>(bits);
+        CHECK(refusal_of(inputs, bad_result) == weights_refusal::not_finite);
+    }
+    for (const std::uint64_t count : {0u, 1u, 3u, 33u}) {
+        averaged small{.ranks = 4, .count = count};
+        small.weights.assign(4, 0.25);
+        const auto few = random_inputs<float>(small, 6);
+        CHECK(refusal_of(few, ring_sum(few, small)) == weights_refusal::few_elements);
+    }
+    // Sparse: too few elements that are not zero.
+    auto sparse = inputs;
+    for (auto& each : sparse) {
+        for (std::uint64_t i = 30; i < of.count; ++i) each[i] = 0;
+    }
+    CHECK(refusal_of(sparse, ring_sum(sparse, of)) == weights_refusal::few_elements);
+    // Damage that hides all else.
+    std::vector<float> damaged = result;
+    damaged[99] = 1e30f;
+    CHECK(refusal_of(inputs, damaged) == weights_refusal::imprecise);
+}
+
+TEST_CASE("squares beyond a double are refused, the largest and smallest floats are not")
+{
+    averaged of{.ranks = 4, .count = 5001};
+    of.weights.assign(4, 0.25);
+    auto inputs = random_inputs<float>(of, 8);
+    for (const float size : {0x1p120f, 0x1p-100f}) {
+        auto scaled = inputs;
+        for (auto& each : scaled) {
+            for (float& x : each) x *= size;
+        }
+        CHECK(weights_of(scaled, ring_sum(scaled, of)).how == averaging::mean);
+    }
+    averaged wide = of;
+    auto large = random_inputs<double>(wide, 9);
+    for (auto& each : large) {
+        for (double& x : each) x *= 0x1p600;
+    }
+    CHECK(refusal_of(large, std::vector<double>(large[0])) == weights_refusal::not_finite);
+}
+
+TEST_CASE("forms are named from weights, and only if one alone fits")
+{
+    CHECK(named({1}, 0.01).how == averaging::mean);
+    CHECK(named({0.5}, 0.01).how == averaging::other);
+    CHECK(named({0.25, 0.25, 0.25, 0.25}, 0.01).how == averaging::mean);
+    CHECK(named({0.25, 0.25, 0.25, 0.25}, 0.01).common == 0.25);
+    CHECK(named({1, 1}, 0.01).how == averaging::sum);
+    CHECK(named({0.25, 0.25}, 0.01).how == averaging::divided_twice);
+    CHECK(named({256, 256}, 1, {}, 512).how == averaging::mean);
+    CHECK(named({-0.5, -0.5}, 0.01).how == averaging::other);
+    CHECK(named({-0.5, -0.5}, 0.01, {}, -1).how == averaging::mean);
+    CHECK(named({0.3, 0.3, 0.3}, 0.001).how == averaging::other);
+    CHECK(named({0.3, 0.3, 0.3}, 0.001).common == doctest::Approx(0.3));
+    CHECK(is_nan(named({0.3, 0.4, 0.3}, 0.001).common));
+
+    for (const double others : {1.0, 0.25, 1.0 / 3}) {
+        const call_weights lost = named({others, others, 0.001, others}, 0.01);
+        CHECK(lost.how == averaging::rank_lost);
+        CHECK(lost.ranks == std::vector<int>{2});
+    }
+    CHECK(named({0, 0, 0.25, 0.25}, 0.01).ranks == std::vector<int>{0, 1});
+    CHECK(named({0, 0, 0, 0.25}, 0.001).how == averaging::other);
+    for (const double others : {1.0, 0.25, 0.2}) {
+        const call_weights doubled = named({others, 2 * others, others, others}, 0.01);
+        CHECK(doubled.how == averaging::rank_doubled);
+        CHECK(doubled.ranks == std::vector<int>{1});
+        CHECK(doubled.common == doctest::Approx(others));
+    }
+    CHECK(named({0.25, 0.25, 0.25, 0.35}, 0.01).how == averaging::other);
+
+    const std::vector<double> tokens{100, 200, 100, 400};
+    CHECK(named({0.125, 0.25, 0.125, 0.5}, 0.001, tokens).how == averaging::token_weighted);
+    CHECK(named({0.125, 0.25, 0.125, 0.5}, 0.001).how == averaging::other);
+    CHECK(named({0.125 / 4, 0.25 / 4, 0.125 / 4, 0.5 / 4}, 0.001, tokens).how == averaging::divided_twice);
+    CHECK(named({0.25, 0.25, 0.25, 0.25}, 0.001, tokens).how == averaging::mean);
+    CHECK(named({0.125, 0.25, 0.125, 0}, 0.001, tokens).ranks == std::vector<int>{3});
+    CHECK(named({0.25, 0.25, 0.25, 0.25}, 0.001, {7, 7, 7, 7}).how == averaging::mean);
+    CHECK(named({0.25, 0.25, 0.25, 0.25}, 0.001, {0, 0, 0, 0}).how == averaging::mean);
+    CHECK(named({0.25, 0.25, 0.25, 0.25}, 0.001, {1, 2, detail::not_a_number(), 4}).how == averaging::mean);
+
+    // Tokens 1 to 2, or a rank counted twice? A mean, or tokens that hardly differ?
+    CHECK(named({1.0 / 3, 2.0 / 3}, 0.001, {1, 2}).why_not == weights_refusal::ambiguous);
+    CHECK(named({0.5, 0.5}, 0.01, {100, 101}).why_not == weights_refusal::ambiguous);
+    CHECK(named({0.25, 0.25, 0.25, 0.25}, 0.04).why_not == weights_refusal::imprecise);
+    CHECK(named({0, 0}, 0).why_not == weights_refusal::imprecise);
+    CHECK(named({detail::not_a_number(), 1}, 0.1).why_not == weights_refusal::imprecise);
 }

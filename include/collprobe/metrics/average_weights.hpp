@@ -101,11 +101,11 @@ COLLPROBE_HD inline weights_solution solve_weights(
 } // namespace detail
 
 /// Names the form of weights: sets `how`, `why_not`, `ranks` and `common`. A form is named if each weight is within its
-/// bound of what the form says, and no other form fits. If a bound is above a fifth of the mean weight, nothing is
+/// bound of what the form says, and no other form fits. If a bound is above an eighth of the mean weight, nothing is
 /// named. Of one rank's weight there is only `mean`. Ranks are lost or doubled if they are at most half of all; the
 /// other weights may be those of n ranks, or of the ranks that are left.
 /// `rounded_factors`: factors of the form, such as 1 / n, may be rounded by so much of their size: two unit roundoffs
-/// of the element type. `tokens`: a number for each rank; empty, or no valid numbers, if they are not known.
+/// of the element type. It counts as a part of the bounds. `tokens`: a number for each rank; empty, or no valid numbers, if they are not known.
 /// Preconditions: `of.weights` and `of.bounds` have a number for each rank; `of.scale` is finite and not 0.
 /// Cost: a few comparisons a rank and form.
 void name_weights(call_weights& of, double rounded_factors, view<const double> tokens = {});

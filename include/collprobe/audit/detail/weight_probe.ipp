@@ -14,7 +14,7 @@ namespace detail {
 
 /// Collects what the ranks say of a call, up to the name.
 COLLPROBE_COLD_INLINE void collect_weights(
-    const part_entries<weight_entry>& entries, int call, double miss, call_weights& out)
+    const part_entries<weight_entry>& entries, int call, double miss, double roundoff, call_weights& out)
 {
     const weight_entry& first = entries(call, 0);
     out.how = averaging::unknown;
@@ -33,7 +33,9 @@ COLLPROBE_COLD_INLINE void collect_weights(
         if (out.why_not == weights_refusal::none) out.why_not = why;
         if (why != weights_refusal::none) continue;
         out.weights.push_back(each.weight);
-        out.bounds.push_back(student_upper_quantile(miss, each.degrees) * each.deviation);
+        // Products with a factor may be rounded alike for all elements of few digits.
+        out.bounds.push_back(
+            student_upper_quantile(miss, each.degrees) * each.deviation + roundoff * absolute(each.weight));
         if (each.residual > out.residual) {
             out.residual = each.residual;
             out.residual_limit = each.residual_limit;
@@ -97,9 +99,10 @@ COLLPROBE_COLD_INLINE void weight_probe::judge(const part_entries<entry>& entrie
         call_weights& out = call.weights;
         out.seen = entries(c, 0).state != 0;
         if (!out.seen) continue;
-        detail::collect_weights(entries, c, options_.miss, out);
+        const double roundoff = detail::unit_roundoff_of(call.type);
+        detail::collect_weights(entries, c, options_.miss, roundoff, out);
         if (out.why_not != weights_refusal::none) continue;
-        name_weights(out, 2 * detail::unit_roundoff_of(call.type), tokens_);
+        name_weights(out, 2 * roundoff, tokens_);
         tests += 2.0 * entries.ranks();
         out.expected = out.how == averaging::unknown || is_expected(out.how, has_equal_tokens);
         if (out.expected) continue;

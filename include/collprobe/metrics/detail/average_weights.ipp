@@ -170,7 +170,7 @@ COLLPROBE_COLD_INLINE void name_weights(call_weights& of, double rounded_factors
         size += detail::absolute(of.weights[r]) / static_cast<double>(ranks);
         bound = of.bounds[r] > bound ? of.bounds[r] : bound;
     }
-    if (!(size > 0) || 5 * bound > size) {
+    if (!(size > 0) || 8 * (bound + rounded_factors * size) > size) {
         of.why_not = weights_refusal::imprecise;
         return;
     }
