@@ -16,6 +16,9 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
+/// More ranks have no weights: sketches of all ranks would take much memory, and the equations one thread's time.
+inline constexpr int most_weighted_ranks = 64;
+
 /// The place of (row, column), column <= row, in a lower triangle that is stored row by row.
 COLLPROBE_HD constexpr std::uint64_t packed_place(std::uint64_t row, std::uint64_t column) noexcept
 {
@@ -106,7 +109,7 @@ COLLPROBE_HD inline weights_solution solve_weights(
 /// other weights may be those of n ranks, or of the ranks that are left.
 /// `rounded_factors`: factors of the form, such as 1 / n, may be rounded by so much of their size: two unit roundoffs
 /// of the element type. It counts as a part of the bounds. `tokens`: a number for each rank; empty, or no valid numbers, if they are not known.
-/// Preconditions: `of.weights` and `of.bounds` have a number for each rank; `of.scale` is finite and not 0.
+/// Preconditions: `of.weights` and `of.bounds` have a number for each of at most 64 ranks; `of.scale` is not 0.
 /// Cost: a few comparisons a rank and form.
 void name_weights(call_weights& of, double rounded_factors, view<const double> tokens = {});
 

@@ -30,7 +30,6 @@ struct weight_entry {
     std::uint64_t bins = 0;
 };
 
-inline constexpr int most_weighted_ranks = 64;
 /// The least number of bins with elements, beyond the ranks: below that the noise is not known well enough.
 inline constexpr double least_weight_degrees = 31;
 
