@@ -59,7 +59,7 @@ averaged random_case(std::uint64_t seed)
     random_numbers random(seed);
     averaged of;
     of.how = forms[seed % 7];
-    constexpr int sizes[] = {2, 3, 4, 5, 7, 8, 8, 12, 16, 24, 32, 48, 64};
+    constexpr int sizes[] = {2, 3, 4, 5, 6, 7, 8, 8, 12, 16, 16, 24, 32, 64};
     of.ranks = sizes[random.below(std::size(sizes))];
     of.count = 2 * random.below(1500) + 16 * static_cast<std::uint64_t>(of.ranks) + 1001;
     constexpr double cosines[] = {0, 0, 0.05, 0.3, 0.5, 0.8, 0.9, 0.97};
@@ -129,9 +129,18 @@ std::vector<std::vector<T>> random_inputs(const averaged& of, std::uint64_t seed
     std::vector<std::vector<T>> inputs(static_cast<std::size_t>(of.ranks), std::vector<T>(of.count));
     const double own = std::sqrt(1 - of.cosine);
     const double shared = std::sqrt(of.cosine);
+    // Every third case is like a network: ranks of unlike norms, elements of unlike size, and many that are zero.
+    const bool is_uneven = seed % 3 == 0;
+    std::vector<double> sizes(inputs.size(), 1);
+    for (double& each : sizes) each = is_uneven ? std::pow(30, random.uniform() - 0.5) : 1;
     for (std::uint64_t i = 0; i < of.count; ++i) {
+        const double size = is_uneven ? std::pow(random.uniform(), 2) : 1;
         const double common = shared * random.bell();
-        for (auto& each : inputs) each[i] = static_cast<T>(static_cast<float>(common + own * random.bell()));
+        for (std::size_t r = 0; r < inputs.size(); ++r) {
+            const bool is_zero = is_uneven && detail::mix64(seed + 1000 * r + (i >> 5)) % 3 == 0;
+            const double value = is_zero ? 0 : sizes[r] * size * (common + own * random.bell());
+            inputs[r][i] = static_cast<T>(static_cast<float>(value));
+        }
     }
     return inputs;
 }
@@ -154,21 +163,28 @@ call_weights weights_of(const std::vector<std::vector<T>>& inputs, const std::ve
         reduction::average, rounding_order::linear, ranks, (result.size() + bins - 1) / bins);
     rounding.scale = 1;
     std::vector<double> scratch(detail::weight_system::numbers(bins, ranks));
-    detail::weight_system system{{gathered.data(), 2 * bins}, of_result.data(), bins, ranks, rounding, nullptr,
-        nullptr, nullptr, nullptr, nullptr};
+    detail::weight_system system{{gathered.data(), 2 * bins}, of_result.data(), bins, ranks, rounding, 0,
+        nullptr, nullptr, nullptr, nullptr, nullptr};
     system.place(scratch.data());
     detail::weight_entry entry;
-    for (std::uint64_t b = 0; b < bins; ++b) detail::weigh_rows{system}(b);
     const auto n = static_cast<std::uint64_t>(ranks);
-    const detail::weight_products products{system};
-    for (std::uint64_t p = 0; p < (n + 1) * (n + 2) / 2; ++p) products.store(p, products.part(p, 0, 1));
-    detail::solve_weight_system{system, &entry}(0);
-    for (std::uint64_t b = 0; b < bins; ++b) detail::weight_residuals{system}(b);
+    const auto solve = [&](bool first) {
+        const detail::weight_products products{system};
+        for (std::uint64_t p = 0; p < (n + 1) * (n + 2) / 2; ++p) products.store(p, products.part(p, 0, 1));
+        detail::solve_weight_system{system, &entry}(0);
+        for (std::uint64_t b = 0; b < bins && first; ++b) detail::weight_residuals{system, true}(b);
+    };
+    for (std::uint64_t b = 0; b < bins; ++b) detail::weigh_rows{system}(b);
+    solve(true);
+    solve(false);
     call_weights out;
     const detail::weight_entry solved = entry;
-    for (int r = 0; r < ranks; ++r) {
+    for (int r = 0; r < ranks; ++r) { // each rank solves all, and writes its own
+        system.rank = r;
         entry = solved;
-        detail::write_weight{system, &entry, r, 1}(0);
+        detail::weight_influence(system.products, ranks, r, system.weights, system.scales(), system.influence());
+        for (std::uint64_t b = 0; b < bins; ++b) detail::weight_residuals{system, false}(b);
+        detail::write_weight{system, &entry, 1}(0);
         out.why_not = static_cast<weights_refusal>(entry.state - 1);
         if (out.why_not != weights_refusal::none) {
             out.weights.clear();
@@ -232,7 +248,7 @@ void try_case(std::uint64_t seed, outcomes& into)
 #if defined(COLLPROBE_TEST_SANITIZED) || defined(COLLPROBE_TEST_BRIEF)
 constexpr std::uint64_t random_cases = 70;
 #else
-constexpr std::uint64_t random_cases = 1000;
+constexpr std::uint64_t random_cases = 500;
 #endif
 
 template <class T>
@@ -241,13 +257,14 @@ void try_all()
     outcomes all;
     for (std::uint64_t seed = 0; seed < random_cases; ++seed) try_case<T>(seed, all);
     std::printf("%d cases of %s: %d wrong, %d refused, %d of %d easy ones named, %d weights outside, worst %.3g of "
-                "its bound, largest error %.3g\n", all.cases, element_traits<T>::name, all.wrong, all.refused,
+                "its bound, largest error %.3g\n",
+        all.cases, element_traits<T>::name, all.wrong, all.refused,
         all.easy_named, all.easy, all.outside, all.worst, all.largest_error);
     CHECK(all.wrong == 0);
     CHECK(all.outside == 0);
     CHECK(all.worst > 0.1); // bounds that are not out of all proportion
     CHECK(all.easy_named >= 0.95 * all.easy);
-    CHECK(all.refused <= (sizeof(T) == 4 ? 0 : 0.15) * all.cases);
+    CHECK(all.refused <= (sizeof(T) == 4 ? 0 : 0.2) * all.cases);
 }
 
 /// Least squares by modified Gram-Schmidt in long double: weights, and the diagonal of the inverse normal matrix.
@@ -344,13 +361,21 @@ TEST_CASE("the solver agrees with another algorithm in a wider type")
                 products.push_back(static_cast<double>(sum));
             }
         }
-        std::vector<double> weights(n), variances(n);
+        std::vector<double> weights(n), variances(n), scales(n), influence(n);
+        const int ranks = static_cast<int>(n);
         const detail::weights_solution found
-            = detail::solve_weights(products.data(), static_cast<int>(n), weights.data(), variances.data());
+            = detail::solve_weights(products.data(), ranks, weights.data(), variances.data(), scales.data());
+        detail::weight_influence(products.data(), ranks, static_cast<int>(seed % n), weights.data(), scales.data(),
+            influence.data());
         CHECK(found.why_not == weights_refusal::none);
         const std::vector<long double> y = columns.back();
         columns.pop_back();
         const by_gram_schmidt oracle(columns, y);
+        long double by_influence = 0;
+        for (std::size_t i = 0; i < rows; ++i) {
+            for (std::size_t r = 0; r < n; ++r) by_influence += influence[r] * columns[r][i] * y[i];
+        }
+        CHECK(static_cast<double>(by_influence) == doctest::Approx(static_cast<double>(oracle.weights[seed % n])).epsilon(1e-6));
         for (std::size_t r = 0; r < n; ++r) {
             const auto deviation = static_cast<double>(std::sqrt(oracle.variances[r]));
             CHECK(variances[r] == doctest::Approx(static_cast<double>(oracle.variances[r])).epsilon(1e-8));
@@ -362,7 +387,7 @@ TEST_CASE("the solver agrees with another algorithm in a wider type")
 
 TEST_CASE("bounds say how precise weights are, and more bins make them sharper")
 {
-    averaged of{.ranks = 8, .count = 200'000 / (random_cases < 1000 ? 20 : 1)};
+    averaged of{.ranks = 8, .count = 200'000 / (random_cases < 500 ? 20 : 1)};
     of.weights.assign(8, 1.0 / 8);
     const auto widest = [&](double cosine, std::uint64_t bins, auto zero) {
         using T = decltype(zero);
@@ -386,7 +411,7 @@ TEST_CASE("a part of the result that no rank sent shows, and the weights are sti
 {
     averaged of{.ranks = 4, .count = 5001};
     of.weights.assign(4, 0.25);
-    const auto inputs = random_inputs<float>(of, 3);
+    const auto inputs = random_inputs<float>(of, 4);
     std::vector<float> result = ring_sum(inputs, of);
     random_numbers random(4);
     for (float& each : result) each += 0.02f * static_cast<float>(random.bell()); // such as weight decay

@@ -42,7 +42,7 @@ struct weight_probe_options {
 /// Preconditions: the mode is `gather`. At most 64 ranks: with more, calls are refused in the record. All-reduces and
 /// reduce-scatters of floating-point sums and averages; calls with leaves are not looked at.
 /// Cost of a call in a step that it looks at: arithmetic in the step's reads; with `audit`, a launch each. Cost of such
-/// a step: an all-gather of 16 bytes a bin and call (twice for a reduce-scatter), five launches a call, n^2 / 2
+/// a step: an all-gather of 16 bytes a bin and call (twice for a reduce-scatter), eight launches a call, n^2
 /// multiplications a bin. 64 bytes a call and rank in each step's message. README.md has the model.
 class weight_probe : public detail::reads_with_sketches {
 public:

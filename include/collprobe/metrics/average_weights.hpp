@@ -39,26 +39,27 @@ inline constexpr double least_weight_pivot = 0x1p-33;
 /// `products`: the inner products of x_1 .. x_n and y, the lower triangle of n + 1 rows as `packed_place` has it; but
 /// for the last number, that of y with itself, it is overwritten. `weights`: n numbers; NaN by bits if there is no
 /// solution. `variances`: n numbers, those of the weights if the elements of y have independent errors of variance 1.
+/// `scales`: n numbers, for `weight_influence`, which reads what the triangle has become.
 /// Errors: the products of a zero or non-finite vector, and of collinear ones, are refused. Cost: (n + 1)^3 / 3
 /// multiplications; no allocation.
 COLLPROBE_HD inline weights_solution solve_weights(
-    double* products, int ranks, double* weights, double* variances) noexcept
+    double* products, int ranks, double* weights, double* variances, double* scales) noexcept
 {
     const auto n = static_cast<std::uint64_t>(ranks);
     weights_solution found;
-    for (std::uint64_t r = 0; r < n; ++r) weights[r] = variances[r] = not_a_number();
+    for (std::uint64_t r = 0; r < n; ++r) weights[r] = variances[r] = scales[r] = not_a_number();
     for (std::uint64_t r = 0; r <= n; ++r) {
         const double square = products[packed_place(r, r)];
         if (!is_finite(square)) return {weights_refusal::not_finite, 0};
         if (!(square > 0)) found.why_not = r < n ? weights_refusal::zero_input : weights_refusal::zero_result;
         if (!(square > 0) && r < n) return {found.why_not, 0};
-        if (r < n) variances[r] = 1 / square_root(square); // until the end: the scale of x_r
+        if (r < n) scales[r] = 1 / square_root(square);
     }
     for (std::uint64_t row = 0; row <= n; ++row) {
         double* const of_row = products + packed_place(row, 0);
         for (std::uint64_t column = 0; column < row; ++column) {
             const double* const other = products + packed_place(column, 0);
-            double rest = of_row[column] * variances[column] * (row < n ? variances[row] : 1);
+            double rest = of_row[column] * scales[column] * (row < n ? scales[row] : 1);
             for (std::uint64_t k = 0; k < column; ++k) rest -= of_row[k] * other[k];
             of_row[column] = rest / other[column];
         }
@@ -68,12 +69,8 @@ COLLPROBE_HD inline weights_solution solve_weights(
         if (!is_finite(pivot)) found = {weights_refusal::not_finite, 0};
         else if (pivot < least_weight_pivot) found = {weights_refusal::collinear, 0};
         else if (pivot < found.least_pivot) found.least_pivot = pivot;
-        if (found.least_pivot > 0) {
-            of_row[row] = square_root(pivot);
-            continue;
-        }
-        for (std::uint64_t r = 0; r < n; ++r) variances[r] = not_a_number();
-        return found;
+        if (!(found.least_pivot > 0)) return found;
+        of_row[row] = square_root(pivot);
     }
     // The inverse of the triangle, row by row in its place: a row needs the rows above it and its own later numbers.
     for (std::uint64_t row = 0; row < n; ++row) {
@@ -95,10 +92,26 @@ COLLPROBE_HD inline weights_solution solve_weights(
             weight += each * of_result[k];
             variance += each * each;
         }
-        weights[r] = weight * variances[r];
-        variances[r] = variance * variances[r] * variances[r];
+        weights[r] = weight * scales[r];
+        variances[r] = variance * scales[r] * scales[r];
     }
     return found;
+}
+
+/// Behind `solve_weights`: weight `of` is the inner product of y and the sum of `influence[r]` x_r. NaN by bits if there
+/// was no solution.
+COLLPROBE_HD inline void weight_influence(
+    const double* products, int ranks, int of, const double* weights, const double* scales, double* influence) noexcept
+{
+    const auto n = static_cast<std::uint64_t>(ranks);
+    const auto own = static_cast<std::uint64_t>(of);
+    for (std::uint64_t r = 0; r < n; ++r) {
+        double sum = is_finite(weights[own]) ? 0 : not_a_number();
+        for (std::uint64_t k = r < own ? own : r; k < n; ++k) {
+            sum += products[packed_place(k, r)] * products[packed_place(k, own)];
+        }
+        influence[r] = sum * scales[r] * scales[own];
+    }
 }
 
 } // namespace detail

@@ -46,8 +46,8 @@ constexpr std::uint64_t weight_bins(std::uint64_t most, int ranks, std::uint64_t
     return bins;
 }
 
-/// The least squares of one call: what its bodies read and write. Each bin is a row, divided by the root of the inputs'
-/// energy in it: so all rows have errors of about the same size, for rounding goes with the size of elements.
+/// The least squares of one call: what its bodies read and write. Each bin is a row, divided by the size of its error:
+/// first the root of the inputs' energy, then, with the weights that this gives, the deviation of rounding.
 struct weight_system {
     gathered_sketch inputs;
     const double* result; ///< this rank's sketch; null: those of the ranks' parts lie behind those of the inputs
@@ -55,16 +55,18 @@ struct weight_system {
     int ranks;
     conservation_bound rounding; ///< of `ranks` roundings of the element type, one after the other
 
-    double* row_weights; ///< by bin: one over the energy of the inputs; 0 without inputs; NaN by bits if not finite
+    int rank; ///< whose weight this rank writes
+
+    double* row_weights; ///< by bin: one over the squared size; 0 without inputs; NaN by bits if not finite
     double* of_result; ///< by bin: the sketch of the whole result, and behind it its energies
     double* products; ///< (ranks + 1) (ranks + 2) / 2: `solve_weights`
-    double* weights; ///< by rank, then their variances
-    double* squares; ///< by bin: of the residual; of a single rounding; of `rounding`
+    double* weights; ///< by rank, and behind them `variances`, `scales` and `influence`
+    double* squares; ///< by bin: of the residual; of a single rounding; of `rounding`; what moved the own weight
 
     static constexpr std::uint64_t numbers(std::uint64_t bins, int ranks) noexcept
     {
         const auto n = static_cast<std::uint64_t>(ranks);
-        return 6 * bins + (n + 1) * (n + 2) / 2 + 2 * n;
+        return 7 * bins + (n + 1) * (n + 2) / 2 + 4 * n;
     }
     void place(double* memory) noexcept
     {
@@ -72,13 +74,16 @@ struct weight_system {
         row_weights = memory;
         of_result = row_weights + bins;
         squares = of_result + 2 * bins;
-        products = squares + 3 * bins;
+        products = squares + 4 * bins;
         weights = products + (n + 1) * (n + 2) / 2;
     }
-    COLLPROBE_HD const double* of_rank(int rank) const noexcept
+    COLLPROBE_HD const double* of_rank(int which) const noexcept
     {
-        return inputs.first + static_cast<std::uint64_t>(rank) * inputs.stride;
+        return inputs.first + static_cast<std::uint64_t>(which) * inputs.stride;
     }
+    COLLPROBE_HD double* variances() const noexcept { return weights + ranks; }
+    COLLPROBE_HD double* scales() const noexcept { return weights + 2 * ranks; }
+    COLLPROBE_HD double* influence() const noexcept { return weights + 3 * ranks; }
 };
 
 /// Over the bins.
@@ -142,7 +147,9 @@ struct solve_weight_system {
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept
     {
         const weights_solution found
-            = solve_weights(system.products, system.ranks, system.weights, system.weights + system.ranks);
+            = solve_weights(system.products, system.ranks, system.weights, system.variances(), system.scales());
+        weight_influence(
+            system.products, system.ranks, system.rank, system.weights, system.scales(), system.influence());
         to->state = 1 + static_cast<std::uint64_t>(found.why_not);
         // What the factorisation itself rounds, in units of the result over the input.
         to->deviation = found.least_pivot > 0 ? 0x1p-50 * system.ranks / found.least_pivot : 0;
@@ -152,26 +159,36 @@ struct solve_weight_system {
 /// Over the bins: how far the weighted inputs are from the result, and how far rounding takes it.
 struct weight_residuals {
     weight_system system;
+    bool reweighs; ///< whether rows are to be divided by the deviation of rounding, for a second solution
 
     COLLPROBE_HD void operator()(std::uint64_t bin) const noexcept
     {
         const std::uint64_t bins = system.bins;
-        double fit = 0, energy = 0;
+        double fit = 0, energy = 0, unscaled = 0, moves = 0, size = 0;
         for (int r = 0; r < system.ranks; ++r) {
             const double* const of = system.of_rank(r);
             const double weight = system.weights[r];
             fit += weight * of[bin];
             energy += weight * weight * of[bins + bin];
+            unscaled += of[bins + bin];
+            moves += system.influence()[r] * of[bin];
+            size += weight * weight / system.ranks;
         }
         const double row = system.row_weights[bin];
         const double distance = system.of_result[bin] - fit;
         const double of_result = system.of_result[bins + bin];
         const double once = 0.2 * system.rounding.unit_roundoff * system.rounding.unit_roundoff;
         const double deviation = system.rounding.deviation(energy, of_result, fit, system.of_result[bin]);
+        // Scalings before and behind the reduction round twice more.
+        const double variance = deviation * deviation + 2 * once * (energy + of_result);
+        const double moved = moves * row * distance;
         system.squares[bin] = distance * distance * row;
         system.squares[bins + bin] = once * of_result * row;
-        // Scalings before and behind the reduction round twice more.
-        system.squares[2 * bins + bin] = (deviation * deviation + 2 * once * (energy + of_result)) * row;
+        system.squares[2 * bins + bin] = variance * row;
+        system.squares[3 * bins + bin] = moved * moved;
+        // A bin of ranks that are lost has no errors, but must not decide all.
+        const double next = once * size / (variance + 0x1p-10 * once * size * unscaled);
+        if (reweighs && row > 0 && is_finite(next) && next > 0) system.row_weights[bin] = next;
     }
 };
 
@@ -179,19 +196,19 @@ struct weight_residuals {
 struct write_weight {
     weight_system system;
     weight_entry* to;
-    int rank;
     double scale;
 
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept
     {
         const std::uint64_t bins = system.bins;
-        double rows = 0, residual = 0, single = 0, limit = 0;
+        double rows = 0, residual = 0, single = 0, limit = 0, moved = 0;
         for (std::uint64_t bin = 0; bin < bins; ++bin) {
             if (!(system.row_weights[bin] > 0)) continue;
             rows += 1;
             residual += system.squares[bin];
             single += system.squares[bins + bin];
             limit += system.squares[2 * bins + bin];
+            moved += system.squares[3 * bins + bin];
         }
         const auto n = static_cast<std::uint64_t>(system.ranks);
         const double degrees = rows - static_cast<double>(system.ranks);
@@ -203,11 +220,14 @@ struct write_weight {
         if (refused != weights_refusal::not_finite && degrees < least_weight_degrees)
             to->state = 1 + static_cast<std::uint64_t>(weights_refusal::few_elements);
         if (to->state != 1) return;
-        // The errors of a rounded result are at least those of its last rounding.
+        // The errors of a rounded result are at least those of its last rounding. If the errors are not those of
+        // rounding, the residuals of the bins that the weight depends on tell more than all.
         const double noise = residual / degrees > single / rows ? residual / degrees : single / rows;
-        const double variance = system.weights[n + static_cast<std::uint64_t>(rank)];
-        to->weight = system.weights[rank];
-        to->deviation = square_root(noise * variance) + to->deviation * square_root(square * variance);
+        const double variance = system.variances()[system.rank];
+        const double by_bins = moved * rows / degrees;
+        to->weight = system.weights[system.rank];
+        to->deviation = square_root(noise * variance > by_bins ? noise * variance : by_bins)
+            + to->deviation * square_root(square * variance);
         to->residual = square_root(residual / square);
         to->residual_limit = 4 * square_root(limit / square);
         if (!is_finite(to->weight) || !is_finite(to->deviation))
@@ -225,8 +245,8 @@ struct refuse_weights {
 
 /// Computes the weights with which the ranks' inputs are in the results of a step's sums, by sketches that are gathered
 /// at its end. Preconditions and stream behaviour: of `step_sketches`. Cost of a step: an all-gather of 16 bytes a bin
-/// and call (twice that for a reduce-scatter), and five launches for each call. The products of a call take
-/// (ranks + 1)^2 / 2 * bins multiplications. Memory on the device: what all ranks send, and 48 bytes a bin.
+/// and call (twice that for a reduce-scatter), and eight launches for each call. The products of a call take
+/// (ranks + 1)^2 * bins multiplications. Memory on the device: what all ranks send, and 56 bytes a bin.
 template <class Device>
 class weight_check {
 public:
@@ -269,14 +289,16 @@ public:
         for (const auto& each : sketches_.open()) {
             weight_system system{sketches_.gathered(each.of_input),
                 each.is_part ? nullptr : static_cast<const double*>(each.of_result), each.bins, ranks_,
-                each.note.rounding, nullptr, nullptr, nullptr, nullptr, nullptr};
+                each.note.rounding, ranks.rank(), nullptr, nullptr, nullptr, nullptr, nullptr};
             system.place(scratch_.data());
             weight_entry* const to = out_of(each.call);
             Device::for_each(stream, each.bins, weigh_rows{system});
-            Device::sum_each(stream, (n + 1) * (n + 2) / 2, weight_products{system});
-            Device::for_each(stream, 1, solve_weight_system{system, to});
-            Device::for_each(stream, each.bins, weight_residuals{system});
-            Device::for_each(stream, 1, write_weight{system, to, ranks.rank(), each.note.scale});
+            for (const bool first : {true, false}) {
+                Device::sum_each(stream, (n + 1) * (n + 2) / 2, weight_products{system});
+                Device::for_each(stream, 1, solve_weight_system{system, to});
+                Device::for_each(stream, each.bins, weight_residuals{system, first});
+            }
+            Device::for_each(stream, 1, write_weight{system, to, each.note.scale});
         }
     }
 

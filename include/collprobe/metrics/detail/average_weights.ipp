@@ -132,8 +132,14 @@ private:
     void set_common() noexcept
     {
         double sum = 0;
-        for (int r = 0; r < ranks_; ++r) sum += holds(found_, r) ? 0 : weight(r);
-        const double mean = sum / (ranks_ - static_cast<int>(of_.ranks.size()));
+        double terms = 0;
+        for (int r = 0; r < ranks_; ++r) {
+            if (holds(found_, r)) continue;
+            const double bound = of_.bounds[static_cast<std::size_t>(r)] + 0x1p-50 * absolute(weight(r));
+            sum += weight(r) / (bound * bound); // a weight that is known well counts more
+            terms += 1 / (bound * bound);
+        }
+        const double mean = sum / terms;
         for (int r = 0; r < ranks_; ++r) {
             if (!holds(found_, r) && !fits(r, mean)) return;
         }
