@@ -15,7 +15,6 @@
 #include <collprobe/step/probed.hpp>
 
 #include "support/errors.hpp"
-#include "support/hot_path.hpp"
 #include "support/run_ranks.hpp"
 
 using namespace collprobe;
@@ -110,7 +109,8 @@ step_record observed(const outside& of, const Parts&... parts)
 
 } // namespace
 
-TEST_CASE_TEMPLATE("what happens to gradients outside of the collective is named, on all ranks alike", T, float, bfloat16)
+TEST_CASE_TEMPLATE(
+    "what happens to gradients outside of the collective is named, on all ranks alike", T, float, bfloat16)
 {
     struct expectation {
         outside of;
@@ -333,36 +333,4 @@ TEST_CASE("expected forms are the user's, and equal tokens are a mean")
     CHECK(suspects_of({}, {averaging::sum}) == 0);
     CHECK(suspects_of({.behind = 0.25, .tokens = {5, 5, 5, 5}}, {averaging::token_weighted}) == 0);
     CHECK(suspects_of({.behind = 0.25, .tokens = {5, 5, 5, 9}}, {averaging::token_weighted}) == 1);
-}
-
-TEST_CASE("steps that it looks at allocate nothing and never wait for the host")
-{
-    testing::hot_path steady(3);
-    testing::local_provider{3}.run([&](local::communicator& world) {
-        probed comm{world, {.lateness_floor_ns = 1e12, .unread_steps = 2}, audit(), weight_probe({.every = 1})};
-        const host::stream stream;
-        const std::vector<float> mine = gradient<float>(world.rank());
-        std::vector<float> result(count);
-        step_record record;
-        const auto step = [&] {
-            for (int c = 0; c < 3; ++c)
-                comm.all_reduce(view<const float>(mine), view<float>(result), reduction::average, stream);
-            comm.end_step(0, stream);
-        };
-        const auto two = [&] {
-            step();
-            step();
-        };
-        const auto read = [&] {
-            while (comm.poll(record)) testing::require(record.calls[2].weights.how == averaging::mean, "wrong form");
-        };
-        for (int i = 0; i < 12; ++i) { // each record of the queue gets its memory
-            step();
-            stream.synchronize(testing::soon_ms);
-            read();
-        }
-        steady.measure(world.rank(), stream, two, step, read);
-    });
-    CHECK(steady.allocations() == 0);
-    CHECK(steady.waits() == 0);
 }

@@ -98,8 +98,8 @@ COLLPROBE_HD inline weights_solution solve_weights(
     return found;
 }
 
-/// Behind `solve_weights`: weight `of` is the inner product of y and the sum of `influence[r]` x_r. NaN by bits if there
-/// was no solution.
+/// Behind `solve_weights`: weight `of` is the inner product of y and the sum of `influence[r]` x_r. NaN by bits if
+/// there was no solution.
 COLLPROBE_HD inline void weight_influence(
     const double* products, int ranks, int of, const double* weights, const double* scales, double* influence) noexcept
 {
@@ -121,7 +121,8 @@ COLLPROBE_HD inline void weight_influence(
 /// named. Of one rank's weight there is only `mean`. Ranks are lost or doubled if they are at most half of all; the
 /// other weights may be those of n ranks, or of the ranks that are left.
 /// `rounded_factors`: factors of the form, such as 1 / n, may be rounded by so much of their size: two unit roundoffs
-/// of the element type. It counts as a part of the bounds. `tokens`: a number for each rank; empty, or no valid numbers, if they are not known.
+/// of the element type. It counts as a part of the bounds. `tokens`: a number for each rank; empty, or no valid
+/// numbers, if they are not known.
 /// Preconditions: `of.weights` and `of.bounds` have a number for each of at most 64 ranks; `of.scale` is not 0.
 /// Cost: a few comparisons a rank and form.
 void name_weights(call_weights& of, double rounded_factors, view<const double> tokens = {});
