@@ -30,7 +30,7 @@ options parse_options(const std::vector<std::string>& arguments)
         "Trains a small network on handwritten digits with 8 ranks. In each step one rank has 28 samples of the digits\n"
         "5 to 9, the others 4 each of the digits 0 to 4. Their gradients, means over the rank's samples, are averaged\n"
         "by the numbers of samples, or with one of five mistakes.",
-        "0, 1 if the run failed, 2 if the command line is wrong.");
+        "0, 1 if the run failed\nor a form was named wrongly, 2 if the command line is wrong.");
     options result;
     line.number("--steps", result.steps, 1, 1'000'000, "optimiser steps of each run");
     line.numbers("--seeds", result.seeds, 0, ~std::uint64_t{0}, "a run with each; loss and accuracy are their means");
@@ -47,9 +47,9 @@ struct outcome {
     double loss = 0;
     double accuracy = 0;
     std::size_t looked_at = 0; ///< steps
-    std::size_t named = 0; ///< of these, with the form of the last
-    std::string form = {};
-    std::string described = {};
+    std::size_t named = 0; ///< of these, with the right form
+    std::size_t unknown = 0; ///< of these, without a form
+    std::string described = {}; ///< the last step with a form
 };
 
 outcome summarise(mistake what, const std::vector<run_result>& runs)
@@ -59,13 +59,12 @@ outcome summarise(mistake what, const std::vector<run_result>& runs)
         all.loss += run.loss / static_cast<double>(runs.size());
         all.accuracy += run.accuracy / static_cast<double>(runs.size());
         all.looked_at += run.found.size();
-    }
-    if (runs.back().found.empty()) return all;
-    const collprobe::call_weights& last = runs.back().found.back();
-    all.form = collprobe::name(last.how);
-    all.described = collprobe::report::describe(0, collprobe::call_site::named("gradient"), last);
-    for (const run_result& run : runs) {
-        for (const collprobe::call_weights& each : run.found) all.named += each.how == last.how ? 1 : 0;
+        for (const collprobe::call_weights& each : run.found) {
+            all.named += each.how == form_of(what) ? 1 : 0;
+            all.unknown += each.how == collprobe::averaging::unknown ? 1 : 0;
+            if (each.how == collprobe::averaging::unknown) continue;
+            all.described = collprobe::report::describe(0, collprobe::call_site::named("gradient"), each);
+        }
     }
     return all;
 }
@@ -80,13 +79,13 @@ std::string fixed(const char* format, double value)
 std::string table(const std::vector<outcome>& all)
 {
     collprobe::report::text_table rows;
-    rows.row("mistake").cell("found").cell("in steps").cell("test loss").cell("accuracy");
+    rows.row("mistake").cell("form of the weights").cell("named so").cell("not named").cell("test loss").cell("accuracy");
     for (const outcome& each : all) {
-        rows.row(name(each.what)).cell(each.form).cell(
-            std::to_string(each.named) + " of " + std::to_string(each.looked_at));
+        rows.row(name(each.what)).cell(collprobe::name(form_of(each.what)));
+        rows.cell(std::to_string(each.named) + " of " + std::to_string(each.looked_at)).cell(std::to_string(each.unknown));
         rows.cell(fixed("%.4f", each.loss)).cell(fixed("%.2f %%", 100 * each.accuracy));
     }
-    std::string text = rows.text() + "\nIn the last step that was looked at:\n";
+    std::string text = rows.text() + "\nIn the last step that has a form:\n";
     for (const outcome& each : all) text += each.described + '\n';
     return text;
 }
@@ -124,6 +123,11 @@ int run(const options& given)
     }
     shown.clear();
     std::fputs(table(all).c_str(), stdout);
+    for (const outcome& each : all) {
+        if (each.named + each.unknown == each.looked_at) continue;
+        std::fprintf(stderr, "average_weights: '%s' was named otherwise\n", name(each.what));
+        return 1;
+    }
     return 0;
 }
 

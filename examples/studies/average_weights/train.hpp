@@ -43,6 +43,21 @@ constexpr const char* name(mistake what)
     return "unknown";
 }
 
+/// The form that the weights of such an average have.
+constexpr collprobe::averaging form_of(mistake what)
+{
+    using collprobe::averaging;
+    switch (what) {
+    case mistake::none: return averaging::token_weighted;
+    case mistake::equal_ranks: return averaging::mean;
+    case mistake::divided_twice: return averaging::divided_twice;
+    case mistake::rank_lost: return averaging::rank_lost;
+    case mistake::rank_doubled: return averaging::rank_doubled;
+    case mistake::not_divided: return averaging::sum;
+    }
+    return averaging::other;
+}
+
 struct options {
     std::uint64_t steps = 300;
     std::vector<std::uint64_t> seeds = {1, 2, 3};
