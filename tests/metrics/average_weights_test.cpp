@@ -134,7 +134,8 @@ std::vector<std::vector<T>> random_inputs(const averaged& of, std::uint64_t seed
     std::vector<double> sizes(inputs.size(), 1);
     for (double& each : sizes) each = is_uneven ? std::pow(30, random.uniform() - 0.5) : 1;
     for (std::uint64_t i = 0; i < of.count; ++i) {
-        const double size = is_uneven ? std::pow(random.uniform(), 2) : 1;
+        const double root = is_uneven ? random.uniform() : 1;
+        const double size = root * root;
         const double common = shared * random.bell();
         for (std::size_t r = 0; r < inputs.size(); ++r) {
             const bool is_zero = is_uneven && detail::mix64(seed + 1000 * r + (i >> 5)) % 3 == 0;
@@ -183,7 +184,10 @@ call_weights weights_of(const std::vector<std::vector<T>>& inputs, const std::ve
         system.rank = r;
         entry = solved;
         detail::weight_influence(system.products, ranks, r, system.weights, system.scales(), system.influence());
-        for (std::uint64_t b = 0; b < bins; ++b) detail::weight_residuals{system, false}(b);
+        for (std::uint64_t b = 0; b < bins; ++b) {
+            if (r == 0) detail::weight_residuals{system, false}(b);
+            else detail::weight_residuals{system, false}.note_influence(b);
+        }
         detail::write_weight{system, &entry, 1}(0);
         out.why_not = static_cast<weights_refusal>(entry.state - 1);
         if (out.why_not != weights_refusal::none) {

@@ -164,14 +164,13 @@ struct weight_residuals {
     COLLPROBE_HD void operator()(std::uint64_t bin) const noexcept
     {
         const std::uint64_t bins = system.bins;
-        double fit = 0, energy = 0, unscaled = 0, moves = 0, size = 0;
+        double fit = 0, energy = 0, unscaled = 0, size = 0;
         for (int r = 0; r < system.ranks; ++r) {
             const double* const of = system.of_rank(r);
             const double weight = system.weights[r];
             fit += weight * of[bin];
             energy += weight * weight * of[bins + bin];
             unscaled += of[bins + bin];
-            moves += system.influence()[r] * of[bin];
             size += weight * weight / system.ranks;
         }
         const double row = system.row_weights[bin];
@@ -181,14 +180,20 @@ struct weight_residuals {
         const double deviation = system.rounding.deviation(energy, of_result, fit, system.of_result[bin]);
         // Scalings before and behind the reduction round twice more.
         const double variance = deviation * deviation + 2 * once * (energy + of_result);
-        const double moved = moves * row * distance;
         system.squares[bin] = distance * distance * row;
         system.squares[bins + bin] = once * of_result * row;
         system.squares[2 * bins + bin] = variance * row;
-        system.squares[3 * bins + bin] = moved * moved;
+        note_influence(bin);
         // A bin of ranks that are lost has no errors, but must not decide all.
         const double next = once * size / (variance + 0x1p-10 * once * size * unscaled);
         if (reweighs && row > 0 && is_finite(next) && next > 0) system.row_weights[bin] = next;
+    }
+    /// How far the bin's residual moves the own weight, squared.
+    COLLPROBE_HD void note_influence(std::uint64_t bin) const noexcept
+    {
+        double moves = 0;
+        for (int r = 0; r < system.ranks; ++r) moves += system.influence()[r] * system.of_rank(r)[bin];
+        system.squares[3 * system.bins + bin] = moves * moves * system.row_weights[bin] * system.squares[bin];
     }
 };
 
