@@ -426,6 +426,52 @@ TEST_CASE("a part of the result that no rank sent shows, and the weights are sti
     CHECK(found.bounds[0] > 1e-4);
 }
 
+TEST_CASE("errors where one rank alone has its elements widen the bound of this rank, or nothing is said")
+{
+    averaged of{.ranks = 2, .count = 256 * 16};
+    of.weights = {0.5, 0.5};
+    for (const std::uint64_t own_bins : {8u, 128u}) {
+        for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+            auto inputs = random_inputs<float>(of, 3 * seed + 1);
+            std::vector<float> result(of.count);
+            random_numbers random(seed);
+            for (std::uint64_t i = 0; i < of.count; ++i) {
+                const bool is_own = i % 256 < own_bins;
+                inputs[is_own ? 0 : 1][i] = 0;
+                result[i] = 0.5f * (inputs[0][i] + inputs[1][i]);
+                if (is_own) result[i] += 0.1f * static_cast<float>(random.bell());
+            }
+            const call_weights found = weights_of(inputs, result);
+            if (own_bins == 8) {
+                CHECK(found.why_not == weights_refusal::imprecise); // eight bins do not tell how large their errors are
+                continue;
+            }
+            REQUIRE(found.weights.size() == 2);
+            CHECK(std::abs(found.weights[1] - 0.5) < found.bounds[1]);
+            CHECK(found.bounds[1] > 1.2 * found.bounds[0]);
+        }
+    }
+}
+
+TEST_CASE("bins count by the errors in them, not by the size of the inputs")
+{
+    // A rank of small elements, and a large weight, has errors in a few bins. The others tell what rank 1 does.
+    averaged of{.ranks = 3, .count = 256 * 16};
+    of.weights = {1, 1, 1000};
+    auto inputs = random_inputs<float>(of, 1);
+    for (std::uint64_t i = 0; i < of.count; ++i) {
+        const bool is_here = i % 256 < 8;
+        inputs[is_here ? 0 : 2][i] = 0;
+        inputs[1][i] *= 0.001f;
+        inputs[2][i] *= 0.001f;
+    }
+    const call_weights found = weights_of(inputs, ring_sum(inputs, of));
+    REQUIRE(found.bounds.size() == 3);
+    // Elements of the result are about 1 and have errors of about a unit roundoff.
+    CHECK(found.bounds[1] < 1.5 * 6 * 0x1p-24 / (0.001 * std::sqrt(256.0)));
+    CHECK(std::abs(found.weights[1] - 1) < found.bounds[1]);
+}
+
 TEST_CASE("buffers of which nothing can be told are refused with the reason")
 {
     averaged of{.ranks = 4, .count = 5001};
@@ -522,6 +568,7 @@ TEST_CASE("forms are named from weights, and only if one alone fits")
         CHECK(doubled.common == doctest::Approx(others));
     }
     CHECK(named({0.25, 0.25, 0.25, 0.35}, 0.01).how == averaging::other);
+    CHECK(named({0.25, 0.25, 0.25, 0.265}, 0.01).how == averaging::other);
 
     const std::vector<double> tokens{100, 200, 100, 400};
     CHECK(named({0.125, 0.25, 0.125, 0.5}, 0.001, tokens).how == averaging::token_weighted);

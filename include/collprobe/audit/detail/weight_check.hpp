@@ -61,7 +61,7 @@ struct weight_system {
     double* of_result; ///< by bin: the sketch of the whole result, and behind it its energies
     double* products; ///< (ranks + 1) (ranks + 2) / 2: `solve_weights`
     double* weights; ///< by rank, and behind them `variances`, `scales` and `influence`
-    double* squares; ///< by bin: of the residual; of a single rounding; of `rounding`; what moved the own weight
+    double* squares; ///< by bin: of the residual; of a single rounding; of `rounding`; shares in the own weight
 
     static constexpr std::uint64_t numbers(std::uint64_t bins, int ranks) noexcept
     {
@@ -188,12 +188,13 @@ struct weight_residuals {
         const double next = once * size / (variance + 0x1p-10 * once * size * unscaled);
         if (reweighs && row > 0 && is_finite(next) && next > 0) system.row_weights[bin] = next;
     }
-    /// How far the bin's residual moves the own weight, squared.
+    /// The bin's share in the determination of the own weight: the shares of all bins add up to 1.
     COLLPROBE_HD void note_influence(std::uint64_t bin) const noexcept
     {
         double moves = 0;
         for (int r = 0; r < system.ranks; ++r) moves += system.influence()[r] * system.of_rank(r)[bin];
-        system.squares[3 * system.bins + bin] = moves * moves * system.row_weights[bin] * system.squares[bin];
+        system.squares[3 * system.bins + bin]
+            = moves * moves * system.row_weights[bin] / system.variances()[system.rank];
     }
 };
 
@@ -206,14 +207,17 @@ struct write_weight {
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept
     {
         const std::uint64_t bins = system.bins;
-        double rows = 0, residual = 0, single = 0, limit = 0, moved = 0;
+        double rows = 0, residual = 0, single = 0, limit = 0, moved = 0, squared_shares = 0;
         for (std::uint64_t bin = 0; bin < bins; ++bin) {
             if (!(system.row_weights[bin] > 0)) continue;
             rows += 1;
             residual += system.squares[bin];
             single += system.squares[bins + bin];
             limit += system.squares[2 * bins + bin];
-            moved += system.squares[3 * bins + bin];
+            const double share = system.squares[3 * bins + bin];
+            const double rest = 1 - share > 0x1p-20 ? 1 - share : 0x1p-20; // a bin alone has no residual
+            moved += share * system.squares[bin] / (rest * rest);
+            squared_shares += share * share;
         }
         const auto n = static_cast<std::uint64_t>(system.ranks);
         const double degrees = rows - static_cast<double>(system.ranks);
@@ -227,14 +231,16 @@ struct write_weight {
         if (to->state != 1) return;
         // The errors of a rounded result are at least those of its last rounding. If the errors are not those of
         // rounding, the residuals of the bins that the weight depends on tell more than all.
-        const double noise = residual / degrees > single / rows ? residual / degrees : single / rows;
-        const double variance = system.variances()[system.rank];
+        double noise = residual / degrees > single / rows ? residual / degrees : single / rows;
         const double by_bins = moved * rows / degrees;
+        noise = by_bins > noise ? by_bins : noise;
+        const double variance = system.variances()[system.rank];
         to->weight = system.weights[system.rank];
-        to->deviation = square_root(noise * variance > by_bins ? noise * variance : by_bins)
-            + to->deviation * square_root(square * variance);
+        to->deviation = square_root(noise * variance) + to->deviation * square_root(square * variance);
         to->residual = square_root(residual / square);
         to->residual_limit = 4 * square_root(limit / square);
+        if (to->residual > to->residual_limit && squared_shares * (1 + least_weight_degrees) > 1)
+            to->state = 1 + static_cast<std::uint64_t>(weights_refusal::imprecise);
         if (!is_finite(to->weight) || !is_finite(to->deviation))
             to->state = 1 + static_cast<std::uint64_t>(weights_refusal::not_finite);
     }
