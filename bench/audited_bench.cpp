@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What a step of eight all-reduces costs with an audit alone, and with statistics and audit: the ratio to the same calls
-// without either, which run in turn. Ranks are threads of this process, so with more ranks than processors the times
+// What a step of eight all-reduces costs with an audit alone, with statistics and audit, and with a `weight_probe` alone
+// that looks at each step: the ratio to the same calls without any, which run in turn. Ranks are threads of this process, so with more ranks than processors the times
 // are of all ranks' work together. An all-reduce between threads is a few reads of memory: over a network the same
 // checks are a smaller share.
 #include <benchmark/benchmark.h>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <collprobe/audit/audit.hpp>
+#include <collprobe/audit/weight_probe.hpp>
 #include <collprobe/step/probed.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/detail/math.hpp>
@@ -33,6 +34,7 @@ struct times {
     double bare = 0;
     double audited = 0;
     double full = 0;
+    double weighed = 0;
 };
 
 template <class T>
@@ -43,6 +45,7 @@ times time_steps(int ranks, std::uint64_t count, int steps)
         host::stream stream;
         probed audited{local::communicator(world), {.statistics = false}, audit()};
         probed full{local::communicator(world), {}, audit()};
+        probed weighed{local::communicator(world), {.statistics = false}, weight_probe({.every = 1})};
         std::vector<std::vector<T>> send(calls, std::vector<T>(count)), receive = send;
         for (std::uint64_t i = 0; i < calls * count; ++i) {
             const std::uint64_t bits = detail::mix64(i + (static_cast<std::uint64_t>(world.rank()) << 40));
@@ -73,10 +76,12 @@ times time_steps(int ranks, std::uint64_t count, int steps)
             const double bare = timed([&] { reduce(world); });
             const double one = timed([&] { with(audited); });
             const double both = timed([&] { with(full); });
+            const double weights = timed([&] { with(weighed); });
             if (i < 0 || world.rank() != 0) continue; // the first two warm the buffers
             total.bare += bare;
             total.audited += one;
             total.full += both;
+            total.weighed += weights;
         }
     });
     return total;
@@ -92,9 +97,11 @@ void audited_all_reduce(benchmark::State& state)
         sum.bare += one.bare;
         sum.audited += one.audited;
         sum.full += one.full;
+        sum.weighed += one.weighed;
     }
     state.counters["audited_of_bare"] = sum.audited / sum.bare;
     state.counters["full_of_bare"] = sum.full / sum.bare;
+    state.counters["weighed_of_bare"] = sum.weighed / sum.bare;
     state.counters["bare_us"] = sum.bare / 5 / static_cast<double>(state.iterations()) * 1e6;
 }
 BENCHMARK(audited_all_reduce<float>)

@@ -114,7 +114,7 @@ TEST_CASE("every check is described with rank and bucket")
 {
     for (const finding what : {finding::non_finite, finding::duplicate, finding::stale, finding::result_differs,
              finding::shard_differs, finding::replica_differs, finding::sum_differs, finding::loss, finding::gradient_norm, finding::cosine, finding::late,
-             finding::quantisation, finding::codes_differ, finding::unlike}) {
+             finding::quantisation, finding::codes_differ, finding::unlike, finding::weights}) {
         const std::string text = report::describe({.rank = 5, .call = 3, .what = what});
         CHECK(contains(text, "rank 5, bucket 3: "));
         CHECK(text.size() > std::string("rank 5, bucket 3: ").size());

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <collprobe/audit/audit.hpp>
+#include <collprobe/audit/weight_probe.hpp>
 #include <collprobe/comm/nccl/group.hpp>
 #include <collprobe/fault/faulty.hpp>
 
@@ -260,6 +261,37 @@ TEST_CASE("an audited step in a graph gives the records of the same steps uncapt
             }
         }
     }
+}
+
+TEST_CASE("weights of averages in a graph are those of the same steps uncaptured")
+{
+    run_nccl(3, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed plain{nccl::communicator_ref(world), {}, weight_probe({.every = 1})};
+        probed comm{nccl::communicator_ref(world), {}, weight_probe({.every = 1})};
+        captured_step captured;
+        rank.stream.synchronize(soon_ms);
+        const graph step(rank.stream, [&] {
+            rank.reduce(comm);
+            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+        });
+        for (std::uint64_t number = 5; number < 8; ++number) {
+            rank.prepare(number);
+            rank.reduce(plain);
+            plain.end_step(number, rank.seen(number), rank.stream);
+            rank.stream.synchronize(soon_ms);
+            comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+            const step_record expected = next_record(plain);
+            const step_record record = next_record(comm);
+            REQUIRE(record.calls.size() == 3);
+            for (std::size_t c = 0; c < 3; ++c) {
+                CHECK(record.calls[c].weights.how == (c == 1 ? averaging::unknown : averaging::mean));
+                CHECK(record.calls[c].weights.weights == expected.calls[c].weights.weights);
+                CHECK(record.calls[c].weights.bounds == expected.calls[c].weights.bounds);
+            }
+        }
+        rank.stream.synchronize(soon_ms);
+    });
 }
 
 TEST_CASE("a captured step that has more calls than room counts the others")

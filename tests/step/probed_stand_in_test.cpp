@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <collprobe/audit/audit.hpp>
+#include <collprobe/audit/weight_probe.hpp>
 #include <collprobe/comm/grouped.hpp>
 #include <collprobe/comm/local/communicator.hpp>
 #include <collprobe/comm/nccl/group.hpp>
@@ -239,6 +240,7 @@ TEST_CASE("steps on more streams than foreseen allocate once and then no more")
 }
 
 using audited_nccl = probed<nccl::communicator_ref, audit>;
+using measured_nccl = probed<nccl::communicator_ref, audit, weight_probe>;
 
 /// Two reductions, and a reduce-scatter in place.
 template <class Comm>
@@ -257,14 +259,14 @@ TEST_CASE("calls in a group have the records of the same calls made one by one")
 {
     for (const int ranks : {1, 2, 3}) {
         run_nccl(ranks, [&](nccl::communicator& world) {
-            audited_nccl one_by_one(world, {}, audit());
-            audited_nccl together_made(world, {}, audit());
+            measured_nccl one_by_one(world, {}, audit(), weight_probe({.every = 1}));
+            measured_nccl together_made(world, {}, audit(), weight_probe({.every = 1}));
             trainer rank(world);
             for (std::uint64_t step = 0; step < 4; ++step) {
                 const bool spread = step >= 2;
                 step_record alone, grouped;
                 for (step_record* out : {&alone, &grouped}) {
-                    audited_nccl& comm = out == &alone ? one_by_one : together_made;
+                    measured_nccl& comm = out == &alone ? one_by_one : together_made;
                     rank.prepare(step);
                     if (out == &alone) {
                         mixed_calls(comm, rank, spread);
@@ -288,7 +290,13 @@ TEST_CASE("calls in a group have the records of the same calls made one by one")
                 CHECK(grouped.suspects.empty());
                 CHECK(grouped.calls[2].site.name == std::string("scattered"));
                 for (const call_record& call : grouped.calls) CHECK(call.audit.checked);
-                for (std::size_t c = 0; c < 3; ++c) CHECK(grouped.calls[c].audit.sum_checked);
+                for (std::size_t c = 0; c < 3; ++c) {
+                    CHECK(grouped.calls[c].audit.sum_checked);
+                    CHECK(grouped.calls[c].weights.seen);
+                    CHECK(grouped.calls[c].weights.how == alone.calls[c].weights.how);
+                    CHECK(grouped.calls[c].weights.weights == alone.calls[c].weights.weights);
+                }
+                CHECK(grouped.calls[2].weights.how == (ranks == 1 ? averaging::mean : averaging::sum));
             }
         });
     }

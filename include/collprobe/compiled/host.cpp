@@ -10,6 +10,7 @@
 #include <collprobe/audit/detail/audit.ipp>
 #include <collprobe/audit/detail/merge_ranks.ipp>
 #include <collprobe/audit/detail/step_audit.ipp>
+#include <collprobe/audit/detail/weight_probe.ipp>
 #include <collprobe/comm/detail/rendezvous.ipp>
 #include <collprobe/comm/detail/call.ipp>
 #include <collprobe/comm/detail/collective_arguments.ipp>
@@ -19,6 +20,7 @@
 #include <collprobe/comm/local/detail/moves.ipp>
 #include <collprobe/core/detail/error.ipp>
 #include <collprobe/device/host/detail/stream.ipp>
+#include <collprobe/metrics/detail/average_weights.ipp>
 #include <collprobe/metrics/detail/call_period.ipp>
 #include <collprobe/metrics/detail/direction.ipp>
 #include <collprobe/metrics/detail/dispersion.ipp>

@@ -11,3 +11,4 @@
 #include <collprobe/core/record/statistics.hpp>
 #include <collprobe/core/record/step.hpp>
 #include <collprobe/core/record/verdict.hpp>
+#include <collprobe/core/record/weights.hpp>

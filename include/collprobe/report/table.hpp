@@ -58,6 +58,10 @@ std::string describe(int call, const call_site& site, const call_quantisation& o
 /// The advice that goes with a verdict; empty if there is none.
 std::string quantisation_advice(const call_quantisation& of);
 
+/// The weights of a call in one line:
+/// "bucket 3 'wte': rank 5 entered the average with weight 0 (others 1/8): rank lost".
+std::string describe(int call, const call_site& site, const call_weights& of);
+
 /// A column per run and a row per metric (medians over the steps), followed by the number of suspicious steps. The
 /// caller may add rows.
 text_table comparison_table(const std::vector<run_summary>& runs);
@@ -66,8 +70,8 @@ text_table comparison_table(const std::vector<run_summary>& runs);
 std::string coverage(const step_record& record);
 
 /// One step by rank (loss, gradient norm, leave-one-out cosine; the pooled cosine where only that is known), then
-/// its `coverage`, a line about the last rank if it stands out, one per rank that is late, and one per suspect. In
-/// `summary` mode no rank's own numbers are known: only these lines are shown.
+/// its `coverage`, lines about the weights of averages, a line about the last rank if it stands out, one per rank that
+/// is late, and one per suspect. In `summary` mode no rank's own numbers are known: only these lines are shown.
 std::string step_table(const step_record& record);
 
 /// One line per finding of a run, in order of the first step: "step 120: rank 3, bucket 1: ...". At most `limit` lines;

@@ -40,6 +40,8 @@ std::string round_count(double value);
 std::string with_commas(std::uint64_t value);
 /// "1 step", "2 steps"
 std::string counted(std::uint64_t number, const char* thing);
+/// A weight that is known within a bound: "0", "1/8" or "3" where it may be that, else "0.1437".
+std::string weight_text(double weight, double bound);
 /// "rank 3", "ranks 1, 2 and 5" or "nobody is named", of more than ten ranks the first ten and the number of all.
 std::string list_named(const alarm_record& raised);
 /// The advice in words: "resync from rank 0".

@@ -30,6 +30,33 @@ struct sketch_target {
     sketch_source<T> source(view<const T> data) const noexcept { return {data, first, bins, seed}; }
 };
 
+/// Whether a sketch of the same buffer is that of another one whose bins are added up.
+template <element T>
+bool is_foldable(const sketch_target<T>& from, const sketch_target<T>& to) noexcept
+{
+    return from.seed == to.seed && from.first == to.first && from.bins >= to.bins;
+}
+
+/// Adds the bins of a sketch to fewer: bin i of b has the elements of the bins i, i + b, i + 2 b, ... A body for
+/// `for_each`, over the numbers of the smaller sketch.
+template <class Sum>
+struct fold_sketch {
+    const Sum* from;
+    std::uint64_t from_bins;
+    Sum* to;
+    std::uint64_t to_bins;
+
+    COLLPROBE_HD void operator()(std::uint64_t index) const noexcept
+    {
+        const bool is_energy = index >= to_bins;
+        Sum sum = 0;
+        for (std::uint64_t bin = is_energy ? index - to_bins : index; bin < from_bins; bin += to_bins) {
+            sum += from[is_energy ? from_bins + bin : bin];
+        }
+        to[index] = sum;
+    }
+};
+
 template <class Device, element T>
 void enqueue_sketch(typename Device::stream_ref stream, view<const T> data, const sketch_target<T>& sketch)
 {

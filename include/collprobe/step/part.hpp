@@ -82,6 +82,11 @@ struct find_reading_part<First, Others...>
 template <class... Parts>
 using reading_part = typename find_reading_part<Parts...>::type;
 
+/// Whether several parts may want a sketch of the same buffer: the reader makes the others of the first.
+template <class Reader, class Device, class T>
+concept derives_sketches = requires(typename Device::stream_ref on, view<const T> data,
+    const typename Reader::template sketch<T>& of) { Reader::template derive<Device, T>(on, data, of, of); };
+
 /// Whether the sketches that P wants, if any, are those that `Reader` reads.
 template <class P, class Reader>
 concept sketches_as = !has_sketch<P>
@@ -237,6 +242,8 @@ public:
         return *reinterpret_cast<const Entry*>(
             step_.layout().parts_of(step_.message(rank), static_cast<std::uint64_t>(call)) + offset_);
     }
+    /// What the rank told as `step_observation::weight`.
+    double weight(int rank) const noexcept { return step_.header(rank).weight; }
     /// Whether the step has the digests of the call's results: `part_call::has_result_digest`.
     bool has_result_digest(int call) const noexcept { return calls_[static_cast<std::uint64_t>(call)].has_result; }
     std::uint64_t result_digest(int call, int rank) const noexcept

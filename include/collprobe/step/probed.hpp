@@ -688,11 +688,12 @@ private:
     template <element T>
     void probe_input(const half_probed& half, const detail::probed_call& call, view<const T> input)
     {
-        const auto sketch = let_parts_look<T>(half, call,
+        const auto sketches = let_parts_look<T>(half, call,
             [&](auto& part, const auto& seen, auto* entry) { return part.template before<T>(seen, input, entry); });
         auto* const to = call.has_input ? &open_->entry(half.index).input : nullptr;
         reader::template read_input<device, T>(
-            half.stream, input, to, sketch, lane_of(half).workspace, open_->input_times(half.index));
+            half.stream, input, to, sketches.first, lane_of(half).workspace, open_->input_times(half.index));
+        make_others(half, input, sketches);
         if constexpr (floating_element<T>) {
             if (!call.has_input) return;
             if (call.is_gradient()) add_to_gram(*open_, input, half.stream, call.site);
@@ -703,11 +704,12 @@ private:
     void probe_result(const half_probed& half, const detail::probed_call& call)
     {
         const view<const T> result(static_cast<const T*>(half.result), half.result_count);
-        const auto sketch = let_parts_look<T>(half, call,
+        const auto sketches = let_parts_look<T>(half, call,
             [&](auto& part, const auto& seen, auto* entry) { return part.template after<T>(seen, result, entry); });
         auto* const to = call.has_result ? &open_->entry(half.index).result : nullptr;
-        reader::template read_result<device, T>(half.stream, result, static_cast<const T*>(half.surviving), to, sketch,
-            lane_of(half).workspace, open_->result_times(half.index));
+        reader::template read_result<device, T>(half.stream, result, static_cast<const T*>(half.surviving), to,
+            sketches.first, lane_of(half).workspace, open_->result_times(half.index));
+        make_others(half, result, sketches);
         if constexpr (floating_element<T>) {
             if (!call.has_result) return;
             const std::uint64_t part = call.call == collective::reduce_scatter ? result.count() : 0;
@@ -715,21 +717,40 @@ private:
                 form_.layout.result_sample(open_->message.data(), half.index), half.stream);
         }
     }
-    /// Calls `look(part, call, entry)` for each part, and returns the sketch that one wants: the first that does.
+    /// The sketches that parts want of a buffer. The step's read makes the first.
+    template <element T>
+    struct wanted_sketches {
+        typename reader::template sketch<T> first;
+        typename reader::template sketch<T> others[sizeof...(Parts) + 1];
+        std::size_t other_count = 0;
+    };
+    /// Calls `look(part, call, entry)` for each part, and returns the sketches that they want.
     template <element T, class Look>
     auto let_parts_look(const half_probed& half, const detail::probed_call& call, const Look& look)
     {
         if (is_rewritten_) open_tools().lanes.join(half.stream, call.site);
-        typename reader::template sketch<T> sketch;
+        wanted_sketches<T> sketches;
         for_each_part_of(half, call, [&](auto& part, const auto& seen, auto* entry) {
             if constexpr (detail::has_sketch<decltype(part)>) {
                 const auto wanted = look(part, seen, entry);
-                if (sketch.empty()) sketch = wanted;
+                if (wanted.empty()) return;
+                if (sketches.first.empty()) sketches.first = wanted;
+                else sketches.others[sketches.other_count++] = wanted;
             } else {
                 look(part, seen, entry);
             }
         });
-        return sketch;
+        return sketches;
+    }
+    template <element T>
+    void make_others(
+        const half_probed& half, std::type_identity_t<view<const T>> data, const wanted_sketches<T>& sketches)
+    {
+        if constexpr (detail::derives_sketches<reader, device, T>) {
+            for (std::size_t i = 0; i < sketches.other_count; ++i) {
+                reader::template derive<device, T>(half.stream, data, sketches.first, sketches.others[i]);
+            }
+        }
     }
 
     /// Doubles the room of the open step, behind its work on all streams.

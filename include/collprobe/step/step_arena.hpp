@@ -51,6 +51,14 @@ public:
     {
         for (piece& each : pieces_) each.used = 0;
     }
+    /// The size of the piece that begins there.
+    std::uint64_t room_at(const T* first) const noexcept
+    {
+        for (const piece& each : pieces_) {
+            if (each.memory.data() == first) return each.memory.size();
+        }
+        return 0;
+    }
     /// Calls `use(view)` for what was taken of each piece.
     template <class Use>
     void for_each_used(const Use& use) const

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <collprobe/comm/communicator.hpp>
@@ -34,10 +35,25 @@ struct reads_with_sketches {
         if constexpr (floating_element<T>) detail::read_result<Device, T>(on, result, input, to, of, scratch, times);
         else enqueue_sketch<Device, T>(on, result, of);
     }
+    /// Makes a sketch that another part wants of what was read for `made`: of that sketch, if it can.
+    template <class Device, element T>
+    static void derive(
+        typename Device::stream_ref on, view<const T> data, const sketch<T>& made, const sketch<T>& wanted)
+    {
+        if (!is_foldable(made, wanted)) return enqueue_sketch<Device, T>(on, data, wanted);
+        Device::for_each(on, sketch_numbers<T>(wanted.bins),
+            fold_sketch<sketch_sum<T>>{made.sums, made.bins, wanted.sums, wanted.bins});
+    }
+};
+
+/// A sketch of each rank: that of rank r begins at `first + r * stride`.
+struct gathered_sketch {
+    const double* first = nullptr;
+    std::uint64_t stride = 0;
 };
 
 /// The sketches of the inputs and results of a step's sums. Those of the inputs, and of the parts of a reduce-scatter,
-/// are added over the ranks by one all-reduce at the step's end. `Note`: what the owner keeps of a call.
+/// are added over the ranks by one all-reduce at the step's end, or gathered. `Note`: what the owner keeps of a call.
 /// Preconditions: all ranks open the same calls with the same sketches. Calls of the same `lane` run one after the
 /// other. Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the
 /// largest before. Memory on the device: 32 bytes a bin and call; on a GPU each lane has 2 KiB a bin.
@@ -116,6 +132,35 @@ public:
         added_sums_.for_each_used(add);
         added_words_.for_each_used(add);
     }
+    /// In place of `add_up`, and for floating point: gathers what that would add. It takes the memory of all ranks.
+    template <communicator Comm>
+    void gather(Comm& ranks, stream_ref stream, call_site where)
+    {
+        added_sums_.for_each_used([&](view<double> sums) {
+            const auto n = static_cast<std::uint64_t>(ranks.size());
+            gathered_piece* to = nullptr;
+            for (gathered_piece& each : gathered_) {
+                if (each.from == sums.data()) to = &each;
+            }
+            if (to == nullptr) {
+                typename Device::template buffer<double> all(n * added_sums_.room_at(sums.data()));
+                gathered_.push_back({sums.data(), 0, std::move(all)});
+                to = &gathered_.back();
+            }
+            to->used = sums.count();
+            ranks.all_gather(view<const double>(sums), view<double>(to->all.data(), n * to->used), stream, where);
+        });
+    }
+    /// What was gathered of `entry::of_input` and the numbers behind it.
+    gathered_sketch gathered(const void* of_input) const noexcept
+    {
+        for (const gathered_piece& each : gathered_) {
+            const auto offset
+                = reinterpret_cast<std::uintptr_t>(of_input) - reinterpret_cast<std::uintptr_t>(each.from);
+            if (offset < each.used * sizeof(double)) return {each.all.data() + offset / sizeof(double), each.used};
+        }
+        return {};
+    }
     const std::vector<entry>& open() const noexcept { return open_; }
     std::uint64_t seed() const noexcept { return seed_; }
 
@@ -137,12 +182,20 @@ private:
         return reinterpret_cast<sketch_sum<T>*>(scratch_[index].data());
     }
 
+    /// A piece of `added_sums_`, of all ranks.
+    struct gathered_piece {
+        const double* from;
+        std::uint64_t used;
+        typename Device::template buffer<double> all;
+    };
+
     std::uint64_t most_bins_;
     std::uint64_t seed_;
     std::vector<entry> open_;
     step_arena<Device, double> added_sums_{1 << 14};
     step_arena<Device, std::uint64_t> added_words_{1 << 12};
     step_arena<Device, double> own_numbers_{1 << 14}; ///< numbers of any kind
+    std::vector<gathered_piece> gathered_;
     std::vector<typename Device::template buffer<double>> scratch_; ///< by lane
 };
 

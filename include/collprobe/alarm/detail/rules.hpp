@@ -9,7 +9,7 @@
 /// The interpretation of a step's findings: the place of the damage, and the advice. No state.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-inline constexpr int check_count = static_cast<int>(finding::unlike) + 1;
+inline constexpr int check_count = static_cast<int>(finding::weights) + 1;
 
 /// Whether a check needs several strikes.
 constexpr bool is_statistical(finding what) noexcept
@@ -44,6 +44,7 @@ constexpr damage place_of(const suspect& found, damage audited) noexcept
     case finding::quantisation: return damage::reduce; // or a gather, alike for all ranks
     case finding::codes_differ: // a damaged message is one of terms or of results
         return found.other_rank >= 0 ? damage::unknown : found.rank < 0 ? damage::reduce : damage::broadcast;
+    case finding::weights: return damage::reduce; // or in what is done before and behind it
     }
     return damage::unknown;
 }
@@ -66,6 +67,7 @@ constexpr advice first_advice(const suspect& found) noexcept
     case finding::cosine:
     case finding::unlike: return advice::recheck;
     case finding::codes_differ: return found.rank >= 0 && found.other_rank < 0 ? advice::resync : advice::skip;
+    case finding::weights: return advice::recheck;
     case finding::late:
     case finding::quantisation: return advice::none;
     }
@@ -73,10 +75,11 @@ constexpr advice first_advice(const suspect& found) noexcept
 }
 
 /// Whether a rank that a check names repeatedly is to be taken out. (Equal data do not
-/// tell which rank owns them, and codes are as coarse as the caller has them.)
+/// tell which rank owns them, codes are as coarse as the caller has them, and a rank does not choose its weight.)
 constexpr bool is_blame(finding what) noexcept
 {
-    return what != finding::duplicate && what != finding::sum_differs && what != finding::quantisation;
+    return what != finding::duplicate && what != finding::sum_differs && what != finding::quantisation
+        && what != finding::weights;
 }
 
 /// The factor by which a score against a rank's own past must exceed its threshold to be 1000 times rarer than the

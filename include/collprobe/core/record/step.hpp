@@ -13,6 +13,7 @@
 #include <collprobe/core/record/quantisation.hpp>
 #include <collprobe/core/record/statistics.hpp>
 #include <collprobe/core/record/verdict.hpp>
+#include <collprobe/core/record/weights.hpp>
 #include <collprobe/detail/math.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -104,6 +105,7 @@ struct call_record {
     std::vector<double> result_sample;
     call_audit audit;
     call_quantisation quantisation; ///< with the part `quantisation_probe`
+    call_weights weights; ///< of sums and averages, with the part `weight_probe`
     /// Who came last, if `probe_options::times`. Nothing is known of integers, broadcasts and empty calls. In `summary`
     /// mode only `present`, `last`, `spread` and `transport` are known.
     call_lateness lateness;

@@ -38,6 +38,10 @@ enum class finding : std::uint8_t {
     /// for any distribution. Told once. Statistic and threshold: `rank_evidence::odds`, or `recurrence`, whichever is
     /// further above its limit. Without a rank: two ranks, or groups of ranks, are unlike each other.
     unlike,
+    /// The ranks entered an average with weights that are not expected: `call_weights` has them. Rank: the only one
+    /// that was lost or doubled. Statistic: its weight (or the one that is farthest off) in units of the mean's;
+    /// threshold: the bound of its error.
+    weights,
 };
 
 constexpr const char* name(finding what) noexcept
@@ -57,6 +61,7 @@ constexpr const char* name(finding what) noexcept
     case finding::quantisation: return "quantisation";
     case finding::codes_differ: return "codes_differ";
     case finding::unlike: return "unlike";
+    case finding::weights: return "weights";
     }
     return "unknown";
 }

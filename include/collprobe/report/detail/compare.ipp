@@ -327,7 +327,8 @@ constexpr bool counts(finding what, bool same_ranks) noexcept
     case finding::shard_differs:
     case finding::replica_differs:
     case finding::sum_differs:
-    case finding::codes_differ: return true;
+    case finding::codes_differ:
+    case finding::weights: return true;
     }
     return true;
 }

@@ -139,6 +139,20 @@ COLLPROBE_COLD_INLINE void write_quantisation(json_writer& json, std::size_t buc
     json.key("saturated").integer(of.saturated).key("nonfinite").integer(of.nonfinite).close('}');
 }
 
+COLLPROBE_COLD_INLINE void write_weights(json_writer& json, const call_weights& of)
+{
+    json.key("weights").open('{').key("form").text(name(of.how)).key("expected").boolean(of.expected);
+    if (of.why_not != weights_refusal::none) json.key("why_not").text(name(of.why_not));
+    if (!of.weights.empty()) {
+        json.key("by_rank").numbers(of.weights).key("bounds").numbers(of.bounds).key("ranks").open('[');
+        for (const int rank : of.ranks) json.element().index(rank);
+        json.close(']').key("common").number(of.common).key("scale").number(of.scale);
+        json.key("residual").number(of.residual).key("residual_limit").number(of.residual_limit);
+        json.key("bins").integer(of.bins);
+    }
+    json.close('}');
+}
+
 COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& record, std::size_t c)
 {
     const call_record& call = record.calls[c];
@@ -160,6 +174,7 @@ COLLPROBE_COLD_INLINE void write_call(json_writer& json, const step_record& reco
         for (const int rank : of.culprits) json.element().index(rank);
         json.close(']').close('}');
     }
+    if (call.weights.seen) write_weights(json, call.weights);
     if (const call_lateness& of = call.lateness; of.last >= 0) {
         json.key("lateness").open('{').key("last").index(of.last).key("spread").number(of.spread);
         json.key("transport").number(of.transport).close('}');

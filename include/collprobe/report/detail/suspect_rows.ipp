@@ -29,6 +29,8 @@ COLLPROBE_COLD_INLINE std::string evidence_of(finding what, double statistic, do
 {
     if (what == finding::non_finite) return short_number(statistic) + " NaN or infinite";
     if (what == finding::late) return milliseconds(statistic) + " late, limit " + milliseconds(threshold);
+    if (what == finding::weights)
+        return weight_text(statistic, threshold) + " times the mean's weight, within " + short_number(threshold);
     if (!(threshold > 0))
         return what == finding::quantisation ? "value " + short_number(statistic) : "bits compared";
     const char* const kind

@@ -83,6 +83,11 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
     case finding::unlike:
         text += "unlike the other ranks: " + describe(named.evidence);
         break;
+    case finding::weights:
+        text += named.rank < 0 ? "the ranks entered the average with other weights than are expected: "
+                               : "entered the average with another weight than is expected: ";
+        text += detail::weight_text(named.statistic, named.threshold) + " times that of a mean";
+        break;
     }
     return text;
 }
@@ -168,6 +173,79 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
     return text;
 }
 
+namespace detail {
+
+COLLPROBE_COLD_INLINE const char* why_in_words(weights_refusal why) noexcept
+{
+    switch (why) {
+    case weights_refusal::none: return "";
+    case weights_refusal::many_ranks: return "more than 64 ranks";
+    case weights_refusal::few_elements: return "too few elements that are not zero";
+    case weights_refusal::not_finite: return "NaN or infinity";
+    case weights_refusal::zero_input: return "the input of a rank is zero";
+    case weights_refusal::zero_result: return "the result is zero";
+    case weights_refusal::collinear: return "the inputs are alike, or combinations of each other";
+    case weights_refusal::imprecise: return "the bounds are too wide: more bins, or inputs that are less alike";
+    case weights_refusal::ambiguous: return "several forms fit";
+    }
+    return "";
+}
+
+/// "rank 5", "ranks 1, 2 and 9 more"
+COLLPROBE_COLD_INLINE std::string counted_ranks(const std::vector<int>& ranks)
+{
+    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t i = 0; i < ranks.size() && i < 3; ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    if (ranks.size() > 3) text += " and " + std::to_string(ranks.size() - 3) + " more";
+    return text;
+}
+
+} // namespace detail
+
+COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, const call_weights& of)
+{
+    std::string text = describe_call(call, site) + ": ";
+    if (of.how == averaging::unknown) {
+        return text + "the weights of the average are unknown, because of: " + detail::why_in_words(of.why_not);
+    }
+    double bound = 0;
+    double least = of.weights[0];
+    double most = of.weights[0];
+    for (std::size_t r = 0; r < of.weights.size(); ++r) {
+        bound = of.bounds[r] > bound ? of.bounds[r] : bound;
+        least = of.weights[r] < least ? of.weights[r] : least;
+        most = of.weights[r] > most ? of.weights[r] : most;
+    }
+    const bool has_common = !is_nan(of.common);
+    if (!of.ranks.empty()) {
+        const auto first = static_cast<std::size_t>(of.ranks[0]);
+        text += detail::counted_ranks(of.ranks) + " entered the average with weight "
+            + detail::weight_text(of.weights[first], of.bounds[first]) + " (others "
+            + (has_common ? detail::weight_text(of.common, bound) : std::string("by tokens")) + ")";
+    } else if (has_common) {
+        text += "all ranks entered the average with weight " + detail::weight_text(of.common, bound);
+    } else {
+        text += "the ranks entered the average with weights of " + detail::weight_text(least, bound) + " to "
+            + detail::weight_text(most, bound);
+    }
+    switch (of.how) {
+    case averaging::unknown:
+    case averaging::other: text += ": no known form"; break;
+    case averaging::mean: text += ": mean"; break;
+    case averaging::sum: text += ": sum"; break;
+    case averaging::divided_twice: text += ": divided twice"; break;
+    case averaging::token_weighted: text += ": weighted by tokens"; break;
+    case averaging::rank_lost: text += of.ranks.size() == 1 ? ": rank lost" : ": ranks lost"; break;
+    case averaging::rank_doubled:
+        text += of.ranks.size() == 1 ? ": rank counted twice" : ": ranks counted twice";
+        break;
+    }
+    if (of.residual > of.residual_limit) {
+        text += "; " + short_number(100 * of.residual) + " % of the result is of no rank";
+    }
+    return text;
+}
+
 COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
 {
     std::string text = "step " + std::to_string(record.step) + '\n';
@@ -205,6 +283,14 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         if (!call.quantisation.seen) continue;
         text += "quantisation: " + describe(static_cast<int>(c), call.site, call.quantisation) + '\n';
     }
+    std::size_t expected = 0;
+    for (std::size_t c = 0; c < record.calls.size(); ++c) {
+        const call_record& call = record.calls[c];
+        if (!call.weights.seen) continue;
+        if (call.weights.expected && call.weights.how != averaging::unknown) ++expected;
+        else text += "weights: " + describe(static_cast<int>(c), call.site, call.weights) + '\n';
+    }
+    if (expected != 0) text += "weights: as expected in " + std::to_string(expected) + " call(s)\n";
     if (record.lateness.stands_out) {
         text += "last to the calls: rank " + std::to_string(record.lateness.last) + ", "
             + milliseconds(record.lateness.behind) + " after the median of the others\n";

@@ -76,6 +76,7 @@ COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
     case finding::quantisation: return "lost too much by quantisation";
     case finding::codes_differ: return "received other codes than were sent";
     case finding::unlike: return "was unlike the other ranks over many steps";
+    case finding::weights: return "entered the average with another weight than is expected";
     }
     return "was named";
 }
@@ -99,6 +100,22 @@ COLLPROBE_COLD_INLINE std::string html_text(std::string_view bytes)
         }
     }
     return text;
+}
+
+COLLPROBE_COLD_INLINE std::string weight_text(double weight, double bound)
+{
+    using collprobe::detail::absolute;
+    if (!is_finite(weight) || !is_finite(bound) || absolute(weight) >= 1e6) return short_number(weight);
+    if (absolute(weight) <= bound) return "0";
+    const auto is_near = [&](double value) { return absolute(weight - value) <= bound; };
+    const bool is_large = absolute(weight) > 0.75;
+    const double size = absolute(is_large ? weight : 1 / weight);
+    if (size >= 1e6 || bound > 0.1 * absolute(weight)) return short_number(weight);
+    const auto whole = static_cast<std::uint64_t>(size + 0.5);
+    const double sign = weight < 0 ? -1 : 1;
+    const auto number = static_cast<double>(whole);
+    if (!is_near(sign * (is_large ? number : 1 / number))) return short_number(weight);
+    return std::string(weight < 0 ? "-" : "") + (is_large ? "" : "1/") + std::to_string(whole);
 }
 
 COLLPROBE_COLD_INLINE std::string short_line(const call_site& site)

@@ -350,6 +350,7 @@ COLLPROBE_COLD_INLINE void step_judge::describe_call(
     described.site = call.site;
     described.nonfinite = 0;
     described.audit.checked = false;
+    described.weights.seen = false;
     described.lateness = {};
     described.pooled_cosine = not_a_number();
     described.gradient_norm = {};

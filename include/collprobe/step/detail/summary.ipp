@@ -107,6 +107,7 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
         record.site = call.site;
         record.inputs.clear();
         record.audit.checked = false;
+        record.weights.seen = false;
         record.lateness = {};
         if (tells_lateness(call) && keys.time.largest != 0) {
             record.lateness.present = ranks;

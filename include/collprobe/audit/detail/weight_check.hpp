@@ -1,0 +1,328 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <collprobe/audit/conservation_bound.hpp>
+#include <collprobe/comm/communicator.hpp>
+#include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/error.hpp>
+#include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
+#include <collprobe/detail/math.hpp>
+#include <collprobe/metrics/average_weights.hpp>
+#include <collprobe/scan/one_read.hpp>
+#include <collprobe/step/step_sketches.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// What a rank has to say about its weight in a call.
+struct weight_entry {
+    std::uint64_t state = 0; ///< 0: not looked at; else 1 + the `weights_refusal`
+    double weight = 0;
+    double deviation = 0; ///< standard deviation of the weight
+    double degrees = 0; ///< of freedom, behind that deviation
+    double residual = 0; ///< as in `call_weights`
+    double residual_limit = 0;
+    double scale = 0; ///< as told when the call was made
+    std::uint64_t bins = 0;
+};
+
+/// The least number of bins with elements, beyond the ranks: below that the noise is not known well enough.
+inline constexpr double least_weight_degrees = 31;
+
+/// The bins of a sketch for weights: no more than elements. `most`: 0 for 16 bins a rank, 256 to 4096.
+constexpr std::uint64_t weight_bins(std::uint64_t most, int ranks, std::uint64_t count) noexcept
+{
+    std::uint64_t limit = most;
+    if (most == 0) {
+        limit = 256;
+        while (limit < 4096 && limit < 16 * static_cast<std::uint64_t>(ranks)) limit *= 2;
+    }
+    std::uint64_t bins = 64;
+    while (bins < limit && bins < count) bins *= 2;
+    return bins;
+}
+
+/// The least squares of one call: what its bodies read and write. Each bin is a row, divided by the size of its error:
+/// first the root of the inputs' energy, then, with the weights that this gives, the deviation of rounding.
+struct weight_system {
+    gathered_sketch inputs;
+    const double* result; ///< this rank's sketch; null: those of the ranks' parts lie behind those of the inputs
+    std::uint64_t bins;
+    int ranks;
+    conservation_bound rounding; ///< of `ranks` roundings of the element type, one after the other
+
+    int rank; ///< whose weight this rank writes
+
+    double* row_weights; ///< by bin: one over the squared size; 0 without inputs; NaN by bits if not finite
+    double* of_result; ///< by bin: the sketch of the whole result, and behind it its energies
+    double* products; ///< (ranks + 1) (ranks + 2) / 2: `solve_weights`
+    double* weights; ///< by rank, and behind them `variances`, `scales` and `influence`
+    double* squares; ///< by bin: of the residual; of a single rounding; of `rounding`; shares in the own weight
+
+    static constexpr std::uint64_t numbers(std::uint64_t bins, int ranks) noexcept
+    {
+        const auto n = static_cast<std::uint64_t>(ranks);
+        return 7 * bins + (n + 1) * (n + 2) / 2 + 4 * n;
+    }
+    void place(double* memory) noexcept
+    {
+        const auto n = static_cast<std::uint64_t>(ranks);
+        row_weights = memory;
+        of_result = row_weights + bins;
+        squares = of_result + 2 * bins;
+        products = squares + 4 * bins;
+        weights = products + (n + 1) * (n + 2) / 2;
+    }
+    COLLPROBE_HD const double* of_rank(int which) const noexcept
+    {
+        return inputs.first + static_cast<std::uint64_t>(which) * inputs.stride;
+    }
+    COLLPROBE_HD double* variances() const noexcept { return weights + ranks; }
+    COLLPROBE_HD double* scales() const noexcept { return weights + 2 * ranks; }
+    COLLPROBE_HD double* influence() const noexcept { return weights + 3 * ranks; }
+};
+
+/// Over the bins.
+struct weigh_rows {
+    weight_system system;
+
+    COLLPROBE_HD void operator()(std::uint64_t bin) const noexcept
+    {
+        const std::uint64_t bins = system.bins;
+        double energy = 0, sum = 0, of_sum = 0;
+        for (int r = 0; r < system.ranks; ++r) {
+            const double* const of = system.of_rank(r);
+            energy += of[bins + bin];
+            if (system.result == nullptr) {
+                sum += of[2 * bins + bin];
+                of_sum += of[3 * bins + bin];
+            }
+        }
+        if (system.result != nullptr) {
+            sum = system.result[bin];
+            of_sum = system.result[bins + bin];
+        }
+        const bool finite = is_finite(energy) && is_finite(of_sum) && is_finite(sum);
+        system.row_weights[bin] = !finite ? not_a_number() : energy > 0x1p-960 ? 1 / energy : 0;
+        system.of_result[bin] = sum;
+        system.of_result[bins + bin] = of_sum;
+    }
+};
+
+/// The inner products of inputs and result. For `sum_each`, over the places of `packed_place`.
+struct weight_products {
+    weight_system system;
+
+    COLLPROBE_HD double part(std::uint64_t place, int lane, int lanes) const noexcept
+    {
+        int row = 0;
+        while (packed_place(static_cast<std::uint64_t>(row) + 1, 0) <= place) ++row;
+        const int column = static_cast<int>(place - packed_place(static_cast<std::uint64_t>(row), 0));
+        const double* const a = row < system.ranks ? system.of_rank(row) : system.of_result;
+        const double* const b = column < system.ranks ? system.of_rank(column) : system.of_result;
+        const auto step = static_cast<std::uint64_t>(lanes);
+        double sums[4] = {0, 0, 0, 0}; // one alone would wait for itself at every addition
+        std::uint64_t bin = static_cast<std::uint64_t>(lane);
+        for (; bin + 3 * step < system.bins; bin += 4 * step) {
+            for (std::uint64_t k = 0; k < 4; ++k) {
+                const std::uint64_t at = bin + k * step;
+                sums[k] += a[at] * system.row_weights[at] * b[at];
+            }
+        }
+        for (; bin < system.bins; bin += step) sums[0] += a[bin] * system.row_weights[bin] * b[bin];
+        return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    }
+    COLLPROBE_HD void store(std::uint64_t place, double sum) const noexcept { system.products[place] = sum; }
+};
+
+/// For one index.
+struct solve_weight_system {
+    weight_system system;
+    weight_entry* to;
+
+    COLLPROBE_HD void operator()(std::uint64_t) const noexcept
+    {
+        const weights_solution found
+            = solve_weights(system.products, system.ranks, system.weights, system.variances(), system.scales());
+        weight_influence(
+            system.products, system.ranks, system.rank, system.weights, system.scales(), system.influence());
+        to->state = 1 + static_cast<std::uint64_t>(found.why_not);
+        // What the factorisation itself rounds, in units of the result over the input.
+        to->deviation = found.least_pivot > 0 ? 0x1p-50 * system.ranks / found.least_pivot : 0;
+    }
+};
+
+/// Over the bins: how far the weighted inputs are from the result, and how far rounding takes it.
+struct weight_residuals {
+    weight_system system;
+    bool reweighs; ///< whether rows are to be divided by the deviation of rounding, for a second solution
+
+    COLLPROBE_HD void operator()(std::uint64_t bin) const noexcept
+    {
+        const std::uint64_t bins = system.bins;
+        double fit = 0, energy = 0, unscaled = 0, size = 0;
+        for (int r = 0; r < system.ranks; ++r) {
+            const double* const of = system.of_rank(r);
+            const double weight = system.weights[r];
+            fit += weight * of[bin];
+            energy += weight * weight * of[bins + bin];
+            unscaled += of[bins + bin];
+            size += weight * weight / system.ranks;
+        }
+        const double row = system.row_weights[bin];
+        const double distance = system.of_result[bin] - fit;
+        const double of_result = system.of_result[bins + bin];
+        const double once = 0.2 * system.rounding.unit_roundoff * system.rounding.unit_roundoff;
+        const double deviation = system.rounding.deviation(energy, of_result, fit, system.of_result[bin]);
+        // Scalings before and behind the reduction round twice more.
+        const double variance = deviation * deviation + 2 * once * (energy + of_result);
+        system.squares[bin] = distance * distance * row;
+        system.squares[bins + bin] = once * of_result * row;
+        system.squares[2 * bins + bin] = variance * row;
+        note_influence(bin);
+        // A bin of ranks that are lost has no errors, but must not decide all.
+        const double next = once * size / (variance + 0x1p-10 * once * size * unscaled);
+        if (reweighs && row > 0 && is_finite(next) && next > 0) system.row_weights[bin] = next;
+    }
+    /// The bin's share in the determination of the own weight: the shares of all bins add up to 1.
+    COLLPROBE_HD void note_influence(std::uint64_t bin) const noexcept
+    {
+        double moves = 0;
+        for (int r = 0; r < system.ranks; ++r) moves += system.influence()[r] * system.of_rank(r)[bin];
+        system.squares[3 * system.bins + bin]
+            = moves * moves * system.row_weights[bin] / system.variances()[system.rank];
+    }
+};
+
+/// For one index.
+struct write_weight {
+    weight_system system;
+    weight_entry* to;
+    double scale;
+
+    COLLPROBE_HD void operator()(std::uint64_t) const noexcept
+    {
+        const std::uint64_t bins = system.bins;
+        double rows = 0, residual = 0, single = 0, limit = 0, moved = 0, squared_shares = 0;
+        for (std::uint64_t bin = 0; bin < bins; ++bin) {
+            if (!(system.row_weights[bin] > 0)) continue;
+            rows += 1;
+            residual += system.squares[bin];
+            single += system.squares[bins + bin];
+            limit += system.squares[2 * bins + bin];
+            const double share = system.squares[3 * bins + bin];
+            const double rest = 1 - share > 0x1p-20 ? 1 - share : 0x1p-20; // a bin alone has no residual
+            moved += share * system.squares[bin] / (rest * rest);
+            squared_shares += share * share;
+        }
+        const auto n = static_cast<std::uint64_t>(system.ranks);
+        const double degrees = rows - static_cast<double>(system.ranks);
+        const double square = system.products[packed_place(n, n)];
+        to->degrees = degrees;
+        to->scale = scale;
+        to->bins = bins;
+        const auto refused = static_cast<weights_refusal>(to->state - 1);
+        if (refused != weights_refusal::not_finite && degrees < least_weight_degrees)
+            to->state = 1 + static_cast<std::uint64_t>(weights_refusal::few_elements);
+        if (to->state != 1) return;
+        // The errors of a rounded result are at least those of its last rounding. If the errors are not those of
+        // rounding, the residuals of the bins that the weight depends on tell more than all.
+        double noise = residual / degrees > single / rows ? residual / degrees : single / rows;
+        const double by_bins = moved * rows / degrees;
+        noise = by_bins > noise ? by_bins : noise;
+        const double variance = system.variances()[system.rank];
+        to->weight = system.weights[system.rank];
+        to->deviation = square_root(noise * variance) + to->deviation * square_root(square * variance);
+        to->residual = square_root(residual / square);
+        to->residual_limit = 4 * square_root(limit / square);
+        if (to->residual > to->residual_limit && squared_shares * (1 + least_weight_degrees) > 1)
+            to->state = 1 + static_cast<std::uint64_t>(weights_refusal::imprecise);
+        if (!is_finite(to->weight) || !is_finite(to->deviation))
+            to->state = 1 + static_cast<std::uint64_t>(weights_refusal::not_finite);
+    }
+};
+
+/// For one index: a call that is not measured, and why.
+struct refuse_weights {
+    weight_entry* to;
+    weights_refusal why;
+
+    COLLPROBE_HD void operator()(std::uint64_t) const noexcept { to->state = 1 + static_cast<std::uint64_t>(why); }
+};
+
+/// Computes the weights with which the ranks' inputs are in the results of a step's sums, by sketches that are gathered
+/// at its end. Preconditions and stream behaviour: of `step_sketches`. Cost of a step: an all-gather of 16 bytes a bin
+/// and call (twice that for a reduce-scatter), and eight launches for each call. The products of a call take
+/// (ranks + 1)^2 * bins multiplications. Memory on the device: what all ranks send, and 56 bytes a bin.
+template <class Device>
+class weight_check {
+public:
+    using stream_ref = typename Device::stream_ref;
+
+    weight_check(std::uint64_t most_bins, std::uint64_t seed, int ranks)
+        : most_bins_(most_bins), ranks_(ranks),
+          sketches_(weight_bins(most_bins, ranks, ~std::uint64_t{0}), seed),
+          scratch_(ranks > most_weighted_ranks
+                  ? 0 : weight_system::numbers(weight_bins(most_bins, ranks, ~std::uint64_t{0}), ranks))
+    {
+    }
+
+    void clear() noexcept { sketches_.clear(); }
+    void forget(std::uint64_t first) noexcept { sketches_.forget(first); }
+
+    /// `count`: elements of the whole result. `scale`: as told for this call.
+    template <floating_element T>
+    sketch_target<T> before(std::uint64_t call, std::uint64_t count, bool is_part, double scale, int lane)
+    {
+        const std::uint64_t bins = weight_bins(most_bins_, ranks_, count);
+        auto rounding = conservation_bound::of<T>(
+            reduction::average, rounding_order::linear, ranks_, (count + bins - 1) / bins);
+        rounding.scale = 1; // the terms are weighted before their energies are added
+        return sketches_.template before<T>({rounding, scale}, call, bins, is_part, lane);
+    }
+    template <floating_element T>
+    sketch_target<T> after(std::uint64_t call, std::uint64_t count, int rank, int lane)
+    {
+        return sketches_.template after<T>(call, count, rank, lane);
+    }
+
+    /// Behind all calls of the step, of which there are `calls`. `out_of(call)` is where the device writes.
+    template <communicator Comm, class OutOf>
+    void end(Comm& ranks, std::uint64_t calls, stream_ref stream, const OutOf& out_of, call_site where)
+    {
+        forget(calls);
+        sketches_.gather(ranks, stream, where);
+        const auto n = static_cast<std::uint64_t>(ranks_);
+        for (const auto& each : sketches_.open()) {
+            weight_system system{sketches_.gathered(each.of_input),
+                each.is_part ? nullptr : static_cast<const double*>(each.of_result), each.bins, ranks_,
+                each.note.rounding, ranks.rank(), nullptr, nullptr, nullptr, nullptr, nullptr};
+            system.place(scratch_.data());
+            weight_entry* const to = out_of(each.call);
+            Device::for_each(stream, each.bins, weigh_rows{system});
+            for (const bool first : {true, false}) {
+                Device::sum_each(stream, (n + 1) * (n + 2) / 2, weight_products{system});
+                Device::for_each(stream, 1, solve_weight_system{system, to});
+                Device::for_each(stream, each.bins, weight_residuals{system, first});
+            }
+            Device::for_each(stream, 1, write_weight{system, to, each.note.scale});
+        }
+    }
+
+private:
+    struct note {
+        conservation_bound rounding;
+        double scale;
+    };
+
+    std::uint64_t most_bins_;
+    int ranks_;
+    step_sketches<Device, note> sketches_;
+    typename Device::template buffer<double> scratch_; ///< of one call after the other
+};
+
+} // namespace collprobe::detail

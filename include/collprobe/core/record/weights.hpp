@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <collprobe/core/config.hpp>
+#include <collprobe/detail/math.hpp>
+
+namespace collprobe::inline COLLPROBE_ABI {
+
+/// The form of the weights with which the ranks' inputs are in a result.
+enum class averaging : std::uint8_t {
+    unknown, ///< no form can be named: `call_weights::why_not` has the reason
+    mean, ///< 1 / n for each of the n ranks
+    sum, ///< 1 for each rank
+    divided_twice, ///< 1 / n of the mean, or of the token-weighted mean
+    token_weighted, ///< each rank by its share of the tokens
+    rank_lost, ///< one of these forms, but some ranks have weight 0
+    rank_doubled, ///< one of these forms, but some ranks have twice their weight
+    other,
+};
+
+constexpr const char* name(averaging how) noexcept
+{
+    switch (how) {
+    case averaging::unknown: return "unknown";
+    case averaging::mean: return "mean";
+    case averaging::sum: return "sum";
+    case averaging::divided_twice: return "divided_twice";
+    case averaging::token_weighted: return "token_weighted";
+    case averaging::rank_lost: return "rank_lost";
+    case averaging::rank_doubled: return "rank_doubled";
+    case averaging::other: return "other";
+    }
+    return "unknown";
+}
+
+/// Why the form of the weights is unknown.
+enum class weights_refusal : std::uint8_t {
+    none,
+    many_ranks, ///< more ranks than the weights are computed for
+    few_elements, ///< too few elements that are not zero, for so many ranks
+    not_finite, ///< NaN, an infinity, or squares beyond a double in an input or the result
+    zero_input, ///< the input of a rank is zero, so any weight fits
+    zero_result, ///< the result is zero, the inputs are not
+    collinear, ///< an input is a combination of the others: many weights fit
+    imprecise, ///< the weights are known too roughly to tell the forms apart
+    ambiguous, ///< several forms fit, such as a mean and equal tokens with a small difference
+};
+
+constexpr const char* name(weights_refusal why) noexcept
+{
+    switch (why) {
+    case weights_refusal::none: return "none";
+    case weights_refusal::many_ranks: return "many_ranks";
+    case weights_refusal::few_elements: return "few_elements";
+    case weights_refusal::not_finite: return "not_finite";
+    case weights_refusal::zero_input: return "zero_input";
+    case weights_refusal::zero_result: return "zero_result";
+    case weights_refusal::collinear: return "collinear";
+    case weights_refusal::imprecise: return "imprecise";
+    case weights_refusal::ambiguous: return "ambiguous";
+    }
+    return "unknown";
+}
+
+/// The weights with which the ranks' inputs are in the result of a call. Equal on every rank.
+struct call_weights {
+    bool seen = false; ///< the weights were looked for; if not, the fields below say nothing
+    averaging how = averaging::unknown;
+    weights_refusal why_not = weights_refusal::none;
+    bool expected = true; ///< `how` is among the forms that the user expects, or unknown
+    std::vector<double> weights; ///< per rank; empty if they could not be computed
+    std::vector<double> bounds; ///< per rank: the weight is within this distance
+    std::vector<int> ranks; ///< those that are lost or doubled, ascending
+    /// The weight of the ranks whose weight is that of the form; NaN by bits if these are unequal.
+    double common = detail::not_a_number();
+    double scale = 1; ///< the factor that was told: the mean's weights are `scale` / n
+    /// The part of the result that is no combination of the inputs, as a share of its norm; and the largest share that
+    /// rounding to the element type explains.
+    double residual = 0;
+    double residual_limit = 0;
+    std::uint32_t bins = 0; ///< of the sketches: four times as many halve the bounds
+};
+
+} // namespace collprobe
