@@ -47,7 +47,7 @@ struct line_bytes {
 
 /// Adds rows to `to`, but not the number of their bytes. A row's sums stay in their lanes: they are multiplied by the
 /// keys of its period there, and those of all rows are added up once.
-inline void sum_rows(const digest_rows& all, digest_state& to) noexcept
+inline void add_digest_rows(const digest_rows& all, digest_state& to) noexcept
 {
     words64 plain = {};
     words64 weighted = {};

@@ -179,7 +179,7 @@ COLLPROBE_INLINE part_plan plan_part(const tensor_part& part) noexcept
 }
 
 /// The portable path.
-inline void sum_rows(const digest_rows& all, digest_state& to) noexcept
+inline void add_digest_rows(const digest_rows& all, digest_state& to) noexcept
 {
     for (std::uint64_t row = 0; row < all.rows; ++row) {
         const digest_state of_row = digest_bytes(
@@ -200,7 +200,7 @@ inline void add_rows([[maybe_unused]] isa path, digest_rows all, digest_state& t
         all.bytes *= all.rows;
         all.rows = 1;
     }
-    COLLPROBE_ON_ISA(path, sum_rows(all, to), sum_rows(all, to));
+    COLLPROBE_ON_ISA(path, add_digest_rows(all, to), add_digest_rows(all, to));
     to.bytes += all.bytes * all.rows;
 }
 
