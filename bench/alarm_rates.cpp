@@ -16,10 +16,11 @@
 ///
 /// With `--evidence`: the evidence over the run (`exchangeability_watch`), which needs no distribution. Runs of 10,000
 /// steps of ranks that are alike, with the share that names any rank; then how long a rank that is not alike goes
-/// unnamed. The numbers are one per rank and step, watched on three sides, about a level and a width that all share:
+/// unnamed. The numbers are one per rank and step, watched on four sides, about a level and a width that all share:
 ///     gaussian, t3, t5, lognormal (sigma 1), ties (whole numbers from -4 to 4)
 ///     level       gaussian; level and width are correlated over 20 steps
-///     own memory  gaussian, of each rank's own: x' = 0.5 x + noise. The assumption does not hold here
+///     own memory  gaussian, of each rank's own: x' = 0.5 x + noise. The assumption does not hold here,
+///     own level   nor here: a tenth of the variance is a level of each rank's own, correlated over 100 steps
 
 #include <algorithm>
 #include <cmath>
@@ -130,11 +131,12 @@ struct watch {
     }
 };
 
-enum class null { gaussian, t3, t5, lognormal, ties, level, own_memory };
-constexpr null all_nulls[] = {null::gaussian, null::t3, null::t5, null::lognormal, null::ties, null::level, null::own_memory};
+enum class null { gaussian, t3, t5, lognormal, ties, level, own_memory, own_level };
+constexpr null all_nulls[] = {null::gaussian, null::t3, null::t5, null::lognormal, null::ties, null::level,
+    null::own_memory, null::own_level};
 constexpr const char* name(null which)
 {
-    constexpr const char* names[] = {"gaussian", "t3", "t5", "lognormal", "ties", "level", "own memory"};
+    constexpr const char* names[] = {"gaussian", "t3", "t5", "lognormal", "ties", "level", "own memory", "own level"};
     return names[static_cast<int>(which)];
 }
 
@@ -163,6 +165,9 @@ private:
         case null::lognormal: return std::exp(random_.normal());
         case null::ties: return std::clamp(std::floor(1.5 * random_.normal() + 0.5), -4.0, 4.0);
         case null::level: return level_ + std::exp(0.2 * level_) * random_.normal();
+        case null::own_level:
+            own = 0.99 * own + std::sqrt(1 - 0.99 * 0.99) * random_.normal();
+            return std::sqrt(0.1) * own + std::sqrt(0.9) * random_.normal();
         case null::own_memory: return own = 0.5 * own + std::sqrt(0.75) * random_.normal();
         }
         return random_.normal();
@@ -175,7 +180,7 @@ private:
 };
 
 exchangeability_watch watch_of(
-    int ranks, double alpha, const side_shares& shares = {0.5, 0.25, 0.25}, double tolerance = 0)
+    int ranks, double alpha, const side_shares& shares = {0.5, 0.25, 0.125, 0.125}, double tolerance = 0)
 {
     exchangeability_watch watch(ranks, {.false_alarms_per_run = alpha, .tolerance = tolerance});
     watch.add(finding::loss, -1, shares);

@@ -168,6 +168,7 @@ private:
         step.cosine.noise_scale = number_of(of, "noise_scale");
         step.unprobed_calls = count_of(of, "unprobed_calls");
         step.unread_calls = count_of(of, "unread_calls");
+        step.silent_evidence = static_cast<int>(count_of(of, "silent_evidence"));
         if (const auto evidence = of.find("evidence"); evidence != of.end()) {
             step.evidence_by_rank.resize(static_cast<std::size_t>(step.ranks < 0 ? 0 : step.ranks));
             for (const json& each : *evidence) {

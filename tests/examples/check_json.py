@@ -71,7 +71,7 @@ def check_trainer(path, ranks, steps, runs):
         calls = 0
         for step, line in enumerate(own):
             if step < steps:
-                check_object(line, FROM_A_FILE | {"calls"} | ({"lateness", "evidence"} & set(line)))
+                check_object(line, FROM_A_FILE | {"calls"} | ({"lateness", "evidence", "silent_evidence"} & set(line)))
                 assert len(line["loss"]["by_rank"]) == len(line["grad_norm"]["by_rank"]) == ranks
                 for call in line["calls"]:
                     assert set(call) - {"lateness"} == CALL, sorted(call)

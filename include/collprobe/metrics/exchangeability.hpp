@@ -23,10 +23,11 @@ struct exchangeability_options {
     double steps_between_alarms = 1e7;
     /// Differences that do not count, in robust standard deviations over the ranks (1.4826 times the median distance
     /// from the median, averaged over 64 steps): a rank is at a side only if it is so by more than this. 0: in long
-    /// runs the smallest lasting difference is named, such as that of the data in two shards.
+    /// runs the smallest lasting difference is named, such as that of the data in two shards; and a rank whose numbers
+    /// scatter less makes the others look extreme.
     double tolerance = 0;
     /// By rank: ranks with the same number are compared with each other only. Empty: all ranks are alike. For known
-    /// differences, as of batch size or data source. A rank that is alone in its group is not watched.
+    /// differences, as of batch size or data source. A group of one or two ranks is not watched.
     std::vector<int> groups = {};
 };
 
@@ -35,6 +36,7 @@ struct side_shares {
     double largest = 0;
     double smallest = 0;
     double farthest = 0;
+    double nearest = 0;
 };
 
 /// Watches numbers of the ranks (losses, norms, ...) for a rank that is unlike the others, step by step.
@@ -44,10 +46,11 @@ struct side_shares {
 /// have won enough is named. By Ville's inequality the chance that this happens to any of alike ranks, ever, is at most
 /// `false_alarms_per_run`. Equal numbers share their places. metrics/exchangeability.md has the proof, the bets, the
 /// delays, and what a memory of the ranks' own does to the assumption.
-/// Names: fewer than half of the ranks of a group. A named rank is no longer compared with; the others go on. Two
-/// ranks can be unlike each other, but neither is named.
+/// Names: fewer than half of the ranks of a group. A named rank is no longer compared with; the others go on. Of two
+/// ranks nothing tells which one is unlike the other: neither is named.
+/// Silent: a number in which the ranks keep their places, as if each had a memory of its own, is not judged.
 /// Preconditions: no concurrent use. Equal numbers in the same order give equal answers on every rank.
-/// Cost: 350 bytes a rank and number; a step costs O(n log n) a number. `judge` allocates only if it names a rank.
+/// Cost: 540 bytes a rank and number; a step costs O(n log n) a number. `judge` allocates only if it names a rank.
 /// Source: G. Shafer, A. Shen, N. Vereshchagin, V. Vovk, "Test martingales, Bayes factors and p-values" (2011).
 class exchangeability_watch {
 public:
@@ -81,6 +84,11 @@ public:
 
     /// The ranks that this step has named. Valid until the next `judge`.
     view<const named_rank> named() const noexcept { return {named_.data(), named_.size()}; }
+    /// The numbers of this step that were not judged, because the ranks of a group keep their places in them.
+    int silent() const noexcept { return silent_; }
+    /// What a number is, and its shares. Precondition: metric < metrics().
+    finding metric_of(std::size_t metric) const noexcept { return metrics_[metric].what; }
+    const side_shares& shares_of(std::size_t metric) const noexcept { return metrics_[metric].shares; }
     /// The strongest evidence about a rank in this step. Precondition: 0 <= rank < ranks().
     const rank_evidence& of(int rank) const noexcept { return best_[static_cast<std::size_t>(rank)]; }
 
@@ -96,7 +104,7 @@ public:
 
 private:
     static constexpr int bets = 4;
-    static constexpr int sides = 3;
+    static constexpr int sides = 4;
 
     /// Bets that a rank is at one side of the order.
     struct process {
@@ -107,9 +115,9 @@ private:
     };
     /// How long the ranks of a group keep their places.
     struct persistence {
-        double correlation = 0; // of the places in a step with those in the one before, without `steadiest`
+        double correlation = 0; // of the places in a step with those in the one before, without the steadiest ranks
         double steps = 0; // that `correlation` is the mean of
-        std::uint64_t remembers = 0; // 1: the numbers of the step before are subtracted
+        std::uint64_t is_silent = 0; // 1: nothing is bet
         double width = 0; // half the median distance from the median, averaged over steps
         double widths = 0; // that `width` is the mean of
     };
@@ -119,13 +127,11 @@ private:
         side_shares shares;
         std::uint64_t judged = 0; // steps
         std::vector<persistence> memory; // by group
-        std::vector<double> deviation; // by rank: from the median, in the step before; NaN by bits if unknown
-        std::vector<double> place; // by rank: in the step before, counted from the largest
+        std::vector<double> place; // by rank: in the step before, counted from the largest; NaN by bits if unknown
         std::vector<double> steadiness; // by rank: mean product of its distances from the middle place, step by step
         std::vector<process> processes; // by side, then by rank
         std::vector<std::uint64_t> named_side; // by rank: 1 + side by which it is named, 0 if it is not
-        std::vector<double> peak; // of the named rank's `recurrence`
-        std::vector<std::uint64_t> told; // by group: named nobody, and told so
+        std::vector<std::uint64_t> told; // by group: when a finding without a rank was told, in judged steps; 0: never
     };
 
     std::size_t count() const noexcept { return static_cast<std::size_t>(ranks_); }
@@ -142,15 +148,18 @@ private:
     }
     static double share_of(const metric_state& of, int side) noexcept
     {
-        return side == 0 ? of.shares.largest : side == 1 ? of.shares.smallest : of.shares.farthest;
+        return side == 0 ? of.shares.largest
+            : side == 1  ? of.shares.smallest
+            : side == 2  ? of.shares.farthest
+                         : of.shares.nearest;
     }
     void judge_group(metric_state& of, view<const double> values, std::size_t group, double margin);
     /// Sorts `order_`, the ranks that are compared, by `work_`.
     void sort_down();
     std::size_t ties_from(std::size_t first) const noexcept;
-    /// What share of the step before is subtracted.
-    double subtracted(persistence& memory, metric_state& of, std::size_t group, std::size_t active) noexcept;
-    void remember_places(metric_state& of, persistence& memory, std::size_t active) noexcept;
+    /// Whether the ranks keep their places.
+    bool keep_places(persistence& memory, metric_state& of, std::size_t group, std::size_t active) noexcept;
+    void remember_places(metric_state& of, persistence& memory) noexcept;
     /// For the sides from `first_side` to `end_side`.
     void bet_on_order(metric_state& of, std::size_t group, int first_side, int end_side, double margin);
     /// The widest margin that the tolerance asks for. Uses `places_`.
@@ -183,6 +192,8 @@ private:
     std::size_t payouts_for_ = 0; // ranks
     detail::fixed_array<double> work_; // by rank
     detail::fixed_array<double> places_; // by rank
+    detail::fixed_array<double> kept_; // by rank
+    int silent_ = 0;
     double strongest_ = 0; // of the group that is judged
     std::vector<std::size_t> order_; // ranks that are compared
 };

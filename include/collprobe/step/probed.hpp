@@ -406,9 +406,8 @@ public:
     ///   evidence is gathered; then nothing changes.
     void restore_evidence(view<const std::uint64_t> state, call_site where = call_site::current())
     {
-        exchangeability_watch* const evidence = judge_.evidence();
-        caller(comm_, "restore_evidence", where).require(evidence != nullptr, "no evidence is gathered");
-        evidence->restore(state, where);
+        caller(comm_, "restore_evidence", where).require(judge_.evidence() != nullptr, "no evidence is gathered");
+        judge_.restore_evidence(state, where);
     }
 
     /// Steps that were ended or replayed but neither returned by `poll` nor dropped.

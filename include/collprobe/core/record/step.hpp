@@ -133,6 +133,9 @@ struct step_record {
     /// Over the run, by rank: the strongest evidence that it is unlike the others. Empty if nothing is known, and in
     /// `summary` mode, in which only the extreme rank of a number is known.
     std::vector<rank_evidence> evidence_by_rank;
+    /// The numbers (loss, norm of a call, ...) of which no evidence is gathered now, because ranks keep their places in
+    /// them: as if each had a memory of its own, or were of another kind (`probe_options::groups`).
+    int silent_evidence = 0;
     /// Loss first, then call by call, then lateness, direction and evidence, then what the parts found; empty on a
     /// healthy step.
     std::vector<suspect> suspects;

@@ -71,6 +71,7 @@ enum class rank_side : std::uint8_t {
     largest,
     smallest,
     farthest, ///< from the median of the other ranks
+    nearest, ///< to the median of the other ranks
 };
 
 constexpr const char* name(rank_side side) noexcept
@@ -79,6 +80,7 @@ constexpr const char* name(rank_side side) noexcept
     case rank_side::largest: return "largest";
     case rank_side::smallest: return "smallest";
     case rank_side::farthest: return "farthest";
+    case rank_side::nearest: return "nearest";
     }
     return "unknown";
 }

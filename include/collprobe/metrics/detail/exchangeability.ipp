@@ -21,9 +21,13 @@ inline constexpr double bet_exponents[] = {1.5, 0.75, 0.375, 0.1875};
 inline constexpr double most_wealth = 0x1p800;
 /// Steps over which the memory of ranks is averaged.
 inline constexpr double memory_steps = 1024;
-/// A named rank is compared again when its evidence has fallen by this factor.
-inline constexpr double evidence_lost = 1e6;
-inline constexpr std::uint64_t evidence_state_format = 0x636f6c6c65760001; // "collev", 1
+/// What bets on a named rank may be worth at most, by exponent. The flatter a bet, the longer it takes to lose.
+inline constexpr double most_of_named[] = {0x1p40, 0x1p30, 0x1p20, 0x1p13};
+/// A named rank is compared again when its bets are worth less than this, on the mean of the exponents.
+inline constexpr double least_of_named = 16;
+/// A finding without a rank is told again after so many steps at the earliest.
+inline constexpr std::uint64_t steps_to_tell_again = 1000;
+inline constexpr std::uint64_t evidence_state_format = 0x636f6c6c65760002; // "collev", 2
 
 /// The weight of a bet that begins in step t = 1, 2, ...: together with 1/2 for the first one they add up to 1.
 constexpr double weight_of_start(std::uint64_t t) noexcept
@@ -77,6 +81,7 @@ COLLPROBE_COLD_INLINE exchangeability_watch::exchangeability_watch(
     best_strength_ = detail::fixed_array<double>(n);
     work_ = detail::fixed_array<double>(n);
     places_ = detail::fixed_array<double>(n);
+    kept_ = detail::fixed_array<double>(n);
     order_.reserve(n);
 }
 
@@ -90,11 +95,9 @@ COLLPROBE_COLD_INLINE std::size_t exchangeability_watch::add(finding metric, int
     for (process& each : next.processes)
         for (double& wealth : each.wealth) wealth = 0.5;
     next.memory.resize(first_member_.size() - 1);
-    next.deviation.assign(count(), detail::not_a_number());
     next.place.assign(count(), detail::not_a_number());
     next.steadiness.resize(count());
     next.named_side.resize(count());
-    next.peak.resize(count());
     next.told.resize(first_member_.size() - 1);
     metrics_.push_back(std::move(next));
     return metrics_.size() - 1;
@@ -103,6 +106,7 @@ COLLPROBE_COLD_INLINE std::size_t exchangeability_watch::add(finding metric, int
 COLLPROBE_COLD_INLINE void exchangeability_watch::begin_step(std::uint64_t step) noexcept
 {
     step_ = step;
+    silent_ = 0;
     named_.clear();
     for (rank_evidence& each : best_) each = {};
     for (double& each : best_strength_) each = -1;
@@ -120,7 +124,12 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::judge(
     of.call = call;
     ++of.judged;
     start_ = detail::weight_of_start(of.judged);
-    for (std::size_t group = 0; group + 1 < first_member_.size(); ++group) judge_group(of, values, group, margin);
+    bool is_silent = false;
+    for (std::size_t group = 0; group + 1 < first_member_.size(); ++group) {
+        judge_group(of, values, group, margin);
+        is_silent = is_silent || of.memory[group].is_silent != 0;
+    }
+    silent_ += is_silent ? 1 : 0;
 }
 
 COLLPROBE_COLD_INLINE void exchangeability_watch::judge_group(
@@ -136,7 +145,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::judge_group(
         order_.push_back(r);
     }
     const std::size_t active = order_.size();
-    if (active < 2) return;
+    if (active < 3) return;
     // Halved, because the difference of two huge numbers must stay finite.
     const double median = 0.5 * detail::median_of(detail::middle_of(view<double>(places_.data(), active)), active);
     for (std::size_t i = begin; i < end; ++i) {
@@ -146,7 +155,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::judge_group(
     persistence& memory = of.memory[group];
     double limit = tolerated(memory, active);
     if (0.5 * margin > limit) limit = 0.5 * margin;
-    const double factor = subtracted(memory, of, group, active);
+    const bool is_silent = keep_places(memory, of, group, active);
     for (std::size_t i = begin; i < end; ++i) places_[members_[i]] = detail::not_a_number();
     sort_down();
     for (std::size_t first = 0; first < active;) {
@@ -155,19 +164,12 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::judge_group(
             places_[order_[i]] = static_cast<double>(first) + 0.5 * static_cast<double>(ties - 1);
         first += ties;
     }
-    remember_places(of, memory, active);
-    for (std::size_t i = begin; i < end; ++i) {
-        const std::size_t r = members_[i];
-        const double now = work_[r];
-        if (factor > 0 && is_finite(of.deviation[r])) work_[r] -= factor * of.deviation[r];
-        of.deviation[r] = now;
-        of.place[r] = places_[r];
-    }
-    if (factor > 0) sort_down();
+    remember_places(of, memory);
+    for (std::size_t i = begin; i < end; ++i) of.place[members_[i]] = places_[members_[i]];
+    if (is_silent) return;
     strongest_ = 0;
     bet_on_order(of, group, 0, 2, limit);
-    // What is subtracted too much after a shock makes a rank far from the others for long.
-    if (factor == 0 && active > 2 && of.shares.farthest > 0) {
+    if (of.shares.farthest > 0 || of.shares.nearest > 0) {
         for (std::size_t i = 0; i < active; ++i) places_[i] = work_[order_[i]];
         const detail::middle_values middle = detail::middle_of(view<double>(places_.data(), active));
         for (std::size_t i = begin; i < end; ++i) {
@@ -177,7 +179,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::judge_group(
             if (is_finite(work_[r])) work_[r] = detail::absolute(0.5 * work_[r] - 0.5 * others);
         }
         sort_down();
-        bet_on_order(of, group, 2, 3, 0.5 * limit);
+        bet_on_order(of, group, 2, 4, 0.5 * limit);
     }
     if (strongest_ >= 1) name_ranks(of, group);
 }
@@ -188,7 +190,9 @@ COLLPROBE_COLD_INLINE double exchangeability_watch::tolerated(persistence& memor
     for (std::size_t i = 0; i < active; ++i) places_[i] = detail::absolute(work_[order_[i]]);
     const double distance = detail::median_of(detail::middle_of(view<double>(places_.data(), active)), active);
     if (memory.widths < 64) ++memory.widths;
-    memory.width += (distance - memory.width) / memory.widths;
+    // One wild step must not make the tolerance wide.
+    const double most = memory.widths > 8 ? 4 * memory.width : distance;
+    memory.width += ((distance < most ? distance : most) - memory.width) / memory.widths;
     return options_.tolerance * 1.4826 * memory.width;
 }
 
@@ -223,7 +227,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_order(
     };
     for (int side = first_side; side < end_side; ++side) {
         if (share_of(of, side) <= 0) continue;
-        const bool from_below = side == 1;
+        const bool from_below = side == 1 || side == 3;
         for (std::size_t first = 0; first < active;) {
             const std::size_t ties = ties_from(first);
             for (std::size_t i = first; i < first + ties; ++i) {
@@ -250,13 +254,15 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_order(
     }
 }
 
-COLLPROBE_COLD_INLINE double exchangeability_watch::subtracted(
+COLLPROBE_COLD_INLINE bool exchangeability_watch::keep_places(
     persistence& memory, metric_state& of, std::size_t group, std::size_t active) noexcept
 {
-    if (active < 3 || memory.steps < 2) return 0;
+    if (memory.steps < 2) return false;
     const double deviation = 1 / detail::square_root(memory.steps * static_cast<double>(active - 2));
-    if (memory.remembers == 0 && memory.correlation > 2 * deviation) {
-        memory.remembers = 1;
+    // Lasting differences as large as the tolerance make such a correlation.
+    const double excess = memory.correlation - options_.tolerance * options_.tolerance;
+    if (memory.is_silent == 0 && excess > 2 * deviation) {
+        memory.is_silent = 1;
         // What bets have won so far, they may have won by memory.
         for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) {
             if (of.named_side[members_[i]] != 0) continue;
@@ -266,51 +272,45 @@ COLLPROBE_COLD_INLINE double exchangeability_watch::subtracted(
                 for (double& recent : at.recent) recent = recent < 1 ? recent : 1;
             }
         }
-    } else if (memory.remembers == 1 && memory.correlation < deviation) {
-        memory.remembers = 0;
+    } else if (memory.is_silent == 1 && excess < deviation) {
+        memory.is_silent = 0;
     }
-    if (memory.remembers == 0) return 0;
-    // Too much is on the safe side: numbers that alternate win less than numbers without memory.
-    const double factor = 1.4 * memory.correlation + deviation;
-    return factor > 0.85 ? 1 : factor;
+    return memory.is_silent != 0;
 }
 
 COLLPROBE_COLD_INLINE void exchangeability_watch::remember_places(
-    metric_state& of, persistence& memory, std::size_t active) noexcept
+    metric_state& of, persistence& memory) noexcept
 {
-    // A rank that is unlike the others keeps its place for that reason. So the steadiest one is left out, as if it did
-    // not exist.
-    std::size_t steadiest = order_[0];
-    for (const std::size_t r : order_)
-        if (of.steadiness[r] > of.steadiness[steadiest]) steadiest = r;
-    const double place_now = places_[steadiest];
-    const double place_before = of.place[steadiest];
-    const auto without = [](double place, double of_steadiest) {
-        if (!is_finite(of_steadiest)) return place;
-        return place > of_steadiest ? place - 1 : place < of_steadiest ? place : place - 0.5;
-    };
-    const auto counts = [&](std::size_t r) { return r != steadiest && is_finite(of.place[r]); };
+    // Ranks that are unlike the others keep their places for that reason. So the steadiest quarter is left out.
+    const std::size_t active = order_.size();
+    std::size_t left_out = active < 8 ? 1 : active / 4;
+    for (std::size_t i = 0; i < active; ++i) kept_[i] = of.steadiness[order_[i]];
+    detail::select(view<double>(kept_.data(), active), active - left_out);
+    const double limit = kept_[active - left_out];
     double n = 0;
     double sum_now = 0;
     double sum_before = 0;
-    for (const std::size_t r : order_) {
-        if (!counts(r)) continue;
-        ++n;
-        sum_now += without(places_[r], place_now);
-        sum_before += without(of.place[r], place_before);
-    }
     double product = 0;
     double square_now = 0;
     double square_before = 0;
     for (const std::size_t r : order_) {
-        if (!counts(r)) continue;
-        const double now = without(places_[r], place_now) - sum_now / n;
-        const double before = without(of.place[r], place_before) - sum_before / n;
+        const bool is_steady = of.steadiness[r] >= limit && left_out > 0;
+        left_out -= is_steady ? 1u : 0u;
+        if (is_steady || !is_finite(of.place[r])) continue;
+        const double now = places_[r];
+        const double before = of.place[r];
+        ++n;
+        sum_now += now;
+        sum_before += before;
         product += now * before;
         square_now += now * now;
         square_before += before * before;
     }
-    if (n < 2 || !(square_now > 0) || !(square_before > 0)) return;
+    if (n < 2) return;
+    product -= sum_now * sum_before / n;
+    square_now -= sum_now * sum_now / n;
+    square_before -= sum_before * sum_before / n;
+    if (!(square_now > 0) || !(square_before > 0)) return;
     if (memory.steps < detail::memory_steps) ++memory.steps;
     const double correlation = product / detail::square_root(square_now * square_before);
     memory.correlation += (correlation - memory.correlation) / memory.steps;
@@ -347,7 +347,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet(metric_state& of, int side
         }
         const double recent = at.recent[j] * payout;
         at.recent[j] = recent < detail::most_wealth ? recent : detail::most_wealth;
-        at.extreme[j] += first + ties <= eighth ? 1 : 0;
+        at.extreme[j] += first < eighth && ties <= 2 * eighth ? 1 : 0; // the two middle ranks are equally near
         all_wealth += at.wealth[j];
         all_recent += at.recent[j];
     }
@@ -362,11 +362,13 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet(metric_state& of, int side
     rank_evidence now = evidence_of(of, side, rank);
     if (is_named) {
         if (of.named_side[rank] != static_cast<std::uint64_t>(side) + 1) return;
-        if (now.recurrence > of.peak[rank]) of.peak[rank] = now.recurrence;
-        now.unlike = now.recurrence * detail::evidence_lost >= of.peak[rank];
+        for (std::size_t j = 0; j < bets; ++j)
+            if (at.recent[j] > detail::most_of_named[j]) at.recent[j] = detail::most_of_named[j];
+        now.unlike = all_recent >= bets * detail::least_of_named;
         if (!now.unlike) {
             start_again(of, rank);
             of.named_side[rank] = 0;
+            of.told[group_of_[rank]] = 0; // there may be a majority again
             return;
         }
     }
@@ -426,7 +428,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::name_ranks(metric_state& of, s
                 at = side;
             }
         }
-        if (strongest < 1 || of.told[group] != 0) return;
+        if (strongest < 1) return;
         name_one(of, at, group, rank);
     }
 }
@@ -440,21 +442,22 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::name_one(
     for (std::size_t i = begin; i < end; ++i) named += of.named_side[members_[i]] != 0 ? 1 : 0;
     rank_evidence evidence = evidence_of(of, side, rank);
     if (2 * named >= end - begin) { // no majority is left that the rank could be unlike
-        of.told[group] = 1;
+        start_again(of, rank);
+        std::uint64_t& told = of.told[group];
+        if (told != 0 && of.judged - told < detail::steps_to_tell_again) return;
+        told = of.judged;
         named_.push_back({-1, evidence});
         return;
     }
     evidence.unlike = true;
     of.named_side[rank] = static_cast<std::uint64_t>(side) + 1;
-    of.peak[rank] = evidence.recurrence;
     best_[rank] = evidence;
     best_strength_[rank] = strength(evidence);
     named_.push_back({static_cast<int>(rank), evidence});
-    if (side == 2) return;
-    // A rank that was the largest has made the others the smallest.
+    // A rank that was the largest has made the others the smallest, and so on.
     for (std::size_t i = begin; i < end; ++i) {
         if (members_[i] == rank || of.named_side[members_[i]] != 0) continue;
-        process& other = process_of(of, 1 - side, members_[i]);
+        process& other = process_of(of, side ^ 1, members_[i]);
         for (double& wealth : other.wealth) wealth = wealth < 0.5 ? wealth : 0.5;
         for (double& recent : other.recent) recent = recent < 1 ? recent : 1;
     }
@@ -463,7 +466,6 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::name_one(
 COLLPROBE_COLD_INLINE void exchangeability_watch::start_again(metric_state& of, std::size_t rank) noexcept
 {
     for (int side = 0; side < sides; ++side) process_of(of, side, rank) = {};
-    of.peak[rank] = 0;
 }
 
 template <class Visit>
@@ -471,10 +473,9 @@ void exchangeability_watch::visit(metric_state& of, const Visit& number)
 {
     number(of.judged);
     for (persistence& each : of.memory) {
-        number(each.correlation), number(each.steps), number(each.remembers);
+        number(each.correlation), number(each.steps), number(each.is_silent);
         number(each.width), number(each.widths);
     }
-    for (double& each : of.deviation) number(each);
     for (double& each : of.place) number(each);
     for (double& each : of.steadiness) number(each);
     for (process& each : of.processes) {
@@ -483,7 +484,6 @@ void exchangeability_watch::visit(metric_state& of, const Visit& number)
         }
     }
     for (std::uint64_t& each : of.named_side) number(each);
-    for (double& each : of.peak) number(each);
     for (std::uint64_t& each : of.told) number(each);
 }
 
@@ -493,7 +493,8 @@ COLLPROBE_COLD_INLINE std::vector<std::uint64_t> exchangeability_watch::state() 
     for (const std::size_t group : group_of_) words.push_back(group);
     for (const metric_state& each : metrics_) {
         words.push_back(static_cast<std::uint64_t>(each.what));
-        for (const double share : {each.shares.largest, each.shares.smallest, each.shares.farthest})
+        for (const double share :
+            {each.shares.largest, each.shares.smallest, each.shares.farthest, each.shares.nearest})
             words.push_back(to_bits(share));
         visit(const_cast<metric_state&>(each), [&words](const auto& number) {
             words.push_back(detail::bit_cast<std::uint64_t>(number));
@@ -521,11 +522,11 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::restore(view<const std::uint64
     exchangeability_watch restored(ranks_, options_, where);
     std::size_t at = 3 + n;
     for (std::uint64_t m = 0; m < state[2]; ++m) {
-        check(at + 4 <= state.size(), "the state has an end too early");
+        check(at + 5 <= state.size(), "the state has an end too early");
         restored.add(static_cast<finding>(state[at]), -1,
             {detail::bit_cast<double>(state[at + 1]), detail::bit_cast<double>(state[at + 2]),
-                detail::bit_cast<double>(state[at + 3])});
-        at += 4;
+                detail::bit_cast<double>(state[at + 3]), detail::bit_cast<double>(state[at + 4])});
+        at += 5;
         visit(restored.metrics_.back(), [&](auto& number) {
             check(at < state.size(), "the state has an end too early");
             number = detail::bit_cast<std::remove_reference_t<decltype(number)>>(state[at++]);

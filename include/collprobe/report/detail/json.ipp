@@ -256,6 +256,7 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
         }
         json.close(']').close('}');
     }
+    if (record.silent_evidence > 0) json.key("silent_evidence").index(record.silent_evidence);
     const auto counts = [](const rank_evidence& of) { return of.unlike || of.odds >= 1; };
     if (std::any_of(record.evidence_by_rank.begin(), record.evidence_by_rank.end(), counts)) {
         json.key("evidence").open('[');

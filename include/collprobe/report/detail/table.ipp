@@ -303,6 +303,11 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             + milliseconds(each.behind_before) + " of it between the calls; last in "
             + short_number(100 * each.share_last) + " % of them\n";
     }
+    if (record.silent_evidence > 0) {
+        text += "no evidence from "
+            + detail::counted(static_cast<std::uint64_t>(record.silent_evidence), "number")
+            + ", in which ranks keep their places from step to step\n";
+    }
     for (std::size_t rank = 0; rank < record.evidence_by_rank.size(); ++rank) {
         const rank_evidence& each = record.evidence_by_rank[rank];
         if (each.unlike) text += "unlike the others: rank " + std::to_string(rank) + ", " + describe(each) + '\n';

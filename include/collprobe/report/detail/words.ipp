@@ -51,6 +51,7 @@ COLLPROBE_COLD_INLINE std::string describe(const rank_evidence& of)
     text += of.among > 1 ? " was among the " + std::to_string(of.among) + ' ' : std::string(" was the ");
     text += place;
     if (of.side == rank_side::farthest) text += " from the others'";
+    if (of.side == rank_side::nearest) text += " to the others'";
     text += " in " + detail::counted(of.extreme, "step") + " since step " + detail::with_commas(of.since) + "; ";
     // Late in a run the odds of the whole run begin low, and the evidence that forgets says more.
     if (of.odds >= 1) text += "1 : " + detail::round_count(of.odds) + " against chance";

@@ -60,8 +60,10 @@ public:
     void forget();
 
     /// What the run has shown so far; null if it is not gathered.
-    exchangeability_watch* evidence() noexcept { return evidence_ ? &*evidence_ : nullptr; }
     const exchangeability_watch* evidence() const noexcept { return evidence_ ? &*evidence_ : nullptr; }
+    /// Goes on from the evidence of such a judge. Precondition: `evidence()` is not null.
+    /// \throws error `invalid_argument` for a state that is none, or that of another judge; then nothing changes.
+    void restore_evidence(view<const std::uint64_t> state, const call_site& where);
 
     /// Completes `out`, which already holds the directions computed from norms. With a Gram matrix, the exact values
     /// replace them. In both cases the cosine predicted by the noise scale over many steps is added.
@@ -151,6 +153,11 @@ private:
 
     /// The numbers whose evidence is gathered, in this order; behind them the norms of the calls, by history.
     enum evident : std::size_t { of_loss, of_norm, of_cosine, of_nonfinite, of_lateness, of_first_call };
+    struct evident_number {
+        finding what;
+        side_shares shares;
+    };
+    static evident_number evident_at(std::size_t index) noexcept;
     void watch_evidence(std::size_t histories);
     /// Of what is known of the whole step; then names the ranks, and completes the record.
     void judge_evidence(view<const probed_call> calls, step_record& out);

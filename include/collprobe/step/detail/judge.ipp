@@ -73,20 +73,44 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
     watch_evidence(0);
 }
 
-COLLPROBE_COLD_INLINE void step_judge::watch_evidence(std::size_t histories)
+COLLPROBE_COLD_INLINE step_judge::evident_number step_judge::evident_at(std::size_t index) noexcept
 {
     // The shares add up to 1: those of the calls, of which there may be any number, to 1/4.
-    if (evidence_->metrics() == 0) {
-        evidence_->add(finding::loss, -1, {0.125, 0.0625, 0.0625});
-        evidence_->add(finding::gradient_norm, -1, {0.125, 0.0625, 0.0625});
-        evidence_->add(finding::cosine, -1, {0.03125, 0.0625, 0.03125});
-        evidence_->add(finding::non_finite, -1, {0.0625, 0, 0});
-        evidence_->add(finding::late, -1, {0.0625, 0, 0});
+    switch (index) {
+    case of_loss: return {finding::loss, {0.125, 0.0625, 0.03125, 0.03125}};
+    case of_norm: return {finding::gradient_norm, {0.125, 0.0625, 0.03125, 0.03125}};
+    case of_cosine: return {finding::cosine, {0.03125, 0.0625, 0.03125, 0}};
+    case of_nonfinite: return {finding::non_finite, {0.0625, 0, 0, 0}};
+    case of_lateness: return {finding::late, {0.0625, 0, 0, 0}};
+    default: break;
     }
+    const double share = 0.25 * weight_of_start(index - of_first_call + 1);
+    return {finding::gradient_norm, {share, share, 0, 0}};
+}
+
+COLLPROBE_COLD_INLINE void step_judge::watch_evidence(std::size_t histories)
+{
     while (evidence_->metrics() < of_first_call + histories) {
-        const double share = 0.25 * weight_of_start(evidence_->metrics() - of_first_call + 1);
-        evidence_->add(finding::gradient_norm, 0, {share, share, 0});
+        const evident_number next = evident_at(evidence_->metrics());
+        evidence_->add(next.what, -1, next.shares);
     }
+}
+
+COLLPROBE_COLD_INLINE void step_judge::restore_evidence(view<const std::uint64_t> state, const call_site& where)
+{
+    exchangeability_watch restored(ranks_, evidence_->options(), where);
+    restored.restore(state, where);
+    bool is_alike = restored.metrics() >= of_first_call;
+    for (std::size_t i = 0; i < restored.metrics(); ++i) {
+        const evident_number expected = evident_at(i);
+        const side_shares& shares = restored.shares_of(i);
+        is_alike = is_alike && restored.metric_of(i) == expected.what && shares.largest == expected.shares.largest
+            && shares.smallest == expected.shares.smallest && shares.farthest == expected.shares.farthest
+            && shares.nearest == expected.shares.nearest;
+    }
+    if (!is_alike) refuse("restore_evidence", "the state is not that of a probe", where);
+    *evidence_ = std::move(restored);
+    watch_evidence(histories_);
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge(
@@ -168,6 +192,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
 COLLPROBE_COLD_INLINE void step_judge::judge_evidence(view<const probed_call> calls, step_record& out)
 {
     out.evidence_by_rank.clear();
+    out.silent_evidence = 0;
     if (!evidence_) return;
     if (!out.gradient_norms.empty()) {
         evidence_->judge(of_norm, out.gradient_norms);
@@ -186,6 +211,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_evidence(view<const probed_call> ca
         for (int r = 0; r < ranks_; ++r) values_[index(r)] = out.lateness_by_rank[index(r)].latest;
         evidence_->judge(of_lateness, values_, out.lateness.floor);
     }
+    out.silent_evidence = evidence_->silent();
     out.evidence_by_rank.resize(index(ranks_));
     for (int r = 0; r < ranks_; ++r) out.evidence_by_rank[index(r)] = evidence_->of(r);
     const double odds_needed = 1 / evidence_->options().false_alarms_per_run;
