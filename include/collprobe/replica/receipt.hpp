@@ -144,6 +144,9 @@ namespace detail {
 
 inline constexpr std::size_t most_casts = 16;
 
+/// In double quotes, on one line: a quote, a backslash and control characters as \xHH. Other bytes stay.
+std::string quoted_name(std::string_view name);
+
 /// The memory of an all-gather of `count` elements from each rank.
 template <class Device, class T>
 struct gathered_elements {

@@ -233,8 +233,7 @@ COLLPROBE_COLD_INLINE std::string ranks_text(const std::vector<int>& ranks)
     return text.empty() ? "-" : text;
 }
 
-/// In double quotes, on one line: a quote, a backslash and control characters as \xHH. Other bytes stay.
-COLLPROBE_COLD_INLINE std::string quoted(std::string_view name)
+COLLPROBE_COLD_INLINE std::string quoted_name(std::string_view name)
 {
     std::string text = "\"";
     for (const char c : name) {
@@ -276,7 +275,7 @@ COLLPROBE_COLD_INLINE void require_same(const receipt_tensor& a, const receipt_t
     else if (a.casts != b.casts) difference = " has other casts in one part of the receipt than in another";
     else return;
     throw error(
-        status::mismatch, "the tensor " + quoted(a.name) + difference, {.call = "receipt", .where = where});
+        status::mismatch, "the tensor " + quoted_name(a.name) + difference, {.call = "receipt", .where = where});
 }
 
 /// The bytes of an element of the type with that name; 0 if the library has no such type.
@@ -373,7 +372,7 @@ COLLPROBE_COLD_INLINE std::string describe(const receipt_finding& finding)
         return "the receipt is of " + step_text(finding.found_step) + ", expected is "
             + step_text(finding.expected_step);
     }
-    std::string text = detail::quoted(finding.tensor);
+    std::string text = detail::quoted_name(finding.tensor);
     if (finding.problem >= receipt_problem::gap) text += ' ' + box_text(finding.box);
     if (!finding.ranks.empty())
         text += (finding.ranks.size() == 1 ? ", rank " : ", ranks ") + detail::ranks_text(finding.ranks);
@@ -399,7 +398,7 @@ COLLPROBE_COLD_INLINE std::string describe(const receipt_finding& finding)
     case receipt_problem::zeros: return text + ": all zeros";
     case receipt_problem::stale: return text + ": the bits of " + step_text(finding.found_step);
     case receipt_problem::moved:
-        return text + ": the bits that " + detail::quoted(finding.other) + ' ' + box_text(finding.other_box)
+        return text + ": the bits that " + detail::quoted_name(finding.other) + ' ' + box_text(finding.other_box)
             + " should have";
     case receipt_problem::other_rounding:
         return text + ": cast to " + name(finding.cast.type) + " by " + detail::rounding_name(finding.cast.rounding)
