@@ -437,6 +437,9 @@ TEST_CASE("receipt - all gaps are named, joined to boxes, and parts that can be 
         == texts{"\"w\" [0,0]+[4,1]: no rank has this part"});
     CHECK(sentences(find_gaps(of({{{1, 0}, {1, 4}}, {{3, 0}, {1, 4}}}, data)))
         == texts{"\"w\" [0,0]+[1,4]: no rank has this part", "\"w\" [2,0]+[1,4]: no rank has this part"});
+    // The hole of a pinwheel.
+    const boxes pinwheel{{{0, 0}, {1, 3}}, {{0, 3}, {3, 1}}, {{3, 1}, {1, 3}}, {{1, 0}, {3, 1}}};
+    CHECK(sentences(find_gaps(of(pinwheel, data))) == texts{"\"w\" [1,1]+[2,2]: no rank has this part"});
     std::vector<float> damaged = data;
     damaged[5] = -1; // in row 1
     const receipt rows = of(cases::slices(shape, 0, 4), data);

@@ -61,6 +61,18 @@ void for_each_cell(const receipt_tensor& of, const Use& use)
     }
 }
 
+/// The smallest box around both.
+COLLPROBE_COLD_INLINE tensor_box around(tensor_box box, const tensor_box& other) noexcept
+{
+    for (int d = 0; d < box.first.dimensions; ++d) {
+        const std::uint64_t end
+            = std::max(box.first.size[d] + box.extent.size[d], other.first.size[d] + other.extent.size[d]);
+        box.first.size[d] = std::min(box.first.size[d], other.first.size[d]);
+        box.extent.size[d] = end - box.first.size[d];
+    }
+    return box;
+}
+
 /// What is left of the whole when all boxes are cut out of it: the fewest boxes that are easily found, in their order.
 COLLPROBE_COLD_INLINE std::vector<tensor_box> boxes_without_part(const receipt_tensor& of)
 {
@@ -93,11 +105,19 @@ COLLPROBE_COLD_INLINE std::vector<tensor_box> boxes_without_part(const receipt_t
         }
         left = std::move(rest);
     }
+    if (left.empty()) return left;
+    tensor_box box = left.front();
+    std::uint64_t elements = 0;
+    for (const tensor_box& each : left) {
+        box = around(box, each);
+        elements += each.extent.elements();
+    }
+    if (elements == box.extent.elements()) return {box};
     // Boxes that differ in one dimension alone, and touch there, are one.
     for (int d = of.shape.dimensions - 1; d >= 0; --d) {
-        const auto without = [d](tensor_box box) {
-            box.first.size[d] = box.extent.size[d] = 0;
-            return box;
+        const auto without = [d](tensor_box other) {
+            other.first.size[d] = other.extent.size[d] = 0;
+            return other;
         };
         std::sort(left.begin(), left.end(), [&](const tensor_box& a, const tensor_box& b) {
             const tensor_box x = without(a), y = without(b);
@@ -271,11 +291,11 @@ COLLPROBE_COLD_INLINE void require_same(const receipt_tensor& a, const receipt_t
         return of.type + " of " + std::to_string(of.element_bytes) + " bytes " + shape_text(of.shape);
     };
     std::string difference;
-    if (text(a) != text(b)) difference = " is " + text(a) + " in one part of the receipt and " + text(b) + " in another";
-    else if (a.casts != b.casts) difference = " has other casts in one part of the receipt than in another";
+    if (text(a) != text(b)) difference = " is " + text(a) + " in one part of the receipt and " + text(b);
+    else if (a.casts != b.casts) difference = " has other casts in one part of the receipt than";
     else return;
-    throw error(
-        status::mismatch, "the tensor " + quoted_name(a.name) + difference, {.call = "receipt", .where = where});
+    throw error(status::mismatch, "the tensor " + quoted_name(a.name) + difference + " in another",
+        {.call = "receipt", .where = where});
 }
 
 /// The bytes of an element of the type with that name; 0 if the library has no such type.

@@ -204,9 +204,9 @@ COLLPROBE_COLD_INLINE std::string receipt::text(call_site where) const
     std::string all(detail::receipt_first_line);
     all += "\nstep " + (step == no_step ? "-" : std::to_string(step)) + '\n';
     for (const receipt_tensor& tensor : tensors_) {
-        all += "tensor " + detail::quoted_name(tensor.name) + ' ' + tensor.type + ' ' + std::to_string(tensor.element_bytes)
-            + ' ' + detail::shape_text(tensor.shape) + ' ' + (is_complete(tensor) ? hexadecimal(tensor.whole().finish()) : "-")
-            + '\n';
+        const std::string whole = is_complete(tensor) ? hexadecimal(tensor.whole().finish()) : "-";
+        all += "tensor " + detail::quoted_name(tensor.name) + ' ' + tensor.type + ' '
+            + std::to_string(tensor.element_bytes) + ' ' + detail::shape_text(tensor.shape) + ' ' + whole + '\n';
         for (const element_cast& cast : tensor.casts)
             all += std::string(" cast ") + name(cast.type) + ' ' + detail::rounding_name(cast.rounding) + '\n';
         for (const receipt_part& part : tensor.parts) {

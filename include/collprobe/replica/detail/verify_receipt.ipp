@@ -63,19 +63,7 @@ COLLPROBE_COLD_INLINE part_list all_parts(const receipt_tensor& of)
     return all;
 }
 
-/// The smallest box around both.
-COLLPROBE_COLD_INLINE tensor_box around(tensor_box box, const tensor_box& other) noexcept
-{
-    for (int d = 0; d < box.first.dimensions; ++d) {
-        const std::uint64_t end
-            = std::max(box.first.size[d] + box.extent.size[d], other.first.size[d] + other.extent.size[d]);
-        box.first.size[d] = std::min(box.first.size[d], other.first.size[d]);
-        box.extent.size[d] = end - box.first.size[d];
-    }
-    return box;
-}
-
-COLLPROBE_COLD_INLINE tensor_box around(const part_list& parts) noexcept
+COLLPROBE_COLD_INLINE tensor_box box_around(const part_list& parts) noexcept
 {
     tensor_box box = parts.front()->box;
     for (const receipt_part* each : parts) box = around(box, each->box);
@@ -156,7 +144,7 @@ public:
         for (const receipt_tensor& tensor : expected.tensors()) {
             if (tensor.parts.empty()) continue;
             const part_list parts = all_parts(tensor);
-            const tensor_box box = around(parts);
+            const tensor_box box = box_around(parts);
             contents_.push_back({tensor.whole().finish(), tensor.type, &tensor, box});
             for (const receipt_part* part : parts)
                 if (parts.size() > 1) contents_.push_back({part->content, tensor.type, &tensor, part->box});
@@ -192,10 +180,9 @@ public:
         if (!find_gaps_of(found, findings) && findings.back().problem == receipt_problem::overlap) return;
         const part_list wanted = all_parts(expected);
         const part_list there = all_parts(found);
-        if (findings.size() == before && same_bits(state_of(wanted, types[0].expected), state_of(there, types[0].found)))
-            return; // replicas would add bytes
-
         const bool complete = findings.size() == before;
+        const digest_state all_wanted = state_of(wanted, types[0].expected);
+        if (complete && same_bits(all_wanted, state_of(there, types[0].found))) return; // replicas would add bytes
         std::vector<comparable_region> differ;
         std::size_t parts_that_differ = 0;
         for (comparable_region& region : find_comparable(expected, found)) {
@@ -208,7 +195,8 @@ public:
             }
         }
         // If every part differs, the tensor may be known as a whole, however it is cut.
-        if (complete && parts_that_differ == there.size() && name_problem(expected, found, wanted, there, types)) return;
+        const bool all_differ = complete && parts_that_differ == there.size();
+        if (all_differ && name_problem(expected, found, wanted, there, types)) return;
         for (const comparable_region& region : differ) name_region(expected, found, region, types);
     }
 
@@ -226,7 +214,7 @@ private:
     /// Where parts are missing, those beside them that are there cannot be compared.
     void add_to_gaps(std::size_t first, const comparable_region& region)
     {
-        const tensor_box box = around(region.expected);
+        const tensor_box box = box_around(region.expected);
         for (std::size_t i = first; i < findings.size(); ++i) {
             receipt_finding& gap = findings[i];
             bool meets = false;
@@ -295,7 +283,7 @@ private:
     static receipt_finding about_parts(const receipt_tensor& tensor, const part_list& parts)
     {
         receipt_finding finding = about(receipt_problem::altered, tensor);
-        finding.box = around(parts);
+        finding.box = box_around(parts);
         for (const receipt_part* each : parts) add_ranks(finding, *each);
         return finding;
     }
@@ -343,7 +331,8 @@ private:
             if (tensor == nullptr || tensor->shape != found.shape) continue;
             for (const auto& [of_old, of_found] : comparable_types(*tensor, found)) {
                 const int cast = of_found;
-                if (std::none_of(types.begin(), types.end(), [&](const same_type& a) { return a.found == cast; })) continue;
+                const auto is_compared = [cast](const same_type& type) { return type.found == cast; };
+                if (std::none_of(types.begin(), types.end(), is_compared)) continue;
                 const auto before = state_of_region(*tensor, region, elements_of(parts), of_old);
                 if (!before || !same_bits(*before, state_of(parts, cast))) continue;
                 finding.problem = receipt_problem::stale;
