@@ -419,7 +419,7 @@ TEST_CASE("receipt - gaps, overlaps and replicas that differ are named")
     CHECK_THROWS_AS(other_shape.merge(expected), const error&);
 }
 
-TEST_CASE("receipt - all gaps are named, joined to boxes, and parts that can be compared still are")
+TEST_CASE("receipt - all gaps are named as few boxes and parts that can be compared still are")
 {
     std::vector<float> data(16);
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i + 1);
@@ -450,7 +450,7 @@ TEST_CASE("receipt - all gaps are named, joined to boxes, and parts that can be 
         == texts{"\"w\" [3,0]+[1,4]: no rank has this part; without it [0,0]+[4,4] cannot be compared"});
 }
 
-TEST_CASE("receipt - a rank that is right is not named alone because its part is zero, unchanged or equal to another")
+TEST_CASE("receipt - a rank that is right is not named alone because its part is zero or unchanged or equal to another")
 {
     model now{{8, 8}, std::vector<float>(64), {1.0f}};
     for (std::size_t i = 0; i < 64; ++i) now.weights[i] = static_cast<float>(i + 1);
@@ -475,7 +475,50 @@ TEST_CASE("receipt - a rank that is right is not named alone because its part is
         == texts{"\"layers.0.weight\" [4,0]+[4,8], rank 1: other bits than expected"});
 }
 
-TEST_CASE("receipt - a tensor that is stale or another one as a whole is named so, whatever the cuts, and as a cast")
+TEST_CASE("receipt - every altered number is in a finding with its rank and no finding is of right numbers alone")
+{
+    cases random(7);
+    int known = 0;
+    for (int trial = 0; trial < 3 * trials; ++trial) {
+        model now = random.weights();
+        for (float& each : now.weights) each = random.below(20) == 0 ? 1.0f : 0.0f;
+        model before = now;
+        before.weights[random.below(now.weights.size())] = 2.0f;
+        const boxes cut = random.cut(now.shape);
+        model bad = now;
+        for (std::uint64_t faults = 1 + random.below(2); faults != 0; --faults) {
+            const tensor_box shard = cut[random.below(cut.size())];
+            const std::uint64_t kind = random.below(3); // of the step before, zero, another number
+            for (std::uint64_t i = 0; i < now.weights.size(); ++i) {
+                if (!contains(shard, box_of(now.shape, i))) continue;
+                if (kind < 2 || random.below(9) == 0) bad.weights[i] = kind == 0 ? before.weights[i] : kind == 1 ? 0.0f : 3.0f;
+            }
+        }
+        const receipt older = receipt_of(before, random.cut(now.shape), 6);
+        const auto findings = verify(receipt_of(now, random.cut(now.shape)), receipt_of(bad, cut), {&older, 1});
+        std::vector<bool> right(findings.size()); // all that the finding says is right
+        for (std::uint64_t i = 0; i < now.weights.size(); ++i) {
+            if (now.weights[i] == bad.weights[i]) continue;
+            const tensor_box element = box_of(now.shape, i);
+            int holder = 0;
+            while (!contains(cut[static_cast<std::size_t>(holder)], element)) ++holder;
+            bool named = false;
+            for (std::size_t k = 0; k < findings.size(); ++k) {
+                const std::vector<int>& ranks = findings[k].ranks;
+                if (!contains(findings[k].box, element) || std::find(ranks.begin(), ranks.end(), holder) == ranks.end()) continue;
+                named = right[k] = true;
+            }
+            CHECK(named);
+        }
+        for (std::size_t k = 0; k < findings.size(); ++k) {
+            CHECK(right[k]);
+            known += findings[k].problem != receipt_problem::altered;
+        }
+    }
+    CHECK(known > trials / 10);
+}
+
+TEST_CASE("receipt - a tensor that is stale or another one as a whole is named so for any cuts and as a cast")
 {
     std::vector<float> one(64), two(64);
     for (std::size_t i = 0; i < 64; ++i) {
@@ -530,7 +573,7 @@ TEST_CASE("receipt - a tensor that is stale or another one as a whole is named s
     CHECK(sentences(verify(wanted, found, {&older, 1})) == texts{"\"q\" [6,0]+[2,8]: the bits of step 6"});
 }
 
-TEST_CASE("receipt - what a text cannot have is refused where it is added, and a merge that is refused adds nothing")
+TEST_CASE("receipt - what a text cannot have is refused where it is added and a merge that is refused adds nothing")
 {
     const std::vector<float> data(4, 1.0f);
     const tensor_part part{view<const float>(data), {4}};
