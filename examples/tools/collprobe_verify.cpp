@@ -9,8 +9,11 @@
 #include <exception>
 #include <filesystem>
 #include <list>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -28,45 +31,68 @@ struct bad_input : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+/// The message of the library's error, without the place in this program.
+std::string reason_of(const error& problem)
+{
+    const std::string text = problem.what();
+    const std::string status = std::string(name(problem.code())) + ": ";
+    const std::size_t begin = text.find(status);
+    if (begin == std::string::npos) return text;
+    return text.substr(begin + status.size(), text.rfind(" [") - begin - status.size());
+}
+
 struct source {
     std::string path;
     receipt sums;
     std::vector<tools::named_tensor> tensors; ///< of a file with data
+    bool is_receipt = false;
+};
+
+struct how_to_read {
+    /// Null, or a receipt by whose parts tensors are cut, so that a difference is named by its part.
+    const receipt* like = nullptr;
+    bool is_older = false; ///< with the casts of `like`, to recognise casts of older data
+    std::vector<element_cast> casts = {};
+    std::uint64_t step = receipt::no_step;
+    int rank = -1;
 };
 
 /// Files, which stay in memory as long as the parts that point to them.
 class sources {
 public:
-    /// `like`: null, or a receipt by whose parts tensors are cut, so that a difference is named by its part.
-    source read(const std::string& path, const receipt* like, const std::vector<element_cast>& casts,
-        std::uint64_t step, int rank)
+    source read(const std::string& path, const how_to_read& how)
     {
         try {
             const std::string_view text = files_.emplace_back(path).text();
-            source made{path, receipt(step, rank), {}};
+            source made{path, receipt(how.step, how.rank), {}};
             const std::string suffix = std::filesystem::path(path).extension().string();
             if (suffix == ".safetensors") made.tensors = tools::read_safetensors(text);
             else if (suffix == ".npy") made.tensors = {tools::read_npy(text, std::filesystem::path(path).stem().string())};
-            else made.sums = receipt::read(text);
-            for (const tools::named_tensor& each : made.tensors) add(made.sums, each, like, casts);
+            else made.is_receipt = true;
+            if (made.is_receipt && !text.starts_with("collprobe receipt "))
+                throw bad_input(path + ": neither *.safetensors nor *.npy, and not a receipt");
+            if (made.is_receipt) made.sums = receipt::read(text);
+            for (const tools::named_tensor& each : made.tensors) add(made.sums, each, how);
             return made;
         } catch (const tools::bad_tensor_file& problem) {
             const std::string reason = problem.what();
             throw bad_input(reason.find('\'' + path + '\'') == std::string::npos ? path + ": " + reason : reason);
         } catch (const error& problem) {
-            throw bad_input(path + ": " + problem.what());
+            throw bad_input(path + ": " + reason_of(problem));
         }
     }
 
 private:
-    static void add(receipt& to, const tools::named_tensor& tensor, const receipt* like, std::vector<element_cast> casts)
+    static void add(receipt& to, const tools::named_tensor& tensor, const how_to_read& how)
     {
+        std::vector<element_cast> casts = how.casts;
         if (tensor.type != name(element_type::float32)) casts.clear();
-        const receipt_tensor* const wanted = like == nullptr ? nullptr : like->find(tensor.name);
+        const receipt_tensor* const wanted = how.like == nullptr ? nullptr : how.like->find(tensor.name);
         if (wanted == nullptr || wanted->shape != tensor.part.shape || wanted->parts.empty()) {
             to.add(tensor.name, tensor.part, casts, tensor.type);
             return;
         }
+        if (how.is_older && tensor.type == wanted->type) casts = wanted->casts;
         // Of the same numbers in 16 bits.
         for (const element_type type : {element_type::bfloat16, element_type::float16}) {
             if (tensor.type != name(element_type::float32) || wanted->type != name(type)) continue;
@@ -84,7 +110,7 @@ void merge(receipt& into, const source& next)
     try {
         into.merge(next.sums);
     } catch (const error& problem) {
-        throw bad_input(next.path + ": " + problem.what());
+        throw bad_input(next.path + ": " + reason_of(problem));
     }
 }
 
@@ -98,74 +124,168 @@ std::string counted(std::uint64_t number, const char* thing)
     return std::to_string(number) + ' ' + thing + (number == 1 ? "" : "s");
 }
 
-/// Whether data that differs is what is expected with rows and columns exchanged.
-bool is_transposed(const receipt_tensor& expected, tensor_part found, const receipt_finding& finding)
+/// Digests of two tensors that are of the same type: -1 that of the tensor itself, else the first cast.
+struct same_type {
+    int expected = -1;
+    int found = -1;
+};
+
+std::optional<same_type> stated_type(const receipt_tensor& expected, const receipt_tensor& found)
+{
+    if (expected.type == found.type) return same_type{};
+    for (std::size_t i = 0; i < expected.casts.size(); ++i)
+        if (name(expected.casts[i].type) == found.type) return same_type{static_cast<int>(i), -1};
+    for (std::size_t i = 0; i < found.casts.size(); ++i)
+        if (name(found.casts[i].type) == expected.type) return same_type{-1, static_cast<int>(i)};
+    return {};
+}
+
+bool meet(const tensor_box& a, const tensor_box& b) { return detail::intersection(a, b).extent.elements() != 0; }
+
+/// The digest of a box, if some parts tile it.
+std::optional<std::uint64_t> digest_of(const receipt_tensor& of, const tensor_box& box, int cast)
+{
+    detail::digest_state state;
+    std::uint64_t elements = 0;
+    for (const receipt_part& part : of.parts) {
+        if (!meet(part.box, box)) continue;
+        if (detail::intersection(part.box, box) != part.box) return {};
+        state.merge(cast < 0 ? part.state : part.casts[static_cast<std::size_t>(cast)]);
+        elements += part.box.extent.elements();
+    }
+    if (elements != box.extent.elements()) return {};
+    return state.finish();
+}
+
+tensor_box whole_box(tensor_shape shape)
+{
+    tensor_box box{shape, shape};
+    for (std::uint64_t& each : box.first.size) each = 0;
+    return box;
+}
+
+/// Whether `found` differs from what is expected in the box, as far as is known. `expected` may be null.
+bool may_be_wrong(const receipt_tensor* expected, const receipt_tensor& found, const receipt_finding& finding)
+{
+    if (expected == nullptr || finding.problem < receipt_problem::gap) return true;
+    bool has_some = false;
+    for (const receipt_part& part : found.parts) has_some = has_some || meet(part.box, finding.box);
+    const std::optional<same_type> type = stated_type(*expected, found);
+    if (!has_some || !type) return has_some;
+    const std::optional<std::uint64_t> wanted = digest_of(*expected, finding.box, type->expected);
+    return !wanted || wanted != digest_of(found, finding.box, type->found);
+}
+
+/// Whether data has, in a box, what is expected with rows and columns exchanged.
+bool is_transposed(const receipt_tensor& expected, const receipt_tensor& found, tensor_part data, const tensor_box& box)
 {
     const int last = expected.shape.dimensions - 1;
-    if (finding.problem == receipt_problem::other_shape) {
-        if (last < 1 || found.shape.dimensions != expected.shape.dimensions) return false;
-        std::swap(found.shape.size[last], found.shape.size[last - 1]);
-        std::swap(found.stride.size[last], found.stride.size[last - 1]);
-        if (found.shape != expected.shape) return false;
-        found.box.extent = found.shape;
-        return digest_part(found).finish() == expected.whole().finish();
+    const std::optional<same_type> type = stated_type(expected, found);
+    if (last < 1 || !type || data.shape.dimensions != expected.shape.dimensions) return false;
+    if (box == whole_box(expected.shape)) {
+        std::swap(data.shape.size[last], data.shape.size[last - 1]);
+        std::swap(data.stride.size[last], data.stride.size[last - 1]);
+        data.box = whole_box(data.shape);
+        if (data.shape != expected.shape) return false;
+    } else {
+        if (data.shape != expected.shape || box.extent.size[last] != box.extent.size[last - 1]) return false;
+        data = data.within(box).transposed();
     }
-    if (finding.problem != receipt_problem::altered || last < 1) return false;
-    if (finding.box.extent.size[last] != finding.box.extent.size[last - 1]) return false;
-    for (const receipt_part& part : expected.parts) {
-        if (part.box == finding.box)
-            return digest_part(found.within(part.box).transposed()).finish() == part.state.finish();
+    const std::optional<std::uint64_t> wanted = digest_of(expected, box, type->expected);
+    if (!wanted) return false;
+    const auto state = type->found < 0 ? digest_part(data)
+                                       : digest_part(data, found.casts[static_cast<std::size_t>(type->found)]);
+    return state.finish() == *wanted;
+}
+
+/// The finding in words, with the files that may have caused it. Empty if `known`, the tensors that are transposed as a
+/// whole, says all of it.
+std::string explain(const receipt_finding& finding, const receipt& expected, const std::vector<source>& all,
+    std::set<std::string>& known)
+{
+    if (known.contains(finding.tensor)) return {};
+    const receipt_tensor* const wanted = expected.find(finding.tensor);
+    std::string text = describe(finding);
+    std::string places;
+    for (const source& each : all) {
+        const receipt_tensor* const found = each.sums.find(finding.tensor);
+        if (found == nullptr || finding.problem == receipt_problem::other_step) continue;
+        if (finding.problem == receipt_problem::gap || !may_be_wrong(wanted, *found, finding)) continue;
+        if (all.size() > 1) places += (places.empty() ? ", in '" : ", '") + each.path + '\'';
+        for (const tools::named_tensor& tensor : each.tensors) {
+            if (wanted == nullptr || tensor.name != finding.tensor) continue;
+            if (is_transposed(*wanted, *found, tensor.part, whole_box(wanted->shape))) {
+                receipt_finding whole = finding;
+                whole.box = whole_box(wanted->shape);
+                if (finding.problem > receipt_problem::gap) whole.problem = receipt_problem::altered;
+                text = describe(whole) + ": rows and columns are exchanged";
+                known.insert(finding.tensor);
+            } else if (finding.problem == receipt_problem::altered
+                && is_transposed(*wanted, *found, tensor.part, finding.box)) {
+                text += ": rows and columns are exchanged";
+            }
+        }
     }
-    return false;
+    if (finding.problem == receipt_problem::other_type && finding.expected == name(element_type::float32)) {
+        for (const element_type type : {element_type::bfloat16, element_type::float16})
+            if (finding.other == name(type))
+                places += std::string(": write the expected one with --write OUT.receipt --cast ") + name(type);
+    }
+    return text + places;
+}
+
+/// Says which files are of another step than the others, and gives all the expected one: a late rank does not hide what
+/// else is wrong.
+std::vector<std::string> compare_steps(std::uint64_t expected, std::vector<source>& all)
+{
+    std::vector<std::string> lines;
+    std::uint64_t wanted = expected;
+    std::string of_wanted = "expected is";
+    for (source& each : all) {
+        const std::uint64_t step = std::exchange(each.sums.step, expected);
+        if (step == receipt::no_step || step == wanted) continue;
+        if (wanted == receipt::no_step) {
+            wanted = step;
+            of_wanted = '\'' + each.path + "' is of";
+        } else {
+            lines.push_back('\'' + each.path + "' is of " + step_text(step) + ", " + of_wanted + ' ' + step_text(wanted));
+        }
+    }
+    return lines;
 }
 
 int verify_files(const std::string& expected_path, const std::vector<std::string>& paths,
     const std::vector<std::string>& older_paths)
 {
     sources files;
-    const receipt expected = files.read(expected_path, nullptr, {}, receipt::no_step, -1).sums;
+    const receipt expected = files.read(expected_path, {}).sums;
+    for (const receipt_finding& gap : find_gaps(expected)) {
+        throw bad_input(expected_path + ": " + describe(gap)
+            + ". The expected file must be complete: merge the receipts of all ranks with --write");
+    }
     std::vector<receipt> older;
     for (const std::string& path : older_paths)
-        older.push_back(files.read(path, &expected, {}, receipt::no_step, -1).sums);
+        older.push_back(files.read(path, {.like = &expected, .is_older = true}).sums);
 
-    receipt found(expected.step);
     std::vector<source> all;
-    std::uint64_t differences = 0;
-    std::string text;
-    const auto tell = [&](const std::string& line) {
-        ++differences;
-        text += line + '\n';
-    };
-    for (const std::string& path : paths) {
-        all.push_back(files.read(path, &expected, {}, expected.step, -1));
-        receipt& sums = all.back().sums;
-        if (sums.step != expected.step) {
-            if (sums.step != receipt::no_step && expected.step != receipt::no_step)
-                tell('\'' + path + "' is of " + step_text(sums.step) + ", expected is " + step_text(expected.step));
-            sums.step = expected.step; // one late rank does not hide what else is wrong
-        }
-        merge(found, all.back());
-    }
+    for (const std::string& path : paths) all.push_back(files.read(path, {.like = &expected, .step = expected.step}));
+    std::vector<std::string> lines = compare_steps(expected.step, all);
+    receipt found(expected.step);
+    for (const source& each : all) merge(found, each);
+    std::set<std::string> known;
     for (const receipt_finding& finding : verify(expected, found, older)) {
-        std::string line = describe(finding);
-        for (const source& each : all) {
-            for (const tools::named_tensor& tensor : each.tensors) {
-                if (tensor.name != finding.tensor) continue;
-                if (all.size() > 1) line += ", in '" + each.path + '\'';
-                const receipt_tensor* const wanted = expected.find(tensor.name);
-                if (wanted != nullptr && wanted->type == tensor.type && is_transposed(*wanted, tensor.part, finding))
-                    line += ": rows and columns are exchanged";
-            }
-        }
-        tell(line);
+        std::string line = explain(finding, expected, all, known);
+        if (!line.empty()) lines.push_back(std::move(line));
     }
     std::uint64_t parts = 0;
     for (const receipt_tensor& each : found.tensors()) parts += each.parts.size();
     const std::string size = counted(expected.tensors().count(), "tensor") + " of " + step_text(expected.step);
-    if (differences == 0) text = "equal: " + size + ", found in " + counted(parts, "part") + '\n';
-    else text += counted(differences, "difference") + "; expected: " + size + '\n';
+    std::string text;
+    for (const std::string& line : lines) text += line + '\n';
+    if (lines.empty()) text = "equal: " + size + ", found in " + counted(parts, "part") + '\n';
+    else text += counted(lines.size(), "difference") + "; expected: " + size + '\n';
     std::fputs(text.c_str(), stdout);
-    return differences == 0 ? 0 : 1;
+    return lines.empty() ? 0 : 1;
 }
 
 int write_receipt(const std::string& out, const std::vector<std::string>& paths, std::uint64_t step, int rank,
@@ -177,7 +297,9 @@ int write_receipt(const std::string& out, const std::vector<std::string>& paths,
     for (const std::string& path : paths) {
         std::error_code unknown;
         if (std::filesystem::equivalent(out, path, unknown)) throw bad_input("'" + out + "' is an input");
-        source next = files.read(path, nullptr, casts, step, rank);
+        source next = files.read(path, {.casts = casts, .step = step, .rank = rank});
+        if (next.is_receipt && (rank >= 0 || !casts.empty()))
+            throw bad_input(path + ": it is a receipt; --rank and --cast are for files with data");
         if (step != receipt::no_step && next.sums.step != step)
             throw bad_input(path + ": it is of " + step_text(next.sums.step) + ", not of " + step_text(step));
         if (first) merged = next.sums;
@@ -221,18 +343,23 @@ int main(int argc, char** argv)
     std::vector<std::string> older;
     std::vector<std::string> casts;
     std::string out;
-    std::uint64_t step = receipt::no_step;
+    std::string step;
     int rank = -1;
     CLI::App app("Holds receipts of weights against an expected one, whatever the number of ranks of either. Files: receipts, "
-                 "*.safetensors, *.npy; those behind the first are parts of one model.");
+                 "*.safetensors, *.npy; those behind the first are parts of one model. The tensor of a *.npy file has the file's name, "
+                 "without the folder and .npy.");
     app.add_option("FILES", paths, "the expected file, and those that are found")->required();
-    app.add_option("--older", older, "files of earlier steps, to recognise weights that were not updated")
+    CLI::Option* const before = app.add_option("--older", older, "files of earlier steps, to recognise weights that were not updated")
         ->type_name("PATH")
         ->allow_extra_args(false);
     CLI::Option* const write = app.add_option(
         "--write", out, "writes a receipt of all FILES there: of data, or the receipts of ranks merged")->type_name("PATH");
-    app.add_option("--step", step, "the step of the data")->needs(write);
-    app.add_option("--rank", rank, "the rank that holds the data")->needs(write)->check(CLI::NonNegativeNumber);
+    write->excludes(before);
+    app.add_option("--step", step, "the step of the data")->type_name("UINT")->needs(write)->check([](const std::string& word) {
+        const bool right = word.size() <= 19 && !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
+        return right ? std::string() : "'" + word + "' is no number from 0 to 10^19 - 1";
+    });
+    app.add_option("--rank", rank, "the rank that holds the data")->needs(write)->check(CLI::Range(0, receipt::most_ranks - 1));
     app.add_option("--cast", casts, "with digests of float tensors as TYPE: bfloat16 or half, and :toward_zero for that "
                                     "rounding in place of nearest_even")
         ->type_name("TYPE")
@@ -242,13 +369,17 @@ int main(int argc, char** argv)
                "differs (or lacks parts); 2 the input cannot be read.");
     try {
         app.parse(argc, argv);
-        if (!out.empty()) return write_receipt(out, paths, step, rank, casts_of(casts));
+        const std::uint64_t number = step.empty() ? receipt::no_step : std::stoull(step);
+        if (!out.empty()) return write_receipt(out, paths, number, rank, casts_of(casts));
         if (paths.size() < 2) throw bad_input("one file alone has nothing to be held against");
         return verify_files(paths[0], {paths.begin() + 1, paths.end()}, older);
     } catch (const CLI::CallForHelp& asked) {
         return app.exit(asked);
     } catch (const CLI::ParseError& problem) {
         app.exit(problem);
+        return 2;
+    } catch (const error& problem) {
+        std::fprintf(stderr, "collprobe_verify: %s\n", reason_of(problem).c_str());
         return 2;
     } catch (const std::exception& problem) {
         std::fprintf(stderr, "collprobe_verify: %s\n", problem.what());

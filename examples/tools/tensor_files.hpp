@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -19,10 +21,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include <collprobe/replica/receipt.hpp>
 #include <collprobe/scan/tensor_part.hpp>
 
 /// Tensors of safetensors and NumPy files, where they lie in the file.
 namespace tools {
+
+using collprobe::detail::quoted_name;
 
 struct bad_tensor_file : std::runtime_error {
     using std::runtime_error::runtime_error;
@@ -33,16 +38,18 @@ class mapped_file {
 public:
     explicit mapped_file(const std::string& path)
     {
-        const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+        const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); // does not wait for a pipe's writer
         struct stat found {};
         int reason = file < 0 || ::fstat(file, &found) != 0 ? errno : S_ISDIR(found.st_mode) ? EISDIR : 0;
+        const bool other_kind = reason == 0 && !S_ISREG(found.st_mode);
         size_ = static_cast<std::size_t>(found.st_size);
-        if (reason == 0 && size_ != 0) {
+        if (reason == 0 && !other_kind && size_ != 0) {
             void* const mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
             if (mapped == MAP_FAILED) reason = errno;
             else data_ = static_cast<const char*>(mapped);
         }
         if (file >= 0) ::close(file);
+        if (other_kind) throw bad_tensor_file("cannot read '" + path + "': it is not a regular file");
         if (reason != 0)
             throw bad_tensor_file("cannot read '" + path + "': " + std::generic_category().message(reason));
     }
@@ -97,7 +104,7 @@ inline file_type type_named(std::string_view in_file)
         {"<c8", "complex64", element_type::uint64}};
     for (const file_type& each : all)
         if (each.in_file == in_file) return each;
-    throw bad_tensor_file("a type that this program does not know: '" + std::string(in_file) + "'");
+    throw bad_tensor_file("a type that this program does not know: " + quoted_name(in_file));
 }
 
 /// The part of a tensor that begins at `data`; in Fortran's order the first dimension varies fastest.
@@ -125,7 +132,50 @@ inline collprobe::tensor_part part_in_file(
     return part;
 }
 
+/// The object of a header, in which no name is twice.
+inline nlohmann::json parse_header(std::string_view text)
+{
+    using nlohmann::json;
+    std::vector<std::set<std::string>> names; // of the objects that are open
+    const auto note = [&](int, json::parse_event_t event, json& value) {
+        if (event == json::parse_event_t::object_start) names.emplace_back();
+        if (event == json::parse_event_t::object_end) names.pop_back();
+        if (event == json::parse_event_t::key && !names.back().insert(value.get<std::string>()).second)
+            throw bad_tensor_file("the header has " + quoted_name(value.get<std::string>()) + " twice");
+        return true;
+    };
+    json header;
+    try {
+        header = json::parse(text, note);
+    } catch (const json::parse_error& problem) {
+        throw bad_tensor_file("the header is no JSON, from its byte " + std::to_string(problem.byte) + " on");
+    }
+    if (!header.is_object()) throw bad_tensor_file("the header is no JSON object");
+    return header;
+}
+
+inline const nlohmann::json& field(const nlohmann::json& of, const char* key)
+{
+    const auto at = of.find(key); // of what is no object: the end
+    if (at == of.end()) throw bad_tensor_file(std::string("there is no '") + key + '\'');
+    return *at;
+}
+
+inline std::vector<std::uint64_t> numbers(const nlohmann::json& of, const char* key)
+{
+    const nlohmann::json& list = field(of, key);
+    std::vector<std::uint64_t> all;
+    bool right = list.is_array();
+    for (std::size_t i = 0; right && i < list.size(); ++i) {
+        right = list[i].is_number_unsigned(); // as it is parsed: no fraction, no sign, less than 2^64
+        if (right) all.push_back(list[i].get<std::uint64_t>());
+    }
+    if (!right) throw bad_tensor_file(std::string("'") + key + "' is no list of integers from 0 to 2^64 - 1");
+    return all;
+}
+
 /// Source: https://huggingface.co/docs/safetensors: 8 bytes with the length of a JSON header, the header, the data.
+/// Every byte of the data belongs to one tensor.
 inline std::vector<named_tensor> read_safetensors(std::string_view file)
 {
     if (file.size() < 8) throw bad_tensor_file("shorter than a header");
@@ -133,28 +183,67 @@ inline std::vector<named_tensor> read_safetensors(std::string_view file)
     for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<unsigned char>(file[static_cast<std::size_t>(i)]);
     if (length > file.size() - 8) throw bad_tensor_file("the header is longer than the file");
     const std::string_view data = file.substr(8 + static_cast<std::size_t>(length));
+    const nlohmann::json header = parse_header(file.substr(8, static_cast<std::size_t>(length)));
     std::vector<named_tensor> all;
-    std::string at;
-    try {
-        const auto header = nlohmann::json::parse(file.substr(8, static_cast<std::size_t>(length)));
-        for (const auto& [name, value] : header.get_ref<const nlohmann::json::object_t&>()) {
-            at = name;
-            if (name == "__metadata__") continue;
-            if (name.empty()) throw bad_tensor_file("a tensor without a name");
-            const file_type type = type_named(value.at("dtype").get_ref<const std::string&>());
-            const auto offsets = value.at("data_offsets").get<std::vector<std::uint64_t>>();
+    struct place {
+        std::uint64_t begin, end;
+        std::string name;
+    };
+    std::vector<place> places;
+    for (const auto& [name, value] : header.items()) {
+        if (name == "__metadata__") continue;
+        if (name.empty()) throw bad_tensor_file("a tensor without a name");
+        try {
+            const nlohmann::json& dtype = field(value, "dtype");
+            if (!dtype.is_string()) throw bad_tensor_file("'dtype' is no string");
+            const file_type type = type_named(dtype.get_ref<const std::string&>());
+            const auto offsets = numbers(value, "data_offsets");
             if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data.size())
                 throw bad_tensor_file("its data is not within the file");
             const std::string_view bytes = data.substr(
                 static_cast<std::size_t>(offsets[0]), static_cast<std::size_t>(offsets[1] - offsets[0]));
-            const auto shape = value.at("shape").get<std::vector<std::uint64_t>>();
-            all.push_back({name, type.name, part_in_file(bytes, type, shape)});
+            all.push_back({name, type.name, part_in_file(bytes, type, numbers(value, "shape"))});
+            places.push_back({offsets[0], offsets[1], name});
+        } catch (const bad_tensor_file& problem) {
+            throw bad_tensor_file("tensor " + quoted_name(name) + ": " + problem.what());
         }
-    } catch (const nlohmann::json::exception& problem) {
-        throw bad_tensor_file((at.empty() ? "the header" : "tensor '" + at + "'") + ": " + problem.what());
-    } catch (const bad_tensor_file& problem) {
-        throw bad_tensor_file("tensor '" + at + "': " + problem.what());
     }
+    std::sort(places.begin(), places.end(),
+        [](const place& a, const place& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+    std::uint64_t end = 0;
+    for (const place& each : places) {
+        if (each.begin != end) {
+            throw bad_tensor_file("tensor " + quoted_name(each.name) + ": its data begins at byte " + std::to_string(each.begin)
+                + ", and that of the tensors before ends at " + std::to_string(end));
+        }
+        end = each.end;
+    }
+    if (end != data.size()) throw bad_tensor_file(std::to_string(data.size() - end) + " bytes belong to no tensor");
+    return all;
+}
+
+/// "()", "(2,)", "(2, 3)", with anything behind.
+inline std::vector<std::uint64_t> tuple(std::string_view text)
+{
+    std::vector<std::uint64_t> all;
+    const auto take = [&](char c) {
+        text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+        if (!text.starts_with(c)) return false;
+        text.remove_prefix(1);
+        return true;
+    };
+    bool right = take('(');
+    while (right && !take(')')) {
+        const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+        if (digits > 18) throw bad_tensor_file("a shape that is too large");
+        std::uint64_t size = 0;
+        for (const char c : text.substr(0, digits)) size = size * 10 + static_cast<std::uint64_t>(c - '0');
+        text.remove_prefix(digits);
+        all.push_back(size);
+        const bool comma = take(',');
+        right = digits != 0 && (comma || (all.size() > 1 && text.starts_with(')')));
+    }
+    if (!right) throw bad_tensor_file("no shape");
     return all;
 }
 
@@ -162,6 +251,7 @@ inline std::vector<named_tensor> read_safetensors(std::string_view file)
 inline named_tensor read_npy(std::string_view file, std::string name)
 {
     if (!file.starts_with("\x93NUMPY") || file.size() < 12) throw bad_tensor_file("no NumPy file");
+    if (file[6] < 1 || file[6] > 3 || file[7] != 0) throw bad_tensor_file("a version that this program does not know");
     const auto byte = [&](std::size_t i) { return std::size_t{static_cast<unsigned char>(file[i])}; };
     const std::size_t begin = byte(6) == 1 ? 10 : 12;
     const std::size_t length = byte(8) | byte(9) << 8 | (begin == 12 ? byte(10) << 16 | byte(11) << 24 : 0);
@@ -176,21 +266,13 @@ inline named_tensor read_npy(std::string_view file, std::string name)
     };
     std::string_view descr = value_of("'descr'");
     if (!descr.starts_with('\'')) throw bad_tensor_file("a type with several fields");
+    if (descr.find('\'', 1) == std::string_view::npos) throw bad_tensor_file("a type without an end");
     descr = descr.substr(1, descr.find('\'', 1) - 1);
-    std::vector<std::uint64_t> shape;
-    std::string_view sizes = value_of("'shape'");
-    if (!sizes.starts_with('(') || sizes.find(')') == std::string_view::npos) throw bad_tensor_file("no shape");
-    sizes = sizes.substr(1, sizes.find(')') - 1);
-    for (std::uint64_t size = 0; !sizes.empty(); size = 0) {
-        const std::size_t digits = std::min(sizes.find_first_not_of("0123456789"), sizes.size());
-        if (digits > 18) throw bad_tensor_file("a shape that is too large");
-        for (const char c : sizes.substr(0, digits)) size = size * 10 + static_cast<std::uint64_t>(c - '0');
-        if (digits != 0) shape.push_back(size);
-        else if (sizes[0] != ',' && sizes[0] != ' ') throw bad_tensor_file("no shape");
-        sizes.remove_prefix(digits == 0 ? 1 : digits);
-    }
+    const std::string_view order = value_of("'fortran_order'");
+    const bool fortran = order.starts_with("True");
+    if (!fortran && !order.starts_with("False")) throw bad_tensor_file("'fortran_order' is not True or False");
+    const std::vector<std::uint64_t> shape = tuple(value_of("'shape'"));
     const file_type type = type_named(descr);
-    const bool fortran = value_of("'fortran_order'").starts_with("True");
     return {std::move(name), type.name, part_in_file(file.substr(begin + length), type, shape, fortran)};
 }
 

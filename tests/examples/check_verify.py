@@ -7,6 +7,7 @@ Runs collprobe_verify on safetensors, NumPy files and receipts that are written 
 ways, and each with one fault, which must be named.
 """
 import json
+import os
 import pathlib
 import random
 import struct
@@ -89,18 +90,18 @@ def digest(first, second, size):
     return mix64(first + mix64(second + (size + 1) * 0xd1342543de82ef95 & ALL) & ALL)
 
 
-def shards(path, values, count):
-    """A receipt of a matrix by blocks of rows, written from nothing but the documents."""
+def shards(path, values, count, rows=48, columns=48, only=None):
+    """A receipt of a matrix by blocks of rows, written from nothing but the documents. `only`: of that one block."""
     height = rows // count
     parts, total = "", [0, 0]
-    for rank in range(count):
+    for rank in range(count) if only is None else [only]:
         raw = floats(values[rank * height * columns:][:height * columns])
         own = sums(raw, rank * len(raw))
         total = [(a + b) & ALL for a, b in zip(total, own)]
         parts += f" part [{rank * height},0] [{height},{columns}] {own[0]:#x} {own[1]:#x} "
         parts += f"{digest(*sums(raw), len(raw)):#x} {rank}\n"
     text = f'collprobe receipt 1\nstep 7\ntensor "h.0.weight" float 4 [{rows},{columns}] '
-    text += f"{digest(*total, 4 * rows * columns):#x}\n{parts}"
+    text += f"{digest(*total, 4 * rows * columns):#x}\n{parts}" if only is None else f"-\n{parts}"
     (folder / path).write_text(text + f"end 1 {digest(*sums(text.encode()), len(text)):#x}\n")
     return folder / path
 
@@ -151,7 +152,9 @@ for nearest in (True, False):
         expect(run(strict, path), "equal: 3 tensors")
 plain = folder / "plain.receipt"
 run("--write", plain, whole)
-expect(run(plain, safetensors("engine.safetensors", engine), code=1), "the type is bfloat16, and no cast to it is known")
+expect(run(plain, safetensors("engine.safetensors", engine), code=1), 
+       '"bias": the type is bfloat16, expected is float, and no cast between them is known')
+expect(run(whole, path, code=1), ": write the expected one with --write OUT.receipt --cast bfloat16")
 
 # Faults: one bit; zeros; a transposed matrix; another shape; tensors of a name that is used elsewhere.
 flipped = list(weights)
@@ -163,7 +166,7 @@ turned = [weights[c * columns + r] for r in range(rows) for c in range(columns)]
 expect(run(receipt, model("turned.safetensors", turned), code=1), "other bits than expected: rows and columns are exchanged")
 wide = safetensors("wide.safetensors", {"w": ("F32", [2, 3], floats([1, 2, 3, 4, 5, 6]))})
 tall = safetensors("tall.safetensors", {"w": ("F32", [3, 2], floats([1, 4, 2, 5, 3, 6]))})
-expect(run(wide, tall, code=1), '"w": the shape is [3,2]: rows and columns are exchanged')
+expect(run(wide, tall, code=1), '"w": the shape is [3,2], expected is [2,3]: rows and columns are exchanged')
 
 # Data is cut by the expected parts, so that the shard is named.
 quarters = shards("quarters.receipt", weights, 4)
@@ -178,6 +181,32 @@ expect(run(quarters, shards("swapped.receipt", swapped, 4), code=1), '"h.0.weigh
 part_before = weights[:quarter] + before[quarter:2 * quarter] + weights[2 * quarter:]
 expect(run(quarters, shards("stale.receipt", part_before, 4), "--older", shards("older.receipt", before, 4), code=1),
        '"h.0.weight" [12,0]+[12,48], rank 1: the bits of step 7', "1 difference;")
+
+turned = safetensors("turned.safetensors", {"h.0.weight": ("F32", [rows, columns], floats(turned))})
+whole_turned = '"h.0.weight" [0,0]+[48,48]: other bits than expected: rows and columns are exchanged'
+expect(run(quarters, turned, code=1), whole_turned, "1 difference;")
+columns_first = [weights[c * columns + r] for r in range(rows) for c in range(columns)]
+engine["h.0.weight"] = ("BF16", [rows, columns], bfloat16(columns_first))
+engine["bias"] = ("BF16", [100], bfloat16(bias))
+path = safetensors("engine.safetensors", engine)
+expect(run(receipt, path, code=1), whole_turned, "1 difference;")
+expect(run(path, model("turned.float.safetensors"), code=1), whole_turned, "1 difference;")
+# Half of the ranks of the expected one: the rank that is right is not named alone.
+expect(run(shards("halves.receipt", flipped, 1), quarters, code=1), '"h.0.weight" [0,0]+[48,48], ranks 0-3: other bits')
+
+# An engine of 16 bits that has the step before, as a receipt with casts and as data.
+older_receipt = folder / "older.cast.receipt"
+run("--write", older_receipt, "--step", 6, "--cast", "bfloat16", older)
+engine["h.0.weight"] = ("BF16", [rows, columns], bfloat16(before))
+path = safetensors("engine.safetensors", engine)
+expect(run(receipt, path, "--older", older_receipt, code=1), '"h.0.weight" [0,0]+[48,48]: the bits of step 6', "1 difference;")
+expect(run(receipt, path, "--older", older, code=1), '"h.0.weight" [0,0]+[48,48]: the bits of an unknown step', "1 difference;")
+
+# The same tensor in two files, of which one is wrong.
+good = safetensors("good.safetensors", {"h.0.weight": ("F32", [rows, columns], floats(weights))})
+wrong = run(quarters, good, flat, code=1)
+expect(wrong, '"h.0.weight" [24,0]+[12,48]: other bits than expected, in \'', "flipped.safetensors'", "1 difference;")
+assert "good.safetensors" not in wrong, wrong
 
 # Receipts of ranks.
 halves = []
@@ -196,6 +225,13 @@ expect(run(folder / "merged.receipt", halves[0], folder / "late.receipt", code=1
        "1 difference;")
 expect(run("--write", folder / "merged.receipt", halves[0], folder / "late.receipt", code=2), "receipts of different steps: 7 and 6")
 
+run("--write", folder / "late.receipt", "--step", 6, "--rank", 1, half)
+expect(run(safetensors("both.safetensors", {f"shard{r}": ("F32", [rows // 2, columns], floats(weights[r * rows // 2 * columns:][:rows // 2 * columns])) for r in (0, 1)}),
+           halves[0], folder / "late.receipt", code=1),
+       "late.receipt' is of step 6, '", "rank0.receipt' is of step 7", "1 difference;")
+one_rank = shards("one-rank.receipt", weights, 4, only=1)
+expect(run(one_rank, whole, code=2), "one-rank.receipt: ", "no rank has this part. The expected file must be complete: merge")
+
 # NumPy files, in both orders.
 values = [random.gauss(0, 1) for _ in range(6)]
 c_order = npy("w.npy", "<f4", [2, 3], floats(values))
@@ -212,21 +248,82 @@ expect(run(receipt, folder / "none.receipt", code=2), "cannot read '", "No such 
 expect(run(receipt, folder, code=2), "Is a directory")
 expect(run(folder / "none.safetensors", receipt, code=2), "No such file")
 expect(run("--step", 3, receipt, receipt, code=2), "--write")
+for step in (-1, -5, "99999999999999999999", "1e3", "+1", " 1"):
+    expect(run("--write", folder / "x.receipt", "--step", step, whole, code=2), "no number from 0 to 10^19 - 1")
+for rank in (-1, 1 << 20, 1 << 31, 1 << 40):
+    run("--write", folder / "x.receipt", "--rank", rank, whole, code=2)
+for option in (("--cast", "bfloat16"), ("--rank", 3)):
+    expect(run("--write", folder / "x.receipt", *option, receipt, code=2), "it is a receipt; --rank and --cast are for files with data")
+expect(run("--write", folder / "x.receipt", "--older", older, whole, code=2), "--older")
+assert not (folder / "x.receipt").exists()
+if not (folder / "pipe.safetensors").exists():
+    os.mkfifo(folder / "pipe.safetensors")
+expect(run(receipt, folder / "pipe.safetensors", code=2), "pipe.safetensors': it is not a regular file")
+expect(run(receipt, "/dev/null", code=2), "it is not a regular file")
+(folder / "other.bin").write_bytes(b"PK")
+expect(run(receipt, folder / "other.bin", code=2), "other.bin: neither *.safetensors nor *.npy, and not a receipt\n")
 expect(run("--write", folder / "x.receipt", "--cast", "int8", whole, code=2), "--cast: 'int8' is not bfloat16 or half")
 cut = folder / "cut.receipt"
 cut.write_bytes(receipt.read_bytes()[:-30])
-expect(run(cut, whole, code=2), "cut.receipt: ", "line ")
+expect(run(cut, whole, code=2), "cut.receipt: line ")
 raw = whole.read_bytes()
 for length in (0, 5, 8, 40, len(raw) - 1):
     (folder / "cut.safetensors").write_bytes(raw[:length])
     expect(run(receipt, folder / "cut.safetensors", code=2), "cut.safetensors: ")
 for key, value, reason in (("shape", [1 << 40, 1 << 40], "too large"), ("shape", [3], "the shape needs 12 bytes"),
                            ("shape", [1] * 9, "more than 8 dimensions"), ("data_offsets", [0, 1 << 40], "not within the file"),
-                           ("data_offsets", "x", "h.0.weight"), ("dtype", "F4", "does not know: 'F4'"), ("dtype", 3, "h.0.weight")):
+                           ("data_offsets", "x", "h.0.weight"), ("dtype", "F4", 'does not know: "F4"'), ("dtype", 3, "h.0.weight")):
     entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], key: value}
     text = json.dumps({"h.0.weight": entry}).encode()
     (folder / "bad.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"12345678")
     expect(run(receipt, folder / "bad.safetensors", code=2), reason)
+# A header that is no safetensors one, with data that would be equal.
+equal = safetensors("equal.safetensors", {"a": ("F32", [2], floats([1, 2]))})
+A = '"dtype":"F32","shape":[2],"data_offsets":'
+
+
+def bad(header, data, *reasons):
+    text = header.encode()
+    (folder / "bad.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    shown = run(equal, folder / "bad.safetensors", code=2)
+    expect(shown, "bad.safetensors: ", *reasons)
+    assert "json" not in shown and ".cpp" not in shown and "\x1b" not in shown and shown.count("\n") == 1, shown
+
+
+two, other = floats([1, 2]), floats([3, 4])
+bad(f'{{"a":{{{A}[8,16]}},"a":{{{A}[0,8]}}}}', two + other, 'the header has "a" twice')
+bad('{"a":{"shape":[3],' + A + '[0,8]}}', two, 'the header has "shape" twice')
+bad(f'{{"a":{{{A}[0,8]}},"b":{{{A}[4,12]}}}}', two + other, 'tensor "b": its data begins at byte 4, and that of the tensors before ends at 8')
+bad(f'{{"a":{{{A}[8,16]}}}}', other + two, 'tensor "a": its data begins at byte 8, and that of the tensors before ends at 0')
+bad(f'{{"a":{{{A}[0,8]}}}}', two + other, "8 bytes belong to no tensor")
+bad("{}", two, "8 bytes belong to no tensor")
+for number in ("2.5", "2.0", "-2", "1e30", "1e0", "18446744073709551618", "true", "null", '"2"', "[2]"):
+    bad('{"a":{' + A.replace("[2]", f"[{number}]") + "[0,8]}}", two, "'shape' is no list of integers from 0 to 2^64 - 1")
+    bad(f'{{"a":{{{A}[0,{number}]}}}}', two, "'data_offsets' is no list of integers")
+bad('{"a\\n\\u001b[31m":{' + A + "[0,4]}}", two, 'tensor "a\\x0a\\x1b[31m": the shape needs 8 bytes')
+bad('{"a":{' + A.replace("F32", "F\\n4") + "[0,8]}}", two, 'does not know: "F\\x0a4"')
+bad('{"a":3}', two, "tensor \"a\": there is no 'dtype'")
+bad('{"a":', two, "the header is no JSON, from its byte 6 on")
+bad("[1]", two, "the header is no JSON object")
+
+
+def bad_npy(shape, *reasons, version=1, order="False", descr="'<f4'"):
+    header = ("{'shape': %s, 'fortran_order': %s, 'descr': %s" % (shape, order, descr)).encode()
+    (folder / "a.npy").write_bytes(b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(header)) + header + two)
+    expect(run(equal, folder / "a.npy", code=2 if reasons else 0), *reasons)
+
+
+for shape in ("(2,)", "(1, 2)", "(2, 1, )", "( 2 ,)"):
+    path = equal
+    equal = safetensors("like.safetensors", {"a": ("F32", [int(n) for n in shape.strip("( )").split(",") if n.strip()], two)})
+    bad_npy(shape)
+    bad_npy(shape, version=3)
+    equal = path
+for shape in ("(1 2)", "(2)", "2,", "(,2)", "(2,,)", "(-2,)", "(2", "(2,", "(2.0,)", "[2]", "", "(1 2,)"):
+    bad_npy(shape, "no shape")
+bad_npy("(2,)", "a version that this program does not know", version=9)
+bad_npy("(2,)", "a type without an end", descr="'<f4")
+bad_npy("(2,)", "'fortran_order' is not True or False", order="0")
 for length in range(0, 128, 7):
     (folder / "cut.npy").write_bytes((folder / "w.npy").read_bytes()[:length])
     run(receipt, folder / "cut.npy", code=2)
@@ -238,5 +335,5 @@ for trial in range(60):  # anything but a crash
     path.write_bytes(damaged)
     done = subprocess.run([program, str(receipt), str(path)], capture_output=True)
     assert done.returncode in (0, 1, 2), (trial, done)
-expect(run("--help"), "--older PATH", "Exit status: 0 equal")
+expect(run("--help"), "--older PATH", "Exit status: 0 equal", "*.npy file has the file's name")
 print("collprobe_verify: all as expected")

@@ -51,6 +51,7 @@ struct receipt_tensor {
 class receipt {
 public:
     static constexpr std::uint64_t no_step = ~std::uint64_t{0};
+    static constexpr int most_ranks = 1 << 20; ///< ranks are less
 
     receipt() = default;
     explicit receipt(std::uint64_t step_number, int rank = -1) noexcept : step(step_number), rank_(rank) {}
@@ -60,7 +61,8 @@ public:
     /// Reads a part in host memory and adds it to the tensor of that name. With `casts` the receipt can be held against
     /// that of an engine which has the tensor in 16 bits; of the casts to one type the first is the one that is right.
     /// `type`: another name where the library has no such type, as "int16" for a part of two-byte elements.
-    /// \throws error `mismatch` if the tensor has another type, shape or casts; `invalid_argument` for an empty name.
+    /// \throws error `mismatch` if the tensor has another type, shape or casts; `invalid_argument` for an empty name,
+    /// the name of a type with another size, more than 16 casts, or a rank of `most_ranks` or more.
     /// Cost: one read of the part.
     void add(std::string_view name, const tensor_part& part, view<const element_cast> casts = {},
         std::string_view type = {}, call_site where = call_site::current());
@@ -69,7 +71,7 @@ public:
         view<const element_cast> casts = {}, std::string_view type = {}, call_site where = call_site::current());
 
     /// Adds the parts of another rank.
-    /// \throws error `mismatch` if the steps differ, or a tensor's type, shape or casts.
+    /// \throws error `mismatch` if the steps differ, or a tensor's type, shape or casts; then nothing was added.
     void merge(const receipt& other, call_site where = call_site::current());
 
     view<const receipt_tensor> tensors() const noexcept { return {tensors_.data(), tensors_.size()}; } ///< by name
@@ -77,13 +79,14 @@ public:
     const receipt_tensor* find(std::string_view name) const noexcept;
 
     /// The receipt as a file's text: `report::replace_file(path, sums.text())` (replica/README.md has the format).
-    std::string text() const;
+    /// \throws error `invalid_argument` if its parts have more than 2^28 ranks together.
+    std::string text(call_site where = call_site::current()) const;
     /// \throws error `invalid_argument` with the line's number for a text that `text` did not write: damaged, cut off,
     /// or of another version.
     static receipt read(std::string_view text, call_site where = call_site::current());
 
 private:
-    receipt_tensor& tensor_for(receipt_tensor description, const char* call, const call_site& where);
+    receipt_tensor& tensor_for(receipt_tensor description, const call_site& where);
 
     int rank_ = -1;
     std::vector<receipt_tensor> tensors_;
@@ -94,9 +97,9 @@ enum class receipt_problem : std::uint8_t {
     other_step, ///< the receipts are of different steps
     missing, ///< a tensor is expected and not there
     unexpected, ///< a tensor is there and not expected
-    other_type, ///< and no cast of it is known
+    other_type, ///< and no cast of one to the other is known
     other_shape,
-    gap, ///< no part has the box
+    gap, ///< no part has the box; without it `other_box` cannot be compared
     overlap, ///< two parts, of different boxes, have elements in common
     replicas_differ, ///< ranks hold other bits in the same box, and none of them, or nobody, has the expected ones
     altered, ///< other bits in the box
@@ -109,10 +112,11 @@ enum class receipt_problem : std::uint8_t {
 struct receipt_finding {
     receipt_problem problem = receipt_problem::altered;
     std::string tensor;
-    /// The smallest box that the parts of both receipts can tell.
+    /// The smallest box that the parts of both receipts can tell. All of it may be wrong, or a part.
     tensor_box box;
     std::vector<int> ranks; ///< that hold the box, if the receipt knows
     std::string other; ///< a tensor, type or shape, as `problem` says
+    std::string expected; ///< the type or shape
     tensor_box other_box;
     std::uint64_t expected_step = receipt::no_step;
     std::uint64_t found_step = receipt::no_step; ///< of the receipt, or of the older one whose bits these are
@@ -127,13 +131,21 @@ std::vector<receipt_finding> find_gaps(const receipt& of);
 
 /// Holds a receipt against the expected one. Empty: every tensor is there, with the expected bits, or as the stated
 /// cast of them has it. If one receipt cuts a tensor finer than the other, or across it, the finest boxes that are
-/// unions of parts in both are compared. `older`: receipts of earlier steps, to recognise data that was not updated.
+/// unions of parts in both are compared; a box that differs is named with all ranks that hold some of it, because it is
+/// not known which of them is wrong. `older`: receipts of earlier steps, to recognise data that was not updated. Of
+/// casts, data in another's place is recognised of whole tensors alone: a receipt does not have the contents of parts.
 /// \throws error `invalid_argument` if `expected` has gaps, overlaps or replicas that differ.
-/// Cost: for equal tensors, the number of parts. For others, the product of their numbers of parts.
+/// Cost: for equal tensors, the number of parts; for others, the product of their numbers of parts. If replicas
+/// differ, at most 4096 choices among them are tried.
 std::vector<receipt_finding> verify(const receipt& expected, const receipt& found, view<const receipt> older = {},
     call_site where = call_site::current());
 
 namespace detail {
+
+inline constexpr std::size_t most_casts = 16;
+
+/// In double quotes, on one line: a quote, a backslash and control characters as \xHH. Other bytes stay.
+std::string quoted_name(std::string_view name);
 
 /// The memory of an all-gather of `count` elements from each rank.
 template <class Device, class T>

@@ -61,8 +61,20 @@ void for_each_cell(const receipt_tensor& of, const Use& use)
     }
 }
 
-/// The first box without a part, if there is one: what is left of the whole when all boxes are cut out of it.
-COLLPROBE_COLD_INLINE std::optional<tensor_box> box_without_part(const receipt_tensor& of)
+/// The smallest box around both.
+COLLPROBE_COLD_INLINE tensor_box around(tensor_box box, const tensor_box& other) noexcept
+{
+    for (int d = 0; d < box.first.dimensions; ++d) {
+        const std::uint64_t end
+            = std::max(box.first.size[d] + box.extent.size[d], other.first.size[d] + other.extent.size[d]);
+        box.first.size[d] = std::min(box.first.size[d], other.first.size[d]);
+        box.extent.size[d] = end - box.first.size[d];
+    }
+    return box;
+}
+
+/// What is left of the whole when all boxes are cut out of it: the fewest boxes that are easily found, in their order.
+COLLPROBE_COLD_INLINE std::vector<tensor_box> boxes_without_part(const receipt_tensor& of)
 {
     tensor_box all{of.shape, of.shape};
     for (std::uint64_t& each : all.first.size) each = 0;
@@ -93,8 +105,36 @@ COLLPROBE_COLD_INLINE std::optional<tensor_box> box_without_part(const receipt_t
         }
         left = std::move(rest);
     }
-    if (left.empty()) return {};
-    return *std::min_element(left.begin(), left.end(), comes_before);
+    if (left.empty()) return left;
+    tensor_box box = left.front();
+    std::uint64_t elements = 0;
+    for (const tensor_box& each : left) {
+        box = around(box, each);
+        elements += each.extent.elements();
+    }
+    if (elements == box.extent.elements()) return {box};
+    // Boxes that differ in one dimension alone, and touch there, are one.
+    for (int d = of.shape.dimensions - 1; d >= 0; --d) {
+        const auto without = [d](tensor_box other) {
+            other.first.size[d] = other.extent.size[d] = 0;
+            return other;
+        };
+        std::sort(left.begin(), left.end(), [&](const tensor_box& a, const tensor_box& b) {
+            const tensor_box x = without(a), y = without(b);
+            return x == y ? a.first.size[d] < b.first.size[d] : comes_before(x, y);
+        });
+        std::vector<tensor_box> joined;
+        for (const tensor_box& each : left) {
+            tensor_box* const last = joined.empty() ? nullptr : &joined.back();
+            if (last != nullptr && without(*last) == without(each)
+                && last->first.size[d] + last->extent.size[d] == each.first.size[d])
+                last->extent.size[d] += each.extent.size[d];
+            else joined.push_back(each);
+        }
+        left = std::move(joined);
+    }
+    std::sort(left.begin(), left.end(), comes_before);
+    return left;
 }
 
 inline receipt_finding about(receipt_problem problem, const receipt_tensor& tensor)
@@ -105,8 +145,8 @@ inline receipt_finding about(receipt_problem problem, const receipt_tensor& tens
     return made;
 }
 
-/// Appends the gaps and overlaps of a tensor's parts. Returns whether there are none.
-COLLPROBE_COLD_INLINE bool find_gaps_of(const receipt_tensor& of, std::vector<receipt_finding>& to)
+/// Whether a tensor's parts tile it, each box counted once. If not, `overlap` has the first overlap, if there is one.
+COLLPROBE_COLD_INLINE bool parts_tile(const receipt_tensor& of, std::optional<receipt_finding>& overlap)
 {
     std::vector<const receipt_part*> cells;
     std::uint64_t elements = 0;
@@ -140,31 +180,55 @@ COLLPROBE_COLD_INLINE bool find_gaps_of(const receipt_tensor& of, std::vector<re
             found.box = box;
             found.ranks = cells[i]->ranks;
             found.other_box = other;
-            to.push_back(found);
+            overlap = found;
             return false;
         }
     }
-    if (elements == of.shape.elements()) return true;
-    receipt_finding found = about(receipt_problem::gap, of);
-    found.box = box_without_part(of).value_or(tensor_box{});
-    to.push_back(found);
+    return elements == of.shape.elements();
+}
+
+/// Appends the gaps of a tensor's parts, or an overlap. Returns whether there are none.
+COLLPROBE_COLD_INLINE bool find_gaps_of(const receipt_tensor& of, std::vector<receipt_finding>& to)
+{
+    std::optional<receipt_finding> overlap;
+    if (parts_tile(of, overlap)) return true;
+    if (overlap) {
+        to.push_back(*overlap);
+        return false;
+    }
+    for (const tensor_box& box : boxes_without_part(of)) {
+        receipt_finding found = about(receipt_problem::gap, of);
+        found.box = box;
+        to.push_back(found);
+    }
     return false;
 }
 
-COLLPROBE_COLD_INLINE bool has_replicas_that_differ(
-    const receipt_tensor& of, std::vector<receipt_finding>& to)
+inline void add_ranks(receipt_finding& to, const receipt_part& of)
 {
-    const std::size_t before = to.size();
+    std::vector<int> all;
+    std::set_union(to.ranks.begin(), to.ranks.end(), of.ranks.begin(), of.ranks.end(), std::back_inserter(all));
+    to.ranks = std::move(all);
+}
+
+COLLPROBE_COLD_INLINE void find_replicas_that_differ(const receipt_tensor& of, std::vector<receipt_finding>& to)
+{
     for_each_cell(of, [&](std::size_t first, std::size_t end) {
         if (end == first + 1) return;
         receipt_finding found = about(receipt_problem::replicas_differ, of);
         found.box = of.parts[first].box;
-        for (std::size_t i = first; i < end; ++i)
-            found.ranks.insert(found.ranks.end(), of.parts[i].ranks.begin(), of.parts[i].ranks.end());
-        std::sort(found.ranks.begin(), found.ranks.end());
+        for (std::size_t i = first; i < end; ++i) add_ranks(found, of.parts[i]);
         to.push_back(found);
     });
-    return to.size() != before;
+}
+
+/// Whether `whole` is the state of the tensor.
+COLLPROBE_COLD_INLINE bool is_complete(const receipt_tensor& of)
+{
+    std::optional<receipt_finding> overlap;
+    bool replicas_differ = false;
+    for_each_cell(of, [&](std::size_t first, std::size_t end) { replicas_differ |= end > first + 1; });
+    return !replicas_differ && parts_tile(of, overlap);
 }
 
 /// "[128,0]".
@@ -189,8 +253,7 @@ COLLPROBE_COLD_INLINE std::string ranks_text(const std::vector<int>& ranks)
     return text.empty() ? "-" : text;
 }
 
-/// In double quotes, on one line: a quote, a backslash and control characters as \xHH. Other bytes stay.
-COLLPROBE_COLD_INLINE std::string quoted(std::string_view name)
+COLLPROBE_COLD_INLINE std::string quoted_name(std::string_view name)
 {
     std::string text = "\"";
     for (const char c : name) {
@@ -215,19 +278,42 @@ COLLPROBE_COLD_INLINE detail::digest_state receipt_tensor::whole() const noexcep
     return all;
 }
 
-COLLPROBE_COLD_INLINE receipt_tensor& receipt::tensor_for(
-    receipt_tensor description, const char* call, const call_site& where)
+namespace detail {
+
+inline receipt_tensor without_parts(const receipt_tensor& of)
+{
+    return {of.name, of.type, of.element_bytes, of.shape, of.casts, {}};
+}
+
+COLLPROBE_COLD_INLINE void require_same(const receipt_tensor& a, const receipt_tensor& b, const call_site& where)
+{
+    const auto text = [](const receipt_tensor& of) {
+        return of.type + " of " + std::to_string(of.element_bytes) + " bytes " + shape_text(of.shape);
+    };
+    std::string difference;
+    if (text(a) != text(b)) difference = " is " + text(a) + " in one part of the receipt and " + text(b);
+    else if (a.casts != b.casts) difference = " has other casts in one part of the receipt than";
+    else return;
+    throw error(status::mismatch, "the tensor " + quoted_name(a.name) + difference + " in another",
+        {.call = "receipt", .where = where});
+}
+
+/// The bytes of an element of the type with that name; 0 if the library has no such type.
+inline int bytes_of_named(std::string_view type) noexcept
+{
+    for (int i = 0; bytes_of(static_cast<element_type>(i)) != 0; ++i)
+        if (type == name(static_cast<element_type>(i))) return bytes_of(static_cast<element_type>(i));
+    return 0;
+}
+
+} // namespace detail
+
+COLLPROBE_COLD_INLINE receipt_tensor& receipt::tensor_for(receipt_tensor description, const call_site& where)
 {
     const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), description.name,
         [](const receipt_tensor& tensor, const std::string& wanted) { return tensor.name < wanted; });
     if (at == tensors_.end() || at->name != description.name) return *tensors_.insert(at, std::move(description));
-    if (at->type != description.type || at->element_bytes != description.element_bytes
-        || at->shape != description.shape || at->casts != description.casts) {
-        throw error(status::mismatch, "the tensor '" + description.name + "' is " + at->type + ' '
-                + detail::shape_text(at->shape) + " in one part of the receipt and " + description.type + ' '
-                + detail::shape_text(description.shape) + " in another, or has other casts there",
-            {.call = call, .where = where});
-    }
+    detail::require_same(*at, description, where);
     return *at;
 }
 
@@ -247,9 +333,14 @@ COLLPROBE_COLD_INLINE void receipt::add(std::string_view name, const tensor_part
     });
     detail::require(known, "receipt", "a type's name has letters, digits and underscores alone", where);
     const std::string type_name(type.empty() ? collprobe::name(part.type) : type);
+    const int bytes = detail::bytes_of_named(type_name);
+    detail::require(bytes == 0 || bytes == bytes_of(part.type), "receipt",
+        "the type's name is that of a type with another size", where);
+    detail::require(casts.count() <= detail::most_casts, "receipt", "more than 16 casts", where);
+    detail::require(rank_ < most_ranks, "receipt", "a rank of 2^20 or more", where);
     receipt_tensor& to = tensor_for({std::string(name), type_name, bytes_of(part.type), part.shape,
                                         {casts.begin(), casts.end()}, {}},
-        "receipt", where);
+        where);
     if (part.box.extent.elements() == 0) return;
     receipt_part made{part.box, digests.state, digests.content.finish(), digests.casts, {}};
     if (rank_ >= 0) made.ranks.push_back(rank_);
@@ -264,10 +355,10 @@ COLLPROBE_COLD_INLINE void receipt::merge(const receipt& other, call_site where)
             "receipts of different steps: " + words(step) + " and " + words(other.step),
             {.call = "receipt", .where = where});
     }
+    for (const receipt_tensor& each : other.tensors_)
+        if (const receipt_tensor* const own = find(each.name)) detail::require_same(*own, each, where);
     for (const receipt_tensor& each : other.tensors_) {
-        receipt_tensor description = each;
-        description.parts.clear();
-        receipt_tensor& to = tensor_for(std::move(description), "receipt", where);
+        receipt_tensor& to = tensor_for(detail::without_parts(each), where);
         for (const receipt_part& part : each.parts) detail::add_part(to, part);
     }
 }
@@ -284,7 +375,7 @@ COLLPROBE_COLD_INLINE std::vector<receipt_finding> find_gaps(const receipt& of)
     std::vector<receipt_finding> found;
     for (const receipt_tensor& each : of.tensors()) {
         (void)detail::find_gaps_of(each, found);
-        (void)detail::has_replicas_that_differ(each, found);
+        detail::find_replicas_that_differ(each, found);
     }
     return found;
 }
@@ -301,7 +392,7 @@ COLLPROBE_COLD_INLINE std::string describe(const receipt_finding& finding)
         return "the receipt is of " + step_text(finding.found_step) + ", expected is "
             + step_text(finding.expected_step);
     }
-    std::string text = detail::quoted(finding.tensor);
+    std::string text = detail::quoted_name(finding.tensor);
     if (finding.problem >= receipt_problem::gap) text += ' ' + box_text(finding.box);
     if (!finding.ranks.empty())
         text += (finding.ranks.size() == 1 ? ", rank " : ", ranks ") + detail::ranks_text(finding.ranks);
@@ -310,16 +401,24 @@ COLLPROBE_COLD_INLINE std::string describe(const receipt_finding& finding)
     case receipt_problem::missing: return text + ": missing";
     case receipt_problem::unexpected: return text + ": not expected";
     case receipt_problem::other_type:
-        return text + ": the type is " + finding.other + ", and no cast to it is known";
-    case receipt_problem::other_shape: return text + ": the shape is " + finding.other;
-    case receipt_problem::gap: return text + ": no rank has this part";
+        return text + ": the type is " + finding.other + ", expected is " + finding.expected
+            + ", and no cast between them is known";
+    case receipt_problem::other_shape:
+        return text + ": the shape is " + finding.other + ", expected is " + finding.expected;
+    case receipt_problem::gap:
+        text += ": no rank has this part";
+        if (finding.other_box != tensor_box{})
+            text += "; without it " + box_text(finding.other_box) + " cannot be compared";
+        return text;
     case receipt_problem::overlap: return text + ": overlaps with the part " + box_text(finding.other_box);
-    case receipt_problem::replicas_differ: return text + ": not the same bits on all ranks that hold it";
+    case receipt_problem::replicas_differ:
+        if (finding.ranks.size() > 1) return text + ": not the same bits on all ranks that hold it";
+        return text + ": added more than once, with different bits";
     case receipt_problem::altered: return text + ": other bits than expected";
     case receipt_problem::zeros: return text + ": all zeros";
     case receipt_problem::stale: return text + ": the bits of " + step_text(finding.found_step);
     case receipt_problem::moved:
-        return text + ": the bits that " + detail::quoted(finding.other) + ' ' + box_text(finding.other_box)
+        return text + ": the bits that " + detail::quoted_name(finding.other) + ' ' + box_text(finding.other_box)
             + " should have";
     case receipt_problem::other_rounding:
         return text + ": cast to " + name(finding.cast.type) + " by " + detail::rounding_name(finding.cast.rounding)

@@ -10,6 +10,8 @@ namespace collprobe::inline COLLPROBE_ABI {
 namespace detail {
 
 inline constexpr std::string_view receipt_first_line = "collprobe receipt 1";
+/// Numbers of ranks in one receipt, of all its parts together: 1 GiB in memory.
+inline constexpr std::uint64_t most_holders = std::uint64_t{1} << 28;
 
 COLLPROBE_COLD_INLINE std::uint64_t digest_of_text(std::string_view text)
 {
@@ -127,7 +129,8 @@ public:
             const std::uint64_t first = decimal();
             const std::uint64_t last = take("-") ? decimal() : first;
             const bool ascends = all.empty() || static_cast<std::uint64_t>(all.back()) < first;
-            require(ascends && first <= last && last < 0x7fffffff, "ranks that do not ascend");
+            require(last < static_cast<std::uint64_t>(receipt::most_ranks), "a rank of 2^20 or more");
+            require(ascends && first <= last, "ranks that do not ascend");
             require(last - first < room, "too many ranks");
             room -= last - first + 1;
             for (std::uint64_t rank = first; rank <= last; ++rank) all.push_back(static_cast<int>(rank));
@@ -158,6 +161,8 @@ COLLPROBE_COLD_INLINE receipt_tensor read_tensor(receipt_line& line)
     const std::uint64_t bytes = line.decimal();
     line.require(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8, "elements have 1, 2, 4 or 8 bytes");
     made.element_bytes = static_cast<int>(bytes);
+    const int named = bytes_of_named(made.type);
+    line.require(named == 0 || named == made.element_bytes, "the type's elements have another size");
     line.expect(" ");
     made.shape = line.shape();
     line.require(is_possible(made.shape, made.element_bytes), "a tensor of 2^63 bytes or more");
@@ -192,20 +197,21 @@ COLLPROBE_COLD_INLINE receipt_part read_part(receipt_line& line, const receipt_t
 
 } // namespace detail
 
-COLLPROBE_COLD_INLINE std::string receipt::text() const
+COLLPROBE_COLD_INLINE std::string receipt::text(call_site where) const
 {
-    using detail::hexadecimal;
+    using detail::hexadecimal, detail::is_complete;
+    std::uint64_t holders = 0;
     std::string all(detail::receipt_first_line);
     all += "\nstep " + (step == no_step ? "-" : std::to_string(step)) + '\n';
     for (const receipt_tensor& tensor : tensors_) {
-        std::vector<receipt_finding> found;
-        const bool complete = detail::find_gaps_of(tensor, found) && !detail::has_replicas_that_differ(tensor, found);
-        all += "tensor " + detail::quoted(tensor.name) + ' ' + tensor.type + ' ' + std::to_string(tensor.element_bytes)
-            + ' ' + detail::shape_text(tensor.shape) + ' ' + (complete ? hexadecimal(tensor.whole().finish()) : "-")
-            + '\n';
+        const std::string whole = is_complete(tensor) ? hexadecimal(tensor.whole().finish()) : "-";
+        all += "tensor " + detail::quoted_name(tensor.name) + ' ' + tensor.type + ' '
+            + std::to_string(tensor.element_bytes) + ' ' + detail::shape_text(tensor.shape) + ' ' + whole + '\n';
         for (const element_cast& cast : tensor.casts)
             all += std::string(" cast ") + name(cast.type) + ' ' + detail::rounding_name(cast.rounding) + '\n';
         for (const receipt_part& part : tensor.parts) {
+            holders += part.ranks.size();
+            detail::require(holders <= detail::most_holders, "receipt", "more than 2^28 ranks of parts", where);
             all += " part " + detail::shape_text(part.box.first) + ' ' + detail::shape_text(part.box.extent) + ' '
                 + detail::sums_text(part.state) + ' ' + hexadecimal(part.content) + ' '
                 + detail::ranks_text(part.ranks);
@@ -221,15 +227,12 @@ COLLPROBE_COLD_INLINE receipt receipt::read(std::string_view text, call_site whe
     receipt made;
     receipt_tensor* tensor = nullptr;
     std::string digest_of_tensor; // as the file has it
-    std::uint64_t ranks_left = std::uint64_t{1} << 24;
+    std::uint64_t ranks_left = detail::most_holders;
     bool ended = false;
     std::uint64_t number = 0;
     const auto close_tensor = [&](const detail::receipt_line& line) {
         if (tensor == nullptr || digest_of_tensor == "-") return;
-        std::vector<receipt_finding> found;
-        const bool complete
-            = detail::find_gaps_of(*tensor, found) && !detail::has_replicas_that_differ(*tensor, found);
-        line.require(complete && digest_of_tensor == detail::hexadecimal(tensor->whole().finish()),
+        line.require(detail::is_complete(*tensor) && digest_of_tensor == detail::hexadecimal(tensor->whole().finish()),
             "the parts above do not make the digest of their tensor");
     };
     for (std::size_t at = 0; at < text.size();) {
@@ -247,7 +250,7 @@ COLLPROBE_COLD_INLINE receipt receipt::read(std::string_view text, call_site whe
             close_tensor(line);
             receipt_tensor next = detail::read_tensor(line);
             line.require(made.find(next.name) == nullptr, "a tensor for the second time");
-            tensor = &made.tensor_for(std::move(next), "receipt", where);
+            tensor = &made.tensor_for(std::move(next), where);
             line.expect(" ");
             digest_of_tensor = line.word();
             line.end();
@@ -263,7 +266,7 @@ COLLPROBE_COLD_INLINE receipt receipt::read(std::string_view text, call_site whe
             if (nearest) line.expect(detail::rounding_name(cast_rounding::nearest_even));
             else cast.rounding = cast_rounding::toward_zero;
             line.end();
-            line.require(tensor->casts.size() < 16, "too many casts");
+            line.require(tensor->casts.size() < detail::most_casts, "too many casts");
             tensor->casts.push_back(cast);
         } else if (line.take(" part ")) {
             line.require(tensor != nullptr, "a part without a tensor");

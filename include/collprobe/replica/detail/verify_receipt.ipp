@@ -7,9 +7,10 @@
 /// One receipt against another.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The digest of some bits, and where they belong.
+/// The digest of some bits, and where they belong. `type`: of the bits, that of the tensor or of a cast.
 struct known_content {
     std::uint64_t content;
+    std::string_view type;
     const receipt_tensor* tensor;
     tensor_box box;
 };
@@ -20,21 +21,58 @@ struct same_type {
     int found = -1;
 };
 
+/// The first one is what is stated, the others tell that the rounding is another.
+COLLPROBE_COLD_INLINE std::vector<same_type> comparable_types(
+    const receipt_tensor& expected, const receipt_tensor& found)
+{
+    std::vector<same_type> types;
+    if (expected.type == found.type) return {{}};
+    for (std::size_t i = 0; i < expected.casts.size(); ++i)
+        if (name(expected.casts[i].type) == found.type) types.push_back({static_cast<int>(i), -1});
+    for (std::size_t i = 0; i < found.casts.size(); ++i)
+        if (name(found.casts[i].type) == expected.type) types.push_back({-1, static_cast<int>(i)});
+    return types;
+}
+
 inline const digest_state& state_of(const receipt_part& part, int cast) noexcept
 {
     return cast < 0 ? part.state : part.casts[static_cast<std::size_t>(cast)];
 }
 
-inline tensor_box whole_box(const receipt_tensor& of) noexcept
+/// Parts without common elements: a region of a tensor.
+using part_list = std::vector<const receipt_part*>;
+
+COLLPROBE_COLD_INLINE digest_state state_of(const part_list& parts, int cast) noexcept
 {
-    tensor_box box{of.shape, of.shape};
-    for (std::uint64_t& each : box.first.size) each = 0;
+    digest_state state;
+    for (const receipt_part* each : parts) state.merge(state_of(*each, cast));
+    return state;
+}
+
+inline std::uint64_t elements_of(const part_list& parts) noexcept
+{
+    std::uint64_t elements = 0;
+    for (const receipt_part* each : parts) elements += each->box.extent.elements();
+    return elements;
+}
+
+COLLPROBE_COLD_INLINE part_list all_parts(const receipt_tensor& of)
+{
+    part_list all;
+    for (const receipt_part& each : of.parts) all.push_back(&each);
+    return all;
+}
+
+COLLPROBE_COLD_INLINE tensor_box box_around(const part_list& parts) noexcept
+{
+    tensor_box box = parts.front()->box;
+    for (const receipt_part* each : parts) box = around(box, each->box);
     return box;
 }
 
 /// The state of a region of `elements` elements, given as boxes without common elements, if some parts tile it.
 COLLPROBE_COLD_INLINE std::optional<digest_state> state_of_region(
-    const receipt_tensor& of, const std::vector<tensor_box>& region, std::uint64_t elements)
+    const receipt_tensor& of, const std::vector<tensor_box>& region, std::uint64_t elements, int cast)
 {
     digest_state state;
     std::uint64_t covered = 0;
@@ -46,20 +84,28 @@ COLLPROBE_COLD_INLINE std::optional<digest_state> state_of_region(
         if (common == 0) return;
         whole_parts = whole_parts && end == first + 1 && common == part.box.extent.elements();
         covered += common;
-        state.merge(part.state);
+        state.merge(state_of(part, cast));
     });
     if (!whole_parts || covered != elements) return {};
     return state;
 }
 
-/// Boxes that both receipts can tell as a whole: some parts of the one have the same elements as some of the other.
-struct comparable_boxes {
-    std::vector<const receipt_part*> expected;
+/// A region that both receipts can tell as a whole: some parts of the one have the same elements as some of the other.
+struct comparable_region {
+    part_list expected;
     std::vector<std::pair<std::size_t, std::size_t>> found; ///< runs of parts with the same box
+
+    /// The first part of each run.
+    part_list first_found(const receipt_tensor& of) const
+    {
+        part_list parts;
+        for (const auto& run : found) parts.push_back(&of.parts[run.first]);
+        return parts;
+    }
 };
 
 /// The finest ones: parts with common elements belong together.
-COLLPROBE_COLD_INLINE std::vector<comparable_boxes> find_comparable(
+COLLPROBE_COLD_INLINE std::vector<comparable_region> find_comparable(
     const receipt_tensor& expected, const receipt_tensor& found)
 {
     std::vector<std::pair<std::size_t, std::size_t>> cells;
@@ -77,7 +123,7 @@ COLLPROBE_COLD_INLINE std::vector<comparable_boxes> find_comparable(
             if (intersection(expected.parts[i].box, other).extent.elements() != 0) group[root(i)] = root(own + k);
         }
     }
-    std::vector<comparable_boxes> all;
+    std::vector<comparable_region> all;
     std::vector<std::size_t> place(group.size(), ~std::size_t{0});
     for (std::size_t i = 0; i < group.size(); ++i) {
         std::size_t& at = place[root(i)];
@@ -97,9 +143,16 @@ public:
     {
         for (const receipt_tensor& tensor : expected.tensors()) {
             if (tensor.parts.empty()) continue;
-            contents_.push_back({tensor.whole().finish(), &tensor, whole_box(tensor)});
-            for (const receipt_part& part : tensor.parts) {
-                if (tensor.parts.size() > 1) contents_.push_back({part.content, &tensor, part.box});
+            const part_list parts = all_parts(tensor);
+            const tensor_box box = box_around(parts);
+            contents_.push_back({tensor.whole().finish(), tensor.type, &tensor, box});
+            for (const receipt_part* part : parts)
+                if (parts.size() > 1) contents_.push_back({part->content, tensor.type, &tensor, part->box});
+            for (std::size_t i = 0; i < tensor.casts.size(); ++i) {
+                if (is_stated(tensor, i)) {
+                    contents_.push_back({state_of(parts, static_cast<int>(i)).finish(), name(tensor.casts[i].type),
+                        &tensor, box});
+                }
             }
         }
         std::stable_sort(contents_.begin(), contents_.end(),
@@ -108,197 +161,210 @@ public:
 
     void compare(const receipt_tensor& expected, const receipt_tensor& found)
     {
+        receipt_finding other = about(receipt_problem::other_shape, expected);
         if (expected.shape != found.shape) {
-            receipt_finding finding = about(receipt_problem::other_shape, expected);
-            finding.other = shape_text(found.shape);
-            findings.push_back(finding);
+            other.expected = shape_text(expected.shape);
+            other.other = shape_text(found.shape);
+            findings.push_back(other);
             return;
         }
         const std::vector<same_type> types = comparable_types(expected, found);
         if (types.empty()) {
-            receipt_finding finding = about(receipt_problem::other_type, expected);
-            finding.other = found.type;
-            findings.push_back(finding);
+            other.problem = receipt_problem::other_type;
+            other.expected = expected.type;
+            other.other = found.type;
+            findings.push_back(other);
             return;
         }
         const std::size_t before = findings.size();
         if (!find_gaps_of(found, findings) && findings.back().problem == receipt_problem::overlap) return;
-        digest_state all_expected, all_found;
-        for (const receipt_part& each : expected.parts) all_expected.merge(state_of(each, types[0].expected));
-        for (const receipt_part& each : found.parts) all_found.merge(state_of(each, types[0].found));
-        if (findings.size() == before && same_bits(all_expected, all_found)) return; // replicas would add bytes
-        for (const comparable_boxes& boxes : find_comparable(expected, found)) {
-            std::uint64_t of_expected = 0;
-            std::uint64_t of_found = 0;
-            for (const receipt_part* each : boxes.expected) of_expected += each->box.extent.elements();
-            for (const auto& cell : boxes.found) of_found += found.parts[cell.first].box.extent.elements();
-            if (of_expected == of_found) compare_boxes(expected, found, boxes, types); // else there is a gap
+        const part_list wanted = all_parts(expected);
+        const part_list there = all_parts(found);
+        const bool complete = findings.size() == before;
+        const digest_state all_wanted = state_of(wanted, types[0].expected);
+        if (complete && same_bits(all_wanted, state_of(there, types[0].found))) return; // replicas would add bytes
+        std::vector<comparable_region> differ;
+        std::size_t parts_that_differ = 0;
+        for (comparable_region& region : find_comparable(expected, found)) {
+            const part_list parts = region.first_found(found);
+            if (elements_of(region.expected) != elements_of(parts)) {
+                if (!parts.empty()) add_to_gaps(before, region);
+            } else if (!compare_replicas(expected, found, region, types[0])) {
+                parts_that_differ += parts.size();
+                differ.push_back(std::move(region));
+            }
         }
+        // If every part differs, the tensor may be known as a whole, however it is cut.
+        const bool all_differ = complete && parts_that_differ == there.size();
+        if (all_differ && name_problem(expected, found, wanted, there, types)) return;
+        for (const comparable_region& region : differ) name_region(expected, found, region, types);
     }
 
     std::vector<receipt_finding> findings;
 
 private:
-    /// The first one is what is stated, the others tell that the rounding is another.
-    static std::vector<same_type> comparable_types(const receipt_tensor& expected, const receipt_tensor& found)
+    /// Of the casts to one type the first is the one that is right.
+    static bool is_stated(const receipt_tensor& of, std::size_t cast) noexcept
     {
-        std::vector<same_type> types;
-        if (expected.type == found.type) return {{}};
-        for (std::size_t i = 0; i < expected.casts.size(); ++i)
-            if (name(expected.casts[i].type) == found.type) types.push_back({static_cast<int>(i), -1});
-        for (std::size_t i = 0; i < found.casts.size(); ++i)
-            if (name(found.casts[i].type) == expected.type) types.push_back({-1, static_cast<int>(i)});
-        return types;
+        for (std::size_t i = 0; i < cast; ++i)
+            if (of.casts[i].type == of.casts[cast].type) return false;
+        return true;
     }
 
-    /// What is found, if of the runs of replicas the one at `at` is taken by its part `part`.
-    static digest_state found_state(const receipt_tensor& found, const comparable_boxes& boxes, int cast,
-        std::size_t at = ~std::size_t{0}, std::size_t part = 0)
+    /// Where parts are missing, those beside them that are there cannot be compared.
+    void add_to_gaps(std::size_t first, const comparable_region& region)
     {
-        digest_state state;
-        for (std::size_t i = 0; i < boxes.found.size(); ++i)
-            state.merge(state_of(found.parts[i == at ? part : boxes.found[i].first], cast));
-        return state;
+        const tensor_box box = box_around(region.expected);
+        for (std::size_t i = first; i < findings.size(); ++i) {
+            receipt_finding& gap = findings[i];
+            bool meets = false;
+            for (const receipt_part* each : region.expected)
+                meets = meets || intersection(each->box, gap.box).extent.elements() != 0;
+            if (meets) gap.other_box = gap.other_box == tensor_box{} ? box : around(gap.other_box, box);
+        }
     }
 
-    void compare_boxes(const receipt_tensor& expected, const receipt_tensor& found, const comparable_boxes& boxes,
+    /// One part of each run, so that together they have the expected bits; empty if there are none among the first
+    /// 4096 choices.
+    static part_list right_choice(
+        const digest_state& wanted, const receipt_tensor& found, const comparable_region& region, int cast)
+    {
+        part_list choice = region.first_found(found);
+        for (int tries = 0; tries < 4096; ++tries) {
+            if (same_bits(wanted, state_of(choice, cast))) return choice;
+            std::size_t i = 0; // the next choice, as a counter has the next number
+            for (; i < choice.size() && ++choice[i] == &found.parts[0] + region.found[i].second; ++i)
+                choice[i] = &found.parts[region.found[i].first];
+            if (i == choice.size()) break;
+        }
+        return {};
+    }
+
+    /// Names the replicas that are wrong. Returns false if the region differs, and more is to be said of it.
+    bool compare_replicas(const receipt_tensor& expected, const receipt_tensor& found, const comparable_region& region,
+        const same_type& type)
+    {
+        const part_list right = right_choice(state_of(region.expected, type.expected), found, region, type.found);
+        for (std::size_t at = 0; at < region.found.size(); ++at) {
+            const auto [first, end] = region.found[at];
+            if (end == first + 1) continue;
+            receipt_finding finding = about(receipt_problem::replicas_differ, expected);
+            finding.box = found.parts[first].box;
+            for (std::size_t i = first; i < end; ++i) {
+                const receipt_part& part = found.parts[i];
+                add_ranks(finding, part);
+                if (!right.empty() && right[at] != &part) name_parts(expected, found, {}, {&part}, {type});
+            }
+            if (right.empty()) findings.push_back(finding);
+        }
+        return !right.empty() || (region.found.size() == 1 && region.found[0].second - region.found[0].first > 1);
+    }
+
+    /// What is wrong with a region that differs. Of its parts it is not known which ones are wrong.
+    void name_region(const receipt_tensor& expected, const receipt_tensor& found, const comparable_region& region,
         const std::vector<same_type>& types)
     {
-        const auto expected_state = [&](const same_type& type) {
-            digest_state state;
-            for (const receipt_part* each : boxes.expected) state.merge(state_of(*each, type.expected));
-            return state;
-        };
-        std::vector<std::size_t> several; // runs of parts with the same box
-        for (std::size_t i = 0; i < boxes.found.size(); ++i)
-            if (boxes.found[i].second - boxes.found[i].first > 1) several.push_back(i);
-        const digest_state wanted = expected_state(types[0]);
-        if (several.size() == 1) {
-            const auto& run = boxes.found[several[0]];
-            bool any = false;
-            for (std::size_t part = run.first; part < run.second; ++part)
-                any = any || same_bits(wanted, found_state(found, boxes, types[0].found, several[0], part));
-            for (std::size_t part = run.first; any && part < run.second; ++part) {
-                if (!same_bits(wanted, found_state(found, boxes, types[0].found, several[0], part)))
-                    name_part(expected, found, found.parts[part], types[0], true);
-            }
-            if (any) return;
+        part_list parts;
+        for (const auto& [first, end] : region.found)
+            for (std::size_t i = first; i < end; ++i) parts.push_back(&found.parts[i]);
+        if (parts.size() == region.found.size()) {
+            name_parts(expected, found, region.expected, parts, types);
+        } else {
+            findings.push_back(about_parts(expected, parts)); // with replicas
         }
-        for (const std::size_t at : several) {
-            receipt_finding finding = about(receipt_problem::replicas_differ, expected);
-            finding.box = found.parts[boxes.found[at].first].box;
-            for (std::size_t i = boxes.found[at].first; i < boxes.found[at].second; ++i)
-                add_ranks(finding, found.parts[i]);
-            findings.push_back(finding);
-        }
-        if (!several.empty() || same_bits(wanted, found_state(found, boxes, types[0].found))) return;
-        name_boxes(expected, found, boxes, types, expected_state);
     }
 
-    /// What is wrong with boxes that differ: of all together, if it can be told, else of single parts.
-    template <class State>
-    void name_boxes(const receipt_tensor& expected, const receipt_tensor& found, const comparable_boxes& boxes,
-        const std::vector<same_type>& types, const State& expected_state)
+    void name_parts(const receipt_tensor& expected, const receipt_tensor& found, const part_list& wanted,
+        const part_list& parts, const std::vector<same_type>& types)
     {
-        receipt_finding finding = about(receipt_problem::altered, expected);
-        std::vector<tensor_box> region;
-        std::uint64_t elements = 0;
-        for (const receipt_part* each : boxes.expected) {
-            region.push_back(each->box);
-            elements += each->box.extent.elements();
-        }
-        finding.box = around(region);
-        for (const auto& cell : boxes.found) add_ranks(finding, found.parts[cell.first]);
-        for (std::size_t i = 1; i < types.size(); ++i) {
-            if (!same_bits(expected_state(types[i]), found_state(found, boxes, types[i].found))) continue;
+        if (!name_problem(expected, found, wanted, parts, types)) findings.push_back(about_parts(expected, parts));
+    }
+
+    static receipt_finding about_parts(const receipt_tensor& tensor, const part_list& parts)
+    {
+        receipt_finding finding = about(receipt_problem::altered, tensor);
+        finding.box = box_around(parts);
+        for (const receipt_part* each : parts) add_ranks(finding, *each);
+        return finding;
+    }
+
+    /// Appends a finding if the bits of a region are known. `wanted`: the expected parts of the region, or empty.
+    bool name_problem(const receipt_tensor& expected, const receipt_tensor& found, const part_list& wanted,
+        const part_list& parts, const std::vector<same_type>& types)
+    {
+        receipt_finding finding = about_parts(expected, parts);
+        const bool known = is_other_rounding(finding, expected, found, wanted, parts, types) || is_zero(finding, parts)
+            || is_stale(finding, found, parts, types) || is_moved(finding, found, parts, types);
+        if (known) findings.push_back(finding);
+        return known;
+    }
+
+    static bool is_other_rounding(receipt_finding& finding, const receipt_tensor& expected, const receipt_tensor& found,
+        const part_list& wanted, const part_list& parts, const std::vector<same_type>& types)
+    {
+        for (std::size_t i = 1; !wanted.empty() && i < types.size(); ++i) {
+            const auto [of_expected, of_found] = types[i];
+            if (!same_bits(state_of(wanted, of_expected), state_of(parts, of_found))) continue;
             finding.problem = receipt_problem::other_rounding;
-            finding.cast = types[i].expected >= 0 ? expected.casts[static_cast<std::size_t>(types[i].expected)]
-                                                  : found.casts[static_cast<std::size_t>(types[i].found)];
-            findings.push_back(finding);
-            return;
-        }
-        const digest_state state = found_state(found, boxes, -1);
-        if (boxes.found.size() == 1) {
-            name_part(expected, found, found.parts[boxes.found[0].first], types[0], true);
-            return;
-        }
-        const bool all = elements == expected.shape.elements();
-        if (name_problem(finding, found, types[0], state, all ? state.finish() : 0, all, region)) return;
-        bool named = false;
-        for (const auto& cell : boxes.found)
-            named = name_part(expected, found, found.parts[cell.first], types[0], false) || named;
-        if (!named) findings.push_back(finding);
-    }
-
-    /// Returns false if it appends nothing: if it knows no more than that the part differs, and `anyway` is false.
-    bool name_part(const receipt_tensor& expected, const receipt_tensor& found, const receipt_part& part,
-        const same_type& type, bool anyway)
-    {
-        receipt_finding finding = about(receipt_problem::altered, expected);
-        finding.box = part.box;
-        finding.ranks = part.ranks;
-        if (name_problem(finding, found, type, part.state, part.content, true, {part.box})) return true;
-        if (anyway) findings.push_back(finding);
-        return anyway;
-    }
-
-    /// Appends the finding if the state of a region is one that is known.
-    bool name_problem(receipt_finding& finding, const receipt_tensor& found, const same_type& type,
-        const digest_state& state, std::uint64_t content, bool has_content, const std::vector<tensor_box>& region)
-    {
-        if (state.first == 0 && state.second == 0) {
-            finding.problem = receipt_problem::zeros;
-            findings.push_back(finding);
-            return true;
-        }
-        std::uint64_t elements = 0;
-        for (const tensor_box& each : region) elements += each.extent.elements();
-        for (const receipt& old : older_) {
-            const receipt_tensor* const tensor = old.find(finding.tensor);
-            if (tensor == nullptr || tensor->shape != found.shape || tensor->type != found.type) continue;
-            const std::optional<digest_state> before = state_of_region(*tensor, region, elements);
-            if (!before || !same_bits(*before, state)) continue;
-            finding.problem = receipt_problem::stale;
-            finding.found_step = old.step;
-            findings.push_back(finding);
-            return true;
-        }
-        if (!has_content || type.expected >= 0 || type.found >= 0) return false;
-        const auto less = [](const known_content& a, const known_content& b) { return a.content < b.content; };
-        const known_content wanted{content, nullptr, {}};
-        const auto [first, end] = std::equal_range(contents_.begin(), contents_.end(), wanted, less);
-        for (auto at = first; at != end; ++at) {
-            if (at->tensor->type != found.type || at->box.extent != finding.box.extent) continue;
-            finding.problem = receipt_problem::moved;
-            finding.other = at->tensor->name;
-            finding.other_box = at->box;
-            findings.push_back(finding);
+            finding.cast = of_expected >= 0 ? expected.casts[static_cast<std::size_t>(of_expected)]
+                                            : found.casts[static_cast<std::size_t>(of_found)];
             return true;
         }
         return false;
     }
 
-    static void add_ranks(receipt_finding& to, const receipt_part& of)
+    static bool is_zero(receipt_finding& finding, const part_list& parts)
     {
-        std::vector<int> all;
-        std::set_union(
-            to.ranks.begin(), to.ranks.end(), of.ranks.begin(), of.ranks.end(), std::back_inserter(all));
-        to.ranks = std::move(all);
+        const digest_state state = state_of(parts, -1);
+        if (state.first != 0 || state.second != 0) return false;
+        finding.problem = receipt_problem::zeros;
+        return true;
     }
 
-    /// The smallest box around all.
-    static tensor_box around(const std::vector<tensor_box>& region)
+    bool is_stale(receipt_finding& finding, const receipt_tensor& found, const part_list& parts,
+        const std::vector<same_type>& types) const
     {
-        tensor_box box = region.front();
-        for (const tensor_box& each : region) {
-            for (int d = 0; d < box.first.dimensions; ++d) {
-                const std::uint64_t end = std::max(
-                    box.first.size[d] + box.extent.size[d], each.first.size[d] + each.extent.size[d]);
-                box.first.size[d] = std::min(box.first.size[d], each.first.size[d]);
-                box.extent.size[d] = end - box.first.size[d];
+        std::vector<tensor_box> region;
+        for (const receipt_part* each : parts) region.push_back(each->box);
+        for (const receipt& old : older_) {
+            const receipt_tensor* const tensor = old.find(finding.tensor);
+            if (tensor == nullptr || tensor->shape != found.shape) continue;
+            for (const auto& [of_old, of_found] : comparable_types(*tensor, found)) {
+                const int cast = of_found;
+                const auto is_compared = [cast](const same_type& type) { return type.found == cast; };
+                if (std::none_of(types.begin(), types.end(), is_compared)) continue;
+                const auto before = state_of_region(*tensor, region, elements_of(parts), of_old);
+                if (!before || !same_bits(*before, state_of(parts, cast))) continue;
+                finding.problem = receipt_problem::stale;
+                finding.found_step = old.step;
+                return true;
             }
         }
-        return box;
+        return false;
+    }
+
+    /// Of casts, digests of contents are known of whole tensors alone.
+    bool is_moved(receipt_finding& finding, const receipt_tensor& found, const part_list& parts,
+        const std::vector<same_type>& types) const
+    {
+        const bool whole = elements_of(parts) == found.shape.elements();
+        for (const same_type& type : types) {
+            const int cast = type.found;
+            if (!whole && (parts.size() > 1 || cast >= 0)) continue;
+            const std::uint64_t content = whole ? state_of(parts, cast).finish() : parts[0]->content;
+            const std::string_view of = cast < 0 ? std::string_view(found.type)
+                                                 : name(found.casts[static_cast<std::size_t>(cast)].type);
+            auto at = std::lower_bound(contents_.begin(), contents_.end(), content,
+                [](const known_content& a, std::uint64_t wanted) { return a.content < wanted; });
+            for (; at != contents_.end() && at->content == content; ++at) {
+                if (at->type != of || at->box.extent != finding.box.extent) continue;
+                finding.problem = receipt_problem::moved;
+                finding.other = at->tensor->name;
+                finding.other_box = at->box;
+                return true;
+            }
+        }
+        return false;
     }
 
     view<const receipt> older_;
