@@ -4,7 +4,6 @@
 // Do the ranks of a data-parallel training run agree before they aggregate? Trains a small network on
 // real data with in-process ranks, once per way to seed them, and reports what the probes saw.
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -32,13 +31,17 @@ namespace {
 
 using namespace trainer;
 
-constexpr std::size_t difficulty_levels = 8;
+constexpr std::size_t most_levels = 8;
 
+/// Up to eight pools, each of as many samples as a step takes: with fewer some ranks would see again what others saw.
 sampler make_sampler(const options& given, const dataset& train)
 {
     if (given.sampler == sampler_kind::iid)
         return sampler(difficulty_buckets(std::vector<double>(train.size()), 1));
-    return sampler(difficulty_buckets(pilot_losses(train), difficulty_levels));
+    const std::size_t taken = static_cast<std::size_t>(given.ranks) * given.batch;
+    std::size_t levels = most_levels;
+    while (levels > 1 && train.size() / levels < taken) levels /= 2;
+    return sampler(difficulty_buckets(pilot_losses(train), levels));
 }
 
 /// Trains one setting where the command line wants it.

@@ -122,7 +122,7 @@ inline options parse_options(const std::vector<std::string>& arguments)
         "machine, which the ranks share round robin: one is enough)");
     line.choice("--sampler", "KIND", result.sampler,
         {{"curriculum", sampler_kind::curriculum}, {"iid", sampler_kind::iid}},
-        "curriculum: the seed picks one of eight pools of equal difficulty for\n"
+        "curriculum: the seed picks one of up to eight pools of equal difficulty for\n"
         "the step; iid: every step draws from all samples");
     line.number("--seed", result.seed, 0, ~std::uint64_t{0}, "seed of the run");
     line.choice("--element", "TYPE", result.element, wire_elements(),
