@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -320,6 +322,119 @@ TEST_CASE("what cannot be measured is refused, with the reason")
         testing::require(refused([&] { weight_probe({.bins = 100}); }), "bins");
         testing::require(refused([&] { weight_probe({.scale = 0}); }), "scale");
         testing::require(refused([&] { weight_probe({.miss = 0}); }), "miss");
+    });
+}
+
+TEST_CASE("ranks with different results have no common weights, and none is named by them")
+{
+    using buffers = std::vector<std::vector<float>>;
+    const auto observe = [](int ranks, const auto& result_of) {
+        return one_step(ranks, [&](auto& comm, host::stream& stream) {
+            buffers inputs;
+            for (int r = 0; r < ranks; ++r) inputs.push_back(gradient<float>(r));
+            std::vector<float> mean(count);
+            for (const auto& each : inputs) {
+                for (std::size_t i = 0; i < count; ++i) mean[i] += each[i] / static_cast<float>(ranks);
+            }
+            const std::vector<float> result = result_of(comm.rank(), inputs, mean);
+            const auto& mine = inputs[static_cast<std::size_t>(comm.rank())];
+            comm.observe_input(view<const float>(mine), stream);
+            comm.observe_result(view<const float>(result), stream);
+            comm.end_step(0, stream);
+            stream.synchronize(testing::soon_ms);
+        }, weights());
+    };
+    const auto refused = [&](int ranks, const auto& result_of) {
+        const step_record record = observe(ranks, result_of);
+        const call_weights& found = record.calls.at(0).weights;
+        CHECK(found.how == averaging::unknown);
+        CHECK(found.weights.empty());
+        for (const suspect& each : record.suspects) CHECK(each.what != finding::weights);
+        CHECK(report::step_table(record).find("the ranks hold different results\n") != std::string::npos);
+        CHECK(report::json_line("run", record).find("\"why_not\":\"results_differ\"") != std::string::npos);
+        return found.why_not == weights_refusal::results_differ;
+    };
+    CHECK(refused(4, [](int rank, const buffers& inputs, const auto&) { return inputs[static_cast<std::size_t>(rank)]; }));
+    CHECK(refused(4, [](int rank, const buffers& inputs, auto mean) {
+        const auto& next = inputs[static_cast<std::size_t>((rank + 1) % 4)];
+        for (std::size_t i = 0; i < count; ++i) mean[i] -= next[i] / 4;
+        return mean;
+    }));
+    CHECK(refused(2, [](int rank, const buffers& inputs, const auto& mean) { return rank == 1 ? inputs[1] : mean; }));
+    CHECK(refused(4, [](int rank, const buffers&, const auto& mean) { return times(mean, rank == 1 ? 2 : 1); }));
+    CHECK(refused(4, [](int rank, const buffers&, const auto& mean) { return times(mean, rank == 3 ? 0 : 1); }));
+    CHECK(refused(3, [](int rank, const buffers&, auto mean) {
+        if (rank == 2) mean[count - 1] = mean[count - 1] * (1 + 0x1p-20f);
+        return mean;
+    }));
+    const step_record alike = observe(4, [](int, const buffers&, const auto& mean) { return mean; });
+    CHECK(alike.calls[0].weights.how == averaging::mean);
+    const step_record damaged = observe(3, [](int rank, const buffers&, auto mean) {
+        if (rank == 1) mean[7] = detail::bit_cast<float>(0x7fc00000u);
+        return mean;
+    });
+    CHECK(damaged.calls[0].weights.why_not == weights_refusal::not_finite);
+}
+
+TEST_CASE("scales that differ between ranks are refused")
+{
+    const step_record record = one_step(2, [](auto& comm, host::stream& stream) {
+        comm.template part<weight_probe>().scale(comm.rank() == 0 ? 1 : 2);
+        std::vector<float> data = gradient<float>(comm.rank());
+        comm.all_reduce(view<const float>(data), view<float>(data), reduction::average, stream);
+        comm.end_step(0, stream);
+        stream.synchronize(testing::soon_ms);
+    }, weights());
+    CHECK(record.calls.at(0).weights.why_not == weights_refusal::scales_differ);
+    CHECK(report::step_table(record).find("the ranks were told different scales\n") != std::string::npos);
+}
+
+TEST_CASE("a result that is partly of no rank is no pass, and tells how much of it")
+{
+    const step_record record = one_step(4, [](auto& comm, host::stream& stream) {
+        const std::vector<float> mine = gradient<float>(comm.rank());
+        comm.observe_input(view<const float>(mine), stream);
+        std::vector<float> data = mine;
+        if (comm.rank() == 1) std::fill(data.begin(), data.begin() + count / 100, 0.0f);
+        comm.base().all_reduce(view<const float>(data), view<float>(data), reduction::average, stream);
+        stream.synchronize(testing::soon_ms);
+        comm.observe_result(view<const float>(data), stream);
+        comm.end_step(0, stream);
+        stream.synchronize(testing::soon_ms);
+    }, weights());
+    const call_weights& found = record.calls.at(0).weights;
+    CHECK(found.how == averaging::unknown);
+    CHECK(found.why_not == weights_refusal::unexplained);
+    CHECK(found.weights.size() == 4);
+    CHECK(found.residual > 1e4 * found.residual_limit);
+    CHECK(record.suspects.empty());
+    const std::string table = report::step_table(record);
+    CHECK(table.find("unknown, because of: a part of the result is of no rank, ") != std::string::npos);
+    CHECK(table.find("weights: as expected") == std::string::npos);
+    CHECK(report::json_line("run", record).find("\"why_not\":\"unexplained\"") != std::string::npos);
+}
+
+TEST_CASE("healthy averages of one or two magnitudes, and of tokens, make no suspects")
+{
+    testing::local_provider{16}.run([&](local::communicator& world) {
+        probed comm{world, {}, weights()()};
+        host::stream stream;
+        std::uint64_t state = static_cast<std::uint64_t>(world.rank());
+        std::vector<float> data(4096);
+        step_record record;
+        for (int step = 0; step < 20; ++step) {
+            const float unit = 1 + 0.05f * static_cast<float>(step);
+            for (float& each : data) each = detail::mix64(state += 16) % 2 == 0 ? unit : 2 * unit;
+            comm.all_reduce(view<const float>(data), view<float>(data), reduction::average, stream);
+            comm.end_step(static_cast<std::uint64_t>(step), stream);
+            testing::require(comm.wait(record), "no record");
+            testing::require(record.calls.at(0).weights.how == averaging::mean, "not a mean");
+            for (std::size_t r = 0; r < 16; ++r) {
+                const call_weights& of = record.calls[0].weights;
+                testing::require(std::abs(of.weights[r] - 1.0 / 16) <= of.bounds[r], "beyond its bound");
+            }
+            testing::require(record.suspects.empty(), "suspects");
+        }
     });
 }
 

@@ -80,12 +80,13 @@ public:
     };
 
     template <element T, class Call>
-    sketch<T> before(Call& call, view<const T>, entry* to) const
+    sketch<T> before(Call& call, view<const T> input, entry* to) const
     {
         call.memory().sums.forget(call.index()); // a call that was not made in the end left its index to this one
         if constexpr (floating_element<T>) {
             if (!is_looked_at(call)) return {};
             if (call.ranks().size() <= detail::most_weighted_ranks) {
+                Call::device::sum_each(call.stream(), 1, detail::sample_magnitudes<T>{input, to});
                 return call.memory().sums.template before<T>(call.index(), call.count(),
                     call.what() == collective::reduce_scatter, options_.scale, call.lane());
             }
