@@ -33,8 +33,8 @@ struct weight_entry {
     std::uint64_t result = 0; ///< digest of the sketch of the result: equal on ranks with equal results
 };
 
-/// Whether the elements of an input take so few magnitudes that sums of them, and so their rounding errors, repeat. Such
-/// errors are a function of the inputs, and may lie in the direction of one: no number of elements averages them out.
+/// Whether the elements of an input take so few magnitudes that sums of them, and so their rounding errors, repeat.
+/// Such errors depend on the inputs, and may lie in the direction of one: no number of elements averages them out.
 COLLPROBE_HD inline bool has_few_magnitudes(const weight_entry& of) noexcept
 {
     return !(of.diverse >= 120); // the pairs of 16 elements

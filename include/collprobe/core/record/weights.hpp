@@ -85,10 +85,10 @@ struct call_weights {
     double common = detail::not_a_number();
     double scale = 1; ///< the factor that was told: the mean's weights are `scale` / n
     /// The part of the result that is no combination of the inputs, as a share of its norm; and the largest share that
-    /// rounding to the element type explains.
+    /// rounding to the element type explains. With more no form is named.
     double residual = 0;
     double residual_limit = 0;
-    std::uint32_t bins = 0; ///< of the sketches: four times as many halve the bounds
+    std::uint32_t bins = 0; ///< of the sketches: four times as many halve what is random in the bounds
 };
 
 } // namespace collprobe
