@@ -310,8 +310,9 @@ struct refuse_weights {
 
 /// Computes the weights with which the ranks' inputs are in the results of a step's sums, by sketches that are gathered
 /// at its end. Preconditions and stream behaviour: of `step_sketches`. Cost of a step: an all-gather of 16 bytes a bin
-/// and call (twice that for a reduce-scatter), and eight launches for each call. The products of a call take
-/// (ranks + 1)^2 * bins multiplications. Memory on the device: what all ranks send, and 56 bytes a bin.
+/// and call (twice that for a reduce-scatter), and eight launches for each call, beside that of the sample. The
+/// products of a call take (ranks + 1)^2 * bins multiplications. Memory on the device: what all ranks send, and 56
+/// bytes a bin.
 template <class Device>
 class weight_check {
 public:
