@@ -16,31 +16,12 @@
 
 #include "support/errors.hpp"
 #include "support/run_ranks.hpp"
+#include "weight_steps.hpp"
 
 using namespace collprobe;
+using namespace testing_weights;
 
 namespace {
-
-constexpr std::uint64_t count = 4 * 1001;
-
-template <class T>
-std::vector<T> gradient(int rank, std::uint64_t elements = count)
-{
-    std::vector<T> data;
-    std::uint64_t state = 0x9e3779b97f4a7c15u * (static_cast<std::uint64_t>(rank) + 1);
-    for (std::uint64_t i = 0; i < elements; ++i) {
-        const std::uint64_t bits = detail::mix64(state += 0x9e3779b97f4a7c15u);
-        data.push_back(static_cast<T>(static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f));
-    }
-    return data;
-}
-
-template <class T>
-std::vector<T> times(std::vector<T> data, double factor)
-{
-    for (T& each : data) each = static_cast<T>(static_cast<float>(each) * static_cast<float>(factor));
-    return data;
-}
 
 /// A trainer's average of gradients that a probe observes from outside.
 struct outside {
@@ -50,40 +31,9 @@ struct outside {
     double told_scale = 1;
 };
 
-auto weights(const weight_probe_options& options = {.every = 1})
-{
-    return [options] { return weight_probe(options); };
-}
 auto audits()
 {
     return [] { return audit(); };
-}
-
-bool same(const call_weights& a, const call_weights& b)
-{
-    return a.seen == b.seen && a.how == b.how && a.why_not == b.why_not && a.expected == b.expected
-        && a.weights == b.weights && a.bounds == b.bounds && a.ranks == b.ranks
-        && to_bits(a.common) == to_bits(b.common) && a.residual == b.residual;
-}
-
-/// The step that the ranks' `work(comm, stream)` makes, and ends, which is equal on all ranks. `parts` make those of `probed`.
-template <class Work, class... Parts>
-step_record one_step(int ranks, const Work& work, const Parts&... parts)
-{
-    std::vector<step_record> records(static_cast<std::size_t>(ranks));
-    testing::local_provider{ranks}.run([&](local::communicator& world) {
-        probed comm{world, {}, parts()...};
-        host::stream stream;
-        work(comm, stream);
-        (void)comm.wait(records[static_cast<std::size_t>(world.rank())]);
-    });
-    for (const step_record& each : records) {
-        REQUIRE(each.calls.size() == records[0].calls.size());
-        for (std::size_t c = 0; c < each.calls.size(); ++c)
-            CHECK(same(each.calls[c].weights, records[0].calls[c].weights));
-        CHECK(each.suspects.size() == records[0].suspects.size());
-    }
-    return records[0];
 }
 
 /// The same between `observe_input` and `observe_result`, of four ranks.
@@ -272,55 +222,6 @@ TEST_CASE("it looks at each k-th step, or at those that are asked for, and at gr
             }
         });
     }
-}
-
-TEST_CASE("what cannot be measured is refused, with the reason")
-{
-    const auto reduce_of = [](auto make) {
-        return [make](auto& comm, host::stream& stream) {
-            std::vector<float> data = make(comm.rank());
-            comm.all_reduce(view<const float>(data), view<float>(data), reduction::average, stream);
-            comm.end_step(0, stream);
-            stream.synchronize(testing::soon_ms);
-        };
-    };
-    const auto why = [&](int ranks, auto make) {
-        const step_record record = one_step(ranks, reduce_of(make), weights());
-        CHECK(record.calls.at(0).weights.seen);
-        CHECK(record.calls[0].weights.how == averaging::unknown);
-        for (const suspect& each : record.suspects) CHECK(each.what != finding::weights);
-        return record.calls[0].weights.why_not;
-    };
-    CHECK(why(3, [](int rank) { return std::vector<float>(1001, rank == 1 ? 0.0f : 1.0f); }) != weights_refusal::none);
-    CHECK(why(3, [](int rank) {
-        auto data = gradient<float>(rank);
-        if (rank == 2) data[5] = detail::bit_cast<float>(0x7fc00000u);
-        return data;
-    }) == weights_refusal::not_finite);
-    CHECK(why(3, [](int rank) { return times(gradient<float>(rank), rank == 1 ? 0 : 1); }) == weights_refusal::zero_input);
-    CHECK(why(3, [](int rank) { return gradient<float>(rank, 5); }) == weights_refusal::few_elements);
-#if !defined(COLLPROBE_TEST_SANITIZED)
-    CHECK(why(65, [](int rank) { return gradient<float>(rank, 500); }) == weights_refusal::many_ranks);
-#endif
-    const step_record one = one_step(1, reduce_of([](int rank) { return gradient<float>(rank); }),
-        weights());
-    CHECK(one.calls[0].weights.how == averaging::mean);
-
-    testing::local_provider{2}.run([&](local::communicator& world) {
-        const auto refused = [](auto&& make) {
-            try {
-                make();
-            } catch (const error& problem) {
-                return problem.code() == status::invalid_argument;
-            }
-            return false;
-        };
-        testing::require(refused([&] { probed comm(world, {.mode = report_mode::summary}, weight_probe()); }), "summary");
-        testing::require(refused([&] { weight_probe({.every = -1}); }), "every");
-        testing::require(refused([&] { weight_probe({.bins = 100}); }), "bins");
-        testing::require(refused([&] { weight_probe({.scale = 0}); }), "scale");
-        testing::require(refused([&] { weight_probe({.miss = 0}); }), "miss");
-    });
 }
 
 TEST_CASE("expected forms are the user's, and equal tokens are a mean")

@@ -945,6 +945,33 @@ TEST_CASE("a step that fails costs no record of another: those before it come fi
     }
 }
 
+TEST_CASE("a number of samples that is negative or not finite is refused by its rank, and of the device left out")
+{
+    local::run(2, [&](local::communicator& world) {
+        host::stream stream;
+        probed<local::communicator> comm(world);
+        for (const double weight : {-1.0, detail::not_a_number(), detail::infinity()}) {
+            try {
+                comm.end_step(0, {.loss = 1, .weight = weight}, stream);
+                FAIL("accepted");
+            } catch (const error& problem) {
+                CHECK(problem.code() == status::invalid_argument);
+                CHECK(problem.rank() == world.rank());
+            }
+        }
+        const double weight = world.rank() == 1 ? -2 : 3;
+        const double loss = 1 + world.rank();
+        comm.end_step(0, {.loss = &loss, .weight = &weight}, stream);
+        comm.end_step(1, {.loss = loss, .weight = 0}, stream);
+        stream.synchronize(10'000);
+        step_record record;
+        REQUIRE(comm.poll(record));
+        CHECK(record.loss_weighted.mean == 1);
+        REQUIRE(comm.poll(record));
+        CHECK(record.step == 1);
+    });
+}
+
 TEST_CASE("an error that nobody polls for surfaces where a step waits for its place")
 {
     local::run(2, [&](local::communicator& world) {

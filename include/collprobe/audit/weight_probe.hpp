@@ -22,8 +22,8 @@ struct weight_probe_options {
     /// It looks at the first of so many steps, as with `probe_options::every`; with 0 at those that are asked for by
     /// `probed::request<weight_probe>`. A captured step has it only with 1.
     int every = 100;
-    /// Of a sketch, a power of two from 64: four times as many halve the bounds. 0: 16 a rank, 256 to 4096. A small
-    /// buffer has no more bins than elements (but at least 64).
+    /// Of a sketch, a power of two from 64: four times as many halve what is random in the bounds. 0: 16 a rank, 256 to
+    /// 4096. A small buffer has no more bins than elements (but at least 64).
     std::uint32_t bins = 0;
     std::uint64_t seed = sketch_options().seed; ///< with that of the audit, both use one read
     std::vector<averaging> expected = {averaging::mean, averaging::sum, averaging::token_weighted};
@@ -42,8 +42,8 @@ struct weight_probe_options {
 /// Preconditions: the mode is `gather`. At most 64 ranks: with more, calls are refused in the record. All-reduces and
 /// reduce-scatters of floating-point sums and averages; calls with leaves are not looked at.
 /// Cost of a call in a step that it looks at: arithmetic in the step's reads; with `audit`, a launch each. Cost of such
-/// a step: an all-gather of 16 bytes a bin and call (twice for a reduce-scatter), eight launches a call, n^2
-/// multiplications a bin. 64 bytes a call and rank in each step's message. README.md has the model.
+/// a step: an all-gather of 16 bytes a bin and call (twice for a reduce-scatter), nine launches a call, n^2
+/// multiplications a bin. 88 bytes a call and rank in each step's message. README.md has the model.
 class weight_probe : public detail::reads_with_sketches {
 public:
     using entry = detail::weight_entry;
@@ -80,12 +80,13 @@ public:
     };
 
     template <element T, class Call>
-    sketch<T> before(Call& call, view<const T>, entry* to) const
+    sketch<T> before(Call& call, view<const T> input, entry* to) const
     {
         call.memory().sums.forget(call.index()); // a call that was not made in the end left its index to this one
         if constexpr (floating_element<T>) {
             if (!is_looked_at(call)) return {};
             if (call.ranks().size() <= detail::most_weighted_ranks) {
+                Call::device::sum_each(call.stream(), 1, detail::sample_magnitudes<T>{input, to});
                 return call.memory().sums.template before<T>(call.index(), call.count(),
                     call.what() == collective::reduce_scatter, options_.scale, call.lane());
             }

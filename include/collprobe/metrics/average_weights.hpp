@@ -117,9 +117,10 @@ COLLPROBE_HD inline void weight_influence(
 } // namespace detail
 
 /// Names the form of weights: sets `how`, `why_not`, `ranks` and `common`. A form is named if each weight is within its
-/// bound of what the form says, and no other form fits. If a bound is above an eighth of the mean weight, nothing is
-/// named. Of one rank's weight there is only `mean`. Ranks are lost or doubled if they are at most half of all; the
-/// other weights may be those of n ranks, or of the ranks that are left.
+/// bound of what the form says, and no other form fits. If a bound is above an eighth of the mean weight, or the
+/// residual above its limit, nothing is named. Of one rank's weight there is only `mean`. Ranks are lost or doubled if
+/// they have tokens and are at most half of all such ranks; the other weights may be those of n ranks, or of the ranks
+/// that are left.
 /// `rounded_factors`: factors of the form, such as 1 / n, may be rounded by so much of their size: two unit roundoffs
 /// of the element type. It counts as a part of the bounds. `tokens`: a number for each rank; empty, or no valid
 /// numbers, if they are not known.

@@ -222,7 +222,7 @@ public:
     /// Ends a step, which consists of the calls probed since the previous step ended. Collective.
     /// `step` is a number that the caller chooses, equal on all ranks.
     /// Stream behaviour: enqueued on `stream`, behind the probed work of every stream used in the step.
-    /// \throws error `invalid_argument` on a capturing stream.
+    /// \throws error `invalid_argument` on a capturing stream, and for a weight that is negative or not finite.
     void end_step(std::uint64_t step, stream_ref stream, call_site where = call_site::current())
     {
         end_step(step, step_observation(), stream, where);
@@ -230,6 +230,8 @@ public:
     void end_step(std::uint64_t step, const step_observation& seen, stream_ref stream,
         call_site where = call_site::current())
     {
+        caller(comm_, "end_step", where).require(is_finite(seen.weight) && !(seen.weight < 0),
+            "the weight, a number of samples or tokens, is negative or not finite");
         end_immediate(step, stream, where, [&, this](const block& open) {
             return detail::write_header{open.message.data(),
                 {step, detail::mean_loss(seen.loss, seen.weight, seen.loss_is_sum, seen.loss_scale), seen.weight,

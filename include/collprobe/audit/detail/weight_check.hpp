@@ -23,15 +23,63 @@ struct weight_entry {
     std::uint64_t state = 0; ///< 0: not looked at; else 1 + the `weights_refusal`
     double weight = 0;
     double deviation = 0; ///< standard deviation of the weight
+    double systematic = 0; ///< how far rounding takes the weight if its errors depend on the inputs
+    double diverse = 0; ///< `sample_magnitudes` of the input
     double degrees = 0; ///< of freedom, behind that deviation
     double residual = 0; ///< as in `call_weights`
     double residual_limit = 0;
     double scale = 0; ///< as told when the call was made
     std::uint64_t bins = 0;
+    std::uint64_t result = 0; ///< digest of the sketch of the result: equal on ranks with equal results
+};
+
+/// Whether the elements of an input take so few magnitudes that sums of them, and so their rounding errors, repeat.
+/// Such errors depend on the inputs, and may lie in the direction of one: no number of elements averages them out.
+COLLPROBE_HD inline bool has_few_magnitudes(const weight_entry& of) noexcept
+{
+    return !(of.diverse >= 120); // the pairs of 16 elements
+}
+
+/// Over one place, for `sum_each`: looks at 128 elements, and notes the number of pairs that are not zero, less 64 for
+/// each pair of equal magnitude. It is above 0 if a pair is equal with a chance below 1 in 64.
+template <element T>
+struct sample_magnitudes {
+    view<const T> data;
+    weight_entry* to;
+
+    static constexpr std::uint64_t most = 128;
+
+    COLLPROBE_HD double part(std::uint64_t, int lane, int lanes) const noexcept
+    {
+        const std::uint64_t samples = data.count() < most ? data.count() : most;
+        double sum = 0;
+        for (auto i = static_cast<std::uint64_t>(lane); i < samples; i += static_cast<std::uint64_t>(lanes)) {
+            const auto mine = magnitude(i);
+            for (std::uint64_t k = 0; k < i && mine != 0; ++k) {
+                const auto other = magnitude(k);
+                if (other != 0) sum += other == mine ? 1 - 64 : 1;
+            }
+        }
+        return sum;
+    }
+    COLLPROBE_HD void store(std::uint64_t, double sum) const noexcept { to->diverse = sum; }
+
+private:
+    /// Bits of a sample's magnitude: of any place in its stretch, so that no period of the buffer matters.
+    COLLPROBE_HD auto magnitude(std::uint64_t sample) const noexcept
+    {
+        using bits = typename element_traits<T>::bits_type;
+        const std::uint64_t stretch = data.count() < most ? 1 : data.count() / most;
+        const T value = data[sample * stretch + mix64(sample) % stretch];
+        return static_cast<bits>(bit_cast<bits>(value) & static_cast<bits>(~element_traits<T>::sign_mask));
+    }
 };
 
 /// The least number of bins with elements, beyond the ranks: below that the noise is not known well enough.
 inline constexpr double least_weight_degrees = 31;
+
+/// The largest square of a rounding error over its mean, which is f u^2 / 3 (audit/conservation_bound.md).
+inline constexpr double worst_rounding = 5;
 
 /// The bins of a sketch for weights: no more than elements. `most`: 0 for 16 bins a rank, 256 to 4096.
 constexpr std::uint64_t weight_bins(std::uint64_t most, int ranks, std::uint64_t count) noexcept
@@ -204,10 +252,16 @@ struct write_weight {
     weight_entry* to;
     double scale;
 
+    static constexpr std::uint64_t golden = 0x9e3779b97f4a7c15u;
+
     COLLPROBE_HD void operator()(std::uint64_t) const noexcept
     {
         const std::uint64_t bins = system.bins;
         double rows = 0, residual = 0, single = 0, limit = 0, moved = 0, squared_shares = 0;
+        to->scale = scale;
+        to->bins = bins;
+        to->result = 0; // a sum of independent terms: one thread need not wait for each
+        for (std::uint64_t k = 0; k < 2 * bins; ++k) to->result += mix64(to_bits(system.of_result[k]) + k * golden);
         for (std::uint64_t bin = 0; bin < bins; ++bin) {
             if (!(system.row_weights[bin] > 0)) continue;
             rows += 1;
@@ -223,8 +277,6 @@ struct write_weight {
         const double degrees = rows - static_cast<double>(system.ranks);
         const double square = system.products[packed_place(n, n)];
         to->degrees = degrees;
-        to->scale = scale;
-        to->bins = bins;
         const auto refused = static_cast<weights_refusal>(to->state - 1);
         if (refused != weights_refusal::not_finite && degrees < least_weight_degrees)
             to->state = 1 + static_cast<std::uint64_t>(weights_refusal::few_elements);
@@ -235,13 +287,15 @@ struct write_weight {
         const double by_bins = moved * rows / degrees;
         noise = by_bins > noise ? by_bins : noise;
         const double variance = system.variances()[system.rank];
+        const double of_solver = to->deviation;
         to->weight = system.weights[system.rank];
-        to->deviation = square_root(noise * variance) + to->deviation * square_root(square * variance);
+        to->deviation = square_root(noise * variance) + of_solver * square_root(square * variance);
+        to->systematic = square_root(worst_rounding * limit * variance);
         to->residual = square_root(residual / square);
-        to->residual_limit = 4 * square_root(limit / square);
+        to->residual_limit = 4 * square_root(limit / square) + of_solver + 0x1p-40; // what sketches in double lose
         if (to->residual > to->residual_limit && squared_shares * (1 + least_weight_degrees) > 1)
-            to->state = 1 + static_cast<std::uint64_t>(weights_refusal::imprecise);
-        if (!is_finite(to->weight) || !is_finite(to->deviation))
+            to->state = 1 + static_cast<std::uint64_t>(weights_refusal::unexplained);
+        if (!is_finite(to->weight) || !is_finite(to->deviation) || !is_finite(to->systematic))
             to->state = 1 + static_cast<std::uint64_t>(weights_refusal::not_finite);
     }
 };
@@ -256,8 +310,9 @@ struct refuse_weights {
 
 /// Computes the weights with which the ranks' inputs are in the results of a step's sums, by sketches that are gathered
 /// at its end. Preconditions and stream behaviour: of `step_sketches`. Cost of a step: an all-gather of 16 bytes a bin
-/// and call (twice that for a reduce-scatter), and eight launches for each call. The products of a call take
-/// (ranks + 1)^2 * bins multiplications. Memory on the device: what all ranks send, and 56 bytes a bin.
+/// and call (twice that for a reduce-scatter), and eight launches for each call, beside that of the sample. The
+/// products of a call take (ranks + 1)^2 * bins multiplications. Memory on the device: what all ranks send, and 56
+/// bytes a bin.
 template <class Device>
 class weight_check {
 public:

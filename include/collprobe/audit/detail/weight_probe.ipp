@@ -12,6 +12,22 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
+/// Why what the ranks say of a call does not belong together. Each rank solves for its own result: only of the same
+/// result are their numbers the weights of one average.
+COLLPROBE_COLD_INLINE weights_refusal refusal_of_all(const part_entries<weight_entry>& entries, int call) noexcept
+{
+    const weight_entry& first = entries(call, 0);
+    weights_refusal found = weights_refusal::none;
+    for (int r = 0; r < entries.ranks(); ++r) {
+        const weight_entry& each = entries(call, r);
+        const auto why = static_cast<weights_refusal>(each.state - 1);
+        if (why == weights_refusal::not_finite) return why; // NaN may differ in bits
+        if (to_bits(each.scale) != to_bits(first.scale)) return weights_refusal::scales_differ;
+        if (each.result != first.result) found = weights_refusal::results_differ;
+    }
+    return found;
+}
+
 /// Collects what the ranks say of a call, up to the name.
 COLLPROBE_COLD_INLINE void collect_weights(
     const part_entries<weight_entry>& entries, int call, double miss, double roundoff, call_weights& out)
@@ -27,20 +43,24 @@ COLLPROBE_COLD_INLINE void collect_weights(
     out.scale = first.scale;
     out.bins = static_cast<std::uint32_t>(first.bins);
     out.residual = out.residual_limit = 0;
+    bool have_few = false;
+    for (int r = 0; r < entries.ranks(); ++r) have_few = have_few || has_few_magnitudes(entries(call, r));
     for (int r = 0; r < entries.ranks(); ++r) {
         const weight_entry& each = entries(call, r);
         const auto why = static_cast<weights_refusal>(each.state - 1);
         if (out.why_not == weights_refusal::none) out.why_not = why;
-        if (why != weights_refusal::none) continue;
-        out.weights.push_back(each.weight);
-        // Products with a factor may be rounded alike for all elements of few digits.
-        out.bounds.push_back(
-            student_upper_quantile(miss, each.degrees) * each.deviation + roundoff * absolute(each.weight));
         if (each.residual > out.residual) {
             out.residual = each.residual;
             out.residual_limit = each.residual_limit;
         }
+        if (why != weights_refusal::none) continue;
+        out.weights.push_back(each.weight);
+        // Products with a factor, before the sum and behind it, may be rounded alike for many elements.
+        out.bounds.push_back(student_upper_quantile(miss, each.degrees) * each.deviation
+            + (have_few ? each.systematic : 0) + 2 * roundoff * absolute(each.weight));
     }
+    const weights_refusal common = refusal_of_all(entries, call);
+    if (common != weights_refusal::none) out.why_not = common;
     if (out.why_not == weights_refusal::none) return;
     out.weights.clear();
     out.bounds.clear();

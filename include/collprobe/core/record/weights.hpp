@@ -47,6 +47,9 @@ enum class weights_refusal : std::uint8_t {
     zero_result, ///< the result is zero, the inputs are not
     collinear, ///< an input is a combination of the others: many weights fit
     imprecise, ///< the weights are known too roughly to tell the forms apart
+    results_differ, ///< the ranks hold different results: each of them has its own weights
+    scales_differ, ///< the ranks were told different scales
+    unexplained, ///< more of the result is no combination of the inputs than rounding explains
     ambiguous, ///< several forms fit, such as a mean and equal tokens with a small difference
 };
 
@@ -61,6 +64,9 @@ constexpr const char* name(weights_refusal why) noexcept
     case weights_refusal::zero_result: return "zero_result";
     case weights_refusal::collinear: return "collinear";
     case weights_refusal::imprecise: return "imprecise";
+    case weights_refusal::results_differ: return "results_differ";
+    case weights_refusal::scales_differ: return "scales_differ";
+    case weights_refusal::unexplained: return "unexplained";
     case weights_refusal::ambiguous: return "ambiguous";
     }
     return "unknown";
@@ -79,10 +85,10 @@ struct call_weights {
     double common = detail::not_a_number();
     double scale = 1; ///< the factor that was told: the mean's weights are `scale` / n
     /// The part of the result that is no combination of the inputs, as a share of its norm; and the largest share that
-    /// rounding to the element type explains.
+    /// rounding to the element type explains. With more no form is named.
     double residual = 0;
     double residual_limit = 0;
-    std::uint32_t bins = 0; ///< of the sketches: four times as many halve the bounds
+    std::uint32_t bins = 0; ///< of the sketches: four times as many halve what is random in the bounds
 };
 
 } // namespace collprobe

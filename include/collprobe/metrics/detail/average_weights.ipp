@@ -44,6 +44,13 @@ public:
     {
     }
 
+    /// These ranks may have weight 0: they are neither lost nor doubled.
+    void excuse(const mean_shares& shares) noexcept
+    {
+        for (int r = 0; r < ranks_; ++r) {
+            if (!(shares[r] > 0)) excused_ |= rank_set{1} << r;
+        }
+    }
     /// Tries the forms that are `of_mean` but for a factor.
     void try_shares(const mean_shares& shares, averaging of_mean)
     {
@@ -90,29 +97,32 @@ private:
         if (ranks_ == 1) return;
         rank_set lost = 0;
         double least = 0, most = 0;
+        bool is_first = true;
         for (int r = 0; r < ranks_; ++r) {
+            if (holds(excused_, r)) continue;
             if (fits(r, 0)) lost |= rank_set{1} << r;
             const double ratio = ratio_of(r, shares);
-            least = r == 0 || ratio < least ? ratio : least;
-            most = r == 0 || ratio > most ? ratio : most;
+            least = is_first || ratio < least ? ratio : least;
+            most = is_first || ratio > most ? ratio : most;
+            is_first = false;
         }
         try_named(lost, shares, averaging::rank_lost, factor, 0);
         rank_set doubled = 0; // those in the upper half of the range
         for (int r = 0; r < ranks_; ++r) {
-            if (2 * ratio_of(r, shares) > least + most) doubled |= rank_set{1} << r;
+            if (!holds(excused_, r) && 2 * ratio_of(r, shares) > least + most) doubled |= rank_set{1} << r;
         }
         try_named(doubled, shares, averaging::rank_doubled, factor, 2);
     }
     double ratio_of(int rank, const mean_shares& shares) const noexcept
     {
-        return shares[rank] > 0 ? weight(rank) / (shares[rank] * of_.scale) : 0;
+        return weight(rank) / (shares[rank] * of_.scale);
     }
     /// Whether the ranks that are named have `times` their weight.
     void try_named(
         rank_set named, const mean_shares& shares, averaging how, double factor, double times) noexcept
     {
         const int count = __builtin_popcountll(named);
-        if (count == 0 || 2 * count > ranks_) return;
+        if (count == 0 || 2 * count > ranks_ - __builtin_popcountll(excused_)) return;
         if (fit_but(named, shares, factor, times)) return add(how, named);
         // A mean may be that over the ranks that are there.
         double total = 1;
@@ -149,6 +159,7 @@ private:
     call_weights& of_;
     double rounded_factors_;
     int ranks_;
+    rank_set excused_ = 0; ///< ranks without tokens
     int forms_ = 0; ///< that fit
     averaging how_ = averaging::unknown; ///< the last of them
     rank_set found_ = 0; ///< what it names
@@ -172,13 +183,15 @@ COLLPROBE_COLD_INLINE void name_weights(call_weights& of, double rounded_factors
         bound = of.bounds[r] > bound ? of.bounds[r] : bound;
     }
     if (ranks > detail::most_weighted_ranks) of.why_not = weights_refusal::many_ranks;
+    else if (of.residual > of.residual_limit) of.why_not = weights_refusal::unexplained;
     else if (!are_finite || !(size > 0) || 8 * (bound + rounded_factors * size) > size)
         of.why_not = weights_refusal::imprecise;
     if (of.why_not != weights_refusal::none) return;
     detail::weight_forms forms(of, rounded_factors);
     const int n = static_cast<int>(ranks);
-    forms.try_shares({n}, averaging::mean);
     const detail::mean_shares shares = detail::shares_of_tokens(tokens, n);
+    forms.excuse(shares);
+    forms.try_shares({n}, averaging::mean);
     if (!shares.tokens.empty()) forms.try_shares(shares, averaging::token_weighted);
     forms.decide();
 }

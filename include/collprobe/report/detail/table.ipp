@@ -186,6 +186,9 @@ COLLPROBE_COLD_INLINE const char* why_in_words(weights_refusal why) noexcept
     case weights_refusal::zero_result: return "the result is zero";
     case weights_refusal::collinear: return "the inputs are alike, or combinations of each other";
     case weights_refusal::imprecise: return "the bounds are too wide: more bins, or inputs that are less alike";
+    case weights_refusal::results_differ: return "the ranks hold different results";
+    case weights_refusal::scales_differ: return "the ranks were told different scales";
+    case weights_refusal::unexplained: return "a part of the result is of no rank";
     case weights_refusal::ambiguous: return "several forms fit";
     }
     return "";
@@ -206,7 +209,9 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
 {
     std::string text = describe_call(call, site) + ": ";
     if (of.how == averaging::unknown) {
-        return text + "the weights of the average are unknown, because of: " + detail::why_in_words(of.why_not);
+        text += std::string("the weights of the average are unknown, because of: ") + detail::why_in_words(of.why_not);
+        if (of.why_not == weights_refusal::unexplained) text += ", " + short_number(100 * of.residual) + " % of it";
+        return text;
     }
     double bound = 0;
     double least = of.weights[0];
@@ -239,9 +244,6 @@ COLLPROBE_COLD_INLINE std::string describe(int call, const call_site& site, cons
     case averaging::rank_doubled:
         text += of.ranks.size() == 1 ? ": rank counted twice" : ": ranks counted twice";
         break;
-    }
-    if (of.residual > of.residual_limit) {
-        text += "; " + short_number(100 * of.residual) + " % of the result is of no rank";
     }
     return text;
 }

@@ -305,7 +305,8 @@ COLLPROBE_COLD_INLINE void step_judge::judge_losses(const gathered_step& step, s
     out.losses.resize(index(ranks_));
     for (int r = 0; r < ranks_; ++r) {
         out.losses[index(r)] = step.header(r).loss;
-        weights_[index(r)] = step.header(r).weight;
+        const double weight = step.header(r).weight;
+        weights_[index(r)] = weight < 0 ? not_a_number() : weight; // as only the device knew it
         if (step.header(r).loss_is_bad()) {
             out.suspects.push_back({.rank = r, .what = finding::non_finite, .statistic = 1});
         }
