@@ -182,7 +182,6 @@ private:
     std::vector<std::size_t> first_member_; // of each group, and the end
     detail::fixed_array<double> sums_; // for each bet: of the powers of 1 .. k, for k = 0 .. n
     std::uint64_t step_ = 0;
-    int call_ = -1;
     std::vector<metric_state> metrics_;
     std::vector<named_rank> named_;
     std::vector<rank_evidence> best_; // by rank
