@@ -44,7 +44,7 @@ double normal(source& random) { return std::normal_distribution<double>()(random
 exchangeability_watch watch_of(int ranks, const side_shares& shares, exchangeability_options options = {})
 {
     exchangeability_watch watch(ranks, std::move(options));
-    watch.add(finding::loss, -1, shares);
+    watch.add(finding::loss, shares);
     return watch;
 }
 
@@ -528,8 +528,8 @@ TEST_CASE("a restored watch goes on as if it had never stopped")
     source random(13);
     const std::vector<int> groups{0, 0, 0, 0, 1, 1, 1};
     exchangeability_watch whole(7, {.groups = groups});
-    whole.add(finding::loss, -1, {0.25, 0.25, 0.25});
-    whole.add(finding::gradient_norm, 3, {0.125, 0.125, 0});
+    whole.add(finding::loss, {0.25, 0.25, 0.25});
+    whole.add(finding::gradient_norm, {0.125, 0.125, 0});
     std::vector<row> rows(300, row(7));
     for (row& each : rows)
         for (double& x : each) x = normal(random);
@@ -580,10 +580,10 @@ TEST_CASE("a restored watch goes on as if it had never stopped")
         shorter.pop_back();
         refused(shorter, "damaged");
         exchangeability_watch six(6);
-        six.add(finding::loss, -1, {1, 0, 0});
+        six.add(finding::loss, {1, 0, 0});
         refused(six.state(), "another number of ranks");
         exchangeability_watch ungrouped(7);
-        ungrouped.add(finding::loss, -1, {1, 0, 0});
+        ungrouped.add(finding::loss, {1, 0, 0});
         refused(ungrouped.state(), "other groups");
     }
 }

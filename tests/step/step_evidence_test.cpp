@@ -217,7 +217,7 @@ TEST_CASE("wrong options and states are refused")
         probed watching(world);
         exchangeability_watch foreign(1); // a state, but not of a probe
         CHECK(contains(refusal([&] { watching.restore_evidence(foreign.state()); }), "not that of a probe"));
-        foreign.add(finding::loss, -1, {1, 0, 0});
+        foreign.add(finding::loss, {1, 0, 0});
         CHECK(contains(refusal([&] { watching.restore_evidence(foreign.state()); }), "not that of a probe"));
         CHECK(contains(refusal([&] { watching.restore_evidence(words); }), "no such state"));
     });

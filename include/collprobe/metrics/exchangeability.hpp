@@ -69,15 +69,15 @@ public:
     std::size_t metrics() const noexcept { return metrics_.size(); }
 
     /// Adds a number to watch, and returns its index. The shares of all numbers together must not exceed 1 for the
-    /// stated error to hold; they are the caller's. `call`: an index that the evidence repeats.
-    std::size_t add(finding metric, int call, const side_shares& shares);
+    /// stated error to hold; they are the caller's.
+    std::size_t add(finding metric, const side_shares& shares);
 
     /// Begins a step: forgets whom the last one named.
     void begin_step(std::uint64_t step) noexcept;
 
     /// Judges one number of the step. `values[r]` belongs to rank r; a rank without a finite one is left out. `margin`:
     /// a rank is at a side only if it is so by more than this, and by more than the `tolerance`.
-    /// `call`: the index that the number's call has in this step.
+    /// `call`: the index that the number's call has in this step, for the evidence to repeat.
     /// Errors: `status::invalid_argument` for an unknown number, or a view without one entry per rank.
     void judge(std::size_t metric, view<const double> values, double margin = 0, int call = -1,
         const call_site& where = call_site::current());
@@ -112,6 +112,13 @@ private:
         double recent[bets] = {}; // of a bet that begins again when it has lost
         std::uint64_t since[bets] = {}; // step in which `recent` began
         std::uint64_t extreme[bets] = {}; // steps since then in which the rank was in the first eighth
+
+        /// What bets have won may be no evidence. What they lost counts.
+        void forget_gains() noexcept
+        {
+            for (double& each : wealth) each = each < 0.5 ? each : 0.5;
+            for (double& each : recent) each = each < 1 ? each : 1;
+        }
     };
     /// How long the ranks of a group keep their places.
     struct persistence {
@@ -164,9 +171,9 @@ private:
     void bet_on_order(metric_state& of, std::size_t group, int first_side, int end_side, double margin);
     /// The widest margin that the tolerance asks for. Uses `places_`.
     double tolerated(persistence& memory, std::size_t active) noexcept;
-    /// `first` and `ties`: the places that the rank shares, counted from 0, of `active`.
-    void bet(metric_state& of, int side, std::size_t rank, std::size_t first, std::size_t ties, std::size_t active,
-        bool is_named) noexcept;
+    /// `first` and `ties`: the places of this side that the rank shares, counted from 0, of `active`.
+    void bet(metric_state& of, int side, std::size_t rank, std::size_t first, std::size_t ties,
+        std::size_t active) noexcept;
     rank_evidence evidence_of(metric_state& of, int side, std::size_t rank) const noexcept;
     double strength(const rank_evidence& of) const noexcept;
     void name_ranks(metric_state& of, std::size_t group);

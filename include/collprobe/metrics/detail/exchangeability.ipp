@@ -85,11 +85,10 @@ COLLPROBE_COLD_INLINE exchangeability_watch::exchangeability_watch(
     order_.reserve(n);
 }
 
-COLLPROBE_COLD_INLINE std::size_t exchangeability_watch::add(finding metric, int call, const side_shares& shares)
+COLLPROBE_COLD_INLINE std::size_t exchangeability_watch::add(finding metric, const side_shares& shares)
 {
     metric_state next;
     next.what = metric;
-    next.call = call;
     next.shares = shares;
     next.processes.resize(sides * count());
     for (process& each : next.processes)
@@ -214,10 +213,6 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_order(
     metric_state& of, std::size_t group, int first_side, int end_side, double margin)
 {
     const std::size_t active = order_.size();
-    // `place`: of a side's places, counted from 0.
-    const auto bet_on = [&, this](int side, std::size_t r, std::size_t place, std::size_t ties, std::size_t ranks) {
-        bet(of, side, r, place, ties, ranks, of.named_side[r] != 0);
-    };
     // The compared ranks whose number is larger; with `or_equal` also those whose number is the same.
     const auto above = [this](double value, bool or_equal) {
         const auto at = std::lower_bound(order_.begin(), order_.end(), value, [&, this](std::size_t r, double limit) {
@@ -232,9 +227,9 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_order(
             const std::size_t ties = ties_from(first);
             for (std::size_t i = first; i < first + ties; ++i) {
                 const std::size_t r = order_[i];
-                if (!(margin > 0)) bet_on(side, r, from_below ? active - first - ties : first, ties, active);
-                else if (from_below) bet_on(side, r, active - above(work_[r] + margin, false) - 1, 1, active);
-                else bet_on(side, r, above(work_[r] - margin, true) - 1, 1, active);
+                if (!(margin > 0)) bet(of, side, r, from_below ? active - first - ties : first, ties, active);
+                else if (from_below) bet(of, side, r, active - above(work_[r] + margin, false) - 1, 1, active);
+                else bet(of, side, r, above(work_[r] - margin, true) - 1, 1, active);
             }
             first += ties;
         }
@@ -245,10 +240,10 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_order(
             if (from_below) {
                 const std::size_t end = above(work_[r] + margin, false);
                 const std::size_t ties = margin > 0 ? 1 : above(work_[r], true) - end + 1;
-                bet_on(side, r, active + 1 - end - ties, ties, active + 1);
+                bet(of, side, r, active + 1 - end - ties, ties, active + 1);
             } else {
                 const std::size_t first = above(work_[r] - margin, margin > 0);
-                bet_on(side, r, first, margin > 0 ? 1 : above(work_[r], true) - first + 1, active + 1);
+                bet(of, side, r, first, margin > 0 ? 1 : above(work_[r], true) - first + 1, active + 1);
             }
         }
     }
@@ -266,11 +261,7 @@ COLLPROBE_COLD_INLINE bool exchangeability_watch::keep_places(
         // What bets have won so far, they may have won by memory.
         for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) {
             if (of.named_side[members_[i]] != 0) continue;
-            for (int side = 0; side < sides; ++side) {
-                process& at = process_of(of, side, members_[i]);
-                for (double& wealth : at.wealth) wealth = wealth < 0.5 ? wealth : 0.5;
-                for (double& recent : at.recent) recent = recent < 1 ? recent : 1;
-            }
+            for (int side = 0; side < sides; ++side) process_of(of, side, members_[i]).forget_gains();
         }
     } else if (memory.is_silent == 1 && excess < deviation) {
         memory.is_silent = 0;
@@ -323,8 +314,9 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::remember_places(
 }
 
 COLLPROBE_COLD_INLINE void exchangeability_watch::bet(metric_state& of, int side, std::size_t rank,
-    std::size_t first, std::size_t ties, std::size_t active, bool is_named) noexcept
+    std::size_t first, std::size_t ties, std::size_t active) noexcept
 {
+    const bool is_named = of.named_side[rank] != 0;
     process& at = process_of(of, side, rank);
     if (payouts_for_ != active) {
         payouts_for_ = active;
@@ -457,9 +449,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::name_one(
     // A rank that was the largest has made the others the smallest, and so on.
     for (std::size_t i = begin; i < end; ++i) {
         if (members_[i] == rank || of.named_side[members_[i]] != 0) continue;
-        process& other = process_of(of, side ^ 1, members_[i]);
-        for (double& wealth : other.wealth) wealth = wealth < 0.5 ? wealth : 0.5;
-        for (double& recent : other.recent) recent = recent < 1 ? recent : 1;
+        process_of(of, side ^ 1, members_[i]).forget_gains();
     }
 }
 
@@ -523,7 +513,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::restore(view<const std::uint64
     std::size_t at = 3 + n;
     for (std::uint64_t m = 0; m < state[2]; ++m) {
         check(at + 5 <= state.size(), "the state has an end too early");
-        restored.add(static_cast<finding>(state[at]), -1,
+        restored.add(static_cast<finding>(state[at]),
             {detail::bit_cast<double>(state[at + 1]), detail::bit_cast<double>(state[at + 2]),
                 detail::bit_cast<double>(state[at + 3]), detail::bit_cast<double>(state[at + 4])});
         at += 5;

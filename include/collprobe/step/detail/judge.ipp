@@ -92,7 +92,7 @@ COLLPROBE_COLD_INLINE void step_judge::watch_evidence(std::size_t histories)
 {
     while (evidence_->metrics() < of_first_call + histories) {
         const evident_number next = evident_at(evidence_->metrics());
-        evidence_->add(next.what, -1, next.shares);
+        evidence_->add(next.what, next.shares);
     }
 }
 
