@@ -432,6 +432,43 @@ TEST_CASE("ranks without a majority are not named one by one")
     CHECK(all_named({3, 3, 3, 3, 0, 0, 0, 0}, 0).empty()); // two kinds of ranks, which keep their places
 }
 
+TEST_CASE("what a rank at one side has won for the others at the opposite one is taken from them")
+{
+    // Rank 0 is the largest in each step. The others take turns, so each is the smallest more often than one in four.
+    exchangeability_watch watch = watch_of(4, {0.5, 0.5, 0});
+    bool named = false;
+    for (std::uint64_t step = 0; step < 30 && !named; ++step) {
+        const double turn = static_cast<double>(step % 3);
+        watch.begin_step(step);
+        watch.judge(0, row{9, turn, std::fmod(turn + 1, 3), std::fmod(turn + 2, 3)});
+        named = watch.named().size() != 0;
+    }
+    REQUIRE(named);
+    CHECK(watch.named()[0].rank == 0);
+    watch.begin_step(30);
+    watch.judge(0, row{9, 1, 1, 1}); // pays 1 to all of the others
+    for (int rank = 1; rank < 4; ++rank) CHECK(watch.of(rank).odds <= 0.51 * 0.5 / 4);
+}
+
+TEST_CASE("a finding without a rank is told at once where a majority was there again in between")
+{
+    source random(16);
+    exchangeability_watch watch = watch_of(4, {0.5, 0.5, 0});
+    std::vector<int> named;
+    row values(4);
+    for (std::uint64_t step = 0; step < 1000; ++step) {
+        for (double& x : values) x = normal(random);
+        if (step < 300) values[0] += 4;
+        if (step >= 100 && step < 300) values[1] += 4;
+        if (step >= 750) values[2] += 4;
+        if (step >= 850) values[3] += 4;
+        watch.begin_step(step);
+        watch.judge(0, values);
+        for (const auto& each : watch.named()) named.push_back(each.rank);
+    }
+    CHECK(named == std::vector<int>{0, -1, 2, -1});
+}
+
 TEST_CASE("numbers that are absent, infinite, huge or tiny are judged as their order says")
 {
     source random(10);
