@@ -49,11 +49,11 @@ struct sample_magnitudes {
 
     static constexpr std::uint64_t most = 128;
 
-    COLLPROBE_HD double part(std::uint64_t, int lane, int lanes) const noexcept
+    COLLPROBE_HD double part(std::uint64_t, unsigned lane, unsigned lanes) const noexcept
     {
         const std::uint64_t samples = data.count() < most ? data.count() : most;
         double sum = 0;
-        for (auto i = static_cast<std::uint64_t>(lane); i < samples; i += static_cast<std::uint64_t>(lanes)) {
+        for (std::uint64_t i = lane; i < samples; i += lanes) {
             const auto mine = magnitude(i);
             for (std::uint64_t k = 0; k < i && mine != 0; ++k) {
                 const auto other = magnitude(k);
@@ -165,16 +165,16 @@ struct weigh_rows {
 struct weight_products {
     weight_system system;
 
-    COLLPROBE_HD double part(std::uint64_t place, int lane, int lanes) const noexcept
+    COLLPROBE_HD double part(std::uint64_t place, unsigned lane, unsigned lanes) const noexcept
     {
         int row = 0;
         while (packed_place(static_cast<std::uint64_t>(row) + 1, 0) <= place) ++row;
         const int column = static_cast<int>(place - packed_place(static_cast<std::uint64_t>(row), 0));
         const double* const a = row < system.ranks ? system.of_rank(row) : system.of_result;
         const double* const b = column < system.ranks ? system.of_rank(column) : system.of_result;
-        const auto step = static_cast<std::uint64_t>(lanes);
+        const std::uint64_t step = lanes;
         double sums[4] = {0, 0, 0, 0}; // one alone would wait for itself at every addition
-        std::uint64_t bin = static_cast<std::uint64_t>(lane);
+        std::uint64_t bin = lane;
         for (; bin + 3 * step < system.bins; bin += 4 * step) {
             for (std::uint64_t k = 0; k < 4; ++k) {
                 const std::uint64_t at = bin + k * step;
