@@ -111,13 +111,9 @@ class rank_trainer {
 public:
     rank_trainer(const trainer::dataset& train, const kinds& samples, std::uint64_t seed, int rank)
         : train_(train), samples_(samples), seed_(seed), rank_(rank),
-          model_({trainer::pixels, 64, 64, trainer::classes}, trainer::derive(seed, 1000), 0)
+          model_({trainer::pixels, 64, 64, trainer::classes}, trainer::derive(seed, 1000), 0), sum_(model_.count()),
+          descent_(model_.count())
     {
-        std::size_t count = 0;
-        for (std::size_t layer = 0; layer < model_.layers(); ++layer) count += model_.parameters(layer).size();
-        gradient_.resize(count);
-        sum_.resize(count);
-        velocity_.resize(count);
     }
 
     /// Computes the mean gradient of the rank's batch; returns its loss and the number of its samples.
@@ -130,27 +126,14 @@ public:
         for (std::size_t i = 0; i < (is_long ? long_batch : short_batch); ++i) batch.add(train_, from[random.below(from.size())]);
         const double loss = model_.forward(batch.inputs, batch.labels, {});
         model_.backward([](std::size_t) {});
-        auto to = gradient_.begin();
-        for (std::size_t layer = 0; layer < model_.layers(); ++layer) {
-            for (const float each : model_.gradient(layer)) *to++ = each;
-        }
+        gradient_.clear();
+        model_.append_gradient(gradient_);
         return {loss, static_cast<double>(batch.size())};
     }
     std::vector<float>& gradient() { return gradient_; }
     std::vector<float>& sum() { return sum_; }
 
-    void update()
-    {
-        constexpr float rate = 0.04F;
-        constexpr float momentum = 0.9F;
-        std::size_t i = 0;
-        for (std::size_t layer = 0; layer < model_.layers(); ++layer) {
-            for (float& weight : model_.parameters(layer)) {
-                velocity_[i] = momentum * velocity_[i] + sum_[i];
-                weight -= rate * velocity_[i++];
-            }
-        }
-    }
+    void update() { descent_.update(model_, sum_, trainer::first_learning_rate); }
     double loss(const trainer::dataset& test) { return model_.forward(test.inputs, test.labels, {}); }
     double accuracy(const trainer::dataset& test) { return model_.accuracy(test.inputs, test.labels); }
 
@@ -160,7 +143,8 @@ private:
     std::uint64_t seed_;
     int rank_;
     trainer::mlp<float> model_;
-    std::vector<float> gradient_, sum_, velocity_;
+    std::vector<float> gradient_, sum_;
+    trainer::descent descent_;
 };
 
 /// What became of a run.

@@ -41,6 +41,26 @@ public:
     std::size_t layers() const { return layers_.size(); }
     std::span<Real> parameters(std::size_t index) { return layers_[index].parameters; }
     std::span<const Real> gradient(std::size_t index) const { return layers_[index].gradient; }
+    /// The same of all layers, one after another.
+    std::size_t count() const
+    {
+        std::size_t sum = 0;
+        for (const layer& each : layers_) sum += each.parameters.size();
+        return sum;
+    }
+    std::vector<Real> parameters() const
+    {
+        std::vector<Real> all;
+        for (const layer& each : layers_) all.insert(all.end(), each.parameters.begin(), each.parameters.end());
+        return all;
+    }
+    template <class Number>
+    void append_gradient(std::vector<Number>& to) const
+    {
+        for (const layer& each : layers_) {
+            for (const Real value : each.gradient) to.push_back(static_cast<Number>(value));
+        }
+    }
 
     /// The mean loss of a batch. `inputs` holds the samples one after another, `labels` their classes,
     /// `dropout_seeds` a seed each for the units that are dropped.
@@ -176,6 +196,34 @@ private:
     Real kept_scale_ = 1;
     std::size_t batch_ = 0;
     std::vector<Real> inputs_;
+};
+
+/// Falls to 0 on a straight line in the studies of long runs.
+inline constexpr double first_learning_rate = 0.04;
+inline constexpr double momentum = 0.9;
+
+/// Stochastic gradient descent with momentum.
+class descent {
+public:
+    explicit descent(std::size_t count) : velocity_(count) {}
+
+    /// `gradient`: of all layers, one after another; a number of any type.
+    template <class Gradient>
+    void update(mlp<float>& model, const Gradient& gradient, double rate)
+    {
+        std::size_t i = 0;
+        for (std::size_t layer = 0; layer < model.layers(); ++layer) {
+            for (float& weight : model.parameters(layer)) {
+                velocity_[i] = static_cast<float>(momentum) * velocity_[i] + static_cast<float>(gradient[i]);
+                weight -= static_cast<float>(rate) * velocity_[i];
+                ++i;
+            }
+        }
+    }
+    std::vector<float>& velocity() { return velocity_; }
+
+private:
+    std::vector<float> velocity_;
 };
 
 } // namespace trainer

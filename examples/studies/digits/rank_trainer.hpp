@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -16,10 +15,6 @@
 
 namespace trainer {
 
-/// Falls to 0 on a straight line.
-inline constexpr double first_learning_rate = 0.04;
-inline constexpr double momentum = 0.9;
-
 /// One rank's model, optimiser and data.
 class rank_trainer {
 public:
@@ -27,13 +22,8 @@ public:
     rank_trainer(const dataset& train, const std::vector<std::size_t>& widths, std::uint64_t seed, int rank,
         std::size_t batch)
         : train_(train), seed_(seed), rank_(static_cast<std::uint64_t>(rank)), batch_(batch),
-          model_(widths, derive(seed, 1000), 0)
+          model_(widths, derive(seed, 1000), 0), average_(model_.count()), descent_(model_.count())
     {
-        std::size_t count = 0;
-        for (std::size_t layer = 0; layer < model_.layers(); ++layer) count += model_.parameters(layer).size();
-        gradient_.resize(count);
-        average_.resize(count);
-        velocity_.resize(count);
     }
 
     /// The gradient of this rank's batch of a step.
@@ -49,26 +39,13 @@ public:
         }
         model_.forward(inputs_, labels_, {});
         model_.backward([](std::size_t) {});
-        auto to = gradient_.begin();
-        for (std::size_t layer = 0; layer < model_.layers(); ++layer) {
-            const auto of_layer = model_.gradient(layer);
-            to = std::copy(of_layer.begin(), of_layer.end(), to);
-        }
+        gradient_.clear();
+        model_.append_gradient(gradient_);
     }
     collprobe::view<float> gradient() { return gradient_; }
     collprobe::view<float> average() { return average_; }
 
-    void update(double rate)
-    {
-        std::size_t i = 0;
-        for (std::size_t layer = 0; layer < model_.layers(); ++layer) {
-            for (float& weight : model_.parameters(layer)) {
-                velocity_[i] = static_cast<float>(momentum) * velocity_[i] + average_[i];
-                weight -= static_cast<float>(rate) * velocity_[i];
-                ++i;
-            }
-        }
-    }
+    void update(double rate) { descent_.update(model_, average_, rate); }
 
     /// A buffer for each layer.
     std::vector<collprobe::replica> weights()
@@ -80,18 +57,10 @@ public:
         return all;
     }
     std::vector<collprobe::replica> averages() { return in_layers(average_); }
-    collprobe::replica state() { return collprobe::view(velocity_); }
+    collprobe::replica state() { return collprobe::view(descent_.velocity()); }
 
-    std::vector<float> all_weights()
-    {
-        std::vector<float> all;
-        for (std::size_t layer = 0; layer < model_.layers(); ++layer) {
-            const auto of_layer = model_.parameters(layer);
-            all.insert(all.end(), of_layer.begin(), of_layer.end());
-        }
-        return all;
-    }
-    const std::vector<float>& velocity() const { return velocity_; }
+    std::vector<float> all_weights() const { return model_.parameters(); }
+    const std::vector<float>& velocity() { return descent_.velocity(); }
     double accuracy(const dataset& test) { return model_.accuracy(test.inputs, test.labels); }
 
 private:
@@ -116,7 +85,7 @@ private:
     std::vector<int> labels_;
     std::vector<float> gradient_;
     std::vector<float> average_;
-    std::vector<float> velocity_;
+    descent descent_;
 };
 
 } // namespace trainer

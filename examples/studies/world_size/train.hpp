@@ -97,12 +97,8 @@ public:
         : given_(given), train_(train),
           model_({trainer::pixels, 64, 64, trainer::classes}, trainer::derive(given.seed, 1000), 0),
           leaves_(static_cast<std::uint64_t>(given.micro_batches / ranks)),
-          first_leaf_(static_cast<std::uint64_t>(rank) * leaves_)
+          first_leaf_(static_cast<std::uint64_t>(rank) * leaves_), average_(model_.count()), descent_(model_.count())
     {
-        std::size_t count = 0;
-        for (std::size_t layer = 0; layer < model_.layers(); ++layer) count += model_.parameters(layer).size();
-        average_.resize(count);
-        velocity_.resize(count);
     }
 
     /// Returns the mean loss of the rank's micro-batches.
@@ -115,24 +111,14 @@ public:
             load(trainer::derive(trainer::derive(given_.seed, number), first_leaf_ + leaf));
             loss += model_.forward(inputs_, labels_, {});
             model_.backward([](std::size_t) {});
-            for (std::size_t layer = 0; layer < model_.layers(); ++layer) {
-                for (const float value : model_.gradient(layer)) gradients_.push_back(static_cast<Wire>(value));
-            }
+            model_.append_gradient(gradients_);
         }
         average(gradients_, average_, on);
-        update();
+        descent_.update(model_, average_, trainer::first_learning_rate);
         return loss / static_cast<double>(leaves_);
     }
 
-    std::vector<float> weights()
-    {
-        std::vector<float> all;
-        for (std::size_t layer = 0; layer < model_.layers(); ++layer) {
-            const auto of_layer = model_.parameters(layer);
-            all.insert(all.end(), of_layer.begin(), of_layer.end());
-        }
-        return all;
-    }
+    std::vector<float> weights() const { return model_.parameters(); }
     double accuracy(const trainer::dataset& test) { return model_.accuracy(test.inputs, test.labels); }
 
 private:
@@ -148,20 +134,6 @@ private:
         }
     }
 
-    void update()
-    {
-        constexpr float rate = 0.04F;
-        constexpr float momentum = 0.9F;
-        std::size_t i = 0;
-        for (std::size_t layer = 0; layer < model_.layers(); ++layer) {
-            for (float& weight : model_.parameters(layer)) {
-                velocity_[i] = momentum * velocity_[i] + static_cast<float>(average_[i]);
-                weight -= rate * velocity_[i];
-                ++i;
-            }
-        }
-    }
-
     const options& given_;
     const trainer::dataset& train_;
     trainer::mlp<float> model_;
@@ -171,7 +143,7 @@ private:
     std::vector<int> labels_;
     std::vector<Wire> gradients_; // leaf after leaf
     std::vector<Wire> average_;
-    std::vector<float> velocity_;
+    trainer::descent descent_;
 };
 
 /// A whole run as one rank sees it. `take` gets the records of the steps; `advance()` is called after each step.
