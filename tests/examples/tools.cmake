@@ -79,22 +79,6 @@ set_tests_properties(tools.watch_once PROPERTIES FIXTURES_REQUIRED tool_logs)
 collprobe_add_run_test(tools.watch_timeout RUN $<TARGET_FILE:collprobe_watch> ${logs}/none.jsonl --timeout 0.5 CODE 1
     OUT "^waiting for '.*/none.jsonl'\n$" ERR "nothing was written for 0.5 seconds")
 
-# Where 8 and 16 ranks part, and that they do not part if sums are rounded once.
-function(collprobe_add_ranks_test name reduction)
-    collprobe_add_run_test(tools.compare_${name} RUN $<TARGET_FILE:collprobe_compare> ${scratch}/world_size_float_ring.jsonl
-        ${scratch}/world_size_float_ring.jsonl --run-a "${reduction} 8x2" --run-b "${reduction} 16x1" ${ARGN})
-    set_tests_properties(tools.compare_${name} PROPERTIES FIXTURES_REQUIRED world_size_files)
-endfunction()
-collprobe_add_ranks_test(native_ranks native --html ${logs}/ranks.html CODE 1 NOT_OUT identical
-    OUT "first in step 0, bucket 0 'gradient', call 0, all_reduce of 8970 float. other results in [0-9]+ of [0-9]+ calls"
-        "  max ulp" "\nstep 0 +1 of 1 "
-    CHECKER ../report/html_check.py CHECK ${logs}/ranks.html)
-collprobe_add_ranks_test(rounded_ranks correctly_rounded CODE 0
-    OUT "\nidentical: [0-9]+ steps, [0-9]+ calls with equal digests, 8 and 16 ranks")
-collprobe_add_run_test(tools.compare_several_runs RUN $<TARGET_FILE:collprobe_compare> ${scratch}/world_size_float_ring.jsonl
-    ${logs}/clean.jsonl CODE 2 ERR "has several runs. choose one with --run-a")
-set_tests_properties(tools.compare_several_runs PROPERTIES FIXTURES_REQUIRED "world_size_files;tool_logs")
-
 if(Python3_FOUND)
     file(MAKE_DIRECTORY ${logs}/python)
     foreach(tool compare watch)

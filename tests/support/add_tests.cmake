@@ -7,7 +7,7 @@
 #     slow          its build, or its run, takes long: not in quick, not under AddressSanitizer, and in plain order where a
 #                   GPU is emulated
 #     headers       it compiles headers for their own sake: not in quick
-#     study         it runs a program of examples/studies: not under sanitizers
+#     study         it runs a program of examples/studies: not in quick, not under sanitizers
 #     stand_in      it runs on the stand-ins for CUDA and NCCL (given to *_stand_in_test.cpp and stand_in/ by itself)
 # beside compile_fail, consumer, lint, mpi, trainer, cuda and gpu.
 

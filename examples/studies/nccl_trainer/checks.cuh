@@ -25,3 +25,14 @@
             std::exit(1); \
         } \
     } while (0)
+
+/// Ends the process with status 77 ("skipped", to test drivers) where there is none.
+inline int count_gpus()
+{
+    int devices = 0;
+    if (const cudaError_t code = cudaGetDeviceCount(&devices); code != cudaSuccess || devices == 0) {
+        std::fprintf(stderr, "no GPU here, nothing to train on: %s\n", cudaGetErrorString(code));
+        std::exit(77);
+    }
+    return devices;
+}

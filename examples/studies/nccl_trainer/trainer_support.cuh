@@ -67,14 +67,10 @@ struct ranks {
 };
 
 /// From the variables that torchrun, mpirun or srun set, and COLLPROBE_PATH or NCCL_COMM_ID; one rank alone without them. Makes the rank's
-/// GPU current. Ends the process with status 77 ("skipped", to test drivers) where there is no GPU.
+/// GPU current.
 inline ranks start_ranks()
 {
-    int devices = 0;
-    if (const cudaError_t code = cudaGetDeviceCount(&devices); code != cudaSuccess || devices == 0) {
-        std::fprintf(stderr, "no GPU here, nothing to train on: %s\n", cudaGetErrorString(code));
-        std::exit(77);
-    }
+    const int devices = count_gpus();
     const auto job = collprobe::bootstrap::job::from_environment();
     CUDA_CHECK(cudaSetDevice((job.local_rank >= 0 ? job.local_rank : job.rank) % devices));
     return {job.rank, job.size, collprobe::nccl::unique_id(job)};

@@ -166,8 +166,7 @@ struct fault {
 template <class Train>
 void run_ranks(const Train& train)
 {
-    int devices = 0;
-    CUDA_CHECK(cudaGetDeviceCount(&devices));
+    const int devices = count_gpus();
     const int ranks = devices >= 4 ? 4 : devices >= 2 ? 2 : 1;
     ncclUniqueId id;
     NCCL_CHECK(ncclGetUniqueId(&id));

@@ -14,37 +14,58 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Makes collective calls one after the other, from host memory to host memory on any device; the host waits for each.
-template <element T, communicator Comm>
+/// Makes collective calls one after the other, from host memory to host memory; the host waits for each.
+template <element T>
 class blocking_calls {
+public:
+    blocking_calls(const blocking_calls&) = delete;
+    blocking_calls& operator=(const blocking_calls&) = delete;
+    virtual ~blocking_calls() = default;
+
+    /// Host memory: the data of the next call (`send`) and the result of the last one (`received`).
+    T* send() const noexcept { return send_; }
+    const T* received() const noexcept { return received_; }
+
+    /// Sums the first `count` elements of every rank's `send()`.
+    virtual void all_reduce(std::uint64_t count) = 0;
+    /// As `all_reduce`, on the current contents of device memory; host memory is unchanged. Returns nanoseconds.
+    virtual std::int64_t timed_all_reduce(std::uint64_t count) = 0;
+    /// Gathers the first `count` elements of every rank's `send()`, in the order of the ranks.
+    virtual void all_gather(std::uint64_t count) = 0;
+
+protected:
+    blocking_calls() = default;
+
+    T* send_ = nullptr;
+    const T* received_ = nullptr;
+};
+
+/// The same over a communicator, on any device.
+template <element T, communicator Comm>
+class blocking_calls_over final : public blocking_calls<T> {
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
 public:
-    blocking_calls(Comm& comm, stream_ref on, std::uint64_t send, std::uint64_t receive, call_site where)
+    blocking_calls_over(Comm& comm, stream_ref on, std::uint64_t send, std::uint64_t receive, call_site where)
         : comm_(comm), on_(on), where_(where), memory_(timeout_of(comm), send, receive)
     {
+        this->send_ = memory_->host_send.data();
+        this->received_ = memory_->host_received.data();
     }
 
-    /// Host memory: the data of the next call (`send`) and the result of the last one (`received`).
-    T* send() const noexcept { return memory_->host_send.data(); }
-    const T* received() const noexcept { return memory_->host_received.data(); }
-
-    /// Sums the first `count` elements of every rank's `send()`.
-    void all_reduce(std::uint64_t count)
+    void all_reduce(std::uint64_t count) override
     {
         copied(count, count, [&, this] { enqueue_all_reduce(count); });
     }
-    /// As `all_reduce`, on the current contents of device memory; host memory is unchanged. Returns nanoseconds.
-    std::int64_t timed_all_reduce(std::uint64_t count)
+    std::int64_t timed_all_reduce(std::uint64_t count) override
     {
         const std::int64_t begin = deadline::now_ns();
         enqueue_marked(memory_->done, on_, [&, this] { enqueue_all_reduce(count); });
         wait();
         return deadline::now_ns() - begin;
     }
-    /// Gathers the first `count` elements of every rank's `send()`, in the order of the ranks.
-    void all_gather(std::uint64_t count)
+    void all_gather(std::uint64_t count) override
     {
         const std::uint64_t all = count * static_cast<std::uint64_t>(comm_.size());
         copied(count, all, [&] {

@@ -10,10 +10,11 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/inspect/detail/call.hpp>
 #include <collprobe/inspect/detail/data.hpp>
 
 /// Probes of reductions that send elements as codes: blocks of elements share a scale, so an element's result depends
-/// on its neighbours. `calls` is a `blocking_calls`.
+/// on its neighbours.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// A run of elements that are rounded together.
@@ -23,8 +24,8 @@ struct code_block {
 };
 
 /// Fills this rank's elements by their index, and sums.
-template <element T, class Calls, class Value>
-void sum_of(Calls& calls, std::uint64_t count, const Value& value)
+template <element T, class Value>
+void sum_of(blocking_calls<T>& calls, std::uint64_t count, const Value& value)
 {
     for (std::uint64_t i = 0; i < count; ++i) calls.send()[i] = T(value(i));
     calls.all_reduce(count);
@@ -33,8 +34,8 @@ void sum_of(Calls& calls, std::uint64_t count, const Value& value)
 /// Rank 0 sends units, and two neighbours far larger, of either sign. Where the units do not arrive, elements are
 /// rounded together with those two. The pair stands at several places in turn, because the last block of a slice may be
 /// short.
-template <floating_element T, class Calls>
-code_block find_block(Calls& calls, int rank, std::uint64_t count)
+template <floating_element T>
+code_block find_block(blocking_calls<T>& calls, int rank, std::uint64_t count)
 {
     constexpr bool wide = element_traits<T>::max_exponent > 100;
     const double unit = power_of_two(wide ? 0 : -24);
@@ -104,8 +105,9 @@ struct code_values {
 
 /// Rank 0 sends random elements, with the largest magnitude twice in each block, so that the blocks have one scale.
 /// Where the scale is not exact, roundings may add values: the fewest are right.
-template <floating_element T, class Calls>
-code_values find_values(Calls& calls, const code_block& block, int rank, std::uint64_t count, std::uint64_t seed)
+template <floating_element T>
+code_values find_values(
+    blocking_calls<T>& calls, const code_block& block, int rank, std::uint64_t count, std::uint64_t seed)
 {
     const std::uint64_t start = block.first % block.elements;
     const std::uint64_t end = count - (count - start) % block.elements;
@@ -132,9 +134,9 @@ code_values find_values(Calls& calls, const code_block& block, int rank, std::ui
 /// negative, and all others a unit beside it. Units that are lost were added to one of the two, and rounded, before the
 /// two met: each number of lost units shows one more rounding in front of the last addition. The result is rounded,
 /// too, if a block in which rank 0 has a large element shows the units of no other rank.
-template <floating_element T, class Calls>
-int count_code_roundings(
-    Calls& calls, const code_block& block, const code_values& codes, int rank, int ranks, std::uint64_t count)
+template <floating_element T>
+int count_code_roundings(blocking_calls<T>& calls, const code_block& block, const code_values& codes, int rank,
+    int ranks, std::uint64_t count)
 {
     constexpr bool wide = element_traits<T>::max_exponent > 100;
     double large = codes.exact_element();

@@ -10,10 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <collprobe/comm/capabilities.hpp>
-#include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/element.hpp>
-#include <collprobe/core/error.hpp>
 #include <collprobe/core/record/inspection.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/middle.hpp>
@@ -28,15 +25,17 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// The inspection of one type and size.
-template <floating_element T, communicator Comm>
+/// The inspection of one type and size. It knows the communicator by its calls alone, so it is compiled once.
+template <floating_element T>
 class inspector {
 public:
-    inspector(Comm& comm, stream_ref_of<Comm> on, std::uint64_t count, const inspect_options& options, call_site where)
-        : rank_(comm.rank()), ranks_(comm.size()), count_(count), options_(options), groups_(ranks_, count),
-          calls_(comm, on, 2 * count, 2 * count, where), told_(comm, on, where)
+    /// `calls`: of twice as many elements.
+    inspector(int rank, int ranks, std::string communicator, std::uint64_t count, const inspect_options& options,
+        blocking_calls<T>& calls, rank_exchange::make_calls make_calls)
+        : rank_(rank), ranks_(ranks), count_(count), options_(options), groups_(ranks, count), calls_(calls),
+          told_(ranks, std::move(make_calls))
     {
-        result_.communicator = name_of(comm);
+        result_.communicator = std::move(communicator);
         result_.element = element_traits<T>::type;
         result_.count = count;
         result_.ranks = ranks_;
@@ -343,8 +342,8 @@ private:
     position_groups groups_;
     std::vector<group_arithmetic> arithmetic_;
     bool orders_agree_ = true; ///< all ranks see the same orders
-    blocking_calls<T, Comm> calls_;
-    rank_exchange<Comm> told_;
+    blocking_calls<T>& calls_;
+    rank_exchange told_;
 };
 
 } // namespace collprobe::detail

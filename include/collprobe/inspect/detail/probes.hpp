@@ -9,11 +9,12 @@
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/math.hpp>
+#include <collprobe/inspect/detail/call.hpp>
 #include <collprobe/inspect/detail/names.hpp>
 #include <collprobe/inspect/detail/search.hpp>
 #include <collprobe/inspect/detail/sum_tree.hpp>
 
-/// Probes: sums of values that show the order and the bits of partial sums. `calls` is a `blocking_calls`.
+/// Probes: sums of values that show the order and the bits of partial sums.
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 /// The probes need 25 digits of fixed point, which 8-bit floating point has not.
@@ -52,8 +53,9 @@ std::uint32_t units_in(T sum, double unit, std::uint32_t limit) noexcept
 /// One rank of the pair sends a large value, the other its negative, and every other rank a unit. The units that arrive
 /// are those added after the two large values have met: `arrived`, by element, or the number of ranks if the sum is no
 /// number of units. All positions are probed at once.
-template <floating_element T, class Calls>
-void probe_pair(Calls& calls, const rank_pair& pair, int rank, int ranks, std::vector<std::uint32_t>& arrived)
+template <floating_element T>
+void probe_pair(
+    blocking_calls<T>& calls, const rank_pair& pair, int rank, int ranks, std::vector<std::uint32_t>& arrived)
 {
     using probe = absorbing<T>;
     const auto n = static_cast<std::uint32_t>(ranks);
@@ -137,9 +139,9 @@ inline std::vector<bit_probe> bit_probes(const sum_tree& tree)
 /// For the partial sum after an addition, a rank on one side of the addition sends 1, a rank on the other side 2^-p,
 /// and a rank that is added next sends -1. If 2^-p arrives, the sum had at least p + 1 bits. Each group of positions
 /// searches for its own largest p.
-template <floating_element T, class Calls>
-void probe_bits(Calls& calls, std::vector<group_arithmetic>& groups, const std::vector<std::uint32_t>& group_of,
-    int rank, int ranks)
+template <floating_element T>
+void probe_bits(blocking_calls<T>& calls, std::vector<group_arithmetic>& groups,
+    const std::vector<std::uint32_t>& group_of, int rank, int ranks)
 {
     if (ranks < 3) return;
     struct search {

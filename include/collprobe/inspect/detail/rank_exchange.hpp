@@ -6,13 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <optional>
+#include <functional>
+#include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
-#include <collprobe/comm/communicator.hpp>
-#include <collprobe/core/error.hpp>
 #include <collprobe/core/record/inspection.hpp>
 #include <collprobe/inspect/detail/call.hpp>
 
@@ -71,22 +71,23 @@ inline std::vector<inspection::order_of_elements> merged(const std::vector<order
 }
 
 /// All-gathers of what the host has. Collective: all ranks make the same calls.
-template <communicator Comm>
 class rank_exchange {
 public:
-    rank_exchange(Comm& comm, stream_ref_of<Comm> on, call_site where) : comm_(comm), on_(on), where_(where) {}
+    /// Makes the calls for so many bytes of each rank.
+    using make_calls = std::function<std::unique_ptr<blocking_calls<std::uint8_t>>(std::size_t)>;
+
+    rank_exchange(int ranks, make_calls make) : ranks_(static_cast<std::size_t>(ranks)), make_(std::move(make)) {}
 
     /// `size` bytes of each rank, in the order of the ranks. `size` is equal on all ranks.
     std::vector<std::uint8_t> bytes(const void* own, std::size_t size)
     {
-        const std::size_t all = size * static_cast<std::size_t>(comm_.size());
         if (!calls_ || size > most_) {
-            calls_.emplace(comm_, on_, size, all, where_);
+            calls_ = make_(size);
             most_ = size;
         }
         std::memcpy(calls_->send(), own, size);
         calls_->all_gather(size);
-        return {calls_->received(), calls_->received() + all};
+        return {calls_->received(), calls_->received() + size * ranks_};
     }
     /// The value of each rank.
     template <class Value>
@@ -94,7 +95,7 @@ public:
     {
         static_assert(std::is_trivially_copyable_v<Value>);
         const std::vector<std::uint8_t> told = bytes(&own, sizeof own);
-        std::vector<Value> values(static_cast<std::size_t>(comm_.size()));
+        std::vector<Value> values(ranks_);
         std::memcpy(values.data(), told.data(), told.size());
         return values;
     }
@@ -116,10 +117,9 @@ public:
     }
 
 private:
-    Comm& comm_;
-    stream_ref_of<Comm> on_;
-    call_site where_;
-    std::optional<blocking_calls<std::uint8_t, Comm>> calls_ = {};
+    std::size_t ranks_;
+    make_calls make_;
+    std::unique_ptr<blocking_calls<std::uint8_t>> calls_;
     std::size_t most_ = 0; ///< bytes of a rank
 };
 
