@@ -26,8 +26,7 @@
 
 namespace aggregation_faults {
 
-using trainer::first_learning_rate;
-using trainer::momentum;
+using trainer::descent;
 using trainer::rank_trainer;
 
 /// One run of the program's list.
@@ -92,13 +91,13 @@ rank_result train(const options& given, const trainer::split_dataset& data, cons
         dynamic.emplace(world, self.weights(), given.state ? std::vector<replica>{self.state()} : std::vector<replica>{},
             dynamic_options{
                 .rule = plan.how == method::dynamic ? interval_rule::literal : interval_rule::corrected,
-                .momentum = momentum});
+                .momentum = descent::momentum});
     }
     const host::stream stream; // gone before what its work uses
     const auto begin = std::chrono::steady_clock::now();
     for (std::uint64_t step = 0; step < given.steps; ++step) {
         if (dynamic) dynamic->begin_step(stream);
-        const double rate = first_learning_rate * (1 - static_cast<double>(step) / static_cast<double>(given.steps));
+        const double rate = descent::first_rate * (1 - static_cast<double>(step) / static_cast<double>(given.steps));
         self.compute(step);
         comm.all_reduce(self.gradient(), self.average(), reduction::average, stream, call_site::named("gradient"));
         comm.end_step(step, stream);

@@ -133,7 +133,7 @@ public:
     std::vector<float>& gradient() { return gradient_; }
     std::vector<float>& sum() { return sum_; }
 
-    void update() { descent_.update(model_, sum_, trainer::first_learning_rate); }
+    void update() { descent_.update(model_, sum_, trainer::descent::first_rate); }
     double loss(const trainer::dataset& test) { return model_.forward(test.inputs, test.labels, {}); }
     double accuracy(const trainer::dataset& test) { return model_.accuracy(test.inputs, test.labels); }
 

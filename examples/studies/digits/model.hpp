@@ -198,13 +198,12 @@ private:
     std::vector<Real> inputs_;
 };
 
-/// Falls to 0 on a straight line in the studies of long runs.
-inline constexpr double first_learning_rate = 0.04;
-inline constexpr double momentum = 0.9;
-
 /// Stochastic gradient descent with momentum.
 class descent {
 public:
+    static constexpr double momentum = 0.9;
+    static constexpr double first_rate = 0.04; ///< in some studies it falls to 0 on a straight line
+
     explicit descent(std::size_t count) : velocity_(count) {}
 
     /// `gradient`: of all layers, one after another; a number of any type.

@@ -99,7 +99,7 @@ rank_result train_over(Comm comm, collprobe::local::communicator& plain, const o
         if (first) {
             result.steps.push_back({record.calls.at(0).quantisation, decibels(exact, self.average())});
         }
-        self.update(trainer::first_learning_rate * (1 - static_cast<double>(step) / static_cast<double>(given.steps)));
+        self.update(trainer::descent::first_rate * (1 - static_cast<double>(step) / static_cast<double>(given.steps)));
         const std::uint64_t interval = std::max<std::uint64_t>(given.steps / 20, 1);
         if (first && (step + 1) % interval == 0) result.curve.emplace_back(step + 1, self.accuracy(data.test));
         advance();

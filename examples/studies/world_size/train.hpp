@@ -114,7 +114,7 @@ public:
             model_.append_gradient(gradients_);
         }
         average(gradients_, average_, on);
-        descent_.update(model_, average_, trainer::first_learning_rate);
+        descent_.update(model_, average_, trainer::descent::first_rate);
         return loss / static_cast<double>(leaves_);
     }
 

@@ -2,9 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include <collprobe/comm/caller.hpp>
 #include <collprobe/comm/capabilities.hpp>
@@ -49,13 +47,8 @@ inspection inspect(Comm& comm, stream_ref_of<Comm> stream, std::uint64_t count, 
     if constexpr (detail::can_capture<stream_ref_of<Comm>>) {
         if (stream.capturing(where)) who.fail(status::unsupported, "the host cannot wait inside a capture");
     }
-    detail::blocking_calls_over<T, Comm> calls(comm, stream, 2 * count, 2 * count, where);
-    const auto make_calls = [&](std::size_t bytes) -> std::unique_ptr<detail::blocking_calls<std::uint8_t>> {
-        const std::uint64_t all = bytes * static_cast<std::uint64_t>(comm.size());
-        return std::make_unique<detail::blocking_calls_over<std::uint8_t, Comm>>(comm, stream, bytes, all, where);
-    };
-    return detail::inspector<T>(comm.rank(), comm.size(), detail::name_of(comm), count, options, calls, make_calls)
-        .run();
+    detail::calls_over<T, Comm> calls(comm, stream, 2 * count, where);
+    return detail::inspector<T>(comm.rank(), comm.size(), detail::name_of(comm), count, options, calls, calls).run();
 }
 
 } // namespace collprobe

@@ -2,7 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <optional>
+#include <vector>
 
 #include <collprobe/comm/capabilities.hpp>
 #include <collprobe/comm/communicator.hpp>
@@ -14,13 +18,13 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Makes collective calls one after the other, from host memory to host memory; the host waits for each.
+/// What the inspector calls. Collective: all ranks make the same calls, and the host waits for each.
 template <element T>
-class blocking_calls {
+class summing_calls {
 public:
-    blocking_calls(const blocking_calls&) = delete;
-    blocking_calls& operator=(const blocking_calls&) = delete;
-    virtual ~blocking_calls() = default;
+    summing_calls(const summing_calls&) = delete;
+    summing_calls& operator=(const summing_calls&) = delete;
+    virtual ~summing_calls() = default;
 
     /// Host memory: the data of the next call (`send`) and the result of the last one (`received`).
     T* send() const noexcept { return send_; }
@@ -30,42 +34,50 @@ public:
     virtual void all_reduce(std::uint64_t count) = 0;
     /// As `all_reduce`, on the current contents of device memory; host memory is unchanged. Returns nanoseconds.
     virtual std::int64_t timed_all_reduce(std::uint64_t count) = 0;
-    /// Gathers the first `count` elements of every rank's `send()`, in the order of the ranks.
-    virtual void all_gather(std::uint64_t count) = 0;
 
 protected:
-    blocking_calls() = default;
+    summing_calls(T* send, const T* received) : send_(send), received_(received) {}
 
-    T* send_ = nullptr;
-    const T* received_ = nullptr;
+private:
+    T* send_;
+    const T* received_;
+};
+class gathering_calls {
+public:
+    virtual ~gathering_calls() = default;
+
+    /// `size` bytes of each rank, in the order of the ranks. `size` is equal on all ranks.
+    virtual std::vector<std::uint8_t> all_gather(const void* own, std::size_t size) = 0;
 };
 
-/// The same over a communicator, on any device.
+/// Makes collective calls one after the other, from host memory to host memory on any device; the host waits for each.
 template <element T, communicator Comm>
-class blocking_calls_over final : public blocking_calls<T> {
+class blocking_calls {
     using device = typename Comm::device;
     using stream_ref = stream_ref_of<Comm>;
 
 public:
-    blocking_calls_over(Comm& comm, stream_ref on, std::uint64_t send, std::uint64_t receive, call_site where)
+    blocking_calls(Comm& comm, stream_ref on, std::uint64_t send, std::uint64_t receive, call_site where)
         : comm_(comm), on_(on), where_(where), memory_(timeout_of(comm), send, receive)
     {
-        this->send_ = memory_->host_send.data();
-        this->received_ = memory_->host_received.data();
     }
 
-    void all_reduce(std::uint64_t count) override
+    T* send() const noexcept { return memory_->host_send.data(); }
+    const T* received() const noexcept { return memory_->host_received.data(); }
+
+    void all_reduce(std::uint64_t count)
     {
         copied(count, count, [&, this] { enqueue_all_reduce(count); });
     }
-    std::int64_t timed_all_reduce(std::uint64_t count) override
+    std::int64_t timed_all_reduce(std::uint64_t count)
     {
         const std::int64_t begin = deadline::now_ns();
         enqueue_marked(memory_->done, on_, [&, this] { enqueue_all_reduce(count); });
         wait();
         return deadline::now_ns() - begin;
     }
-    void all_gather(std::uint64_t count) override
+    /// Gathers the first `count` elements of every rank's `send()`, in the order of the ranks.
+    void all_gather(std::uint64_t count)
     {
         const std::uint64_t all = count * static_cast<std::uint64_t>(comm_.size());
         copied(count, all, [&] {
@@ -113,6 +125,41 @@ private:
     stream_ref on_;
     call_site where_;
     in_flight<memory> memory_; ///< if a call has failed, its work may still use the memory
+};
+
+/// What the inspector calls, over a communicator.
+template <element T, communicator Comm>
+class calls_over final : blocking_calls<T, Comm>, public summing_calls<T>, public gathering_calls {
+    using sums = blocking_calls<T, Comm>;
+
+public:
+    /// Sums of at most `count` elements.
+    calls_over(Comm& comm, stream_ref_of<Comm> on, std::uint64_t count, call_site where)
+        : sums(comm, on, count, count, where), summing_calls<T>(sums::send(), sums::received()), comm_(comm), on_(on),
+          where_(where)
+    {
+    }
+
+    void all_reduce(std::uint64_t count) override { sums::all_reduce(count); }
+    std::int64_t timed_all_reduce(std::uint64_t count) override { return sums::timed_all_reduce(count); }
+    std::vector<std::uint8_t> all_gather(const void* own, std::size_t size) override
+    {
+        const std::size_t all = size * static_cast<std::size_t>(comm_.size());
+        if (!gathers_ || size > most_) {
+            gathers_.emplace(comm_, on_, size, all, where_);
+            most_ = size;
+        }
+        std::memcpy(gathers_->send(), own, size);
+        gathers_->all_gather(size);
+        return {gathers_->received(), gathers_->received() + all};
+    }
+
+private:
+    Comm& comm_;
+    stream_ref_of<Comm> on_;
+    call_site where_;
+    std::optional<blocking_calls<std::uint8_t, Comm>> gathers_;
+    std::size_t most_ = 0; ///< bytes of a rank
 };
 
 } // namespace collprobe::detail

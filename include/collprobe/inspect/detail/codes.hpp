@@ -25,7 +25,7 @@ struct code_block {
 
 /// Fills this rank's elements by their index, and sums.
 template <element T, class Value>
-void sum_of(blocking_calls<T>& calls, std::uint64_t count, const Value& value)
+void sum_of(summing_calls<T>& calls, std::uint64_t count, const Value& value)
 {
     for (std::uint64_t i = 0; i < count; ++i) calls.send()[i] = T(value(i));
     calls.all_reduce(count);
@@ -35,7 +35,7 @@ void sum_of(blocking_calls<T>& calls, std::uint64_t count, const Value& value)
 /// rounded together with those two. The pair stands at several places in turn, because the last block of a slice may be
 /// short.
 template <floating_element T>
-code_block find_block(blocking_calls<T>& calls, int rank, std::uint64_t count)
+code_block find_block(summing_calls<T>& calls, int rank, std::uint64_t count)
 {
     constexpr bool wide = element_traits<T>::max_exponent > 100;
     const double unit = power_of_two(wide ? 0 : -24);
@@ -107,7 +107,7 @@ struct code_values {
 /// Where the scale is not exact, roundings may add values: the fewest are right.
 template <floating_element T>
 code_values find_values(
-    blocking_calls<T>& calls, const code_block& block, int rank, std::uint64_t count, std::uint64_t seed)
+    summing_calls<T>& calls, const code_block& block, int rank, std::uint64_t count, std::uint64_t seed)
 {
     const std::uint64_t start = block.first % block.elements;
     const std::uint64_t end = count - (count - start) % block.elements;
@@ -135,7 +135,7 @@ code_values find_values(
 /// two met: each number of lost units shows one more rounding in front of the last addition. The result is rounded,
 /// too, if a block in which rank 0 has a large element shows the units of no other rank.
 template <floating_element T>
-int count_code_roundings(blocking_calls<T>& calls, const code_block& block, const code_values& codes, int rank,
+int count_code_roundings(summing_calls<T>& calls, const code_block& block, const code_values& codes, int rank,
     int ranks, std::uint64_t count)
 {
     constexpr bool wide = element_traits<T>::max_exponent > 100;

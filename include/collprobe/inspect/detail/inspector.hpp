@@ -31,9 +31,9 @@ class inspector {
 public:
     /// `calls`: of twice as many elements.
     inspector(int rank, int ranks, std::string communicator, std::uint64_t count, const inspect_options& options,
-        blocking_calls<T>& calls, rank_exchange::make_calls make_calls)
+        summing_calls<T>& calls, gathering_calls& gathers)
         : rank_(rank), ranks_(ranks), count_(count), options_(options), groups_(ranks, count), calls_(calls),
-          told_(ranks, std::move(make_calls))
+          told_(ranks, gathers)
     {
         result_.communicator = std::move(communicator);
         result_.element = element_traits<T>::type;
@@ -342,7 +342,7 @@ private:
     position_groups groups_;
     std::vector<group_arithmetic> arithmetic_;
     bool orders_agree_ = true; ///< all ranks see the same orders
-    blocking_calls<T>& calls_;
+    summing_calls<T>& calls_;
     rank_exchange told_;
 };
 

@@ -55,7 +55,7 @@ std::uint32_t units_in(T sum, double unit, std::uint32_t limit) noexcept
 /// number of units. All positions are probed at once.
 template <floating_element T>
 void probe_pair(
-    blocking_calls<T>& calls, const rank_pair& pair, int rank, int ranks, std::vector<std::uint32_t>& arrived)
+    summing_calls<T>& calls, const rank_pair& pair, int rank, int ranks, std::vector<std::uint32_t>& arrived)
 {
     using probe = absorbing<T>;
     const auto n = static_cast<std::uint32_t>(ranks);
@@ -140,7 +140,7 @@ inline std::vector<bit_probe> bit_probes(const sum_tree& tree)
 /// and a rank that is added next sends -1. If 2^-p arrives, the sum had at least p + 1 bits. Each group of positions
 /// searches for its own largest p.
 template <floating_element T>
-void probe_bits(blocking_calls<T>& calls, std::vector<group_arithmetic>& groups,
+void probe_bits(summing_calls<T>& calls, std::vector<group_arithmetic>& groups,
     const std::vector<std::uint32_t>& group_of, int rank, int ranks)
 {
     if (ranks < 3) return;

@@ -6,11 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <memory>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include <collprobe/core/record/inspection.hpp>
@@ -73,22 +70,10 @@ inline std::vector<inspection::order_of_elements> merged(const std::vector<order
 /// All-gathers of what the host has. Collective: all ranks make the same calls.
 class rank_exchange {
 public:
-    /// Makes the calls for so many bytes of each rank.
-    using make_calls = std::function<std::unique_ptr<blocking_calls<std::uint8_t>>(std::size_t)>;
-
-    rank_exchange(int ranks, make_calls make) : ranks_(static_cast<std::size_t>(ranks)), make_(std::move(make)) {}
+    rank_exchange(int ranks, gathering_calls& calls) : ranks_(static_cast<std::size_t>(ranks)), calls_(calls) {}
 
     /// `size` bytes of each rank, in the order of the ranks. `size` is equal on all ranks.
-    std::vector<std::uint8_t> bytes(const void* own, std::size_t size)
-    {
-        if (!calls_ || size > most_) {
-            calls_ = make_(size);
-            most_ = size;
-        }
-        std::memcpy(calls_->send(), own, size);
-        calls_->all_gather(size);
-        return {calls_->received(), calls_->received() + size * ranks_};
-    }
+    std::vector<std::uint8_t> bytes(const void* own, std::size_t size) { return calls_.all_gather(own, size); }
     /// The value of each rank.
     template <class Value>
     std::vector<Value> all(const Value& own)
@@ -118,9 +103,7 @@ public:
 
 private:
     std::size_t ranks_;
-    make_calls make_;
-    std::unique_ptr<blocking_calls<std::uint8_t>> calls_;
-    std::size_t most_ = 0; ///< bytes of a rank
+    gathering_calls& calls_;
 };
 
 } // namespace collprobe::detail
