@@ -111,8 +111,8 @@ class rank_trainer {
 public:
     rank_trainer(const trainer::dataset& train, const kinds& samples, std::uint64_t seed, int rank)
         : train_(train), samples_(samples), seed_(seed), rank_(rank),
-          model_({trainer::pixels, 64, 64, trainer::classes}, trainer::derive(seed, 1000), 0), sum_(model_.count()),
-          descent_(model_.count())
+          model_({trainer::pixels, 64, 64, trainer::classes}, trainer::derive(seed, 1000), 0), gradient_(model_.count()),
+          sum_(model_.count()), descent_(model_.count())
     {
     }
 

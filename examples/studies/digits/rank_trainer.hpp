@@ -22,7 +22,8 @@ public:
     rank_trainer(const dataset& train, const std::vector<std::size_t>& widths, std::uint64_t seed, int rank,
         std::size_t batch)
         : train_(train), seed_(seed), rank_(static_cast<std::uint64_t>(rank)), batch_(batch),
-          model_(widths, derive(seed, 1000), 0), average_(model_.count()), descent_(model_.count())
+          model_(widths, derive(seed, 1000), 0), gradient_(model_.count()), average_(model_.count()),
+          descent_(model_.count())
     {
     }
 
