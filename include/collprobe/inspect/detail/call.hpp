@@ -15,6 +15,7 @@
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/wait.hpp>
 #include <collprobe/device/in_flight.hpp>
+#include <collprobe/inspect/detail/rank_exchange.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
@@ -41,13 +42,6 @@ protected:
 private:
     T* send_;
     const T* received_;
-};
-class gathering_calls {
-public:
-    virtual ~gathering_calls() = default;
-
-    /// `size` bytes of each rank, in the order of the ranks. `size` is equal on all ranks.
-    virtual std::vector<std::uint8_t> all_gather(const void* own, std::size_t size) = 0;
 };
 
 /// Makes collective calls one after the other, from host memory to host memory on any device; the host waits for each.
@@ -86,6 +80,11 @@ public:
         });
     }
 
+protected:
+    Comm& comm_;
+    stream_ref on_;
+    call_site where_;
+
 private:
     struct memory {
         memory(std::uint64_t to_send, std::uint64_t to_receive)
@@ -121,32 +120,28 @@ private:
     /// Waits, with the communicator's deadline if it has one.
     void wait() { synchronize(comm_, on_, where_); }
 
-    Comm& comm_;
-    stream_ref on_;
-    call_site where_;
     in_flight<memory> memory_; ///< if a call has failed, its work may still use the memory
 };
 
 /// What the inspector calls, over a communicator.
 template <element T, communicator Comm>
-class calls_over final : blocking_calls<T, Comm>, public summing_calls<T>, public gathering_calls {
+class calls_over final : blocking_calls<T, Comm>, public summing_calls<T>, public rank_exchange {
     using sums = blocking_calls<T, Comm>;
 
 public:
     /// Sums of at most `count` elements.
     calls_over(Comm& comm, stream_ref_of<Comm> on, std::uint64_t count, call_site where)
-        : sums(comm, on, count, count, where), summing_calls<T>(sums::send(), sums::received()), comm_(comm), on_(on),
-          where_(where)
+        : sums(comm, on, count, count, where), summing_calls<T>(sums::send(), sums::received())
     {
     }
 
     void all_reduce(std::uint64_t count) override { sums::all_reduce(count); }
     std::int64_t timed_all_reduce(std::uint64_t count) override { return sums::timed_all_reduce(count); }
-    std::vector<std::uint8_t> all_gather(const void* own, std::size_t size) override
+    std::vector<std::uint8_t> bytes(const void* own, std::size_t size) override
     {
-        const std::size_t all = size * static_cast<std::size_t>(comm_.size());
+        const std::size_t all = size * static_cast<std::size_t>(this->comm_.size());
         if (!gathers_ || size > most_) {
-            gathers_.emplace(comm_, on_, size, all, where_);
+            gathers_.emplace(this->comm_, this->on_, size, all, this->where_);
             most_ = size;
         }
         std::memcpy(gathers_->send(), own, size);
@@ -155,9 +150,6 @@ public:
     }
 
 private:
-    Comm& comm_;
-    stream_ref_of<Comm> on_;
-    call_site where_;
     std::optional<blocking_calls<std::uint8_t, Comm>> gathers_;
     std::size_t most_ = 0; ///< bytes of a rank
 };

@@ -31,9 +31,9 @@ class inspector {
 public:
     /// `calls`: of twice as many elements.
     inspector(int rank, int ranks, std::string communicator, std::uint64_t count, const inspect_options& options,
-        summing_calls<T>& calls, gathering_calls& gathers)
+        summing_calls<T>& calls, rank_exchange& told)
         : rank_(rank), ranks_(ranks), count_(count), options_(options), groups_(ranks, count), calls_(calls),
-          told_(ranks, gathers)
+          told_(told)
     {
         result_.communicator = std::move(communicator);
         result_.element = element_traits<T>::type;
@@ -343,7 +343,7 @@ private:
     std::vector<group_arithmetic> arithmetic_;
     bool orders_agree_ = true; ///< all ranks see the same orders
     summing_calls<T>& calls_;
-    rank_exchange told_;
+    rank_exchange& told_;
 };
 
 } // namespace collprobe::detail

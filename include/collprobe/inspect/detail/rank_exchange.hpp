@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <collprobe/core/record/inspection.hpp>
-#include <collprobe/inspect/detail/call.hpp>
 
 /// Tells all ranks what one rank has observed.
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -70,17 +69,17 @@ inline std::vector<inspection::order_of_elements> merged(const std::vector<order
 /// All-gathers of what the host has. Collective: all ranks make the same calls.
 class rank_exchange {
 public:
-    rank_exchange(int ranks, gathering_calls& calls) : ranks_(static_cast<std::size_t>(ranks)), calls_(calls) {}
+    virtual ~rank_exchange() = default;
 
     /// `size` bytes of each rank, in the order of the ranks. `size` is equal on all ranks.
-    std::vector<std::uint8_t> bytes(const void* own, std::size_t size) { return calls_.all_gather(own, size); }
+    virtual std::vector<std::uint8_t> bytes(const void* own, std::size_t size) = 0;
     /// The value of each rank.
     template <class Value>
     std::vector<Value> all(const Value& own)
     {
         static_assert(std::is_trivially_copyable_v<Value>);
         const std::vector<std::uint8_t> told = bytes(&own, sizeof own);
-        std::vector<Value> values(ranks_);
+        std::vector<Value> values(told.size() / sizeof own);
         std::memcpy(values.data(), told.data(), told.size());
         return values;
     }
@@ -100,10 +99,6 @@ public:
         }
         return lists;
     }
-
-private:
-    std::size_t ranks_;
-    gathering_calls& calls_;
 };
 
 } // namespace collprobe::detail
