@@ -2,12 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # examples/studies/aggregation_faults as a user runs it.
-collprobe_add_study(aggregation_faults)
 set(aggregation_faults $<TARGET_FILE:aggregation_faults>)
 set(steps 150)
-if(NOT COLLPROBE_BUILD_EXAMPLES) # sanitizers among them
-    set(steps 30)
-endif()
 
 function(collprobe_add_aggregation_faults_test name)
     collprobe_add_run_test(

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # examples/studies/guarded_all_gather as a user runs it.
-collprobe_add_study(guarded_all_gather collprobe::stream_order)
 set(guarded_all_gather $<TARGET_FILE:guarded_all_gather>)
 
 function(collprobe_add_guarded_all_gather_test name)

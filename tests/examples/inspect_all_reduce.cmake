@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # examples/studies/inspect_all_reduce as a user runs it.
-collprobe_add_study(inspect_all_reduce)
 set(inspect $<TARGET_FILE:inspect_all_reduce>)
 find_package(Python3 COMPONENTS Interpreter)
 
@@ -46,7 +45,7 @@ collprobe_add_inspect_test(contract CODE 0
 collprobe_add_inspect_test(verbose RUN ${inspect} --types float -b 256 -e 256 --verbose CODE 0
     OUT "float, 256 bytes: ring" "from element 0, 16 of them: ..1.2..3..0")
 
-if(NOT COLLPROBE_BUILD_EXAMPLES OR NOT TARGET collprobe::nccl OR NOT COLLPROBE_CUDA)
+if(NOT TARGET collprobe::nccl OR NOT COLLPROBE_CUDA)
     collprobe_add_inspect_test(nccl_not_built RUN ${inspect} --communicator nccl CODE 1
         ERR "built without NCCL.*cmake --preset cuda")
 else()
@@ -61,7 +60,7 @@ else()
         SKIP_REGULAR_EXPRESSION "no GPU here")
 endif()
 
-if(NOT COLLPROBE_BUILD_EXAMPLES OR NOT TARGET collprobe::mpi)
+if(NOT TARGET collprobe::mpi)
     collprobe_add_inspect_test(mpi_not_built RUN ${inspect} --communicator mpi CODE 1 ERR "built without MPI")
     return()
 endif()

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # examples/studies/quantised_training as a user runs it.
-collprobe_add_study(quantised_training)
 set(quantised_training $<TARGET_FILE:quantised_training>)
 
 function(collprobe_add_quantised_training_test name)

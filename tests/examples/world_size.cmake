@@ -2,12 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # examples/studies/world_size as a user runs it.
-collprobe_add_study(world_size)
 set(world_size $<TARGET_FILE:world_size>)
 set(steps 20)
-if(NOT COLLPROBE_BUILD_EXAMPLES) # sanitizers among them
-    set(steps 4)
-endif()
 find_package(Python3 COMPONENTS Interpreter)
 
 function(collprobe_add_world_size_test name)
@@ -65,7 +61,7 @@ if(Python3_FOUND)
 endif()
 
 find_package(nlohmann_json QUIET)
-if(COLLPROBE_BUILD_EXAMPLES AND nlohmann_json_FOUND) # collprobe_compare is built
+if(nlohmann_json_FOUND) # collprobe_compare is built
     # Where 8 and 16 ranks part, and that they do not part if sums are rounded once.
     function(collprobe_add_ranks_test name reduction)
         collprobe_add_run_test(tools.compare_${name} RUN $<TARGET_FILE:collprobe_compare> ${scratch}/world_size_float_ring.jsonl
@@ -83,7 +79,7 @@ if(COLLPROBE_BUILD_EXAMPLES AND nlohmann_json_FOUND) # collprobe_compare is buil
     set_tests_properties(tools.compare_several_runs PROPERTIES FIXTURES_REQUIRED world_size_files)
 endif()
 
-if(NOT COLLPROBE_BUILD_EXAMPLES OR NOT TARGET collprobe::mpi)
+if(NOT TARGET collprobe::mpi)
     collprobe_add_world_size_test(mpi_not_built RUN ${world_size} --communicator mpi CODE 1 ERR "built without MPI")
     return()
 endif()
