@@ -57,6 +57,7 @@ int main()
     data[80'001] = collprobe::detail::bit_cast<float>(0xff800000u);
     cu::buffer<float> copy(data.size());
     if (cudaMemcpy(copy.data(), data.data(), data.size() * sizeof(float), cudaMemcpyHostToDevice) != cudaSuccess) return 1;
+    if (cudaStreamSynchronize(nullptr) != cudaSuccess) return 1; // before that, other streams may not find the copy
     const statistics found = statistics_on_gpu(copy.data(), data.size());
     const statistics expected = compute_statistics(view<const float>(data));
     const bool same = found.count == expected.count && found.nan == expected.nan

@@ -11,6 +11,7 @@
 #include <collprobe/device/cuda/kernels.cuh>
 
 #include "support/needs_gpu.hpp"
+#include "support/upload.hpp"
 
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
@@ -97,8 +98,7 @@ TEST_CASE("a reducer without a kernel of its own: the same bits each time, and z
             expected += static_cast<double>(data[i]);
         }
         cu::buffer<float> memory(count);
-        if (count != 0)
-            REQUIRE(cudaMemcpy(memory.data(), data.data(), count * 4, cudaMemcpyHostToDevice) == cudaSuccess);
+        testing::upload(memory.data(), data.data(), count);
         double first = 0;
         for (int again = 0; again < 10; ++again) {
             gpu::reduce(stream.get(), sum_reducer{memory.data()}, count, result.data(), scratch);
@@ -146,7 +146,7 @@ TEST_CASE("sum_each gives the dots of all pairs, whole and in parts")
     std::vector<float> data(n * length);
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i * 7919 % 101) - 50.0f;
     cu::buffer<float> memory(data.size());
-    REQUIRE(cudaMemcpy(memory.data(), data.data(), data.size() * 4, cudaMemcpyHostToDevice) == cudaSuccess);
+    testing::upload(memory.data(), data.data(), data.size());
     for (const std::uint64_t parts : {1u, 3u, 17u}) {
         const std::uint64_t pairs = n * (n + 1) / 2;
         cu::buffer<double> sums(parts == 1 ? n * n : parts * pairs);

@@ -18,6 +18,7 @@
 #include <collprobe/quant/cuda/codec_kernels.cuh>
 
 #include "support/needs_gpu.hpp"
+#include "support/upload.hpp"
 
 using namespace collprobe;
 namespace cu = collprobe::cuda; // CUDA has a namespace cuda, too
@@ -34,9 +35,7 @@ public:
     explicit mirror(const std::vector<T>& from, std::size_t offset = 0)
         : memory_(from.size() * sizeof(T) + 256), offset_(offset), count_(from.size())
     {
-        if (count_ != 0)
-            REQUIRE(
-                cudaMemcpy(data(), from.data(), count_ * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess);
+        testing::upload(data(), from.data(), count_);
     }
     T* data() const { return reinterpret_cast<T*>(memory_.data() + offset_); }
     std::vector<T> read() const

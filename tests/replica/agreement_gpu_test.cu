@@ -15,6 +15,7 @@
 #include "replica/damage.hpp"
 #include "support/needs_gpu.hpp"
 #include "support/run_ranks.hpp"
+#include "support/upload.hpp"
 
 using namespace collprobe;
 using collprobe::testing::raw_buffer;
@@ -30,7 +31,7 @@ public:
     explicit device_copy(const raw_buffer& from, std::uint64_t offset = 0)
         : bytes_(from.count * from.size()), offset_(offset), memory_(bytes_ + 256)
     {
-        if (bytes_ != 0) REQUIRE(cudaMemcpy(data(), from.data(), bytes_, cudaMemcpyHostToDevice) == cudaSuccess);
+        collprobe::testing::upload(data(), from.data(), bytes_);
     }
     unsigned char* data() const { return memory_.data() + offset_; }
     replica as_replica(const raw_buffer& like) const

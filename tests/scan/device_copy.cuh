@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <vector>
 
-#include <doctest/doctest.h>
-
 #include <collprobe/core/view.hpp>
 #include <collprobe/device/cuda/device.hpp>
+
+#include "support/upload.hpp"
 
 namespace collprobe::testing {
 
@@ -20,9 +20,7 @@ public:
     explicit device_copy(const std::vector<T>& from, std::size_t offset = 0)
         : memory_(from.size() * sizeof(T) + 256), offset_(offset), count_(from.size())
     {
-        if (count_ != 0)
-            REQUIRE(cudaMemcpy(memory_.data() + offset, from.data(), count_ * sizeof(T), cudaMemcpyHostToDevice)
-                == cudaSuccess);
+        upload(memory_.data() + offset, from.data(), from.size());
     }
     T* data() const { return reinterpret_cast<T*>(memory_.data() + offset_); }
     std::uint64_t count() const { return count_; }

@@ -17,6 +17,7 @@
 #include "audit/lone_checks.hpp"
 #include "support/element_types.hpp"
 #include "support/needs_gpu.hpp"
+#include "support/upload.hpp"
 
 using namespace collprobe;
 using gpu = collprobe::cuda::device;
@@ -37,9 +38,9 @@ std::vector<T> random_elements(std::size_t count)
 }
 
 template <class T>
-void copy_over(T* to, const T* from, std::size_t count)
+void download(T* to, const T* from, std::size_t count)
 {
-    if (count != 0) REQUIRE(cudaMemcpy(to, from, count * sizeof(T), cudaMemcpyDefault) == cudaSuccess);
+    REQUIRE(cudaMemcpy(to, from, count * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess);
 }
 
 } // namespace
@@ -62,13 +63,13 @@ TEST_CASE_TEMPLATE("a GPU gives the bits of the host's sketch, for every count, 
                     CAPTURE(count);
                     CAPTURE(offset);
                     CAPTURE(first);
-                    copy_over(data.data() + offset, values.data(), count);
+                    testing::upload(data.data() + offset, values.data(), count);
                     detail::enqueue_sketch<gpu>(stream.get(),
                         detail::sketch_source<T>{view<const T>(data.data() + offset, count), first, bins, options.seed},
                         sums.data(), reinterpret_cast<sketch_sum<T>*>(scratch.data()));
                     stream.synchronize();
                     std::vector<sketch_sum<T>> found(numbers), expected(numbers);
-                    copy_over(found.data(), sums.data(), numbers);
+                    download(found.data(), sums.data(), numbers);
                     sketch<T>(values, view<sketch_sum<T>>(expected), options, first);
                     CHECK(std::memcmp(found.data(), expected.data(), numbers * sizeof(sketch_sum<T>)) == 0);
                 }
@@ -87,7 +88,7 @@ TEST_CASE("ranks on GPUs find a changed element and its bin, and nothing on clea
             const collprobe::cuda::stream stream;
             collprobe::cuda::buffer<float> data(count);
             collprobe::cuda::pinned_buffer<detail::conservation_result> out(1);
-            copy_over(data.data(), own.data(), count);
+            testing::upload(data.data(), own.data(), count);
             testing::conservation_check<local::device_communicator<gpu>> check(comm);
             const view<float> all(data.data(), count);
             check.before<float>(view<const float>(all), stream.get());
@@ -95,7 +96,7 @@ TEST_CASE("ranks on GPUs find a changed element and its bin, and nothing on clea
             stream.synchronize();
             if (harmed) {
                 const float wrong = 1;
-                copy_over(data.data() + 70'001, &wrong, 1);
+                testing::upload(data.data() + 70'001, &wrong, 1);
             }
             check.after<float>(view<const float>(all), out.data(), stream.get());
             stream.synchronize();

@@ -5,6 +5,7 @@
 // there is a GPU. Nothing here may use what only a stand-in has.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -208,6 +209,19 @@ TEST_CASE("a copy that leaves its allocation is refused, and writes nothing")
     CHECK(data.host[bytes - 1] == 1);
 }
 
+TEST_CASE("an upload from pageable memory has read its source when the call returns, and arrives on the default stream")
+{
+    const runtime_bytes data;
+    std::vector<unsigned char> pageable(runtime_bytes::size, 3);
+    CHECK(cudaMemset(data.device, 1, runtime_bytes::size) == cudaSuccess);
+    CHECK(cudaMemcpy(data.device, pageable.data(), pageable.size(), cudaMemcpyHostToDevice) == cudaSuccess);
+    std::fill(pageable.begin(), pageable.end(), static_cast<unsigned char>(9));
+    CHECK(cudaStreamSynchronize(nullptr) == cudaSuccess);
+    CHECK(cudaMemcpy(data.host, data.device, runtime_bytes::size, cudaMemcpyDeviceToHost) == cudaSuccess);
+    CHECK(data.host[0] == 3);
+    CHECK(data.host[runtime_bytes::size - 1] == 3);
+}
+
 TEST_CASE("copies and fills of rows leave the gaps alone")
 {
     const runtime_stream stream;
@@ -308,6 +322,20 @@ TEST_CASE("a stream has an id that no later stream has, whatever its handle")
     stream.emplace();
     CHECK(cudaStreamGetId(stream->handle, &second) == cudaSuccess);
     CHECK(first != second);
+}
+
+TEST_CASE("the id of a stream that is being captured cannot be asked for")
+{
+    const runtime_stream stream;
+    unsigned long long number = 0;
+    CHECK(cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    CHECK(cudaStreamGetId(stream.handle, &number) == cudaErrorStreamCaptureUnsupported);
+    (void)cudaGetLastError();
+    cudaGraph_t graph = nullptr;
+    (void)cudaStreamEndCapture(stream.handle, &graph);
+    (void)cudaGetLastError();
+    if (graph != nullptr) CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+    CHECK(cudaStreamGetId(stream.handle, &number) == cudaSuccess);
 }
 #endif
 

@@ -16,6 +16,7 @@
 #include <nccl.h>
 
 #include "stand_in/runtime_objects.hpp"
+#include "support/upload.hpp"
 
 using namespace collprobe::testing;
 
@@ -28,7 +29,7 @@ struct device_float {
     explicit device_float(float begin)
     {
         REQUIRE(cudaMalloc(reinterpret_cast<void**>(&value), sizeof(float)) == cudaSuccess);
-        REQUIRE(cudaMemcpy(value, &begin, sizeof(float), cudaMemcpyHostToDevice) == cudaSuccess);
+        upload(value, &begin, 1);
     }
     device_float(const device_float&) = delete;
     ~device_float() { (void)cudaFree(value); }

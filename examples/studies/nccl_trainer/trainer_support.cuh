@@ -180,6 +180,7 @@ inline model make_model()
     }
     CUDA_CHECK(cudaMalloc(&m.labels, sizeof(int) * batch));
     CUDA_CHECK(cudaMalloc(&m.loss, sizeof(float)));
+    CUDA_CHECK(cudaDeviceSynchronize()); // the parameters are there, also for streams that wait for no other
     return m;
 }
 

@@ -105,8 +105,10 @@ order_stream stream_of(const Stream& on)
         stream.thread = id.thread;
         stream.space = 2 + static_cast<std::uint32_t>(on.device());
         stream.capture = on.capture_number();
+        // In a capture no stream waits for the default stream.
+        const bool waits = stream.capture == 0 && !on.is_default() && on.blocking();
         stream.kind = on.is_default() ? stream_kind::legacy
-            : on.blocking()           ? stream_kind::blocking
+            : waits                   ? stream_kind::blocking
                                       : stream_kind::independent;
     } else {
         stream.number = on.id();

@@ -35,12 +35,14 @@ static float* make_values(const struct rank_state* self)
     for (size_t i = 0; i < count; ++i) values[i] = value_of(self->rank, i);
     CHECK_CUDA(cudaMalloc((void**)&made, 8 * sizeof(values)));
     CHECK_CUDA(cudaMemcpy(made, values, sizeof(values), cudaMemcpyHostToDevice));
+    CHECK_CUDA(cudaDeviceSynchronize()); /* other streams may not find the copy before */
     return made;
 }
 static void reset(const struct rank_state* self, float* values)
 {
     float* const fresh = make_values(self);
     CHECK_CUDA(cudaMemcpy(values, fresh, count * sizeof(float), cudaMemcpyDeviceToDevice));
+    CHECK_CUDA(cudaDeviceSynchronize());
     CHECK_CUDA(cudaFree(fresh));
 }
 

@@ -2,14 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include <cuda.h>
 
@@ -351,6 +355,9 @@ bool leaves_memory(const void* begin, std::size_t bytes)
     return found != table.live.end() && found->second.type != cudaMemoryTypeHost
         && bytes > found->first + found->second.bytes - first;
 }
+
+// Bytes of `cudaMemcpy` from pageable memory that have not arrived.
+std::atomic<int> uploads_under_way{0};
 
 // Does not wait for the device, as cudaFree mostly does: that must not be relied on, and work that
 // still uses the memory is found by the sanitizers.
@@ -784,6 +791,8 @@ cudaError_t CUDARTAPI cudaFree(void* memory)
 {
     STAND_IN_CALL(cudaFree);
     if (const cudaError_t code = forbid_during_capture(); code != cudaSuccess) return done(code);
+    // For the caller such a copy was over: its memory may be freed.
+    while (uploads_under_way.load() != 0) std::this_thread::yield();
     return done(deallocate(memory, cudaMemoryTypeDevice));
 }
 cudaError_t CUDARTAPI cudaMallocAsync(void** memory, size_t bytes, cudaStream_t)
@@ -881,15 +890,44 @@ bool is_on_host(const void* memory)
 }
 bool captures_now(cudaStream_t stream) { return object(stream)->capturing.load(std::memory_order_relaxed); }
 
-// Host to host waits in either form.
+bool is_pageable(const void* memory)
+{
+    cudaPointerAttributes attributes{};
+    (void)cudaPointerGetAttributes(&attributes, memory);
+    return attributes.type == cudaMemoryTypeUnregistered;
+}
+
+// From pageable memory to a device: the call returns when it has read the source, behind all earlier work of the
+// stream; the bytes arrive later. Work of a stream that does not wait for the default stream may be there before them.
+cudaError_t copy_staged(const rows& to, const rows& from, cudaStream_t stream)
+{
+    if (const cudaError_t code = synchronize(object(stream)); code != cudaSuccess) return done(code);
+    auto staged = std::make_shared<std::vector<unsigned char>>(to.width * to.height);
+    for (std::size_t row = 0; row < to.height; ++row)
+        std::memcpy(staged->data() + row * to.width, from.row(row), to.width);
+    uploads_under_way.fetch_add(1);
+    const cudaError_t code = enqueue(stream, [to, staged] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1)); // what does not wait for it is to be seen
+        for (std::size_t row = 0; row < to.height; ++row)
+            std::memcpy(to.row(row), staged->data() + row * to.width, to.width);
+        uploads_under_way.fetch_sub(1);
+    });
+    if (code != cudaSuccess) uploads_under_way.fetch_sub(1);
+    return code;
+}
+
+// Host to host waits in either form, device to device in none.
 cudaError_t copy(const rows& to, const rows& from, cudaStream_t stream, bool is_async)
 {
     if (to.extent() == 0) return cudaSuccess;
     if (to.is_wrong() || from.is_wrong()) return done(cudaErrorInvalidValue);
+    const bool within_host = is_on_host(to.first) && is_on_host(from.first);
+    if (!is_async && !is_on_host(to.first) && is_pageable(from.first)) return copy_staged(to, from, stream);
     const cudaError_t code = enqueue(stream, [to, from] {
         for (std::size_t row = 0; row < to.height; ++row) std::memcpy(to.row(row), from.row(row), to.width);
     });
-    const bool waits = !is_async || (is_on_host(to.first) && is_on_host(from.first) && !captures_now(stream));
+    const bool within_device = !is_on_host(to.first) && !is_on_host(from.first);
+    const bool waits = is_async ? within_host && !captures_now(stream) : !within_device;
     return code != cudaSuccess || !waits ? code : done(synchronize(object(stream)));
 }
 cudaError_t fill(const rows& to, int value, cudaStream_t stream, bool is_async)
@@ -999,6 +1037,7 @@ cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream)
 cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t stream, unsigned long long* number)
 {
     STAND_IN_CALL(cudaStreamGetId);
+    if (captures_now(stream)) return done(cudaErrorStreamCaptureUnsupported);
     *number = object(stream)->number;
     return cudaSuccess;
 }

@@ -24,8 +24,9 @@ class event;
 /// The identity of the stream that a handle means on the calling thread: equal only for the same stream. A new stream
 /// may have the handle of a destroyed one, and `cudaStreamPerThread` is another stream on every thread.
 struct stream_id {
-    unsigned long long number = 0; ///< CUDA's; before CUDA 12, which has none, the handle
+    unsigned long long number = 0; ///< CUDA's; where it has none, the handle and `of_handle`
     std::uint64_t thread = 0; ///< of streams that belong to a thread
+    static constexpr unsigned long long of_handle = 1ull << 63; ///< no number of CUDA's has this bit
     friend bool operator==(stream_id, stream_id) = default;
 };
 
@@ -83,13 +84,14 @@ public:
         return (flags & cudaStreamNonBlocking) == 0;
     }
 
+    /// In a capture another one than outside: CUDA does not tell the number of a stream that is being captured.
     stream_id id(call_site where = call_site::current()) const
     {
-        stream_id own;
+        stream_id own{stream_id::of_handle | reinterpret_cast<std::uintptr_t>(handle_)};
 #if CUDART_VERSION >= 12000
-        check(cudaStreamGetId(handle_, &own.number), "cudaStreamGetId", device_, handle_, where);
+        if (!is_default() && !capturing(where))
+            check(cudaStreamGetId(handle_, &own.number), "cudaStreamGetId", device_, handle_, where);
 #else
-        own.number = reinterpret_cast<std::uintptr_t>(handle_);
         (void)where;
 #endif
         if (is_per_thread()) own.thread = detail::this_thread_number();
