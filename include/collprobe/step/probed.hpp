@@ -966,13 +966,17 @@ private:
             return *open_;
         }
         if (capturing) {
+            captured_work* unused = nullptr;
             for (captured_work& work : memory_->captured) {
-                if (work.serial == 0) capture_ = &work;
+                if (work.serial == 0) unused = &work;
             }
-            who.require(capture_ != nullptr,
+            who.require(unused != nullptr,
                 "all captured steps are in use: release one, or ask for more by probe_options::captured_steps");
+            unsigned long long number = 0;
+            if constexpr (detail::can_capture<stream_ref>) number = stream.capture_number(where);
+            capture_ = unused; // nothing was taken if the number could not be had
             capture_->serial = detail::next_capture_serial();
-            if constexpr (detail::can_capture<stream_ref>) capture_->capture = stream.capture_number(where);
+            capture_->capture = number;
             capture_->tools.lanes.forget();
             capture_->tools.gram_done = {};
             open_ = &capture_->block;

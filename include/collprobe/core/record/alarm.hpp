@@ -39,7 +39,9 @@ struct alarm_record {
     std::vector<int> ranks; ///< the ranks that the alarm names, ascending; empty if it can name none
     double statistic = 0; ///< the largest statistic of the evidence, compared with `threshold`
     double threshold = 0; ///< 0 for exact checks
-    double false_alarms_per_step = 0; ///< at most this many on a healthy run; 0 for exact checks
+    /// At most so many on a healthy run; 0 for exact checks. Of `unlike` by its odds: the chance that a healthy run of
+    /// any length has one.
+    double false_alarms_per_step = 0;
     int strikes = 1; ///< how often the same finding occurred in the window of steps
     advice action = advice::none;
     int source = -1; ///< for `resync`: a rank that holds the right data

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <collprobe/core/collective.hpp>
@@ -17,6 +19,19 @@
 #include <collprobe/detail/math.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
+
+namespace detail {
+
+/// Makes a value as it was when new. The vectors that are named keep their memory.
+template <class Of, class... Elements>
+void start_over(Of& of, std::vector<Elements> Of::*... kept)
+{
+    std::tuple<std::vector<Elements>...> memory(std::move(of.*kept)...);
+    of = Of();
+    std::apply([&](auto&... each) { ((each.clear(), of.*kept = std::move(each)), ...); }, memory);
+}
+
+} // namespace detail
 
 /// The spread of one number per rank over the ranks. An undefined field is NaN by its bits (`is_nan` tells, also
 /// under `-ffast-math`), for instance the sample deviation of one rank.
@@ -92,6 +107,9 @@ struct call_record {
     spread gradient_norm; ///< of the L2 norms of the buffers that the ranks sent
     double pooled_cosine = detail::not_a_number(); ///< for sums and averages, else undefined
     std::uint64_t nonfinite = 0; ///< summed over ranks
+    /// Ranks that sent the bits of the step before. If these are more than half of the ranks, it is the program's doing
+    /// (the same data in each step, a frozen layer), and no suspect; else each of them is one. 0 in `summary` mode.
+    int repeating_ranks = 0;
     /// Whether every rank's result has the same bits; true if the collective does not promise that. With an audit, of
     /// an all-gather: whether every rank has the bits that the owner of each shard sent.
     bool results_agree = true;
@@ -112,6 +130,18 @@ struct call_record {
     std::vector<call_interval> intervals; ///< per rank; empty if `lateness` is not measured, and in `summary` mode
     order_sensitivity order; ///< of sums and averages, if measured
     std::vector<statistics> inputs; ///< per rank; empty in `summary` mode, and if no statistics were taken
+
+    /// As new. The memory of lists is kept.
+    void clear()
+    {
+        call_audit audited = std::move(audit);
+        call_weights weighed = std::move(weights);
+        detail::start_over(*this, &call_record::result_sample, &call_record::intervals, &call_record::inputs);
+        detail::start_over(audited, &call_audit::culprits);
+        detail::start_over(weighed, &call_weights::weights, &call_weights::bounds, &call_weights::ranks);
+        audit = std::move(audited);
+        weights = std::move(weighed);
+    }
 };
 
 /// All that the ranks agreed on about one step. Equal on every rank.
@@ -143,6 +173,24 @@ struct step_record {
     /// Calls that nothing in this step reads: statistics are of floating point and may be taken each k-th step, and no
     /// part looked. Where steps without any record lie before this one, also the calls of those.
     std::uint64_t unread_calls = 0;
+
+    /// Begins the record of a step: nothing of an earlier step or of another probe stays, but the memory of lists is
+    /// kept. What a section of a call has is there only if its part writes it in this step.
+    void begin(std::uint64_t of_step, int of_ranks, report_mode how, std::size_t of_calls)
+    {
+        std::vector<call_record> sections = std::move(calls);
+        direction directions = std::move(cosine);
+        detail::start_over(*this, &step_record::losses, &step_record::gradient_norms, &step_record::lateness_by_rank,
+            &step_record::evidence_by_rank, &step_record::suspects);
+        detail::start_over(directions, &direction::leave_one_out);
+        cosine = std::move(directions);
+        calls = std::move(sections);
+        calls.resize(of_calls);
+        for (call_record& each : calls) each.clear();
+        step = of_step;
+        ranks = of_ranks;
+        mode = how;
+    }
 
     /// The samples of all calls together.
     order_sensitivity order() const noexcept

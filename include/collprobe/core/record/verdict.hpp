@@ -15,7 +15,8 @@ enum class finding : std::uint8_t {
     /// The rank holds the same bits as another rank, in a call or as sample ids: exact. All ranks that hold them are
     /// named, because equal bits do not show which rank they belong to.
     duplicate,
-    stale, ///< the rank's buffer has the same bits as in the step before: exact
+    /// The rank's buffer has the same bits as in the step before, and those of at least half of the ranks have not: exact.
+    stale,
     result_differs, ///< ranks received different bits from a collective that gives all ranks the same: exact
     shard_differs, ///< a rank received other bits of a shard than the shard's owner sent: exact
     replica_differs, ///< a rank holds other weights or another optimizer state than the other ranks: exact
@@ -117,7 +118,8 @@ struct suspect {
     std::uint64_t index = no_index; ///< first bad element, if known
     bool by_history = false; ///< statistical: the score compares the rank with its own past, not with other ranks
     bool exact = true; ///< neither chance nor rounding can explain it
-    /// The largest rate at which a healthy step has such a suspect, if the check itself states one; else 0.
+    /// The largest rate at which a healthy step has such a suspect, if the check itself states one; else 0. Of `unlike`
+    /// by its odds: the chance that a healthy run of any length has one.
     double false_alarms_per_step = 0;
     call_site site = {}; ///< of the call: its name, and the line that made it
     rank_evidence evidence = {}; ///< of `unlike`

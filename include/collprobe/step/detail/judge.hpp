@@ -107,11 +107,11 @@ private:
 
     void judge_call(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
 
-    /// Finds ranks that hold the same bits as another rank, or as themselves in the previous step.
-    void judge_copies(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
-    /// Finds ranks whose shard of an all-gather is that of the previous step, while at least half of the ranks have
-    /// changed theirs.
-    void judge_shards(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
+    /// Finds ranks that hold the same bits as another rank.
+    void judge_copies(const gathered_step& step, std::size_t b, step_record& out);
+    /// Finds ranks whose gradient, or shard of an all-gather, is that of the previous step, while at least half of the
+    /// ranks have changed theirs.
+    void judge_repeats(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
     /// Whether the bits say something: enough elements are neither zero nor NaN nor infinite.
     static bool tells(const statistics& input) noexcept;
     /// Whether the rank's input has the bits of the last such call; remembers it for the next one.

@@ -116,12 +116,8 @@ COLLPROBE_COLD_INLINE void step_judge::restore_evidence(view<const std::uint64_t
 COLLPROBE_COLD_INLINE void step_judge::judge(
     const gathered_step& step, view<const probed_call> calls, view<const double> gram, step_record& out)
 {
-    out.step = step.header(0).step;
-    out.ranks = ranks_;
-    out.mode = report_mode::gather;
+    out.begin(step.header(0).step, ranks_, report_mode::gather, calls.size());
     out.unprobed_calls = step.header(0).unprobed_calls;
-    out.suspects.clear();
-    out.calls.resize(calls.size());
     std::size_t histories = 0;
     for (std::size_t b = 0; b < calls.size(); ++b) {
         if (calls[b].history_at(b) >= histories) histories = calls[b].history_at(b) + 1;
@@ -169,11 +165,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
         if (differs_[index(r)] || !all_are_sums) dots_[index(r)] = not_a_number();
     }
     judge_lateness(step, calls, out);
-    if (!has_gradients) {
-        out.gradient_norms.clear();
-        out.gradient_norm = {};
-        out.cosine = {};
-    } else {
+    if (has_gradients) {
         out.gradient_norms.resize(index(ranks_));
         for (int r = 0; r < ranks_; ++r) out.gradient_norms[index(r)] = square_root(norms_squared_[index(r)]);
         out.gradient_norm = dispersion(out.gradient_norms);
@@ -191,8 +183,6 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
 
 COLLPROBE_COLD_INLINE void step_judge::judge_evidence(view<const probed_call> calls, step_record& out)
 {
-    out.evidence_by_rank.clear();
-    out.silent_evidence = 0;
     if (!evidence_) return;
     if (!out.gradient_norms.empty()) {
         evidence_->judge(of_norm, out.gradient_norms);
@@ -224,7 +214,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_evidence(view<const probed_call> ca
             .statistic = by_odds ? named.evidence.odds : named.evidence.recurrence,
             .threshold = by_odds ? odds_needed : steps_needed,
             .exact = false,
-            .false_alarms_per_step = by_odds ? 0 : 1 / steps_needed,
+            .false_alarms_per_step = by_odds ? evidence_->options().false_alarms_per_run : 1 / steps_needed,
             .evidence = named.evidence});
     }
 }
@@ -242,7 +232,10 @@ COLLPROBE_COLD_INLINE void step_judge::align_over_steps(
         }
         sum_norm_squared = squares + 2 * products;
     }
-    noise_.update(estimate_noise(ranks_, squares, sum_norm_squared));
+    // In units of the step's own squares: a step with large gradients must not outweigh all others. A sum that is
+    // longer than n terms can make it is none of them.
+    if (squares > 0 && sum_norm_squared <= ranks_ * squares * (1 + 0x1p-8))
+        noise_.update(estimate_noise(ranks_, 1, sum_norm_squared / squares));
     out.predicted_cosine = noise_.predicted_cosine();
 }
 
@@ -329,8 +322,6 @@ COLLPROBE_COLD_INLINE void step_judge::judge_losses(const gathered_step& step, s
 COLLPROBE_COLD_INLINE void step_judge::judge_lateness(
     const gathered_step& step, view<const probed_call> calls, step_record& out)
 {
-    out.lateness = {};
-    out.lateness_by_rank.clear();
     if (!step.layout().times) return;
     const view<double> in_call = values_;
     const view<double> before = weights_;
@@ -375,15 +366,6 @@ COLLPROBE_COLD_INLINE void step_judge::describe_call(
     described.count = call.count;
     described.result_count = call.result_count;
     described.site = call.site;
-    described.nonfinite = 0;
-    described.audit.checked = false;
-    described.weights.seen = false;
-    described.lateness = {};
-    described.pooled_cosine = not_a_number();
-    described.gradient_norm = {};
-    described.order = {};
-    described.result_sample.clear();
-    described.inputs.clear();
     describe_result(step, b, call, holder, described);
     if (!call.has_input) return;
     described.inputs.resize(index(ranks_));
@@ -407,9 +389,6 @@ COLLPROBE_COLD_INLINE void step_judge::describe_result(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder, call_record& described) const
 {
     described.has_result_digest = call.has_result && holder >= 0;
-    described.result_digest = 0;
-    described.result_norm = not_a_number();
-    described.intervals.clear();
     if (step.layout().times && call.has_result) {
         described.intervals.resize(index(ranks_));
         for (int r = 0; r < ranks_; ++r) {
@@ -446,8 +425,8 @@ COLLPROBE_COLD_INLINE void step_judge::judge_call(
             .statistic = static_cast<double>(input.nonfinite()),
             .index = input.first_nonfinite});
     }
-    if (call.is_gradient()) judge_copies(step, b, call, out);
-    else if (call.call == collective::all_gather && call.has_input) judge_shards(step, b, call, out);
+    if (call.is_gradient()) judge_copies(step, b, out);
+    if (call.is_gradient() || (call.call == collective::all_gather && call.has_input)) judge_repeats(step, b, call, out);
     if (call.is_replicated() && call.has_result) judge_replicas(step, b, out);
     else out.calls[b].results_agree = true;
     if (!call.is_gradient()) return; // shards and parameters may differ between ranks
@@ -456,8 +435,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_call(
     if (evidence_) evidence_->judge(of_first_call + call.history_at(b), values_, 0, call_index);
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge_copies(
-    const gathered_step& step, std::size_t b, const probed_call& call, step_record& out)
+COLLPROBE_COLD_INLINE void step_judge::judge_copies(const gathered_step& step, std::size_t b, step_record& out)
 {
     const int call_index = static_cast<int>(b);
     holders_.clear();
@@ -467,9 +445,6 @@ COLLPROBE_COLD_INLINE void step_judge::judge_copies(
     for (int r = 0; r < ranks_; ++r) {
         const statistics& input = step.entry(r, b).input;
         if (tells(input)) judge_copy(input.digest, r, call_index, out);
-        if (is_stale(input, r, call.history_at(b))) {
-            out.suspects.push_back({.rank = r, .call = call_index, .what = finding::stale, .statistic = 1});
-        }
     }
 }
 
@@ -485,7 +460,7 @@ COLLPROBE_COLD_INLINE bool step_judge::is_stale(const statistics& input, int ran
     return now.count != 0 && before.count == now.count && before.digest == now.digest;
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge_shards(
+COLLPROBE_COLD_INLINE void step_judge::judge_repeats(
     const gathered_step& step, std::size_t b, const probed_call& call, step_record& out)
 {
     const std::size_t before = out.suspects.size();
@@ -494,8 +469,10 @@ COLLPROBE_COLD_INLINE void step_judge::judge_shards(
         out.suspects.push_back(
             {.rank = r, .call = static_cast<int>(b), .what = finding::stale, .statistic = 1});
     }
-    // Weights that nobody changes, as those of a frozen layer, are no fault.
-    if (2 * (out.suspects.size() - before) > index(ranks_)) out.suspects.resize(before);
+    const std::size_t repeating = out.suspects.size() - before;
+    out.calls[b].repeating_ranks = static_cast<int>(repeating);
+    // What most ranks repeat is the program's doing: a frozen layer, or a benchmark with the same data in each step.
+    if (2 * repeating > index(ranks_)) out.suspects.resize(before);
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_copy(

@@ -155,9 +155,11 @@ struct pack_summary {
             }
             const double norm = square_root(norm_squared);
             const moment_sums loss = moments_of(header.loss, reference->loss);
+            // A rank without a weight above 0 has no part in what is weighted.
+            const double weight = is_finite(header.weight) && header.weight > 0 ? header.weight : 0;
             *to.reference = *reference;
-            *to.sums = {loss, moments_of(norm, reference->gradient_norm), loss.count * header.weight,
-                header.weight * loss.distance, header.weight * loss.distance_squared, norm_squared};
+            *to.sums = {loss, moments_of(norm, reference->gradient_norm), loss.count * weight,
+                weight * loss.distance, weight * loss.distance_squared, norm_squared};
             *to.keys = {header.step, ~header.step, extrema_of(header.loss, rank), extrema_of(norm, rank),
                 count_key(header.loss_is_bad() ? 1 : 0, rank),
                 arrival_keys::of(header.serial, rank, ranks)};

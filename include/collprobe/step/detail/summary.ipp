@@ -69,23 +69,15 @@ COLLPROBE_COLD_INLINE void require_same_step(
 COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
     view<const probed_call> calls, std::uint64_t unprobed_calls, view<const double> gram, step_record& out)
 {
-    out.step = step.keys->step;
-    out.ranks = ranks;
-    out.mode = report_mode::summary;
+    out.begin(step.keys->step, ranks, report_mode::summary, calls.size());
     out.unprobed_calls = unprobed_calls;
-    out.suspects.clear();
-    out.losses.clear();
-    out.gradient_norms.clear();
-    out.lateness = {};
-    out.lateness_by_rank.clear();
-    out.calls.resize(calls.size());
 
     const step_sums& sums = *step.sums;
     const step_reference& reference = *step.reference;
     const int finite = static_cast<int>(sums.loss.count);
     out.loss = summed_spread(sums.loss, finite, reference.loss, step.keys->loss);
     out.loss_weighted = summed_spread({sums.weight, sums.weighted_distance, sums.weighted_distance_squared},
-        finite, reference.loss, step.keys->loss);
+        sums.weight > 0 ? finite : 0, reference.loss, step.keys->loss);
     out.gradient_norm = summed_spread(sums.gradient_norm, static_cast<int>(sums.gradient_norm.count),
         reference.gradient_norm, step.keys->gradient_norm);
     if (step.keys->nonfinite_loss != 0) {
@@ -105,10 +97,6 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
         record.count = call.count;
         record.result_count = call.result_count;
         record.site = call.site;
-        record.inputs.clear();
-        record.audit.checked = false;
-        record.weights.seen = false;
-        record.lateness = {};
         if (tells_lateness(call) && keys.time.largest != 0) {
             record.lateness.present = ranks;
             record.lateness.last = extremum_rank(keys.time.smallest);
@@ -124,13 +112,9 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
             = !call.is_replicated() || !call.has_result || keys.digest == ~keys.digest_complement;
         record.has_result_digest = call.has_result && call.is_replicated() && record.results_agree;
         record.result_digest = record.has_result_digest ? keys.digest : 0;
-        record.result_norm = not_a_number();
-        record.result_sample.clear();
-        record.intervals.clear();
         if (call.has_result && record.results_agree) {
             record.result_norm = square_root(totals.result_norm_squared / (call.is_replicated() ? ranks : 1));
         }
-        record.pooled_cosine = not_a_number();
         if (keys.nonfinite != 0) {
             out.suspects.push_back({.rank = extremum_rank(keys.nonfinite),
                 .call = static_cast<int>(b),
@@ -146,7 +130,8 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
         const double factor = call.operation == reduction::average ? ranks : 1;
         const double copies = call.call == collective::all_reduce ? ranks : 1;
         const double result
-            = call.has_result ? factor * factor * totals.result_norm_squared / copies : not_a_number();
+            = call.has_result && record.results_agree ? factor * factor * totals.result_norm_squared / copies
+                                                      : not_a_number();
         sum_norm_squared += result;
         align_from_totals(totals.gradient_norm, step.call_reference(b), totals.gradient_norm_squared,
             result, ranks, out.cosine);
@@ -154,7 +139,6 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
     }
     if (!has_gradients) {
         out.gradient_norm = {};
-        out.cosine = {};
         return;
     }
     align_from_totals(sums.gradient_norm, reference.gradient_norm, sums.gradient_norm_squared,
