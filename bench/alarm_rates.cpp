@@ -110,9 +110,10 @@ struct watch {
 
     watch(int ranks, double p)
         : detector(ranks, tests, {.false_alarms_per_step = p}),
-          learning(ranks, {.suspects_per_step = p}),
-          trusting(ranks, {.suspects_per_step = p, .learn = false})
+          learning(ranks),
+          trusting(ranks, {.learn = false})
     {
+        record.false_alarms_per_step = p;
         record.ranks = ranks;
         record.loss.finite = record.gradient_norm.finite = ranks; // all can be compared
         record.cosine.leave_one_out.assign(static_cast<std::size_t>(ranks), 0);
@@ -328,7 +329,7 @@ int main(int argc, char** argv)
             for (const watch* each : {&rare, &frequent}) {
                 const double n = static_cast<double>(steps);
                 std::printf("| %s | %d | %.0e | %.1e | %.2g | %ld | %ld |\n", name(scatter), ranks,
-                    each->learning.options().suspects_per_step, static_cast<double>(each->suspicious) / n,
+                    each->record.false_alarms_per_step, static_cast<double>(each->suspicious) / n,
                     each->learning.false_alarms_per_step() * n, each->learned, each->trusted);
             }
             std::fflush(stdout);

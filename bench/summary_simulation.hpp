@@ -100,7 +100,7 @@ public:
         using namespace collprobe;
         calls_.resize(buckets_);
         for (detail::probed_call& call : calls_) call = {collective::all_reduce, element_type::float32, reduction::sum, 1000, true, true, false};
-        detail::judge_summary(judge, report(all_).summary(), ranks, calls_, 0, {}, out);
+        detail::judge_summary(judge, report(all_).summary(), ranks, calls_, {}, out);
         const detail::advance_reference advance{
             report(all_).summary(), reinterpret_cast<detail::step_reference*>(references_.data())};
         for (std::uint64_t i = 0; i <= buckets_; ++i) advance(i);

@@ -393,13 +393,12 @@ private:
 
     void make_judges()
     {
-        const double rate = settings_.false_alarms_per_step;
         // Ranks that share the cores of a host are late by chance.
         const bool is_on_cpu = std::all_of(
             ranks_.begin(), ranks_.end(), [](const writing_rank& each) { return each.begin.device.empty(); });
-        judge_.emplace(size(), collprobe::merge_options{.false_alarms_per_step = rate,
+        judge_.emplace(size(), collprobe::merge_options{.false_alarms_per_step = settings_.false_alarms_per_step,
             .lateness_floor_ns = is_on_cpu ? 0x1p52 : settings_.lateness_floor_ns});
-        alarms_.emplace(size(), collprobe::alarm_options{.suspects_per_step = rate});
+        alarms_.emplace(size());
     }
 
     /// Whether all ranks made the same call. If not, that is a finding.

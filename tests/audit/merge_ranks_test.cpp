@@ -167,7 +167,8 @@ public:
         std::vector<T> input = input_of<T>(call.count);
         std::vector<T> apart(in_place ? 0 : call.result_count);
         std::vector<T>& result = in_place ? input : apart;
-        const view<const T> sent = what == collective::broadcast ? view<const T>() : view<const T>(input);
+        const bool is_sent = what != collective::broadcast || comm_.rank() == 0;
+        const view<const T> sent = is_sent ? view<const T>(input) : view<const T>();
         testing::rank_reader<T> reader(call, sent, what == collective::all_reduce && !in_place);
         if (what == collective::all_reduce)
             comm_.all_reduce(view<const T>(input), view(result), operation, stream_, call.site);
@@ -796,7 +797,7 @@ TEST_CASE("clean steps raise suspects at the stated rate, and no alarm")
     constexpr double rate = 1e-2; // frequent enough to be measured
     own_steps steps(ranks, {.false_alarms_per_step = rate});
     own_steps rare(ranks);
-    alarms raised(ranks, {.suspects_per_step = rate});
+    alarms raised(ranks);
     std::uint64_t suspicious = 0;
     std::uint64_t exact = 0;
     std::uint64_t alarm_count = 0;

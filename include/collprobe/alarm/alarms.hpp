@@ -19,16 +19,13 @@ namespace collprobe::inline COLLPROBE_ABI {
 
 /// The rules for alarms of a check, and for the advice to take a rank out. Equal on all ranks.
 struct alarm_options {
-    /// Probability that a healthy step has any statistical suspect: the probe's
-    /// `probe_options::false_alarms_per_step`.
-    double suspects_per_step = 1e-4;
     /// A statistical check alarms if it names the same rank in `strikes` of the last `window` judged steps (up to 64).
     /// With 1 it alarms each time.
     int strikes = 2;
     int window = 20;
     /// A strike that is 1000 times rarer than the threshold alarms alone, if all ranks could be compared.
     bool strong_alone = true;
-    /// Adapts to metrics with heavy tails. If the other ranks collect strikes faster than `suspects_per_step`, more
+    /// Adapts to metrics with heavy tails. If the other ranks collect strikes faster than the record's rate, more
     /// strikes are required until the stated rate holds, and a single-step alarm needs 2.5 times the excess.
     bool learn = true;
     int quarantine = 4; ///< strikes in the window after which the advice is to take a rank out
@@ -52,21 +49,21 @@ public:
     explicit alarms(int ranks, const alarm_options& options = {}, const call_site& where = call_site::current())
         : ranks_(ranks),
           options_(checked(ranks, options, where)),
-          records_(ranks, detail::check_count, options.window),
-          strong_(detail::strong_excess(ranks, options.suspects_per_step)),
-          stated_(strike_rate(ranks, options))
+          records_(ranks, detail::check_count, options.window)
     {
+        set_rate(step_record().false_alarms_per_step);
     }
 
     int ranks() const noexcept { return ranks_; }
     const alarm_options& options() const noexcept { return options_; }
-    /// Upper bound on the probability of a statistical alarm in a healthy step. The check of sums, that of lateness and
+    /// Upper bound on the probability of a statistical alarm in a healthy step, at the rate by which the last record was
+    /// judged (`step_record::false_alarms_per_step`). The check of sums, that of lateness and
     /// the evidence over the run are not counted: their alarms say their own rates.
     double false_alarms_per_step() const noexcept
     {
         const bool strong = options_.strong_alone && options_.strikes > 1;
         const double rate = stated_ + (strong ? strong_rate() : 0);
-        return rate < options_.suspects_per_step ? rate : options_.suspects_per_step;
+        return rate < suspects_ ? rate : suspects_;
     }
 
     /// The alarms of a step, in the order of the suspects. Findings about the same call make one alarm. Valid until the
@@ -99,8 +96,6 @@ private:
             if (!condition) detail::refuse("alarms", what, where);
         };
         check(ranks >= 1, "cannot watch " + std::to_string(ranks) + " ranks");
-        check(is_finite(options.suspects_per_step) && options.suspects_per_step > 0 && options.suspects_per_step < 1,
-            "suspects_per_step must lie between 0 and 1");
         check(options.window >= 1 && options.window <= 64, "window must be 1 to 64");
         check(options.strikes >= 1 && options.strikes <= options.window, "strikes must be 1 to window");
         check(options.quarantine >= 1 && options.quarantine <= options.window, "quarantine must be 1 to window");
@@ -117,17 +112,21 @@ private:
         }
     }
 
-    double strong_rate() const noexcept { return options_.suspects_per_step * 1e-3; }
-
-    static double strike_rate(int ranks, const alarm_options& options) noexcept
+    /// The probability that a healthy step has any statistical suspect.
+    void set_rate(double suspects) noexcept
     {
-        const double p = options.suspects_per_step;
-        const double rate = (ranks == 2 ? 2 : 1) * detail::strike_rate(p, options.strikes, options.window);
-        return rate < p ? rate : p;
+        suspects_ = suspects;
+        strong_ = detail::strong_excess(ranks_, suspects);
+        const double rate = (ranks_ == 2 ? 2 : 1) * detail::strike_rate(suspects, options_.strikes, options_.window);
+        stated_ = rate < suspects ? rate : suspects;
     }
+    double strong_rate() const noexcept { return suspects_ * 1e-3; }
 
     void take(const step_record& record)
     {
+        if (record.forgot) records_.clear(); // a rank may have lost the record of an earlier step
+        if (record.false_alarms_per_step > 0 && record.false_alarms_per_step != suspects_)
+            set_rate(record.false_alarms_per_step);
         records_.begin(record.step);
         // A rank left out for its NaN leaves fewer ranks to compare with, for which the excess was not computed.
         bool all_finite = true;
@@ -187,7 +186,7 @@ private:
     {
         int needed = options_.strikes;
         if (!options_.learn || needed == 1) return needed;
-        const double expected = options_.suspects_per_step / ranks_;
+        const double expected = suspects_ / ranks_;
         const double seen = records_.rate_of_others(what, rank, expected);
         if (!(seen > expected)) return needed;
         while (needed < options_.window && 3 * ranks_ * detail::strike_rate(seen, needed, options_.window) > stated_)
@@ -198,9 +197,10 @@ private:
     int ranks_;
     alarm_options options_;
     detail::strike_book records_;
-    double strong_;
+    double suspects_ = 0; // steps with a statistical suspect
+    double strong_ = 0;
+    double stated_ = 0; // rate of the strikes
     std::uint64_t unseen_calls_ = 0;
-    double stated_; // rate of the strikes
     detail::alarm_list raised_;
 };
 

@@ -47,8 +47,10 @@ struct audit_entry {
 struct audit_keys {
     std::uint64_t digest;
     std::uint64_t digest_complement;
-    std::uint64_t residual; ///< the bits of the largest residual / limit; for numbers >= 0 bits order as values
-    std::uint64_t checked; ///< 1 if any rank could check the sum
+    /// The bits of the largest residual / limit, plus 1; 0 if no rank could check the sum. For numbers >= 0 bits order as
+    /// values.
+    std::uint64_t residual;
+    std::uint64_t unchecked; ///< 1 if any rank could not check the sum
 };
 
 } // namespace detail
@@ -144,7 +146,7 @@ public:
         const double exact = of.sum.residual > 0 ? detail::power_of_two(1000) : 0;
         const double ratio = of.sum.limit > 0 ? of.sum.residual / of.sum.limit : exact;
         const std::uint64_t checked = of.sum.checked ? 1 : 0;
-        return {of.digest, ~of.digest, checked * to_bits(ratio), checked};
+        return {of.digest, ~of.digest, checked * (to_bits(ratio) + 1), 1 - checked};
     }
     void judge_summary(const part_summaries<summary>& summaries, step_record& record) const;
 

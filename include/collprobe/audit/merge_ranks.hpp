@@ -51,7 +51,7 @@ public:
     void judge(const merged_step& step, step_record& out, call_site where = call_site::current());
 
     /// Forgets all steps, as after a restart from a checkpoint.
-    void forget() noexcept { steps_.forget(); }
+    void forget() { steps_.forget(); }
 
 private:
     static const merge_options& checked(int ranks, const merge_options& options, call_site where);

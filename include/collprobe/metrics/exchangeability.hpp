@@ -37,6 +37,8 @@ struct side_shares {
     double smallest = 0;
     double farthest = 0;
     double nearest = 0;
+
+    bool operator==(const side_shares&) const = default;
 };
 
 /// Watches numbers of the ranks (losses, norms, ...) for a rank that is unlike the others, step by step.
@@ -50,7 +52,7 @@ struct side_shares {
 /// ranks nothing tells which one is unlike the other: neither is named.
 /// Silent: a number in which the ranks keep their places, as if each had a memory of its own, is not judged.
 /// Preconditions: no concurrent use. Equal numbers in the same order give equal answers on every rank.
-/// Cost: 540 bytes a rank and number; a step costs O(n log n) a number. `judge` allocates only if it names a rank.
+/// Cost: 128 bytes a rank, number and watched side, and 28 more a rank and number; a step costs O(n log n) a number. `judge` allocates only if it names a rank.
 /// Source: G. Shafer, A. Shen, N. Vereshchagin, V. Vovk, "Test martingales, Bayes factors and p-values" (2011).
 class exchangeability_watch {
 public:
@@ -71,6 +73,9 @@ public:
     /// Adds a number to watch, and returns its index. The shares of all numbers together must not exceed 1 for the
     /// stated error to hold; they are the caller's.
     std::size_t add(finding metric, const side_shares& shares);
+    /// Forgets all of a number, which is another one from now on, with shares of its own. Precondition:
+    /// metric < metrics().
+    void replace(std::size_t metric, finding by, const side_shares& shares);
 
     /// Begins a step: forgets whom the last one named.
     void begin_step(std::uint64_t step) noexcept;
@@ -136,15 +141,19 @@ private:
         std::vector<persistence> memory; // by group
         std::vector<double> place; // by rank: in the step before, counted from the largest; NaN by bits if unknown
         std::vector<double> steadiness; // by rank: mean product of its distances from the middle place, step by step
-        std::vector<process> processes; // by side, then by rank
+        std::vector<process> processes; // by side that is watched, then by rank
         std::vector<std::uint64_t> named_side; // by rank: 1 + side by which it is named, 0 if it is not
         std::vector<std::uint64_t> told; // by group: when a finding without a rank was told, in judged steps; 0: never
     };
 
     std::size_t count() const noexcept { return static_cast<std::size_t>(ranks_); }
-    process& process_of(metric_state& of, int side, std::size_t rank) noexcept
+    /// Null for a side that is not watched.
+    process* process_of(metric_state& of, int side, std::size_t rank) const noexcept
     {
-        return of.processes[static_cast<std::size_t>(side) * count() + rank];
+        if (share_of(of.shares, side) <= 0) return nullptr;
+        std::size_t place = rank;
+        for (int before = 0; before < side; ++before) place += share_of(of.shares, before) > 0 ? count() : 0;
+        return &of.processes[place];
     }
     /// An eighth of the ranks of its group.
     std::size_t eighth_of(std::size_t rank) const noexcept
@@ -153,13 +162,14 @@ private:
         const std::size_t members = first_member_[group + 1] - first_member_[group];
         return members < 8 ? 1 : members / 8;
     }
-    static double share_of(const metric_state& of, int side) noexcept
+    static double share_of(const side_shares& shares, int side) noexcept
     {
-        return side == 0 ? of.shares.largest
-            : side == 1  ? of.shares.smallest
-            : side == 2  ? of.shares.farthest
-                         : of.shares.nearest;
+        return side == 0 ? shares.largest
+            : side == 1  ? shares.smallest
+            : side == 2  ? shares.farthest
+                         : shares.nearest;
     }
+    metric_state new_metric(finding what, const side_shares& shares) const;
     void judge_group(metric_state& of, view<const double> values, std::size_t group, double margin);
     /// Sorts `order_`, the ranks that are compared, by `work_`.
     void sort_down();

@@ -124,7 +124,7 @@ struct outlier_verdict {
 };
 
 /// Watches a fixed number of tests over the ranks, step by step: the loss, the norm of each bucket, the leave-one-out
-/// cosine. Test j of a step takes one number per rank. With p = false_alarms_per_step / tests it names rank r if
+/// cosine. Test j of a step takes one number per rank. With p = false_alarms_per_step / tests in a step it names rank r if
 ///   (a) the modified z of r over the ranks exceeds the cut-off for probability p / 2, or
 ///   (b) it exceeds the cut-off for probability 1e-2, and the rank's residual (its value less the median of the *other*
 ///       ranks) is unlike its own last `window` residuals: |t| exceeds the Student cut-off of probability p / (2 n).
@@ -159,6 +159,12 @@ public:
 
     /// Forgets all history, as after a restart from a checkpoint or a change of data.
     void reset() noexcept;
+    /// Forgets the history of one test. Precondition: 0 <= test < tests().
+    void forget(int test) noexcept;
+    /// Makes room for more tests, of which a step makes at most `in_a_step`: the cut-offs are those of so many. What
+    /// is known of the others stays. Errors: `status::invalid_argument` unless 1 <= in_a_step <= tests and
+    /// tests >= tests().
+    void grow(int tests, int in_a_step, const call_site& where = call_site::current());
 
 private:
     struct series {
@@ -168,6 +174,7 @@ private:
     };
 
     [[noreturn]] void refuse(int test, std::size_t size, const call_site& where) const;
+    void set_cutoffs(int in_a_step);
 
     std::size_t index(int test, std::size_t rank) const noexcept
     {
@@ -188,6 +195,7 @@ private:
 
     int ranks_;
     int tests_;
+    int in_a_step_;
     outlier_options options_;
     detail::fixed_array<double> residuals_; // of halved values; a window for each test and rank
     detail::fixed_array<series> series_;

@@ -79,6 +79,7 @@ static_assert(sizeof(quantisation_entry) % 8 == 0);
 
 /// What a call of the next step is judged with.
 struct last_roundings {
+    std::uint64_t number = 0; ///< of the series that it is of
     double energy = not_a_number(); ///< of all roundings to codes in the mean
     std::uint64_t step = 0;
     int drifting_steps = 0; ///< in a row, whose errors were like those of the step before
@@ -211,7 +212,7 @@ private:
 
     quantisation_limits limits_;
     quantisation_checks checks_;
-    std::vector<detail::last_roundings> last_; ///< by call
+    std::vector<detail::last_roundings> last_; ///< by the slot of the call's series
 };
 
 } // namespace collprobe::inline COLLPROBE_ABI

@@ -71,7 +71,7 @@ public:
     }
     /// Fills `out`, but for the sites of suspects. Precondition: there is a block for each call and rank.
     void judge(const merged_step& step, step_record& out);
-    void forget() noexcept;
+    void forget() { judge_.forget(); }
 
     /// Of the step that was judged last. A call of integers has no result here, whose digest the blocks have.
     view<const probed_call> calls() const noexcept { return calls_; }
@@ -79,25 +79,7 @@ public:
     bool has_results(std::size_t call) const noexcept { return has_results_[call]; }
 
 private:
-    /// Calls that are compared with each other.
-    struct history {
-        std::uint64_t bucket;
-        std::uint64_t count;
-        collective call;
-        element_type type;
-        reduction operation;
-        bool is_used; ///< by a call of this step
-
-        bool is_of(const merged_call& each) const noexcept
-        {
-            return bucket == each.bucket && count == each.count && call == each.call && type == each.type
-                && operation == each.operation;
-        }
-    };
-
     void describe_calls(const merged_step& step);
-    void find_histories(const merged_step& step);
-    std::uint32_t history_of(const merged_call& call, std::size_t expected);
     void write_messages(const merged_step& step);
 
     int ranks_;
@@ -105,7 +87,6 @@ private:
     step_judge judge_;
     std::vector<probed_call> calls_;
     std::vector<bool> has_results_;
-    std::vector<history> histories_;
     std::vector<std::uint64_t> messages_; ///< as `gathered_step` reads them
 };
 

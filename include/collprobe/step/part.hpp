@@ -117,6 +117,16 @@ struct pack_part {
     }
 };
 
+/// `by`: what the communicator tells about quantisation; null if it does not quantise.
+inline bool travels_as_codes(const quantised_calls* by, const probed_call& call) noexcept
+{
+    if (by == nullptr) return false;
+    const auto sent = call.count * static_cast<std::uint64_t>(bytes_of(call.type));
+    const std::uint64_t bytes
+        = call.call == collective::all_gather ? sent * static_cast<std::uint64_t>(by->ranks) : sent;
+    return by->reason(call.call, call.type, call.operation, bytes) == unquantised_reason::none;
+}
+
 } // namespace detail
 
 /// A call, as a part sees it when the call is made. `Comm`: the innermost communicator, for messages of the part.
@@ -158,11 +168,7 @@ public:
     /// Whether the elements of the call travel as codes.
     bool is_quantised() const noexcept
     {
-        if (quantised_ == nullptr) return false;
-        const auto sent = count() * static_cast<std::uint64_t>(bytes_of(type()));
-        const std::uint64_t bytes
-            = what() == collective::all_gather ? sent * static_cast<std::uint64_t>(quantised_->ranks) : sent;
-        return quantised_->reason(what(), type(), operation(), bytes) == unquantised_reason::none;
+        return detail::travels_as_codes(quantised_, what_);
     }
 
     typename device::workspace& workspace() const noexcept { return workspace_; } ///< of reductions on the stream
@@ -230,8 +236,9 @@ template <class Entry>
 class part_entries {
 public:
     part_entries(
-        const detail::gathered_step& step, view<const detail::probed_call> calls, std::uint64_t offset) noexcept
-        : step_(step), calls_(calls), offset_(offset)
+        const detail::gathered_step& step, view<const detail::probed_call> calls,
+        view<const detail::series_place> series, std::uint64_t offset) noexcept
+        : step_(step), calls_(calls), series_(series), offset_(offset)
     {
     }
 
@@ -242,6 +249,10 @@ public:
         return *reinterpret_cast<const Entry*>(
             step_.layout().parts_of(step_.message(rank), static_cast<std::uint64_t>(call)) + offset_);
     }
+    /// For what the part remembers of a call: `slot` is its place in a table that stays small; memory with another
+    /// `number` is of another call, or of steps that are to be forgotten. The same call of the program has the same
+    /// ones in each step, also where steps have other calls before it.
+    const detail::series_place& series(int call) const noexcept { return series_[static_cast<std::uint64_t>(call)]; }
     /// What the rank told as `step_observation::weight`.
     double weight(int rank) const noexcept { return step_.header(rank).weight; }
     /// Whether the step has the digests of the call's results: `part_call::has_result_digest`.
@@ -254,6 +265,7 @@ public:
 private:
     const detail::gathered_step& step_;
     view<const detail::probed_call> calls_;
+    view<const detail::series_place> series_;
     std::uint64_t offset_;
 };
 

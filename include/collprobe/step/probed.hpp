@@ -170,6 +170,7 @@ public:
             .site = where,
             .result_count = input.count() / (what == collective::reduce_scatter ? ranks : 1)
                 * (what == collective::all_gather ? ranks : 1)};
+        call.is_observed = true;
         const bool seen = begin_call<T>(call, stream, who);
         observed next{{0, 0, stream, nullptr, nullptr, 0, nullptr}, call, seen};
         if (seen) {
@@ -235,7 +236,7 @@ public:
         end_immediate(step, stream, where, [&, this](const block& open) {
             return detail::write_header{open.message.data(),
                 {step, detail::mean_loss(seen.loss, seen.weight, seen.loss_is_sum, seen.loss_scale), seen.weight,
-                    seen.sample_digest, open.unprobed_calls, next_serial()}, form_.layout};
+                    seen.sample_digest, places_and_lost(open), next_serial()}, form_.layout};
         });
     }
 
@@ -248,7 +249,7 @@ public:
     void end_step(std::uint64_t step, const Seen& seen, stream_ref stream, call_site where = call_site::current())
     {
         end_immediate(step, stream, where, [&, this](const block& open) {
-            return detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, step, next_serial(),
+            return detail::write_observed_header{open.message.data(), seen, places_and_lost(open), step, next_serial(),
                 nullptr, form_.layout};
         });
     }
@@ -273,7 +274,7 @@ public:
         const block& open = open_step(stream, who);
         captured_work& work = *capture_;
         work.block.unread_calls = std::exchange(unread_calls_, 0);
-        exchange(work.tools, detail::write_observed_header{open.message.data(), seen, open.unprobed_calls, 0, 0,
+        exchange(work.tools, detail::write_observed_header{open.message.data(), seen, places_of(open) << 8, 0, 0,
             work.tickets.data(), form_.layout}, stream, where);
         const view<unsigned char> used = report_of(open).used(open.has_gram);
         device::for_each(stream, used.count() / sizeof(detail::publish_report::word),
@@ -313,7 +314,7 @@ public:
             detail::enqueue_marked(work.replayed, stream, [&, this] {
                 if (work.replayed.recorded()) detail::wait_inside(stream, work.replayed, where);
                 await_disturbance(to, stream, where);
-                write_tickets({step, next_serial(), to.host.data()});
+                write_tickets({step, next_serial(), lost_ago(), to.host.data()});
                 launching_ = true;
                 try {
                     launch();
@@ -400,15 +401,14 @@ public:
     /// Empty if no evidence is gathered.
     std::vector<std::uint64_t> evidence_state() const
     {
-        const exchangeability_watch* const evidence = judge_.evidence();
-        return evidence == nullptr ? std::vector<std::uint64_t>() : evidence->state();
+        return judge_.evidence_state();
     }
     /// Goes on from a saved state, on every rank the same.
     /// \throws error `invalid_argument` for words that are no such state, or one of other ranks or groups, or if no
     ///   evidence is gathered; then nothing changes.
     void restore_evidence(view<const std::uint64_t> state, call_site where = call_site::current())
     {
-        caller(comm_, "restore_evidence", where).require(judge_.evidence() != nullptr, "no evidence is gathered");
+        caller(comm_, "restore_evidence", where).require(judge_.has_evidence(), "no evidence is gathered");
         judge_.restore_evidence(state, where);
     }
 
@@ -522,8 +522,8 @@ private:
         void (probed::*probe_result)(const half_probed&, const detail::probed_call&);
     };
 
-    /// Probes the input, makes the call, probes the result; in a group the last when the group has ended. Only the
-    /// result of a broadcast is probed: ranks other than the root send nothing.
+    /// Probes the input, makes the call, probes the result; in a group the last when the group has ended. Of a broadcast
+    /// only the root has an input.
     template <element T>
     void around(const detail::collective_arguments& with, view<const T> send, view<T> result, stream_ref stream,
         call_site where, detail::forward_call<T> forward, bool has_leaves = false)
@@ -533,7 +533,7 @@ private:
             ++unread_calls_;
         } else {
             const bool is_broadcast = with.call == collective::broadcast;
-            const view<const T> input = is_broadcast ? view<const T>() : send;
+            const view<const T> input = with.sends(rank()) ? send : view<const T>();
             detail::probed_call call{.call = with.call,
                 .type = with.type,
                 .operation = with.operation,
@@ -541,6 +541,7 @@ private:
                 .has_leaves = has_leaves,
                 .site = where,
                 .result_count = with.receive_count};
+            call.has_codes = detail::travels_as_codes(detail::quantisation_calls_of(comm_), call);
             const caller who(comm_, call.call, where);
             if (!input.readable() || !result.readable()) {
                 // The wrapped communicator should refuse, because it can notify the peers. If it accepts, this object
@@ -1050,6 +1051,16 @@ private:
 
     /// `step_header::serial` of the step that ends now.
     std::uint32_t next_serial() const noexcept { return static_cast<std::uint32_t>(ended_ + 1); }
+    static std::uint32_t places_of(const block& open) noexcept
+    {
+        return detail::places_of({open.calls.data(), open.call_count});
+    }
+    std::uint32_t lost_ago() const noexcept
+    {
+        const std::uint64_t ago = ended_ + 1 - last_lost_;
+        return last_lost_ == 0 || ago > 255 ? 0 : static_cast<std::uint32_t>(ago);
+    }
+    std::uint32_t places_and_lost(const block& open) const noexcept { return places_of(open) << 8 | lost_ago(); }
 
     void await_report(in_flight_step& of, std::uint64_t step, captured_work* from, call_site where) noexcept
     {
@@ -1069,6 +1080,7 @@ private:
                 judge(next);
             } catch (...) {
                 failure_ = std::current_exception(); // this step will never have a record
+                last_lost_ = judged_ + 1;
             }
             count_judged(next);
         }
@@ -1082,6 +1094,8 @@ private:
 
     void count_judged(const in_flight_step& finished) noexcept
     {
+        const block& seen = finished.seen();
+        calls_judged_ += seen.call_count + seen.unprobed_calls + seen.unread_calls;
         ++judged_;
         if (finished.from != nullptr) --finished.from->unjudged;
     }
@@ -1105,13 +1119,13 @@ private:
             for_each_part([&]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
                 if (!is_due<I>(seen.due)) return;
                 using entry_type = typename std::remove_cvref_t<decltype(part)>::entry;
-                part.judge(part_entries<entry_type>(step, calls, offset), out);
+                part.judge(part_entries<entry_type>(step, calls, judge_.series(), offset), out);
             });
         } else {
             const detail::summary_parts step = report.summary();
             require_arrived(step.keys->arrival.complete(serial, size()), finished);
             detail::require_same_step(*step.keys, finished.step, origin);
-            detail::judge_summary(judge_, step, size(), calls, seen.unprobed_calls, gram, out);
+            detail::judge_summary(judge_, step, size(), calls, gram, out);
             for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t, std::uint64_t words) {
                 using part_type = std::remove_cvref_t<decltype(part)>;
                 if constexpr (detail::has_summary<part_type>) {
@@ -1121,9 +1135,9 @@ private:
                 }
             });
         }
+        out.unprobed_calls = seen.unprobed_calls;
         out.unread_calls = seen.unread_calls;
         out.first_call = calls_judged_;
-        calls_judged_ += seen.call_count + seen.unprobed_calls + seen.unread_calls;
         detail::place_suspects(calls, out);
         unread_.push();
     }
@@ -1161,6 +1175,7 @@ private:
     std::uint64_t ended_ = 0; ///< steps ended or replayed
     std::uint64_t judged_ = 0;
     std::uint64_t calls_judged_ = 0;
+    std::uint64_t last_lost_ = 0; ///< `step_header::serial` of the last step whose record failed; 0: none
 };
 
 template <communicator Comm, step_part... Parts>

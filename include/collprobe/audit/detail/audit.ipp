@@ -48,10 +48,12 @@ COLLPROBE_COLD_INLINE void audit::judge_summary(const part_summaries<summary>& s
         const int index = static_cast<int>(c);
         call.results_agree = agreed_before && keys.digest == ~keys.digest_complement;
         out.majority = call.results_agree;
-        out.sum_checked = keys.checked != 0;
-        out.residual = detail::bit_cast<double>(keys.residual);
+        out.sum_checked = keys.residual != 0;
+        out.residual = out.sum_checked ? detail::bit_cast<double>(keys.residual - 1) : 0;
         out.residual_limit = out.sum_checked ? 1 : 0;
-        out.conserved = out.residual <= 1;
+        // A rank that could not check its sum while others could received a value that is not finite.
+        const bool all_checked = keys.unchecked == 0;
+        out.conserved = !out.sum_checked || (all_checked && out.residual <= 1);
         if (out.sum_checked && is_floating(call.type)) out.bins = bins_of(call);
         if (!call.results_agree) {
             out.where = damage::unknown;
@@ -59,7 +61,7 @@ COLLPROBE_COLD_INLINE void audit::judge_summary(const part_summaries<summary>& s
                 record.suspects.push_back({.call = index, .what = finding::result_differs, .statistic = 2});
             }
         } else if (!out.conserved) {
-            out.where = damage::reduce;
+            out.where = all_checked ? damage::reduce : damage::unknown;
         }
         if (!out.conserved) {
             record.suspects.push_back(

@@ -24,6 +24,7 @@ void leave_open(call_record& judged) noexcept;
 /// unfavourable data can cause it by rounding alone. A residual above 4 n times the limit cannot be rounding: u sqrt((n
 /// - 1) sum of m E) bounds rounding without any model of the data.
 /// Precondition: the calls have the bins of their checksums, but for integers.
+/// What the step itself says of results that the audit finds wrong, without a rank, is dropped.
 void state_certainty(std::size_t first, double sigmas, step_record& record);
 
 /// Judges the audited calls of a step: `begin`, then the calls in their order, then `end`.

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+
 #include <collprobe/audit/detail/step_audit.hpp>
 #include <collprobe/detail/math.hpp>
 
@@ -29,6 +32,16 @@ COLLPROBE_COLD_INLINE void state_certainty(std::size_t first, double sigmas, ste
         found.exact = found.statistic > 4.0 * record.ranks * found.threshold;
         found.false_alarms_per_step = bins * of_a_bin;
     }
+    // What the lengths prove of a result, the audit says with more detail.
+    std::size_t at = 0;
+    std::erase_if(record.suspects, [&](const suspect& found) {
+        if (at++ >= first || found.rank >= 0) return false;
+        if (found.what != finding::sum_differs && found.what != finding::shard_differs) return false;
+        const auto own = record.suspects.begin() + static_cast<std::ptrdiff_t>(first);
+        return std::any_of(own, record.suspects.end(), [&found](const suspect& each) {
+            return each.call == found.call && each.what == found.what;
+        });
+    });
 }
 
 COLLPROBE_COLD_INLINE void step_audit::begin(step_record& record)

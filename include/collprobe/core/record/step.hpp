@@ -106,6 +106,11 @@ struct call_record {
     call_site site = {}; ///< its name, and the line that made it on this rank
     spread gradient_norm; ///< of the L2 norms of the buffers that the ranks sent
     double pooled_cosine = detail::not_a_number(); ///< for sums and averages, else undefined
+    /// A sum is no longer than its terms together, and an all-gather, an all-to-all or a broadcast keeps the sum of all
+    /// squares. In units of what rounding allows: above 1 the result is wrong, for certain (`sum_differs` or
+    /// `shard_differs`, without a rank; of an observed call no suspect, since results may be scaled on purpose). NaN by
+    /// bits if it is not known, as of codes.
+    double excess = detail::not_a_number();
     std::uint64_t nonfinite = 0; ///< summed over ranks
     /// Ranks that sent the bits of the step before. If these are more than half of the ranks, it is the program's doing
     /// (the same data in each step, a frozen layer), and no suspect; else each of them is one. 0 in `summary` mode.
@@ -152,7 +157,9 @@ struct step_record {
     int ranks = 0;
     report_mode mode = report_mode::gather;
     spread loss;
-    spread loss_weighted; ///< each rank weighted by its tokens; equals `loss` if the weights are equal
+    /// Each rank weighted by its tokens; equals `loss` if the weights are equal. A rank without a finite weight above 0 has
+    /// no part in mean and deviation; the extremes and `finite` are those of `loss`, unless there is no weight at all.
+    spread loss_weighted;
     spread gradient_norm; ///< of the whole gradient, all calls together
     direction cosine; ///< of the whole gradient
     std::vector<double> losses; ///< per rank, NaN if the rank gave none; empty in `summary` mode
@@ -166,9 +173,16 @@ struct step_record {
     /// The numbers (loss, norm of a call, ...) of which no evidence is gathered now, because ranks keep their places in
     /// them: as if each had a memory of its own, or were of another kind (`probe_options::groups`).
     int silent_evidence = 0;
+    /// By how many of healthy steps, at most, the tests of losses, gradient norms and directions together name anybody,
+    /// for numbers as metrics/outlier.hpp assumes. 0 in `summary` mode, which has none of them. Lateness, sums, weights and
+    /// codes have rates of their own.
+    double false_alarms_per_step = 1e-4;
     /// Loss first, then call by call, then lateness, direction and evidence, then what the parts found; empty on a
     /// healthy step.
     std::vector<suspect> suspects;
+    /// A rank could not judge an earlier step, as after an error, so that it remembered other things than the others.
+    /// From this step on all ranks remember nothing of earlier steps.
+    bool forgot = false;
     std::uint64_t unprobed_calls = 0; ///< calls for which a captured step had no room: forwarded, not measured
     /// Calls that nothing in this step reads: statistics are of floating point and may be taken each k-th step, and no
     /// part looked. Where steps without any record lie before this one, also the calls of those.
@@ -190,6 +204,14 @@ struct step_record {
         step = of_step;
         ranks = of_ranks;
         mode = how;
+    }
+
+    /// Calls in which more than half of the ranks sent the bits of the step before.
+    std::size_t repeated_calls() const noexcept
+    {
+        std::size_t found = 0;
+        for (const call_record& each : calls) found += 2 * each.repeating_ranks > ranks ? 1 : 0;
+        return found;
     }
 
     /// The samples of all calls together.

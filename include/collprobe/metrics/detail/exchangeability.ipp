@@ -27,7 +27,7 @@ inline constexpr double most_of_named[] = {0x1p40, 0x1p30, 0x1p20, 0x1p13};
 inline constexpr double least_of_named = 16;
 /// A finding without a rank is told again after so many steps at the earliest.
 inline constexpr std::uint64_t steps_to_tell_again = 1000;
-inline constexpr std::uint64_t evidence_state_format = 0x636f6c6c65760002; // "collev", 2
+inline constexpr std::uint64_t evidence_state_format = 0x636f6c6c65760003; // "collev", 3
 
 /// The weight of a bet that begins in step t = 1, 2, ...: together with 1/2 for the first one they add up to 1.
 constexpr double weight_of_start(std::uint64_t t) noexcept
@@ -85,12 +85,15 @@ COLLPROBE_COLD_INLINE exchangeability_watch::exchangeability_watch(
     order_.reserve(n);
 }
 
-COLLPROBE_COLD_INLINE std::size_t exchangeability_watch::add(finding metric, const side_shares& shares)
+COLLPROBE_COLD_INLINE exchangeability_watch::metric_state exchangeability_watch::new_metric(
+    finding what, const side_shares& shares) const
 {
     metric_state next;
-    next.what = metric;
+    next.what = what;
     next.shares = shares;
-    next.processes.resize(sides * count());
+    std::size_t watched = 0;
+    for (int side = 0; side < sides; ++side) watched += share_of(shares, side) > 0 ? 1 : 0;
+    next.processes.resize(watched * count());
     for (process& each : next.processes)
         for (double& wealth : each.wealth) wealth = 0.5;
     next.memory.resize(first_member_.size() - 1);
@@ -98,8 +101,19 @@ COLLPROBE_COLD_INLINE std::size_t exchangeability_watch::add(finding metric, con
     next.steadiness.resize(count());
     next.named_side.resize(count());
     next.told.resize(first_member_.size() - 1);
-    metrics_.push_back(std::move(next));
+    return next;
+}
+
+COLLPROBE_COLD_INLINE std::size_t exchangeability_watch::add(finding metric, const side_shares& shares)
+{
+    metrics_.push_back(new_metric(metric, shares));
     return metrics_.size() - 1;
+}
+
+COLLPROBE_COLD_INLINE void exchangeability_watch::replace(
+    std::size_t metric, finding by, const side_shares& shares)
+{
+    metrics_[metric] = new_metric(by, shares);
 }
 
 COLLPROBE_COLD_INLINE void exchangeability_watch::begin_step(std::uint64_t step) noexcept
@@ -221,7 +235,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_order(
         return static_cast<std::size_t>(at - order_.begin());
     };
     for (int side = first_side; side < end_side; ++side) {
-        if (share_of(of, side) <= 0) continue;
+        if (share_of(of.shares, side) <= 0) continue;
         const bool from_below = side == 1 || side == 3;
         for (std::size_t first = 0; first < active;) {
             const std::size_t ties = ties_from(first);
@@ -261,7 +275,9 @@ COLLPROBE_COLD_INLINE bool exchangeability_watch::keep_places(
         // What bets have won so far, they may have won by memory.
         for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) {
             if (of.named_side[members_[i]] != 0) continue;
-            for (int side = 0; side < sides; ++side) process_of(of, side, members_[i]).forget_gains();
+            for (int side = 0; side < sides; ++side) {
+                if (process* const at = process_of(of, side, members_[i])) at->forget_gains();
+            }
         }
     } else if (memory.is_silent == 1 && excess < deviation) {
         memory.is_silent = 0;
@@ -317,7 +333,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet(metric_state& of, int side
     std::size_t first, std::size_t ties, std::size_t active) noexcept
 {
     const bool is_named = of.named_side[rank] != 0;
-    process& at = process_of(of, side, rank);
+    process& at = *process_of(of, side, rank);
     if (payouts_for_ != active) {
         payouts_for_ = active;
         for (std::size_t j = 0; j < bets; ++j)
@@ -343,7 +359,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet(metric_state& of, int side
         all_wealth += at.wealth[j];
         all_recent += at.recent[j];
     }
-    const double share_of_error = share_of(of, side) / (bets * static_cast<double>(ranks_));
+    const double share_of_error = share_of(of.shares, side) / (bets * static_cast<double>(ranks_));
     const double of_run = all_wealth * options_.false_alarms_per_run;
     const double of_late = all_recent / options_.steps_between_alarms;
     const double found = share_of_error * (of_run > of_late ? of_run : of_late);
@@ -373,7 +389,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet(metric_state& of, int side
 COLLPROBE_COLD_INLINE rank_evidence exchangeability_watch::evidence_of(
     metric_state& of, int side, std::size_t rank) const noexcept
 {
-    const process& at = of.processes[static_cast<std::size_t>(side) * count() + rank];
+    const process& at = *process_of(of, side, rank);
     double wealth = 0;
     double recent = 0;
     std::size_t strongest = 0;
@@ -382,7 +398,7 @@ COLLPROBE_COLD_INLINE rank_evidence exchangeability_watch::evidence_of(
         recent += at.recent[j];
         if (at.recent[j] > at.recent[strongest]) strongest = j;
     }
-    const double share = share_of(of, side) / (bets * static_cast<double>(ranks_));
+    const double share = share_of(of.shares, side) / (bets * static_cast<double>(ranks_));
     rank_evidence result;
     result.metric = of.what;
     result.call = of.call;
@@ -410,7 +426,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::name_ranks(metric_state& of, s
         std::size_t rank = 0;
         int at = 0;
         for (int side = 0; side < sides; ++side) {
-            if (share_of(of, side) <= 0) continue;
+            if (share_of(of.shares, side) <= 0) continue;
             for (const std::size_t r : order_) {
                 if (of.named_side[r] != 0) continue;
                 const double found = strength(evidence_of(of, side, r));
@@ -449,13 +465,15 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::name_one(
     // A rank that was the largest has made the others the smallest, and so on.
     for (std::size_t i = begin; i < end; ++i) {
         if (members_[i] == rank || of.named_side[members_[i]] != 0) continue;
-        process_of(of, side ^ 1, members_[i]).forget_gains();
+        if (process* const at = process_of(of, side ^ 1, members_[i])) at->forget_gains();
     }
 }
 
 COLLPROBE_COLD_INLINE void exchangeability_watch::start_again(metric_state& of, std::size_t rank) noexcept
 {
-    for (int side = 0; side < sides; ++side) process_of(of, side, rank) = {};
+    for (int side = 0; side < sides; ++side) {
+        if (process* const at = process_of(of, side, rank)) *at = {};
+    }
 }
 
 template <class Visit>

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include <collprobe/detail/math.hpp>
 #include <collprobe/metrics/detail/outlier_table.hpp>
@@ -133,7 +134,7 @@ COLLPROBE_COLD_INLINE double fisher_z(double cosine) noexcept
 
 COLLPROBE_COLD_INLINE outlier_detector::outlier_detector(
     int ranks, int tests, const outlier_options& options, const call_site& where)
-    : ranks_(ranks), tests_(tests), options_(options)
+    : ranks_(ranks), tests_(tests), in_a_step_(tests), options_(options)
 {
     const auto refuse = [&where](const std::string& what) { detail::refuse("outlier_detector", what, where); };
     if (ranks < 1) refuse("cannot watch " + std::to_string(ranks) + " ranks");
@@ -152,8 +153,15 @@ COLLPROBE_COLD_INLINE outlier_detector::outlier_detector(
     residuals_ = detail::fixed_array<double>(series_.size() * static_cast<std::size_t>(options.window));
     scores_ = detail::fixed_array<double>(n);
     work_ = detail::fixed_array<double>(n);
+    set_cutoffs(tests);
+}
 
-    const double p = options.false_alarms_per_step / tests;
+COLLPROBE_COLD_INLINE void outlier_detector::set_cutoffs(int in_a_step)
+{
+    in_a_step_ = in_a_step;
+    const int ranks = ranks_;
+    const std::size_t n = static_cast<std::size_t>(ranks);
+    const double p = options_.false_alarms_per_step / in_a_step;
     strict_ = detail::fixed_array<double>(n + 1);
     loose_ = detail::fixed_array<double>(n + 1);
     for (int count = 0; count <= ranks; ++count) {
@@ -165,8 +173,8 @@ COLLPROBE_COLD_INLINE outlier_detector::outlier_detector(
     // is missing. (With more ranks the bound has room for this.)
     const double x = detail::normal_upper_quantile(one_sided);
     const double widen = ranks == 2 ? 1 + x * 0.39894228040143267794 * detail::exponential(-0.5 * x * x) : 1;
-    history_cutoff_ = detail::fixed_array<double>(static_cast<std::size_t>(options.window) + 1);
-    for (int entries = options.history_needed; entries <= options.window; ++entries) {
+    history_cutoff_ = detail::fixed_array<double>(static_cast<std::size_t>(options_.window) + 1);
+    for (int entries = options_.history_needed; entries <= options_.window; ++entries) {
         history_cutoff_[static_cast<std::size_t>(entries)]
             = widen * detail::student_upper_quantile(one_sided, entries - 1);
     }
@@ -192,6 +200,32 @@ COLLPROBE_COLD_INLINE outlier_verdict outlier_detector::judge(
 COLLPROBE_COLD_INLINE void outlier_detector::reset() noexcept
 {
     for (series& one : series_) one = series{};
+}
+
+COLLPROBE_COLD_INLINE void outlier_detector::forget(int test) noexcept
+{
+    for (std::size_t r = 0; r < static_cast<std::size_t>(ranks_); ++r) series_[index(test, r)] = series{};
+}
+
+COLLPROBE_COLD_INLINE void outlier_detector::grow(int tests, int in_a_step, const call_site& where)
+{
+    if (in_a_step < 1 || in_a_step > tests || tests < tests_)
+        detail::refuse("outlier_detector::grow", std::to_string(in_a_step) + " of " + std::to_string(tests)
+                + " tests in a step, of " + std::to_string(tests_) + " before", where);
+    const std::size_t wanted = index(tests, 0);
+    if (wanted > series_.size()) {
+        // By half at least: a step that has a call more each time must not copy all each time.
+        const std::size_t half_more = series_.size() + index(tests_ / 2, 0);
+        const std::size_t room = wanted > half_more ? wanted : half_more;
+        detail::fixed_array<series> more_series(room);
+        detail::fixed_array<double> more_residuals(room * static_cast<std::size_t>(options_.window));
+        for (std::size_t i = 0; i < series_.size(); ++i) more_series[i] = series_[i];
+        for (std::size_t i = 0; i < residuals_.size(); ++i) more_residuals[i] = residuals_[i];
+        series_ = std::move(more_series);
+        residuals_ = std::move(more_residuals);
+    }
+    tests_ = tests;
+    if (in_a_step != in_a_step_) set_cutoffs(in_a_step);
 }
 
 COLLPROBE_COLD_INLINE void outlier_detector::refuse(int test, std::size_t size, const call_site& where) const

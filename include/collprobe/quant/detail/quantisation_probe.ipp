@@ -332,8 +332,6 @@ COLLPROBE_COLD_INLINE void quantisation_probe::judge(const part_entries<entry>& 
     // Of a call the roundings of each rank are tested, and those of the mean, each for a bias of either sign.
     const double tests = 2.0 * (entries.ranks() + 1) * (entries.calls() > 0 ? entries.calls() : 1);
     const double largest_bias = detail::normal_upper_quantile(limits_.false_alarms_per_step / tests);
-    if (last_.size() < static_cast<std::size_t>(entries.calls()))
-        last_.resize(static_cast<std::size_t>(entries.calls()));
     for (int c = 0; c < entries.calls(); ++c) {
         call_record& call = record.calls[static_cast<std::size_t>(c)];
         const entry& own = entries(c, 0);
@@ -343,7 +341,10 @@ COLLPROBE_COLD_INLINE void quantisation_probe::judge(const part_entries<entry>& 
         out.seen = true;
         out.outcome = own.outcome;
         if (!own.outcome.quantised()) continue;
-        detail::last_roundings& last = last_[static_cast<std::size_t>(c)];
+        const auto [number, slot] = entries.series(c);
+        if (slot >= last_.size()) last_.resize(slot + 1);
+        detail::last_roundings& last = last_[slot];
+        if (last.number != number) last = {.number = number};
         out.drifting_steps = last.drifting_steps;
         detail::measure_quantisation(entries, c, call, record.step, limits_, last, out);
         last.drifting_steps = out.drifting_steps;

@@ -277,6 +277,8 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
         }
         json.close(']');
     }
+    if (record.forgot) json.key("forgot").boolean(true);
+    if (record.repeated_calls() != 0) json.key("repeated_calls").integer(record.repeated_calls());
     if (record.unprobed_calls != 0) json.key("unprobed_calls").integer(record.unprobed_calls);
     if (record.unread_calls != 0) json.key("unread_calls").integer(record.unread_calls);
     json.key("suspects").open('[');

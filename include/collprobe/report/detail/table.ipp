@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+
 #include <collprobe/report/metric.hpp>
 #include <collprobe/report/table.hpp>
 
@@ -34,6 +36,16 @@ COLLPROBE_COLD_INLINE std::string text_table::text() const
     return out;
 }
 
+namespace detail {
+
+/// Whether the lengths of inputs and results alone prove it: rounding is not measured in them.
+inline bool is_by_length(const suspect& found) noexcept
+{
+    return found.rank < 0 && found.exact && found.threshold > 0 && !(found.false_alarms_per_step > 0);
+}
+
+} // namespace detail
+
 COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
 {
     const std::string others = named.rank < 0 ? "others" : "the majority of the ranks";
@@ -53,9 +65,18 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
         break;
     case finding::stale: text += "sent the very bits of the step before"; break;
     case finding::result_differs: text += "received other bits than " + others; break;
-    case finding::shard_differs: text += "received other bits of a shard than its owner sent"; break;
+    case finding::shard_differs:
+        if (detail::is_by_length(named))
+            text += "the results are not what was sent: their squares are off by " + short_number(100 * named.statistic) + " %";
+        else text += "received other bits of a shard than its owner sent";
+        break;
     case finding::replica_differs: text += "holds other bits than " + others; break;
     case finding::sum_differs:
+        if (detail::is_by_length(named)) {
+            text += "the result is not the sum of the inputs: its length is " + short_number(named.statistic)
+                + ", and theirs together at most " + short_number(named.threshold);
+            break;
+        }
         text += "the result is not the sum of the inputs, residual " + short_number(named.statistic)
             + " against " + short_number(named.threshold);
         break;
@@ -280,6 +301,19 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             + " sampled elements left out, not finite\n";
     }
     text += coverage(record);
+    if (record.forgot) text += "all ranks forgot the steps before, because some rank could not judge one of them\n";
+    if (const std::size_t repeated = record.repeated_calls(); repeated != 0) {
+        text += "the same data as in the step before: in " + detail::counted(repeated, "call")
+            + " of most ranks, so no rank is named (a benchmark, or a frozen layer)\n";
+    }
+    for (std::size_t c = 0; c < record.calls.size(); ++c) {
+        const call_record& call = record.calls[c];
+        const bool is_named = std::any_of(record.suspects.begin(), record.suspects.end(),
+            [c](const suspect& each) { return each.call == static_cast<int>(c); });
+        if (!(call.excess > 1) || is_named) continue;
+        text += "note: " + describe_call(static_cast<int>(c), call.site) + ": its result is "
+            + short_number(call.excess) + " times as long as it can be, unless it is scaled on purpose\n";
+    }
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
         const call_record& call = record.calls[c];
         if (!call.quantisation.seen) continue;

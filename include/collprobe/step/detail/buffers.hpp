@@ -54,6 +54,7 @@ struct step_buffers {
         if (call_count % 64 == 0) word = 0;
         word |= static_cast<std::uint64_t>(call.is_gradient()) << (call_count % 64);
         calls[call_count] = call;
+        calls[call_count].place = place_of(call.site);
         ++call_count;
     }
     call_entry& entry(std::uint64_t call_index) const noexcept { return layout.entry(message.data(), call_index); }

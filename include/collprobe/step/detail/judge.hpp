@@ -17,6 +17,7 @@
 #include <collprobe/metrics/exchangeability.hpp>
 #include <collprobe/metrics/lateness.hpp>
 #include <collprobe/metrics/outlier.hpp>
+#include <collprobe/step/detail/call_series.hpp>
 #include <collprobe/step/detail/message.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
@@ -31,8 +32,21 @@ inline bool tells_lateness(const probed_call& call) noexcept
     return call.has_input && call.has_result && call.count != 0 && waits_for_all(call.call);
 }
 
+/// The extremes of weighted losses, and their number, are those of the losses, whatever the weights.
+void take_extremes(const spread& losses, spread& weighted) noexcept;
+
 /// Gives the suspects of a record the sites of their calls.
 void place_suspects(view<const probed_call> calls, step_record& record);
+
+/// What is known of the lengths of a call's inputs and results, over all ranks.
+struct call_lengths {
+    double norms = 0; ///< sum of the norms of the inputs
+    double norms_error = 0; ///< of `norms`, at most
+    double squares = 0; ///< of the inputs
+    double result = not_a_number(); ///< squares of the one result that all have, or of all parts
+};
+/// Sets `call_record::excess`, and appends a suspect if it is above 1. Precondition: all inputs are finite.
+void judge_lengths(const call_lengths& of, const probed_call& call, int call_index, step_record& out);
 
 /// Turns the messages of a step into the record that all ranks agree on. Every rank runs the same arithmetic on the
 /// same bytes in the same order of steps, so all ranks get the same record.
@@ -55,13 +69,18 @@ public:
     /// Between two steps there were calls that this object knows nothing of: the time from one to the other is unknown.
     void forget_end() noexcept { has_left_ = false; }
     /// The next step's calls are compared with none of earlier steps.
-    void forget_calls() noexcept;
+    void forget_calls();
     /// Forgets all steps, as after a restart.
     void forget();
+    /// Forgets all steps, and returns true, if `last_lost`, the same on all ranks, is a step that is not known as lost.
+    bool forget_after_loss(std::uint32_t last_lost);
+    /// By call: the series of the step that was judged last. Precondition: `gather`.
+    view<const series_place> series() const noexcept { return series_; }
 
-    /// What the run has shown so far; null if it is not gathered.
-    const exchangeability_watch* evidence() const noexcept { return evidence_ ? &*evidence_ : nullptr; }
-    /// Goes on from the evidence of such a judge. Precondition: `evidence()` is not null.
+    bool has_evidence() const noexcept { return evidence_.has_value(); }
+    /// What the run has shown so far, as words; none if it is not gathered.
+    std::vector<std::uint64_t> evidence_state() const;
+    /// Goes on from the evidence of such a judge. Precondition: `has_evidence()`.
     /// \throws error `invalid_argument` for a state that is none, or that of another judge; then nothing changes.
     void restore_evidence(view<const std::uint64_t> state, const call_site& where);
 
@@ -91,8 +110,8 @@ private:
     /// The factor that turns a result into the sum over the ranks.
     double sum_factor(const probed_call& call) const noexcept;
 
-    void grow(std::size_t histories);
-    outlier_detector detector_for(std::size_t histories) const;
+    /// Finds the series of the calls, and forgets what the memory has of series that were there before.
+    void find_series(view<const probed_call> calls, bool has_places);
 
     void judge_losses(const gathered_step& step, step_record& out);
 
@@ -106,16 +125,18 @@ private:
         call_record& described) const;
 
     void judge_call(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
+    /// Precondition: `describe_call` has described it.
+    void judge_lengths_of(const gathered_step& step, std::size_t b, const probed_call& call, int holder, step_record& out);
 
     /// Finds ranks that hold the same bits as another rank.
     void judge_copies(const gathered_step& step, std::size_t b, step_record& out);
     /// Finds ranks whose gradient, or shard of an all-gather, is that of the previous step, while at least half of the
     /// ranks have changed theirs.
-    void judge_repeats(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
+    void judge_repeats(const gathered_step& step, std::size_t b, step_record& out);
     /// Whether the bits say something: enough elements are neither zero nor NaN nor infinite.
     static bool tells(const statistics& input) noexcept;
     /// Whether the rank's input has the bits of the last such call; remembers it for the next one.
-    bool is_stale(const statistics& input, int rank, std::size_t history);
+    bool is_stale(const statistics& input, int rank, std::size_t slot);
 
     /// Names every rank of a group with the same bits, because the bits do not tell which rank copied from which.
     void judge_copy(std::uint64_t digest, int rank, int call_index, step_record& out) const;
@@ -130,6 +151,8 @@ private:
     static bool differs_from(
         int holder, const gathered_step& step, std::size_t b, const probed_call& call, int rank);
 
+    /// The squares of the result that all have, or of all parts; NaN as below.
+    double squares_of_result(const gathered_step& step, std::size_t b, const probed_call& call, int holder) const;
     /// |sum over ranks of this call|^2, from the result; NaN if the result was not read, or differs between the ranks
     /// without a majority.
     double sum_norm_squared_of(const gathered_step& step, std::size_t b, const probed_call& call, int holder) const;
@@ -139,26 +162,21 @@ private:
     /// addition: with E = sum |g_r|^2, n + 1 roundings of partial sums bounded by E + |S|^2, as if all were in one
     /// element, and underflow.
     bool is_no_sum(const gathered_step& step, std::size_t b, const probed_call& call, double sum_norm_squared) const;
-    /// Half a unit of the last place, relative to the number, and the smallest number.
-    struct rounding_errors {
-        double relative;
-        double underflow;
-    };
-    static rounding_errors rounding_errors_of(element_type type) noexcept;
-
     /// Names the rank whose gradient has an unusual direction. With a Gram matrix the test uses each rank's mean cosine
     /// with the others, in which one bad rank has weight 1 / (n - 1), independent of its norm. Without a matrix only
     /// the leave-one-out cosines exist. A rank of huge norm spoils those of all others, so they are not tested then.
     void judge_cosines(view<const double> gram, bool norms_are_suspect, step_record& out);
 
-    /// The numbers whose evidence is gathered, in this order; behind them the norms of the calls, by history.
+    /// The numbers whose evidence is gathered, in this order; behind them the norms of the calls, by slot.
     enum evident : std::size_t { of_loss, of_norm, of_cosine, of_nonfinite, of_lateness, of_first_call };
     struct evident_number {
         finding what;
         side_shares shares;
     };
     static evident_number evident_at(std::size_t index) noexcept;
-    void watch_evidence(std::size_t histories);
+    /// Of the series that is the `number`-th of the run, from 1 on.
+    static evident_number evident_of_series(std::uint64_t number) noexcept;
+    void watch_whole_steps();
     /// Of what is known of the whole step; then names the ranks, and completes the record.
     void judge_evidence(view<const probed_call> calls, step_record& out);
 
@@ -174,10 +192,14 @@ private:
 
     int ranks_;
     int table_ranks_; // number of ranks that the tables are for
-    double false_alarms_per_step_;
-    std::size_t histories_ = 0; // of calls
     outlier_detector detector_;
-    fixed_array<held> previous_; // [history][rank]
+    call_series known_calls_;
+    view<const series_place> series_; // of the calls of the step
+    std::vector<std::uint64_t> number_; // by slot: the series that the memory is of
+    std::vector<held> previous_; // [slot][rank]
+    std::size_t most_calls_ = 0; // in a step
+    std::uint64_t begun_before_ = 0; // series of earlier runs: `call_series::begun`
+    std::uint32_t last_lost_ = 0; // `step_header::last_lost` of all ranks
     digest_index holders_;
     fixed_array<double> values_;
     fixed_array<double> weights_;

@@ -44,6 +44,62 @@ COLLPROBE_COLD_INLINE void append_suspects(
         .exact = false});
 }
 
+/// Half a unit of the last place, relative to the number, and the smallest number.
+struct rounding_errors {
+    double relative;
+    double underflow;
+};
+COLLPROBE_COLD_INLINE rounding_errors rounding_errors_of(element_type type) noexcept
+{
+    int digits = element_traits<double>::digits; // sums of integers are taken in double here
+    int least = -1022;
+    with_floating_type(type, [&]<class T>(T) {
+        digits = element_traits<T>::digits;
+        if (element_traits<T>::min_subnormal_exponent > least) least = element_traits<T>::min_subnormal_exponent;
+    });
+    return {power_of_two(-digits), power_of_two(least)};
+}
+
+COLLPROBE_COLD_INLINE void judge_lengths(
+    const call_lengths& of, const probed_call& call, int call_index, step_record& out)
+{
+    if (call.has_codes || call.has_leaves || call.has_unknown_scale || !is_finite(of.result)) return;
+    suspect found{.call = call_index, .what = finding::shard_differs};
+    double& excess = out.calls[static_cast<std::size_t>(call_index)].excess;
+    if (call.is_move()) {
+        // The squares are sums of numbers of one sign: the relative error of such a sum is at most its longest chain of
+        // additions, times 2^-53. Below the normal range nothing is known, but 0 is.
+        constexpr double tolerance = 0x1p-32;
+        const double larger = of.squares > of.result ? of.squares : of.result;
+        if (!is_finite(of.squares) || (larger > 0 && larger < 0x1p-900)) return;
+        found.statistic = larger > 0 ? absolute(of.result - of.squares) / larger : 0;
+        found.threshold = tolerance;
+    } else {
+        // Each of n - 1 additions, a factor before and one behind them rounds, or falls below the normal range.
+        const double roundings = out.ranks + 1;
+        const double factor = call.operation == reduction::average ? out.ranks : 1;
+        const rounding_errors by = rounding_errors_of(call.type);
+        found.what = finding::sum_differs;
+        found.statistic = factor * square_root(of.result);
+        found.threshold = (of.norms + of.norms_error) * exponential(roundings * by.relative) * (1 + 0x1p-32)
+            + roundings * factor * by.underflow * square_root(static_cast<double>(call.count));
+        if (!is_finite(found.threshold)) return;
+    }
+    excess = found.threshold > 0 ? found.statistic / found.threshold : found.statistic > 0 ? 0x1p1000 : 0;
+    if (excess > 1 && !call.is_observed) out.suspects.push_back(found);
+}
+
+COLLPROBE_COLD_INLINE void take_extremes(const spread& losses, spread& weighted) noexcept
+{
+    if (weighted.finite == 0) return;
+    const spread own = weighted;
+    weighted = losses;
+    weighted.mean = own.mean;
+    weighted.std = own.std;
+    weighted.std_sample = own.std_sample;
+    weighted.cv = own.cv;
+}
+
 COLLPROBE_COLD_INLINE void place_suspects(view<const probed_call> calls, step_record& record)
 {
     for (suspect& found : record.suspects) {
@@ -56,8 +112,8 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
     const std::optional<exchangeability_options>& evidence)
     : ranks_(ranks),
       table_ranks_(mode == report_mode::gather ? ranks : 1),
-      false_alarms_per_step_(times ? (1 - share_of_lateness) * false_alarms_per_step : false_alarms_per_step),
-      detector_(detector_for(0)),
+      detector_(table_ranks_, first_call_test,
+          {.false_alarms_per_step = times ? (1 - share_of_lateness) * false_alarms_per_step : false_alarms_per_step}),
       holders_(table_ranks_),
       values_(index(table_ranks_)),
       weights_(index(table_ranks_)),
@@ -70,7 +126,7 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
 {
     if (!evidence || mode != report_mode::gather) return;
     evidence_.emplace(ranks, *evidence);
-    watch_evidence(0);
+    watch_whole_steps();
 }
 
 COLLPROBE_COLD_INLINE step_judge::evident_number step_judge::evident_at(std::size_t index) noexcept
@@ -82,51 +138,102 @@ COLLPROBE_COLD_INLINE step_judge::evident_number step_judge::evident_at(std::siz
     case of_cosine: return {finding::cosine, {0.03125, 0.0625, 0.03125, 0}};
     case of_nonfinite: return {finding::non_finite, {0.0625, 0, 0, 0}};
     case of_lateness: return {finding::late, {0.0625, 0, 0, 0}};
-    default: break;
+    default: return {finding::gradient_norm, {}};
     }
-    const double share = 0.25 * weight_of_start(index - of_first_call + 1);
+}
+
+COLLPROBE_COLD_INLINE step_judge::evident_number step_judge::evident_of_series(std::uint64_t number) noexcept
+{
+    const double share = 0.25 * weight_of_start(number);
     return {finding::gradient_norm, {share, share, 0, 0}};
 }
 
-COLLPROBE_COLD_INLINE void step_judge::watch_evidence(std::size_t histories)
+COLLPROBE_COLD_INLINE void step_judge::watch_whole_steps()
 {
-    while (evidence_->metrics() < of_first_call + histories) {
+    while (evidence_->metrics() < of_first_call) {
         const evident_number next = evident_at(evidence_->metrics());
         evidence_->add(next.what, next.shares);
     }
 }
 
+COLLPROBE_COLD_INLINE std::vector<std::uint64_t> step_judge::evidence_state() const
+{
+    std::vector<std::uint64_t> words;
+    if (!evidence_) return words;
+    known_calls_.save(words, begun_before_);
+    words.insert(words.begin(), words.size());
+    const std::vector<std::uint64_t> watched = evidence_->state();
+    words.insert(words.end(), watched.begin(), watched.end());
+    std::uint64_t sum = 0;
+    for (const std::uint64_t word : words) sum = mix64(sum + word);
+    words.push_back(sum);
+    return words;
+}
+
 COLLPROBE_COLD_INLINE void step_judge::restore_evidence(view<const std::uint64_t> state, const call_site& where)
 {
-    exchangeability_watch restored(ranks_, evidence_->options(), where);
-    restored.restore(state, where);
-    bool is_alike = restored.metrics() >= of_first_call;
-    for (std::size_t i = 0; i < restored.metrics(); ++i) {
+    const auto check = [&where](bool condition) {
+        if (!condition) refuse("restore_evidence", "the state is not that of a probe, or it is damaged", where);
+    };
+    check(state.size() > 2 && state[0] < state.size() - 2);
+    const std::size_t end = state.size() - 1;
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < end; ++i) sum = mix64(sum + state[i]);
+    check(sum == state[end]);
+    const std::size_t first = 1 + static_cast<std::size_t>(state[0]);
+    exchangeability_watch watched(ranks_, evidence_->options(), where);
+    watched.restore(state.part(first, end - first), where);
+    check(watched.metrics() >= of_first_call);
+    for (std::size_t i = 0; i < of_first_call; ++i) {
         const evident_number expected = evident_at(i);
-        const side_shares& shares = restored.shares_of(i);
-        is_alike = is_alike && restored.metric_of(i) == expected.what && shares.largest == expected.shares.largest
-            && shares.smallest == expected.shares.smallest && shares.farthest == expected.shares.farthest
-            && shares.nearest == expected.shares.nearest;
+        check(watched.metric_of(i) == expected.what && watched.shares_of(i) == expected.shares);
     }
-    if (!is_alike) refuse("restore_evidence", "the state is not that of a probe", where);
-    *evidence_ = std::move(restored);
-    watch_evidence(histories_);
+    call_series known;
+    check(known.restore(state.part(1, first - 1)) && known.slots() <= watched.metrics() - of_first_call);
+
+    known_calls_.restore(state.part(1, first - 1));
+    begun_before_ = known_calls_.begun() - known.begun();
+    *evidence_ = std::move(watched);
+    number_.assign(evidence_->metrics() - of_first_call, 0);
+    for (std::size_t slot = 0; slot < number_.size(); ++slot) number_[slot] = known_calls_.number_of(slot);
+    previous_.assign(number_.size() * index(table_ranks_), {});
+    detector_.reset();
+    const int tests = static_cast<int>(first_call_test + number_.size());
+    if (tests > detector_.tests()) detector_.grow(tests, static_cast<int>(first_call_test + most_calls_), where);
+}
+
+COLLPROBE_COLD_INLINE void step_judge::find_series(view<const probed_call> calls, bool has_places)
+{
+    series_ = known_calls_.find(calls, has_places);
+    if (calls.size() > most_calls_) most_calls_ = calls.size();
+    if (known_calls_.slots() > number_.size()) {
+        number_.resize(known_calls_.slots());
+        previous_.resize(number_.size() * index(ranks_));
+    }
+    detector_.grow(
+        static_cast<int>(first_call_test + number_.size()), static_cast<int>(first_call_test + most_calls_));
+    if (evidence_) {
+        while (evidence_->metrics() < of_first_call + number_.size()) evidence_->add(finding::gradient_norm, {});
+    }
+    for (const auto& [number, slot] : series_) {
+        if (number_[slot] == number) continue;
+        number_[slot] = number;
+        for (int r = 0; r < ranks_; ++r) previous_[slot * index(ranks_) + index(r)] = {};
+        detector_.forget(static_cast<int>(first_call_test + slot));
+        if (!evidence_) continue;
+        const evident_number own = evident_of_series(number - begun_before_);
+        evidence_->replace(of_first_call + slot, own.what, own.shares);
+    }
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge(
     const gathered_step& step, view<const probed_call> calls, view<const double> gram, step_record& out)
 {
     out.begin(step.header(0).step, ranks_, report_mode::gather, calls.size());
-    out.unprobed_calls = step.header(0).unprobed_calls;
-    std::size_t histories = 0;
-    for (std::size_t b = 0; b < calls.size(); ++b) {
-        if (calls[b].history_at(b) >= histories) histories = calls[b].history_at(b) + 1;
-    }
-    if (histories > histories_) grow(histories);
-    if (evidence_) {
-        watch_evidence(histories);
-        evidence_->begin_step(out.step);
-    }
+    out.forgot = forget_after_loss(step.last_lost());
+    out.false_alarms_per_step = detector_.options().false_alarms_per_step;
+    find_series(calls, step.has_places());
+    if (evidence_) evidence_->begin_step(out.step);
 
     judge_losses(step, out);
     for (double& value : norms_squared_) value = 0;
@@ -141,6 +248,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
         const int holder = holder_of_result(step, b, calls[b]);
         describe_call(step, b, calls[b], holder, out.calls[b]);
         judge_call(step, b, calls[b], out);
+        judge_lengths_of(step, b, calls[b], holder, out);
         if (!calls[b].is_gradient()) continue;
         has_gradients = true;
         for (int r = 0; r < ranks_; ++r) {
@@ -262,35 +370,32 @@ COLLPROBE_COLD_INLINE void step_judge::require_same_step(
     throw error(status::mismatch, message, origin(), std::move(culprits));
 }
 
-COLLPROBE_COLD_INLINE void step_judge::forget_calls() noexcept
+COLLPROBE_COLD_INLINE void step_judge::forget_calls()
 {
-    for (held& each : previous_) each = {};
-    detector_.reset();
+    known_calls_.clear();
+    series_ = {};
 }
 
 COLLPROBE_COLD_INLINE void step_judge::forget()
 {
+    begun_before_ = known_calls_.begun();
+    forget_calls();
     if (evidence_) {
         evidence_->reset();
-        watch_evidence(histories_);
+        watch_whole_steps();
     }
     forget_end();
-    forget_calls();
+    detector_.reset();
     lateness_.reset();
     noise_ = smoothed_noise_scale();
 }
 
-COLLPROBE_COLD_INLINE void step_judge::grow(std::size_t histories)
+COLLPROBE_COLD_INLINE bool step_judge::forget_after_loss(std::uint32_t last_lost)
 {
-    histories_ = histories;
-    previous_ = fixed_array<held>(histories * index(ranks_));
-    detector_ = detector_for(histories);
-}
-
-COLLPROBE_COLD_INLINE outlier_detector step_judge::detector_for(std::size_t histories) const
-{
-    return outlier_detector(table_ranks_, static_cast<int>(first_call_test + histories),
-        {.false_alarms_per_step = false_alarms_per_step_});
+    if (last_lost == 0 || last_lost == last_lost_) return false;
+    last_lost_ = last_lost;
+    forget();
+    return true;
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_losses(const gathered_step& step, step_record& out)
@@ -306,6 +411,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_losses(const gathered_step& step, s
     }
     out.loss = dispersion(out.losses);
     out.loss_weighted = dispersion(out.losses, weights_);
+    take_extremes(out.loss, out.loss_weighted);
 
     holders_.clear();
     for (int r = 0; r < ranks_; ++r) {
@@ -396,16 +502,11 @@ COLLPROBE_COLD_INLINE void step_judge::describe_result(
         }
     }
     if (!described.has_result_digest) return;
-    double squares = 0;
-    for (int r = 0; r < ranks_; ++r) {
-        const result_record& result = step.entry(call.is_replicated() ? holder : r, b).result;
-        squares += unscaled(result.sum_of_squares, result.scale);
-        described.result_digest = result.digest;
-        if (call.is_replicated()) break;
+    described.result_norm = square_root(squares_of_result(step, b, call, holder));
+    if (call.is_replicated()) {
+        described.result_digest = step.entry(holder, b).result.digest;
+        return;
     }
-    described.result_norm = square_root(squares);
-    if (call.is_replicated()) return;
-    described.result_digest = 0;
     for (int r = 0; r < ranks_; ++r) {
         described.result_digest = mix64(described.result_digest + 0x9e3779b97f4a7c15u) ^ step.entry(r, b).result.digest;
     }
@@ -426,13 +527,13 @@ COLLPROBE_COLD_INLINE void step_judge::judge_call(
             .index = input.first_nonfinite});
     }
     if (call.is_gradient()) judge_copies(step, b, out);
-    if (call.is_gradient() || (call.call == collective::all_gather && call.has_input)) judge_repeats(step, b, call, out);
+    if (call.is_gradient() || (call.call == collective::all_gather && call.has_input)) judge_repeats(step, b, out);
     if (call.is_replicated() && call.has_result) judge_replicas(step, b, out);
     else out.calls[b].results_agree = true;
     if (!call.is_gradient()) return; // shards and parameters may differ between ranks
     for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_norm(step.entry(r, b).input.l2());
-    judge_statistically(first_call_test + call.history_at(b), values_, finding::gradient_norm, call_index, out);
-    if (evidence_) evidence_->judge(of_first_call + call.history_at(b), values_, 0, call_index);
+    judge_statistically(first_call_test + series_[b].slot, values_, finding::gradient_norm, call_index, out);
+    if (evidence_) evidence_->judge(of_first_call + series_[b].slot, values_, 0, call_index);
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_copies(const gathered_step& step, std::size_t b, step_record& out)
@@ -453,19 +554,19 @@ COLLPROBE_COLD_INLINE bool step_judge::tells(const statistics& input) noexcept
     return input.finite() - input.zero >= telling_elements;
 }
 
-COLLPROBE_COLD_INLINE bool step_judge::is_stale(const statistics& input, int rank, std::size_t history)
+COLLPROBE_COLD_INLINE bool step_judge::is_stale(const statistics& input, int rank, std::size_t slot)
 {
     const held now = tells(input) ? held{input.count, input.digest} : held{};
-    const held before = std::exchange(previous_[history * index(ranks_) + index(rank)], now);
+    const held before = std::exchange(previous_[slot * index(ranks_) + index(rank)], now);
     return now.count != 0 && before.count == now.count && before.digest == now.digest;
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_repeats(
-    const gathered_step& step, std::size_t b, const probed_call& call, step_record& out)
+    const gathered_step& step, std::size_t b, step_record& out)
 {
     const std::size_t before = out.suspects.size();
     for (int r = 0; r < ranks_; ++r) {
-        if (!is_stale(step.entry(r, b).input, r, call.history_at(b))) continue;
+        if (!is_stale(step.entry(r, b).input, r, series_[b].slot)) continue;
         out.suspects.push_back(
             {.rank = r, .call = static_cast<int>(b), .what = finding::stale, .statistic = 1});
     }
@@ -524,21 +625,40 @@ COLLPROBE_COLD_INLINE bool step_judge::differs_from(
     return holder < 0 || step.entry(rank, b).result.digest != step.entry(holder, b).result.digest;
 }
 
-COLLPROBE_COLD_INLINE double step_judge::sum_norm_squared_of(
+COLLPROBE_COLD_INLINE double step_judge::squares_of_result(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder) const
 {
     if (!call.has_result || holder < 0) return not_a_number();
-    const double factor = sum_factor(call) * sum_factor(call);
-    if (call.call == collective::all_reduce) {
-        const result_record& result = step.entry(holder, b).result;
-        return factor * unscaled(result.sum_of_squares, result.scale);
-    }
-    double total = 0; // each rank holds a part of a reduce-scatter's result
+    double total = 0;
     for (int r = 0; r < ranks_; ++r) {
-        const result_record& result = step.entry(r, b).result;
-        total += factor * unscaled(result.sum_of_squares, result.scale);
+        const result_record& result = step.entry(call.is_replicated() ? holder : r, b).result;
+        total += unscaled(result.sum_of_squares, result.scale);
+        if (call.is_replicated()) break;
     }
     return total;
+}
+
+COLLPROBE_COLD_INLINE double step_judge::sum_norm_squared_of(
+    const gathered_step& step, std::size_t b, const probed_call& call, int holder) const
+{
+    return sum_factor(call) * sum_factor(call) * squares_of_result(step, b, call, holder);
+}
+
+COLLPROBE_COLD_INLINE void step_judge::judge_lengths_of(
+    const gathered_step& step, std::size_t b, const probed_call& call, int holder, step_record& out)
+{
+    const call_record& described = out.calls[b];
+    if (!call.has_input || described.nonfinite != 0 || !(call.is_move() || call.is_gradient())) return;
+    call_lengths of;
+    std::uint64_t sent = 0;
+    for (const statistics& each : described.inputs) {
+        sent += each.count;
+        of.norms += each.l2();
+        of.squares += unscaled(each.sum_of_squares, each.scale);
+    }
+    if (call.call == collective::broadcast && sent != call.count) return; // nobody read what the root sent
+    of.result = squares_of_result(step, b, call, holder);
+    judge_lengths(of, call, static_cast<int>(b), out);
 }
 
 COLLPROBE_COLD_INLINE bool step_judge::is_no_sum(
@@ -561,17 +681,6 @@ COLLPROBE_COLD_INLINE bool step_judge::is_no_sum(
         * (of.relative * square_root(squares + sum_norm_squared)
             + of.underflow * factor * square_root(static_cast<double>(call.count)));
     return absolute(dots - sum_norm_squared) > sum_norm_squared / 64 + square_root(sum_norm_squared) * error;
-}
-
-COLLPROBE_COLD_INLINE step_judge::rounding_errors step_judge::rounding_errors_of(element_type type) noexcept
-{
-    int digits = element_traits<double>::digits; // sums of integers are taken in double here
-    int least = -1022;
-    with_floating_type(type, [&]<class T>(T) {
-        digits = element_traits<T>::digits;
-        if (element_traits<T>::min_subnormal_exponent > least) least = element_traits<T>::min_subnormal_exponent;
-    });
-    return {power_of_two(-digits), power_of_two(least)};
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_cosines(

@@ -26,24 +26,14 @@ COLLPROBE_COLD_INLINE statistics statistics_of_product(statistics of, double fac
 COLLPROBE_COLD_INLINE void merged_steps::judge(const merged_step& step, step_record& out)
 {
     if (!step.follows) judge_.forget_end();
-    if (!step.repeats) {
-        judge_.forget_calls();
-        histories_.clear();
-    }
+    if (!step.repeats) judge_.forget_calls();
     describe_calls(step);
-    find_histories(step);
     write_messages(step);
     const gathered_step gathered(
         reinterpret_cast<const unsigned char*>(messages_.data()), ranks_, step.calls.size(), layout_);
     judge_.judge(gathered, calls_, {}, out);
     out.unread_calls = step.unread_calls;
     out.first_call = step.first_call;
-}
-
-COLLPROBE_COLD_INLINE void merged_steps::forget() noexcept
-{
-    judge_.forget();
-    histories_.clear();
 }
 
 COLLPROBE_COLD_INLINE void merged_steps::describe_calls(const merged_step& step)
@@ -70,35 +60,10 @@ COLLPROBE_COLD_INLINE void merged_steps::describe_calls(const merged_step& step)
             .has_result = has_result && has_statistics,
             .site = call.site,
             .result_count = call.result_count,
-            .has_unknown_scale = has_unknown_scale});
+            .has_unknown_scale = has_unknown_scale,
+            .place = call.bucket});
         has_results_.push_back(has_result);
     }
-}
-
-COLLPROBE_COLD_INLINE void merged_steps::find_histories(const merged_step& step)
-{
-    // Calls whose form is always another one would make the table endless.
-    if (histories_.size() > 4 * step.calls.size() + 64) {
-        judge_.forget_calls();
-        histories_.clear();
-    }
-    for (history& each : histories_) each.is_used = false;
-    for (std::size_t c = 0; c < step.calls.size(); ++c) calls_[c].history = history_of(step.calls[c], c);
-}
-
-COLLPROBE_COLD_INLINE std::uint32_t merged_steps::history_of(const merged_call& call, std::size_t expected)
-{
-    std::size_t found = expected < histories_.size() ? expected : 0;
-    for (std::size_t i = 0; i < histories_.size(); ++i) {
-        history& each = histories_[found];
-        if (each.is_of(call) && !each.is_used) {
-            each.is_used = true;
-            return static_cast<std::uint32_t>(found);
-        }
-        found = found + 1 == histories_.size() ? 0 : found + 1;
-    }
-    histories_.push_back({call.bucket, call.count, call.call, call.type, call.operation, true});
-    return static_cast<std::uint32_t>(histories_.size() - 1);
 }
 
 COLLPROBE_COLD_INLINE void merged_steps::write_messages(const merged_step& step)
@@ -107,7 +72,7 @@ COLLPROBE_COLD_INLINE void merged_steps::write_messages(const merged_step& step)
     messages_.resize(static_cast<std::size_t>(ranks_) * (stride / sizeof(std::uint64_t)));
     auto* message = reinterpret_cast<unsigned char*>(messages_.data());
     for (int r = 0; r < ranks_; ++r, message += stride) {
-        *reinterpret_cast<step_header*>(message) = {step.step, not_given(), 1, 0, 0};
+        *reinterpret_cast<step_header*>(message) = {step.step, not_given(), 1, 0};
         for (std::size_t c = 0; c < step.calls.size(); ++c) {
             const rank_block& block = block_of(step, c, r);
             call_entry& entry = layout_.entry(message, c);

@@ -9,6 +9,7 @@
 #include <collprobe/comm/communicator.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
+#include <collprobe/core/view.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/device/clock.hpp>
 #include <collprobe/scan/result_reducer.hpp>
@@ -22,13 +23,22 @@ struct step_header {
     double loss; ///< `not_given()` if the rank has none
     double weight;
     std::uint64_t sample_digest;
-    std::uint32_t unprobed_calls;
+    /// `places_of` the step's calls, times 256; and the steps since the last one that this rank could not judge, 0: it
+    /// was none of the last 255.
+    std::uint32_t places_and_lost = 0;
     std::uint32_t serial = 0; ///< 1 for the first step that the rank ended, and so on: older reports have other numbers
 
     COLLPROBE_HD bool loss_is_bad() const noexcept
     {
         return !is_finite(loss) && to_bits(loss) != to_bits(not_given());
     }
+    /// The serial number of the last step that this rank could not judge; 0: not known.
+    COLLPROBE_HD std::uint32_t last_lost() const noexcept
+    {
+        const std::uint32_t ago = places_and_lost & 0xff;
+        return ago != 0 ? serial - ago : 0;
+    }
+    std::uint32_t places() const noexcept { return places_and_lost >> 8; }
 };
 
 struct call_entry {
@@ -111,6 +121,26 @@ struct write_header {
     }
 };
 
+/// A number for a place in the program: of the name, or of file and line if there is none. Equal in other processes.
+inline std::uint64_t place_of(const call_site& site) noexcept
+{
+    const bool has_name = site.name[0] != '\0';
+    std::uint64_t place = has_name ? 1 : 2 + std::uint64_t{site.line};
+    std::uint64_t word = 0;
+    int bytes = 0;
+    for (const char* at = has_name ? site.name : site.file; *at != '\0'; ++at) {
+        word = word << 8 | static_cast<unsigned char>(*at);
+        if (++bytes % 8 == 0) place = mix64(place ^ word);
+    }
+    return mix64(place ^ word);
+}
+
+/// The series of calls, of several steps, that a call belongs to.
+struct series_place {
+    std::uint64_t number = 0; ///< of no other series
+    std::uint32_t slot = 0; ///< small; of no other series that is known at the same time
+};
+
 /// The facts about a probed call that every rank has without a message.
 struct probed_call {
     collective call = collective::all_reduce;
@@ -122,14 +152,17 @@ struct probed_call {
     bool has_leaves = false; ///< the input holds several gradients of the rank, one after the other
     call_site site = {}; ///< of this rank's call
     std::uint64_t result_count = 0; ///< elements that each rank gets
+    bool has_codes = false; ///< its elements travel as codes
+    bool is_observed = false; ///< the caller makes it itself, and may scale its result
     bool has_unknown_scale = false; ///< the sum is one of the inputs times factors that nobody knows
-    /// Calls of several steps with the same number are compared with each other; `by_index`: those of the same index.
-    std::uint32_t history = by_index;
-    static constexpr std::uint32_t by_index = 0xffffffff;
+    std::uint64_t place = 0; ///< `place_of` its site, or another number for the place of the call in the program
 
-    std::size_t history_at(std::size_t call_index) const noexcept
+    /// Equal for calls that may be the same one in several steps. Without places they tell nothing.
+    std::uint64_t identity(bool has_places) const noexcept
     {
-        return history == by_index ? call_index : history;
+        const std::uint64_t form = static_cast<std::uint64_t>(call) << 16 | static_cast<std::uint64_t>(type) << 8
+            | static_cast<std::uint64_t>(operation);
+        return mix64(mix64((has_places ? place : 0) + form) + count);
     }
 
     /// Whether the call sums one gradient of each rank, as far as the library can tell.
@@ -139,12 +172,25 @@ struct probed_call {
             && (call == collective::all_reduce || call == collective::reduce_scatter)
             && (operation == reduction::sum || operation == reduction::average);
     }
+    /// Whether the results hold the elements of the inputs, each of an input as often.
+    bool is_move() const noexcept
+    {
+        return call == collective::all_gather || call == collective::all_to_all || call == collective::broadcast;
+    }
     /// Whether all ranks must receive the same bits.
     bool is_replicated() const noexcept
     {
         return call == collective::all_reduce || call == collective::all_gather || call == collective::broadcast;
     }
 };
+
+/// 24 bits, equal on ranks that make the calls at the same places.
+inline std::uint32_t places_of(view<const probed_call> calls) noexcept
+{
+    std::uint64_t all = 0;
+    for (const probed_call& each : calls) all = mix64(all + each.place);
+    return static_cast<std::uint32_t>(all >> 40);
+}
 
 /// The messages of all ranks for one step, one after the other.
 class gathered_step {
@@ -170,6 +216,20 @@ public:
         bool all = true;
         for (int r = 0; r < ranks_; ++r) all = all && header(r).serial == serial;
         return all;
+    }
+    /// Whether all ranks make the calls at the same places of the program.
+    bool has_places() const noexcept
+    {
+        bool all = true;
+        for (int r = 1; r < ranks_; ++r) all = all && header(r).places() == header(0).places();
+        return all;
+    }
+    /// The serial number of the last step that any rank could not judge; 0: not known.
+    std::uint32_t last_lost() const noexcept
+    {
+        std::uint32_t last = 0;
+        for (int r = 0; r < ranks_; ++r) last = header(r).last_lost() > last ? header(r).last_lost() : last;
+        return last;
     }
     /// Precondition: `layout().times`.
     const call_times& times(int rank, std::uint64_t call_index) const noexcept

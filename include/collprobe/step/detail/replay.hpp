@@ -23,6 +23,7 @@ inline std::uint64_t next_capture_serial() noexcept
 struct replay_ticket {
     std::uint64_t step;
     std::uint32_t serial; ///< as in `step_header`
+    std::uint32_t lost_ago; ///< added to `step_header::places_and_lost`
     unsigned char* host_block; ///< destination of this replay's report: memory that the device can write
 };
 
@@ -42,7 +43,7 @@ struct write_tickets {
 struct write_observed_header {
     unsigned char* message;
     device_observation seen;
-    std::uint32_t unprobed_calls;
+    std::uint32_t places_and_lost; ///< in a graph of the places alone
     std::uint64_t step; ///< not read in a graph
     std::uint32_t serial; ///< not read in a graph
     replay_tickets* tickets; ///< null outside a graph
@@ -52,7 +53,7 @@ struct write_observed_header {
     {
         write_header write{message, {}, layout};
         if (index == 0) {
-            replay_ticket number{step, serial, nullptr};
+            replay_ticket number{step, serial, 0, nullptr};
             if (tickets != nullptr) {
                 number = tickets->current = tickets->next;
                 tickets->next = {};
@@ -60,7 +61,8 @@ struct write_observed_header {
             const double weight = seen.weight.read(1);
             write.value = {number.step,
                 mean_loss(seen.loss.read(not_given()), weight, seen.loss_is_sum, seen.loss_scale), weight,
-                seen.sample_digest != nullptr ? *seen.sample_digest : 0, unprobed_calls, number.serial};
+                seen.sample_digest != nullptr ? *seen.sample_digest : 0, places_and_lost + number.lost_ago,
+                number.serial};
         }
         write(index);
     }

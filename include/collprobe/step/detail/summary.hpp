@@ -53,7 +53,7 @@ struct step_keys {
     std::uint64_t step_complement;
     extremum_keys loss;
     extremum_keys gradient_norm;
-    std::uint64_t nonfinite_loss; ///< as `call_keys::nonfinite`, with a count of 1
+    std::uint64_t state; ///< `state_key` of the ranks
     arrival_keys arrival;
 };
 
@@ -125,6 +125,13 @@ COLLPROBE_HD inline std::uint64_t count_key(std::uint64_t count, int rank) noexc
 }
 inline std::uint64_t key_count(std::uint64_t key) noexcept { return key >> rank_bits; }
 
+/// Whether a rank's loss is bad, the serial number of the last step that it could not judge, and the rank. Of several
+/// ranks one with a bad loss wins: another's lost step is then told by the next step.
+COLLPROBE_HD inline std::uint64_t state_key(bool loss_is_bad, std::uint32_t last_lost, int rank) noexcept
+{
+    return count_key(static_cast<std::uint64_t>(loss_is_bad ? 1 : 0) << 32 | last_lost, rank);
+}
+
 COLLPROBE_HD inline moment_sums moments_of(double value, double reference) noexcept
 {
     if (!is_finite(value)) return {0, 0, 0};
@@ -161,7 +168,7 @@ struct pack_summary {
             *to.sums = {loss, moments_of(norm, reference->gradient_norm), loss.count * weight,
                 weight * loss.distance, weight * loss.distance_squared, norm_squared};
             *to.keys = {header.step, ~header.step, extrema_of(header.loss, rank), extrema_of(norm, rank),
-                count_key(header.loss_is_bad() ? 1 : 0, rank),
+                state_key(header.loss_is_bad(), header.last_lost(), rank),
                 arrival_keys::of(header.serial, rank, ranks)};
             return;
         }
@@ -219,7 +226,8 @@ private:
     }
 };
 
-/// `sums.count` is the number of ranks, or the sum of their weights.
+/// `sums.count` is the number of ranks, or the sum of their weights. The deviations are NaN by bits if the reference is
+/// so far off, as 0 is in the first step, that rounding would show in them.
 spread summed_spread(const moment_sums& sums, int finite, double reference, const extremum_keys& extrema) noexcept;
 
 /// `align_from_sums` from totals over ranks: sum |g_r|, sum |g_r|^2 and |sum g_r|^2. The difference
@@ -233,7 +241,7 @@ void require_same_step(const step_keys& keys, std::uint64_t own_step, function_r
 /// Makes the record of a step from its combined form. Makes exact checks only: to name a statistical outlier takes the
 /// table of all ranks, which this mode does not have.
 void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
-    view<const probed_call> calls, std::uint64_t unprobed_calls, view<const double> gram, step_record& out);
+    view<const probed_call> calls, view<const double> gram, step_record& out);
 
 } // namespace collprobe::detail
 

@@ -29,9 +29,15 @@ COLLPROBE_COLD_INLINE spread summed_spread(
     const double rest = sums.distance_squared - sums.distance * offset;
     const double m2 = rest > 0 ? rest : 0;
     result.mean = reference + offset;
-    result.std = square_root(m2 / sums.count);
-    if (sums.count > 1) result.std_sample = square_root(m2 / (sums.count - 1));
-    if (absolute(result.mean) > 0) result.cv = result.std / absolute(result.mean);
+    // The rounding of both terms, if the reference is far off, as in a call's first step. It counts unless it is below
+    // that of the numbers themselves.
+    const double error = finite > 1 ? (finite + 3) * 0x1p-52 * sums.distance_squared : 0;
+    const double of_numbers = 0x1p-50 * result.mean;
+    if (m2 >= 1024 * error || error <= sums.count * of_numbers * of_numbers) {
+        result.std = square_root(m2 / sums.count);
+        if (sums.count > 1) result.std_sample = square_root(m2 / (sums.count - 1));
+        if (absolute(result.mean) > 0) result.cv = result.std / absolute(result.mean);
+    }
     result.maximum = extremum_value(extrema.largest);
     result.minimum = -extremum_value(extrema.smallest);
     result.range = result.maximum - result.minimum;
@@ -67,10 +73,11 @@ COLLPROBE_COLD_INLINE void require_same_step(
 }
 
 COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts& step, int ranks,
-    view<const probed_call> calls, std::uint64_t unprobed_calls, view<const double> gram, step_record& out)
+    view<const probed_call> calls, view<const double> gram, step_record& out)
 {
     out.begin(step.keys->step, ranks, report_mode::summary, calls.size());
-    out.unprobed_calls = unprobed_calls;
+    out.forgot = judge.forget_after_loss(static_cast<std::uint32_t>(key_count(step.keys->state)));
+    out.false_alarms_per_step = 0;
 
     const step_sums& sums = *step.sums;
     const step_reference& reference = *step.reference;
@@ -80,9 +87,9 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
         sums.weight > 0 ? finite : 0, reference.loss, step.keys->loss);
     out.gradient_norm = summed_spread(sums.gradient_norm, static_cast<int>(sums.gradient_norm.count),
         reference.gradient_norm, step.keys->gradient_norm);
-    if (step.keys->nonfinite_loss != 0) {
+    if (key_count(step.keys->state) >> 32 != 0) {
         out.suspects.push_back(
-            {.rank = extremum_rank(step.keys->nonfinite_loss), .what = finding::non_finite, .statistic = 1});
+            {.rank = extremum_rank(step.keys->state), .what = finding::non_finite, .statistic = 1});
     }
 
     double sum_norm_squared = 0;
@@ -124,6 +131,17 @@ COLLPROBE_COLD_INLINE void judge_summary(step_judge& judge, const summary_parts&
         if (!record.results_agree) {
             out.suspects.push_back(
                 {.call = static_cast<int>(b), .what = finding::result_differs, .statistic = 2});
+        }
+        if (call.has_input && call.has_result && keys.nonfinite == 0 && record.results_agree
+            && finite_norms == ranks && (call.is_move() || call.is_gradient())) {
+            // The sum of norms is that of their distances from a reference, which may be far larger.
+            const double level = absolute(ranks * step.call_reference(b));
+            judge_lengths({.norms = totals.gradient_norm.distance + ranks * step.call_reference(b),
+                              .norms_error = 0x1p-53 * (ranks + 8)
+                                  * (level + ranks * square_root(totals.gradient_norm_squared)),
+                              .squares = totals.gradient_norm_squared,
+                              .result = totals.result_norm_squared / (call.is_replicated() ? ranks : 1)},
+                call, static_cast<int>(b), out);
         }
         if (!call.is_gradient()) continue;
         has_gradients = true;

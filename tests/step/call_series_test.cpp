@@ -1,0 +1,325 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What a step remembers of a call: by what the call is, not by its place in the step; and the same on all ranks.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <collprobe/collprobe.hpp>
+#include <collprobe/step/detail/call_series.hpp>
+
+using namespace collprobe;
+
+namespace {
+
+detail::probed_call call_of(std::uint64_t place, std::uint64_t count, collective what = collective::all_reduce)
+{
+    return {.call = what, .count = count, .place = place};
+}
+
+/// Elements that no other rank, step or call has.
+void fill(std::vector<float>& send, int rank, std::uint64_t step, std::uint64_t call)
+{
+    std::mt19937 random(static_cast<unsigned>((step * 64 + call) * 64 + static_cast<std::uint64_t>(rank)));
+    std::normal_distribution<float> normal;
+    for (float& x : send) x = normal(random);
+}
+
+int stale_of(const step_record& record, int rank, const std::string& name)
+{
+    int found = 0;
+    for (const suspect& each : record.suspects) {
+        if (each.what != finding::stale) continue;
+        CHECK(each.rank == rank);
+        CHECK(std::string(each.site.name) == name);
+        ++found;
+    }
+    return found;
+}
+
+/// A part that cannot judge a step on one rank.
+struct failing {
+    struct entry {
+        std::uint64_t unused;
+    };
+    using summary = entry;
+    template <element T, class Call>
+    void before(Call&, view<const T>, entry*) const
+    {
+    }
+    template <element T, class Call>
+    void after(Call&, view<const T>, entry*) const
+    {
+    }
+    COLLPROBE_HD static summary summarize(const entry& of) noexcept { return of; }
+    void judge(const part_entries<entry>&, step_record& record) const { fail(record); }
+    void judge_summary(const part_summaries<summary>&, step_record& record) const { fail(record); }
+    void fail(const step_record& record) const
+    {
+        if (fails && record.step == 5) throw error(status::device_failure, "a rank alone", {});
+    }
+    bool fails = false;
+};
+
+} // namespace
+
+TEST_CASE("calls are known again as an oracle knows them, with bounded memory")
+{
+    std::mt19937 random(7);
+    detail::call_series series;
+    // By place, count and order: the series and the last step with it.
+    std::map<std::vector<std::uint64_t>, std::pair<std::uint64_t, std::uint64_t>> known;
+    std::size_t largest = 0;
+    std::uint64_t forgotten = 0;
+    for (std::uint64_t step = 1; step <= 3000; ++step) {
+        const bool changes = step % 7 == 0; // counts of this step's own
+        std::vector<detail::probed_call> calls;
+        const std::size_t many = random() % 12;
+        for (std::size_t c = 0; c < many; ++c)
+            calls.push_back(call_of(random() % 4, changes ? 1000 * step + c : random() % 3));
+        largest = std::max(largest, calls.size());
+        const view<const detail::series_place> found = series.find({calls.data(), calls.size()}, true);
+        REQUIRE(found.size() == calls.size());
+        std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> order;
+        std::vector<std::uint32_t> slots;
+        for (std::size_t c = 0; c < calls.size(); ++c) {
+            const std::uint64_t own = order[{calls[c].place, calls[c].count}]++;
+            auto& [number, last] = known[{calls[c].place, calls[c].count, own}];
+            if (number == found[c].number) CHECK(last < step);
+            else {
+                CHECK(found[c].number > number); // a new one, or one that was forgotten
+                if (number != 0) CHECK(step - last >= 4); // of the last steps all are known
+                forgotten += number != 0 ? 1 : 0;
+            }
+            number = found[c].number;
+            last = step;
+            slots.push_back(found[c].slot);
+        }
+        std::sort(slots.begin(), slots.end());
+        CHECK(std::adjacent_find(slots.begin(), slots.end()) == slots.end());
+        CHECK(series.slots() <= 2 * largest + 32);
+    }
+    CHECK(forgotten > 0);
+}
+
+TEST_CASE("a step with other counts each time does not make a call forget that comes in every second step")
+{
+    detail::call_series series;
+    std::uint64_t number = 0;
+    for (std::uint64_t step = 0; step < 200; ++step) {
+        std::vector<detail::probed_call> calls;
+        if (step % 2 == 0) calls.push_back(call_of(9, 9));
+        for (std::uint64_t c = 0; c < 8; ++c) calls.push_back(call_of(1, 100 + 8 * step + c));
+        const view<const detail::series_place> found = series.find({calls.data(), calls.size()}, true);
+        if (step == 0) number = found[0].number;
+        if (step % 2 == 0) CHECK(found[0].number == number);
+    }
+    CHECK(series.slots() <= 50);
+}
+
+TEST_CASE("places in the program tell calls apart only where the ranks agree on them")
+{
+    detail::call_series series;
+    const detail::probed_call a = call_of(1, 5);
+    const detail::probed_call b = call_of(2, 5);
+    CHECK(a.identity(true) != b.identity(true));
+    CHECK(a.identity(false) == b.identity(false));
+    CHECK(detail::place_of(call_site::named("a")) == detail::place_of(call_site::named("a")));
+    CHECK(detail::place_of(call_site::named("a")) != detail::place_of(call_site::named("b")));
+    CHECK(detail::place_of({"file", "", 3, ""}) != detail::place_of({"file", "", 4, ""}));
+    CHECK(detail::place_of({"file", "", 3, ""}) != detail::place_of({"elsewhere", "", 3, ""}));
+    CHECK(detail::place_of({"file", "", 3, "a"}) == detail::place_of({"elsewhere", "", 4, "a"}));
+}
+
+TEST_CASE("words make the same series again, in the same slots, and others are refused")
+{
+    detail::call_series series;
+    std::vector<detail::probed_call> calls;
+    for (std::uint64_t c = 0; c < 5; ++c) calls.push_back(call_of(c / 2, 7));
+    series.find({calls.data(), calls.size()}, true);
+    std::vector<std::uint64_t> words;
+    series.save(words, 0);
+    detail::call_series other;
+    calls.pop_back();
+    other.find({calls.data(), 1}, true);
+    REQUIRE(other.restore({words.data(), words.size()}));
+    const std::vector<detail::probed_call> backwards(calls.rbegin(), calls.rend());
+    const auto found = other.find({backwards.data(), backwards.size()}, true);
+    const auto before = series.find({calls.data(), calls.size()}, true);
+    // The calls 3 and 2 have one place, so the first of them is call 2 again; likewise 1 and 0.
+    for (std::size_t c = 0; c < 4; ++c) {
+        const std::size_t same = c < 2 ? 2 + c : c - 2;
+        CHECK(found[c].slot == before[same].slot);
+        CHECK(found[c].number == 1 + before[same].number);
+    }
+    for (std::size_t cut = 0; cut < words.size(); ++cut) CHECK_FALSE(other.restore({words.data(), cut}));
+    std::vector<std::uint64_t> twice = words;
+    twice[8] = twice[4]; // two series in one slot
+    CHECK_FALSE(other.restore({twice.data(), twice.size()}));
+}
+
+TEST_CASE("a repeated gradient is named in each step, whatever calls come and go around it")
+{
+    enum class around { nothing, one_more_each_step, at_times_before, at_times_alike, names_of_ranks };
+    for (const around what : {around::nothing, around::one_more_each_step, around::at_times_before,
+             around::at_times_alike, around::names_of_ranks}) {
+        CAPTURE(static_cast<int>(what));
+        local::run(4, [&](local::communicator& world) {
+            host::stream stream;
+            probed probe{world};
+            std::vector<float> send(512), receive(512), other(500), result(500);
+            const auto reduce = [&](std::vector<float>& from, const char* name) {
+                std::vector<float>& to = from.size() == send.size() ? receive : result;
+                probe.all_reduce(from, view(to), reduction::average, stream, call_site::named(name));
+                stream.synchronize();
+            };
+            const char* const own_names[] = {"a", "b", "c", "d"};
+            step_record record;
+            int found = 0;
+            for (std::uint64_t step = 0; step < 20; ++step) {
+                const std::uint64_t calls = what == around::one_more_each_step ? step
+                    : what == around::at_times_before || what == around::at_times_alike
+                    ? (step % 3 == 0 ? 1 : 0)
+                    : 0;
+                for (std::uint64_t c = 0; c < calls; ++c) {
+                    std::vector<float>& extra = what == around::at_times_alike ? send : other;
+                    fill(extra, world.rank(), step, 1 + c);
+                    reduce(extra, "extra");
+                }
+                fill(send, world.rank(), world.rank() == 1 && step > 2 ? 2 : step, 0);
+                reduce(send, what == around::names_of_ranks ? own_names[world.rank()] : "gradient");
+                probe.end_step(step, stream);
+                REQUIRE(probe.wait(record));
+                found += stale_of(
+                    record, 1, what == around::names_of_ranks ? own_names[world.rank()] : "gradient");
+            }
+            CHECK(found == 17);
+        });
+    }
+}
+
+TEST_CASE("what a rank's past says of a norm outlives calls that come and go before it")
+{
+    // Rank 2's norms are a third larger than all others' by habit: only its own past shows the step in which they are
+    // not. With a memory by index it has no past.
+    local::run(8, [](local::communicator& world) {
+        host::stream stream;
+        probed probe{world, {.false_alarms_per_step = 1e-2}};
+        std::vector<float> send(4096), receive(4096), other(4096);
+        step_record record;
+        for (std::uint64_t step = 0; step < 120; ++step) {
+            if (step % 2 == 0) {
+                fill(other, world.rank(), step, 1);
+                for (float& x : other) x *= 100;
+                probe.all_reduce(other, view(receive), reduction::average, stream, call_site::named("at times"));
+                stream.synchronize();
+            }
+            fill(send, world.rank(), step, 0);
+            if (step == 110 && world.rank() == 2)
+                for (float& x : send) x *= 1.15f;
+            probe.all_reduce(send, view(receive), reduction::average, stream, call_site::named("gradient"));
+            probe.end_step(step, stream);
+            REQUIRE(probe.wait(record));
+            if (step != 110) continue;
+            bool named = false;
+            for (const suspect& each : record.suspects)
+                named = named || (each.what == finding::gradient_norm && each.rank == 2 && each.call == 1);
+            CHECK(named);
+        }
+    });
+}
+
+TEST_CASE("saved evidence goes on with the call that it is of, whatever its index")
+{
+    local::run(8, [](local::communicator& world) {
+        host::stream stream;
+        std::vector<float> send(256), receive(256), other(255), result(255);
+        const auto step_of = [&](auto& probe, std::uint64_t step, bool turned, step_record& record) {
+            fill(send, world.rank(), step, 0);
+            if (world.rank() == 3)
+                for (float& x : send) x *= 1.3f;
+            fill(other, world.rank(), step, 1);
+            for (int i = 0; i < 2; ++i) {
+                if ((i == 0) != turned)
+                    probe.all_reduce(send, view(receive), reduction::average, stream, call_site::named("a"));
+                else probe.all_reduce(other, view(result), reduction::average, stream, call_site::named("b"));
+            }
+            probe.end_step(step, stream);
+            REQUIRE(probe.wait(record));
+        };
+        step_record record;
+        step_record straight;
+        probed through{world};
+        probed before{world};
+        for (std::uint64_t step = 0; step < 12; ++step) {
+            step_of(before, step, false, record);
+            step_of(through, step, false, straight);
+        }
+        const std::vector<std::uint64_t> state = before.evidence_state();
+        probed after{world};
+        after.restore_evidence({state.data(), state.size()});
+        CHECK(after.evidence_state() == state);
+        for (std::uint64_t step = 12; step < 40; ++step) {
+            step_of(after, step, true, record);
+            step_of(through, step, false, straight);
+            for (int r = 0; r < world.size(); ++r) {
+                const rank_evidence& a = record.evidence_by_rank[static_cast<std::size_t>(r)];
+                const rank_evidence& b = straight.evidence_by_rank[static_cast<std::size_t>(r)];
+                CHECK(a.odds == b.odds);
+                CHECK(a.since == b.since);
+                CHECK(a.call == (b.call < 0 ? -1 : 1 - b.call));
+            }
+        }
+        std::vector<std::uint64_t> damaged = state;
+        damaged[2] ^= 1;
+        CHECK_THROWS_AS(after.restore_evidence({damaged.data(), damaged.size()}), error);
+    });
+}
+
+TEST_CASE("a step that fails on one rank makes all forget, so that their records are the same again")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        CAPTURE(name(mode));
+        std::vector<std::vector<double>> predicted(4, std::vector<double>(20));
+        std::vector<std::uint64_t> first_call(4);
+        local::run(4, [&](local::communicator& world) {
+            host::stream stream;
+            const auto own = static_cast<std::size_t>(world.rank());
+            probed probe{world, {.mode = mode}, failing{world.rank() == 1}};
+            std::vector<float> common(256), send(256), receive(256);
+            std::mt19937 shared(1);
+            std::normal_distribution<float> normal;
+            for (float& x : common) x = normal(shared);
+            step_record record;
+            for (std::uint64_t step = 0; step < 20; ++step) {
+                fill(send, world.rank(), step, 0);
+                // From step 6 on the ranks have less in common: who remembers step 5 predicts another cosine.
+                for (std::size_t i = 0; i < send.size(); ++i) send[i] += (step < 6 ? 2.0f : 0.5f) * common[i];
+                probe.all_reduce(send, view(receive), reduction::average, stream);
+                probe.end_step(step, stream);
+                if (step == 5 && world.rank() == 1) {
+                    CHECK_THROWS_AS(probe.wait(record), error);
+                    continue;
+                }
+                REQUIRE(probe.wait(record));
+                CHECK(record.step == step);
+                CHECK(record.forgot == (step == 6));
+                predicted[own][step] = record.cosine.predicted_cosine;
+                first_call[own] = record.first_call;
+            }
+        });
+        for (std::size_t r = 1; r < 4; ++r) {
+            CHECK(first_call[r] == first_call[0]);
+            for (std::size_t step = 6; step < 20; ++step) CHECK(predicted[r][step] == predicted[0][step]);
+        }
+        CHECK(predicted[0][5] > 0.7);
+        CHECK(predicted[0][19] < 0.4); // nothing of the steps before is left
+    }
+}

@@ -1,0 +1,269 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A sum is no longer than its terms, and moves keep squares: exact, so silent on every healthy step.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <collprobe/audit.hpp>
+#include <collprobe/collprobe.hpp>
+#include <collprobe/fault.hpp>
+#include <collprobe/quant.hpp>
+#include <collprobe/report.hpp>
+
+#include "support/element_types.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+/// What the data of a step are like.
+enum class data { own, alike, equal, opposite, one_large, tiny, large, zero, sparse, kinds };
+
+template <floating_element T>
+void fill(std::vector<T>& send, data how, int rank, std::uint64_t step)
+{
+    std::mt19937_64 common(step), own(1000 * step + static_cast<std::uint64_t>(rank) + 1);
+    std::normal_distribution<double> of_all, of_rank; // each keeps every second number
+    double largest = 0;
+    with_floating_type(element_traits<T>::type,
+        [&]<class U>(U) { largest = std::ldexp(1.0, element_traits<U>::max_exponent - 6); });
+    for (T& x : send) {
+        const double shared = of_all(common);
+        const double mine = of_rank(own);
+        double value = mine;
+        switch (how) {
+        case data::own: break;
+        case data::alike: value = shared + 0.01 * mine; break;
+        case data::equal: value = shared; break;
+        case data::opposite: value = rank % 2 == 0 ? shared : -shared; break;
+        case data::one_large: value = rank == 0 ? 1e4 * mine : mine; break;
+        case data::tiny: value = mine * std::ldexp(1.0, element_traits<T>::min_subnormal_exponent + 2); break;
+        case data::large: value = shared * largest / 8; break;
+        case data::zero: value = 0; break;
+        case data::sparse: value = own() % 50 == 0 ? mine : 0; break;
+        case data::kinds: break;
+        }
+        if constexpr (std::is_same_v<T, double>) x = value;
+        else x = T(static_cast<float>(value));
+    }
+}
+
+struct seen_lengths {
+    double largest = 0;
+    int beyond = 0;
+    int known = 0;
+
+    void add(const step_record& record)
+    {
+        for (const call_record& call : record.calls) {
+            if (is_nan(call.excess)) continue;
+            ++known;
+            largest = call.excess > largest ? call.excess : largest;
+            beyond += call.excess > 1 ? 1 : 0;
+        }
+    }
+};
+
+int found_without_rank(const step_record& record, finding what)
+{
+    int found = 0;
+    for (const suspect& each : record.suspects)
+        found += each.what == what && each.rank < 0 && each.exact ? 1 : 0;
+    return found;
+}
+
+/// All calls whose lengths are known.
+template <floating_element T, class Probe>
+void make_calls(Probe& probe, std::vector<T>& send, int ranks, std::uint64_t step, host::stream_ref stream)
+{
+    const auto n = static_cast<std::size_t>(ranks);
+    std::vector<T> same(send.size()), part(send.size() / n), whole(send.size() * n);
+    const reduction how = step % 2 == 0 ? reduction::sum : reduction::average;
+    probe.all_reduce(send, view<T>(same), how, stream);
+    probe.reduce_scatter(send, view<T>(part), how, stream);
+    probe.all_gather(send, view<T>(whole), stream);
+    probe.all_to_all(send, view<T>(same), stream);
+    probe.broadcast(send, view<T>(same), static_cast<int>(step % n), stream);
+    std::vector<T> in_place = send;
+    probe.all_reduce(in_place, view<T>(in_place), how, stream);
+    stream.synchronize();
+}
+
+template <floating_element T>
+void run_healthy(report_mode mode, int ranks, std::uint64_t steps, seen_lengths& all)
+{
+    local::run(ranks, [&](local::communicator& world) {
+        host::stream stream;
+        probed probe{world, {.mode = mode, .times = false}};
+        step_record record;
+        seen_lengths own;
+        for (std::uint64_t step = 0; step < steps; ++step) {
+            const auto how = static_cast<data>(step % static_cast<std::uint64_t>(data::kinds));
+            std::vector<T> send(static_cast<std::size_t>(ranks) * (step % 3 == 0 ? 1 : 16 + step % 40));
+            fill(send, how, world.rank(), step);
+            make_calls(probe, send, ranks, step, stream);
+            probe.end_step(step, stream);
+            REQUIRE(probe.wait(record));
+            own.add(record);
+            if (world.rank() == 0) {
+                for (const suspect& each : record.suspects)
+                    CHECK_MESSAGE(!(each.what == finding::sum_differs || each.what == finding::shard_differs),
+                        name(mode), " ", ranks, " ranks, step ", step, ", call ", each.call, ": ", each.statistic,
+                        " against ", each.threshold);
+            }
+        }
+        if (world.rank() == 0) all = own;
+    });
+}
+
+} // namespace
+
+TEST_CASE("healthy steps of all types and kinds of data have no excess, in either mode")
+{
+    constexpr std::uint64_t steps = COLLPROBE_TEST_UNLESS_BRIEF(1000, 120);
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const int ranks : {1, 2, 3, 8}) {
+            CAPTURE(name(mode));
+            CAPTURE(ranks);
+            seen_lengths of[4];
+            run_healthy<float>(mode, ranks, steps, of[0]);
+            run_healthy<bfloat16>(mode, ranks, steps, of[1]);
+            run_healthy<float16>(mode, ranks, steps, of[2]);
+            run_healthy<double>(mode, ranks, steps, of[3]);
+            for (const seen_lengths& each : of) {
+                CHECK(each.beyond == 0);
+                CHECK(each.known > static_cast<int>(4 * steps));
+                CHECK(each.largest > 0.9); // equal terms
+            }
+        }
+    }
+}
+
+TEST_CASE("an amplified term, and a library whose average is the sum, are proven wrong, in either mode and in place")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const bool in_place : {false, true}) {
+            CAPTURE(name(mode));
+            CAPTURE(in_place);
+            local::run(8, [&](local::communicator& world) {
+                host::stream stream;
+                const fault amplified{.kind = fault_kind::scale, .phase = fault_phase::during, .rank = 2, .call = 1,
+                    .magnitude = 100};
+                probed probe{faulty{world, {amplified}}, {.mode = mode}};
+                std::vector<float> send(4096), receive(4096);
+                step_record record;
+                for (std::uint64_t step = 0; step < 3; ++step) {
+                    fill(send, data::own, world.rank(), step);
+                    std::vector<float>& to = in_place ? send : receive;
+                    probe.all_reduce(send, view<float>(to), reduction::average, stream, call_site::named("wte"));
+                    probe.end_step(step, stream);
+                    REQUIRE(probe.wait(record));
+                    CHECK(found_without_rank(record, finding::sum_differs) == (step == 1 ? 1 : 0));
+                    CHECK((record.calls[0].excess > 1) == (step == 1));
+                    if (step != 1) continue;
+                    const std::string table = report::step_table(record);
+                    CHECK(table.find("'wte': the result is not the sum of the inputs: its length is") != std::string::npos);
+                }
+                // Made by the caller: a note, because the result may be scaled on purpose.
+                fill(send, data::own, world.rank(), 3);
+                probe.observe_input(view<const float>(send), stream, collective::all_reduce, reduction::average,
+                    call_site::named("own"));
+                world.all_reduce(send, view(receive), reduction::sum, stream);
+                probe.observe_result(view<const float>(receive), stream);
+                probe.end_step(3, stream);
+                REQUIRE(probe.wait(record));
+                CHECK(record.calls[0].excess > 2);
+                for (const suspect& each : record.suspects) FAIL_CHECK(report::describe(each));
+                CHECK(report::step_table(record).find("note: bucket 0 'own': its result is") != std::string::npos);
+            });
+        }
+    }
+}
+
+TEST_CASE("lost, repeated and amplified slices of what is moved are found, by either mode")
+{
+    const fault faults[] = {
+        {.kind = fault_kind::zero_slice, .phase = fault_phase::during, .rank = 1, .elements = 8},
+        {.kind = fault_kind::scale, .phase = fault_phase::during, .rank = 1, .magnitude = 1.001},
+        {.kind = fault_kind::bit_flips, .phase = fault_phase::during, .rank = 1, .elements = 1, .mask = 1u << 23},
+    };
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        for (const fault& each : faults) {
+            for (const collective what : {collective::all_gather, collective::all_to_all, collective::broadcast}) {
+                CAPTURE(name(mode));
+                CAPTURE(name(each.kind));
+                CAPTURE(name(what));
+                local::run(8, [&](local::communicator& world) {
+                    host::stream stream;
+                    probed probe{faulty{world, {each}}, {.mode = mode}};
+                    std::vector<float> send(800), same(800), whole(6400);
+                    step_record record;
+                    fill(send, data::own, world.rank(), 1);
+                    if (what == collective::all_gather) probe.all_gather(send, view(whole), stream);
+                    else if (what == collective::all_to_all) probe.all_to_all(send, view(same), stream);
+                    else probe.broadcast(send, view(same), 1, stream);
+                    probe.end_step(0, stream);
+                    REQUIRE(probe.wait(record));
+                    CHECK(found_without_rank(record, finding::shard_differs) == 1);
+                });
+            }
+        }
+    }
+}
+
+TEST_CASE("codes, inputs that are not finite and other reductions have no excess")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        local::run(4, [&](local::communicator& world) {
+            host::stream stream;
+            std::vector<float> send(4096), receive(4096), whole(4 * 4096);
+            fill(send, data::equal, world.rank(), 1);
+            step_record record;
+            {
+                probed probe{quantised{world, {.format = code_format::int4}, {.least_bytes = 64}}, {.mode = mode}};
+                probe.all_reduce(send, view(receive), reduction::average, stream);
+                probe.all_gather(send, view(whole), stream);
+                probe.end_step(0, stream);
+                REQUIRE(probe.wait(record));
+                for (const call_record& call : record.calls) CHECK(is_nan(call.excess));
+            }
+            probed probe{world, {.mode = mode}};
+            probe.all_reduce(send, view(receive), reduction::max, stream);
+            send[7] = std::numeric_limits<float>::quiet_NaN();
+            probe.all_reduce(send, view(receive), reduction::sum, stream);
+            probe.all_gather(send, view(whole), stream);
+            probe.end_step(0, stream);
+            REQUIRE(probe.wait(record));
+            for (const call_record& call : record.calls) CHECK(is_nan(call.excess));
+        });
+    }
+}
+
+TEST_CASE("what the audit says of a wrong sum is said once")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        local::run(4, [&](local::communicator& world) {
+            host::stream stream;
+            const fault amplified{
+                .kind = fault_kind::scale, .phase = fault_phase::during, .rank = 2, .call = 0, .magnitude = 1e3};
+            probed probe{faulty{world, {amplified}}, {.mode = mode}, audit()};
+            std::vector<float> send(4096), receive(4096);
+            fill(send, data::own, world.rank(), 1);
+            probe.all_reduce(send, view(receive), reduction::average, stream);
+            probe.end_step(0, stream);
+            step_record record;
+            REQUIRE(probe.wait(record));
+            int sums = 0;
+            for (const suspect& each : record.suspects) sums += each.what == finding::sum_differs ? 1 : 0;
+            CHECK(sums == 1);
+            CHECK(record.calls[0].audit.where != damage::none);
+        });
+    }
+}
