@@ -13,15 +13,18 @@
 // from clean steps alone, and what they say of a fault is asked of a copy. Adam, too, forgets a step with a fault.
 // One fault is never a third strike: Ascend's column is that of steps that have a fault by themselves.
 //
+// Then: what the lengths of inputs and results prove of a fault on the way, without an audit (`call_record::excess`).
 // At the end: the same faults of a rank's own gradient, in each step of a run: what strikes and what the evidence over
 // the run make of them.
 #include <algorithm>
+#include <array>
 #include <cinttypes>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -459,6 +462,70 @@ void print_lasting(int ranks, int trials, std::uint64_t seed)
     }
 }
 
+/// The calls whose lengths are known.
+constexpr collective with_lengths[]
+    = {collective::all_reduce, collective::reduce_scatter, collective::all_gather, collective::all_to_all, collective::broadcast};
+constexpr std::size_t length_calls = std::size(with_lengths);
+
+/// Steps of all these calls, each with a fault on its way if `damaged`: of how many calls the lengths prove it.
+std::array<int, length_calls> count_lengths(
+    int ranks, report_mode mode, const fault* damaged, std::uint64_t steps, std::uint64_t seed)
+{
+    std::array<int, length_calls> found{};
+    std::vector<fault> faults;
+    for (std::uint64_t call = 0; damaged != nullptr && call < steps * length_calls; ++call) {
+        faults.push_back(*damaged);
+        faults.back().call = call;
+        faults.back().seed = detail::mix64(seed + call);
+        faults.back().rank = call % length_calls == 4
+            ? static_cast<int>((call / length_calls) % static_cast<std::uint64_t>(ranks)) // the root alone sends
+            : static_cast<int>(faults.back().seed % static_cast<std::uint64_t>(ranks));
+    }
+    local::run(ranks, [&](local::communicator& world) {
+        host::stream stream;
+        probed comm(faulty(local::communicator(world), faults, {.max_bytes = 256 << 10, .max_injections = 1}),
+            {.mode = mode, .times = false});
+        const auto n = static_cast<std::size_t>(ranks);
+        std::vector<float> send(bucket_counts[0]), same(send.size()), part(send.size() / n), whole(send.size() * n);
+        step_record record;
+        for (std::uint64_t step = 0; step < steps; ++step) {
+            make_gradient<float>(seed, step, world.rank(), 0, send);
+            comm.all_reduce(send, view(same), reduction::average, stream);
+            comm.reduce_scatter(send, view(part), reduction::sum, stream);
+            comm.all_gather(send, view(whole), stream);
+            comm.all_to_all(send, view(same), stream);
+            comm.broadcast(send, view(same), static_cast<int>(step % n), stream);
+            comm.end_step(step, stream);
+            comm.wait(record);
+            if (world.rank() != 0) continue;
+            for (std::size_t c = 0; c < length_calls; ++c) found[c] += record.calls[c].excess > 1 ? 1 : 0;
+        }
+    });
+    return found;
+}
+
+void print_lengths(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t seed)
+{
+    std::printf("\n### What lengths alone prove of a fault on the way: %d ranks, float, without an audit\n\n| fault | mode |", ranks);
+    for (const collective each : with_lengths) std::printf(" %s |", name(each));
+    std::printf("\n|---|---|--:|--:|--:|--:|--:|\n");
+    for (const scenario& each : scenarios(ranks, false)) {
+        if (each.what.phase != fault_phase::during) continue;
+        for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+            const auto found = count_lengths(ranks, mode, &each.what, static_cast<std::uint64_t>(trials), seed);
+            std::printf("| %s | %s |", each.label, name(mode));
+            for (const int of : found) std::printf(" %.0f |", 100.0 * of / trials);
+            std::printf("\n");
+        }
+    }
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        const auto found = count_lengths(ranks, mode, nullptr, clean_steps, seed);
+        std::printf("| none, of %" PRIu64 " steps | %s |", clean_steps, name(mode));
+        for (const int of : found) std::printf(" %d |", of);
+        std::printf("\n");
+    }
+}
+
 /// Over all configurations: of two ranks, and of more.
 struct class_counts {
     int injected = 0, alarmed = 0, right = 0, unknown = 0, wrong = 0;
@@ -543,6 +610,7 @@ int main(int argc, char** argv)
         if (wanted("float")) print_table<float>(ranks, trials, clean, seed);
         if (wanted("bfloat16")) print_table<bfloat16>(ranks, trials, clean, seed);
     }
+    if (trials > 0) print_lengths(only_ranks != 0 ? only_ranks : 8, trials, clean, seed);
     print_classes();
     if (only_ranks == 0 || only_ranks == 8) print_lasting(8, std::min(trials, 10), seed);
     return 0;

@@ -13,6 +13,7 @@
 #include <collprobe/replica.hpp>
 
 #include "mpi/mpi_checks.hpp"
+#include "support/length_calls.hpp"
 
 using namespace collprobe;
 
@@ -58,6 +59,26 @@ void check_audits()
     }
 }
 
+/// Healthy calls of all kinds of data, over MPI's own sums.
+template <floating_element T>
+void check_lengths(report_mode mode)
+{
+    const mpi::communicator world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 30'000});
+    probed comm{mpi::communicator_ref(world), {.mode = mode, .times = false}};
+    const host::stream stream;
+    step_record record;
+    testing::seen_lengths seen;
+    for (std::uint64_t step = 0; step < 40; ++step) {
+        std::vector<T> send(static_cast<std::size_t>(world.size()) * (1 + step % 30));
+        fill(send, static_cast<testing::data>(step % static_cast<std::uint64_t>(testing::data::kinds)), world.rank(), step);
+        testing::make_calls(comm, send, world.size(), step, stream);
+        comm.end_step(step, stream);
+        CHECK(comm.wait(record));
+        seen.add(record);
+    }
+    CHECK(seen.beyond == 0 && seen.known > 100 && seen.largest > 0.6);
+}
+
 void check_repair()
 {
     mpi::communicator world = mpi::communicator::duplicate(MPI_COMM_WORLD, {.timeout_ms = 30'000});
@@ -88,4 +109,9 @@ int main(int argc, char** argv)
     const mpi::environment environment(&argc, &argv);
     check_audits();
     check_repair();
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        check_lengths<float>(mode);
+        check_lengths<double>(mode);
+        check_lengths<bfloat16>(mode);
+    }
 }

@@ -40,6 +40,12 @@ std::string round_count(double value);
 std::string with_commas(std::uint64_t value);
 /// "1 step", "2 steps"
 std::string counted(std::uint64_t number, const char* thing);
+/// Whether a suspect or an alarm rests on the odds of a whole run, and so does its rate.
+template <class Found>
+bool is_by_odds(const Found& found) noexcept
+{
+    return found.what == finding::unlike && to_bits(found.statistic) == to_bits(found.evidence.odds);
+}
 /// A weight that is known within a bound: "0", "1/8" or "3" where it may be that, else "0.1437".
 std::string weight_text(double weight, double bound);
 /// "rank 3", "ranks 1, 2 and 5" or "nobody is named", of more than ten ranks the first ten and the number of all.

@@ -119,7 +119,10 @@ struct suspect {
     bool by_history = false; ///< statistical: the score compares the rank with its own past, not with other ranks
     bool exact = true; ///< neither chance nor rounding can explain it
     /// The largest rate at which a healthy step has such a suspect, if the check itself states one; else 0. Of `unlike`
-    /// by its odds: the chance that a healthy run of any length has one.
+    /// by its odds: the chance that a healthy run of any length has one. Of `sum_differs` an estimate: it takes roundings
+    /// for independent of each other. Where one rank is far larger than the others they are not: then healthy sums have
+    /// residuals of up to 2.2 sqrt(ranks - 1) times as many deviations. What holds without that: no rounding is above
+    /// 4 * ranks * threshold, and beyond it the suspect is `exact`. audit/conservation_bound.md has both.
     double false_alarms_per_step = 0;
     call_site site = {}; ///< of the call: its name, and the line that made it
     rank_evidence evidence = {}; ///< of `unlike`

@@ -22,7 +22,10 @@ COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
     }
     if (raised.strikes > 1) text += ", strike " + std::to_string(raised.strikes);
     if (raised.false_alarms_per_step > 0) {
-        text += ", at most " + short_number(raised.false_alarms_per_step) + " false alarms a step";
+        // The rounding that a sum is judged by is a model's.
+        text += raised.what == finding::sum_differs ? ", about " : ", at most ";
+        text += short_number(raised.false_alarms_per_step) + " false alarms a ";
+        text += detail::is_by_odds(raised) ? "run" : "step";
     }
     return text + "; damage: " + name(raised.where) + "; advice: " + detail::advise(raised);
 }

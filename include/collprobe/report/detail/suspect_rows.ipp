@@ -38,16 +38,16 @@ COLLPROBE_COLD_INLINE std::string evidence_of(finding what, double statistic, do
     return kind + short_number(statistic) + ", limit " + short_number(threshold);
 }
 
-COLLPROBE_COLD_INLINE std::string false_alarms_of(double per_step, bool is_exact)
+/// How often a healthy step, or run, has such a suspect or alarm.
+template <class Found>
+std::string false_alarms_of(const Found& found, bool is_exact)
 {
-    if (per_step > 0) return "at most " + tick_text(per_step, 2) + " a step";
+    const double rate = found.false_alarms_per_step;
+    if (is_by_odds(found)) return "in a run, 1 in " + round_count(found.threshold);
+    if (found.what == finding::sum_differs && !is_exact && rate > 0)
+        return "about " + tick_text(rate, 2) + " a step, unless a rank is far larger than the others";
+    if (rate > 0) return "at most " + tick_text(rate, 2) + " a step";
     return is_exact ? "none: exact" : "not stated";
-}
-
-/// Whether a rate is that of a whole run: the threshold is its inverse.
-COLLPROBE_COLD_INLINE bool is_by_odds(finding what, double per_step)
-{
-    return what == finding::unlike && !(per_step > 0);
 }
 
 COLLPROBE_COLD_INLINE const char* place_in_words(damage where) noexcept
@@ -84,9 +84,7 @@ COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_alarm& each, const run_f
     for (const repeated_finding& of : found.findings()) {
         if (of.first.what == raised.what && of.first.call == raised.call) is_exact = of.first.exact;
     }
-    row.false_alarms = is_by_odds(raised.what, raised.false_alarms_per_step)
-        ? "in a run, 1 in " + round_count(raised.threshold)
-        : false_alarms_of(raised.false_alarms_per_step, is_exact);
+    row.false_alarms = false_alarms_of(raised, is_exact);
     row.advice = advise(raised);
     return row;
 }
@@ -108,9 +106,7 @@ COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_finding& each)
     row.first_step = each.first_step;
     row.last_step = each.last_step;
     row.steps = each.steps;
-    row.false_alarms = is_by_odds(named.what, named.false_alarms_per_step)
-        ? "in a run, 1 in " + round_count(named.threshold)
-        : false_alarms_of(named.false_alarms_per_step, named.exact);
+    row.false_alarms = false_alarms_of(named, named.exact);
     row.advice = "no alarm was raised: watch it";
     return row;
 }

@@ -86,7 +86,8 @@ public:
 
     /// Completes `out`, which already holds the directions computed from norms. With a Gram matrix, the exact values
     /// replace them. In both cases the cosine predicted by the noise scale over many steps is added.
-    /// Without a matrix, `squares` = sum |g_r|^2 and `sum_norm_squared` = |sum g_r|^2 are used instead.
+    /// Without a matrix, `squares` = sum |g_r|^2 and `sum_norm_squared` = |sum g_r|^2 are used instead; the latter is NaN
+    /// if results differ between ranks: then the step adds nothing to the noise scale, in either mode.
     void align_over_steps(
         view<const double> gram, double squares, double sum_norm_squared, direction& out);
 
@@ -118,6 +119,7 @@ private:
     /// Names the ranks that come late to the calls more often than chance has it.
     void judge_lateness(const gathered_step& step, view<const probed_call> calls, step_record& out);
 
+    /// Leaves the norms of the inputs in `lengths_`.
     void describe_call(const gathered_step& step, std::size_t b, const probed_call& call, int holder,
         call_record& call_index);
 
@@ -202,6 +204,7 @@ private:
     std::uint32_t last_lost_ = 0; // `step_header::last_lost` of all ranks
     digest_index holders_;
     fixed_array<double> values_;
+    fixed_array<double> lengths_; // of the inputs of the call that is judged, by rank
     fixed_array<double> weights_;
     fixed_array<double> norms_squared_;
     fixed_array<double> dots_;

@@ -81,7 +81,9 @@ COLLPROBE_COLD_INLINE void judge_lengths(
         const rounding_errors by = rounding_errors_of(call.type);
         found.what = finding::sum_differs;
         found.statistic = factor * square_root(of.result);
-        found.threshold = (of.norms + of.norms_error) * exponential(roundings * by.relative) * (1 + 0x1p-32)
+        const double relative = roundings * by.relative; // (1 + u)^k <= exp(k u) <= 1 / (1 - k u)
+        const double grown = relative < 0.5 ? 1 / (1 - relative) : exponential(relative);
+        found.threshold = (of.norms + of.norms_error) * grown * (1 + 0x1p-32)
             + roundings * factor * by.underflow * square_root(static_cast<double>(call.count));
         if (!is_finite(found.threshold)) return;
     }
@@ -116,6 +118,7 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
           {.false_alarms_per_step = times ? (1 - share_of_lateness) * false_alarms_per_step : false_alarms_per_step}),
       holders_(table_ranks_),
       values_(index(table_ranks_)),
+      lengths_(index(table_ranks_)),
       weights_(index(table_ranks_)),
       norms_squared_(index(table_ranks_)),
       dots_(index(table_ranks_)),
@@ -242,6 +245,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
     double sum_norm_squared = 0;
     bool all_have_dots = true;
     bool all_are_sums = true;
+    bool all_agree = true;
     std::uint64_t elements = 0;
     bool has_gradients = false;
     for (std::size_t b = 0; b < calls.size(); ++b) {
@@ -251,6 +255,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
         judge_lengths_of(step, b, calls[b], holder, out);
         if (!calls[b].is_gradient()) continue;
         has_gradients = true;
+        all_agree = all_agree && out.calls[b].results_agree;
         for (int r = 0; r < ranks_; ++r) {
             const call_entry& entry = step.entry(r, b);
             norms_squared_[index(r)] += unscaled(entry.input.sum_of_squares, entry.input.scale);
@@ -279,7 +284,8 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
         out.gradient_norm = dispersion(out.gradient_norms);
         if (all_have_dots) align_from_sums(norms_squared_, dots_, sum_norm_squared, out.cosine);
         else align_from_sums(norms_squared_, sum_norm_squared, out.cosine);
-        align_over_steps(gram, total(norms_squared_), sum_norm_squared, out.cosine);
+        align_over_steps(
+            gram, total(norms_squared_), all_agree ? sum_norm_squared : not_a_number(), out.cosine);
         bool norms_are_suspect = false;
         for (const suspect& found : out.suspects) {
             norms_are_suspect = norms_are_suspect || found.what == finding::gradient_norm;
@@ -478,9 +484,9 @@ COLLPROBE_COLD_INLINE void step_judge::describe_call(
     for (int r = 0; r < ranks_; ++r) {
         described.inputs[index(r)] = step.entry(r, b).input;
         described.nonfinite += described.inputs[index(r)].nonfinite();
-        values_[index(r)] = described.inputs[index(r)].l2();
+        lengths_[index(r)] = described.inputs[index(r)].l2();
     }
-    described.gradient_norm = dispersion(values_);
+    described.gradient_norm = dispersion(lengths_);
     if (call.is_gradient() && call.has_result) {
         for (int r = 0; r < ranks_; ++r) {
             values_[index(r)]
@@ -531,7 +537,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_call(
     if (call.is_replicated() && call.has_result) judge_replicas(step, b, out);
     else out.calls[b].results_agree = true;
     if (!call.is_gradient()) return; // shards and parameters may differ between ranks
-    for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_norm(step.entry(r, b).input.l2());
+    for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_norm(lengths_[index(r)]);
     judge_statistically(first_call_test + series_[b].slot, values_, finding::gradient_norm, call_index, out);
     if (evidence_) evidence_->judge(of_first_call + series_[b].slot, values_, 0, call_index);
 }
@@ -653,9 +659,9 @@ COLLPROBE_COLD_INLINE void step_judge::judge_lengths_of(
     std::uint64_t sent = 0;
     for (const statistics& each : described.inputs) {
         sent += each.count;
-        of.norms += each.l2();
         of.squares += unscaled(each.sum_of_squares, each.scale);
     }
+    of.norms = total(lengths_);
     if (call.call == collective::broadcast && sent != call.count) return; // nobody read what the root sent
     of.result = squares_of_result(step, b, call, holder);
     judge_lengths(of, call, static_cast<int>(b), out);

@@ -27,7 +27,7 @@ COLLPROBE_COLD_INLINE spread summed_spread(
     if (finite == 0) return result;
     const double offset = sums.distance / sums.count;
     const double rest = sums.distance_squared - sums.distance * offset;
-    const double m2 = rest > 0 ? rest : 0;
+    const double m2 = finite > 1 && rest > 0 ? rest : 0;
     result.mean = reference + offset;
     // The rounding of both terms, if the reference is far off, as in a call's first step. It counts unless it is below
     // that of the numbers themselves.

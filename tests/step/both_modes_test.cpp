@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Where `gather` and `summary` both say something of a step, they say the same.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <collprobe/audit.hpp>
+#include <collprobe/collprobe.hpp>
+#include <collprobe/fault.hpp>
+
+#include "support/element_types.hpp"
+
+using namespace collprobe;
+
+namespace {
+
+/// What differs, or "".
+class comparison {
+public:
+    explicit comparison(const step_record& gathered, const step_record& summed) : a_(gathered), b_(summed) {}
+
+    std::string text()
+    {
+        require(a_.step == b_.step && a_.first_call == b_.first_call && a_.calls.size() == b_.calls.size(), "step");
+        compare(a_.loss, b_.loss, "loss");
+        compare(a_.loss_weighted, b_.loss_weighted, "loss_weighted");
+        compare(a_.gradient_norm, b_.gradient_norm, "gradient_norm");
+        near(a_.cosine.pooled, b_.cosine.pooled, 1e-6, "pooled");
+        near(a_.cosine.predicted_cosine, b_.cosine.predicted_cosine, 1e-6, "predicted_cosine");
+        for (std::size_t c = 0; c < a_.calls.size(); ++c) {
+            const call_record& x = a_.calls[c];
+            const call_record& y = b_.calls[c];
+            const std::string of = "call " + std::to_string(c) + " ";
+            compare(x.gradient_norm, y.gradient_norm, of + "norm");
+            near(x.pooled_cosine, y.pooled_cosine, 1e-6, of + "pooled");
+            near(x.excess, y.excess, 1e-6, of + "excess");
+            near(x.result_norm, y.result_norm, 1e-9, of + "result norm");
+            require(x.nonfinite == y.nonfinite, of + "nonfinite");
+            // Of an all-gather the audit of a gather compares shards, that of a summary the results alone.
+            const bool by_shards = x.call == collective::all_gather && x.audit.checked;
+            require(by_shards ? x.results_agree <= y.results_agree : x.results_agree == y.results_agree, of + "results_agree");
+            const bool both = x.has_result_digest && y.has_result_digest;
+            require(!both || x.result_digest == y.result_digest, of + "digest");
+            require(x.audit.checked == y.audit.checked, of + "checked");
+            require(x.audit.sum_checked == y.audit.sum_checked, of + "sum_checked");
+            // Of results that differ one side knows more.
+            if (!x.results_agree || by_shards) continue;
+            require(x.audit.conserved == y.audit.conserved, of + "conserved");
+            require(x.audit.where == y.audit.where, of + "where");
+        }
+        require(subset(ranks_of(b_, finding::non_finite), ranks_of(a_, finding::non_finite)), "ranks not finite");
+        require(calls_of(a_, finding::non_finite) == calls_of(b_, finding::non_finite), "calls not finite");
+        places differing = calls_of(a_, finding::result_differs);
+        differing.merge(calls_of(a_, finding::shard_differs));
+        places summed = calls_of(b_, finding::result_differs);
+        summed.merge(calls_of(b_, finding::shard_differs));
+        // The audit of a gather compares the shards of an all-gather also where inputs are not finite.
+        for (std::size_t c = 0; c < a_.calls.size(); ++c) {
+            if (a_.calls[c].call == collective::all_gather && a_.calls[c].nonfinite != 0)
+                differing.erase({static_cast<int>(c), 0}), summed.erase({static_cast<int>(c), 0});
+        }
+        require(differing == summed, "results differ: " + in_words(differing) + "and " + in_words(summed));
+        require(calls_of_alike(a_, finding::sum_differs) == calls_of_alike(b_, finding::sum_differs), "sums differ");
+        return text_;
+    }
+
+private:
+    using places = std::set<std::pair<int, int>>;
+
+    static std::string in_words(const places& of)
+    {
+        std::string text;
+        for (const auto& each : of) text += "call " + std::to_string(each.first) + " ";
+        return text;
+    }
+    void require(bool is_right, const std::string& what)
+    {
+        if (!is_right && text_.empty()) text_ = what;
+    }
+    void near(double a, double b, double tolerance, const std::string& what)
+    {
+        if (is_nan(a) || is_nan(b) || (!is_finite(a) && !is_finite(b))) return;
+        require(std::fabs(a - b) <= tolerance * (std::fabs(a) + std::fabs(b)) + 1e-300 + (tolerance > 1e-7 ? tolerance : 0),
+            what + " " + std::to_string(a) + " and " + std::to_string(b));
+    }
+    void compare(const spread& a, const spread& b, const std::string& what)
+    {
+        require(a.finite == b.finite, what + ".finite " + std::to_string(a.finite) + " and " + std::to_string(b.finite));
+        if (a.finite == 0 || b.finite == 0) return;
+        // The mean of a summary has the rounding of its reference, which is here up to 1e9.
+        require(std::fabs(a.mean - b.mean) <= 1e-9 * (std::fabs(a.maximum) + std::fabs(a.minimum)) + 1e-6,
+            what + ".mean " + std::to_string(a.mean) + " and " + std::to_string(b.mean));
+        const double level = std::fabs(a.maximum) + std::fabs(a.minimum);
+        if (!is_nan(b.std)) require(std::fabs(a.std - b.std) <= 1e-3 * a.std + 1e-12 * level,
+            what + ".std " + std::to_string(a.std) + " and " + std::to_string(b.std));
+        require(std::fabs(a.maximum - b.maximum) <= 0x1p-31 * std::fabs(a.maximum), what + ".maximum");
+        require(std::fabs(a.minimum - b.minimum) <= 0x1p-31 * std::fabs(a.minimum), what + ".minimum");
+    }
+    static places ranks_of(const step_record& of, finding what)
+    {
+        places found;
+        for (const suspect& each : of.suspects)
+            if (each.what == what) found.insert({each.call, each.rank});
+        return found;
+    }
+    static places calls_of(const step_record& of, finding what)
+    {
+        places found;
+        for (const suspect& each : of.suspects)
+            if (each.what == what) found.insert({each.call, 0});
+        return found;
+    }
+    static places calls_of_alike(const step_record& of, finding what)
+    {
+        places found;
+        for (const suspect& each : of.suspects) {
+            if (each.what == what && of.calls[static_cast<std::size_t>(each.call)].results_agree) found.insert({each.call, 0});
+        }
+        return found;
+    }
+    static bool subset(const places& few, const places& many)
+    {
+        for (const auto& each : few)
+            if (!many.contains(each)) return false;
+        return true;
+    }
+
+    const step_record& a_;
+    const step_record& b_;
+    std::string text_;
+};
+
+template <floating_element T, class Comm>
+void make_call(Comm& comm, std::mt19937_64& shared, std::mt19937_64& own, host::stream_ref stream)
+{
+    std::normal_distribution<double> normal;
+    const auto n = static_cast<std::size_t>(comm.size());
+    const std::size_t count = n * (1 + shared() % 60);
+    const double level = shared() % 8 == 0 ? 1e6 : 1;
+    const double spread = shared() % 4 == 0 ? 0 : 1;
+    std::vector<T> send(count), same(count), whole(count * n);
+    for (T& x : send) x = T(static_cast<float>(level * (0.5 + spread * normal(own))));
+    if (own() % 40 == 0) send[own() % count] = T(std::numeric_limits<float>::quiet_NaN());
+    const auto what = shared() % 6;
+    const reduction how = shared() % 2 == 0 ? reduction::sum : reduction::average;
+    if (what < 2) comm.all_reduce(send, view<T>(same), how, stream);
+    else if (what == 2) comm.reduce_scatter(send, view<T>(same.data(), count / n), how, stream);
+    else if (what == 3) comm.all_gather(send, view<T>(whole), stream);
+    else if (what == 4) comm.all_to_all(send, view<T>(same), stream);
+    else comm.broadcast(send, view<T>(same), static_cast<int>(shared() % n), stream);
+    stream.synchronize();
+}
+
+template <class Comm>
+void make_step(Comm& comm, std::uint64_t seed, std::uint64_t step, host::stream_ref stream, step_record& record)
+{
+    std::mt19937_64 shared(seed + step);
+    std::mt19937_64 own(seed + step * 1000 + static_cast<std::uint64_t>(comm.rank()) + 1);
+    std::normal_distribution<double> normal;
+    for (std::uint64_t calls = shared() % 4; calls > 0; --calls) {
+        if (shared() % 3 == 0) make_call<bfloat16>(comm, shared, own, stream);
+        else make_call<float>(comm, shared, own, stream);
+    }
+    const double level = shared() % 5 == 0 ? 1e9 : 3;
+    const double spread = shared() % 3 == 0 ? 0 : 0.3;
+    double loss = level + spread * normal(own);
+    if (own() % 30 == 0) loss = detail::not_given();
+    else if (own() % 30 == 0) loss = std::numeric_limits<double>::infinity();
+    double weight = shared() % 2 == 0 ? 1 : static_cast<double>(own() % 5);
+    if (own() % 20 == 0) weight = std::numeric_limits<double>::infinity();
+    else if (own() % 20 == 0) weight = -1;
+    comm.end_step(step, device_observation{.loss = &loss, .weight = &weight}, stream);
+    REQUIRE(comm.wait(record));
+}
+
+} // namespace
+
+TEST_CASE("both modes say the same of random steps, with faults, weights of no sense and ranks without a loss")
+{
+    constexpr std::uint64_t steps = COLLPROBE_TEST_UNLESS_BRIEF(3'400, 300);
+    constexpr auto always = std::uint64_t{1};
+    const std::vector<fault> faults = {
+        {.kind = fault_kind::bit_flips, .phase = fault_phase::after, .rank = fault::random_rank, .call = 0,
+            .period = always, .probability = 0.1, .mask = 1u << 14, .seed = 1},
+        {.kind = fault_kind::scale, .phase = fault_phase::during, .rank = fault::random_rank, .call = 0,
+            .period = always, .probability = 0.1, .magnitude = 100, .seed = 2},
+        {.kind = fault_kind::zero_slice, .phase = fault_phase::during, .rank = fault::random_rank, .call = 0,
+            .period = always, .probability = 0.1, .seed = 3},
+        {.kind = fault_kind::infinity, .phase = fault_phase::during, .rank = fault::random_rank, .call = 0,
+            .period = always, .probability = 0.05, .seed = 4},
+        {.kind = fault_kind::infinity, .phase = fault_phase::after, .rank = fault::random_rank, .call = 0,
+            .period = always, .probability = 0.05, .seed = 5},
+    };
+    for (const int ranks : {2, 3, 5}) {
+        CAPTURE(ranks);
+        local::run(ranks, [&](local::communicator& world) {
+            host::stream stream;
+            probed gathered{faulty{world, faults}, {.times = false}, audit()};
+            probed summed{faulty{world, faults}, {.mode = report_mode::summary, .times = false}, audit()};
+            step_record a;
+            step_record b;
+            for (std::uint64_t step = 0; step < steps; ++step) {
+                make_step(gathered, static_cast<std::uint64_t>(ranks), step, stream, a);
+                make_step(summed, static_cast<std::uint64_t>(ranks), step, stream, b);
+                if (world.rank() != 0) continue;
+                const std::string differs = comparison(a, b).text();
+                CHECK_MESSAGE(differs.empty(), "step ", step, ": ", differs);
+            }
+        });
+    }
+}
