@@ -125,6 +125,8 @@ int main()
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 1
     of_any_type<float>(stream.get(), nullptr, result, scratch);
     (void)digest_part_on<gpu>(stream.get(), {});
+    gpu::reduce_parts(stream.get(), collprobe::detail::digest_reducer<std::uint8_t>{}, 0, 0,
+        static_cast<std::uint64_t*>(nullptr), scratch);
     of_any_type<collprobe::float16>(stream.get(), nullptr, result, scratch);
 #endif
 #if COLLPROBE_PART == 0 || COLLPROBE_PART == 2

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <collprobe/comm/gram.hpp>
@@ -203,6 +204,33 @@ TEST_CASE("small: digests of float")
     };
     for_each_input<float>(check);
     check(random_elements<float>(300 * 1024 + 5, 0, 1, 7), long_slots);
+}
+
+TEST_CASE("small: digests of parts, in one launch")
+{
+    const cu::stream stream;
+    cu::workspace scratch;
+    const std::vector<std::uint8_t> data = random_elements<std::uint8_t>(90'001, 0, 50, 7);
+    const device_copy<std::uint8_t> copy(data);
+    const std::pair<std::uint64_t, std::uint64_t> cases[]
+        = {{1, 90'001}, {1, 0}, {3, 0}, {3, 1}, {2, 4096}, {3, 30'000}, {7, 12'857}, {40, 2'001}, {300, 300}, {5'000, 18}};
+    for (const auto& [parts, count] : cases) {
+        CAPTURE(parts);
+        CAPTURE(count);
+        cu::pinned_buffer<std::uint64_t> found(parts);
+        std::memset(found.data(), 0xa5, parts * sizeof(std::uint64_t));
+        gpu::reduce_parts(stream.get(), detail::digest_reducer<std::uint8_t>{copy.elements().part(0, parts * count)},
+            parts, count, found.data(), scratch);
+        stream.synchronize();
+        for (std::uint64_t i = 0; i < parts; ++i)
+            REQUIRE(found[i] == digest(view<const std::uint8_t>(data.data() + i * count, count)));
+    }
+    // Few slots for many long parts: a slot is longer than it would be alone.
+    const detail::slot_plan plan = detail::plan_part_slots(1 << 20, 1, 1024, 4096);
+    CHECK(plan.slots == 4);
+    CHECK(plan.slots * plan.length >= 1 << 20);
+    CHECK(detail::plan_part_slots(1 << 20, 1, 8, 4096).slots == detail::plan_slots(1 << 20, 1).slots);
+    CHECK(detail::plan_part_slots(0, 1, 8, 4096).slots == 0);
 }
 
 TEST_CASE("small: a reducer without a kernel of its own")

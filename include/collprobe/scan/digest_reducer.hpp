@@ -28,6 +28,16 @@ struct digest_reducer {
 
     view<const T> input;
 
+    /// Of the part `index`, if the input has parts of `count` elements.
+    COLLPROBE_HD digest_reducer part(std::uint64_t index, std::uint64_t count) const noexcept
+    {
+        return {input.part(index * count, count)};
+    }
+    /// Of all parts from `index` on.
+    digest_reducer from_part(std::uint64_t index, std::uint64_t count) const noexcept
+    {
+        return {input.part(index * count, input.count() - index * count)};
+    }
     COLLPROBE_HD static constexpr partial identity() noexcept { return {}; }
     /// Takes in the `count` elements from `first` on. Host only.
     void run(partial& into, std::uint64_t first, std::uint64_t count) const noexcept

@@ -18,7 +18,7 @@ namespace collprobe::cuda {
 namespace detail {
 
 /// What a launch of the stand-in names its kernel by: one for each that nvcc would make.
-enum class kernel_kind { for_each, sum_each, reduce };
+enum class kernel_kind { for_each, sum_each, reduce, reduce_parts };
 template <kernel_kind, class...>
 void stand_in_kernel()
 {
@@ -71,6 +71,23 @@ void device::reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result*
                   ++*ticket;
                   collprobe::detail::note_times(times,
                       [&] { *result = reducer.finish(collprobe::detail::reduce_blocks(reducer, count)); });
+                  --*ticket;
+              }),
+        "cudaLaunchKernel", on.device(), on.get());
+}
+
+template <class Reducer, class Result>
+void device::reduce_parts(stream_ref on, Reducer reducer, std::uint64_t parts, std::uint64_t count, Result* results,
+    workspace& scratch)
+{
+    std::uint32_t* const ticket = scratch.ticket();
+    check(stand_in::launch(on.get(), detail::stand_in_kernel_of<detail::kernel_kind::reduce_parts, Reducer, Result>(),
+              [reducer, parts, count, results, ticket] {
+                  ++*ticket;
+                  for (std::uint64_t i = 0; i < parts; ++i) {
+                      const Reducer own = reducer.part(i, count);
+                      results[i] = own.finish(collprobe::detail::reduce_blocks(own, count));
+                  }
                   --*ticket;
               }),
         "cudaLaunchKernel", on.device(), on.get());

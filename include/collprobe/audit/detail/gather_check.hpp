@@ -25,8 +25,8 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// Preconditions: all ranks call `before` and `after` around the same all-gathers, in place or out of place.
 /// Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the largest
 /// before.
-/// Cost of a call: one read of the shard, unless the caller has its digest, and one of the result (a launch for each
-/// shard). Cost of a step: an all-gather of 8 bytes a rank and call; for each call a launch and a copy of 8 bytes.
+/// Cost of a call: one read of the shard, unless the caller has its digest, and one of the result, in one launch (one
+/// for each 4,096 ranks). Cost of a step: an all-gather of 8 bytes a rank and call; for each call a launch and a copy of 8 bytes.
 template <class Device>
 class gather_check {
 public:
@@ -62,13 +62,12 @@ public:
     template <element T>
     void after(std::uint64_t call, view<const T> whole, stream_ref stream, workspace& reduces)
     {
-        const std::uint64_t count = whole.count() / ranks_;
+        // As bytes: one kernel for all types.
+        const view<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(whole.data()), whole.size_bytes());
         for (std::size_t i = open_.size(); i-- > 0;) {
             if (open_[i].call != call) continue;
-            for (std::uint64_t rank = 0; rank < ranks_; ++rank) {
-                Device::reduce(stream, digest_reducer<T>{whole.part(rank * count, count)}, count,
-                    open_[i].received + rank, reduces);
-            }
+            Device::reduce_parts(stream, digest_reducer<std::uint8_t>{bytes}, ranks_, bytes.count() / ranks_,
+                open_[i].received, reduces);
             return;
         }
     }

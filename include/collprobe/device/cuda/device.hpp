@@ -133,6 +133,12 @@ struct device {
     static void reduce(stream_ref on, Reducer reducer, std::uint64_t count, Result* result, workspace& scratch,
         reduction_times times = {});
 
+    /// As `reduce` of `reducer.part(i, count)` to `results[i]`, for each of `parts`, in one launch. `results` is device
+    /// memory. For reducers whose partial results may be merged in any order.
+    template <class Reducer, class Result>
+    static void reduce_parts(stream_ref on, Reducer reducer, std::uint64_t parts, std::uint64_t count, Result* results,
+        workspace& scratch);
+
     // For ranks of one process on several GPUs (comm/local/device.hpp).
 
     /// The number of devices that the process sees.

@@ -113,7 +113,6 @@ struct block_merge {
         return mine;
     }
 
-private:
     __device__ static T from_lane_above(const T& mine, unsigned above)
     {
         auto words = collprobe::detail::bit_cast<value_words>(mine);
@@ -275,6 +274,47 @@ __global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::block
     if (times.done != nullptr && threadIdx.x == 0) *times.done = device_stamp();
 }
 
+/// The same for several parts: blocks take the slots of all parts in turn, and of the last block to finish each warp
+/// combines the partial results of a part at a time.
+template <class Reducer, class Result>
+__global__ void __launch_bounds__(block_threads, block_reduction<Reducer>::blocks_per_multiprocessor)
+    reduce_parts_kernel(Reducer whole, std::uint64_t parts, std::uint64_t count, collprobe::detail::slot_plan plan,
+        Result* results, partial_results partials, std::uint32_t* ticket)
+{
+    using reduction = block_reduction<Reducer>;
+    using partial = typename Reducer::partial;
+    constexpr unsigned warp = 32;
+    __shared__ alignas(16) unsigned char memory[sizeof(typename reduction::shared)];
+    __shared__ bool is_last;
+    const auto slots = static_cast<unsigned>(plan.slots);
+    for (unsigned item = blockIdx.x; item < static_cast<unsigned>(parts) * slots; item += gridDim.x) {
+        reduction block{whole.part(item / slots, count), *reinterpret_cast<typename reduction::shared*>(memory)};
+        const std::uint64_t first = item % slots * plan.length;
+        const std::uint64_t left = count - first;
+        block.reduce_slot(first, static_cast<std::uint32_t>(left < plan.length ? left : plan.length), partials, item);
+        __syncthreads(); // the next part writes the shared memory
+    }
+    if (threadIdx.x == 0) {
+        __threadfence();
+        is_last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1; // as in `reduce_kernel`
+        __threadfence();
+    }
+    __syncthreads();
+    if (!is_last) return;
+    const unsigned lane = threadIdx.x % warp;
+    for (unsigned part = threadIdx.x / warp; part < static_cast<unsigned>(parts); part += block_threads / warp) {
+        partial mine = Reducer::identity();
+        for (unsigned slot = lane; slot < slots; slot += warp)
+            Reducer::merge(mine, partials.template read<partial>(part * slots + slot));
+        COLLPROBE_NO_UNROLL
+        for (unsigned above = 1; above < warp; above *= 2) {
+            const partial next = block_merge<partial>::from_lane_above(mine, above);
+            if (lane + above < warp) Reducer::merge(mine, next);
+        }
+        if (lane == 0) results[part] = Reducer::finish(mine);
+    }
+}
+
 /// Thread 0 hands the sum of the values that the block's threads return to the body.
 template <class Body>
 __global__ void __launch_bounds__(block_threads) sum_each_kernel(
@@ -317,6 +357,24 @@ template <class Reducer, class Result>
     detail::launch<&detail::reduce_kernel<Reducer, Result>>("reduce", on.get(), plan.slots == 0 ? 1 : plan.slots,
         reducer, count, plan, result, detail::partial_results{static_cast<unsigned long long*>(scratch.partials())},
         scratch.ticket(), times);
+}
+
+template <class Reducer, class Result>
+[[gnu::used]] void device::reduce_parts(stream_ref on, Reducer reducer, std::uint64_t parts, std::uint64_t count,
+    Result* results, workspace& scratch)
+{
+    constexpr std::uint64_t most = workspace::slots;
+    for (std::uint64_t first = 0; first < parts; first += most) {
+        const std::uint64_t some = parts - first < most ? parts - first : most;
+        const collprobe::detail::slot_plan plan
+            = collprobe::detail::plan_part_slots(count, detail::block_reduction<Reducer>::element_bytes, some, most);
+        collprobe::detail::require(collprobe::detail::has_countable_slots(plan), "reduce_parts",
+            "more elements than any GPU has room for", call_site::current());
+        const std::uint64_t items = some * plan.slots;
+        detail::launch<&detail::reduce_parts_kernel<Reducer, Result>>("reduce_parts", on.get(), items == 0 ? 1 : items,
+            reducer.from_part(first, count), some, count, plan, results + first,
+            detail::partial_results{static_cast<unsigned long long*>(scratch.partials())}, scratch.ticket());
+    }
 }
 
 } // namespace collprobe::cuda

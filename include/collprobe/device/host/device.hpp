@@ -194,6 +194,19 @@ struct device {
                 [&] { *result = reducer.finish(collprobe::detail::reduce_blocks(reducer, count)); });
         });
     }
+
+    /// As `reduce` of `reducer.part(i, count)` to `results[i]`, for each of `parts`.
+    template <class Reducer, class Result>
+    static void reduce_parts(
+        stream_ref on, Reducer reducer, std::uint64_t parts, std::uint64_t count, Result* results, workspace&)
+    {
+        on.enqueue([reducer = std::move(reducer), parts, count, results] {
+            for (std::uint64_t i = 0; i < parts; ++i) {
+                const Reducer own = reducer.part(i, count);
+                results[i] = own.finish(collprobe::detail::reduce_blocks(own, count));
+            }
+        });
+    }
 };
 
 } // namespace host
