@@ -564,6 +564,17 @@ public:
         }
         calls.push_back(call);
     }
+    /// A call that moves what the ranks send; each rank may send and get another number of elements.
+    void move(collective what, const std::vector<std::vector<float>>& sent, const std::vector<std::vector<float>>& got)
+    {
+        merged_call call{.call = what, .type = element_type::float32, .count = sent[0].size(), .result_count = got[0].size()};
+        for (std::size_t r = 0; r < sent.size(); ++r) {
+            testing::rank_reader<float> reader(call, view<const float>(sent[r]), false);
+            words_.push_back(reader.with_result(view<const float>(got[r]), 0));
+            blocks.push_back({nullptr, true, true, 1});
+        }
+        calls.push_back(call);
+    }
     rank_measurement& measurement(std::size_t call, int rank)
     {
         block_words& words = words_[call * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)];
@@ -720,6 +731,34 @@ TEST_CASE("a call is compared with the earlier ones of its bucket and form, wher
     steps.judge.forget();
     steps.all_reduce(first, {}, "third", 4);
     CHECK(steps.end().suspects.empty());
+}
+
+TEST_CASE("all-to-alls, even and uneven, keep squares; lost elements show")
+{
+    constexpr int ranks = 4;
+    for (const bool even : {true, false}) {
+        CAPTURE(even);
+        own_steps steps(ranks);
+        for (std::uint64_t step = 0; step < 40; ++step) {
+            // Rank r sends to rank s so many elements.
+            const auto between = [&](int r, int s) { return even ? 50u : 20u + static_cast<unsigned>((7 * r + 3 * s + static_cast<int>(step)) % 60); };
+            std::vector<std::vector<float>> sent(ranks), got(ranks);
+            for (int r = 0; r < ranks; ++r) {
+                for (int s = 0; s < ranks; ++s) {
+                    const std::vector<float> part = gradient<float>(r, step, static_cast<std::size_t>(s), between(r, s));
+                    sent[static_cast<std::size_t>(r)].insert(sent[static_cast<std::size_t>(r)].end(), part.begin(), part.end());
+                    got[static_cast<std::size_t>(s)].insert(got[static_cast<std::size_t>(s)].end(), part.begin(), part.end());
+                }
+            }
+            const bool damaged = step % 4 == 3;
+            if (damaged) std::fill_n(got[1].begin() + 16, 8, 0.0f);
+            steps.move(collective::all_to_all, sent, got);
+            const step_record& record = steps.end();
+            CHECK(names(record, finding::shard_differs, -1, 0) == damaged);
+            CHECK((record.calls[0].excess > 1) == damaged);
+            CHECK(record.suspects.size() == (damaged ? 1 : 0));
+        }
+    }
 }
 
 TEST_CASE("calls whose form is always another one need no memory without end, and raise nothing")

@@ -297,6 +297,39 @@ TEST_CASE("weights of averages in a graph are those of the same steps uncaptured
     });
 }
 
+TEST_CASE("a capture whose number cannot be had takes no captured step")
+{
+    run_nccl(1, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed_nccl comm(world, {.captured_steps = 1});
+        rank.stream.synchronize(soon_ms);
+        // Each of the questions of a capture's first call fails once.
+        for (unsigned skip = 0; skip < 6; ++skip) {
+            bool failed = false;
+            const graph given_up(rank.stream, [&] {
+                stand_in::fail_next("cudaStreamGetCaptureInfo", cudaErrorUnknown, skip);
+                try {
+                    rank.reduce(comm);
+                } catch (const error&) {
+                    failed = true;
+                }
+                if (!failed) stand_in::fail_next("cudaStreamGetCaptureInfo", cudaSuccess, 0);
+                comm.abandon_capture();
+            });
+            CHECK(failed);
+        }
+        captured_step captured;
+        const graph step(rank.stream, [&] {
+            rank.reduce(comm);
+            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+        });
+        rank.prepare(1);
+        comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
+        CHECK(next_record(comm).calls.size() == 3);
+        rank.stream.synchronize(soon_ms);
+    });
+}
+
 TEST_CASE("a captured step that has more calls than room counts the others")
 {
     run_nccl(2, [](nccl::communicator& world) {

@@ -47,10 +47,12 @@ struct probe_options {
     int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped
     int streams = 4; ///< streams that a step's calls may use without an allocation; a captured step may use no more
     int captured_steps = 1; ///< captured steps held at a time; no cost on a device without graphs
-    double false_alarms_per_step = 1e-4; ///< of all statistical checks of a step together
+    /// Of the tests of losses, gradient norms and directions, and of lateness (a tenth), together. Sums, weights and
+    /// codes have rates of their own: those of their parts.
+    double false_alarms_per_step = 1e-4;
     /// The probability that the evidence over the run (`step_record::evidence_by_rank`) ever names a rank if all ranks
     /// are alike, whatever the distribution of their numbers. 0: no such evidence is gathered. Cost, on the host: 60 ns
-    /// and 600 bytes a rank and call.
+    /// and 284 bytes a rank and call.
     double false_alarms_per_run = 0.01;
     /// Differences between ranks that are no evidence, in robust standard deviations over the ranks: as
     /// `exchangeability_options::tolerance`.
