@@ -76,6 +76,7 @@ public:
         raised.action = named<collprobe::advice>(of, "advice");
         raised.source = index_of(of, "source");
         if (const auto evidence = of.find("evidence"); evidence != of.end()) raised.evidence = evidence_of(*evidence);
+        raised.by_length = of.contains("by_length");
         return raised;
     }
 

@@ -29,7 +29,7 @@ collprobe_add_merge_test(nan nan CODE 1 NOT_OUT "rank 0,"
     OUT "  alarm: ${in_step_40}: non_finite: rank 2. damage: input. advice: drop the step's update. rank 2 .global 2, host b.\n"
         "\nRank 2 sent NaN or infinity in 1 of 60 steps, ${in_step_40}: drop the step's update.\n$")
 collprobe_add_merge_test(stale stale CODE 1
-    OUT "\nRank 2 sent the data of the step before in 1 of 60 steps, ${in_step_40}: drop the step's update.\n$")
+    OUT "\nRank 2 sent the data that it had sent last in 1 of 60 steps, ${in_step_40}: drop the step's update.\n$")
 collprobe_add_merge_test(flipped flipped CODE 1
     OUT "the ranks got different results in 1 of 180 calls" "result_differs: rank 2. damage: broadcast. advice: resync from rank 0"
         "\nRank 2 received other bits than the other ranks in 1 of 60 steps, ${in_step_40}: resync from rank 0.\n$")

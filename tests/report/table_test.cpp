@@ -91,11 +91,11 @@ TEST_CASE("a step shows every rank and says what the suspects did")
 TEST_CASE("a call is told by its name, or by the line that made it")
 {
     suspect found{.rank = 2, .call = 9, .what = finding::stale};
-    CHECK(report::describe(found) == "rank 2, bucket 9: sent the very bits of the step before");
+    CHECK(report::describe(found) == "rank 2, bucket 9: sent the very bits that it sent last");
     found.site = {"/a/b/train.cpp", "f", 88};
-    CHECK(report::describe(found) == "rank 2, bucket 9 (train.cpp:88): sent the very bits of the step before");
+    CHECK(report::describe(found) == "rank 2, bucket 9 (train.cpp:88): sent the very bits that it sent last");
     found.site.name = "wte";
-    CHECK(report::describe(found) == "rank 2, bucket 9 'wte': sent the very bits of the step before");
+    CHECK(report::describe(found) == "rank 2, bucket 9 'wte': sent the very bits that it sent last");
     const call_site here = call_site::named("wte");
     CHECK(std::string(here.name) == "wte");
     CHECK(here.line == __LINE__ - 2);
@@ -193,6 +193,6 @@ TEST_CASE("the list of findings names the steps and is bounded")
     }
     const std::string text = report::finding_list(history.summarize(), 5);
     CHECK(contains(text,
-        "step 10: rank 3, bucket 1: sent the very bits of the step before (and 2 more step(s), up to 12)\n"));
+        "step 10: rank 3, bucket 1: sent the very bits that it sent last (and 2 more step(s), up to 12)\n"));
     CHECK(contains(text, "... and 26 more\n"));
 }

@@ -108,7 +108,7 @@ TEST_CASE("an amplified term, and a library whose average is the sum, are proven
                     CHECK((record.calls[0].excess > 1) == (step == 1));
                     if (step != 1) continue;
                     const std::string table = report::step_table(record);
-                    CHECK(table.find("'wte': the result is not the sum of the inputs: its length is") != std::string::npos);
+                    CHECK(table.find("'wte': the result is not the sum of the inputs: a length of") != std::string::npos);
                 }
                 // Made by the caller: a note, because the result may be scaled on purpose.
                 fill(send, data::own, world.rank(), 3);
@@ -120,7 +120,7 @@ TEST_CASE("an amplified term, and a library whose average is the sum, are proven
                 REQUIRE(probe.wait(record));
                 CHECK(record.calls[0].excess > 2);
                 for (const suspect& each : record.suspects) FAIL_CHECK(report::describe(each));
-                CHECK(report::step_table(record).find("note: bucket 0 'own': its result is") != std::string::npos);
+                CHECK(report::step_table(record).find("note: bucket 0 'own': its result is too long") != std::string::npos);
             });
         }
     }
@@ -205,4 +205,61 @@ TEST_CASE("what the audit says of a wrong sum is said once")
             CHECK(record.calls[0].audit.where != damage::none);
         });
     }
+}
+
+TEST_CASE("a sum that lengths prove wrong is certain, whatever the audit's checksum says of it")
+{
+    for (const report_mode mode : {report_mode::gather, report_mode::summary}) {
+        local::run(8, [&](local::communicator& world) {
+            host::stream stream;
+            const fault amplified{.kind = fault_kind::scale, .phase = fault_phase::during, .rank = 2, .magnitude = 5};
+            probed probe{faulty{world, {amplified}}, {.mode = mode}, audit()};
+            std::vector<bfloat16> send(256), receive(256);
+            fill(send, data::equal, world.rank(), 1);
+            probe.all_reduce(send, view(receive), reduction::sum, stream);
+            probe.end_step(0, stream);
+            step_record record;
+            REQUIRE(probe.wait(record));
+            CHECK(record.calls[0].excess > 1);
+            int sums = 0;
+            for (const suspect& each : record.suspects) {
+                if (each.what != finding::sum_differs) continue;
+                ++sums;
+                CHECK(each.exact);
+                CHECK(each.false_alarms_per_step == 0);
+            }
+            CHECK(sums == 1);
+        });
+    }
+}
+
+TEST_CASE("findings by length are told as such, and those of the audit's checksum are not")
+{
+    local::run(4, [](local::communicator& world) {
+        host::stream stream;
+        const fault amplified{.kind = fault_kind::scale, .phase = fault_phase::during, .rank = 2, .magnitude = 100};
+        probed audited{faulty{world, {amplified}}, {.mode = report_mode::summary}, audit()};
+        const std::vector<std::int32_t> whole(64, 7 + world.rank());
+        std::vector<std::int32_t> sum(64);
+        audited.all_reduce(whole, view(sum), reduction::sum, stream);
+        audited.end_step(0, stream);
+        step_record record;
+        REQUIRE(audited.wait(record));
+        REQUIRE(record.suspects.size() == 1);
+        CHECK(report::describe(record.suspects[0]).find("residual") != std::string::npos);
+        CHECK_FALSE(record.suspects[0].by_length);
+
+        probed bare{faulty{world, {amplified}}};
+        std::vector<float> send(64), receive(256);
+        fill(send, data::own, world.rank(), 1);
+        bare.all_gather(send, view(receive), stream);
+        bare.end_step(0, stream);
+        REQUIRE(bare.wait(record));
+        REQUIRE(record.suspects.size() == 1);
+        CHECK(record.suspects[0].by_length);
+        CHECK(report::describe(record.suspects[0]).find("the squares of the results off by") != std::string::npos);
+        const std::string line = report::json_line("run", record);
+        CHECK(line.find("\"by_length\":true") != std::string::npos);
+        CHECK(line.find("\"excess\":[{\"bucket\":0") != std::string::npos);
+    });
 }

@@ -18,6 +18,7 @@
 #include <collprobe/fault/faulty.hpp>
 
 #include "nccl_steps.hpp"
+#include "tests/support/failing_part.hpp"
 #include "tests/support/stand_in/stand_in_test_tools.hpp"
 
 using namespace collprobe;
@@ -326,6 +327,34 @@ TEST_CASE("a capture whose number cannot be had takes no captured step")
         rank.prepare(1);
         comm.replay(captured, 1, rank.stream, [&] { step.launch(rank.stream); });
         CHECK(next_record(comm).calls.size() == 3);
+        rank.stream.synchronize(soon_ms);
+    });
+}
+
+TEST_CASE("a replay that fails on one rank alone makes all forget")
+{
+    run_nccl(2, [](nccl::communicator& world) {
+        trainer rank(world);
+        probed comm(nccl::communicator_ref(world), {}, failing_part{world.rank() == 1});
+        captured_step captured;
+        rank.stream.synchronize(soon_ms);
+        const graph step(rank.stream, [&] {
+            rank.reduce(comm);
+            captured = comm.end_captured_step(rank.seen_on_device(), rank.stream);
+        });
+        for (std::uint64_t number = 0; number < 10; ++number) {
+            rank.prepare(number);
+            comm.replay(captured, number, rank.stream, [&] { step.launch(rank.stream); });
+            if (number == 5 && world.rank() == 1) {
+                step_record lost;
+                CHECK_THROWS_AS(comm.wait(lost), error);
+                continue;
+            }
+            const step_record record = next_record(comm);
+            CHECK(record.step == number);
+            CHECK(record.first_call == 3 * number);
+            CHECK(record.forgot == (number == 6));
+        }
         rank.stream.synchronize(soon_ms);
     });
 }

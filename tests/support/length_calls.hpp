@@ -19,7 +19,7 @@
 namespace collprobe::testing {
 
 /// What the data of a step are like.
-enum class data { own, alike, equal, opposite, one_large, tiny, large, zero, sparse, kinds };
+enum class data { own, alike, equal, opposite, one_large, tiny, small, large, zero, sparse, kinds };
 
 template <floating_element T>
 void fill(std::vector<T>& send, data how, int rank, std::uint64_t step)
@@ -40,6 +40,7 @@ void fill(std::vector<T>& send, data how, int rank, std::uint64_t step)
         case data::opposite: value = rank % 2 == 0 ? shared : -shared; break;
         case data::one_large: value = rank == 0 ? 1e4 * mine : mine; break;
         case data::tiny: value = mine * std::ldexp(1.0, element_traits<T>::min_subnormal_exponent + 2); break;
+        case data::small: value = mine * (sizeof(T) == 8 ? 1e-160 : 1); break; // whose squares are subnormal
         case data::large: value = shared * largest / 8; break;
         case data::zero: value = 0; break;
         case data::sparse: value = own() % 50 == 0 ? mine : 0; break;

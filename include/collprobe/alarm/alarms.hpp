@@ -179,6 +179,7 @@ private:
         const advice first = detail::first_advice(found);
         next.action = out ? advice::quarantine : first;
         next.evidence = found.evidence;
+        next.by_length = found.by_length;
         raised_.add(next, found.rank, first);
     }
     /// The number of strikes at which the stated rate holds, over three checks, with the measured rate of strikes.

@@ -40,6 +40,8 @@ std::string round_count(double value);
 std::string with_commas(std::uint64_t value);
 /// "1 step", "2 steps"
 std::string counted(std::uint64_t number, const char* thing);
+/// What lengths prove (`suspect::by_length`): "a length of 22.6, and the inputs together at most 8.1".
+std::string length_text(finding what, double statistic, double threshold);
 /// Whether a suspect or an alarm rests on the odds of a whole run, and so does its rate.
 template <class Found>
 bool is_by_odds(const Found& found) noexcept

@@ -43,7 +43,7 @@ struct probe_options {
     /// So much, over all calls of a step, is not late. 0: 50 us; but ranks on CPUs that outnumber this machine's
     /// processors are not accused at all, because the scheduler makes one of them late for many steps.
     double lateness_floor_ns = 0;
-    int steps_in_flight = 4; ///< steps whose records may be under way
+    int steps_in_flight = 4; ///< steps whose records may be under way, 2 to 250
     int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped
     int streams = 4; ///< streams that a step's calls may use without an allocation; a captured step may use no more
     int captured_steps = 1; ///< captured steps held at a time; no cost on a device without graphs
@@ -52,7 +52,7 @@ struct probe_options {
     double false_alarms_per_step = 1e-4;
     /// The probability that the evidence over the run (`step_record::evidence_by_rank`) ever names a rank if all ranks
     /// are alike, whatever the distribution of their numbers. 0: no such evidence is gathered. Cost, on the host: 60 ns
-    /// and 284 bytes a rank and call.
+    /// and 284 bytes a rank and call; up to four times as many where steps have other calls each time.
     double false_alarms_per_run = 0.01;
     /// Differences between ranks that are no evidence, in robust standard deviations over the ranks: as
     /// `exchangeability_options::tolerance`.

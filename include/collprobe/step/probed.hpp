@@ -403,13 +403,15 @@ public:
     {
         return judge_.evidence_state();
     }
-    /// Goes on from a saved state, on every rank the same.
+    /// Goes on from a saved state, on every rank the same, after the last step was polled (`pending_steps` is 0).
     /// \throws error `invalid_argument` for words that are no such state, or one of other ranks or groups, or if no
     ///   evidence is gathered; then nothing changes.
     void restore_evidence(view<const std::uint64_t> state, call_site where = call_site::current())
     {
         caller(comm_, "restore_evidence", where).require(judge_.has_evidence(), "no evidence is gathered");
         judge_.restore_evidence(state, where);
+        judge_.know_losses_until(static_cast<std::uint32_t>(ended_));
+        last_lost_ = 0;
     }
 
     /// Steps that were ended or replayed but neither returned by `poll` nor dropped.
@@ -440,7 +442,7 @@ private:
         const caller who(comm_, "probed", where);
         const auto check = [&](bool condition, const char* message) { who.require(condition, message); };
         who.require_range("calls", options.calls, 1, most_calls);
-        who.require_range("steps_in_flight", options.steps_in_flight, 2);
+        who.require_range("steps_in_flight", options.steps_in_flight, 2, 250); // `step_header::last_lost` tells of 255
         who.require_range("unread_steps", options.unread_steps, 1);
         who.require_range("every", options.every, 0);
         who.require_range("exact_every", options.exact_every, 1);

@@ -95,6 +95,7 @@ private:
         into.statistic = from.statistic;
         into.threshold = from.threshold;
         into.evidence = from.evidence;
+        into.by_length = from.by_length;
     }
     static void insert(std::vector<int>& ranks, int rank)
     {

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 
 #include <collprobe/audit/detail/step_audit.hpp>
@@ -35,12 +34,15 @@ COLLPROBE_COLD_INLINE void state_certainty(std::size_t first, double sigmas, ste
     // What the lengths prove of a result, the audit says with more detail.
     std::size_t at = 0;
     std::erase_if(record.suspects, [&](const suspect& found) {
-        if (at++ >= first || found.rank >= 0) return false;
-        if (found.what != finding::sum_differs && found.what != finding::shard_differs) return false;
-        const auto own = record.suspects.begin() + static_cast<std::ptrdiff_t>(first);
-        return std::any_of(own, record.suspects.end(), [&found](const suspect& each) {
-            return each.call == found.call && each.what == found.what;
-        });
+        if (at++ >= first || !found.by_length) return false;
+        bool is_said = false;
+        for (std::size_t i = first; i < record.suspects.size(); ++i) {
+            suspect& own = record.suspects[i];
+            if (own.call != found.call || own.what != found.what) continue;
+            own.exact = is_said = true; // the lengths may prove what the checksum only makes likely
+            own.false_alarms_per_step = 0;
+        }
+        return is_said;
     });
 }
 

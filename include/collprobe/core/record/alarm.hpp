@@ -38,7 +38,7 @@ struct alarm_record {
     damage where = damage::unknown;
     std::vector<int> ranks; ///< the ranks that the alarm names, ascending; empty if it can name none
     double statistic = 0; ///< the largest statistic of the evidence, compared with `threshold`
-    double threshold = 0; ///< 0 for exact checks
+    double threshold = 0; ///< 0 where equal bits are asked for
     /// At most so many on a healthy run; 0 for exact checks. Of `unlike` by its odds: the chance that a healthy run of
     /// any length has one.
     double false_alarms_per_step = 0;
@@ -47,6 +47,7 @@ struct alarm_record {
     int source = -1; ///< for `resync`: a rank that holds the right data
     call_site site = {}; ///< of the call: its name, and the line that made it
     rank_evidence evidence = {}; ///< of `unlike`: the strongest
+    bool by_length = false; ///< as of the suspect
 };
 
 } // namespace collprobe

@@ -62,7 +62,7 @@ struct direction {
 enum class report_mode : std::uint8_t {
     gather, ///< every rank has every rank's records: exact tables, up to about a thousand ranks
     /// Only sums, extrema with their rank, and digest agreement: the same size for any n. The only checks are
-    /// non-finite values (names the worst rank) and differing results (names no rank).
+    /// non-finite values (names the worst rank), differing results and lengths (name no rank).
     summary,
 };
 
@@ -112,7 +112,7 @@ struct call_record {
     /// bits if it is not known, as of codes.
     double excess = detail::not_a_number();
     std::uint64_t nonfinite = 0; ///< summed over ranks
-    /// Ranks that sent the bits of the step before. If these are more than half of the ranks, it is the program's doing
+    /// Ranks that sent the bits of the last step that had this call. If these are more than half of the ranks, it is the program's doing
     /// (the same data in each step, a frozen layer), and no suspect; else each of them is one. 0 in `summary` mode.
     int repeating_ranks = 0;
     /// Whether every rank's result has the same bits; true if the collective does not promise that. With an audit, of
@@ -206,7 +206,7 @@ struct step_record {
         mode = how;
     }
 
-    /// Calls in which more than half of the ranks sent the bits of the step before.
+    /// Calls in which more than half of the ranks sent the bits that they had sent last.
     std::size_t repeated_calls() const noexcept
     {
         std::size_t found = 0;

@@ -15,12 +15,15 @@ enum class finding : std::uint8_t {
     /// The rank holds the same bits as another rank, in a call or as sample ids: exact. All ranks that hold them are
     /// named, because equal bits do not show which rank they belong to.
     duplicate,
-    /// The rank's buffer has the same bits as in the step before, and those of at least half of the ranks have not: exact.
+    /// The rank's buffer has the same bits as when it made this call last, and those of at least half of the ranks have
+    /// not: exact.
     stale,
     result_differs, ///< ranks received different bits from a collective that gives all ranks the same: exact
-    shard_differs, ///< a rank received other bits of a shard than the shard's owner sent: exact
+    /// A rank received other bits of a shard than the shard's owner sent: exact. Without a rank: what all ranks together
+    /// received by a call that only moves data is not what was sent (`suspect::by_length`).
+    shard_differs,
     replica_differs, ///< a rank holds other weights or another optimizer state than the other ranks: exact
-    /// The result is not the sum of the inputs: exact for integers, else statistical.
+    /// The result is not the sum of the inputs: exact for integers and by length, else statistical (`suspect::exact`).
     sum_differs,
     loss, ///< statistical, with a stated false-alarm rate
     gradient_norm, ///< statistical
@@ -114,10 +117,13 @@ struct suspect {
     int call = -1; ///< index of the call in the step, -1 for the whole step
     finding what = finding::non_finite;
     double statistic = 0; ///< the measured value: a score, or a count for exact checks
-    double threshold = 0; ///< the limit of the statistic; 0 for exact checks
+    double threshold = 0; ///< the limit of the statistic; 0 where equal bits are asked for
     std::uint64_t index = no_index; ///< first bad element, if known
     bool by_history = false; ///< statistical: the score compares the rank with its own past, not with other ranks
     bool exact = true; ///< neither chance nor rounding can explain it
+    /// Of `sum_differs` and `shard_differs`: proven by the lengths of inputs and result alone (`call_record::excess`).
+    /// The statistic is the length of the sum, or how far the squares are off, relative to them.
+    bool by_length = false;
     /// The largest rate at which a healthy step has such a suspect, if the check itself states one; else 0. Of `unlike`
     /// by its odds: the chance that a healthy run of any length has one. Of `sum_differs` an estimate: it takes roundings
     /// for independent of each other. Where one rank is far larger than the others they are not: then healthy sums have

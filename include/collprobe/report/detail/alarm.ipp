@@ -17,6 +17,8 @@ COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
         text += ", by " + milliseconds(raised.statistic);
     } else if (raised.what == finding::unlike) {
         text += ", " + describe(raised.evidence);
+    } else if (raised.by_length) {
+        text += ", " + detail::length_text(raised.what, raised.statistic, raised.threshold);
     } else if (raised.threshold > 0) {
         text += ", score " + short_number(raised.statistic) + " against " + short_number(raised.threshold);
     }
@@ -46,6 +48,7 @@ COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const alarm_r
         .key("strikes")
         .index(raised.strikes);
     json.key("advice").text(name(raised.action)).key("source").index(raised.source);
+    if (raised.by_length) json.key("by_length").boolean(true);
     if (raised.what == finding::unlike) {
         json.key("evidence").open('{');
         detail::write_evidence(json, raised.evidence);

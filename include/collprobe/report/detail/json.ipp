@@ -198,6 +198,7 @@ COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named
     if (named.index == no_index) json.index(-1);
     else json.integer(named.index);
     write_site(json, named.site);
+    if (named.by_length) json.key("by_length").boolean(true);
     if (named.what != finding::unlike) return;
     json.key("evidence").open('{');
     write_evidence(json, named.evidence);
@@ -278,6 +279,14 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
         json.close(']');
     }
     if (record.forgot) json.key("forgot").boolean(true);
+    if (std::any_of(record.calls.begin(), record.calls.end(), [](const call_record& each) { return each.excess > 1; })) {
+        json.key("excess").open('[');
+        for (std::size_t c = 0; c < record.calls.size(); ++c) {
+            if (!(record.calls[c].excess > 1)) continue;
+            json.element().open('{').key("bucket").integer(c).key("excess").number(record.calls[c].excess).close('}');
+        }
+        json.close(']');
+    }
     if (record.repeated_calls() != 0) json.key("repeated_calls").integer(record.repeated_calls());
     if (record.unprobed_calls != 0) json.key("unprobed_calls").integer(record.unprobed_calls);
     if (record.unread_calls != 0) json.key("unread_calls").integer(record.unread_calls);

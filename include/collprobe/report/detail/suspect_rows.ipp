@@ -25,8 +25,15 @@ COLLPROBE_COLD_INLINE run_level level_of(const run_findings& found) noexcept
     return is_clean && !is_blind ? run_level::fine : run_level::look;
 }
 
-COLLPROBE_COLD_INLINE std::string evidence_of(finding what, double statistic, double threshold)
+/// Of a suspect or an alarm.
+template <class Found>
+std::string evidence_of(const Found& found)
 {
+    const finding what = found.what;
+    const double statistic = found.statistic;
+    const double threshold = found.threshold;
+    if (what == finding::unlike) return describe(found.evidence);
+    if (found.by_length) return length_text(what, statistic, threshold);
     if (what == finding::non_finite) return short_number(statistic) + " NaN or infinite";
     if (what == finding::late) return milliseconds(statistic) + " late, limit " + milliseconds(threshold);
     if (what == finding::weights)
@@ -72,8 +79,7 @@ COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_alarm& each, const run_f
     row.what = raised.what;
     row.call = raised.call;
     row.site = raised.site;
-    row.evidence = raised.what == finding::unlike ? describe(raised.evidence)
-                                                  : evidence_of(raised.what, raised.statistic, raised.threshold);
+    row.evidence = evidence_of(raised);
     if (raised.strikes > 1)
         row.evidence += "; " + counted(static_cast<std::uint64_t>(raised.strikes), "strike");
     if (const std::string where = place_in_words(raised.where); !where.empty()) row.evidence += "; " + where;
@@ -98,8 +104,7 @@ COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_finding& each)
     row.what = named.what;
     row.call = named.call;
     row.site = named.site;
-    row.evidence = named.what == finding::unlike ? describe(named.evidence)
-                                                 : evidence_of(named.what, named.statistic, named.threshold);
+    row.evidence = evidence_of(named);
     if (named.other_rank >= 0) row.evidence += "; other rank: " + std::to_string(named.other_rank);
     if (named.index != no_index) row.evidence += "; first at element " + std::to_string(named.index);
     if (named.by_history) row.evidence += "; against the rank's own past";

@@ -36,16 +36,6 @@ COLLPROBE_COLD_INLINE std::string text_table::text() const
     return out;
 }
 
-namespace detail {
-
-/// Whether the lengths of inputs and results alone prove it: rounding is not measured in them.
-inline bool is_by_length(const suspect& found) noexcept
-{
-    return found.rank < 0 && found.exact && found.threshold > 0 && !(found.false_alarms_per_step > 0);
-}
-
-} // namespace detail
-
 COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
 {
     const std::string others = named.rank < 0 ? "others" : "the majority of the ranks";
@@ -63,18 +53,18 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
         text += std::string(named.call < 0 ? "the same samples as " : "the same bits as ")
             + (named.other_rank < 0 ? "another rank" : "rank " + std::to_string(named.other_rank));
         break;
-    case finding::stale: text += "sent the very bits of the step before"; break;
+    case finding::stale: text += "sent the very bits that it sent last"; break;
     case finding::result_differs: text += "received other bits than " + others; break;
     case finding::shard_differs:
-        if (detail::is_by_length(named))
-            text += "the results are not what was sent: their squares are off by " + short_number(100 * named.statistic) + " %";
-        else text += "received other bits of a shard than its owner sent";
+        text += named.by_length ? "the results are not what was sent: "
+                                    + detail::length_text(named.what, named.statistic, named.threshold)
+                                : "received other bits of a shard than its owner sent";
         break;
     case finding::replica_differs: text += "holds other bits than " + others; break;
     case finding::sum_differs:
-        if (detail::is_by_length(named)) {
-            text += "the result is not the sum of the inputs: its length is " + short_number(named.statistic)
-                + ", and theirs together at most " + short_number(named.threshold);
+        if (named.by_length) {
+            text += "the result is not the sum of the inputs: "
+                + detail::length_text(named.what, named.statistic, named.threshold);
             break;
         }
         text += "the result is not the sum of the inputs, residual " + short_number(named.statistic)
@@ -308,11 +298,13 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
     }
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
         const call_record& call = record.calls[c];
-        const bool is_named = std::any_of(record.suspects.begin(), record.suspects.end(),
-            [c](const suspect& each) { return each.call == static_cast<int>(c); });
-        if (!(call.excess > 1) || is_named) continue;
-        text += "note: " + describe_call(static_cast<int>(c), call.site) + ": its result is "
-            + short_number(call.excess) + " times as long as it can be, unless it is scaled on purpose\n";
+        const bool is_told = std::any_of(record.suspects.begin(), record.suspects.end(), [c](const suspect& each) {
+            return each.call == static_cast<int>(c)
+                && (each.what == finding::sum_differs || each.what == finding::shard_differs);
+        });
+        if (!(call.excess > 1) || is_told) continue;
+        text += "note: " + describe_call(static_cast<int>(c), call.site)
+            + ": its result is too long for its inputs, or holds other elements, unless it is scaled on purpose\n";
     }
     for (std::size_t c = 0; c < record.calls.size(); ++c) {
         const call_record& call = record.calls[c];

@@ -65,9 +65,9 @@ COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
     switch (what) {
     case finding::non_finite: return "sent NaN or infinity";
     case finding::duplicate: return "sent the data of another rank";
-    case finding::stale: return "sent the data of the step before";
+    case finding::stale: return "sent the data that it had sent last";
     case finding::result_differs: return "received other bits than the other ranks";
-    case finding::shard_differs: return "received other bits of a shard than its owner sent";
+    case finding::shard_differs: return "received other bits than their owner sent";
     case finding::replica_differs: return "held other weights or another optimizer state than the other ranks";
     case finding::sum_differs: return "received a result that is not the sum of the inputs";
     case finding::loss: return "had a loss that stands out";
@@ -153,6 +153,12 @@ COLLPROBE_COLD_INLINE std::string round_count(double value)
     std::uint64_t unit = 1;
     while (whole / unit >= 100) unit *= 10;
     return with_commas(whole / unit * unit);
+}
+
+COLLPROBE_COLD_INLINE std::string length_text(finding what, double statistic, double threshold)
+{
+    if (what == finding::shard_differs) return "the squares of the results off by " + short_number(100 * statistic) + " %";
+    return "a length of " + short_number(statistic) + ", and the inputs together at most " + short_number(threshold);
 }
 
 COLLPROBE_COLD_INLINE std::string counted(std::uint64_t number, const char* thing)

@@ -14,7 +14,7 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// Knows the calls of a step again in later steps. A call is the same if its place in the program is (its name, else
 /// its line), its kind, type, operation and count, and its order among the calls of its step for which all that is the
 /// same. So a step that has more calls than another, or fewer, moves nothing.
-/// Bounded: it knows twice the calls of the largest step, and 32. Series not seen for longest go first.
+/// Bounded: it knows four times the calls of the largest step, and 32. Series not seen for longest go first.
 class call_series {
 public:
     /// Gives each call its series. `has_places`: the ranks agree on the places in the program; if they do not, these
@@ -22,12 +22,14 @@ public:
     /// call.
     view<const series_place> find(view<const probed_call> calls, bool has_places);
 
-    /// All slots are below it. It only grows.
+    /// All slots are below it.
     std::size_t slots() const noexcept { return used_.size(); }
     /// The series that has a slot; 0 if none has. O(known).
     std::uint64_t number_of(std::size_t slot) const noexcept;
     /// Knows no call of earlier steps any more.
     void clear();
+    /// As new, but for the numbers of series that begin.
+    void reset();
     /// The series that have begun: the number of the last one.
     std::uint64_t begun() const noexcept { return begun_; }
 

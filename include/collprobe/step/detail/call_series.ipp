@@ -64,7 +64,7 @@ COLLPROBE_COLD_INLINE view<const series_place> call_series::find(view<const prob
 
 COLLPROBE_COLD_INLINE void call_series::make_room(std::size_t more)
 {
-    const std::size_t most = 2 * largest_ + 32;
+    const std::size_t most = 4 * largest_ + 32;
     if (known_.size() + more > most) {
         // Those of this step are known at most `largest_` times, so there are enough others.
         const std::size_t leave = known_.size() + more - most;
@@ -103,6 +103,13 @@ COLLPROBE_COLD_INLINE void call_series::clear()
     places_.clear();
     unused_.clear();
     for (std::size_t slot = used_.size(); slot > 0; --slot) unused_.push_back(static_cast<std::uint32_t>(slot - 1));
+}
+
+COLLPROBE_COLD_INLINE void call_series::reset()
+{
+    const std::uint64_t begun = begun_;
+    *this = {};
+    begun_ = begun;
 }
 
 COLLPROBE_COLD_INLINE void call_series::save(std::vector<std::uint64_t>& words, std::uint64_t first) const

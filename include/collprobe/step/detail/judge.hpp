@@ -74,6 +74,8 @@ public:
     void forget();
     /// Forgets all steps, and returns true, if `last_lost`, the same on all ranks, is a step that is not known as lost.
     bool forget_after_loss(std::uint32_t last_lost);
+    /// Steps up to this one need not be forgotten any more: all ranks have restored what they remember.
+    void know_losses_until(std::uint32_t serial) noexcept { last_lost_ = serial; }
     /// By call: the series of the step that was judged last. Precondition: `gather`.
     view<const series_place> series() const noexcept { return series_; }
 

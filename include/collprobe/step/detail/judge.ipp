@@ -64,14 +64,16 @@ COLLPROBE_COLD_INLINE void judge_lengths(
     const call_lengths& of, const probed_call& call, int call_index, step_record& out)
 {
     if (call.has_codes || call.has_leaves || call.has_unknown_scale || !is_finite(of.result)) return;
-    suspect found{.call = call_index, .what = finding::shard_differs};
+    // Squares near the end of a double's range have lost digits; 0 is 0.
+    if (of.result > 0 && of.result < 0x1p-900) return;
+    suspect found{.call = call_index, .what = finding::shard_differs, .by_length = true};
     double& excess = out.calls[static_cast<std::size_t>(call_index)].excess;
     if (call.is_move()) {
         // The squares are sums of numbers of one sign: the relative error of such a sum is at most its longest chain of
-        // additions, times 2^-53. Below the normal range nothing is known, but 0 is.
+        // additions, times 2^-53.
         constexpr double tolerance = 0x1p-32;
         const double larger = of.squares > of.result ? of.squares : of.result;
-        if (!is_finite(of.squares) || (larger > 0 && larger < 0x1p-900)) return;
+        if (!is_finite(of.squares) || (of.squares > 0 && of.squares < 0x1p-900)) return;
         found.statistic = larger > 0 ? absolute(of.result - of.squares) / larger : 0;
         found.threshold = tolerance;
     } else {
@@ -213,8 +215,8 @@ COLLPROBE_COLD_INLINE void step_judge::find_series(view<const probed_call> calls
         number_.resize(known_calls_.slots());
         previous_.resize(number_.size() * index(ranks_));
     }
-    detector_.grow(
-        static_cast<int>(first_call_test + number_.size()), static_cast<int>(first_call_test + most_calls_));
+    const int tests = static_cast<int>(first_call_test + number_.size());
+    detector_.grow(tests > detector_.tests() ? tests : detector_.tests(), static_cast<int>(first_call_test + most_calls_));
     if (evidence_) {
         while (evidence_->metrics() < of_first_call + number_.size()) evidence_->add(finding::gradient_norm, {});
     }
@@ -348,7 +350,7 @@ COLLPROBE_COLD_INLINE void step_judge::align_over_steps(
     }
     // In units of the step's own squares: a step with large gradients must not outweigh all others. A sum that is
     // longer than n terms can make it is none of them.
-    if (squares > 0 && sum_norm_squared <= ranks_ * squares * (1 + 0x1p-8))
+    if (is_finite(sum_norm_squared) && squares > 0 && sum_norm_squared <= ranks_ * squares * (1 + 0x1p-8))
         noise_.update(estimate_noise(ranks_, 1, sum_norm_squared / squares));
     out.predicted_cosine = noise_.predicted_cosine();
 }
@@ -385,7 +387,12 @@ COLLPROBE_COLD_INLINE void step_judge::forget_calls()
 COLLPROBE_COLD_INLINE void step_judge::forget()
 {
     begun_before_ = known_calls_.begun();
-    forget_calls();
+    // As new, so that it does not matter what a rank has seen before.
+    known_calls_.reset();
+    series_ = {};
+    number_.clear();
+    previous_.clear();
+    most_calls_ = 0;
     if (evidence_) {
         evidence_->reset();
         watch_whole_steps();
@@ -398,7 +405,7 @@ COLLPROBE_COLD_INLINE void step_judge::forget()
 
 COLLPROBE_COLD_INLINE bool step_judge::forget_after_loss(std::uint32_t last_lost)
 {
-    if (last_lost == 0 || last_lost == last_lost_) return false;
+    if (last_lost <= last_lost_) return false;
     last_lost_ = last_lost;
     forget();
     return true;
