@@ -111,6 +111,7 @@ struct call_record {
     /// `shard_differs`, without a rank; of an observed call no suspect, since results may be scaled on purpose). NaN by
     /// bits if it is not known, as of codes.
     double excess = detail::not_a_number();
+    bool has_excess() const noexcept { return is_finite(excess) && excess > 1; }
     std::uint64_t nonfinite = 0; ///< summed over ranks
     /// Ranks that sent the bits of the last step that had this call. If these are more than half of the ranks, it is the program's doing
     /// (the same data in each step, a frozen layer), and no suspect; else each of them is one. 0 in `summary` mode.

@@ -302,7 +302,7 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
             return each.call == static_cast<int>(c)
                 && (each.what == finding::sum_differs || each.what == finding::shard_differs);
         });
-        if (!(call.excess > 1) || is_told) continue;
+        if (!call.has_excess() || is_told) continue;
         text += "note: " + describe_call(static_cast<int>(c), call.site)
             + ": its result is too long for its inputs, or holds other elements, unless it is scaled on purpose\n";
     }
