@@ -56,9 +56,9 @@ public:
 
     int ranks() const noexcept { return ranks_; }
     const alarm_options& options() const noexcept { return options_; }
-    /// Upper bound on the probability of a statistical alarm in a healthy step, at the rate by which the last record was
-    /// judged (`step_record::false_alarms_per_step`). The check of sums, that of lateness and
-    /// the evidence over the run are not counted: their alarms say their own rates.
+    /// Upper bound on the probability of a statistical alarm in a healthy step, at the rate by which the last record
+    /// was judged (`step_record::false_alarms_per_step`). The check of sums, that of lateness and the evidence over the
+    /// run are not counted: their alarms say their own rates.
     double false_alarms_per_step() const noexcept
     {
         const bool strong = options_.strong_alone && options_.strikes > 1;

@@ -47,8 +47,8 @@ struct audit_entry {
 struct audit_keys {
     std::uint64_t digest;
     std::uint64_t digest_complement;
-    /// The bits of the largest residual / limit, plus 1; 0 if no rank could check the sum. For numbers >= 0 bits order as
-    /// values.
+    /// The bits of the largest residual / limit, plus 1; 0 if no rank could check the sum. For numbers >= 0 bits order
+    /// as values.
     std::uint64_t residual;
     std::uint64_t unchecked; ///< 1 if any rank could not check the sum
 };

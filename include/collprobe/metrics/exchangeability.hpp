@@ -52,7 +52,8 @@ struct side_shares {
 /// ranks nothing tells which one is unlike the other: neither is named.
 /// Silent: a number in which the ranks keep their places, as if each had a memory of its own, is not judged.
 /// Preconditions: no concurrent use. Equal numbers in the same order give equal answers on every rank.
-/// Cost: 128 bytes a rank, number and watched side, and 28 more a rank and number; a step costs O(n log n) a number. `judge` allocates only if it names a rank.
+/// Cost: 128 bytes a rank, number and watched side, and 28 more a rank and number; a step costs O(n log n) a number.
+/// `judge` allocates only if it names a rank.
 /// Source: G. Shafer, A. Shen, N. Vereshchagin, V. Vovk, "Test martingales, Bayes factors and p-values" (2011).
 class exchangeability_watch {
 public:

@@ -124,7 +124,8 @@ struct outlier_verdict {
 };
 
 /// Watches a fixed number of tests over the ranks, step by step: the loss, the norm of each bucket, the leave-one-out
-/// cosine. Test j of a step takes one number per rank. With p = false_alarms_per_step / tests in a step it names rank r if
+/// cosine. Test j of a step takes one number per rank. With p = false_alarms_per_step / tests in a step it names rank
+/// r if
 ///   (a) the modified z of r over the ranks exceeds the cut-off for probability p / 2, or
 ///   (b) it exceeds the cut-off for probability 1e-2, and the rank's residual (its value less the median of the *other*
 ///       ranks) is unlike its own last `window` residuals: |t| exceeds the Student cut-off of probability p / (2 n).

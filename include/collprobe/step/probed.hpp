@@ -524,8 +524,8 @@ private:
         void (probed::*probe_result)(const half_probed&, const detail::probed_call&);
     };
 
-    /// Probes the input, makes the call, probes the result; in a group the last when the group has ended. Of a broadcast
-    /// only the root has an input.
+    /// Probes the input, makes the call, probes the result; in a group the last when the group has ended. Of a
+    /// broadcast only the root has an input.
     template <element T>
     void around(const detail::collective_arguments& with, view<const T> send, view<T> result, stream_ref stream,
         call_site where, detail::forward_call<T> forward, bool has_leaves = false)
@@ -1118,7 +1118,7 @@ private:
             judge_.require_same_step(step, origin);
             judge_.judge(step, calls, gram, out);
             detail::measure_orders(meter_, step, calls, out);
-            for_each_part([&]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
+            for_each_part([&, this]<std::size_t I>(auto& part, std::uint64_t offset, std::uint64_t) {
                 if (!is_due<I>(seen.due)) return;
                 using entry_type = typename std::remove_cvref_t<decltype(part)>::entry;
                 part.judge(part_entries<entry_type>(step, calls, judge_.series(), offset), out);

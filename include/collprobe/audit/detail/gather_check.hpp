@@ -26,7 +26,8 @@ namespace collprobe::inline COLLPROBE_ABI::detail {
 /// Stream behaviour: everything is enqueued; the host never waits. It allocates until a step is as large as the largest
 /// before.
 /// Cost of a call: one read of the shard, unless the caller has its digest, and one of the result, in one launch (one
-/// for each 4,096 ranks). Cost of a step: an all-gather of 8 bytes a rank and call; for each call a launch and a copy of 8 bytes.
+/// for each 4,096 ranks). Cost of a step: an all-gather of 8 bytes a rank and call; for each call a launch and a copy
+/// of 8 bytes.
 template <class Device>
 class gather_check {
 public:

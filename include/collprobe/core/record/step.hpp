@@ -113,8 +113,9 @@ struct call_record {
     double excess = detail::not_a_number();
     bool has_excess() const noexcept { return is_finite(excess) && excess > 1; }
     std::uint64_t nonfinite = 0; ///< summed over ranks
-    /// Ranks that sent the bits of the last step that had this call. If these are more than half of the ranks, it is the program's doing
-    /// (the same data in each step, a frozen layer), and no suspect; else each of them is one. 0 in `summary` mode.
+    /// Ranks that sent the bits of the last step that had this call. If these are more than half of the ranks, it is the
+    /// program's doing (the same data in each step, a frozen layer), and no suspect; else each of them is one. 0 in
+    /// `summary` mode.
     int repeating_ranks = 0;
     /// Whether every rank's result has the same bits; true if the collective does not promise that. With an audit, of
     /// an all-gather: whether every rank has the bits that the owner of each shard sent.
@@ -158,8 +159,9 @@ struct step_record {
     int ranks = 0;
     report_mode mode = report_mode::gather;
     spread loss;
-    /// Each rank weighted by its tokens; equals `loss` if the weights are equal. A rank without a finite weight above 0 has
-    /// no part in mean and deviation; the extremes and `finite` are those of `loss`, unless there is no weight at all.
+    /// Each rank weighted by its tokens; equals `loss` if the weights are equal. A rank without a finite weight above 0
+    /// has no part in mean and deviation; the extremes and `finite` are those of `loss`, unless there is no weight at
+    /// all.
     spread loss_weighted;
     spread gradient_norm; ///< of the whole gradient, all calls together
     direction cosine; ///< of the whole gradient
@@ -175,8 +177,8 @@ struct step_record {
     /// them: as if each had a memory of its own, or were of another kind (`probe_options::groups`).
     int silent_evidence = 0;
     /// By how many of healthy steps, at most, the tests of losses, gradient norms and directions together name anybody,
-    /// for numbers as metrics/outlier.hpp assumes. 0 in `summary` mode, which has none of them. Lateness, sums, weights and
-    /// codes have rates of their own.
+    /// for numbers as metrics/outlier.hpp assumes. 0 in `summary` mode, which has none of them. Lateness, sums, weights
+    /// and codes have rates of their own.
     double false_alarms_per_step = 1e-4;
     /// Loss first, then call by call, then lateness, direction and evidence, then what the parts found; empty on a
     /// healthy step.

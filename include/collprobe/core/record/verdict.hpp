@@ -19,8 +19,8 @@ enum class finding : std::uint8_t {
     /// not: exact.
     stale,
     result_differs, ///< ranks received different bits from a collective that gives all ranks the same: exact
-    /// A rank received other bits of a shard than the shard's owner sent: exact. Without a rank: what all ranks together
-    /// received by a call that only moves data is not what was sent (`suspect::by_length`).
+    /// A rank received other bits of a shard than the shard's owner sent: exact. Without a rank: what all ranks
+    /// together received by a call that only moves data is not what was sent (`suspect::by_length`).
     shard_differs,
     replica_differs, ///< a rank holds other weights or another optimizer state than the other ranks: exact
     /// The result is not the sum of the inputs: exact for integers and by length, else statistical (`suspect::exact`).
@@ -125,8 +125,8 @@ struct suspect {
     /// The statistic is the length of the sum, or how far the squares are off, relative to them.
     bool by_length = false;
     /// The largest rate at which a healthy step has such a suspect, if the check itself states one; else 0. Of `unlike`
-    /// by its odds: the chance that a healthy run of any length has one. Of `sum_differs` an estimate: it takes roundings
-    /// for independent of each other. Where one rank is far larger than the others they are not: then healthy sums have
+    /// by its odds: the chance that a healthy run of any length has one. Of `sum_differs` an estimate: it takes
+    /// roundings for independent. Where one rank is far larger than the others they are not: then healthy sums have
     /// residuals of up to 2.2 sqrt(ranks - 1) times as many deviations. What holds without that: no rounding is above
     /// 4 * ranks * threshold, and beyond it the suspect is `exact`. audit/conservation_bound.md has both.
     double false_alarms_per_step = 0;

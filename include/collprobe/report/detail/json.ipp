@@ -279,7 +279,8 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
         json.close(']');
     }
     if (record.forgot) json.key("forgot").boolean(true);
-    if (std::any_of(record.calls.begin(), record.calls.end(), [](const call_record& each) { return each.has_excess(); })) {
+    if (std::any_of(record.calls.begin(), record.calls.end(),
+            [](const call_record& each) { return each.has_excess(); })) {
         json.key("excess").open('[');
         for (std::size_t c = 0; c < record.calls.size(); ++c) {
             if (!record.calls[c].has_excess()) continue;

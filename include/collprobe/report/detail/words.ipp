@@ -157,7 +157,8 @@ COLLPROBE_COLD_INLINE std::string round_count(double value)
 
 COLLPROBE_COLD_INLINE std::string length_text(finding what, double statistic, double threshold)
 {
-    if (what == finding::shard_differs) return "the squares of the results off by " + short_number(100 * statistic) + " %";
+    if (what == finding::shard_differs)
+        return "the squares of the results off by " + short_number(100 * statistic) + " %";
     return "a length of " + short_number(statistic) + ", and the inputs together at most " + short_number(threshold);
 }
 

@@ -116,8 +116,8 @@ COLLPROBE_COLD_INLINE void call_series::save(std::vector<std::uint64_t>& words, 
 {
     words.push_back(known_.size());
     for (const known& each : known_) {
-        for (const std::uint64_t word : {each.identity, each.order, each.at.number - first, std::uint64_t{each.at.slot}})
-            words.push_back(word);
+        const std::uint64_t saved[] = {each.identity, each.order, each.at.number - first, each.at.slot};
+        words.insert(words.end(), saved, saved + 4);
     }
 }
 
@@ -129,7 +129,8 @@ COLLPROBE_COLD_INLINE bool call_series::restore(view<const std::uint64_t> words)
     std::uint64_t last = 0;
     for (std::size_t at = 1; at < words.size(); at += 4) {
         const std::uint64_t slot = words[at + 3];
-        if (slot >= std::uint64_t{1} << 24 || words[at + 2] == 0 || words[at + 2] > std::uint64_t{1} << 62) return false;
+        if (slot >= std::uint64_t{1} << 24) return false;
+        if (words[at + 2] == 0 || words[at + 2] > std::uint64_t{1} << 62) return false;
         read.push_back({words[at], words[at + 1], {begun_ + words[at + 2], static_cast<std::uint32_t>(slot)}});
         if (read.size() > 1 && !read[read.size() - 2].before(read.back())) return false;
         if (slot >= taken.size()) taken.resize(slot + 1);

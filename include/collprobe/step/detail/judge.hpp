@@ -88,8 +88,8 @@ public:
 
     /// Completes `out`, which already holds the directions computed from norms. With a Gram matrix, the exact values
     /// replace them. In both cases the cosine predicted by the noise scale over many steps is added.
-    /// Without a matrix, `squares` = sum |g_r|^2 and `sum_norm_squared` = |sum g_r|^2 are used instead; the latter is NaN
-    /// if results differ between ranks: then the step adds nothing to the noise scale, in either mode.
+    /// Without a matrix, `squares` = sum |g_r|^2 and `sum_norm_squared` = |sum g_r|^2 are used instead; the latter is
+    /// NaN if results differ between ranks: then the step adds nothing to the noise scale, in either mode.
     void align_over_steps(
         view<const double> gram, double squares, double sum_norm_squared, direction& out);
 
@@ -130,7 +130,8 @@ private:
 
     void judge_call(const gathered_step& step, std::size_t b, const probed_call& call, step_record& out);
     /// Precondition: `describe_call` has described it.
-    void judge_lengths_of(const gathered_step& step, std::size_t b, const probed_call& call, int holder, step_record& out);
+    void judge_lengths_of(
+        const gathered_step& step, std::size_t b, const probed_call& call, int holder, step_record& out);
 
     /// Finds ranks that hold the same bits as another rank.
     void judge_copies(const gathered_step& step, std::size_t b, step_record& out);

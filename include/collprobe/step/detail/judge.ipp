@@ -216,7 +216,8 @@ COLLPROBE_COLD_INLINE void step_judge::find_series(view<const probed_call> calls
         previous_.resize(number_.size() * index(ranks_));
     }
     const int tests = static_cast<int>(first_call_test + number_.size());
-    detector_.grow(tests > detector_.tests() ? tests : detector_.tests(), static_cast<int>(first_call_test + most_calls_));
+    const int in_a_step = static_cast<int>(first_call_test + most_calls_);
+    detector_.grow(tests > detector_.tests() ? tests : detector_.tests(), in_a_step);
     if (evidence_) {
         while (evidence_->metrics() < of_first_call + number_.size()) evidence_->add(finding::gradient_norm, {});
     }
