@@ -113,8 +113,8 @@ struct call_record {
     double excess = detail::not_a_number();
     bool has_excess() const noexcept { return is_finite(excess) && excess > 1; }
     std::uint64_t nonfinite = 0; ///< summed over ranks
-    /// Ranks that sent the bits of the last step that had this call. If these are more than half of the ranks, it is the
-    /// program's doing (the same data in each step, a frozen layer), and no suspect; else each of them is one. 0 in
+    /// Ranks that sent the bits of the last step that had this call. If these are more than half of the ranks, it is
+    /// the program's doing (the same data in each step, a frozen layer), and no suspect; else each of them is one. 0 in
     /// `summary` mode.
     int repeating_ranks = 0;
     /// Whether every rank's result has the same bits; true if the collective does not promise that. With an audit, of
