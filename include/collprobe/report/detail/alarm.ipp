@@ -23,11 +23,10 @@ COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
         text += ", score " + short_number(raised.statistic) + " against " + short_number(raised.threshold);
     }
     if (raised.strikes > 1) text += ", strike " + std::to_string(raised.strikes);
-    if (raised.false_alarms_per_step > 0) {
+    if (raised.false_alarms_per_step > 0 && !detail::is_by_odds(raised)) { // the odds say it of a run
         // The rounding that a sum is judged by is a model's.
         text += raised.what == finding::sum_differs ? ", about " : ", at most ";
-        text += short_number(raised.false_alarms_per_step) + " false alarms a ";
-        text += detail::is_by_odds(raised) ? "run" : "step";
+        text += short_number(raised.false_alarms_per_step) + " false alarms a step";
     }
     return text + "; damage: " + name(raised.where) + "; advice: " + detail::advise(raised);
 }
