@@ -15,6 +15,13 @@
 /// Whether a rank is unlike the others, over a whole run and for any distribution of the numbers.
 namespace collprobe::inline COLLPROBE_ABI {
 
+namespace detail {
+
+/// Of the words of a saved state: a word that is damaged, lost or moved makes another one.
+std::uint64_t checksum_of(view<const std::uint64_t> words) noexcept;
+
+} // namespace detail
+
 /// The rules by which an `exchangeability_watch` decides. Equal on all ranks.
 struct exchangeability_options {
     /// The probability that a run of any length, in which all ranks are alike, names any rank by its `odds`. In (0, 1).

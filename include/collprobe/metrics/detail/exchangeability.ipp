@@ -37,6 +37,13 @@ constexpr double weight_of_start(std::uint64_t t) noexcept
     return 0.5 * power_of_two(-octave) / ((octave + 1.0) * (octave + 2.0));
 }
 
+COLLPROBE_COLD_INLINE std::uint64_t checksum_of(view<const std::uint64_t> words) noexcept
+{
+    std::uint64_t sum = 0;
+    for (const std::uint64_t word : words) sum = mix64(sum + word);
+    return sum;
+}
+
 } // namespace detail
 
 COLLPROBE_COLD_INLINE exchangeability_watch::exchangeability_watch(
@@ -508,9 +515,7 @@ COLLPROBE_COLD_INLINE std::vector<std::uint64_t> exchangeability_watch::state() 
             words.push_back(detail::bit_cast<std::uint64_t>(number));
         });
     }
-    std::uint64_t sum = 0;
-    for (const std::uint64_t word : words) sum = detail::mix64(sum + word);
-    words.push_back(sum);
+    words.push_back(detail::checksum_of({words.data(), words.size()}));
     return words;
 }
 
@@ -521,9 +526,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::restore(view<const std::uint64
     };
     const std::size_t n = count();
     check(state.size() > 3 + n && state[0] == detail::evidence_state_format, "the words are no such state");
-    std::uint64_t sum = 0;
-    for (std::size_t i = 0; i + 1 < state.size(); ++i) sum = detail::mix64(sum + state[i]);
-    check(sum == state[state.size() - 1], "the state is damaged");
+    check(detail::checksum_of(state.part(0, state.size() - 1)) == state[state.size() - 1], "the state is damaged");
     check(state[1] == n, "the state is of another number of ranks");
     for (std::size_t r = 0; r < n; ++r) check(state[3 + r] == group_of_[r], "the state is of other groups");
 

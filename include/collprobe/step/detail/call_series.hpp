@@ -24,8 +24,8 @@ public:
 
     /// All slots are below it.
     std::size_t slots() const noexcept { return used_.size(); }
-    /// The series that has a slot; 0 if none has. O(known).
-    std::uint64_t number_of(std::size_t slot) const noexcept;
+    /// By slot: the number of its series; 0 if none has it.
+    std::vector<std::uint64_t> numbers() const;
     /// Knows no call of earlier steps any more.
     void clear();
     /// As new, but for the numbers of series that begin.

@@ -88,12 +88,11 @@ COLLPROBE_COLD_INLINE void call_series::make_room(std::size_t more)
     for (std::size_t slot = used_.size(); slot > slots; --slot) unused_.push_back(static_cast<std::uint32_t>(slot - 1));
 }
 
-COLLPROBE_COLD_INLINE std::uint64_t call_series::number_of(std::size_t slot) const noexcept
+COLLPROBE_COLD_INLINE std::vector<std::uint64_t> call_series::numbers() const
 {
-    for (const known& each : known_) {
-        if (each.at.slot == slot) return each.at.number;
-    }
-    return 0;
+    std::vector<std::uint64_t> by_slot(slots());
+    for (const known& each : known_) by_slot[each.at.slot] = each.at.number;
+    return by_slot;
 }
 
 COLLPROBE_COLD_INLINE void call_series::clear()

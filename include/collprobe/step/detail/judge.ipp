@@ -169,9 +169,7 @@ COLLPROBE_COLD_INLINE std::vector<std::uint64_t> step_judge::evidence_state() co
     words.insert(words.begin(), words.size());
     const std::vector<std::uint64_t> watched = evidence_->state();
     words.insert(words.end(), watched.begin(), watched.end());
-    std::uint64_t sum = 0;
-    for (const std::uint64_t word : words) sum = mix64(sum + word);
-    words.push_back(sum);
+    words.push_back(checksum_of({words.data(), words.size()}));
     return words;
 }
 
@@ -182,9 +180,7 @@ COLLPROBE_COLD_INLINE void step_judge::restore_evidence(view<const std::uint64_t
     };
     check(state.size() > 2 && state[0] < state.size() - 2);
     const std::size_t end = state.size() - 1;
-    std::uint64_t sum = 0;
-    for (std::size_t i = 0; i < end; ++i) sum = mix64(sum + state[i]);
-    check(sum == state[end]);
+    check(checksum_of(state.part(0, end)) == state[end]);
     const std::size_t first = 1 + static_cast<std::size_t>(state[0]);
     exchangeability_watch watched(ranks_, evidence_->options(), where);
     watched.restore(state.part(first, end - first), where);
@@ -199,8 +195,8 @@ COLLPROBE_COLD_INLINE void step_judge::restore_evidence(view<const std::uint64_t
     known_calls_.restore(state.part(1, first - 1));
     begun_before_ = known_calls_.begun() - known.begun();
     *evidence_ = std::move(watched);
-    number_.assign(evidence_->metrics() - of_first_call, 0);
-    for (std::size_t slot = 0; slot < number_.size(); ++slot) number_[slot] = known_calls_.number_of(slot);
+    number_ = known_calls_.numbers();
+    number_.resize(evidence_->metrics() - of_first_call);
     previous_.assign(number_.size() * index(table_ranks_), {});
     detector_.reset();
     const int tests = static_cast<int>(first_call_test + number_.size());
