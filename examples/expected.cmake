@@ -24,7 +24,7 @@ set(printed_by_inspect "16384 +4096 +float +6 +ring +24 .float. +5 " "8192 +4096
     "from element 0, 684 of them: ....1.2..3..4..5..0\n")
 set(printed_by_summary_mode "^step 0\npooled cosine of all ranks: [0-9.]+\nsuspect: rank 40, bucket 0 [^:]*:[0-9]*.: 1 element.s. are NaN or infinite\n"
     "\nloss: mean 0.5312, highest 2.5 on rank 9\n$")
-set(printed_by_evidence "^step 20, whole step: unlike: rank 2, its loss was the smallest in 16 steps since step 1. 1 : 120 against chance. damage: input. [^\n]*\n$")
+set(printed_by_evidence "^step 20, whole step: unlike: rank 2, its loss was the smallest in 16 steps since step 1. 1 : 160 against chance. damage: input. [^\n]*\n$")
 set(printed_by_own_part "^step 1, rank 2, weights: 2\nstep 2, rank 2, weights: 2\n$")
 set(printed_by_quantised "bucket 0 'embedding': int8 in the node, int4 between nodes, blocks of 128, 43.[0-9]+ dB .*: degenerate_blocks. heavy tails: rotate"
     "bucket 1 'weights': int8 in the node, int4 between nodes, .* noise ratio 0.02[0-9]+, 18.25 % of the bytes: visible\n"

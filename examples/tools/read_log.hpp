@@ -72,11 +72,18 @@ public:
         raised.statistic = number_of(of, "statistic");
         raised.threshold = number_of(of, "threshold");
         raised.false_alarms_per_step = number_of(of, "false_alarms_per_step");
-        raised.strikes = index_of(of, "strikes");
         raised.action = named<collprobe::advice>(of, "advice");
         raised.source = index_of(of, "source");
         if (const auto evidence = of.find("evidence"); evidence != of.end()) raised.evidence = evidence_of(*evidence);
         raised.by_length = of.contains("by_length");
+        raised.number.is_new_level = of.contains("new_level");
+        if (raised.number.is_new_level) raised.number.since = count_of(of, "since");
+        if (of.contains("window")) {
+            raised.number.steps = static_cast<std::uint32_t>(count_of(of, "window"));
+            raised.number.value = number_of(of, "value");
+            raised.number.expected = number_of(of, "expected");
+            raised.number.usual_difference = number_of(of, "usual_difference");
+        }
         return raised;
     }
 

@@ -112,7 +112,7 @@ expect(lambda l: steps(l)[2]["loss"].update(mean="nan"), "undefined in one run i
 # Alarms, and names that would move the cursor of a terminal.
 alarm = {"schema": 1, "kind": "alarm", "run": "good", "comm": "world", "writer": 0, "records_dropped": 0, "step": 3, "bucket": 1,
     "name": "\x1b[2Jwpe\u009b\n\u202e", "check": "result_differs", "damage": "broadcast", "ranks": [2], "statistic": 1,
-    "threshold": 0, "false_alarms_per_step": 0, "strikes": 1, "advice": "resync", "source": 0}
+    "threshold": 0, "false_alarms_per_step": 0, "advice": "resync", "source": 0}
 expect(lambda l: l.insert(5, alarm), "alarm only in B: step 3, bucket 1 '?[2Jwpe???': result_differs: rank 2\n")
 expect(lambda l: l.insert(5, dict(alarm, check="late")), "alarm only in B: step 3", code=0)
 

@@ -36,7 +36,7 @@ def step(number, suspects=(), ranks=2, **more):
 
 def alarm(number, writer=0, name="wte", **more):
     return line("alarm", writer=writer, step=number, bucket=0, name=name, check="stale", damage="input", ranks=[1],
-        statistic=0, threshold=0, false_alarms_per_step=0, strikes=1, advice="skip", source=None, **more)
+        statistic=0, threshold=0, false_alarms_per_step=0, advice="skip", source=None, **more)
 
 
 def end(writer=0, **more):

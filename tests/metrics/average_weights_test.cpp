@@ -12,6 +12,7 @@
 #include <collprobe/audit/detail/weight_check.hpp>
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/record.hpp>
+#include <collprobe/detail/standard_normal.hpp>
 #include <collprobe/metrics/average_weights.hpp>
 #include <collprobe/metrics/outlier.hpp>
 #include <collprobe/scan/sketch.hpp>

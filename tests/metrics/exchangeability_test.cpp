@@ -67,11 +67,14 @@ naming first_named(exchangeability_watch& watch, std::uint64_t steps, std::uint6
     return {first + steps, -2, {}};
 }
 
+/// What the watch may lose against exact arithmetic in a step: what it takes off a pay-out, and roundings.
+constexpr double lost_in_a_step = 0x1p-22 + 3 * 0x1p-24;
+
 /// The bets as metrics/exchangeability.md defines them, one step at a time, in long double and by counting.
 class reference {
 public:
     reference(int ranks, rank_side side)
-        : n_(static_cast<std::size_t>(ranks)), side_(side), wealth_(4 * n_, 0.5L), recent_(4 * n_, 1), since_(4 * n_)
+        : n_(static_cast<std::size_t>(ranks)), side_(side), wealth_(3 * n_, 0.5L), recent_(3 * n_, 1), since_(n_)
     {
     }
     void step(std::uint64_t step, const row& values)
@@ -96,8 +99,9 @@ public:
                 above += (side_ == rank_side::smallest || side_ == rank_side::nearest ? x[s] < x[r] : x[s] > x[r]) ? 1u : 0u;
                 equal += x[s] == x[r] ? 1u : 0u;
             }
-            const long double exponents[] = {1.5L, 0.75L, 0.375L, 0.1875L};
-            for (std::size_t j = 0; j < 4; ++j) {
+            if (recent_[3 * r] <= 1 && recent_[3 * r + 1] <= 2) since_[r] = step;
+            const long double exponents[] = {1.5L, 0.6L, 0.25L};
+            for (std::size_t j = 0; j < 3; ++j) {
                 long double own = 0;
                 long double all = 0;
                 for (std::size_t k = 1; k <= n_; ++k) {
@@ -110,31 +114,21 @@ public:
                 std::uint64_t octave = 0;
                 for (; std::uint64_t{2} << octave <= judged_; ++octave) start /= 2;
                 start /= static_cast<long double>((octave + 1) * (octave + 2));
-                long double& wealth = wealth_[4 * r + j];
+                long double& wealth = wealth_[3 * r + j];
                 wealth = (wealth + start) * pays;
-                long double& recent = recent_[4 * r + j];
-                if (recent <= 1) {
-                    recent = 1;
-                    since_[4 * r + j] = step;
-                }
-                recent *= pays;
+                long double& recent = recent_[3 * r + j];
+                recent = std::max(recent, 1.0L) * pays;
             }
         }
     }
-    long double odds(std::size_t rank) const { return sum(wealth_, rank) / 4 / static_cast<long double>(n_); }
-    long double recurrence(std::size_t rank) const { return sum(recent_, rank) / 4 / static_cast<long double>(n_); }
-    std::uint64_t since(std::size_t rank) const
-    {
-        std::size_t best = 0;
-        for (std::size_t j = 1; j < 4; ++j)
-            if (recent_[4 * rank + j] > recent_[4 * rank + best]) best = j;
-        return since_[4 * rank + best];
-    }
+    long double odds(std::size_t rank) const { return sum(wealth_, rank) / 3 / static_cast<long double>(n_); }
+    long double recurrence(std::size_t rank) const { return sum(recent_, rank) / 3 / static_cast<long double>(n_); }
+    std::uint64_t since(std::size_t rank) const { return since_[rank]; }
 
 private:
     static long double sum(const std::vector<long double>& of, std::size_t rank)
     {
-        return of[4 * rank] + of[4 * rank + 1] + of[4 * rank + 2] + of[4 * rank + 3];
+        return of[3 * rank] + of[3 * rank + 1] + of[3 * rank + 2];
     }
     std::size_t n_;
     rank_side side_;
@@ -151,6 +145,29 @@ side_shares only(rank_side side)
 }
 
 constexpr rank_side all_sides[] = {rank_side::largest, rank_side::smallest, rank_side::farthest, rank_side::nearest};
+
+TEST_CASE("a rank beside others that are equal is named, and is no memory")
+{
+    for (const double margin : {0.0, 100.0}) {
+        for (const std::size_t rank : {0u, 3u, 7u}) {
+            exchangeability_watch watch(8, {.tolerance = 0.25});
+            watch.add(finding::late, {0.0625, 0, 0, 0});
+            int named = -1;
+            for (std::uint64_t step = 0; step < 50; ++step) {
+                std::vector<double> values(8);
+                values[rank] = 2e6;
+                watch.begin_step(step);
+                watch.judge(0, values, margin);
+                CHECK(watch.silent() == 0);
+                if (watch.named().size() == 0) continue;
+                CHECK(named == -1);
+                named = watch.named()[0].rank;
+                CHECK(step < 20);
+            }
+            CHECK(named == static_cast<int>(rank));
+        }
+    }
+}
 
 } // namespace
 
@@ -177,8 +194,66 @@ TEST_CASE("the bets are fair over all orders of the ranks, with and without ties
             } while (std::next_permutation(first.begin(), first.end()));
             const double staked = 0.5 + 0.25 + 0.5 / (2 * 2 * 3);
             CAPTURE(sorted.size());
-            CHECK(sum / pairs * static_cast<double>(sorted.size()) == doctest::Approx(staked).epsilon(1e-12));
+            const double mean = sum / pairs * static_cast<double>(sorted.size());
+            CHECK(mean <= staked);
+            CHECK(mean >= staked * (1 - 2 * lost_in_a_step));
         }
+    }
+}
+
+TEST_CASE("in each step the pay-outs of all ranks add up to their number, also where many share their places")
+{
+    source random(17);
+    for (const int ranks : {3, 31, 32, 33, 64, 1000}) {
+        for (const rank_side side : all_sides) {
+            for (const int kind : {0, 1, 2, 3}) {
+                row values(static_cast<std::size_t>(ranks));
+                for (double& x : values) x = kind == 1 ? std::floor(normal(random)) : normal(random);
+                if (kind == 2) values[1] = 1e12;
+                for (const double tolerance : {0.0, 0.25}) {
+                    exchangeability_watch watch = watch_of(ranks, only(side), {.tolerance = tolerance});
+                    watch.begin_step(0);
+                    watch.judge(0, values, kind == 3 ? 0.5 : 0);
+                    double sum = 0;
+                    for (int r = 0; r < ranks; ++r) sum += watch.of(r).odds;
+                    CAPTURE(ranks);
+                    CAPTURE(static_cast<int>(side));
+                    CAPTURE(kind);
+                    CHECK(sum <= 0.75);
+                    if (tolerance == 0 && kind != 3) CHECK(sum >= 0.75 * (1 - lost_in_a_step));
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("the bets on 64 ranks are fair over many steps, with and without a tolerance")
+{
+    // A rank's wealth after four steps of alike ranks. Bets that begin in a step cannot have won before it.
+    source random(18);
+    for (const double tolerance : {0.0, 0.25}) {
+        double sum = 0;
+        double squares = 0;
+        constexpr int runs = 4000 / reduction;
+        for (int run = 0; run < runs; ++run) {
+            exchangeability_watch watch = watch_of(64, {1, 0, 0}, {.tolerance = tolerance});
+            row values(64);
+            for (std::uint64_t step = 0; step < 3; ++step) { // from the fourth on gains may be forgotten
+                for (double& x : values) x = std::exp(normal(random));
+                watch.begin_step(step);
+                watch.judge(0, values);
+            }
+            const double wealth = watch.of(7).odds * 64;
+            sum += wealth;
+            squares += wealth * wealth;
+        }
+        double staked = 0.5;
+        for (const std::uint64_t t : {1u, 2u, 3u}) staked += collprobe::detail::weight_of_start(t);
+        const double mean = sum / runs;
+        const double error = std::sqrt((squares / runs - mean * mean) / runs);
+        CAPTURE(tolerance);
+        CHECK(mean <= staked + 4 * error);
+        CHECK(mean >= (tolerance == 0 ? staked - 4 * error : 0.5 * staked));
     }
 }
 
@@ -193,7 +268,7 @@ TEST_CASE("the weights of the starts of bets add up to at most 1")
 TEST_CASE("odds, recurrence and their beginning are those of the definition")
 {
     source random(1);
-    for (const int ranks : {3, 4, 9, 40}) {
+    for (const int ranks : {3, 4, 9, 31}) {
         for (const rank_side side : all_sides) {
             for (const bool has_ties : {false, true}) {
                 exchangeability_watch watch = watch_of(ranks, only(side), {.false_alarms_per_run = 1e-300, .steps_between_alarms = 1e300});
@@ -208,9 +283,9 @@ TEST_CASE("odds, recurrence and their beginning are those of the definition")
                     expected.step(step, values);
                     for (int r = 0; r < ranks; ++r) {
                         const std::size_t rank = static_cast<std::size_t>(r);
-                        CHECK(watch.of(r).odds == doctest::Approx(static_cast<double>(expected.odds(rank))).epsilon(1e-12));
+                        CHECK(watch.of(r).odds == doctest::Approx(static_cast<double>(expected.odds(rank))).epsilon(3 * lost_in_a_step));
                         CHECK(watch.of(r).recurrence
-                            == doctest::Approx(static_cast<double>(expected.recurrence(rank))).epsilon(1e-12));
+                            == doctest::Approx(static_cast<double>(expected.recurrence(rank))).epsilon(3 * lost_in_a_step));
                         CHECK(watch.of(r).since == expected.since(rank));
                         CHECK(watch.of(r).side == side);
                     }
@@ -237,10 +312,12 @@ TEST_CASE("over many steps odds follow the definition where ranks have no memory
             watch.begin_step(step);
             watch.judge(0, values);
             expected.step(step, values);
+            for (int r = 0; r < ranks; ++r) CHECK(watch.of(r).since == expected.since(static_cast<std::size_t>(r)));
         }
         for (int r = 0; r < ranks; ++r) {
             const std::size_t rank = static_cast<std::size_t>(r);
-            CHECK(watch.of(r).odds == doctest::Approx(static_cast<double>(expected.odds(rank))).epsilon(1e-9));
+            CHECK(watch.of(r).odds == doctest::Approx(static_cast<double>(expected.odds(rank))).epsilon(400 * lost_in_a_step));
+            CHECK(watch.of(r).odds <= static_cast<double>(expected.odds(rank)));
             CHECK(watch.of(r).since == expected.since(rank));
         }
     }
@@ -330,7 +407,7 @@ TEST_CASE("a change late in a run, and a slow drift, are named with the step in 
         });
         CHECK(found.rank == 2);
         CHECK(found.step < onset + 60);
-        CHECK(found.evidence.since + 10 >= onset);
+        CHECK(found.evidence.since + 30 >= onset);
         CHECK(found.evidence.recurrence > found.evidence.odds);
 
         exchangeability_watch of_drift = watch_of(ranks, {0.5, 0.5, 0});
@@ -623,6 +700,57 @@ TEST_CASE("a restored watch goes on as if it had never stopped")
         ungrouped.add(finding::loss, {1, 0, 0});
         refused(ungrouped.state(), "other groups");
     }
+}
+
+TEST_CASE("a restored watch of many ranks goes on bit for bit, and a number's state is small")
+{
+    source random(19);
+    constexpr std::size_t ranks = 100;
+    exchangeability_watch whole(ranks, {.false_alarms_per_run = 1e-6, .tolerance = 0.1});
+    const std::size_t before = whole.state().size();
+    whole.add(finding::gradient_norm, {0.125, 0.125});
+    CHECK(8 * (whole.state().size() - before) <= 76 * ranks);
+    row values(ranks);
+    const auto fill = [&](std::uint64_t step) {
+        for (double& x : values) x = normal(random);
+        values[step % 50] = absent;
+        values[60] += 3;
+        values[70] -= step > 150 ? 3 : 0;
+    };
+    std::vector<int> named;
+    for (std::uint64_t step = 0; step < 300; ++step) {
+        exchangeability_watch restored(ranks, whole.options());
+        restored.restore(whole.state());
+        fill(step);
+        for (exchangeability_watch* each : {&whole, &restored}) {
+            each->begin_step(step);
+            each->judge(0, values, 0.01, 5);
+        }
+        CHECK(whole.state() == restored.state());
+        CHECK(whole.named().size() == restored.named().size());
+        for (const auto& each : whole.named()) named.push_back(each.rank);
+    }
+    CHECK(named == std::vector<int>{60, 70});
+}
+
+TEST_CASE("evidence has an upper end, and steps may be any numbers")
+{
+    exchangeability_watch watch = watch_of(8, {1, 0, 0}, {.false_alarms_per_run = 1e-200, .steps_between_alarms = 1e200});
+    source random(20);
+    row values(8);
+    double most = 0;
+    const std::uint64_t first = (std::uint64_t{3} << 32) - 100; // the low half of the step begins again at 0
+    for (std::uint64_t step = first; step < first + 2000; ++step) {
+        for (double& x : values) x = step % 2 == 0 ? normal(random) : -x; // which leaves no correlation
+        values[3] = 9;
+        watch.begin_step(step);
+        watch.judge(0, values);
+        if (step > first + 1500) most = std::max(most, watch.of(3).odds);
+    }
+    CHECK(most <= 0x1p97 * 1.001); // the share of one of 8 ranks
+    CHECK(watch.of(3).odds > 0x1p90);
+    CHECK(watch.of(3).since == first);
+    CHECK(watch.of(3).extreme == 2000);
 }
 
 TEST_CASE("wrong arguments are refused with their name")

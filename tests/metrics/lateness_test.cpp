@@ -10,6 +10,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <collprobe/metrics/lateness.hpp>
@@ -45,6 +46,9 @@ bool near(double value, double expected, double tolerance)
 {
     return collprobe::is_finite(value) && std::fabs(value - expected) <= tolerance;
 }
+
+/// The same but for a quotient that -ffast-math may round otherwise.
+bool alike(double a, double b) { return same(a, b) || near(a, b, 4e-16 * std::fabs(b)); }
 
 double median(row values)
 {
@@ -109,8 +113,7 @@ TEST_CASE("the rank that waited least came last")
 {
     const row in_call = {700, 200, 950, 260};
     const row before = {1000, 1500, 760, 1455};
-    row after_first(4);
-    const call_lateness call = lateness(in_call, before, collprobe::view<double>(after_first));
+    const call_lateness call = lateness(in_call, before);
     CHECK(call.present == 4);
     CHECK(call.last == 1);
     CHECK(call.next == 3);
@@ -119,7 +122,6 @@ TEST_CASE("the rank that waited least came last")
     CHECK(call.waited == 500 + 750 + 60);
     CHECK(call.gain == 60);
     CHECK(call.gain_before == 45);
-    CHECK(after_first == row{250, 750, 0, 690});
 
     // What its time between the calls explains lies between nothing and all.
     CHECK(lateness(in_call, row{0, 1400, 0, 1455}).gain_before == 0);
@@ -131,41 +133,72 @@ TEST_CASE("the rank that waited least came last")
 TEST_CASE("absent times are left out, and fewer than two ranks have no order")
 {
     const double inf = std::numeric_limits<double>::infinity();
-    row after_first(6, 1);
-    const call_lateness call
-        = lateness(row{-1, 300, inf, absent, 100, 0x1p53}, {}, collprobe::view<double>(after_first));
+    const call_lateness call = lateness(row{-1, 300, inf, absent, 100, 0x1p53});
     CHECK(call.present == 2);
     CHECK(call.last == 4);
     CHECK(call.next == 1);
     CHECK(call.spread == 200);
     CHECK(call.waited == 200);
-    for (const std::size_t r : {0u, 2u, 3u, 5u}) CHECK(undefined(after_first[r]));
-    CHECK(after_first[1] == 0);
-    CHECK(after_first[4] == 200);
+    CHECK(call.transport == 100);
+    CHECK(call.gain == 200);
 
     CHECK(lateness(row{0, 0x1p53 - 1}).last == 0);
     CHECK(lateness(row{0, 0x1p53 - 1}).spread == 0x1p53 - 1);
     for (const row& times : {row{}, row{5}, row{absent, 7}, row{absent, absent}, row{-1, inf, 3}}) {
-        row order(times.size(), 1);
-        const call_lateness none = lateness(times, {}, collprobe::view<double>(order));
+        const call_lateness none = lateness(times);
         CHECK(none.present <= 1);
         CHECK(none.last == -1);
         CHECK(none.next == -1);
         for (const double x : {none.spread, none.waited, none.transport, none.gain, none.gain_before}) CHECK(undefined(x));
-        for (const double x : order) CHECK(undefined(x));
     }
+}
+
+TEST_CASE("a rank is absent from a step if one of its calls has no time, or if their sum is none")
+{
+    lateness_watch watch(4);
+    watch.add(row{0x1p52, 10, 20, 500}, row{1, 2, 3, 4});
+    watch.add(row{0x1p52, 10, absent, 500}, row{1, absent, 3, 4});
+    const step_lateness found = watch.end_step();
+    CHECK(found.calls == 2);
+    CHECK(found.present == 2);
+    CHECK(found.last == 1);
+    CHECK(found.behind == 980);
+    CHECK(undefined(found.behind_before)); // of the two that are present only rank 3 has one
+    for (const int r : {0, 2}) {
+        const rank_lateness none = watch.of(r);
+        CHECK(none.steps == 0);
+        for (const double x :
+            {none.latest, none.behind, none.behind_before, none.share_last, none.gain, none.gain_before})
+            CHECK(undefined(x));
+    }
+    CHECK(watch.of(3).latest == -980);
+    CHECK(watch.of(3).share_last == 0);
+    CHECK(watch.of(1).gain == 10 + 490); // of calls, whoever is present there
+    CHECK(undefined(watch.of(1).gain_before));
+    watch.add(row{0x1p53 - 2, 1, 2, 3});
+    watch.add(row{1, 1, 2, 3});
+    CHECK(watch.end_step().present == 4); // 2^53 - 1 is the longest time
+
+    // A step in which nobody else is present leaves the window as it is.
+    watch.add(row{absent, 7, -1, 0x1p53});
+    const step_lateness alone = watch.end_step();
+    CHECK(alone.present == 1);
+    CHECK(alone.last == -1);
+    CHECK(watch.of(1).steps == 2);
 }
 
 TEST_CASE("sizes that differ are refused")
 {
-    row two(2);
     CHECK_THROWS_AS(lateness(row(3), row(2)), collprobe::error);
-    CHECK_THROWS_AS(lateness(row(3), {}, collprobe::view<double>(two)), collprobe::error);
     lateness_watch watch(3);
-    CHECK_THROWS_AS(watch.add(row(2)), collprobe::error);
-    const auto error = collprobe::testing::error_of([&] { watch.add(row(3), row(4)); });
-    REQUIRE(error.has_value());
-    CHECK(collprobe::testing::contains(error->what(), "lateness_watch::add: invalid argument: 3 times"));
+    const auto said = [&](const row& times, const row& before) {
+        const auto error = collprobe::testing::error_of([&] { watch.add(times, before); });
+        return error.has_value() ? std::string(error->what()) : std::string("nothing");
+    };
+    CHECK(collprobe::testing::contains(
+        said(row(2), {}), "lateness_watch::add: invalid argument: 2 times in the call for 3 ranks"));
+    CHECK(collprobe::testing::contains(
+        said(row(3), row(4)), "lateness: invalid argument: 3 times in the call, but 4 before it"));
     CHECK(watch.end_step().calls == 0);
     CHECK_NOTHROW(watch.add(row(3), row(3)));
     CHECK(watch.end_step().calls == 1);
@@ -175,9 +208,9 @@ TEST_CASE("options out of range are refused")
 {
     const double inf = std::numeric_limits<double>::infinity();
     CHECK_THROWS_AS(lateness_watch(0), collprobe::error);
-    for (const lateness_options& bad : {lateness_options{.false_alarms_per_step = 0}, {.false_alarms_per_step = 1},
-             {.false_alarms_per_step = absent}, {.window = 31}, {.window = 4097}, {.floor_ns = -1}, {.floor_ns = inf},
-             {.noise_multiple = -1}, {.noise_multiple = absent}})
+    for (const lateness_options& bad : {lateness_options{.window = 31}, {.window = 4097}, {.window = -1},
+             {.floor_ns = -1}, {.floor_ns = inf}, {.floor_ns = absent}, {.noise_multiple = -1}, {.noise_multiple = inf},
+             {.noise_multiple = absent}})
         CHECK_THROWS_AS(lateness_watch(4, bad), collprobe::error);
 }
 
@@ -205,8 +238,7 @@ TEST_CASE("a call agrees with sorting")
         std::vector<std::size_t> order;
         for (std::size_t r = 0; r < n; ++r)
             if (!undefined(times[r])) order.push_back(r);
-        row after_first(n);
-        const call_lateness call = lateness(times, before, collprobe::view<double>(after_first), random());
+        const call_lateness call = lateness(times, before, random());
         REQUIRE(call.present == static_cast<int>(order.size()));
         if (order.size() < 2) continue;
         std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return times[a] < times[b]; });
@@ -219,10 +251,7 @@ TEST_CASE("a call agrees with sorting")
         REQUIRE(call.gain == times[order[1]] - times[order[0]]);
         REQUIRE(call.spread == times[order.back()] - times[order[0]]);
         double waited = 0;
-        for (const std::size_t r : order) {
-            waited += times[r] - times[order[0]];
-            REQUIRE(after_first[r] == times[order.back()] - times[r]);
-        }
+        for (const std::size_t r : order) waited += times[r] - times[order[0]];
         REQUIRE(call.waited == waited);
         const double longer = before[last] - before[next];
         if (undefined(before[last]) || undefined(before[next])) REQUIRE(undefined(call.gain_before));
@@ -240,8 +269,8 @@ TEST_CASE("equal times make each of their ranks last equally often")
     int successors[6][6] = {};
     int previous = 1;
     for (int serial = 0; serial < calls; ++serial) {
-        const call_lateness call = lateness(times, {}, {}, static_cast<std::uint64_t>(serial));
-        const call_lateness again = lateness(times, {}, {}, static_cast<std::uint64_t>(serial));
+        const call_lateness call = lateness(times, {}, static_cast<std::uint64_t>(serial));
+        const call_lateness again = lateness(times, {}, static_cast<std::uint64_t>(serial));
         REQUIRE(call.last == again.last);
         REQUIRE(call.gain == 0);
         ++last[call.last];
@@ -260,6 +289,23 @@ TEST_CASE("equal times make each of their ranks last equally often")
             CHECK(near(successors[r][s], calls / 16.0, 4 * std::sqrt(calls / 16.0)));
         }
     }
+}
+
+TEST_CASE("equal sums of a step make each of their ranks last equally often")
+{
+    lateness_watch watch(3, {.window = 4096});
+    for (int s = 0; s < 4096; ++s) {
+        watch.add(row{10, 20, 300});
+        watch.add(row{20, 10, 300});
+        const step_lateness found = watch.end_step();
+        REQUIRE(found.last != 2);
+        REQUIRE(found.behind == 315 - 30); // the median of 30 and 600
+    }
+    CHECK(near(watch.of(0).share_last, 0.5, 4 * std::sqrt(0.25 / 4096)));
+    CHECK(watch.of(0).share_last + watch.of(1).share_last == 1);
+    CHECK(watch.of(2).share_last == 0);
+    CHECK(watch.of(2).gain == 0);
+    CHECK(watch.of(0).gain == 10); // in each step it is last at one call
 }
 
 TEST_CASE("the gain is what a step would have saved with the rank as quick as the next")
@@ -321,8 +367,8 @@ TEST_CASE("a constant bias of a rank's ends is no lateness where its work begins
         CHECK(found.behind == work_of_step[3] - median_of_others(work_of_step, 3));
         CHECK(found.behind_before == found.behind);
     }
-    CHECK(watch.of(3).late);
-    for (const int r : {0, 1, 2, 4}) CHECK_FALSE(watch.of(r).late);
+    CHECK(watch.of(3).share_last > 48.5 / 50);
+    for (const int r : {0, 1, 2, 4}) CHECK(std::fabs(watch.of(r).behind) < 3000);
 }
 
 TEST_CASE("lateness that arises inside a call shows in the next one, and is told from work")
@@ -432,10 +478,12 @@ TEST_CASE("medians, shares and gains are those of the last window of steps")
                 continue;
             }
             const std::size_t last = static_cast<std::size_t>(found.last);
-            for (const double x : one.times) REQUIRE((undefined(x) || one.times[last] <= x));
+            for (const double x : one.times) REQUIRE((undefined(x) || !(x < one.times[last])));
             REQUIRE(same(found.behind, median_of_others(one.times, last) - one.times[last]));
             one.last = found.last;
             kept.steps.push_back(one);
+            for (std::size_t r = 0; r < n; ++r)
+                REQUIRE(same(watch.of(static_cast<int>(r)).latest, median_of_others(one.times, r) - one.times[r]));
             if (s % 10 != 0) continue;
             for (std::size_t r = 0; r < n; ++r) {
                 const rank_lateness expected = kept.of(r, 32);
@@ -443,9 +491,9 @@ TEST_CASE("medians, shares and gains are those of the last window of steps")
                 REQUIRE(result.steps == expected.steps);
                 REQUIRE(same(result.behind, expected.behind));
                 REQUIRE(same(result.behind_before, expected.behind_before));
-                REQUIRE(same(result.share_last, expected.share_last));
-                REQUIRE(same(result.gain, expected.gain));
-                REQUIRE(same(result.gain_before, expected.gain_before));
+                REQUIRE(alike(result.share_last, expected.share_last));
+                REQUIRE(alike(result.gain, expected.gain));
+                REQUIRE(alike(result.gain_before, expected.gain_before));
             }
         }
     }
@@ -503,76 +551,78 @@ TEST_CASE("the noise is the deviation of an arrival, and the floor what was aske
     CHECK(watch.end_step().stands_out);
 }
 
-TEST_CASE("the bets are fair: over all orders of the ranks they are worth as many steps as were bet on")
+/// The deviation of an arrival by its definition, from the times of past steps.
+double noise_of(const std::vector<row>& steps, std::size_t window)
 {
-    for (const std::size_t n : {2u, 3u, 4u, 9u, 13u}) {
-        const int steps = n == 2 ? 8 : n == 3 ? 4 : n == 4 ? 3 : 2;
-        std::vector<row> orders;
-        row order(n);
-        std::iota(order.begin(), order.end(), 1.0);
-        // With many ranks the rotations suffice: they bring each rank to each place equally often.
-        do {
-            orders.push_back(order);
-            if (n > 4) std::rotate(order.begin(), order.begin() + 1, order.end());
-            else std::next_permutation(order.begin(), order.end());
-        } while (!std::is_sorted(order.begin(), order.end()));
-        std::size_t paths = 1;
-        for (int s = 0; s < steps; ++s) paths *= orders.size();
-        double worth = 0;
-        const double rate = 1e-9;
-        for (std::size_t path = 0; path < paths; ++path) {
-            lateness_watch watch(
-                static_cast<int>(n), {.false_alarms_per_step = rate, .window = 32, .floor_ns = 0, .noise_multiple = 0});
-            for (int s = 0; s < 17; ++s) {
-                watch.add(row(n, 1));
-                watch.end_step();
-            }
-            std::size_t rest = path;
-            for (int s = 0; s < steps; ++s) {
-                watch.add(orders[rest % orders.size()]);
-                watch.end_step();
-                rest /= orders.size();
-            }
-            for (std::size_t r = 0; r < n; ++r) worth += watch.of(static_cast<int>(r)).evidence;
+    row of_ranks;
+    row of_changes;
+    for (std::size_t i = 1; i < steps.size(); ++i) {
+        row times;
+        row changes;
+        for (std::size_t r = 0; r < steps[i].size(); ++r) {
+            if (undefined(steps[i][r]) || undefined(steps[i - 1][r])) continue;
+            times.push_back(steps[i][r]);
+            changes.push_back(steps[i][r] - steps[i - 1][r]);
         }
-        CHECK(near(worth / static_cast<double>(paths) / rate, steps, 1e-9));
+        const std::size_t n = times.size();
+        if (n < 2) continue;
+        const auto deviation = [](row values) {
+            const double middle = median(values);
+            for (double& x : values) x = std::fabs(x - middle);
+            return 1.4826 * median(values);
+        };
+        const double few = n == 2 ? std::sqrt(2.0) : static_cast<double>(n) / (static_cast<double>(n) - 1.25);
+        of_changes.push_back(deviation(changes) * few / std::sqrt(2.0));
+        of_ranks.push_back(n == 2 ? of_changes.back() : deviation(times) * few);
     }
+    if (of_ranks.size() < 16) return absent;
+    for (row* each : {&of_ranks, &of_changes})
+        if (each->size() > window) each->erase(each->begin(), each->end() - static_cast<std::ptrdiff_t>(window));
+    return std::min(median(of_ranks), median(of_changes));
 }
 
-TEST_CASE("even ranks are accused no more often than stated, whatever the shape of the noise")
+TEST_CASE("noise and floor are those of the steps before, of the ranks that are present twice in a row")
 {
-    for (const shape kind : {shape::gaussian, shape::lognormal, shape::student}) {
-        for (const std::size_t n : {2u, 4u, 8u, 64u}) {
-            const int steps = (n == 64 ? 3000 : 20000) / reduction;
-            scene arrivals(n, 6 + n, kind);
-            const row even(n, 0);
-            // Without a floor the bound is nearly reached; with it there is much room.
-            lateness_watch bare(static_cast<int>(n),
-                {.false_alarms_per_step = 1e-2, .window = 32, .floor_ns = 0, .noise_multiple = 0});
-            lateness_watch usual(static_cast<int>(n));
-            int accused = 0;
-            int accused_usually = 0;
-            for (int s = 0; s < steps; ++s) {
-                arrivals.step(even);
-                bare.add(arrivals.times);
-                bare.end_step();
-                accused += static_cast<int>(bare.accused().size());
-                usual.add(arrivals.times);
-                const step_lateness found = usual.end_step();
-                accused_usually += static_cast<int>(usual.accused().size());
-                if (undefined(found.noise)) continue;
-                REQUIRE(found.floor == std::max(found.noise, 10000.0));
-                REQUIRE(found.stands_out == (found.behind > std::max(3 * found.noise, 10000.0)));
-            }
+    std::mt19937_64 random(5);
+    for (const std::size_t n : {2u, 3u, 4u, 7u}) {
+        for (const double multiple : {0.0, 1.0, 3.0}) {
             CAPTURE(n);
-            CHECK(accused <= 0.01 * steps);
-            CHECK(accused > 0);
-            CHECK(accused_usually <= 2);
+            lateness_watch watch(static_cast<int>(n), {.window = 32, .floor_ns = 30000, .noise_multiple = multiple});
+            std::vector<row> steps;
+            int defined = 0;
+            int out = 0;
+            for (int s = 0; s < 160; ++s) {
+                row times(n);
+                for (double& x : times) x = random() % 16 == 0 ? absent : static_cast<double>(random() % 100000);
+                if (s % 5 == 0 && !undefined(times[0])) times[0] += 900000; // all others are early: no noise
+                if (s % 7 == 0 && !undefined(times[n - 1])) times[n - 1] = 0;
+                watch.add(times);
+                const step_lateness found = watch.end_step();
+                const double expected = noise_of(steps, 32);
+                if (found.present < 2) {
+                    REQUIRE(undefined(found.noise));
+                    continue;
+                }
+                steps.push_back(times);
+                REQUIRE(undefined(found.noise) == undefined(expected));
+                REQUIRE(undefined(found.floor) == undefined(expected));
+                if (undefined(expected)) {
+                    REQUIRE_FALSE(found.stands_out);
+                    continue;
+                }
+                ++defined;
+                REQUIRE(near(found.noise, expected, 1e-9 * expected));
+                REQUIRE(found.floor == std::max(30000.0, multiple * found.noise));
+                REQUIRE(found.stands_out == (found.behind > found.floor && found.behind > 3 * found.noise));
+                out += found.stands_out ? 1 : 0;
+            }
+            CHECK(defined > 90);
+            CHECK(out < defined);
         }
     }
 }
 
-TEST_CASE("a rank that is always late is named, and by how much")
+TEST_CASE("a rank that is always late is last, stands out, and by its delay")
 {
     for (const shape kind : {shape::gaussian, shape::lognormal, shape::student}) {
         for (const std::size_t n : {2u, 4u, 8u, 64u}) {
@@ -584,35 +634,32 @@ TEST_CASE("a rank that is always late is named, and by how much")
                 row delays(n, 0);
                 delays[culprit] = delay;
                 lateness_watch watch(static_cast<int>(n));
-                int named = 0;
                 int right = 0;
                 const int steps = 600 / reduction;
                 for (int s = 0; s < 50 + steps; ++s) {
                     watch.add(arrivals.step(delays));
                     const step_lateness found = watch.end_step();
                     if (s < 50) continue;
-                    named += watch.of(static_cast<int>(culprit)).late ? 1 : 0;
                     right += found.last == static_cast<int>(culprit) && found.stands_out ? 1 : 0;
                 }
-                CHECK(named == steps);
                 if (kind == shape::gaussian) CHECK(right >= 0.97 * steps);
-                const rank_lateness found = watch.of(static_cast<int>(culprit));
-                CHECK(near(found.behind, delay, 0.1 * delay));
+                CHECK(near(watch.of(static_cast<int>(culprit)).behind, delay, 0.1 * delay));
+                // The others are behind by their noise, but for the other one of two.
+                if (n == 2) continue;
                 for (std::size_t r = 0; r < n; ++r)
-                    if (r != culprit) CHECK_FALSE(watch.of(static_cast<int>(r)).late);
+                    if (r != culprit) CHECK(std::fabs(watch.of(static_cast<int>(r)).behind) < 20000);
             }
         }
     }
 }
 
-TEST_CASE("another late rank in each step is named for the step, and none over time")
+TEST_CASE("another late rank in each step is named for the step, and none is behind over time")
 {
     for (const std::size_t n : {4u, 8u, 64u}) {
         scene arrivals(n, 8 + n);
         lateness_watch watch(static_cast<int>(n));
         std::mt19937_64 random(9);
         int right = 0;
-        int accused = 0;
         const int steps = 3000 / reduction;
         for (int s = 0; s < steps; ++s) {
             row delays(n, 0);
@@ -621,102 +668,44 @@ TEST_CASE("another late rank in each step is named for the step, and none over t
             watch.add(arrivals.step(delays));
             const step_lateness found = watch.end_step();
             right += found.last == static_cast<int>(culprit) && (found.stands_out || s < 17) ? 1 : 0;
-            accused += static_cast<int>(watch.accused().size());
         }
         CHECK(right >= 0.99 * steps);
-        CHECK(accused <= 2); // 0.3 are expected at most
+        for (std::size_t r = 0; r < n; ++r) CHECK(watch.of(static_cast<int>(r)).behind < 30000);
     }
 }
 
-TEST_CASE("ranks that are late together are all named")
+TEST_CASE("ranks that are late together are all behind the median of the others")
 {
     scene arrivals(16, 10);
     row delays(16, 0);
     for (const std::size_t r : {4u, 5u, 6u, 7u}) delays[r] = 1000000;
     lateness_watch watch(16);
-    std::vector<int> accused;
     for (int s = 0; s < 150; ++s) {
         watch.add(arrivals.step(delays));
         watch.end_step();
-        for (const int r : watch.accused()) accused.push_back(r);
     }
-    std::sort(accused.begin(), accused.end());
-    CHECK(accused == std::vector<int>{4, 5, 6, 7});
+    for (std::size_t r = 0; r < 16; ++r) CHECK(near(watch.of(static_cast<int>(r)).behind, delays[r], 20000));
 }
 
-TEST_CASE("a rank counts as late for a window after its last accusation, and is accused once until then")
+TEST_CASE("what was late is forgotten after a window of steps, and not before half of them")
 {
     scene arrivals(4, 11);
     row delays(4, 0);
     delays[2] = 1000000;
     lateness_watch watch(4, {.window = 40});
-    int accusations = 0;
     for (int s = 0; s < 200; ++s) {
         watch.add(arrivals.step(delays));
         watch.end_step();
-        accusations += static_cast<int>(watch.accused().size());
     }
-    CHECK(accusations == 1);
-    CHECK(watch.of(2).late);
     delays[2] = 0;
-    int steps = 0;
-    while (watch.of(2).late && steps < 100) {
+    for (int s = 1; s <= 40; ++s) {
         watch.add(arrivals.step(delays));
         watch.end_step();
-        ++steps;
+        CHECK((watch.of(2).behind > 900000) == (s < 20));
+        CHECK(watch.of(2).latest < 100000);
+        CHECK(watch.of(2).share_last > (39.5 - s) / 40);
     }
-    CHECK(steps > 20);
-    CHECK(steps <= 40);
-}
-
-TEST_CASE("a constant bias up to the floor is not lateness, a larger one is until it is calibrated")
-{
-    for (const std::size_t n : {2u, 4u, 8u}) {
-        const int steps = 10000 / reduction;
-        scene arrivals(n, 12 + n, shape::gaussian, 5000);
-        row bias(n, 0);
-        bias[1] = 10000;
-        lateness_watch watch(
-            static_cast<int>(n), {.false_alarms_per_step = 1e-2, .window = 32, .floor_ns = 10000, .noise_multiple = 0});
-        lateness_watch bare(
-            static_cast<int>(n), {.false_alarms_per_step = 1e-2, .window = 32, .floor_ns = 0, .noise_multiple = 0});
-        int accused = 0;
-        for (int s = 0; s < steps; ++s) {
-            watch.add(arrivals.step(bias));
-            watch.end_step();
-            accused += static_cast<int>(watch.accused().size());
-            bare.add(arrivals.times);
-            bare.end_step();
-        }
-        CHECK(accused <= 0.01 * steps);
-        CHECK(bare.of(1).late);
-
-        bias[1] = 200000;
-        lateness_watch other(static_cast<int>(n));
-        for (int s = 0; s < 300; ++s) {
-            other.add(arrivals.step(bias));
-            other.end_step();
-        }
-        CHECK(other.of(1).late);
-        other.calibrate();
-        accused = 0;
-        for (int s = 0; s < 1000; ++s) {
-            other.add(arrivals.step(bias));
-            other.end_step();
-            accused += static_cast<int>(other.accused().size());
-        }
-        CHECK(accused == 0);
-        CHECK(near(other.of(1).behind, 0, 3000));
-        // Beside its bias the rank can still be late, and so can another.
-        row delays = bias;
-        delays[0] += 500000;
-        for (int s = 0; s < 100; ++s) {
-            other.add(arrivals.step(delays));
-            other.end_step();
-        }
-        CHECK(other.of(0).late);
-        CHECK_FALSE(other.of(1).late);
-    }
+    CHECK(watch.of(2).share_last < 0.6);
 }
 
 TEST_CASE("a permutation of the ranks permutes the answer")
@@ -752,19 +741,15 @@ TEST_CASE("a permutation of the ranks permutes the answer")
         REQUIRE(step_there.last == static_cast<int>(to[static_cast<std::size_t>(step.last)]));
         REQUIRE(same(step_there.behind, step.behind));
         REQUIRE(same(step_there.noise, step.noise));
-        REQUIRE(permuted.accused().size() == watch.accused().size());
         for (std::size_t r = 0; r < n; ++r) {
             const rank_lateness one = watch.of(static_cast<int>(r));
             const rank_lateness other = permuted.of(static_cast<int>(to[r]));
-            REQUIRE(one.late == other.late);
-            REQUIRE(one.evidence == other.evidence);
             REQUIRE(same(one.behind, other.behind));
             REQUIRE(same(one.behind_before, other.behind_before));
             REQUIRE(same(one.share_last, other.share_last));
             REQUIRE(same(one.gain, other.gain));
         }
     }
-    CHECK(watch.of(3).late);
 }
 
 TEST_CASE("a watch that forgot answers as a new one, and none allocates after its construction")
@@ -779,7 +764,6 @@ TEST_CASE("a watch that forgot answers as a new one, and none allocates after it
         used.add(arrivals.step(delays), before);
         used.end_step();
     }
-    used.calibrate();
     used.add(arrivals.times);
     used.reset();
     CHECK(allocations == at_start);
@@ -791,12 +775,12 @@ TEST_CASE("a watch that forgot answers as a new one, and none allocates after it
         const step_lateness one = used.end_step();
         const step_lateness other = fresh.end_step();
         REQUIRE(one.last == other.last);
+        REQUIRE(same(one.noise, other.noise));
         REQUIRE(same(one.floor, other.floor));
-        REQUIRE(used.accused().size() == fresh.accused().size());
         for (int r = 0; r < 6; ++r) {
-            REQUIRE(used.of(r).evidence == fresh.of(r).evidence);
             REQUIRE(same(used.of(r).behind, fresh.of(r).behind));
-            REQUIRE(used.of(r).late == fresh.of(r).late);
+            REQUIRE(used.of(r).steps == fresh.of(r).steps);
+            REQUIRE(same(used.of(r).share_last, fresh.of(r).share_last));
         }
     }
 }

@@ -6,9 +6,12 @@
 
 #include <collprobe/report/alarm.hpp>
 
+#include "support/checks.hpp"
+
 namespace {
 
 using namespace collprobe;
+using testing::contains;
 
 alarm_record differing()
 {
@@ -27,14 +30,15 @@ alarm_record statistical()
 {
     alarm_record raised;
     raised.step = 18;
-    raised.what = finding::cosine;
+    raised.call = 1;
+    raised.what = finding::gradient_norm;
     raised.where = damage::input;
-    raised.ranks = {1, 2, 5};
-    raised.statistic = -12.5;
+    raised.ranks = {5};
+    raised.statistic = 12.5;
     raised.threshold = 10;
-    raised.false_alarms_per_step = 0.25;
-    raised.strikes = 4;
+    raised.false_alarms_per_step = 1e-9;
     raised.action = advice::quarantine;
+    raised.number = {.value = 3.1, .expected = 2, .usual_difference = 0.2, .steps = 384};
     return raised;
 }
 
@@ -44,17 +48,63 @@ TEST_CASE("an alarm in words says who, where, on what evidence and what to do")
 {
     CHECK(report::describe(differing())
         == "step 17, bucket 1: result_differs: rank 3; damage: broadcast; advice: resync from rank 0");
-    CHECK(report::describe(statistical())
-        == "step 18, whole step: cosine: ranks 1, 2 and 5, score -12.5 against 10, strike 4, at most 0.25 false alarms "
-           "a step; damage: input; advice: take out of the job");
     alarm_record nobody = differing();
     nobody.what = finding::replica_differs;
     nobody.where = damage::unknown;
     nobody.ranks.clear();
     nobody.source = -1;
     CHECK(report::describe(nobody)
-        == "step 17, bucket 1: replica_differs: nobody is named; damage: unknown; advice: resync from elsewhere: no rank "
-           "is known to hold what is right");
+        == "step 17, bucket 1: replica_differs: nobody is named; damage: unknown; advice: resync from elsewhere: no "
+           "rank is known to hold what is right");
+    alarm_record sum = nobody;
+    sum.what = finding::sum_differs;
+    sum.statistic = 40;
+    sum.threshold = 8;
+    sum.false_alarms_per_step = 3e-12;
+    sum.action = advice::recheck;
+    CHECK(report::describe(sum)
+        == "step 17, bucket 1: sum_differs: nobody is named, 40 against 8; about 3e-12 false alarms a step; damage: "
+           "unknown; advice: look closer, or repeat the step");
+}
+
+TEST_CASE("an alarm of a number has the number, what was expected, and the rate")
+{
+    CHECK(report::describe(statistical())
+        == "step 18, bucket 1: gradient_norm: rank 5, the norm of its gradient, 3.1, is 1.1 above the 2 that the others let "
+           "expect; the largest such difference in the last 384 steps was 0.2; at most 1e-09 false alarms a step; "
+           "damage: input; advice: take out of the job");
+    alarm_record late = statistical();
+    late.call = -1;
+    late.what = finding::late;
+    late.where = damage::none;
+    late.action = advice::none;
+    late.number = {.value = 12e6, .expected = 2e6, .usual_difference = 0.5e6, .steps = 20};
+    const std::string text = report::describe(late);
+    CHECK(contains(text, "step 18, whole step: late: rank 5, the delay of its arrival, "));
+    CHECK(contains(text, "12 ms, is 10 ms above the 2 ms that the others let expect; "));
+    CHECK(contains(text, "the last 20 steps was 0.5 ms; at most 1e-09 false alarms a step; damage: none; advice: "));
+    late.ranks.clear();
+    CHECK(contains(report::describe(late), ": late: nobody is named, "));
+    CHECK_FALSE(contains(report::describe(late), " its "));
+}
+
+TEST_CASE("an alarm of NaN that most ranks have says since when")
+{
+    alarm_record spread;
+    spread.step = 17;
+    spread.what = finding::non_finite;
+    spread.where = damage::input;
+    spread.statistic = 6;
+    spread.action = advice::skip;
+    spread.number = {.is_new_level = true, .since = 1234};
+    const std::string text = report::describe(spread);
+    CHECK(contains(text, "step 17, whole step: non_finite: nobody is named, 6 ranks "));
+    CHECK(contains(text, " since step 1,234"));
+    CHECK(contains(text, "; damage: input; advice: "));
+    const std::string line = report::json_line("a", spread);
+    CHECK(contains(line, "\"source\":null,\"new_level\":true,\"since\":1234}"));
+    spread.number = {}; // the control: one that is no spread
+    CHECK_FALSE(contains(report::describe(spread), "since step"));
 }
 
 TEST_CASE("each advice has words of its own")
@@ -89,9 +139,10 @@ TEST_CASE("an alarm is one JSON line with the members of the struct")
     CHECK(report::json_line("run \"1\"", differing())
         == "{\"schema\":1,\"kind\":\"alarm\",\"run\":\"run \\\"1\\\"\",\"step\":17,\"bucket\":1,"
            "\"check\":\"result_differs\",\"damage\":\"broadcast\",\"ranks\":[3],\"statistic\":1,\"threshold\":0,"
-           "\"false_alarms_per_step\":0,\"strikes\":1,\"advice\":\"resync\",\"source\":0}\n");
+           "\"false_alarms_per_step\":0,\"advice\":\"resync\",\"source\":0}\n");
     CHECK(report::json_line("a", statistical())
-        == "{\"schema\":1,\"kind\":\"alarm\",\"run\":\"a\",\"step\":18,\"bucket\":null,\"check\":\"cosine\","
-           "\"damage\":\"input\",\"ranks\":[1,2,5],\"statistic\":-12.5,\"threshold\":10,"
-           "\"false_alarms_per_step\":0.25,\"strikes\":4,\"advice\":\"quarantine\",\"source\":null}\n");
+        == "{\"schema\":1,\"kind\":\"alarm\",\"run\":\"a\",\"step\":18,\"bucket\":1,"
+           "\"check\":\"gradient_norm\",\"damage\":\"input\",\"ranks\":[5],\"statistic\":12.5,\"threshold\":10,"
+           "\"false_alarms_per_step\":1e-09,\"advice\":\"quarantine\",\"source\":null,\"value\":3.1,"
+           "\"expected\":2,\"usual_difference\":0.2,\"window\":384}\n");
 }

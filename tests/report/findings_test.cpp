@@ -97,17 +97,18 @@ TEST_CASE("a repeated alarm keeps the strongest evidence and the gravest advice"
     report::run_findings found;
     found.add(step_of(0));
     alarm_record raised = alarm_of(0, finding::loss, {1}, advice::recheck);
-    raised.statistic = -9;
-    raised.threshold = 4;
-    found.add(raised);
-    raised.step = 1;
-    raised.statistic = 5;
-    raised.strikes = 4;
-    raised.action = advice::quarantine;
-    found.add(raised);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+        raised.step = step;
+        raised.statistic = step == 1 ? 9 : 5;
+        raised.threshold = step == 1 ? 4 : 3;
+        raised.number.value = static_cast<double>(step);
+        raised.action = step == 2 ? advice::quarantine : advice::recheck;
+        found.add(raised);
+    }
     REQUIRE(found.alarms().size() == 1);
-    CHECK(found.alarms()[0].first.statistic == -9);
-    CHECK(found.alarms()[0].first.strikes == 4);
+    CHECK(found.alarms()[0].first.statistic == 9);
+    CHECK(found.alarms()[0].first.threshold == 4);
+    CHECK(found.alarms()[0].first.number.value == 1);
     CHECK(found.alarms()[0].first.action == advice::quarantine);
 }
 

@@ -90,7 +90,6 @@ inline collprobe::step_record made_up_step(const made_up_run& of, std::uint64_t 
         late.steps = 20;
         late.latest = 4e5 * (1 + made_up_noise(step, rank, 6));
         if (of.faults && rank == 2 && step * 2 > of.steps) late.latest += 3.5e6;
-        late.late = of.faults && rank == 2 && step * 2 > of.steps + 8;
         record.lateness_by_rank.push_back(late);
         if (late.latest > record.lateness.behind || rank == 0) {
             record.lateness.behind = late.latest;

@@ -20,7 +20,7 @@ inline constexpr int steps = 10;
 inline constexpr finding all_findings[] = {finding::non_finite, finding::duplicate, finding::stale,
     finding::result_differs, finding::shard_differs, finding::replica_differs, finding::sum_differs, finding::loss,
     finding::gradient_norm, finding::cosine, finding::late, finding::quantisation, finding::codes_differ,
-    finding::unlike, finding::weights};
+    finding::unlike, finding::weights, finding::largest_magnitude};
 
 /// As `rank` knows it. Its ranks are those from 16 on of the job.
 inline run_record describe(int rank)
@@ -65,7 +65,6 @@ inline step_record step(int number)
         record.gradient_norms.push_back(1 + 0.25 * r);
         record.cosine.leave_one_out.push_back(0.5 - 0.0625 * r);
         rank_lateness late;
-        late.late = r == 3;
         late.steps = number + 1;
         late.behind = r == 3 ? 2e6 : 1000.0 * r;
         record.lateness_by_rank.push_back(late);

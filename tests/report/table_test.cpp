@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <collprobe/report/json.hpp>
 #include <collprobe/report/table.hpp>
 
 #include "sample.hpp"
@@ -66,13 +67,14 @@ TEST_CASE("a step shows every rank and says what the suspects did")
     step_record record = sample_step(17);
     record.suspects = {{.rank = 2, .call = 1, .what = finding::non_finite, .statistic = 3, .index = 41},
         {.rank = 1, .other_rank = 2, .call = -1, .what = finding::duplicate, .statistic = 1},
-        {.rank = 0, .call = 0, .what = finding::gradient_norm, .statistic = 123.4, .threshold = 32}};
+        {.rank = 0, .call = 0, .what = finding::gradient_norm,
+            .number = {.value = 3.1, .expected = 2, .usual_difference = 0.2, .steps = 384}}};
     const std::string text = report::step_table(record);
     CHECK(contains(text, "step 17\n"));
     CHECK(contains(line_with(text, "0.25"), "0     0.25"));
     CHECK(contains(text, "rank 2, bucket 1: 3 element(s) are NaN or infinite, the first at index 41"));
     CHECK(contains(text, "rank 1, whole step: the same samples as rank 2"));
-    CHECK(contains(text, "rank 0, bucket 0: the norm of its gradient stands out, score 123.4 against 32"));
+    CHECK(contains(text, "rank 0, bucket 0: the norm of its gradient, 3.1, is 1.1 above the 2 that"));
 
     CHECK_FALSE(contains(text, "not looked at"));
     record.calls.resize(2);
@@ -113,8 +115,9 @@ TEST_CASE("the pooled cosine is shown where no rank has its own")
 TEST_CASE("every check is described with rank and bucket")
 {
     for (const finding what : {finding::non_finite, finding::duplicate, finding::stale, finding::result_differs,
-             finding::shard_differs, finding::replica_differs, finding::sum_differs, finding::loss, finding::gradient_norm, finding::cosine, finding::late,
-             finding::quantisation, finding::codes_differ, finding::unlike, finding::weights}) {
+             finding::shard_differs, finding::replica_differs, finding::sum_differs, finding::loss,
+             finding::gradient_norm, finding::cosine, finding::late, finding::quantisation, finding::codes_differ,
+             finding::unlike, finding::weights, finding::largest_magnitude}) {
         const std::string text = report::describe({.rank = 5, .call = 3, .what = what});
         CHECK(contains(text, "rank 5, bucket 3: "));
         CHECK(text.size() > std::string("rank 5, bucket 3: ").size());
@@ -124,8 +127,44 @@ TEST_CASE("every check is described with rank and bucket")
 TEST_CASE("a rank that the check could not name is some rank")
 {
     CHECK(report::describe({.call = 3, .what = finding::result_differs}) == "some rank, bucket 3: received other bits than others");
-    CHECK(report::describe({.what = finding::loss, .statistic = 8, .threshold = 7})
-        == "some rank, whole step: its loss stands out, score 8 against 7");
+    const unusual_number number{.value = 8, .expected = 7, .usual_difference = 0.5, .steps = 384};
+    CHECK(report::describe({.what = finding::loss, .number = number})
+        == "some rank, whole step: a loss, 8, is 1 above the 7 that the others let expect; the largest such difference "
+           "in the last 384 steps was 0.5");
+}
+
+TEST_CASE("an unusual number is told with what was expected, and with the largest difference of late")
+{
+    const auto text_of = [](finding what, int call, const unusual_number& number) {
+        return report::describe({.rank = 5, .call = call, .what = what, .number = number});
+    };
+    const std::string rest = " that the others let expect; the largest such difference in the last 384 steps was ";
+    unusual_number number{.value = 3.1, .expected = 2, .usual_difference = 0.2, .steps = 384};
+    CHECK(text_of(finding::loss, -1, number) == "rank 5, whole step: its loss, 3.1, is 1.1 above the 2" + rest + "0.2");
+    CHECK(text_of(finding::gradient_norm, 3, number)
+        == "rank 5, bucket 3: the norm of its gradient, 3.1, is 1.1 above the 2" + rest + "0.2");
+    CHECK(contains(text_of(finding::gradient_norm, -1, number), "whole gradient, 3.1, is 1.1 above the 2" + rest));
+    CHECK(text_of(finding::largest_magnitude, 3, number)
+        == "rank 5, bucket 3: the largest element of its gradient, 3.1, is 1.1 above the 2" + rest + "0.2");
+    const unusual_number lateness{.value = 12e6, .expected = -2e6, .usual_difference = 25000, .steps = 384};
+    CHECK(contains(text_of(finding::late, -1, lateness), "12 ms, is 14 ms above the -2 ms" + rest + "0.025 ms"));
+    number.value = -0.25;
+    CHECK(text_of(finding::cosine, -1, number)
+        == "rank 5, whole step: the cosine of its gradient with the others', -0.25, is 2.25 below the 2" + rest + "0.2");
+    CHECK_FALSE(contains(text_of(finding::cosine, -1, number), "since step"));
+    number.is_new_level = true;
+    number.since = 1204;
+    CHECK(contains(text_of(finding::cosine, -1, number), "was 0.2; so since step 1,204, and not told again while"));
+}
+
+TEST_CASE("NaN that most ranks have is told with its first step")
+{
+    suspect spread{.what = finding::non_finite, .statistic = 6};
+    spread.number = {.is_new_level = true, .since = 1204};
+    CHECK(contains(report::describe(spread), "whole step: 6 ranks have NaN or infinity; most ranks have had it since step "));
+    CHECK(contains(report::describe(spread), " since step 1,204"));
+    spread.number = {};
+    CHECK(contains(report::describe(spread), ", whole step: 6 element(s) are NaN or infinite"));
 }
 
 TEST_CASE("a duplicate is described with the other rank")
@@ -178,6 +217,29 @@ TEST_CASE("evidence over the run is told as odds")
     record.evidence_by_rank[6] = of;
     record.evidence_by_rank[6].unlike = true;
     CHECK(contains(report::step_table(record), "\nunlike the others: rank 6, " + report::describe(of) + "\n"));
+}
+
+TEST_CASE("a rank that is unlike by its lateness is told with its median, and no other rank is")
+{
+    step_record record = sample_step(17);
+    record.lateness.last = 6;
+    record.lateness_by_rank.resize(8);
+    record.lateness_by_rank[6] = {
+        .steps = 90, .latest = 5e6, .behind = 2e6, .behind_before = 1.5e6, .share_last = 0.75, .gain = 1, .gain_before = 1};
+    record.evidence_by_rank.resize(8);
+    const auto text = [&] { return report::step_table(record) + report::json_line("", record); };
+    CHECK_FALSE(contains(text(), "\nlate: "));
+    CHECK(contains(text(), "\"late\":[]"));
+    record.evidence_by_rank[6] = {.metric = finding::loss, .odds = 1000, .unlike = true};
+    CHECK_FALSE(contains(text(), "\nlate: "));
+    CHECK(contains(text(), "\"late\":[]"));
+    record.evidence_by_rank[6].metric = finding::late;
+    CHECK(contains(text(), "\nlate: rank 6, by 2 ms in the median of 90 steps, 1.5 ms of it between the calls; last in 75 % of them\n"));
+    CHECK(contains(text(), "\"late\":[{\"rank\":6,\"behind\":2"));
+    record.evidence_by_rank[6].unlike = false;
+    CHECK_FALSE(contains(text(), "\nlate: "));
+    record.evidence_by_rank.clear(); // nothing is gathered
+    CHECK(contains(text(), "\"late\":[]"));
 }
 
 TEST_CASE("the list of findings names the steps and is bounded")

@@ -123,13 +123,17 @@ private:
     step_record record_;
 };
 
+/// The suspects whose lateness over the run is unlike that of the others.
 std::vector<suspect> late_of(const step_record& record)
 {
     std::vector<suspect> found;
     for (const suspect& each : record.suspects)
-        if (each.what == finding::late) found.push_back(each);
+        if (each.what == finding::unlike && each.evidence.metric == finding::late) found.push_back(each);
     return found;
 }
+
+/// As `probed` has it.
+const exchangeability_options usual_evidence{.tolerance = 0.25};
 
 } // namespace
 
@@ -171,7 +175,7 @@ TEST_CASE("the numbers of a call and of a step are those of the stamps, on clock
 TEST_CASE("a rank that is late by more than the floor gives evidence over the run, one that is late by less none")
 {
     for (const double delay : {0.005, 2.0}) {
-        job ranks(8, 1e-4, 10000, exchangeability_options());
+        job ranks(8, 1e-4, 10000, usual_evidence);
         bool named = false;
         for (int step = 0; step < 120; ++step) {
             for (double& each : ranks.arrival) each = ticks((5 + 0.0005 * std::fabs(ranks.normal())) * ms);
@@ -190,11 +194,11 @@ TEST_CASE("a rank that is late by more than the floor gives evidence over the ru
     }
 }
 
-TEST_CASE("a rank that is late in each step is named once, with the rate, and the delay is right to 10 per cent")
+TEST_CASE("a rank that is late in each step is named once, with the odds, and the delay is right to 10 per cent")
 {
     for (const double delay : {0.1, 0.2, 1.0, 10.0}) {
         CAPTURE(delay);
-        job ranks(8, 1e-4);
+        job ranks(8, 1e-4, 10000, usual_evidence);
         alarms watch(8);
         int named = 0;
         for (int step = 0; step < 400; ++step) {
@@ -211,33 +215,36 @@ TEST_CASE("a rank that is late in each step is named once, with the rate, and th
                 CHECK(each.rank == 5);
                 CHECK(each.call == -1);
                 CHECK_FALSE(each.exact);
-                CHECK(each.false_alarms_per_step == 0.1 * 1e-4);
-                CHECK(each.threshold == record.lateness.floor);
-                CHECK(std::fabs(each.statistic - delay * ms) < 0.1 * delay * ms + 4 * 20000);
-                CHECK(contains(report::describe(each), "rank 5, whole step: comes late to the calls, by "));
+                CHECK(each.evidence.side == rank_side::largest);
+                CHECK(std::max(each.evidence.odds / 100, each.evidence.recurrence / 1e7) >= 1);
+                CHECK(std::fabs(record.lateness_by_rank[5].latest - delay * ms) < 0.1 * delay * ms + 4 * 20000);
+                CHECK(contains(report::describe(each), "its arrival at the calls was the last in "));
                 REQUIRE(raised.size() == 1);
-                CHECK(raised[0].what == finding::late);
+                CHECK(raised[0].what == finding::unlike);
+                CHECK(raised[0].evidence.metric == finding::late);
                 CHECK(raised[0].ranks == std::vector<int>{5});
                 CHECK(raised[0].where == damage::none);
-                CHECK(raised[0].action == advice::none);
-                CHECK(raised[0].false_alarms_per_step == 0.1 * 1e-4);
-                CHECK(contains(report::describe(raised[0]), "late: rank 5, by "));
             }
             if (step < 300) continue; // the window is full of late steps
             const rank_lateness& of = record.lateness_by_rank[5];
-            CHECK(of.late);
+            CHECK(record.evidence_by_rank[5].unlike);
             CHECK(std::fabs(of.behind - delay * ms) < 0.1 * delay * ms);
             CHECK(std::fabs(of.behind_before - of.behind) < 0.01 * delay * ms);
-            CHECK(contains(report::step_table(record), "late: rank 5, by "));
-            CHECK(contains(report::json_line("", record), "\"late\":[{\"rank\":5,\"behind\":"));
+            const std::string table = report::step_table(record);
+            CHECK(contains(table, "unlike the others: rank 5, its arrival at the calls was the last in "));
+            CHECK(contains(table, "\nlate: rank 5, by "));
+            CHECK(contains(table, " in the median of 128 steps, "));
+            const std::string line = report::json_line("", record);
+            CHECK(contains(line, "\"late\":[{\"rank\":5,\"behind\":"));
+            CHECK_FALSE(contains(line, "},{\"rank\":5,\"behind\":"));
         }
         CHECK(named == 1);
     }
 }
 
-TEST_CASE("another rank is late in each step: each step says which, and no rank is accused")
+TEST_CASE("another rank is late in each step: each step says which, and the run names none")
 {
-    job ranks(8, 1e-4);
+    job ranks(8, 1e-4, 10000, usual_evidence);
     for (int step = 0; step < 2000; ++step) {
         for (double& work : ranks.arrival) work = ticks(std::max(0.0, 5 * ms + 20000 * ranks.normal()));
         const std::size_t late = ranks.random()() % 8;
@@ -251,29 +258,38 @@ TEST_CASE("another rank is late in each step: each step says which, and no rank 
         }
         REQUIRE(std::fabs(record.lateness.behind - 0.5 * ms) < 0.2 * ms);
         REQUIRE(late_of(record).empty());
+        REQUIRE_FALSE(contains(report::step_table(record), "\nlate: "));
+        REQUIRE((step < 17 || contains(report::json_line("", record), "\"late\":[]")));
     }
 }
 
-TEST_CASE("all statistical checks of a step, lateness among them, alarm no more often than stated")
+TEST_CASE("all statistical checks of a step with times alarm no more often than stated")
 {
     const double rate = 1e-2;
     const int steps = 20'000;
-    job ranks(8, rate, 0); // without a floor, so that the test of lateness comes near its bound
+    job ranks(8, rate, 0);
     int suspicious = 0;
-    int late = 0;
     for (int step = 0; step < steps; ++step) {
         for (int b = 0; b < 2; ++b) {
             for (double& work : ranks.arrival) work = ticks(std::max(0.0, 5 * ms + 20000 * ranks.normal()));
             ranks.call();
         }
-        const step_record& record = ranks.end_step();
-        suspicious += record.suspects.empty() ? 0 : 1;
-        late += static_cast<int>(late_of(record).size());
+        suspicious += ranks.end_step().suspects.empty() ? 0 : 1;
     }
-    MESSAGE("alarms in ", steps, " even steps: ", suspicious, ", of which late: ", late);
+    MESSAGE("alarms in ", steps, " even steps: ", suspicious);
     CHECK(suspicious <= rate * steps);
     CHECK(suspicious > rate * steps / 10);
-    CHECK(late <= 0.1 * rate * steps);
+}
+
+TEST_CASE("even ranks, even without a floor, are not unlike by their lateness")
+{
+    const int steps = 10'000;
+    job ranks(8, 1e-4, 0, usual_evidence);
+    for (int step = 0; step < steps; ++step) {
+        for (double& work : ranks.arrival) work = ticks(std::max(0.0, 5 * ms + 20000 * ranks.normal()));
+        ranks.call();
+        REQUIRE(late_of(ranks.end_step()).empty()); // in such a run with a probability of 1/1600, at most
+    }
 }
 
 TEST_CASE("calls that overlap count no moment twice")
@@ -361,17 +377,19 @@ void run_late(int ranks, int steps, const probe_options& options, const LateIn& 
 TEST_CASE("an in-process rank that sleeps before a call is named, with the time that it slept")
 {
     int named = 0;
+    int silent = 0;
     step_record last;
-    run_late(4, 60, {.lateness_floor_ns = 50'000}, [](int) { return 2; }, [&](const step_record& record) {
+    run_late(4, 100, {.lateness_floor_ns = 50'000}, [](int) { return 2; }, [&](const step_record& record) {
         for (const suspect& each : late_of(record)) {
             ++named;
             CHECK(each.rank == 2);
         }
+        silent += record.silent_evidence > 0 ? 1 : 0;
         last = record;
     });
-    CHECK(named == 1);
+    // Where a busy machine wakes up the other ranks always in the same order, there may be no evidence.
+    CHECK((named > 0 || silent > 0));
     const rank_lateness& of = last.lateness_by_rank[2];
-    CHECK(of.late);
     CHECK(of.share_last > 0.9);
     CHECK(of.behind > 18 * ms); // medians: a busy machine may delay any rank in some steps
     CHECK(of.behind < 30 * ms);
@@ -420,12 +438,12 @@ TEST_CASE("without times, or without what they need, nothing is noted and nothin
     });
 }
 
-TEST_CASE("ranks on CPUs that outnumber the processors are not accused, unless a floor is given")
+TEST_CASE("ranks on CPUs that outnumber the processors are not named as late, unless a floor is given")
 {
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
     if (processors > 16) return;
     const int ranks = static_cast<int>(processors) + 1;
-    run_late(ranks, 30, {}, [](int) { return 1; }, [&](const step_record& record) {
+    run_late(ranks, 60, {}, [](int) { return 1; }, [&](const step_record& record) {
         CHECK(late_of(record).empty());
         CHECK(record.calls[1].lateness.present == ranks); // the numbers are there
     });

@@ -66,13 +66,12 @@ inline std::string conclude_suspects(const std::vector<run_result>& runs)
 {
     using collprobe::finding;
     std::size_t exact = 0;
-    std::size_t statistical = 0;
+    std::size_t of_numbers = 0;
     std::size_t lasting = 0;
     for (const run_result& run : runs) {
         for (const collprobe::report::repeated_finding& found : run.history.summarize().findings) {
             const finding what = found.first.what;
-            const bool judged = what == finding::loss || what == finding::gradient_norm || what == finding::cosine;
-            ++(judged ? statistical : what == finding::unlike ? lasting : exact);
+            ++(is_of_number(what) ? of_numbers : what == finding::unlike ? lasting : exact);
         }
     }
     std::string text;
@@ -81,10 +80,10 @@ inline std::string conclude_suspects(const std::vector<run_result>& runs)
             + " finding(s) are exact (NaN, equal or stale bits, differing results) "
               "and need no second look:\ncheck the data loader and the device of the ranks named above.\n";
     }
-    if (statistical > 0) {
-        text += std::to_string(statistical)
-            + " finding(s) are statistical (loss, norm, cosine): repeat the "
-              "step, or wait for the same rank to be\nnamed again, before a device is blamed.\n";
+    if (of_numbers > 0) {
+        text += std::to_string(of_numbers)
+            + " finding(s) are numbers of one step (loss, norm, largest element, cosine) that stand out: compute the step\n"
+              "again, and blame a device only if the evidence over the run names the rank too.\n";
     }
     if (lasting > 0) {
         text += std::to_string(lasting)

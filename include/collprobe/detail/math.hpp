@@ -11,7 +11,6 @@
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
 COLLPROBE_HD inline double square_root(double value) noexcept { return __builtin_sqrt(value); }
-COLLPROBE_HD inline double cube_root(double value) noexcept { return __builtin_cbrt(value); }
 COLLPROBE_HD inline double natural_log(double value) noexcept { return __builtin_log(value); }
 COLLPROBE_HD inline double exponential(double value) noexcept { return __builtin_exp(value); }
 /// 1 - erf(value), accurate in the tail.

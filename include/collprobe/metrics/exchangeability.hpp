@@ -11,6 +11,7 @@
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
 #include <collprobe/detail/fixed_array.hpp>
+#include <collprobe/metrics/detail/rank_places.hpp>
 
 /// Whether a rank is unlike the others, over a whole run and for any distribution of the numbers.
 namespace collprobe::inline COLLPROBE_ABI {
@@ -59,8 +60,8 @@ struct side_shares {
 /// ranks nothing tells which one is unlike the other: neither is named.
 /// Silent: a number in which the ranks keep their places, as if each had a memory of its own, is not judged.
 /// Preconditions: no concurrent use. Equal numbers in the same order give equal answers on every rank.
-/// Cost: 128 bytes a rank, number and watched side, and 28 more a rank and number; a step costs O(n log n) a number.
-/// `judge` allocates only if it names a rank.
+/// Cost: 32 bytes a rank, number and watched side, and 9 more a rank and number. A step costs O(n) a number; fewer than
+/// 32 ranks are sorted. `judge` allocates only if it names a rank.
 /// Source: G. Shafer, A. Shen, N. Vereshchagin, V. Vovk, "Test martingales, Bayes factors and p-values" (2011).
 class exchangeability_watch {
 public:
@@ -116,30 +117,39 @@ public:
     void reset() noexcept { metrics_.clear(), named_.clear(); }
 
 private:
-    static constexpr int bets = 4;
+    static constexpr int bets = 3;
     static constexpr int sides = 4;
 
-    /// Bets that a rank is at one side of the order.
-    struct process {
-        double wealth[bets] = {}; // of bets that begin in all steps, with weights that add up to 1
-        double recent[bets] = {}; // of a bet that begins again when it has lost
-        std::uint64_t since[bets] = {}; // step in which `recent` began
-        std::uint64_t extreme[bets] = {}; // steps since then in which the rank was in the first eighth
+    /// Bets that a rank is at one side of the order. Two sides fill a line of a cache.
+    struct alignas(32) process {
+        /// For each bet: the wealth of bets that begin in all steps, with weights that add up to 1; then, for each bet:
+        /// the wealth of one that begins again when it has lost.
+        float of[2 * bets] = {};
+        std::uint32_t since = 0; // step, modulo 2^32, in which the recent bets were last worth next to nothing
+        std::uint32_t extreme = 0; // steps since then in which the rank was in the first eighth
 
         /// What bets have won may be no evidence. What they lost counts.
-        void forget_gains() noexcept
+        void keep_below(float wealth, float recent) noexcept
         {
-            for (double& each : wealth) each = each < 0.5 ? each : 0.5;
-            for (double& each : recent) each = each < 1 ? each : 1;
+            for (int j = 0; j < 2 * bets; ++j) {
+                const float most = j < bets ? wealth : recent;
+                of[j] = of[j] < most ? of[j] : most;
+            }
         }
     };
     /// How long the ranks of a group keep their places.
     struct persistence {
         double correlation = 0; // of the places in a step with those in the one before, without the steadiest ranks
         double steps = 0; // that `correlation` is the mean of
-        std::uint64_t is_silent = 0; // 1: nothing is bet
         double width = 0; // half the median distance from the median, averaged over steps
         double widths = 0; // that `width` is the mean of
+        double steadiest = 0; // the least steadiness of those that are left out
+        std::uint64_t is_silent = 0; // 1: nothing is bet
+        std::uint64_t told = 0; // when a finding without a rank was told, in judged steps; 0: never
+    };
+    struct kept_place {
+        float place = -1; // in the step before, counted from the largest; -1 if unknown
+        float steadiness = 0; // mean product of the distances from the middle place, step by step
     };
     struct metric_state {
         finding what = finding::loss;
@@ -147,26 +157,36 @@ private:
         side_shares shares;
         std::uint64_t judged = 0; // steps
         std::vector<persistence> memory; // by group
-        std::vector<double> place; // by rank: in the step before, counted from the largest; NaN by bits if unknown
-        std::vector<double> steadiness; // by rank: mean product of its distances from the middle place, step by step
-        std::vector<process> processes; // by side that is watched, then by rank
-        std::vector<std::uint64_t> named_side; // by rank: 1 + side by which it is named, 0 if it is not
-        std::vector<std::uint64_t> told; // by group: when a finding without a rank was told, in judged steps; 0: never
+        std::vector<kept_place> kept; // by rank
+        std::vector<process> processes; // by rank, then by side that is watched
+        std::vector<std::uint8_t> named_side; // by rank: 1 + side by which it is named, 0 if it is not
+    };
+    /// What the bets pay to a rank.
+    struct payout {
+        float of[2 * bets]; // each twice, as in a process
+        std::uint32_t is_extreme; // 1: the rank is in the first eighth
+    };
+    struct worth {
+        double wealth = 0;
+        double recent = 0;
     };
 
     std::size_t count() const noexcept { return static_cast<std::size_t>(ranks_); }
+    static std::size_t watched(const side_shares& shares, int end_side = sides) noexcept
+    {
+        std::size_t result = 0;
+        for (int side = 0; side < end_side; ++side) result += share_of(shares, side) > 0 ? 1 : 0;
+        return result;
+    }
     /// Null for a side that is not watched.
-    process* process_of(metric_state& of, int side, std::size_t rank) const noexcept
+    static process* process_of(metric_state& of, int side, std::size_t rank) noexcept
     {
         if (share_of(of.shares, side) <= 0) return nullptr;
-        std::size_t place = rank;
-        for (int before = 0; before < side; ++before) place += share_of(of.shares, before) > 0 ? count() : 0;
-        return &of.processes[place];
+        return &of.processes[rank * watched(of.shares) + watched(of.shares, side)];
     }
-    /// An eighth of the ranks of its group.
-    std::size_t eighth_of(std::size_t rank) const noexcept
+    /// An eighth of the ranks of a group.
+    std::size_t eighth_of(std::size_t group) const noexcept
     {
-        const std::size_t group = group_of_[rank];
         const std::size_t members = first_member_[group + 1] - first_member_[group];
         return members < 8 ? 1 : members / 8;
     }
@@ -179,47 +199,55 @@ private:
     }
     metric_state new_metric(finding what, const side_shares& shares) const;
     void judge_group(metric_state& of, view<const double> values, std::size_t group, double margin);
-    /// Sorts `order_`, the ranks that are compared, by `work_`.
-    void sort_down();
-    std::size_t ties_from(std::size_t first) const noexcept;
     /// Whether the ranks keep their places.
-    bool keep_places(persistence& memory, metric_state& of, std::size_t group, std::size_t active) noexcept;
+    bool keep_places(persistence& memory, metric_state& of, std::size_t group) noexcept;
     void remember_places(metric_state& of, persistence& memory) noexcept;
-    /// For the sides from `first_side` to `end_side`.
-    void bet_on_order(metric_state& of, std::size_t group, int first_side, int end_side, double margin);
-    /// The widest margin that the tolerance asks for. Uses `places_`.
-    double tolerated(persistence& memory, std::size_t active) noexcept;
-    /// `first` and `ties`: the places of this side that the rank shares, counted from 0, of `active`.
-    void bet(metric_state& of, int side, std::size_t rank, std::size_t first, std::size_t ties,
-        std::size_t active) noexcept;
+    /// The widest margin that the tolerance asks for.
+    double tolerated(persistence& memory) noexcept;
+    /// For the sides `first_side` and the next one.
+    void bet_on_order(metric_state& of, std::size_t group, int first_side, double margin);
+    void bet_on_named(
+        metric_state& of, std::size_t group, std::size_t rank, double value, int first_side, double margin) noexcept;
+    /// `first` and `ties`: the places of this side that a rank shares, counted from 0, of `active`.
+    payout payout_of(std::size_t first, std::size_t ties, std::size_t active, std::size_t eighth) const noexcept;
+    worth play(process& at, const payout& pays) const noexcept;
+    /// As the strongest evidence about the rank in this step.
+    void offer(metric_state& of, int side, std::size_t rank, bool is_unlike) noexcept;
     rank_evidence evidence_of(metric_state& of, int side, std::size_t rank) const noexcept;
+    /// In units of the limits.
     double strength(const rank_evidence& of) const noexcept;
+    double share_for(const metric_state& of, int side) const noexcept
+    {
+        return share_of(of.shares, side) / (bets * static_cast<double>(ranks_));
+    }
     void name_ranks(metric_state& of, std::size_t group);
     void name_one(metric_state& of, int side, std::size_t group, std::size_t rank);
     void start_again(metric_state& of, std::size_t rank) noexcept;
+    /// Calls `block(address, bytes)` for all that is saved of a number.
     template <class Visit>
-    static void visit(metric_state& of, const Visit& number);
+    static void visit(metric_state& of, const Visit& block);
 
     int ranks_;
     exchangeability_options options_;
     std::vector<std::size_t> group_of_; // by rank
     std::vector<std::size_t> members_; // ranks, by group
     std::vector<std::size_t> first_member_; // of each group, and the end
-    detail::fixed_array<double> sums_; // for each bet: of the powers of 1 .. k, for k = 0 .. n
+    detail::fixed_array<double> sums_; // by k = 0 .. n, then by bet: of the powers of 1 .. k
     std::uint64_t step_ = 0;
     std::vector<metric_state> metrics_;
     std::vector<named_rank> named_;
     std::vector<rank_evidence> best_; // by rank
-    detail::fixed_array<double> best_strength_; // by rank
-    double start_ = 0; // weight of the bets that begin in the step that is judged
-    double payouts_[bets] = {}; // of a bet, over the sum of a place
-    std::size_t payouts_for_ = 0; // ranks
+    detail::fixed_array<double> best_strength_; // by rank; of ranks that are unlike the others above all others
+    float starts_[8] = {}; // weight of the bets that begin in the step that is judged, where `play` needs it
+    detail::fixed_array<payout> pays_; // by place that is not shared; then those of shared ones
+    std::size_t pays_for_ = 0; // ranks
+    std::size_t pays_for_eighth_ = 0;
+    detail::fixed_array<std::uint32_t> pay_; // by bucket: index in `pays_`; first for the one side, then for the other
     detail::fixed_array<double> work_; // by rank
-    detail::fixed_array<double> places_; // by rank
-    detail::fixed_array<double> kept_; // by rank
+    detail::rank_places places_;
+    std::vector<std::size_t> order_; // ranks that are compared, as in `places_`
     int silent_ = 0;
     double strongest_ = 0; // of the group that is judged
-    std::vector<std::size_t> order_; // ranks that are compared
 };
 
 } // namespace collprobe

@@ -11,7 +11,7 @@
 namespace collprobe::inline COLLPROBE_ABI::report {
 
 /// An alarm as one line of text, without a newline at its end: "step 17, bucket 1: result_differs: rank 3; damage:
-/// broadcast; advice: resync from rank 0". A statistical alarm has its score, strikes and rate too.
+/// broadcast; advice: resync from rank 0". A statistical alarm has its number and rate too.
 std::string describe(const alarm_record& raised);
 
 /// An alarm as a JSON line. `kind` is "alarm"; the members are those of the struct, with `check`, `damage` and `advice`

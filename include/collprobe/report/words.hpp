@@ -26,6 +26,10 @@ std::string describe_call(int call, const call_site& site);
 /// probability of at most 1 in 340,000.
 std::string describe(const rank_evidence& of);
 
+/// A number of a step that is unlike those of the others, in words: "its loss, 3.1, is 1.1 above the 2 that the others
+/// let expect; the largest such difference in the last 384 steps was 0.2". `has_rank`: it is known whose it is.
+std::string describe(const unusual_number& of, finding what, int call, bool has_rank);
+
 /// What a finding says of the ranks that it names: "received other bits than the other ranks".
 const char* phrase(finding what) noexcept;
 
@@ -50,6 +54,14 @@ bool is_by_odds(const Found& found) noexcept
 }
 /// A weight that is known within a bound: "0", "1/8" or "3" where it may be that, else "0.1437".
 std::string weight_text(double weight, double bound);
+/// "8 ranks have NaN or infinity; most ranks have had it since step 12, so the weights have it"
+std::string spread_text(double ranks, std::uint64_t since);
+/// Whether NaN or infinity is all that most ranks have, since `unusual_number::since`.
+template <class Found>
+bool is_of_spread(const Found& found) noexcept
+{
+    return found.what == finding::non_finite && found.number.is_new_level;
+}
 /// "rank 3", "ranks 1, 2 and 5" or "nobody is named", of more than ten ranks the first ten and the number of all.
 std::string list_named(const alarm_record& raised);
 /// The advice in words: "resync from rank 0".

@@ -41,18 +41,19 @@ struct probe_options {
     /// call and its end.
     bool times = true;
     /// So much, over all calls of a step, is not late. 0: 50 us; but ranks on CPUs that outnumber this machine's
-    /// processors are not accused at all, because the scheduler makes one of them late for many steps.
+    /// processors are never named for it, because the scheduler makes one of them late for many steps.
     double lateness_floor_ns = 0;
     int steps_in_flight = 4; ///< steps whose records may be under way, 2 to 250
     int unread_steps = 64; ///< finished steps kept for `poll`; then the oldest is dropped
     int streams = 4; ///< streams that a step's calls may use without an allocation; a captured step may use no more
     int captured_steps = 1; ///< captured steps held at a time; no cost on a device without graphs
-    /// Of the tests of losses, gradient norms and directions, and of lateness (a tenth), together. Sums, weights and
-    /// codes have rates of their own: those of their parts.
+    /// The share of healthy steps that name anybody by a number: loss, norm, largest magnitude, direction, arrival, all
+    /// ranks and calls together. What is usual is learnt from the run, for 32 steps at least: metrics/outlier.md. Sums,
+    /// weights and codes have rates of their own: those of their parts.
     double false_alarms_per_step = 1e-4;
     /// The probability that the evidence over the run (`step_record::evidence_by_rank`) ever names a rank if all ranks
-    /// are alike, whatever the distribution of their numbers. 0: no such evidence is gathered. Cost, on the host: 60 ns
-    /// and 284 bytes a rank and call; up to four times as many where steps have other calls each time.
+    /// are alike, whatever the distribution of their numbers. 0: no such evidence is gathered. Cost, on the host: 40 to
+    /// 60 ns and 73 bytes a rank and call; up to four times as many bytes where steps have other calls each time.
     double false_alarms_per_run = 0.01;
     /// Differences between ranks that are no evidence, in robust standard deviations over the ranks: as
     /// `exchangeability_options::tolerance`.

@@ -396,9 +396,9 @@ public:
         return std::get<P>(parts_);
     }
 
-    /// What the evidence over the run (`probe_options::false_alarms_per_run`) has learnt from the steps judged so far:
-    /// 8-byte words, to be saved with a checkpoint. The same on every rank once all steps have been polled.
-    /// Empty if no evidence is gathered.
+    /// What the evidence over the run (`probe_options::false_alarms_per_run`) and the judge of numbers have learnt:
+    /// 8-byte words, to be saved with a checkpoint. The same on every rank once all steps have been polled. Empty if no
+    /// evidence is gathered.
     std::vector<std::uint64_t> evidence_state() const
     {
         return judge_.evidence_state();

@@ -6,7 +6,7 @@
 
 #include <collprobe/audit/weight_probe.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/metrics/outlier.hpp>
+#include <collprobe/detail/standard_normal.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 

@@ -15,7 +15,7 @@ enum class advice : std::uint8_t {
     recheck, ///< repeat the step, or look closer: the evidence is statistical
     skip, ///< drop the step's update
     resync, ///< restore the ranks from another one
-    quarantine, ///< take the rank out: alarms named it repeatedly
+    quarantine, ///< take the rank out: it was at fault, or unlike the others, in many steps
 };
 
 constexpr const char* name(advice what) noexcept
@@ -42,12 +42,12 @@ struct alarm_record {
     /// At most so many on a healthy run; 0 for exact checks. Of `unlike` by its odds: the chance that a healthy run of
     /// any length has one.
     double false_alarms_per_step = 0;
-    int strikes = 1; ///< how often the same finding occurred in the window of steps
     advice action = advice::none;
     int source = -1; ///< for `resync`: a rank that holds the right data
     call_site site = {}; ///< of the call: its name, and the line that made it
     rank_evidence evidence = {}; ///< of `unlike`: the strongest
     bool by_length = false; ///< as of the suspect
+    unusual_number number = {}; ///< as of the suspect: the strongest
 };
 
 } // namespace collprobe

@@ -45,8 +45,6 @@ struct step_lateness {
 
 /// One rank over the last `window` judged steps. Undefined numbers are NaN by bits.
 struct rank_lateness {
-    bool late = false; ///< accused within the window
-    double evidence = 0; ///< for the next accusation, which comes at 1
     int steps = 0; ///< steps of the window in which the rank was present; the other numbers count only these
     double latest = detail::not_a_number(); ///< in the last judged step: its arrival after the median of the others
     double behind = detail::not_a_number(); ///< median over the steps: its arrival after the median of the others

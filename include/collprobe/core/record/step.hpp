@@ -176,12 +176,11 @@ struct step_record {
     /// The numbers (loss, norm of a call, ...) of which no evidence is gathered now, because ranks keep their places in
     /// them: as if each had a memory of its own, or were of another kind (`probe_options::groups`).
     int silent_evidence = 0;
-    /// By how many of healthy steps, at most, the tests of losses, gradient norms and directions together name anybody,
-    /// for numbers as metrics/outlier.hpp assumes. 0 in `summary` mode, which has none of them. Lateness, sums, weights
-    /// and codes have rates of their own.
+    /// The share of healthy steps, at most, in which losses, norms, magnitudes, directions and arrivals together name
+    /// anybody. 0 in `summary` mode, which has none of these checks. Sums, weights and codes have rates of their own.
     double false_alarms_per_step = 1e-4;
-    /// Loss first, then call by call, then lateness, direction and evidence, then what the parts found; empty on a
-    /// healthy step.
+    /// Exact findings first (loss, then call by call), then unusual numbers, then evidence, then what the parts found;
+    /// empty on a healthy step.
     std::vector<suspect> suspects;
     /// A rank could not judge an earlier step, as after an error, so that it remembered other things than the others.
     /// From this step on all ranks remember nothing of earlier steps.

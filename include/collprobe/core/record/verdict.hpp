@@ -25,12 +25,13 @@ enum class finding : std::uint8_t {
     replica_differs, ///< a rank holds other weights or another optimizer state than the other ranks: exact
     /// The result is not the sum of the inputs: exact for integers and by length, else statistical (`suspect::exact`).
     sum_differs,
-    loss, ///< statistical, with a stated false-alarm rate
-    gradient_norm, ///< statistical
-    cosine, ///< statistical: leave-one-out cosine
-    /// From this step on the rank comes late to the calls more often than chance has it: statistical, with a stated
-    /// rate. Told once: `rank_lateness::late` says how long it lasts. Statistic: its lateness in this step, in ns.
-    late,
+    /// This, the next three and `largest_magnitude`: a number of the rank is unlike those of the others in this step.
+    /// Statistical, with a stated false-alarm rate. `unusual_number` has the number; statistic and threshold are on the
+    /// scale of metrics/outlier.hpp.
+    loss,
+    gradient_norm,
+    cosine, ///< leave-one-out cosine
+    late, ///< arrival at the calls after the median of the others, in ns
     /// Quantisation harmed the call, or hid something: `call_quantisation` has the verdict and the numbers. Statistic
     /// and threshold: those of the verdict. Index: the first element of the rank's worst block.
     quantisation,
@@ -46,6 +47,7 @@ enum class finding : std::uint8_t {
     /// that was lost or doubled. Statistic: its weight (or the one that is farthest off) in units of the mean's;
     /// threshold: the bound of its error.
     weights,
+    largest_magnitude, ///< as `loss`: of the elements that the rank sent
 };
 
 constexpr const char* name(finding what) noexcept
@@ -66,6 +68,7 @@ constexpr const char* name(finding what) noexcept
     case finding::codes_differ: return "codes_differ";
     case finding::unlike: return "unlike";
     case finding::weights: return "weights";
+    case finding::largest_magnitude: return "largest_magnitude";
     }
     return "unknown";
 }
@@ -108,6 +111,18 @@ struct rank_evidence {
     bool unlike = false; ///< named, and the evidence still lasts
 };
 
+/// The number by which a rank, or the pair of two ranks, is unlike the others in a step. In the number's own units.
+struct unusual_number {
+    double value = 0;
+    double expected = 0; ///< from the median of the others, and the rank's usual distance from it
+    double usual_difference = 0; ///< the largest difference of any rank in the last `steps` steps
+    std::uint32_t steps = 0;
+    /// The rank has a new level `since` that step, and is not named again while it stays there. Of `non_finite`: most
+    /// ranks have had NaN or infinity since then, and the step tells it once for all ranks and calls.
+    bool is_new_level = false;
+    std::uint64_t since = 0;
+};
+
 /// One rank that a check names, with the evidence.
 struct suspect {
     int rank = -1; ///< -1: the check found an error, but not the rank that has it
@@ -116,23 +131,39 @@ struct suspect {
     int other_rank = -1;
     int call = -1; ///< index of the call in the step, -1 for the whole step
     finding what = finding::non_finite;
-    double statistic = 0; ///< the measured value: a score, or a count for exact checks
+    double statistic = 0; ///< the measured value: a distance, or a count for exact checks
     double threshold = 0; ///< the limit of the statistic; 0 where equal bits are asked for
     std::uint64_t index = no_index; ///< first bad element, if known
-    bool by_history = false; ///< statistical: the score compares the rank with its own past, not with other ranks
     bool exact = true; ///< neither chance nor rounding can explain it
     /// Of `sum_differs` and `shard_differs`: proven by the lengths of inputs and result alone (`call_record::excess`).
     /// The statistic is the length of the sum, or how far the squares are off, relative to them.
     bool by_length = false;
-    /// The largest rate at which a healthy step has such a suspect, if the check itself states one; else 0. Of `unlike`
-    /// by its odds: the chance that a healthy run of any length has one. Of `sum_differs` an estimate: it takes
-    /// roundings for independent. Where one rank is far larger than the others they are not: then healthy sums have
-    /// residuals of up to 2.2 sqrt(ranks - 1) times as many deviations. What holds without that: no rounding is above
-    /// 4 * ranks * threshold, and beyond it the suspect is `exact`. audit/conservation_bound.md has both.
+    /// The largest rate at which a healthy step has such a suspect, if the check itself states one; else 0. Of a number
+    /// in a step the rate at which healthy steps have one so unlike, in any number and rank; `alarms` asks for less. Of
+    /// `unlike` by its odds: the chance that a healthy run of any length has one. Of `sum_differs` an estimate that
+    /// takes roundings for independent. Where one rank is far larger than the others they are not: then healthy sums
+    /// have residuals of up to 2.2 sqrt(ranks - 1) times as many deviations. What holds without that: no rounding is
+    /// above 4 * ranks * threshold, and beyond it the suspect is `exact`. audit/conservation_bound.md has both.
     double false_alarms_per_step = 0;
     call_site site = {}; ///< of the call: its name, and the line that made it
     rank_evidence evidence = {}; ///< of `unlike`
+    unusual_number number = {}; ///< of `loss`, `gradient_norm`, `cosine`, `late`, `largest_magnitude`
 };
+
+/// Whether a check judges a number of the ranks in a step: statistical, with a stated rate.
+constexpr bool is_of_number(finding what) noexcept
+{
+    return what == finding::loss || what == finding::gradient_norm || what == finding::cosine || what == finding::late
+        || what == finding::largest_magnitude;
+}
+
+namespace detail {
+
+/// The largest number of ranks to name. More ranks do not fail independently; they have a common cause. NCCL's RAS
+/// prints its outliers by the same rule.
+constexpr int blame_limit(int ranks) noexcept { return ranks < 8 ? 1 : ranks < 40 ? ranks / 4 : 10; }
+
+} // namespace detail
 
 /// The place between inputs and results where the damage happened, as far as the checks show it.
 enum class damage : std::uint8_t {

@@ -8,7 +8,7 @@
 #include <collprobe/core/element.hpp>
 #include <collprobe/core/widen.hpp>
 #include <collprobe/fault/detail/plan_fault.hpp>
-#include <collprobe/fault/detail/standard_normal.hpp>
+#include <collprobe/detail/standard_normal.hpp>
 #include <collprobe/fault/types.hpp>
 #include <collprobe/sum/round_scaled.hpp>
 

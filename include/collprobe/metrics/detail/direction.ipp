@@ -178,7 +178,7 @@ COLLPROBE_COLD_INLINE void align_from_gram(view<const double> gram, int n, direc
     }
 }
 
-COLLPROBE_COLD_INLINE void align_from_sums(
+COLLPROBE_INLINE void align_from_sums(
     view<const double> norms_squared, double sum_norm_squared, direction& out) noexcept
 {
     out.mean_pairwise = out.pooled = out.noise_scale = out.predicted_cosine = not_a_number();
@@ -212,7 +212,7 @@ COLLPROBE_COLD_INLINE void align_from_sums(
     set_noise(moments.signal, moments.noise, out);
 }
 
-COLLPROBE_COLD_INLINE void align_from_sums(view<const double> norms_squared, view<const double> dots_with_sum,
+COLLPROBE_INLINE void align_from_sums(view<const double> norms_squared, view<const double> dots_with_sum,
     double sum_norm_squared, direction& out, const call_site& where)
 {
     if (norms_squared.size() != dots_with_sum.size()) {

@@ -77,7 +77,7 @@ spread spread_of(view<const double> values, Weight weight) noexcept
 
 } // namespace detail
 
-COLLPROBE_COLD_INLINE spread dispersion(view<const double> values) noexcept
+COLLPROBE_INLINE spread dispersion(view<const double> values) noexcept
 {
     return detail::spread_of(values, [](std::size_t) noexcept { return 1.0; });
 }

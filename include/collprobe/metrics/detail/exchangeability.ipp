@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -17,23 +19,24 @@ namespace collprobe::inline COLLPROBE_ABI {
 namespace detail {
 
 /// A bet on place k of n pays in proportion to k to the power of minus one of these.
-inline constexpr double bet_exponents[] = {1.5, 0.75, 0.375, 0.1875};
-inline constexpr double most_wealth = 0x1p800;
+inline constexpr double bet_exponents[] = {1.5, 0.6, 0.25};
+inline constexpr float most_wealth = 0x1p100f;
+/// Pay-outs are less by so much: more than the roundings of a step can add to the wealth.
+inline constexpr double rounded_off = 0x1p-22;
 /// Steps over which the memory of ranks is averaged.
 inline constexpr double memory_steps = 1024;
 /// What bets on a named rank may be worth at most, by exponent. The flatter a bet, the longer it takes to lose.
-inline constexpr double most_of_named[] = {0x1p40, 0x1p30, 0x1p20, 0x1p13};
+inline constexpr float most_of_named[] = {0x1p40f, 0x1p27f, 0x1p16f};
 /// A named rank is compared again when its bets are worth less than this, on the mean of the exponents.
 inline constexpr double least_of_named = 16;
 /// A finding without a rank is told again after so many steps at the earliest.
 inline constexpr std::uint64_t steps_to_tell_again = 1000;
-inline constexpr std::uint64_t evidence_state_format = 0x636f6c6c65760003; // "collev", 3
+inline constexpr std::uint64_t evidence_state_format = 0x636f6c6c65760004; // "collev", 4
 
 /// The weight of a bet that begins in step t = 1, 2, ...: together with 1/2 for the first one they add up to 1.
 constexpr double weight_of_start(std::uint64_t t) noexcept
 {
-    int octave = 0;
-    while (t >> (octave + 1) != 0) ++octave;
+    const int octave = static_cast<int>(std::bit_width(t)) - 1;
     return 0.5 * power_of_two(-octave) / ((octave + 1.0) * (octave + 2.0));
 }
 
@@ -48,7 +51,7 @@ COLLPROBE_COLD_INLINE std::uint64_t checksum_of(view<const std::uint64_t> words)
 
 COLLPROBE_COLD_INLINE exchangeability_watch::exchangeability_watch(
     int ranks, exchangeability_options options, const call_site& where)
-    : ranks_(ranks), options_(std::move(options))
+    : ranks_(ranks), options_(std::move(options)), places_(ranks < 1 ? 0 : static_cast<std::size_t>(ranks))
 {
     const auto check = [&where](bool condition, const std::string& what) {
         if (!condition) detail::refuse("exchangeability_watch", what, where);
@@ -77,18 +80,17 @@ COLLPROBE_COLD_INLINE exchangeability_watch::exchangeability_watch(
     }
     first_member_.push_back(n);
     sums_ = detail::fixed_array<double>(bets * (n + 1));
-    for (std::size_t j = 0; j < bets; ++j) {
-        double* const sums = sums_.data() + j * (n + 1);
-        for (std::size_t k = 1; k <= n; ++k) {
-            sums[k] = sums[k - 1]
+    for (std::size_t k = 1; k <= n; ++k) {
+        for (std::size_t j = 0; j < bets; ++j) {
+            sums_[k * bets + j] = sums_[(k - 1) * bets + j]
                 + detail::exponential(-detail::bet_exponents[j] * detail::natural_log(static_cast<double>(k)));
         }
     }
     best_.resize(n);
     best_strength_ = detail::fixed_array<double>(n);
+    pays_ = detail::fixed_array<payout>(2 * n); // of two ranks at least that share, two at most
+    pay_ = detail::fixed_array<std::uint32_t>(2 * detail::rank_places::most_buckets(n));
     work_ = detail::fixed_array<double>(n);
-    places_ = detail::fixed_array<double>(n);
-    kept_ = detail::fixed_array<double>(n);
     order_.reserve(n);
 }
 
@@ -98,16 +100,12 @@ COLLPROBE_COLD_INLINE exchangeability_watch::metric_state exchangeability_watch:
     metric_state next;
     next.what = what;
     next.shares = shares;
-    std::size_t watched = 0;
-    for (int side = 0; side < sides; ++side) watched += share_of(shares, side) > 0 ? 1 : 0;
-    next.processes.resize(watched * count());
+    next.processes.resize(watched(shares) * count());
     for (process& each : next.processes)
-        for (double& wealth : each.wealth) wealth = 0.5;
+        for (std::size_t j = 0; j < bets; ++j) each.of[j] = 0.5f;
     next.memory.resize(first_member_.size() - 1);
-    next.place.assign(count(), detail::not_a_number());
-    next.steadiness.resize(count());
+    next.kept.resize(count());
     next.named_side.resize(count());
-    next.told.resize(first_member_.size() - 1);
     return next;
 }
 
@@ -132,7 +130,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::begin_step(std::uint64_t step)
     for (double& each : best_strength_) each = -1;
 }
 
-COLLPROBE_COLD_INLINE void exchangeability_watch::judge(
+COLLPROBE_INLINE void exchangeability_watch::judge(
     std::size_t metric, view<const double> values, double margin, int call, const call_site& where)
 {
     if (metric >= metrics_.size() || values.size() != count()) {
@@ -143,7 +141,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::judge(
     metric_state& of = metrics_[metric];
     of.call = call;
     ++of.judged;
-    start_ = detail::weight_of_start(of.judged);
+    for (const std::size_t l : {0, 1, 2, 4}) starts_[l] = static_cast<float>(detail::weight_of_start(of.judged));
     bool is_silent = false;
     for (std::size_t group = 0; group + 1 < first_member_.size(); ++group) {
         judge_group(of, values, group, margin);
@@ -152,63 +150,59 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::judge(
     silent_ += is_silent ? 1 : 0;
 }
 
-COLLPROBE_COLD_INLINE void exchangeability_watch::judge_group(
+COLLPROBE_INLINE void exchangeability_watch::judge_group(
     metric_state& of, view<const double> values, std::size_t group, double margin)
 {
     const std::size_t begin = first_member_[group];
     const std::size_t end = first_member_[group + 1];
     order_.clear();
+    places_.clear();
+    bool has_named = false;
     for (std::size_t i = begin; i < end; ++i) {
         const std::size_t r = members_[i];
-        if (!is_finite(values[r]) || of.named_side[r] != 0) continue;
-        places_[order_.size()] = values[r];
+        if (!is_finite(values[r]) || of.named_side[r] != 0) {
+            of.kept[r].place = -1;
+            has_named = has_named || is_finite(values[r]);
+            continue;
+        }
         order_.push_back(r);
+        places_.add(0.5 * values[r]); // because the difference of two huge numbers must stay finite
     }
     const std::size_t active = order_.size();
     if (active < 3) return;
-    // Halved, because the difference of two huge numbers must stay finite.
-    const double median = 0.5 * detail::median_of(detail::middle_of(view<double>(places_.data(), active)), active);
-    for (std::size_t i = begin; i < end; ++i) {
-        const std::size_t r = members_[i];
-        work_[r] = is_finite(values[r]) ? 0.5 * values[r] - median : detail::not_a_number();
-    }
+    places_.order();
     persistence& memory = of.memory[group];
-    double limit = tolerated(memory, active);
+    double limit = tolerated(memory);
     if (0.5 * margin > limit) limit = 0.5 * margin;
-    const bool is_silent = keep_places(memory, of, group, active);
-    for (std::size_t i = begin; i < end; ++i) places_[members_[i]] = detail::not_a_number();
-    sort_down();
-    for (std::size_t first = 0; first < active;) {
-        const std::size_t ties = ties_from(first);
-        for (std::size_t i = first; i < first + ties; ++i)
-            places_[order_[i]] = static_cast<double>(first) + 0.5 * static_cast<double>(ties - 1);
-        first += ties;
-    }
+    const bool is_silent = keep_places(memory, of, group);
     remember_places(of, memory);
-    for (std::size_t i = begin; i < end; ++i) of.place[members_[i]] = places_[members_[i]];
     if (is_silent) return;
-    strongest_ = 0;
-    bet_on_order(of, group, 0, 2, limit);
-    if (of.shares.farthest > 0 || of.shares.nearest > 0) {
-        for (std::size_t i = 0; i < active; ++i) places_[i] = work_[order_[i]];
-        const detail::middle_values middle = detail::middle_of(view<double>(places_.data(), active));
-        for (std::size_t i = begin; i < end; ++i) {
+    const auto beside = [&, this](int first_side, double by, const auto& value_of) {
+        bet_on_order(of, group, first_side, by);
+        for (std::size_t i = begin; has_named && i < end; ++i) {
             const std::size_t r = members_[i];
-            const double others = of.named_side[r] == 0 ? detail::median_without(work_[r], middle, active)
-                                                        : detail::median_of(middle, active);
-            if (is_finite(work_[r])) work_[r] = detail::absolute(0.5 * work_[r] - 0.5 * others);
+            if (of.named_side[r] == 0 || !is_finite(values[r])) continue;
+            bet_on_named(of, group, r, value_of(0.5 * values[r]), first_side, by);
         }
-        sort_down();
-        bet_on_order(of, group, 2, 4, 0.5 * limit);
+    };
+    strongest_ = 0;
+    beside(0, limit, [](double value) { return value; });
+    if (of.shares.farthest > 0 || of.shares.nearest > 0) {
+        const detail::middle_values middle = detail::middle_of(places_.copy_in(work_));
+        const auto distance = [](double value, double from) { return detail::absolute(0.5 * value - 0.5 * from); };
+        for (std::size_t i = 0; i < active; ++i)
+            places_[i] = distance(places_[i], detail::median_without(places_[i], middle, active));
+        places_.order();
+        const double median = detail::median_of(middle, active);
+        beside(2, 0.5 * limit, [&](double value) { return distance(value, median); });
     }
     if (strongest_ >= 1) name_ranks(of, group);
 }
 
-COLLPROBE_COLD_INLINE double exchangeability_watch::tolerated(persistence& memory, std::size_t active) noexcept
+COLLPROBE_INLINE double exchangeability_watch::tolerated(persistence& memory) noexcept
 {
     if (!(options_.tolerance > 0)) return 0;
-    for (std::size_t i = 0; i < active; ++i) places_[i] = detail::absolute(work_[order_[i]]);
-    const double distance = detail::median_of(detail::middle_of(view<double>(places_.data(), active)), active);
+    const double distance = places_.median_distance();
     if (memory.widths < 64) ++memory.widths;
     // One wild step must not make the tolerance wide.
     const double most = memory.widths > 8 ? 4 * memory.width : distance;
@@ -216,65 +210,127 @@ COLLPROBE_COLD_INLINE double exchangeability_watch::tolerated(persistence& memor
     return options_.tolerance * 1.4826 * memory.width;
 }
 
-COLLPROBE_COLD_INLINE void exchangeability_watch::sort_down()
+COLLPROBE_INLINE exchangeability_watch::payout exchangeability_watch::payout_of(
+    std::size_t first, std::size_t ties, std::size_t active, std::size_t eighth) const noexcept
 {
-    std::sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
-        return work_[b] < work_[a] || (work_[b] == work_[a] && a < b);
-    });
+    const double* const sums = sums_.data() + first * bets;
+    const double* const all = sums_.data() + active * bets;
+    const double share = (1 - detail::rounded_off) * static_cast<double>(active) / static_cast<double>(ties);
+    payout result;
+    for (std::size_t j = 0; j < bets; ++j)
+        result.of[j] = result.of[bets + j] = static_cast<float>(share * (sums[ties * bets + j] - sums[j]) / all[j]);
+    result.is_extreme = first < eighth && ties <= 2 * eighth ? 1 : 0; // the two middle ranks are equally near
+    return result;
 }
 
-COLLPROBE_COLD_INLINE std::size_t exchangeability_watch::ties_from(std::size_t first) const noexcept
+[[gnu::always_inline]] inline exchangeability_watch::worth exchangeability_watch::play(
+    process& at, const payout& pays) const noexcept
 {
-    std::size_t next = first + 1;
-    while (next < order_.size() && work_[order_[next]] == work_[order_[first]]) ++next;
-    return next - first;
+    // Without branches, which would be mispredicted, and four numbers at once: these and those overlap in the middle.
+    const std::uint32_t lasts = at.of[bets] > 1 || at.of[bets + 1] > 2 ? ~std::uint32_t{0} : 0;
+    static constexpr float least[] = {0, 0, 0, 1, 0, 1, 1, 1};
+    float now[8];
+    const auto four = [&, this](std::size_t first, std::size_t to) {
+        for (std::size_t l = 0; l < 4; ++l) {
+            const float own = at.of[first + l];
+            now[to + l] = ((own > least[to + l] ? own : least[to + l]) + starts_[to + l]) * pays.of[first + l];
+        }
+    };
+    four(0, 0), four(2, 4);
+    for (std::size_t l = 0; l < 4; ++l) at.of[l] = now[l];
+    for (std::size_t l = 0; l < 4; ++l) at.of[2 + l] = now[4 + l];
+    at.since = (at.since & lasts) | (static_cast<std::uint32_t>(step_) & ~lasts);
+    at.extreme = (at.extreme & lasts) + pays.is_extreme;
+    const float wealth = now[0] + now[1] + now[2];
+    const float recent = now[5] + now[6] + now[7];
+    if (wealth + recent > detail::most_wealth) at.keep_below(detail::most_wealth, detail::most_wealth);
+    return {static_cast<double>(wealth), static_cast<double>(recent)};
 }
 
-COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_order(
-    metric_state& of, std::size_t group, int first_side, int end_side, double margin)
+COLLPROBE_INLINE void exchangeability_watch::bet_on_order(
+    metric_state& of, std::size_t group, int first_side, double margin)
 {
     const std::size_t active = order_.size();
-    // The compared ranks whose number is larger; with `or_equal` also those whose number is the same.
-    const auto above = [this](double value, bool or_equal) {
-        const auto at = std::lower_bound(order_.begin(), order_.end(), value, [&, this](std::size_t r, double limit) {
-            return work_[r] > limit || (or_equal && work_[r] == limit);
-        });
-        return static_cast<std::size_t>(at - order_.begin());
-    };
-    for (int side = first_side; side < end_side; ++side) {
+    const std::size_t eighth = eighth_of(group);
+    if (pays_for_ != active || pays_for_eighth_ != eighth) {
+        pays_for_ = active;
+        pays_for_eighth_ = eighth;
+        for (std::size_t k = 0; k < active; ++k) pays_[k] = payout_of(k, 1, active, eighth);
+    }
+    const std::size_t buckets = places_.buckets();
+    std::size_t shared = active; // the next pay-out of a bucket with more than one rank
+    std::size_t last = 0;
+    std::size_t first = 1;
+    for (std::size_t b = 0; b < buckets; ++b) {
+        const std::size_t ties = places_.in(b);
+        if (ties == 0) continue;
+        std::size_t above = places_.before(b);
+        std::size_t below = active - places_.before(b + 1);
+        if (margin > 0) {
+            last = places_.last_within(b, margin, last);
+            first = places_.first_within(b, margin, first);
+            above = places_.before(last + 1) - 1;
+            below = active - places_.before(first) - 1;
+        } else if (ties > 1) {
+            pays_[shared] = payout_of(above, ties, active, eighth);
+            pays_[shared + 1] = payout_of(below, ties, active, eighth);
+            above = shared++;
+            below = shared++;
+        }
+        pay_[b] = static_cast<std::uint32_t>(above);
+        pay_[buckets + b] = static_cast<std::uint32_t>(below);
+    }
+    const std::size_t stride = watched(of.shares);
+    process* processes = of.processes.data() + watched(of.shares, first_side);
+    for (int side = first_side; side < first_side + 2; ++side) {
         if (share_of(of.shares, side) <= 0) continue;
-        const bool from_below = side == 1 || side == 3;
-        for (std::size_t first = 0; first < active;) {
-            const std::size_t ties = ties_from(first);
-            for (std::size_t i = first; i < first + ties; ++i) {
-                const std::size_t r = order_[i];
-                if (!(margin > 0)) bet(of, side, r, from_below ? active - first - ties : first, ties, active);
-                else if (from_below) bet(of, side, r, active - above(work_[r] + margin, false) - 1, 1, active);
-                else bet(of, side, r, above(work_[r] - margin, true) - 1, 1, active);
-            }
-            first += ties;
+        const std::uint32_t* const pay = pay_.data() + (side == first_side ? 0 : buckets);
+        const double of_run = share_for(of, side) * options_.false_alarms_per_run;
+        const double of_late = share_for(of, side) / options_.steps_between_alarms;
+        double strongest = 0;
+        for (std::size_t i = 0; i < active; ++i) {
+            const std::size_t r = order_[i];
+            const worth now = play(processes[r * stride], pays_[pay[places_.bucket(i)]]);
+            const double by_run = now.wealth * of_run;
+            const double by_late = now.recent * of_late;
+            const double found = by_run > by_late ? by_run : by_late;
+            if (found > best_strength_[r]) offer(of, side, r, false);
+            strongest = found > strongest ? found : strongest;
         }
-        // A named rank, beside the others.
-        for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) {
-            const std::size_t r = members_[i];
-            if (of.named_side[r] == 0 || !is_finite(work_[r])) continue;
-            if (from_below) {
-                const std::size_t end = above(work_[r] + margin, false);
-                const std::size_t ties = margin > 0 ? 1 : above(work_[r], true) - end + 1;
-                bet(of, side, r, active + 1 - end - ties, ties, active + 1);
-            } else {
-                const std::size_t first = above(work_[r] - margin, margin > 0);
-                bet(of, side, r, first, margin > 0 ? 1 : above(work_[r], true) - first + 1, active + 1);
-            }
+        strongest_ = strongest > strongest_ ? strongest : strongest_;
+        ++processes;
+    }
+}
+
+COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_named(metric_state& of, std::size_t group, std::size_t rank,
+    double value, int first_side, double margin) noexcept
+{
+    const std::size_t active = order_.size() + 1; // beside the others, and behind those that are equal
+    for (int side = first_side; side < first_side + 2; ++side) {
+        process* const at = process_of(of, side, rank);
+        if (at == nullptr) continue;
+        const std::size_t first = side == first_side ? places_.before(places_.bucket_of(value - margin) + 1)
+                                                     : active - 1 - places_.before(places_.bucket_of(value + margin));
+        const worth now = play(*at, payout_of(first, 1, active, eighth_of(group)));
+        if (of.named_side[rank] != side + 1) continue;
+        for (std::size_t j = 0; j < bets; ++j)
+            if (at->of[bets + j] > detail::most_of_named[j]) at->of[bets + j] = detail::most_of_named[j];
+        if (now.recent >= bets * detail::least_of_named) {
+            offer(of, side, rank, true);
+            continue;
         }
+        start_again(of, rank);
+        of.named_side[rank] = 0;
+        of.memory[group].told = 0; // there may be a majority again
+        return;
     }
 }
 
 COLLPROBE_COLD_INLINE bool exchangeability_watch::keep_places(
-    persistence& memory, metric_state& of, std::size_t group, std::size_t active) noexcept
+    persistence& memory, metric_state& of, std::size_t group) noexcept
 {
     if (memory.steps < 2) return false;
-    const double deviation = 1 / detail::square_root(memory.steps * static_cast<double>(active - 2));
+    const double deviation = 1 / detail::square_root(memory.steps * static_cast<double>(order_.size() - 2));
     // Lasting differences as large as the tolerance make such a correlation.
     const double excess = memory.correlation - options_.tolerance * options_.tolerance;
     if (memory.is_silent == 0 && excess > 2 * deviation) {
@@ -283,7 +339,7 @@ COLLPROBE_COLD_INLINE bool exchangeability_watch::keep_places(
         for (std::size_t i = first_member_[group]; i < first_member_[group + 1]; ++i) {
             if (of.named_side[members_[i]] != 0) continue;
             for (int side = 0; side < sides; ++side) {
-                if (process* const at = process_of(of, side, members_[i])) at->forget_gains();
+                if (process* const at = process_of(of, side, members_[i])) at->keep_below(0.5f, 1);
             }
         }
     } else if (memory.is_silent == 1 && excess < deviation) {
@@ -292,27 +348,36 @@ COLLPROBE_COLD_INLINE bool exchangeability_watch::keep_places(
     return memory.is_silent != 0;
 }
 
-COLLPROBE_COLD_INLINE void exchangeability_watch::remember_places(
-    metric_state& of, persistence& memory) noexcept
+COLLPROBE_INLINE void exchangeability_watch::remember_places(metric_state& of, persistence& memory) noexcept
 {
     // Ranks that are unlike the others keep their places for that reason. So the steadiest quarter is left out.
     const std::size_t active = order_.size();
-    std::size_t left_out = active < 8 ? 1 : active / 4;
-    for (std::size_t i = 0; i < active; ++i) kept_[i] = of.steadiness[order_[i]];
-    detail::select(view<double>(kept_.data(), active), active - left_out);
-    const double limit = kept_[active - left_out];
+    const std::size_t left_out = active < 8 ? 1 : active / 4;
+    if (memory.steps < 64 || of.judged % 8 == 0) { // later it changes slowly
+        for (std::size_t i = 0; i < active; ++i) work_[i] = static_cast<double>(of.kept[order_[i]].steadiness);
+        detail::select(view<double>(work_.data(), active), active - left_out);
+        const double next = *std::max_element(work_.data(), work_.data() + active - left_out);
+        memory.steadiest = 0.5 * (work_[active - left_out] + next);
+    }
+    const double middle = 0.5 * static_cast<double>(active - 1);
+    const double steps = memory.steps < detail::memory_steps ? memory.steps + 1 : memory.steps;
     double n = 0;
     double sum_now = 0;
     double sum_before = 0;
     double product = 0;
     double square_now = 0;
     double square_before = 0;
-    for (const std::size_t r : order_) {
-        const bool is_steady = of.steadiness[r] >= limit && left_out > 0;
-        left_out -= is_steady ? 1u : 0u;
-        if (is_steady || !is_finite(of.place[r])) continue;
-        const double now = places_[r];
-        const double before = of.place[r];
+    for (std::size_t i = 0; i < active; ++i) {
+        kept_place& kept = of.kept[order_[i]];
+        const std::size_t bucket = places_.bucket(i);
+        const double now = static_cast<double>(places_.before(bucket) + places_.before(bucket + 1) - 1) * 0.5 - middle;
+        const double before = static_cast<double>(kept.place) - middle;
+        const bool is_known = kept.place >= 0;
+        const bool is_steady = static_cast<double>(kept.steadiness) > memory.steadiest;
+        kept.place = static_cast<float>(now + middle);
+        if (!is_known) continue;
+        kept.steadiness += static_cast<float>((now * before - static_cast<double>(kept.steadiness)) / steps);
+        if (is_steady) continue;
         ++n;
         sum_now += now;
         sum_before += before;
@@ -325,96 +390,38 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::remember_places(
     square_now -= sum_now * sum_now / n;
     square_before -= sum_before * sum_before / n;
     if (!(square_now > 0) || !(square_before > 0)) return;
-    if (memory.steps < detail::memory_steps) ++memory.steps;
+    memory.steps = steps;
     const double correlation = product / detail::square_root(square_now * square_before);
     memory.correlation += (correlation - memory.correlation) / memory.steps;
-    const double middle = 0.5 * static_cast<double>(active - 1);
-    for (const std::size_t r : order_) {
-        if (!is_finite(of.place[r])) continue;
-        const double kept = (places_[r] - middle) * (of.place[r] - middle);
-        of.steadiness[r] += (kept - of.steadiness[r]) / memory.steps;
-    }
 }
 
-COLLPROBE_COLD_INLINE void exchangeability_watch::bet(metric_state& of, int side, std::size_t rank,
-    std::size_t first, std::size_t ties, std::size_t active) noexcept
+COLLPROBE_COLD_INLINE void exchangeability_watch::offer(
+    metric_state& of, int side, std::size_t rank, bool is_unlike) noexcept
 {
-    const bool is_named = of.named_side[rank] != 0;
-    process& at = *process_of(of, side, rank);
-    if (payouts_for_ != active) {
-        payouts_for_ = active;
-        for (std::size_t j = 0; j < bets; ++j)
-            payouts_[j] = static_cast<double>(active) / sums_[j * (count() + 1) + active];
-    }
-    const double share = ties == 1 ? 1 : 1 / static_cast<double>(ties);
-    const std::size_t eighth = eighth_of(rank);
-    double all_wealth = 0;
-    double all_recent = 0;
-    for (std::size_t j = 0; j < bets; ++j) {
-        const double* const sums = sums_.data() + j * (count() + 1);
-        const double payout = share * payouts_[j] * (sums[first + ties] - sums[first]);
-        const double wealth = (at.wealth[j] + start_) * payout;
-        at.wealth[j] = wealth < detail::most_wealth ? wealth : detail::most_wealth;
-        if (!(at.recent[j] > 1)) {
-            at.recent[j] = 1;
-            at.since[j] = step_;
-            at.extreme[j] = 0;
-        }
-        const double recent = at.recent[j] * payout;
-        at.recent[j] = recent < detail::most_wealth ? recent : detail::most_wealth;
-        at.extreme[j] += first < eighth && ties <= 2 * eighth ? 1 : 0; // the two middle ranks are equally near
-        all_wealth += at.wealth[j];
-        all_recent += at.recent[j];
-    }
-    const double share_of_error = share_of(of.shares, side) / (bets * static_cast<double>(ranks_));
-    const double of_run = all_wealth * options_.false_alarms_per_run;
-    const double of_late = all_recent / options_.steps_between_alarms;
-    const double found = share_of_error * (of_run > of_late ? of_run : of_late);
-    if (!is_named) {
-        if (found > strongest_) strongest_ = found;
-        if (best_[rank].unlike || found <= best_strength_[rank]) return;
-    }
-    rank_evidence now = evidence_of(of, side, rank);
-    if (is_named) {
-        if (of.named_side[rank] != static_cast<std::uint64_t>(side) + 1) return;
-        for (std::size_t j = 0; j < bets; ++j)
-            if (at.recent[j] > detail::most_of_named[j]) at.recent[j] = detail::most_of_named[j];
-        now.unlike = all_recent >= bets * detail::least_of_named;
-        if (!now.unlike) {
-            start_again(of, rank);
-            of.named_side[rank] = 0;
-            of.told[group_of_[rank]] = 0; // there may be a majority again
-            return;
-        }
-    }
-    rank_evidence& best = best_[rank];
-    if (best.unlike && (!now.unlike || found <= best_strength_[rank])) return;
-    best = now;
+    const rank_evidence evidence = evidence_of(of, side, rank);
+    const double found = is_unlike ? 0x1p200 * (1 + strength(evidence)) : strength(evidence);
+    if (found <= best_strength_[rank]) return;
     best_strength_[rank] = found;
+    best_[rank] = evidence;
+    best_[rank].unlike = is_unlike;
 }
 
 COLLPROBE_COLD_INLINE rank_evidence exchangeability_watch::evidence_of(
     metric_state& of, int side, std::size_t rank) const noexcept
 {
     const process& at = *process_of(of, side, rank);
-    double wealth = 0;
-    double recent = 0;
-    std::size_t strongest = 0;
-    for (std::size_t j = 0; j < bets; ++j) {
-        wealth += at.wealth[j];
-        recent += at.recent[j];
-        if (at.recent[j] > at.recent[strongest]) strongest = j;
-    }
-    const double share = share_of(of.shares, side) / (bets * static_cast<double>(ranks_));
+    const double share = share_for(of, side);
     rank_evidence result;
     result.metric = of.what;
     result.call = of.call;
     result.side = static_cast<rank_side>(side);
-    result.odds = wealth * share;
-    result.recurrence = recent * share;
-    result.since = at.since[strongest];
-    result.extreme = static_cast<std::uint32_t>(at.extreme[strongest]);
-    result.among = static_cast<std::uint32_t>(eighth_of(rank));
+    for (std::size_t j = 0; j < bets; ++j) {
+        result.odds += static_cast<double>(at.of[j]) * share;
+        result.recurrence += static_cast<double>(at.of[bets + j]) * share;
+    }
+    result.since = step_ - (static_cast<std::uint32_t>(step_) - at.since);
+    result.extreme = at.extreme;
+    result.among = static_cast<std::uint32_t>(eighth_of(group_of_[rank]));
     return result;
 }
 
@@ -428,23 +435,21 @@ COLLPROBE_COLD_INLINE double exchangeability_watch::strength(const rank_evidence
 COLLPROBE_COLD_INLINE void exchangeability_watch::name_ranks(metric_state& of, std::size_t group)
 {
     // The strongest evidence first: it may explain that of the others.
-    for (;;) {
-        double strongest = 0;
+    for (double strongest = 1; strongest >= 1;) {
+        strongest = 0;
         std::size_t rank = 0;
         int at = 0;
         for (int side = 0; side < sides; ++side) {
-            if (share_of(of.shares, side) <= 0) continue;
-            for (const std::size_t r : order_) {
-                if (of.named_side[r] != 0) continue;
-                const double found = strength(evidence_of(of, side, r));
+            for (std::size_t i = 0; i < order_.size() && share_of(of.shares, side) > 0; ++i) {
+                if (of.named_side[order_[i]] != 0) continue;
+                const double found = strength(evidence_of(of, side, order_[i]));
                 if (found <= strongest) continue;
                 strongest = found;
-                rank = r;
+                rank = order_[i];
                 at = side;
             }
         }
-        if (strongest < 1) return;
-        name_one(of, at, group, rank);
+        if (strongest >= 1) name_one(of, at, group, rank);
     }
 }
 
@@ -458,21 +463,20 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::name_one(
     rank_evidence evidence = evidence_of(of, side, rank);
     if (2 * named >= end - begin) { // no majority is left that the rank could be unlike
         start_again(of, rank);
-        std::uint64_t& told = of.told[group];
+        std::uint64_t& told = of.memory[group].told;
         if (told != 0 && of.judged - told < detail::steps_to_tell_again) return;
         told = of.judged;
         named_.push_back({-1, evidence});
         return;
     }
     evidence.unlike = true;
-    of.named_side[rank] = static_cast<std::uint64_t>(side) + 1;
-    best_[rank] = evidence;
-    best_strength_[rank] = strength(evidence);
+    of.named_side[rank] = static_cast<std::uint8_t>(side + 1);
+    offer(of, side, rank, true);
     named_.push_back({static_cast<int>(rank), evidence});
     // A rank that was the largest has made the others the smallest, and so on.
     for (std::size_t i = begin; i < end; ++i) {
         if (members_[i] == rank || of.named_side[members_[i]] != 0) continue;
-        if (process* const at = process_of(of, side ^ 1, members_[i])) at->forget_gains();
+        if (process* const at = process_of(of, side ^ 1, members_[i])) at->keep_below(0.5f, 1);
     }
 }
 
@@ -484,22 +488,11 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::start_again(metric_state& of, 
 }
 
 template <class Visit>
-void exchangeability_watch::visit(metric_state& of, const Visit& number)
+void exchangeability_watch::visit(metric_state& of, const Visit& block)
 {
-    number(of.judged);
-    for (persistence& each : of.memory) {
-        number(each.correlation), number(each.steps), number(each.is_silent);
-        number(each.width), number(each.widths);
-    }
-    for (double& each : of.place) number(each);
-    for (double& each : of.steadiness) number(each);
-    for (process& each : of.processes) {
-        for (std::size_t j = 0; j < bets; ++j) {
-            number(each.wealth[j]), number(each.recent[j]), number(each.since[j]), number(each.extreme[j]);
-        }
-    }
-    for (std::uint64_t& each : of.named_side) number(each);
-    for (std::uint64_t& each : of.told) number(each);
+    const auto all = [&](auto& numbers) { block(numbers.data(), numbers.size() * sizeof(numbers[0])); };
+    block(&of.judged, sizeof(of.judged));
+    all(of.memory), all(of.kept), all(of.processes), all(of.named_side);
 }
 
 COLLPROBE_COLD_INLINE std::vector<std::uint64_t> exchangeability_watch::state() const
@@ -511,8 +504,9 @@ COLLPROBE_COLD_INLINE std::vector<std::uint64_t> exchangeability_watch::state() 
         for (const double share :
             {each.shares.largest, each.shares.smallest, each.shares.farthest, each.shares.nearest})
             words.push_back(to_bits(share));
-        visit(const_cast<metric_state&>(each), [&words](const auto& number) {
-            words.push_back(detail::bit_cast<std::uint64_t>(number));
+        visit(const_cast<metric_state&>(each), [&words](const void* from, std::size_t bytes) {
+            words.resize(words.size() + (bytes + 7) / 8);
+            if (bytes != 0) std::memcpy(&*words.end() - (bytes + 7) / 8, from, bytes);
         });
     }
     words.push_back(detail::checksum_of({words.data(), words.size()}));
@@ -538,9 +532,10 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::restore(view<const std::uint64
             {detail::bit_cast<double>(state[at + 1]), detail::bit_cast<double>(state[at + 2]),
                 detail::bit_cast<double>(state[at + 3]), detail::bit_cast<double>(state[at + 4])});
         at += 5;
-        visit(restored.metrics_.back(), [&](auto& number) {
-            check(at < state.size(), "the state has an end too early");
-            number = detail::bit_cast<std::remove_reference_t<decltype(number)>>(state[at++]);
+        visit(restored.metrics_.back(), [&](void* to, std::size_t bytes) {
+            check((bytes + 7) / 8 < state.size() - at, "the state has an end too early");
+            if (bytes != 0) std::memcpy(to, state.data() + at, bytes);
+            at += (bytes + 7) / 8;
         });
     }
     check(at + 1 == state.size(), "the state is longer than its numbers");

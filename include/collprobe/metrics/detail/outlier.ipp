@@ -2,125 +2,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <utility>
 
+#include <collprobe/core/element.hpp>
+#include <collprobe/core/record/verdict.hpp>
 #include <collprobe/detail/math.hpp>
-#include <collprobe/metrics/detail/outlier_table.hpp>
+#include <collprobe/detail/middle.hpp>
+#include <collprobe/detail/words.hpp>
 #include <collprobe/metrics/outlier.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
 
 namespace detail {
 
-COLLPROBE_COLD_INLINE double normal_upper_quantile(double p) noexcept
+inline constexpr std::uint64_t steps_to_settle = 16; ///< of a series, and of a number
+inline constexpr std::uint64_t habit_steps = 64; ///< that a rank's usual distance is the mean of
+inline constexpr std::uint64_t steps_to_new_level = 8;
+inline constexpr double least_limit = 4; ///< in units of the tail
+inline constexpr float not_compared = -1e30f;
+
+/// How far out is the value that `chance` of the values exceed which exceed 0, from `count` excesses with mean 1 / (1 -
+/// shape): of a generalised Pareto tail; exact on the average over the samples if it is exponential.
+COLLPROBE_COLD_INLINE double tail_quantile(double chance, int count, double shape) noexcept
 {
-    if (p >= 0.5) return 0;
-    // Abramowitz and Stegun 26.2.23, then Newton's steps with the second-order term.
-    const double t = square_root(-2 * natural_log(p));
-    double x = t
-        - (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
-    for (int i = 0; i < 3; ++i) {
-        const double tail = 0.5 * error_function_complement(x * 0.70710678118654752440);
-        const double density = 0.39894228040143267794 * exponential(-0.5 * x * x);
-        const double step = (tail - p) / density;
-        x += step / (1 - 0.5 * x * step);
-    }
-    return x;
+    const double exponential_quantile = count * (exponential(-natural_log(chance) / count) - 1);
+    return shape > 0 ? (exponential(shape * exponential_quantile) - 1) / shape : exponential_quantile;
 }
-
-COLLPROBE_COLD_INLINE double student_upper_quantile(double p, double degrees) noexcept
+/// The inverse.
+COLLPROBE_COLD_INLINE double tail_chance(double quantile, int count, double shape) noexcept
 {
-    const double x = normal_upper_quantile(p);
-    const double shifted = degrees - 2.0 / 3 + 0.1 / degrees;
-    const double exponent = x * x * (degrees - 5.0 / 6) / (shifted * shifted);
-    return square_root(degrees * (exponential(exponent) - 1));
-}
-
-COLLPROBE_COLD_INLINE robust_location modified_z(
-    view<const double> values, view<double> scores, const call_site& where)
-{
-    if (values.size() != scores.size()) {
-        detail::refuse("modified_z",
-            std::to_string(values.size()) + " values but room for " + std::to_string(scores.size())
-                + " scores", where);
-    }
-    robust_location result;
-    // Values are halved, so that no difference of two finite values overflows.
-    std::size_t finite = 0;
-    for (const double x : values)
-        if (is_finite(x)) scores[finite++] = 0.5 * x;
-    result.finite = static_cast<int>(finite);
-    double median = 0;
-    double scale = 0;
-    if (finite > 0) {
-        const view<double> work = scores.part(0, finite);
-        median = median_of(middle_of(work), finite);
-        double largest = 0;
-        for (double& x : work) {
-            x = absolute(x - median);
-            if (x > largest) largest = x;
-        }
-        const double mad = median_of(middle_of(work), finite);
-        result.median = 2 * median;
-        result.mad = 2 * mad;
-        scale = mad;
-        if (scale < 0x1p-40 * absolute(median)) scale = 0x1p-40 * absolute(median);
-        if (!(scale > 0)) scale = 0x1p-40 * largest;
-    }
-    for (std::size_t r = 0; r < values.size(); ++r) {
-        if (!is_finite(values[r])) {
-            scores[r] = infinity();
-            continue;
-        }
-        const double distance = absolute(0.5 * values[r] - median);
-        scores[r] = distance > 0 ? 0.6745 * (distance / scale) : 0.0;
-    }
-    return result;
-}
-
-COLLPROBE_COLD_INLINE double outlier_cutoff(int n, double p) noexcept
-{
-    if (n < 3) return infinity();
-    constexpr std::size_t rows = sizeof(outlier_table) / sizeof(outlier_table[0]);
-    constexpr std::size_t columns = sizeof(outlier_table_p) / sizeof(outlier_table_p[0]);
-    if (!(p < outlier_table_p[0])) p = outlier_table_p[0];
-    if (p < 1e-15) p = 1e-15;
-
-    std::size_t row = 0;
-    while (row + 2 < rows && outlier_table[row + 1].ranks <= n) ++row;
-    std::size_t column = 0;
-    while (column + 2 < columns && outlier_table_p[column + 1] >= p) ++column;
-
-    const auto at = [](const outlier_table_row& entry, std::size_t c, double x) noexcept {
-        const double left = natural_log(entry.cutoff[c]);
-        return left + x * (natural_log(entry.cutoff[c + 1]) - left);
-    };
-    const double log_p = natural_log(outlier_table_p[column]);
-    const double x = (natural_log(p) - log_p)
-        / (natural_log(outlier_table_p[column + 1]) - log_p);
-    const outlier_table_row& lower = outlier_table[row];
-    const outlier_table_row& upper = outlier_table[row + 1];
-    const double log_n = natural_log(static_cast<double>(lower.ranks));
-    const double y = (natural_log(static_cast<double>(n)) - log_n)
-        / (natural_log(static_cast<double>(upper.ranks)) - log_n);
-    const double first = at(lower, column, x);
-    return exponential(first + y * (at(upper, column, x) - first));
+    if (shape > 0) quantile = natural_log(1 + shape * quantile) / shape;
+    return exponential(-count * natural_log(1 + quantile / count));
 }
 
 } // namespace detail
 
-COLLPROBE_COLD_INLINE double near_gaussian_loss(double loss) noexcept
+COLLPROBE_COLD_INLINE double logarithm_of(double number) noexcept
 {
-    return is_finite(loss) ? detail::cube_root(loss) : detail::not_a_number();
-}
-
-COLLPROBE_COLD_INLINE double near_gaussian_norm(double norm) noexcept
-{
-    if (!is_finite(norm) || norm < 0) return detail::not_a_number();
-    const double root = detail::cube_root(norm);
-    return root * root;
+    if (!is_finite(number) || number < 0) return detail::not_a_number();
+    return number > 0x1p-1022 ? detail::natural_log(number) : -745;
 }
 
 COLLPROBE_COLD_INLINE double fisher_z(double cosine) noexcept
@@ -133,218 +54,264 @@ COLLPROBE_COLD_INLINE double fisher_z(double cosine) noexcept
 }
 
 COLLPROBE_COLD_INLINE outlier_detector::outlier_detector(
-    int ranks, int tests, const outlier_options& options, const call_site& where)
-    : ranks_(ranks), tests_(tests), in_a_step_(tests), options_(options)
+    int ranks, int numbers, const outlier_options& options, const call_site& where)
+    : ranks_(ranks), options_(options)
 {
-    const auto refuse = [&where](const std::string& what) { detail::refuse("outlier_detector", what, where); };
-    if (ranks < 1) refuse("cannot watch " + std::to_string(ranks) + " ranks");
-    if (tests < 1) refuse("cannot watch " + std::to_string(tests) + " tests");
-    if (!is_finite(options.false_alarms_per_step) || !(options.false_alarms_per_step > 0)
-        || !(options.false_alarms_per_step < 1)) {
-        refuse("false_alarms_per_step must lie between 0 and 1");
-    }
-    if (options.window < 32 || options.window > 4096) refuse("window must be 32 to 4096");
-    if (options.history_needed < 32 || options.history_needed > options.window)
-        refuse("history_needed must be 32 to window");
-    if (options.absorb_after < 1) refuse("absorb_after must be at least 1");
-
-    const std::size_t n = static_cast<std::size_t>(ranks);
-    series_ = detail::fixed_array<series>(n * static_cast<std::size_t>(tests));
-    residuals_ = detail::fixed_array<double>(series_.size() * static_cast<std::size_t>(options.window));
-    scores_ = detail::fixed_array<double>(n);
-    work_ = detail::fixed_array<double>(n);
-    set_cutoffs(tests);
+    const auto check = [&where](bool condition, const char* what) {
+        if (!condition) detail::refuse("outlier_detector", what, where);
+    };
+    check(ranks >= 1 && numbers >= 1, "at least one rank and one number are watched");
+    const double rate = options.false_alarms_per_step;
+    check(is_finite(rate) && rate > 0 && rate < 1, "false_alarms_per_step must lie between 0 and 1");
+    check(options.window >= 32 && options.window <= 4096, "window must be 32 to 4096");
+    work_.resize(static_cast<std::size_t>(ranks));
+    without_habit_.resize(work_.size());
+    numbers_.resize(static_cast<std::size_t>(numbers));
+    windows_.resize(numbers_.size() * static_cast<std::size_t>(options.window));
+    candidates_.resize(numbers_.size() * work_.size());
+    sorted_.reserve(static_cast<std::size_t>(options.window));
+    found_.reserve(work_.size());
 }
 
-COLLPROBE_COLD_INLINE void outlier_detector::set_cutoffs(int in_a_step)
+COLLPROBE_COLD_INLINE void outlier_detector::resize(std::size_t series)
 {
-    in_a_step_ = in_a_step;
-    const int ranks = ranks_;
-    const std::size_t n = static_cast<std::size_t>(ranks);
-    const double p = options_.false_alarms_per_step / in_a_step;
-    strict_ = detail::fixed_array<double>(n + 1);
-    loose_ = detail::fixed_array<double>(n + 1);
-    for (int count = 0; count <= ranks; ++count) {
-        strict_[static_cast<std::size_t>(count)] = detail::outlier_cutoff(count, p / 2);
-        loose_[static_cast<std::size_t>(count)] = detail::outlier_cutoff(count, 1e-2);
-    }
-    const double one_sided = ranks == 2 ? p / 2 : p / (4.0 * ranks);
-    // The history of a pair lacks the rejected residuals, so its variance is a little too small: 2 x density(x) of it
-    // is missing. (With more ranks the bound has room for this.)
-    const double x = detail::normal_upper_quantile(one_sided);
-    const double widen = ranks == 2 ? 1 + x * 0.39894228040143267794 * detail::exponential(-0.5 * x * x) : 1;
-    history_cutoff_ = detail::fixed_array<double>(static_cast<std::size_t>(options_.window) + 1);
-    for (int entries = options_.history_needed; entries <= options_.window; ++entries) {
-        history_cutoff_[static_cast<std::size_t>(entries)]
-            = widen * detail::student_upper_quantile(one_sided, entries - 1);
-    }
+    series_.resize(series);
+    habits_.resize(series * work_.size());
 }
 
-COLLPROBE_COLD_INLINE outlier_verdict outlier_detector::judge(
-    int test, view<const double> values, const call_site& where)
+COLLPROBE_COLD_INLINE void outlier_detector::forget(std::size_t series) noexcept
 {
-    if (test < 0 || test >= tests_ || values.size() != static_cast<std::size_t>(ranks_))
-        refuse(test, values.size(), where);
-    outlier_verdict verdict;
-    if (ranks_ == 1) return verdict;
-    std::size_t finite = 0;
-    for (const double x : values)
-        if (is_finite(x)) work_[finite++] = 0.5 * x;
-    if (finite < 3 && !(ranks_ == 2 && finite == 2)) return verdict;
-    const detail::middle_values middle = detail::middle_of(view<double>(work_.data(), finite));
-    if (ranks_ == 2) judge_pair(test, values, middle, verdict);
-    else judge_all(test, values, middle, finite, verdict);
-    return verdict;
+    series_[series] = {};
+    for (std::size_t r = 0; r < work_.size(); ++r) habits_[series * work_.size() + r] = 0;
 }
 
 COLLPROBE_COLD_INLINE void outlier_detector::reset() noexcept
 {
-    for (series& one : series_) one = series{};
+    for (std::size_t s = 0; s < series_.size(); ++s) forget(s);
+    for (number_state& each : numbers_) each = {};
+    for (candidate& each : candidates_) each = {};
 }
 
-COLLPROBE_COLD_INLINE void outlier_detector::forget(int test) noexcept
+COLLPROBE_INLINE void outlier_detector::add(
+    std::size_t number, std::size_t series, view<const double> values, int call)
 {
-    for (std::size_t r = 0; r < static_cast<std::size_t>(ranks_); ++r) series_[index(test, r)] = series{};
-}
-
-COLLPROBE_COLD_INLINE void outlier_detector::grow(int tests, int in_a_step, const call_site& where)
-{
-    if (in_a_step < 1 || in_a_step > tests || tests < tests_)
-        detail::refuse("outlier_detector::grow", std::to_string(in_a_step) + " of " + std::to_string(tests)
-                + " tests in a step, of " + std::to_string(tests_) + " before", where);
-    const std::size_t wanted = index(tests, 0);
-    if (wanted > series_.size()) {
-        // By half at least: a step that has a call more each time must not copy all each time.
-        const std::size_t half_more = series_.size() + index(tests_ / 2, 0);
-        const std::size_t room = wanted > half_more ? wanted : half_more;
-        detail::fixed_array<series> more_series(room);
-        detail::fixed_array<double> more_residuals(room * static_cast<std::size_t>(options_.window));
-        for (std::size_t i = 0; i < series_.size(); ++i) more_series[i] = series_[i];
-        for (std::size_t i = 0; i < residuals_.size(); ++i) more_residuals[i] = residuals_[i];
-        series_ = std::move(more_series);
-        residuals_ = std::move(more_residuals);
+    series_state& of = series_[series];
+    const std::size_t n = work_.size();
+    const bool is_pair = n == 2;
+    float* const habits = habits_.data() + series * n;
+    std::size_t finite = 0;
+    for (std::size_t r = 0; r < n; ++r) {
+        without_habit_[r] = values[r] - habits[r];
+        if (is_finite(values[r])) work_[finite++] = without_habit_[r];
     }
-    tests_ = tests;
-    if (in_a_step != in_a_step_) set_cutoffs(in_a_step);
-}
+    if (finite < 3 && !(is_pair && finite == 2)) return;
+    const detail::middle_values middle = detail::middle_of(view<double>(work_.data(), finite));
 
-COLLPROBE_COLD_INLINE void outlier_detector::refuse(int test, std::size_t size, const call_site& where) const
-{
-    const std::string what = test < 0 || test >= tests_
-        ? "there is no test " + std::to_string(test) + " among " + std::to_string(tests_)
-        : std::to_string(size) + " values for " + std::to_string(ranks_) + " ranks";
-    detail::refuse("outlier_detector::judge", what, where);
-}
+    const double magnitude = detail::absolute(middle.at);
+    const double least = 0x1p-22 * (magnitude > 1 ? magnitude : 1); // less is rounding
+    const double usual = of.usual > least ? of.usual : least;
+    // An exponential tail would exceed twice the mean by the mean. As if that had been seen 8 times.
+    const double measured = (of.exceeded * of.excess + 8 * usual) / (of.exceeded + 8);
+    const double excess = measured > least ? measured : least;
+    const bool is_settled = of.steps >= detail::steps_to_settle;
+    const double to_name = is_settled ? 2 * usual + numbers_[number].limit * excess : 1e300;
+    const double weight = 1.0 / static_cast<double>(++of.steps < detail::habit_steps ? of.steps : detail::habit_steps);
 
-COLLPROBE_COLD_INLINE double outlier_detector::history_score(
-    std::size_t which, double residual, double magnitude) const noexcept
-{
-    const int entries = series_[which].entries;
-    const double* past = residuals_.data() + which * static_cast<std::size_t>(options_.window);
     double sum = 0;
-    for (int i = 0; i < entries; ++i) sum += past[i] - past[0];
-    const double mean = past[0] + sum / entries;
-    double squares = 0;
-    for (int i = 0; i < entries; ++i) squares += (past[i] - mean) * (past[i] - mean);
-    double scale = detail::square_root(squares / (entries - 1) * (1 + 1.0 / entries));
-    if (scale < 0x1p-40 * magnitude) scale = 0x1p-40 * magnitude;
-    const double distance = residual - mean;
-    if (!(detail::absolute(distance) > 0)) return 0;
-    if (!(scale > 0x1p-60 * detail::absolute(distance))) return distance > 0 ? 0x1p60 : -0x1p60;
-    return distance / scale;
-}
-
-COLLPROBE_COLD_INLINE void outlier_detector::remember(std::size_t which, double residual, bool rejected) noexcept
-{
-    series& one = series_[which];
-    if (rejected) {
-        ++one.rejected;
-        if (one.rejected < options_.absorb_after) return;
-        one.entries = 0;
-        one.next = 0;
-    }
-    one.rejected = 0;
-    residuals_[which * static_cast<std::size_t>(options_.window) + static_cast<std::size_t>(one.next)]
-        = residual;
-    one.next = one.next + 1 == options_.window ? 0 : one.next + 1;
-    if (one.entries < options_.window) ++one.entries;
-}
-
-COLLPROBE_COLD_INLINE void outlier_detector::judge_pair(int test, view<const double> values,
-    const detail::middle_values& middle, outlier_verdict& verdict) noexcept
-{
-    // One series is enough: the other rank's residuals are its negatives.
-    const std::size_t which = index(test, 0);
-    const double value = 0.5 * values[0];
-    const double other = detail::median_without(value, middle, 2);
-    const double residual = value - other;
-    const int entries = series_[which].entries;
-    if (entries >= options_.history_needed) {
-        const double score
-            = history_score(which, residual, detail::absolute(value) + detail::absolute(other));
-        verdict.detected = detail::absolute(score) > history_cutoff(entries);
-        if (verdict.detected) {
-            verdict.score = score;
-            verdict.cutoff = history_cutoff(entries);
-        }
-    }
-    remember(which, residual, verdict.detected);
-}
-
-COLLPROBE_COLD_INLINE void outlier_detector::judge_all(int test, view<const double> values,
-    const detail::middle_values& middle, std::size_t finite, outlier_verdict& verdict)
-{
-    detail::modified_z(values, view<double>(scores_.data(), scores_.size()));
-    const int quarter = static_cast<int>(finite / 4);
-    int limit = quarter < 1 ? 1 : quarter;
-    if (limit > outlier_verdict::capacity) limit = outlier_verdict::capacity;
-    double largest = 0; // excess over a cut-off
-
-    for (std::size_t r = 0; r < values.size(); ++r) {
+    double excesses = 0;
+    float exceeding = 0;
+    std::size_t named = n; // the rank that was named before, if it is again, else the first one
+    candidate* const candidates = candidates_.data() + number * n;
+    for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
         if (!is_finite(values[r])) continue;
-        const std::size_t which = index(test, r);
-        const double value = 0.5 * values[r];
-        const double other = detail::median_without(value, middle, finite);
-        bool out = false;
-        if (scores_[r] > loose_[finite]) {
-            outlier found;
-            found.rank = static_cast<int>(r);
-            found.score = scores_[r];
-            found.cutoff = strict_[finite];
-            out = scores_[r] > strict_[finite];
-            const int entries = series_[which].entries;
-            if (entries >= options_.history_needed) {
-                found.history_score
-                    = history_score(which, value - other, detail::absolute(value) + detail::absolute(other));
-                found.history_cutoff = history_cutoff(entries);
-                if (!out && detail::absolute(found.history_score) > found.history_cutoff) {
-                    out = true;
-                    found.needed_history = true;
-                    found.cutoff = loose_[finite];
-                }
-            }
-            if (out) {
-                if (verdict.count < limit) verdict.named[verdict.count++] = found;
-                ++verdict.out;
-                const double score = found.needed_history ? found.history_score : found.score;
-                const double cutoff = found.needed_history ? found.history_cutoff : found.cutoff;
-                if (detail::absolute(score) / cutoff > largest) {
-                    largest = detail::absolute(score) / cutoff;
-                    verdict.score = score;
-                    verdict.cutoff = cutoff;
-                }
+        const double distance = without_habit_[r] - detail::median_without(without_habit_[r], middle, finite);
+        const double length = detail::absolute(distance);
+        const bool is_named = length > to_name;
+        sum += is_named ? to_name : length;
+        if (is_named) {
+            if (named == n || static_cast<std::int32_t>(r) == of.named) named = r;
+        } else {
+            habits[r] += static_cast<float>(weight * distance);
+            if (length > 2 * usual) {
+                excesses += length - 2 * usual;
+                ++exceeding;
             }
         }
-        remember(which, value - other, out);
+        const float out = static_cast<float>((length - 2 * usual) / excess);
+        if (is_settled && out > candidates[r].out) {
+            candidates[r] = {distance, values[r] - distance, out, static_cast<float>(usual),
+                static_cast<float>(excess), call, 0};
+        }
     }
-    verdict.detected = verdict.out > 0;
-    if (verdict.out > limit) {
-        verdict.incoherent = true;
-        verdict.count = 0;
-    } else {
-        verdict.score = 0;
-        verdict.cutoff = 0;
+    const double compared = is_pair ? 1 : static_cast<double>(finite);
+    of.usual += static_cast<float>(weight * (sum / compared - of.usual));
+    if (is_settled) {
+        numbers_[number].compared += compared;
+        const float all = of.exceeded + exceeding;
+        of.exceeded = all < 128 ? all : exceeding < 128 ? 128 : exceeding;
+        if (exceeding > 0) of.excess += (static_cast<float>(excesses) - exceeding * of.excess) / of.exceeded;
     }
+    if (named == n) {
+        of.named = -1;
+        return;
+    }
+    if (static_cast<std::int32_t>(named) != of.named) {
+        of.named = static_cast<std::int32_t>(named);
+        of.named_steps = 0;
+        of.since = step_;
+    }
+    if (++of.named_steps < detail::steps_to_new_level) return;
+    of.named = -1;
+    for (std::size_t r = 0; r < (is_pair ? 1 : n); ++r) {
+        if (!is_finite(values[r])) continue;
+        const double distance = without_habit_[r] - detail::median_without(without_habit_[r], middle, finite);
+        if (!(detail::absolute(distance) > to_name)) continue;
+        habits[r] += static_cast<float>(distance);
+        if (candidates[r].call == call) candidates[r].level_since = of.since + 1;
+    }
+}
+
+COLLPROBE_INLINE view<const outlier> outlier_detector::judge(std::size_t number)
+{
+    number_state& of = numbers_[number];
+    found_.clear();
+    if (!(of.compared > 0)) return {};
+    ++of.steps;
+    const double usually = of.usually_compared;
+    const double stated = options_.false_alarms_per_step;
+    const int excesses = static_cast<int>(filled(of) / 4);
+    // Of more numbers than usual the largest is larger.
+    const double more = usually > 0 && of.compared > usually ? of.compared / usually : 1;
+    const double limit = of.limit + of.scale * detail::natural_log(more);
+    float largest = detail::not_compared; // of those that are not named
+    float largest_named = detail::not_compared;
+    std::size_t strongest = 0;
+    int present = 0;
+    for (std::size_t r = 0; r < work_.size(); ++r) {
+        candidate& one = candidates_[number * work_.size() + r];
+        if (!(one.out > detail::not_compared)) continue;
+        ++present;
+        if (one.out > limit) {
+            const double in_tail = detail::tail_chance((one.out - of.quantile) / of.scale, excesses, of.shape);
+            const double rate = stated * in_tail * more / stated_chance(of);
+            const bool is_beyond = one.out >= 4 * of.farthest && rate < stated;
+            const double seen = 2 * one.usual + of.seen * one.excess;
+            found_.push_back({static_cast<int>(r), one.call, one.distance, one.expected,
+                2 * one.usual + limit * one.excess, seen > 0 ? seen : 0,
+                is_beyond ? rate : stated, static_cast<std::uint32_t>(filled(of)), one.level_since != 0,
+                one.level_since != 0 ? one.level_since - 1 : 0});
+            if (!(is_beyond && rate < 1e-3 * stated) && one.out > of.farthest) of.farthest = one.out;
+            if (one.out > largest_named) {
+                largest_named = one.out;
+                strongest = found_.size() - 1;
+            }
+        } else if (one.out > largest) {
+            largest = one.out;
+        }
+        one.out = detail::not_compared;
+    }
+    if (!found_.empty()) {
+        const bool are_many = static_cast<int>(found_.size()) > detail::blame_limit(present);
+        if (are_many) found_[0] = found_[strongest];
+        if (are_many) found_.resize(1);
+        learn_from_named(number, found_[0].rank, largest_named);
+        // Of three ranks, one that is far off draws the other two towards it by half, and is named.
+        if (ranks_ == 2 || (are_many && present > 3)) found_[0].rank = -1;
+    }
+    if (largest > detail::not_compared) {
+        learn(number, largest);
+        of.usually_compared += (of.compared - usually) / static_cast<double>(filled(of));
+    }
+    of.compared = 0;
+    fit(number);
+    return {found_.data(), found_.size()};
+}
+
+COLLPROBE_COLD_INLINE std::size_t outlier_detector::filled(const number_state& of) const noexcept
+{
+    const std::uint64_t most = static_cast<std::uint64_t>(options_.window);
+    return static_cast<std::size_t>(of.learnt < most ? of.learnt : most);
+}
+
+/// Of a value that exceeds the quantile: that it is named.
+COLLPROBE_COLD_INLINE double outlier_detector::stated_chance(const number_state& of) const noexcept
+{
+    const double steps = static_cast<double>(filled(of));
+    const double exceeding = (static_cast<double>(filled(of) / 4) + 1) / (steps + 1);
+    return options_.false_alarms_per_step / static_cast<double>(numbers_.size()) / exceeding;
+}
+
+COLLPROBE_COLD_INLINE void outlier_detector::learn(std::size_t number, float out) noexcept
+{
+    number_state& of = numbers_[number];
+    const std::size_t window = static_cast<std::size_t>(options_.window);
+    windows_[number * window + of.learnt++ % window] = out;
+    if (out > of.farthest) of.farthest = out;
+}
+
+COLLPROBE_COLD_INLINE void outlier_detector::learn_from_named(std::size_t number, int rank, float out) noexcept
+{
+    number_state& of = numbers_[number];
+    const bool again = of.named >= 0 && of.steps - of.named_at <= static_cast<std::uint64_t>(options_.window);
+    // Of a pair nothing tells which rank it is: the third time.
+    if (again && (rank != of.named || (ranks_ == 2 && of.named_steps == 2))) {
+        learn(number, of.named_out);
+        learn(number, out);
+        of.named = -1;
+        return;
+    }
+    of.named_out = again && of.named_out > out ? of.named_out : out;
+    of.named_steps = again ? of.named_steps + 1 : 1;
+    of.named = rank;
+    of.named_at = of.steps;
+}
+
+COLLPROBE_INLINE void outlier_detector::fit(std::size_t number)
+{
+    number_state& of = numbers_[number];
+    const std::size_t steps = filled(of);
+    if (steps < detail::steps_to_settle) return;
+    const float* const window = windows_.data() + number * static_cast<std::size_t>(options_.window);
+    sorted_.assign(window, window + steps);
+    const std::size_t count = steps / 4;
+    detail::select(view<float>(sorted_.data(), steps), steps - count - 1);
+    of.quantile = of.seen = sorted_[steps - count - 1];
+    double mean = 0;
+    double squares = 0;
+    for (std::size_t i = steps - count; i < steps; ++i) {
+        const double excess = sorted_[i] - of.quantile;
+        mean += excess / static_cast<double>(count);
+        squares += excess * excess / static_cast<double>(count);
+        if (sorted_[i] > of.seen) of.seen = sorted_[i];
+    }
+    // By moments, less half of the deviation of such a shape.
+    const double variance = squares - mean * mean;
+    const double shape = variance > 0
+        ? 0.5 * (1 - mean * mean / variance) - 0.5 / detail::square_root(static_cast<double>(count)) : 0;
+    of.shape = shape > 0 ? shape < 0.5 ? shape : 0.5 : 0;
+    of.scale = mean * (1 - of.shape) + 1e-6;
+    of.limit = of.quantile + of.scale * detail::tail_quantile(stated_chance(of), static_cast<int>(count), of.shape);
+    if (of.limit < of.seen) of.limit = of.seen;
+    if (of.limit < detail::least_limit) of.limit = detail::least_limit;
+}
+
+COLLPROBE_COLD_INLINE void outlier_detector::save(std::vector<std::uint64_t>& words) const
+{
+    words.insert(words.end(), {work_.size(), numbers_.size(), windows_.size(), series_.size()});
+    detail::append_words(words, series_, habits_, numbers_, windows_);
+}
+
+COLLPROBE_COLD_INLINE bool outlier_detector::restore(view<const std::uint64_t> words)
+{
+    if (words.size() < 4 || words[0] != work_.size() || words[1] != numbers_.size() || words[2] != windows_.size()
+        || words[3] > words.size())
+        return false;
+    outlier_detector restored(ranks_, static_cast<int>(words[1]), options_);
+    restored.resize(static_cast<std::size_t>(words[3]));
+    const bool fits = detail::take_words(words.part(4, words.size() - 4), restored.series_, restored.habits_,
+        restored.numbers_, restored.windows_);
+    if (fits) *this = std::move(restored);
+    return fits;
 }
 
 } // namespace collprobe::inline COLLPROBE_ABI

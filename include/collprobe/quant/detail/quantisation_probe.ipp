@@ -3,7 +3,7 @@
 #pragma once
 
 #include <collprobe/detail/math.hpp>
-#include <collprobe/metrics/outlier.hpp>
+#include <collprobe/detail/standard_normal.hpp>
 #include <collprobe/quant/quantisation_probe.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {

@@ -13,19 +13,20 @@ COLLPROBE_COLD_INLINE std::string describe(const alarm_record& raised)
     text += raised.call < 0 ? std::string(", whole step: ")
                               : ", " + describe_call(raised.call, raised.site) + ": ";
     text += std::string(name(raised.what)) + ": " + detail::list_named(raised);
-    if (raised.what == finding::late) {
-        text += ", by " + milliseconds(raised.statistic);
+    if (is_of_number(raised.what)) {
+        text += ", " + describe(raised.number, raised.what, raised.call, !raised.ranks.empty());
+    } else if (detail::is_of_spread(raised)) {
+        text += ", " + detail::spread_text(raised.statistic, raised.number.since);
     } else if (raised.what == finding::unlike) {
         text += ", " + describe(raised.evidence);
     } else if (raised.by_length) {
         text += ", " + detail::length_text(raised.what, raised.statistic, raised.threshold);
     } else if (raised.threshold > 0) {
-        text += ", score " + short_number(raised.statistic) + " against " + short_number(raised.threshold);
+        text += ", " + short_number(raised.statistic) + " against " + short_number(raised.threshold);
     }
-    if (raised.strikes > 1) text += ", strike " + std::to_string(raised.strikes);
     if (raised.false_alarms_per_step > 0 && !detail::is_by_odds(raised)) { // the odds say it of a run
         // The rounding that a sum is judged by is a model's.
-        text += raised.what == finding::sum_differs ? ", about " : ", at most ";
+        text += raised.what == finding::sum_differs ? "; about " : "; at most ";
         text += short_number(raised.false_alarms_per_step) + " false alarms a step";
     }
     return text + "; damage: " + name(raised.where) + "; advice: " + detail::advise(raised);
@@ -42,12 +43,10 @@ COLLPROBE_COLD_INLINE std::string json_line(const line_head& head, const alarm_r
     json.key("ranks").open('[');
     for (const int rank : raised.ranks) json.element().index(rank);
     json.close(']').key("statistic").number(raised.statistic).key("threshold").number(raised.threshold);
-    json.key("false_alarms_per_step")
-        .number(raised.false_alarms_per_step)
-        .key("strikes")
-        .index(raised.strikes);
+    json.key("false_alarms_per_step").number(raised.false_alarms_per_step);
     json.key("advice").text(name(raised.action)).key("source").index(raised.source);
     if (raised.by_length) json.key("by_length").boolean(true);
+    detail::write_number(json, raised.number);
     if (raised.what == finding::unlike) {
         json.key("evidence").open('{');
         detail::write_evidence(json, raised.evidence);

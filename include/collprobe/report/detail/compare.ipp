@@ -318,6 +318,7 @@ constexpr bool counts(finding what, bool same_ranks) noexcept
     case finding::loss:
     case finding::gradient_norm:
     case finding::cosine:
+    case finding::largest_magnitude:
     case finding::duplicate:
     case finding::stale:
     case finding::unlike:

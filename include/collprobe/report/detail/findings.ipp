@@ -47,6 +47,7 @@ COLLPROBE_COLD_INLINE void run_findings::add(const step_record& record)
 COLLPROBE_COLD_INLINE void run_findings::add(const alarm_record& raised)
 {
     ++alarm_count_;
+    const auto unit = [](double threshold) { return threshold > 0 ? threshold : 1; };
     for (repeated_alarm& known : alarms_) {
         alarm_record& first = known.first;
         if (first.what != raised.what || first.where != raised.where || first.call != raised.call
@@ -55,14 +56,17 @@ COLLPROBE_COLD_INLINE void run_findings::add(const alarm_record& raised)
         }
         if (known.last_step != raised.step) ++known.steps;
         known.last_step = raised.step;
-        if (raised.strikes > first.strikes) first.strikes = raised.strikes;
         if (raised.action > first.action) {
             first.action = raised.action;
             first.source = raised.source;
         }
-        if (collprobe::detail::absolute(raised.statistic) > collprobe::detail::absolute(first.statistic)) {
+        if (collprobe::detail::absolute(raised.statistic) * unit(first.threshold)
+            > collprobe::detail::absolute(first.statistic) * unit(raised.threshold)) {
             first.statistic = raised.statistic;
             first.threshold = raised.threshold;
+            first.false_alarms_per_step = raised.false_alarms_per_step;
+            first.evidence = raised.evidence;
+            first.number = raised.number;
         }
         return;
     }

@@ -189,6 +189,15 @@ COLLPROBE_COLD_INLINE void write_evidence(json_writer& json, const rank_evidence
     json.key("since").integer(of.since).key("extreme").integer(of.extreme).key("among").integer(of.among);
 }
 
+COLLPROBE_COLD_INLINE void write_number(json_writer& json, const unusual_number& of)
+{
+    if (of.steps > 0) {
+        json.key("value").number(of.value).key("expected").number(of.expected);
+        json.key("usual_difference").number(of.usual_difference).key("window").integer(of.steps);
+    }
+    if (of.is_new_level) json.key("new_level").boolean(true).key("since").integer(of.since);
+}
+
 COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named)
 {
     json.key("rank").index(named.rank).key("other_rank").index(named.other_rank);
@@ -199,6 +208,7 @@ COLLPROBE_COLD_INLINE void write_suspect(json_writer& json, const suspect& named
     else json.integer(named.index);
     write_site(json, named.site);
     if (named.by_length) json.key("by_length").boolean(true);
+    write_number(json, named.number);
     if (named.what != finding::unlike) return;
     json.key("evidence").open('{');
     write_evidence(json, named.evidence);
@@ -250,8 +260,10 @@ COLLPROBE_COLD_INLINE std::string detail::step_line(const line_head& head, const
         json.key("behind").number(late.behind).key("behind_before").number(late.behind_before);
         json.key("noise").number(late.noise).key("stands_out").boolean(late.stands_out).key("late").open('[');
         for (std::size_t rank = 0; rank < record.lateness_by_rank.size(); ++rank) {
+            if (rank >= record.evidence_by_rank.size()) break;
+            const rank_evidence& evidence = record.evidence_by_rank[rank];
+            if (!evidence.unlike || evidence.metric != finding::late) continue;
             const rank_lateness& each = record.lateness_by_rank[rank];
-            if (!each.late) continue;
             json.element().open('{').key("rank").integer(rank).key("behind").number(each.behind);
             json.key("behind_before").number(each.behind_before).key("share_last").number(each.share_last).close('}');
         }

@@ -27,22 +27,21 @@ COLLPROBE_COLD_INLINE run_level level_of(const run_findings& found) noexcept
 
 /// Of a suspect or an alarm.
 template <class Found>
-std::string evidence_of(const Found& found)
+std::string evidence_of(const Found& found, bool has_rank)
 {
     const finding what = found.what;
     const double statistic = found.statistic;
     const double threshold = found.threshold;
     if (what == finding::unlike) return describe(found.evidence);
     if (found.by_length) return length_text(what, statistic, threshold);
+    if (is_of_number(what)) return describe(found.number, what, found.call, has_rank);
+    if (is_of_spread(found)) return spread_text(statistic, found.number.since);
     if (what == finding::non_finite) return short_number(statistic) + " NaN or infinite";
-    if (what == finding::late) return milliseconds(statistic) + " late, limit " + milliseconds(threshold);
     if (what == finding::weights)
         return weight_text(statistic, threshold) + " times the mean's weight, within " + short_number(threshold);
     if (!(threshold > 0))
         return what == finding::quantisation ? "value " + short_number(statistic) : "bits compared";
-    const char* const kind
-        = what == finding::sum_differs || what == finding::codes_differ ? "residual " : "score ";
-    return kind + short_number(statistic) + ", limit " + short_number(threshold);
+    return "residual " + short_number(statistic) + ", limit " + short_number(threshold);
 }
 
 /// How often a healthy step, or run, has such a suspect or alarm.
@@ -79,9 +78,7 @@ COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_alarm& each, const run_f
     row.what = raised.what;
     row.call = raised.call;
     row.site = raised.site;
-    row.evidence = evidence_of(raised);
-    if (raised.strikes > 1)
-        row.evidence += "; " + counted(static_cast<std::uint64_t>(raised.strikes), "strike");
+    row.evidence = evidence_of(raised, !raised.ranks.empty());
     if (const std::string where = place_in_words(raised.where); !where.empty()) row.evidence += "; " + where;
     row.first_step = each.first_step;
     row.last_step = each.last_step;
@@ -104,10 +101,9 @@ COLLPROBE_COLD_INLINE suspect_row row_of(const repeated_finding& each)
     row.what = named.what;
     row.call = named.call;
     row.site = named.site;
-    row.evidence = evidence_of(named);
+    row.evidence = evidence_of(named, named.rank >= 0);
     if (named.other_rank >= 0) row.evidence += "; other rank: " + std::to_string(named.other_rank);
     if (named.index != no_index) row.evidence += "; first at element " + std::to_string(named.index);
-    if (named.by_history) row.evidence += "; against the rank's own past";
     row.first_step = each.first_step;
     row.last_step = each.last_step;
     row.steps = each.steps;

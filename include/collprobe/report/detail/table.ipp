@@ -40,10 +40,9 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
 {
     const std::string others = named.rank < 0 ? "others" : "the majority of the ranks";
     std::string text = named.rank < 0 ? std::string("some rank") : "rank " + std::to_string(named.rank);
+    if (detail::is_of_spread(named)) return "whole step: " + detail::spread_text(named.statistic, named.number.since);
     text += named.call < 0 ? std::string(", whole step: ")
                            : ", " + describe_call(named.call, named.site) + ": ";
-    const std::string score
-        = " stands out, score " + short_number(named.statistic) + " against " + short_number(named.threshold);
     switch (named.what) {
     case finding::non_finite:
         text += short_number(named.statistic) + " element(s) are NaN or infinite";
@@ -70,13 +69,11 @@ COLLPROBE_COLD_INLINE std::string describe(const suspect& named)
         text += "the result is not the sum of the inputs, residual " + short_number(named.statistic)
             + " against " + short_number(named.threshold);
         break;
-    case finding::loss: text += "its loss" + score; break;
-    case finding::gradient_norm: text += "the norm of its gradient" + score; break;
-    case finding::cosine: text += "the cosine of its gradient with the others'" + score; break;
-    case finding::late:
-        text += "comes late to the calls, by " + milliseconds(named.statistic) + " here, against "
-            + milliseconds(named.threshold);
-        break;
+    case finding::loss:
+    case finding::gradient_norm:
+    case finding::largest_magnitude:
+    case finding::cosine:
+    case finding::late: text += describe(named.number, named.what, named.call, named.rank >= 0); break;
     case finding::quantisation:
         text += "quantisation: " + short_number(named.statistic);
         if (named.threshold > 0) text += " against " + short_number(named.threshold);
@@ -323,14 +320,6 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
         text += "last to the calls: rank " + std::to_string(record.lateness.last) + ", "
             + milliseconds(record.lateness.behind) + " after the median of the others\n";
     }
-    for (std::size_t rank = 0; rank < record.lateness_by_rank.size(); ++rank) {
-        const rank_lateness& each = record.lateness_by_rank[rank];
-        if (!each.late) continue;
-        text += "late: rank " + std::to_string(rank) + ", by " + milliseconds(each.behind)
-            + " in the median of " + std::to_string(each.steps) + " steps, "
-            + milliseconds(each.behind_before) + " of it between the calls; last in "
-            + short_number(100 * each.share_last) + " % of them\n";
-    }
     if (record.silent_evidence > 0) {
         text += "no evidence from "
             + detail::counted(static_cast<std::uint64_t>(record.silent_evidence), "number")
@@ -338,7 +327,14 @@ COLLPROBE_COLD_INLINE std::string step_table(const step_record& record)
     }
     for (std::size_t rank = 0; rank < record.evidence_by_rank.size(); ++rank) {
         const rank_evidence& each = record.evidence_by_rank[rank];
-        if (each.unlike) text += "unlike the others: rank " + std::to_string(rank) + ", " + describe(each) + '\n';
+        if (!each.unlike) continue;
+        text += "unlike the others: rank " + std::to_string(rank) + ", " + describe(each) + '\n';
+        if (each.metric != finding::late || rank >= record.lateness_by_rank.size()) continue;
+        const rank_lateness& late = record.lateness_by_rank[rank];
+        text += "late: rank " + std::to_string(rank) + ", by " + milliseconds(late.behind)
+            + " in the median of " + detail::counted(static_cast<std::uint64_t>(late.steps), "step") + ", "
+            + milliseconds(late.behind_before) + " of it between the calls; last in "
+            + short_number(100 * late.share_last) + " % of them\n";
     }
     for (const suspect& named : record.suspects) text += "suspect: " + describe(named) + '\n';
     return text;

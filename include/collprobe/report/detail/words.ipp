@@ -60,6 +60,31 @@ COLLPROBE_COLD_INLINE std::string describe(const rank_evidence& of)
     return text + "chance does so once in " + detail::round_count(of.recurrence) + " steps";
 }
 
+COLLPROBE_COLD_INLINE std::string describe(const unusual_number& of, finding what, int call, bool has_rank)
+{
+    const std::string its = has_rank ? "its" : "a";
+    std::string text;
+    switch (what) {
+    case finding::loss: text = its + " loss"; break;
+    case finding::gradient_norm: text = "the norm of " + its + (call < 0 ? " whole gradient" : " gradient"); break;
+    case finding::largest_magnitude: text = "the largest element of " + its + " gradient"; break;
+    case finding::cosine: text = "the cosine of " + its + " gradient with the others'"; break;
+    case finding::late: text = "the delay of " + its + (has_rank ? " arrival" : "n arrival"); break;
+    default: text = its + ' ' + name(what); break;
+    }
+    const auto shown = [what](double number) {
+        return what == finding::late ? milliseconds(number) : short_number(number);
+    };
+    const double difference = of.value - of.expected;
+    text += ", " + shown(of.value) + ", is " + shown(collprobe::detail::absolute(difference));
+    text += std::string(difference < 0 ? " below" : " above") + " the " + shown(of.expected)
+        + " that the others let expect; the largest such difference in the last "
+        + detail::counted(of.steps, "step") + " was " + shown(of.usual_difference);
+    if (of.is_new_level)
+        text += "; so since step " + detail::with_commas(of.since) + ", and not told again while it stays there";
+    return text;
+}
+
 COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
 {
     switch (what) {
@@ -73,11 +98,12 @@ COLLPROBE_COLD_INLINE const char* phrase(finding what) noexcept
     case finding::loss: return "had a loss that stands out";
     case finding::gradient_norm: return "had a gradient norm that stands out";
     case finding::cosine: return "had a gradient in a direction that stands out";
-    case finding::late: return "came late to the calls";
+    case finding::late: return "came later to the calls than usual";
     case finding::quantisation: return "lost too much by quantisation";
     case finding::codes_differ: return "received other codes than were sent";
     case finding::unlike: return "was unlike the other ranks over many steps";
     case finding::weights: return "entered the average with another weight than is expected";
+    case finding::largest_magnitude: return "had a gradient element whose size stands out";
     }
     return "was named";
 }
@@ -160,6 +186,12 @@ COLLPROBE_COLD_INLINE std::string length_text(finding what, double statistic, do
     if (what == finding::shard_differs)
         return "the squares of the results off by " + short_number(100 * statistic) + " %";
     return "a length of " + short_number(statistic) + ", and the inputs together at most " + short_number(threshold);
+}
+
+COLLPROBE_COLD_INLINE std::string spread_text(double ranks, std::uint64_t since)
+{
+    return short_number(ranks) + " ranks have NaN or infinity; most ranks have had it since step " + with_commas(since)
+        + ", so the weights have it";
 }
 
 COLLPROBE_COLD_INLINE std::string counted(std::uint64_t number, const char* thing)

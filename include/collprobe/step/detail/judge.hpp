@@ -22,10 +22,6 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-/// Appends the verdict of the detector to a record's suspects.
-void append_suspects(
-    const outlier_verdict& verdict, int ranks, finding what, int call_index, std::vector<suspect>& out);
-
 /// Whether the times of a call, where they are measured, tell who came late to it.
 inline bool tells_lateness(const probed_call& call) noexcept
 {
@@ -54,8 +50,7 @@ void judge_lengths(const call_lengths& of, const probed_call& call, int call_ind
 /// none: at 100,000 ranks they would take 200 MB.
 class step_judge {
 public:
-    /// `times`: the messages have times, and a tenth of the false alarms is for what they tell. `evidence`: without it
-    /// no evidence is gathered over the run.
+    /// `times`: the messages have times. `evidence`: without it no evidence is gathered over the run.
     step_judge(int ranks, double false_alarms_per_step, report_mode mode = report_mode::gather, bool times = false,
         double lateness_floor_ns = 0, const std::optional<exchangeability_options>& evidence = {});
 
@@ -94,10 +89,12 @@ public:
         view<const double> gram, double squares, double sum_norm_squared, direction& out);
 
 private:
-    static constexpr double share_of_lateness = 0.1; ///< of the false alarms
-    static constexpr std::size_t loss_test = 0;
-    static constexpr std::size_t cosine_test = 1;
-    static constexpr std::size_t first_call_test = 2;
+    /// The numbers of a step that are judged, and their series; behind them for each slot the norm and the largest
+    /// magnitude of a call.
+    enum judged_number : std::size_t { number_of_loss, number_of_norm, number_of_cosine, number_of_call_norm,
+        number_of_call_magnitude, number_of_lateness };
+    static constexpr std::size_t series_of_lateness = 3; ///< of the others, their numbers'
+    static constexpr std::size_t series_of_calls = 4;
     /// Equal bits prove a copy only if there are enough data: buffers with fewer non-zero elements than this may agree
     /// by chance.
     static constexpr std::uint64_t telling_elements = 16;
@@ -117,9 +114,11 @@ private:
     void find_series(view<const probed_call> calls, bool has_places);
 
     void judge_losses(const gathered_step& step, step_record& out);
+    /// Where most ranks have NaN or infinity in a step and had it in the one before, the weights have it, and one
+    /// suspect without a rank says so.
+    void judge_spread_of_nonfinite(step_record& out);
 
-    /// Names the ranks that come late to the calls more often than chance has it.
-    void judge_lateness(const gathered_step& step, view<const probed_call> calls, step_record& out);
+    void measure_lateness(const gathered_step& step, view<const probed_call> calls, step_record& out);
 
     /// Leaves the norms of the inputs in `lengths_`.
     void describe_call(const gathered_step& step, std::size_t b, const probed_call& call, int holder,
@@ -144,10 +143,11 @@ private:
     bool is_stale(const statistics& input, int rank, std::size_t slot);
 
     /// Names every rank of a group with the same bits, because the bits do not tell which rank copied from which.
-    void judge_copy(std::uint64_t digest, int rank, int call_index, step_record& out) const;
+    void judge_copy(std::uint64_t digest, int rank, int call_index, step_record& out);
 
     /// Names the ranks whose result differs from that of most ranks; names none if no result has a majority.
     void judge_replicas(const gathered_step& step, std::size_t b, step_record& out);
+    bool all_have_result_of_first(const gathered_step& step, std::size_t b) const;
     /// Groups the ranks by the result of a call. Returns the group of the majority, or null if there is no majority.
     const digest_index::group* result_of_most(const gathered_step& step, std::size_t b);
 
@@ -167,10 +167,23 @@ private:
     /// addition: with E = sum |g_r|^2, n + 1 roundings of partial sums bounded by E + |S|^2, as if all were in one
     /// element, and underflow.
     bool is_no_sum(const gathered_step& step, std::size_t b, const probed_call& call, double sum_norm_squared) const;
-    /// Names the rank whose gradient has an unusual direction. With a Gram matrix the test uses each rank's mean cosine
-    /// with the others, in which one bad rank has weight 1 / (n - 1), independent of its norm. Without a matrix only
-    /// the leave-one-out cosines exist. A rank of huge norm spoils those of all others, so they are not tested then.
-    void judge_cosines(view<const double> gram, bool norms_are_suspect, step_record& out);
+    /// Names the ranks whose losses, norms and so on are unlike those of the others in this step. `has_directions`: the
+    /// gradient is large enough to have one.
+    void judge_numbers(bool has_directions, view<const double> gram, step_record& out);
+    /// Leaves in `values_` what is judged of directions; false if that is nothing. With a Gram matrix it is each rank's
+    /// mean cosine with the others, in which one bad rank has weight 1 / (n - 1), independent of its norm. Without a
+    /// matrix only the leave-one-out cosines exist. A rank of huge norm spoils those of all others.
+    bool take_cosines(view<const double> gram, bool norms_are_suspect, const step_record& out);
+    void name_outliers(judged_number number, finding what, step_record& out);
+    /// The scale of arrivals, on which their tails are no heavier than exponential, and the way back of any scale.
+    double lateness_scale(double nanoseconds) const noexcept;
+    double unscaled_number(judged_number number, double value) const noexcept;
+    double lateness_unit() const noexcept
+    {
+        return lateness_floor_ > 1000 ? lateness_floor_ : 1000;
+    }
+    /// Leaves the rank's numbers out of the comparison in this step.
+    void leave_out(int rank) noexcept { is_left_out_[index(rank)] = true; }
 
     /// The numbers whose evidence is gathered, in this order; behind them the norms of the calls, by slot.
     enum evident : std::size_t { of_loss, of_norm, of_cosine, of_nonfinite, of_lateness, of_first_call };
@@ -184,9 +197,6 @@ private:
     void watch_whole_steps();
     /// Of what is known of the whole step; then names the ranks, and completes the record.
     void judge_evidence(view<const probed_call> calls, step_record& out);
-
-    void judge_statistically(
-        std::size_t test, view<const double> values, finding what, int call_index, step_record& out);
 
     static double total(view<const double> values) noexcept;
 
@@ -202,7 +212,6 @@ private:
     view<const series_place> series_; // of the calls of the step
     std::vector<std::uint64_t> number_; // by slot: the series that the memory is of
     std::vector<held> previous_; // [slot][rank]
-    std::size_t most_calls_ = 0; // in a step
     std::uint64_t begun_before_ = 0; // series of earlier runs: `call_series::begun`
     std::uint32_t last_lost_ = 0; // `step_header::last_lost` of all ranks
     digest_index holders_;
@@ -212,6 +221,12 @@ private:
     fixed_array<double> norms_squared_;
     fixed_array<double> dots_;
     fixed_array<bool> differs_; // by rank: its result differs from that of most ranks
+    fixed_array<bool> is_left_out_; // by rank: it has NaN in this step, or the data of a lower rank
+    fixed_array<bool> is_left_out_of_call_;
+    bool losses_are_positive_ = true; // so far in the run
+    bool nonfinite_has_spread_ = false; // most ranks had NaN or infinity in the last step
+    std::uint64_t nonfinite_since_ = 0;
+    double lateness_floor_; // ns
     lateness_watch lateness_;
     std::optional<exchangeability_watch> evidence_;
     fixed_array<clock_stamp> left_; // by rank: when the last of its calls ended

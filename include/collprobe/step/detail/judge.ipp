@@ -18,32 +18,6 @@
 
 namespace collprobe::inline COLLPROBE_ABI::detail {
 
-COLLPROBE_COLD_INLINE void append_suspects(
-    const outlier_verdict& verdict, int ranks, finding what, int call_index, std::vector<suspect>& out)
-{
-    for (const outlier& found : verdict.suspects()) {
-        // Report the stronger evidence: the score among the ranks, or the score against the rank's own past.
-        const bool by_history = found.needed_history
-            || (found.history_cutoff > 0
-                && absolute(found.history_score) * found.cutoff > found.score * found.history_cutoff);
-        out.push_back({.rank = found.rank,
-            .call = call_index,
-            .what = what,
-            .statistic = by_history ? found.history_score : found.score,
-            .threshold = by_history ? found.history_cutoff : found.cutoff,
-            .by_history = by_history,
-            .exact = false});
-    }
-    if (!verdict.detected || verdict.count != 0) return;
-    // Two ranks, or too many to be outliers among the others: something is wrong, but no rank is named.
-    out.push_back({.call = call_index,
-        .what = what,
-        .statistic = verdict.score,
-        .threshold = verdict.cutoff,
-        .by_history = ranks == 2,
-        .exact = false});
-}
-
 /// Half a unit of the last place, relative to the number, and the smallest number.
 struct rounding_errors {
     double relative;
@@ -116,8 +90,8 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
     const std::optional<exchangeability_options>& evidence)
     : ranks_(ranks),
       table_ranks_(mode == report_mode::gather ? ranks : 1),
-      detector_(table_ranks_, first_call_test,
-          {.false_alarms_per_step = times ? (1 - share_of_lateness) * false_alarms_per_step : false_alarms_per_step}),
+      detector_(table_ranks_, static_cast<int>(number_of_lateness) + (times ? 1 : 0),
+          {.false_alarms_per_step = false_alarms_per_step}),
       holders_(table_ranks_),
       values_(index(table_ranks_)),
       lengths_(index(table_ranks_)),
@@ -125,10 +99,13 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
       norms_squared_(index(table_ranks_)),
       dots_(index(table_ranks_)),
       differs_(index(table_ranks_)),
-      lateness_(times ? table_ranks_ : 1,
-          {.false_alarms_per_step = share_of_lateness * false_alarms_per_step, .floor_ns = lateness_floor_ns}),
+      is_left_out_(index(table_ranks_)),
+      is_left_out_of_call_(index(table_ranks_)),
+      lateness_floor_(lateness_floor_ns),
+      lateness_(times ? table_ranks_ : 1, {.floor_ns = lateness_floor_ns}),
       left_(index(table_ranks_))
 {
+    detector_.resize(series_of_calls);
     if (!evidence || mode != report_mode::gather) return;
     evidence_.emplace(ranks, *evidence);
     watch_whole_steps();
@@ -168,7 +145,10 @@ COLLPROBE_COLD_INLINE std::vector<std::uint64_t> step_judge::evidence_state() co
     known_calls_.save(words, begun_before_);
     words.insert(words.begin(), words.size());
     const std::vector<std::uint64_t> watched = evidence_->state();
+    words.push_back(watched.size());
     words.insert(words.end(), watched.begin(), watched.end());
+    words.push_back(losses_are_positive_ ? 1 : 0);
+    detector_.save(words);
     words.push_back(checksum_of({words.data(), words.size()}));
     return words;
 }
@@ -178,42 +158,44 @@ COLLPROBE_COLD_INLINE void step_judge::restore_evidence(view<const std::uint64_t
     const auto check = [&where](bool condition) {
         if (!condition) refuse("restore_evidence", "the state is not that of a probe, or it is damaged", where);
     };
-    check(state.size() > 2 && state[0] < state.size() - 2);
+    check(state.size() > 4 && state[0] < state.size() - 4);
     const std::size_t end = state.size() - 1;
     check(checksum_of(state.part(0, end)) == state[end]);
-    const std::size_t first = 1 + static_cast<std::size_t>(state[0]);
+    const std::size_t first = 2 + static_cast<std::size_t>(state[0]);
+    check(state[first - 1] < end - first);
+    const std::size_t behind = first + static_cast<std::size_t>(state[first - 1]);
     exchangeability_watch watched(ranks_, evidence_->options(), where);
-    watched.restore(state.part(first, end - first), where);
+    watched.restore(state.part(first, behind - first), where);
     check(watched.metrics() >= of_first_call);
     for (std::size_t i = 0; i < of_first_call; ++i) {
         const evident_number expected = evident_at(i);
         check(watched.metric_of(i) == expected.what && watched.shares_of(i) == expected.shares);
     }
     call_series known;
-    check(known.restore(state.part(1, first - 1)) && known.slots() <= watched.metrics() - of_first_call);
+    const view<const std::uint64_t> calls = state.part(1, first - 2);
+    check(known.restore(calls) && known.slots() <= watched.metrics() - of_first_call);
+    outlier_detector detector = detector_;
+    check(detector.restore(state.part(behind + 1, end - behind - 1)));
+    check(detector.series() == series_of_calls + 2 * (watched.metrics() - of_first_call));
 
-    known_calls_.restore(state.part(1, first - 1));
+    known_calls_.restore(calls);
     begun_before_ = known_calls_.begun() - known.begun();
     *evidence_ = std::move(watched);
     number_ = known_calls_.numbers();
     number_.resize(evidence_->metrics() - of_first_call);
     previous_.assign(number_.size() * index(table_ranks_), {});
-    detector_.reset();
-    const int tests = static_cast<int>(first_call_test + number_.size());
-    if (tests > detector_.tests()) detector_.grow(tests, static_cast<int>(first_call_test + most_calls_), where);
+    detector_ = std::move(detector);
+    losses_are_positive_ = state[behind] != 0;
 }
 
 COLLPROBE_COLD_INLINE void step_judge::find_series(view<const probed_call> calls, bool has_places)
 {
     series_ = known_calls_.find(calls, has_places);
-    if (calls.size() > most_calls_) most_calls_ = calls.size();
     if (known_calls_.slots() > number_.size()) {
         number_.resize(known_calls_.slots());
         previous_.resize(number_.size() * index(ranks_));
     }
-    const int tests = static_cast<int>(first_call_test + number_.size());
-    const int in_a_step = static_cast<int>(first_call_test + most_calls_);
-    detector_.grow(tests > detector_.tests() ? tests : detector_.tests(), in_a_step);
+    detector_.resize(series_of_calls + 2 * number_.size());
     if (evidence_) {
         while (evidence_->metrics() < of_first_call + number_.size()) evidence_->add(finding::gradient_norm, {});
     }
@@ -221,14 +203,15 @@ COLLPROBE_COLD_INLINE void step_judge::find_series(view<const probed_call> calls
         if (number_[slot] == number) continue;
         number_[slot] = number;
         for (int r = 0; r < ranks_; ++r) previous_[slot * index(ranks_) + index(r)] = {};
-        detector_.forget(static_cast<int>(first_call_test + slot));
+        detector_.forget(series_of_calls + 2 * slot);
+        detector_.forget(series_of_calls + 2 * slot + 1);
         if (!evidence_) continue;
         const evident_number own = evident_of_series(number - begun_before_);
         evidence_->replace(of_first_call + slot, own.what, own.shares);
     }
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge(
+COLLPROBE_INLINE void step_judge::judge(
     const gathered_step& step, view<const probed_call> calls, view<const double> gram, step_record& out)
 {
     out.begin(step.header(0).step, ranks_, report_mode::gather, calls.size());
@@ -236,6 +219,8 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
     out.false_alarms_per_step = detector_.options().false_alarms_per_step;
     find_series(calls, step.has_places());
     if (evidence_) evidence_->begin_step(out.step);
+    detector_.begin_step(out.step);
+    for (bool& left_out : is_left_out_) left_out = false;
 
     judge_losses(step, out);
     for (double& value : norms_squared_) value = 0;
@@ -276,7 +261,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
     for (int r = 0; r < ranks_; ++r) {
         if (differs_[index(r)] || !all_are_sums) dots_[index(r)] = not_a_number();
     }
-    judge_lateness(step, calls, out);
+    measure_lateness(step, calls, out);
     if (has_gradients) {
         out.gradient_norms.resize(index(ranks_));
         for (int r = 0; r < ranks_; ++r) out.gradient_norms[index(r)] = square_root(norms_squared_[index(r)]);
@@ -285,22 +270,24 @@ COLLPROBE_COLD_INLINE void step_judge::judge(
         else align_from_sums(norms_squared_, sum_norm_squared, out.cosine);
         align_over_steps(
             gram, total(norms_squared_), all_agree ? sum_norm_squared : not_a_number(), out.cosine);
-        bool norms_are_suspect = false;
-        for (const suspect& found : out.suspects) {
-            norms_are_suspect = norms_are_suspect || found.what == finding::gradient_norm;
-        }
-        if (elements >= elements_for_direction) judge_cosines(gram, norms_are_suspect, out);
     }
+    judge_spread_of_nonfinite(out);
+    judge_numbers(elements >= elements_for_direction, gram, out);
     judge_evidence(calls, out);
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_evidence(view<const probed_call> calls, step_record& out)
 {
     if (!evidence_) return;
-    if (!out.gradient_norms.empty()) {
-        evidence_->judge(of_norm, out.gradient_norms);
-        if (!out.cosine.leave_one_out.empty()) evidence_->judge(of_cosine, out.cosine.leave_one_out);
-    }
+    const auto judge = [&, this](evident metric, const std::vector<double>& numbers) {
+        if (numbers.empty()) return;
+        for (int r = 0; r < ranks_; ++r)
+            values_[index(r)] = is_left_out_[index(r)] ? not_a_number() : numbers[index(r)];
+        evidence_->judge(metric, values_);
+    };
+    judge(of_loss, out.losses);
+    judge(of_norm, out.gradient_norms);
+    if (!out.gradient_norms.empty()) judge(of_cosine, out.cosine.leave_one_out);
     double elements = 0;
     for (int r = 0; r < ranks_; ++r) values_[index(r)] = 0;
     for (std::size_t b = 0; b < calls.size(); ++b) {
@@ -311,8 +298,14 @@ COLLPROBE_COLD_INLINE void step_judge::judge_evidence(view<const probed_call> ca
     }
     if (elements > 0) evidence_->judge(of_nonfinite, values_);
     if (!out.lateness_by_rank.empty() && is_finite(out.lateness.floor)) {
-        for (int r = 0; r < ranks_; ++r) values_[index(r)] = out.lateness_by_rank[index(r)].latest;
-        evidence_->judge(of_lateness, values_, out.lateness.floor);
+        // Ranks that keep an order within the floor must not look as if they had a memory. Twice the floor: a rank that
+        // is late by a constant floor is not at a side, whatever is added to it.
+        const double floor = out.lateness.floor;
+        for (int r = 0; r < ranks_; ++r) {
+            const double latest = out.lateness_by_rank[index(r)].latest;
+            values_[index(r)] = is_finite(latest) && latest < floor ? 0 : latest;
+        }
+        evidence_->judge(of_lateness, values_, 2 * floor);
     }
     out.silent_evidence = evidence_->silent();
     out.evidence_by_rank.resize(index(ranks_));
@@ -389,7 +382,8 @@ COLLPROBE_COLD_INLINE void step_judge::forget()
     series_ = {};
     number_.clear();
     previous_.clear();
-    most_calls_ = 0;
+    losses_are_positive_ = true;
+    nonfinite_has_spread_ = false;
     if (evidence_) {
         evidence_->reset();
         watch_whole_steps();
@@ -416,6 +410,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_losses(const gathered_step& step, s
         const double weight = step.header(r).weight;
         weights_[index(r)] = weight < 0 ? not_a_number() : weight; // as only the device knew it
         if (step.header(r).loss_is_bad()) {
+            leave_out(r);
             out.suspects.push_back({.rank = r, .what = finding::non_finite, .statistic = 1});
         }
     }
@@ -430,12 +425,9 @@ COLLPROBE_COLD_INLINE void step_judge::judge_losses(const gathered_step& step, s
     for (int r = 0; r < ranks_; ++r) {
         if (step.header(r).sample_digest != 0) judge_copy(step.header(r).sample_digest, r, -1, out);
     }
-    for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_loss(out.losses[index(r)]);
-    judge_statistically(loss_test, values_, finding::loss, -1, out);
-    if (evidence_) evidence_->judge(of_loss, out.losses);
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge_lateness(
+COLLPROBE_INLINE void step_judge::measure_lateness(
     const gathered_step& step, view<const probed_call> calls, step_record& out)
 {
     if (!step.layout().times) return;
@@ -464,17 +456,9 @@ COLLPROBE_COLD_INLINE void step_judge::judge_lateness(
     if (out.lateness.present < 2) return;
     out.lateness_by_rank.resize(index(ranks_));
     for (int r = 0; r < ranks_; ++r) out.lateness_by_rank[index(r)] = lateness_.of(r);
-    for (const int r : lateness_.accused()) {
-        out.suspects.push_back({.rank = r,
-            .what = finding::late,
-            .statistic = out.lateness_by_rank[index(r)].latest,
-            .threshold = out.lateness.floor,
-            .exact = false,
-            .false_alarms_per_step = lateness_.options().false_alarms_per_step});
-    }
 }
 
-COLLPROBE_COLD_INLINE void step_judge::describe_call(
+COLLPROBE_INLINE void step_judge::describe_call(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder, call_record& described)
 {
     described.call = call.call;
@@ -501,7 +485,7 @@ COLLPROBE_COLD_INLINE void step_judge::describe_call(
     }
 }
 
-COLLPROBE_COLD_INLINE void step_judge::describe_result(
+COLLPROBE_INLINE void step_judge::describe_result(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder, call_record& described) const
 {
     described.has_result_digest = call.has_result && holder >= 0;
@@ -523,13 +507,16 @@ COLLPROBE_COLD_INLINE void step_judge::describe_result(
     described.result_digest = mix64(described.result_digest);
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge_call(
+COLLPROBE_INLINE void step_judge::judge_call(
     const gathered_step& step, std::size_t b, const probed_call& call, step_record& out)
 {
     const int call_index = static_cast<int>(b);
+    for (bool& left_out : is_left_out_of_call_) left_out = false;
     for (int r = 0; r < ranks_; ++r) {
         const statistics& input = step.entry(r, b).input;
         if (input.nonfinite() == 0) continue;
+        leave_out(r);
+        is_left_out_of_call_[index(r)] = true;
         out.suspects.push_back({.rank = r,
             .call = call_index,
             .what = finding::non_finite,
@@ -541,37 +528,138 @@ COLLPROBE_COLD_INLINE void step_judge::judge_call(
     if (call.is_replicated() && call.has_result) judge_replicas(step, b, out);
     else out.calls[b].results_agree = true;
     if (!call.is_gradient()) return; // shards and parameters may differ between ranks
-    for (int r = 0; r < ranks_; ++r) values_[index(r)] = near_gaussian_norm(lengths_[index(r)]);
-    judge_statistically(first_call_test + series_[b].slot, values_, finding::gradient_norm, call_index, out);
-    if (evidence_) evidence_->judge(of_first_call + series_[b].slot, values_, 0, call_index);
+    const std::size_t slot = series_[b].slot;
+    const auto take = [&, this](const auto& number_of) {
+        for (int r = 0; r < ranks_; ++r) {
+            const bool is_left_out = is_left_out_of_call_[index(r)];
+            values_[index(r)] = is_left_out ? not_a_number() : logarithm_of(number_of(r));
+        }
+    };
+    take([&, this](int r) { return lengths_[index(r)]; });
+    if (evidence_) evidence_->judge(of_first_call + slot, values_, 0, call_index);
+    detector_.add(number_of_call_norm, series_of_calls + 2 * slot, values_, call_index);
+    take([&](int r) { return step.entry(r, b).input.absolute_maximum; });
+    detector_.add(number_of_call_magnitude, series_of_calls + 2 * slot + 1, values_, call_index);
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge_copies(const gathered_step& step, std::size_t b, step_record& out)
+COLLPROBE_COLD_INLINE void step_judge::judge_spread_of_nonfinite(step_record& out)
+{
+    for (bool& has : is_left_out_of_call_) has = false;
+    for (const suspect& found : out.suspects)
+        if (found.what == finding::non_finite) is_left_out_of_call_[index(found.rank)] = true;
+    int having = 0;
+    for (const bool has : is_left_out_of_call_) having += has ? 1 : 0;
+    const bool had_spread = std::exchange(nonfinite_has_spread_, 2 * having > ranks_);
+    if (!nonfinite_has_spread_) return;
+    if (!had_spread) {
+        nonfinite_since_ = out.step;
+        return;
+    }
+    std::erase_if(out.suspects, [](const suspect& found) { return found.what == finding::non_finite; });
+    out.suspects.insert(out.suspects.begin(), {.what = finding::non_finite,
+        .statistic = static_cast<double>(having),
+        .number = {.is_new_level = true, .since = nonfinite_since_}});
+}
+
+COLLPROBE_COLD_INLINE void step_judge::judge_numbers(bool has_directions, view<const double> gram, step_record& out)
+{
+    const auto judge = [&, this](judged_number number, finding what) {
+        for (int r = 0; r < ranks_; ++r)
+            if (is_left_out_[index(r)] && number != number_of_lateness) values_[index(r)] = not_a_number();
+        detector_.add(number, number == number_of_lateness ? series_of_lateness : number, values_);
+        name_outliers(number, what, out);
+    };
+    if (losses_are_positive_) {
+        for (const double loss : out.losses)
+            if (is_finite(loss) && loss < 0) losses_are_positive_ = false;
+        if (!losses_are_positive_) detector_.forget(number_of_loss);
+    }
+    for (int r = 0; r < ranks_; ++r) {
+        const double loss = out.losses[index(r)];
+        values_[index(r)] = losses_are_positive_ ? logarithm_of(loss) : loss;
+    }
+    judge(number_of_loss, finding::loss);
+    const std::size_t before = out.suspects.size();
+    if (!out.gradient_norms.empty()) {
+        for (int r = 0; r < ranks_; ++r) values_[index(r)] = logarithm_of(out.gradient_norms[index(r)]);
+        judge(number_of_norm, finding::gradient_norm);
+    }
+    name_outliers(number_of_call_norm, finding::gradient_norm, out);
+    const bool norms_are_suspect = out.suspects.size() > before;
+    name_outliers(number_of_call_magnitude, finding::largest_magnitude, out);
+    if (has_directions && take_cosines(gram, norms_are_suspect, out)) judge(number_of_cosine, finding::cosine);
+    if (!out.lateness_by_rank.empty()) {
+        for (int r = 0; r < ranks_; ++r) values_[index(r)] = lateness_scale(out.lateness_by_rank[index(r)].latest);
+        judge(number_of_lateness, finding::late);
+    }
+}
+
+COLLPROBE_COLD_INLINE double step_judge::lateness_scale(double nanoseconds) const noexcept
+{
+    if (!is_finite(nanoseconds)) return not_a_number();
+    const double length = natural_log(1 + absolute(nanoseconds) / lateness_unit());
+    return nanoseconds < 0 ? -length : length;
+}
+
+COLLPROBE_COLD_INLINE double step_judge::unscaled_number(judged_number number, double value) const noexcept
+{
+    if (number == number_of_loss && !losses_are_positive_) return value;
+    if (number == number_of_cosine) return 1 - 2 / (exponential(2 * value) + 1);
+    if (number != number_of_lateness) return exponential(value);
+    const double length = lateness_unit() * (exponential(absolute(value)) - 1);
+    return value < 0 ? -length : length;
+}
+
+COLLPROBE_COLD_INLINE void step_judge::name_outliers(judged_number number, finding what, step_record& out)
+{
+    for (const outlier& found : detector_.judge(number)) {
+        const double expected = unscaled_number(number, found.expected);
+        const double value = unscaled_number(number, found.expected + found.distance);
+        const double usual = found.expected + (found.distance < 0 ? -found.seen : found.seen);
+        if (what == finding::late && value - expected < lateness_floor_) continue; // nobody waits for it
+        out.suspects.push_back({.rank = found.rank,
+            .call = found.call,
+            .what = what,
+            .statistic = absolute(found.distance),
+            .threshold = found.limit,
+            .exact = false,
+            .false_alarms_per_step = found.false_alarms_per_step,
+            .number = {value, expected, absolute(unscaled_number(number, usual) - expected), found.steps,
+                found.is_new_level, found.since}});
+    }
+}
+
+COLLPROBE_INLINE void step_judge::judge_copies(const gathered_step& step, std::size_t b, step_record& out)
 {
     const int call_index = static_cast<int>(b);
     holders_.clear();
+    int telling = 0;
     for (int r = 0; r < ranks_; ++r) {
-        if (tells(step.entry(r, b).input)) holders_.add(step.entry(r, b).input.digest, r);
+        const statistics& input = step.entry(r, b).input;
+        if (!tells(input)) continue;
+        holders_.add(input.digest, r);
+        ++telling;
     }
+    if (holders_.distinct() == telling) return;
     for (int r = 0; r < ranks_; ++r) {
         const statistics& input = step.entry(r, b).input;
         if (tells(input)) judge_copy(input.digest, r, call_index, out);
     }
 }
 
-COLLPROBE_COLD_INLINE bool step_judge::tells(const statistics& input) noexcept
+COLLPROBE_INLINE bool step_judge::tells(const statistics& input) noexcept
 {
     return input.finite() - input.zero >= telling_elements;
 }
 
-COLLPROBE_COLD_INLINE bool step_judge::is_stale(const statistics& input, int rank, std::size_t slot)
+COLLPROBE_INLINE bool step_judge::is_stale(const statistics& input, int rank, std::size_t slot)
 {
     const held now = tells(input) ? held{input.count, input.digest} : held{};
     const held before = std::exchange(previous_[slot * index(ranks_) + index(rank)], now);
     return now.count != 0 && before.count == now.count && before.digest == now.digest;
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge_repeats(
+COLLPROBE_INLINE void step_judge::judge_repeats(
     const gathered_step& step, std::size_t b, step_record& out)
 {
     const std::size_t before = out.suspects.size();
@@ -587,19 +675,23 @@ COLLPROBE_COLD_INLINE void step_judge::judge_repeats(
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_copy(
-    std::uint64_t digest, int rank, int call_index, step_record& out) const
+    std::uint64_t digest, int rank, int call_index, step_record& out)
 {
     const int other = holders_.find(digest).other_than(rank);
     if (other < 0) return;
+    if (other < rank) {
+        leave_out(rank);
+        is_left_out_of_call_[index(rank)] = true;
+    }
     out.suspects.push_back(
         {.rank = rank, .other_rank = other, .call = call_index, .what = finding::duplicate, .statistic = 1});
 }
 
 COLLPROBE_COLD_INLINE void step_judge::judge_replicas(const gathered_step& step, std::size_t b, step_record& out)
 {
-    const digest_index::group* const most = result_of_most(step, b);
-    out.calls[b].results_agree = holders_.distinct() == 1;
+    out.calls[b].results_agree = all_have_result_of_first(step, b);
     if (out.calls[b].results_agree) return;
+    const digest_index::group* const most = result_of_most(step, b);
     const int call_index = static_cast<int>(b);
     if (most == nullptr) {
         out.suspects.push_back({.call = call_index,
@@ -613,6 +705,14 @@ COLLPROBE_COLD_INLINE void step_judge::judge_replicas(const gathered_step& step,
     }
 }
 
+COLLPROBE_INLINE bool step_judge::all_have_result_of_first(const gathered_step& step, std::size_t b) const
+{
+    bool all = true;
+    const std::uint64_t first = step.entry(0, b).result.digest;
+    for (int r = 1; r < ranks_; ++r) all = all && step.entry(r, b).result.digest == first;
+    return all;
+}
+
 COLLPROBE_COLD_INLINE const digest_index::group* step_judge::result_of_most(const gathered_step& step, std::size_t b)
 {
     holders_.clear();
@@ -623,19 +723,19 @@ COLLPROBE_COLD_INLINE const digest_index::group* step_judge::result_of_most(cons
 COLLPROBE_COLD_INLINE int step_judge::holder_of_result(
     const gathered_step& step, std::size_t b, const probed_call& call)
 {
-    if (!call.is_replicated() || !call.has_result) return 0;
+    if (!call.is_replicated() || !call.has_result || all_have_result_of_first(step, b)) return 0;
     const digest_index::group* const most = result_of_most(step, b);
     return most == nullptr ? -1 : most->first_rank;
 }
 
-COLLPROBE_COLD_INLINE bool step_judge::differs_from(
+COLLPROBE_INLINE bool step_judge::differs_from(
     int holder, const gathered_step& step, std::size_t b, const probed_call& call, int rank)
 {
     if (!call.is_replicated() || !call.has_result) return false;
     return holder < 0 || step.entry(rank, b).result.digest != step.entry(holder, b).result.digest;
 }
 
-COLLPROBE_COLD_INLINE double step_judge::squares_of_result(
+COLLPROBE_INLINE double step_judge::squares_of_result(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder) const
 {
     if (!call.has_result || holder < 0) return not_a_number();
@@ -654,7 +754,7 @@ COLLPROBE_COLD_INLINE double step_judge::sum_norm_squared_of(
     return sum_factor(call) * sum_factor(call) * squares_of_result(step, b, call, holder);
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge_lengths_of(
+COLLPROBE_INLINE void step_judge::judge_lengths_of(
     const gathered_step& step, std::size_t b, const probed_call& call, int holder, step_record& out)
 {
     const call_record& described = out.calls[b];
@@ -671,7 +771,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_lengths_of(
     judge_lengths(of, call, static_cast<int>(b), out);
 }
 
-COLLPROBE_COLD_INLINE bool step_judge::is_no_sum(
+COLLPROBE_INLINE bool step_judge::is_no_sum(
     const gathered_step& step, std::size_t b, const probed_call& call, double sum_norm_squared) const
 {
     if (call.call != collective::all_reduce || !is_finite(sum_norm_squared)) return false;
@@ -693,12 +793,12 @@ COLLPROBE_COLD_INLINE bool step_judge::is_no_sum(
     return absolute(dots - sum_norm_squared) > sum_norm_squared / 64 + square_root(sum_norm_squared) * error;
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge_cosines(
-    view<const double> gram, bool norms_are_suspect, step_record& out)
+COLLPROBE_COLD_INLINE bool step_judge::take_cosines(
+    view<const double> gram, bool norms_are_suspect, const step_record& out)
 {
     const std::size_t n = index(ranks_);
-    if (out.cosine.leave_one_out.size() != n) return;
-    if (gram.empty() && norms_are_suspect) return;
+    if (out.cosine.leave_one_out.size() != n) return false;
+    if (gram.empty() && norms_are_suspect) return false;
     for (std::size_t i = 0; i < n; ++i) {
         double cosine = out.cosine.leave_one_out[i];
         if (!gram.empty() && is_finite(cosine)) {
@@ -715,16 +815,10 @@ COLLPROBE_COLD_INLINE void step_judge::judge_cosines(
         }
         values_[i] = fisher_z(cosine);
     }
-    judge_statistically(cosine_test, values_, finding::cosine, -1, out);
+    return true;
 }
 
-COLLPROBE_COLD_INLINE void step_judge::judge_statistically(
-    std::size_t test, view<const double> values, finding what, int call_index, step_record& out)
-{
-    append_suspects(detector_.judge(static_cast<int>(test), values), ranks_, what, call_index, out.suspects);
-}
-
-COLLPROBE_COLD_INLINE double step_judge::total(view<const double> values) noexcept
+COLLPROBE_INLINE double step_judge::total(view<const double> values) noexcept
 {
     double sum = 0;
     for (const double value : values) sum += value;

@@ -199,6 +199,14 @@ public:
         const unsigned char* bytes, int ranks, std::uint64_t call_count, const message_layout& layout = {}) noexcept
         : bytes_(bytes), stride_(layout.bytes(call_count)), ranks_(ranks), layout_(layout)
     {
+        static constexpr call_entry none{};
+        if (!layout.statistics) {
+            first_entry_ = reinterpret_cast<const unsigned char*>(&none);
+            return;
+        }
+        first_entry_ = reinterpret_cast<const unsigned char*>(&layout.entry(bytes, 0));
+        entry_stride_ = stride_;
+        call_stride_ = layout.bytes(1) - layout.bytes(0);
     }
     int ranks() const noexcept { return ranks_; }
     const message_layout& layout() const noexcept { return layout_; }
@@ -239,8 +247,8 @@ public:
     /// All zero if no statistics were taken.
     const call_entry& entry(int rank, std::uint64_t call_index) const noexcept
     {
-        static constexpr call_entry none{};
-        return layout_.statistics ? layout_.entry(message(rank), call_index) : none;
+        return *reinterpret_cast<const call_entry*>(
+            first_entry_ + static_cast<std::uint64_t>(rank) * entry_stride_ + call_index * call_stride_);
     }
 
 private:
@@ -248,6 +256,9 @@ private:
     std::uint64_t stride_;
     int ranks_;
     message_layout layout_;
+    const unsigned char* first_entry_;
+    std::uint64_t entry_stride_ = 0; ///< from rank to rank; 0: all have the same
+    std::uint64_t call_stride_ = 0;
 };
 
 } // namespace collprobe::detail

@@ -70,4 +70,17 @@ COLLPROBE_HD inline double standard_normal(std::uint64_t bits) noexcept
     return normal_quantile((static_cast<double>(bits >> 12) + 0.5) * 0x1p-52);
 }
 
+/// x such that a standard normal exceeds it with probability p, 0 < p < 1.
+inline double normal_upper_quantile(double p) noexcept { return -normal_quantile(p); }
+
+/// The same quantile of Student's t, p <= 0.5: up to 0.5 % too high for 31 or more degrees of freedom and p >= 1e-12.
+/// Source: Gaver and Kafadar, The American Statistician 38 (1984).
+inline double student_upper_quantile(double p, double degrees) noexcept
+{
+    const double x = normal_upper_quantile(p);
+    const double shifted = degrees - 2.0 / 3 + 0.1 / degrees;
+    const double exponent = x * x * (degrees - 5.0 / 6) / (shifted * shifted);
+    return square_root(degrees * (exponential(exponent) - 1));
+}
+
 } // namespace collprobe::detail

@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: The collprobe authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include <collprobe/core/view.hpp>
+
+/// State that is saved as 8-byte words.
+namespace collprobe::inline COLLPROBE_ABI::detail {
+
+/// Appends the bytes of lists, each filled up to whole words.
+template <class... T>
+void append_words(std::vector<std::uint64_t>& words, const std::vector<T>&... lists)
+{
+    static_assert((std::is_trivially_copyable_v<T> && ...));
+    const auto append = [&words](const void* from, std::size_t bytes) {
+        const std::size_t first = words.size();
+        words.resize(first + (bytes + 7) / 8);
+        if (bytes > 0) std::memcpy(words.data() + first, from, bytes);
+    };
+    (append(lists.data(), lists.size() * sizeof(T)), ...);
+}
+
+/// Fills lists of the same sizes again. False, and nothing changes, for words of another number.
+template <class... T>
+bool take_words(view<const std::uint64_t> words, std::vector<T>&... lists)
+{
+    if (words.size() != (std::size_t{0} + ... + ((lists.size() * sizeof(T) + 7) / 8))) return false;
+    const std::uint64_t* from = words.data();
+    const auto take = [&from](void* to, std::size_t bytes) {
+        if (bytes > 0) std::memcpy(to, from, bytes);
+        from += (bytes + 7) / 8;
+    };
+    (take(lists.data(), lists.size() * sizeof(T)), ...);
+    return true;
+}
+
+} // namespace collprobe::detail
