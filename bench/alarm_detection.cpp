@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-/// Disturbs the gradient of one rank and compares who notices, who names it and when: the library's alarms and each
-/// published rule. Prints markdown tables: see bench/results/alarms.md.
+/// Disturbs the gradient of one rank and compares which rule notices, whether it names the rank, and when: the library's
+/// numbers of a step (at the probe's rate), its alarms, its evidence over the run, and each published rule. Prints
+/// markdown tables: see bench/results/alarms.md.
 ///
 ///     alarm_detection [--runs N] [--seed N] [--ranks N] [--noise-scale X]
 ///
@@ -36,7 +37,7 @@ constexpr std::uint64_t steps = 2000;
 constexpr std::uint64_t onset = 1000;
 constexpr std::uint64_t settled = 300; // from here on alarms count as false ones
 
-enum class fault_kind { none, noise, scale, result_noise };
+enum class fault_kind { none, noise, scale, growth, result_noise };
 struct fault {
     const char* name;
     fault_kind kind;
@@ -46,10 +47,16 @@ struct fault {
 constexpr fault faults[] = {
     {"noise of 5 %, each step", fault_kind::noise, 0.05, 1, 1},
     {"noise of 5 %, 5 steps of 100", fault_kind::noise, 0.05, 5, 100},
+    {"noise of 100 %, each step", fault_kind::noise, 1, 1, 1},
     {"times 1.05, each step", fault_kind::scale, 1.05, 1, 1},
+    {"times 1.3, each step", fault_kind::scale, 1.3, 1, 1},
+    {"times 2, each step", fault_kind::scale, 2, 1, 1},
+    {"0.2 % more in each step", fault_kind::growth, 0.002, 1, 1},
+    {"sign flipped, each step", fault_kind::scale, -1, 1, 1},
     {"times 1.05, 5 steps of 100", fault_kind::scale, 1.05, 5, 100},
     {"noise of 100 %, 5 steps of 100", fault_kind::noise, 1, 5, 100},
     {"times 2, 5 steps of 100", fault_kind::scale, 2, 5, 100},
+    {"sign flipped, one step", fault_kind::scale, -1, 1, steps},
     {"times 2, one step", fault_kind::scale, 2, 1, steps},
     {"times 100, one step", fault_kind::scale, 100, 1, steps},
     {"result: noise of 5 %, one step", fault_kind::result_noise, 0.05, 1, steps},
@@ -117,8 +124,10 @@ public:
         for (std::size_t r = 0; r < n_; ++r) {
             double* const g = &gradients_[r * elements];
             for (std::size_t i = 0; i < elements; ++i) g[i] = level * own_[r] * (signal_[i] + shape_[i] * random_.normal());
-            if (faulty && r == bad && with.kind == fault_kind::scale)
-                for (std::size_t i = 0; i < elements; ++i) g[i] *= with.size;
+            if (faulty && r == bad && (with.kind == fault_kind::scale || with.kind == fault_kind::growth)) {
+                const double grown = 1 + with.size * static_cast<double>(t - onset + 1);
+                for (std::size_t i = 0; i < elements; ++i) g[i] *= with.kind == fault_kind::scale ? with.size : grown;
+            }
             if (faulty && r == bad && with.kind == fault_kind::noise) disturb(g, with.size, random_);
             for (std::size_t i = 0; i < elements; ++i) result_[i] += g[i] / static_cast<double>(n_);
             update_sizes[r] = update_size(r);
@@ -167,6 +176,8 @@ private:
             entry.input.count = part;
             entry.input.digest = mix64((t * 4096 + r) * 16 + b);
             entry.input.sum_of_squares = dot(g, g, part);
+            for (std::size_t i = 0; i < part; ++i)
+                entry.input.absolute_maximum = std::max(entry.input.absolute_maximum, std::abs(g[i]));
             entry.result = {mix64(~(t * 16 + b) ^ (result_noise > 0 ? r + 1 : 0)), dot(all, all, part), dot(g, all, part), 0, 0};
             message_layout{}.entry(message, b) = entry;
             local_norms[r * buckets + b] = std::sqrt(entry.input.sum_of_squares);
@@ -190,7 +201,7 @@ private:
     detail::step_judge judge_;
 };
 
-constexpr const char* rules[] = {"collprobe: strikes", "evidence", "Megatron", "fairseq", "llm.c, z > 5", "Ascend", "Altenbernd", "Altenbernd, abs",
+constexpr const char* rules[] = {"numbers in a step", "alarms", "evidence", "Megatron", "fairseq", "llm.c, z > 5", "Ascend", "Altenbernd", "Altenbernd, abs",
     "ByteRobust"};
 constexpr std::size_t rule_count = sizeof rules / sizeof rules[0];
 
@@ -224,16 +235,22 @@ void run_once(int ranks, double noise_scale, const fault& with, std::uint64_t se
         input.reduced_norms = run.reduced_norms;
         input.update_sizes = run.update_sizes;
         input.loss = run.loss;
-        baseline::rule_verdict verdicts[rule_count] = {{}, {}, megatron.judge(input), fairseq.judge(input), llm_c.judge(input),
+        baseline::rule_verdict verdicts[rule_count] = {{}, {}, {}, megatron.judge(input), fairseq.judge(input), llm_c.judge(input),
             ascend.judge(input), altenbernd.judge(input), altenbernd_abs.judge(input), byterobust.judge(input)};
+        // All that a step says together: right if it names the one rank and no other.
+        const auto add_name = [](baseline::rule_verdict& said, int rank) {
+            if (said.named == 0 || rank != said.rank) ++said.named;
+            said.rank = rank;
+        };
+        for (const suspect& found : run.record.suspects) {
+            if (!is_of_number(found.what)) continue;
+            verdicts[0].alarmed = true;
+            if (found.rank >= 0) add_name(verdicts[0], found.rank);
+        }
         for (const auto& raised : own.judge(run.record)) {
-            // All alarms of the step together: right if they name the one rank and no other.
-            baseline::rule_verdict& said = verdicts[raised.what == finding::unlike ? 1 : 0];
+            baseline::rule_verdict& said = verdicts[raised.what == finding::unlike ? 2 : 1];
             said.alarmed = true;
-            for (const int rank : raised.ranks) {
-                if (said.named == 0 || rank != said.rank) ++said.named;
-                said.rank = rank;
-            }
+            for (const int rank : raised.ranks) add_name(said, rank);
         }
         for (std::size_t k = 0; k < rule_count; ++k) {
             if (!verdicts[k].alarmed || t < settled) continue;
@@ -260,7 +277,7 @@ int main(int argc, char** argv)
     for (int i = 1; i + 1 < argc; i += 2) {
         const std::string option = argv[i];
         if (option == "--runs") runs = std::max(1, std::atoi(argv[i + 1]));
-        else if (option == "--ranks") ranks = std::max(3, std::atoi(argv[i + 1]));
+        else if (option == "--ranks") ranks = std::max(2, std::atoi(argv[i + 1]));
         else if (option == "--noise-scale") noise_scales = {std::atof(argv[i + 1])};
         else if (option == "--seed") seed = std::strtoull(argv[i + 1], nullptr, 10);
     }

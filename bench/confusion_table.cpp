@@ -1,21 +1,22 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-// confusion_table [trials of each fault = 25] [clean steps = 2000] [seed = 1] [ranks = all] [type = all]
+// confusion_table [trials of each fault = 25] [clean steps = 2000] [seed = 1] [ranks = all]
+//     [part = all, or float, bfloat16, lengths, lasting]
 //
 // Which check sees which fault, names the right rank, and tells where it happened: every injector, at several strengths,
 // on a rank's own gradient, in the reduction and on the way back, beside the published rules. Prints markdown. Between
 // two faults are three clean steps, and each configuration begins with clean steps: alarms of clean steps are false, and
 // are counted for the two apart.
 //
-// Our own alarms run as they would for a user, through fault after fault. The published rules do not: most of them would
-// keep an earlier fault's 1e30 or NaN for good, and the table would show that and not what they see. So they learn
-// from clean steps alone, and what they say of a fault is asked of a copy. Adam, too, forgets a step with a fault.
-// One fault is never a third strike: Ascend's column is that of steps that have a fault by themselves.
+// Each fault is the only one of its run: what a step with a fault has taught is forgotten, by the probe
+// (`restore_evidence`), by the alarms (a copy judges the step), by the published rules (the same) and by Adam. Without
+// that the table would show what earlier faults leave behind. So no rule that asks for several steps sees one of
+// these faults: Ascend's column is that of its first strike, which never alarms.
 //
 // Then: what the lengths of inputs and results prove of a fault on the way, without an audit (`call_record::excess`).
-// At the end: the same faults of a rank's own gradient, in each step of a run: what strikes and what the evidence over
-// the run make of them.
+// At the end: the same faults of a rank's own gradient, in each step of a run, from the first step on and behind
+// healthy steps: what the numbers of a step, the alarms about them and the evidence over the run make of them.
 #include <algorithm>
 #include <array>
 #include <cinttypes>
@@ -84,7 +85,9 @@ std::vector<scenario> scenarios(int ranks, bool is_half_precision)
     add("times 1.05", {.kind = fault_kind::scale, .magnitude = 1.05});
     add("times 2", {.kind = fault_kind::scale, .magnitude = 2});
     add("times 100", {.kind = fault_kind::scale, .magnitude = 100});
+    add("sign flipped", {.kind = fault_kind::scale, .magnitude = -1});
     add("64 elements zero", {.kind = fault_kind::zero_slice});
+    add("all elements zero", {.kind = fault_kind::zero_slice, .first = 0, .elements = bucket_counts[0]});
     add("last 8 untouched", {.kind = fault_kind::untouched_tail});
     add("stale by a step", {.kind = fault_kind::stale, .lag = buckets});
     add("two swapped", {.kind = fault_kind::swap});
@@ -103,7 +106,7 @@ struct counts {
     int exact = 0; ///< non-finite, duplicate or stale inputs
     int differs = 0;
     int sum = 0;
-    int statistics = 0; ///< suspects: the first of two strikes
+    int numbers = 0; ///< suspects
     int alarmed = 0;
     int named = 0; ///< the right rank, and no other
     int right = 0, unknown = 0, wrong = 0; ///< what alarms say of where it was
@@ -112,7 +115,7 @@ struct counts {
 
 /// What was said of clean steps.
 struct false_counts {
-    std::uint64_t steps = 0, exact = 0, differs = 0, sum = 0, statistics = 0, evidence = 0, alarms = 0;
+    std::uint64_t steps = 0, exact = 0, differs = 0, sum = 0, numbers = 0, evidence = 0, alarms = 0;
     std::uint64_t rules[rule_count] = {};
 };
 
@@ -179,9 +182,10 @@ public:
         }
     }
 
-    /// `keep`: whether Adam goes on from this step.
+    /// `keep`: whether the probe and Adam go on from this step.
     void step(std::uint64_t number, bool damage_input, bool keep, step_record& record)
     {
+        const std::vector<std::uint64_t> learnt = keep ? std::vector<std::uint64_t>() : comm_.evidence_state();
         for (std::uint64_t b = 0; b < buckets; ++b) {
             make_gradient<T>(seed_, number, world_.rank(), b, send_[b]);
             // The injector's `before` hits what is sent: here in a collective whose result nobody looks at.
@@ -205,6 +209,7 @@ public:
         to_.updates[r] = update;
         while (!comm_.poll(record)) {
         }
+        if (!keep) comm_.restore_evidence(learnt);
         world_.barrier(stream_);
         stream_.synchronize(60'000);
     }
@@ -275,11 +280,6 @@ bool any(const std::vector<suspect>& suspects, bool (*is)(finding))
 bool is_exact(finding what) { return what == finding::non_finite || what == finding::duplicate || what == finding::stale; }
 bool is_difference(finding what) { return what == finding::result_differs; }
 bool is_sum(finding what) { return what == finding::sum_differs; }
-bool is_statistical(finding what)
-{
-    return what == finding::loss || what == finding::gradient_norm || what == finding::cosine;
-}
-
 bool is_evidence(finding what) { return what == finding::unlike; }
 
 /// What the checks said of a step in which `of` was injected on `rank`.
@@ -290,7 +290,7 @@ void count(const scenario& of, int rank, int ranks, const step_record& record,
     to.exact += any(record.suspects, is_exact) ? 1 : 0;
     to.differs += any(record.suspects, is_difference) ? 1 : 0;
     to.sum += any(record.suspects, is_sum) ? 1 : 0;
-    to.statistics += any(record.suspects, is_statistical) ? 1 : 0;
+    to.numbers += any(record.suspects, is_of_number) ? 1 : 0;
     for (int k = 0; k < rule_count; ++k) to.rules[k] += rules.alarmed[k] ? 1 : 0;
     if (raised.empty()) return;
     ++to.alarmed;
@@ -319,7 +319,7 @@ void count_clean(const step_record& record, view<const alarm_record> raised, con
     to.exact += any(record.suspects, is_exact) ? 1 : 0;
     to.differs += any(record.suspects, is_difference) ? 1 : 0;
     to.sum += any(record.suspects, is_sum) ? 1 : 0;
-    to.statistics += any(record.suspects, is_statistical) ? 1 : 0;
+    to.numbers += any(record.suspects, is_of_number) ? 1 : 0;
     to.evidence += any(record.suspects, is_evidence) ? 1 : 0;
     to.alarms += raised.empty() ? 0 : 1;
     for (int k = 0; k < rule_count; ++k) to.rules[k] += rules.alarmed[k] ? 1 : 0;
@@ -383,7 +383,8 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
                 ranks, static_cast<int>(buckets), norms, seen.reduced, seen.updates, record.loss.mean};
             published_rules copy = rules;
             const verdicts said = (has_fault ? copy : rules).judge(shown_to_rules);
-            const view<const alarm_record> raised = watch.judge(record);
+            alarms watch_copy = watch;
+            const view<const alarm_record> raised = (has_fault ? watch_copy : watch).judge(record);
             if (has_fault) {
                 count(list[plan[step].scenario], plan[step].rank, ranks, record, raised, said,
                     result.of_scenario[plan[step].scenario]);
@@ -396,17 +397,18 @@ run_counts run(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t s
     return result;
 }
 
-/// A fault in each step of a run: steps until it was alarmed of, -1: never, and whether the right rank was named.
+/// A fault in each step of a run from `onset` on: steps until it was seen, -1: never, and whether alarms named the right
+/// rank and no other.
 struct lasting_outcome {
-    long exact = -1, strikes = -1, evidence = -1;
+    long exact = -1, numbers = -1, alarms = -1, evidence = -1;
     bool is_right = true;
 };
 
-lasting_outcome run_lasting(int ranks, fault one, std::uint64_t steps, std::uint64_t seed)
+lasting_outcome run_lasting(int ranks, fault one, std::uint64_t onset, std::uint64_t steps, std::uint64_t seed)
 {
     std::vector<fault> before;
     one.rank = static_cast<int>(detail::mix64(seed) % static_cast<std::uint64_t>(ranks));
-    for (std::uint64_t step = 1; step < steps; ++step) {
+    for (std::uint64_t step = onset; step < onset + steps; ++step) {
         one.call = step * buckets;
         one.seed = detail::mix64(seed + step);
         before.push_back(one);
@@ -417,14 +419,18 @@ lasting_outcome run_lasting(int ranks, fault one, std::uint64_t steps, std::uint
         rank_of_run<float> own(world, seed, before, {}, seen);
         alarms watch(ranks);
         step_record record;
-        for (std::uint64_t step = 0; step < steps; ++step) {
+        for (std::uint64_t step = 0; step < onset + steps; ++step) {
             own.step(step, true, true, record);
             if (world.rank() != 0) continue;
-            for (const alarm_record& raised : watch.judge(record)) {
-                long& first = is_evidence(raised.what) ? result.evidence
-                    : is_statistical(raised.what)      ? result.strikes
-                                                       : result.exact;
-                if (first < 0) first = static_cast<long>(step);
+            const view<const alarm_record> all = watch.judge(record);
+            if (step < onset) continue;
+            const auto note = [&](long& first) {
+                if (first < 0) first = static_cast<long>(step - onset);
+            };
+            for (const suspect& found : record.suspects)
+                if (is_of_number(found.what)) note(result.numbers);
+            for (const alarm_record& raised : all) {
+                note(is_evidence(raised.what) ? result.evidence : is_of_number(raised.what) ? result.alarms : result.exact);
                 const int twin = one.kind == fault_kind::duplicate_shard ? (one.rank + 1) % ranks : -1;
                 for (const int named : raised.ranks) result.is_right = result.is_right && (named == one.rank || named == twin);
             }
@@ -433,21 +439,22 @@ lasting_outcome run_lasting(int ranks, fault one, std::uint64_t steps, std::uint
     return result;
 }
 
-void print_lasting(int ranks, int trials, std::uint64_t seed)
+void print_lasting(int ranks, int trials, std::uint64_t onset, std::uint64_t seed)
 {
     constexpr std::uint64_t steps = 400;
-    std::printf("\n### The same fault in each step, of one rank's own bucket 0: %d ranks, float, %d runs of %d steps\n\n", ranks, trials,
-        static_cast<int>(steps));
-    std::printf("Median of the steps until the first alarm; in brackets the runs that have one.\n\n");
-    std::printf("| fault | exact | strikes | evidence | runs with a wrong name |\n|---|--:|--:|--:|--:|\n");
+    std::printf("\n### The same fault in each step, of one rank's own bucket 0: %d ranks, float, %d runs of %d steps with the fault, behind %d "
+                "without\n\n", ranks, trials, static_cast<int>(steps), static_cast<int>(onset));
+    std::printf("Median of the steps before the first finding or alarm; in brackets the runs that have one.\n\n");
+    std::printf("| fault | exact alarms | numbers in a step | alarms of numbers | evidence | runs with a wrong name |\n|---|--:|--:|--:|--:|--:|\n");
     for (const scenario& each : scenarios(ranks, false)) {
         if (each.what.phase != fault_phase::before) continue;
-        std::vector<long> delays[3];
+        std::vector<long> delays[4];
         int wrong = 0;
         for (int trial = 0; trial < trials; ++trial) {
-            const lasting_outcome of = run_lasting(ranks, each.what, steps, seed + 1000 + static_cast<std::uint64_t>(trial));
-            const long found[] = {of.exact, of.strikes, of.evidence};
-            for (int k = 0; k < 3; ++k)
+            const lasting_outcome of
+                = run_lasting(ranks, each.what, onset, steps, seed + 1000 + static_cast<std::uint64_t>(trial));
+            const long found[] = {of.exact, of.numbers, of.alarms, of.evidence};
+            for (int k = 0; k < 4; ++k)
                 if (found[k] >= 0) delays[k].push_back(found[k]);
             wrong += of.is_right ? 0 : 1;
         }
@@ -551,8 +558,8 @@ void print_classes()
 void print_false(const char* when, const false_counts& of)
 {
     std::printf("\nFalse, in %" PRIu64 " clean steps %s: exact %" PRIu64 ", differs %" PRIu64 ", sum %" PRIu64
-                ", statistics %" PRIu64 ", evidence %" PRIu64 ", alarms %" PRIu64,
-        of.steps, when, of.exact, of.differs, of.sum, of.statistics, of.evidence, of.alarms);
+                ", numbers %" PRIu64 ", evidence %" PRIu64 ", alarms %" PRIu64,
+        of.steps, when, of.exact, of.differs, of.sum, of.numbers, of.evidence, of.alarms);
     for (int k = 0; k < rule_count; ++k) std::printf(", %s %" PRIu64, rule_names[k], of.rules[k]);
     std::printf(".\n");
 }
@@ -563,7 +570,7 @@ void print_table(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t
     const run_counts found = run<T>(ranks, trials, clean_steps, seed);
     const std::vector<scenario> list = scenarios(ranks, sizeof(T) == 2);
     std::printf("\n### %d ranks, %s\n\n", ranks, element_traits<T>::name);
-    std::printf("| fault | truth | exact | differs | sum | statistics | alarm | named | right | unknown | wrong |");
+    std::printf("| fault | truth | exact | differs | sum | numbers | alarm | named | right | unknown | wrong |");
     for (const char* rule : rule_names) std::printf(" %s |", rule);
     std::printf("\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
     for (std::size_t s = 0; s < list.size(); ++s) {
@@ -573,7 +580,7 @@ void print_table(int ranks, int trials, std::uint64_t clean_steps, std::uint64_t
             else std::printf(" %.0f |", 100.0 * part / whole);
         };
         std::printf("| %s | %s |", list[s].label, name(list[s].truth));
-        for (const int part : {of.exact, of.differs, of.sum, of.statistics, of.alarmed}) share(part, of.injected);
+        for (const int part : {of.exact, of.differs, of.sum, of.numbers, of.alarmed}) share(part, of.injected);
         // Who did it cannot be told of a reduction: it was wrong for all.
         if (list[s].truth == damage::reduce) std::printf(" |");
         else share(of.named, of.alarmed);
@@ -600,18 +607,21 @@ int main(int argc, char** argv)
     const std::uint64_t clean = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 2000;
     const std::uint64_t seed = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
     const int only_ranks = argc > 4 ? std::atoi(argv[4]) : 0;
-    const char* const only_type = argc > 5 ? argv[5] : "all";
+    const char* const only_part = argc > 5 ? argv[5] : "all";
+    const auto wanted = [&](const char* part) { return std::strcmp(only_part, "all") == 0 || std::strcmp(only_part, part) == 0; };
     std::printf("%d trials of each fault, %" PRIu64 " clean steps, seed %" PRIu64 ". Per cent of the trials; `named`, `right`, "
                 "`unknown` and `wrong` of those with an alarm. The published rules have learned from clean steps alone.\n",
         trials, clean, seed);
-    for (const int ranks : {2, 4, 8, 16}) {
-        if (only_ranks != 0 && only_ranks != ranks) continue;
-        const auto wanted = [&](const char* type) { return std::strcmp(only_type, "all") == 0 || std::strcmp(only_type, type) == 0; };
+    for (const int ranks : only_ranks != 0 ? std::vector<int>{only_ranks} : std::vector<int>{2, 4, 8, 16}) {
         if (wanted("float")) print_table<float>(ranks, trials, clean, seed);
         if (wanted("bfloat16")) print_table<bfloat16>(ranks, trials, clean, seed);
     }
-    if (trials > 0) print_lengths(only_ranks != 0 ? only_ranks : 8, trials, clean, seed);
     print_classes();
-    if (only_ranks == 0 || only_ranks == 8) print_lasting(8, std::min(trials, 10), seed);
+    if (trials == 0) return 0;
+    const int ranks = only_ranks != 0 ? only_ranks : 8;
+    if (wanted("lengths")) print_lengths(ranks, trials, clean, seed);
+    // `stale` needs a step before the first.
+    for (const std::uint64_t onset : {1, 400})
+        if (wanted("lasting")) print_lasting(ranks, std::min(trials, 10), onset, seed);
     return 0;
 }

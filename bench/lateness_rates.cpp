@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The collprobe authors
 // SPDX-License-Identifier: Apache-2.0
 
-/// Measures what `lateness_watch` says of late and of even ranks, and prints markdown tables: see
-/// bench/results/lateness.md.
+/// Measures what `lateness_watch` says of late and of even ranks, and when the evidence of a run (`exchangeability_watch`)
+/// names a rank by it. Prints markdown tables: see bench/results/lateness.md.
 ///
 ///     lateness_rates [--steps N] [--seed N] [--real]
 ///
@@ -26,6 +26,7 @@
 #include <vector>
 
 #include <collprobe/comm/local/communicator.hpp>
+#include <collprobe/metrics/exchangeability.hpp>
 #include <collprobe/metrics/lateness.hpp>
 #include <collprobe/step/probed.hpp>
 
@@ -63,7 +64,7 @@ public:
         double all_entered = 0;
         std::vector<double>& entered = in_call; // until the call ends
         for (std::size_t r = 0; r < free_.size(); ++r) {
-            entered[r] = free_[r] + std::max(0.0, 5e6 + extra_work[r] + scale_ns * noise());
+            entered[r] = free_[r] + std::max(0.0, 5e6 + extra_work[r] + scale * noise());
             all_entered = std::max(all_entered, entered[r]);
         }
         all_entered += extra_transport;
@@ -82,6 +83,7 @@ public:
     double extra_transport = 0; ///< between the last entry and the end of the transport
     std::vector<double> bias; ///< constant: the end is stamped so much later
     bool host_paced = false;
+    double scale = scale_ns; ///< of the noise
     std::vector<double> in_call;
     std::vector<double> before;
 
@@ -101,6 +103,44 @@ private:
     std::vector<double> own_end_;
 };
 
+/// What a step's judge does with times: measures lateness, and gathers evidence from it beyond the floor.
+class lateness_judge {
+public:
+    static constexpr double share = 0.0625; ///< of the error, as in a step
+
+    explicit lateness_judge(int ranks, const lateness_options& options = {},
+        const exchangeability_options& rules = {.tolerance = 0.25}, double share_of_error = share)
+        : watch_(ranks, options), evidence_(ranks, rules), latest_(static_cast<std::size_t>(ranks))
+    {
+        evidence_.add(finding::late, {.largest = share_of_error});
+    }
+
+    call_lateness add(const std::vector<double>& in_call, const std::vector<double>& before)
+    {
+        return watch_.add(in_call, before);
+    }
+    step_lateness end_step()
+    {
+        evidence_.begin_step(step_++);
+        const step_lateness found = watch_.end_step();
+        if (!is_finite(found.floor)) return found;
+        for (std::size_t r = 0; r < latest_.size(); ++r) latest_[r] = watch_.of(static_cast<int>(r)).latest;
+        evidence_.judge(0, latest_, found.floor);
+        return found;
+    }
+    rank_lateness of(int rank) const { return watch_.of(rank); }
+    bool is_named(int rank) const { return evidence_.of(rank).unlike; }
+    bool is_silent() const { return evidence_.silent() != 0; }
+    /// The ranks that this step has named; -1 if it cannot tell which.
+    view<const exchangeability_watch::named_rank> named() const { return evidence_.named(); }
+
+private:
+    lateness_watch watch_;
+    exchangeability_watch evidence_;
+    std::vector<double> latest_;
+    std::uint64_t step_ = 0;
+};
+
 double percent(long part, long all) { return 100.0 * static_cast<double>(part) / static_cast<double>(all); }
 
 constexpr int even_steps = 200; // before the delay begins
@@ -110,7 +150,7 @@ struct outcome {
     long right = 0; ///< steps in which it was last
     long right_and_out = 0; ///< and beyond the floor
     int first = -1; ///< steps until it was named
-    long wrong = 0; ///< accusations of others
+    long wrong = 0; ///< times that another was named
     double error = 0; ///< largest error of the median lateness, per cent
 };
 
@@ -118,7 +158,7 @@ struct outcome {
 outcome run(int ranks, shape noise, double delay, bool fixed, int calls, long steps, std::uint64_t seed)
 {
     job ring(ranks, noise, seed);
-    lateness_watch watch(ranks);
+    lateness_judge watch(ranks);
     outcome result;
     std::size_t culprit = static_cast<std::size_t>(ranks - 1) / 2;
     for (long s = 0; s < even_steps + steps; ++s) {
@@ -131,22 +171,24 @@ outcome run(int ranks, shape noise, double delay, bool fixed, int calls, long st
             watch.add(ring.in_call, ring.before);
         }
         const step_lateness found = watch.end_step();
-        for (const int r : watch.accused())
-            if (!fixed || !late || r != static_cast<int>(culprit)) ++result.wrong;
+        for (const auto& named : watch.named())
+            if (!fixed || !late || named.rank != static_cast<int>(culprit)) ++result.wrong;
         if (!late) continue;
         const rank_lateness of = watch.of(static_cast<int>(culprit));
-        if (of.late) {
+        if (watch.is_named(static_cast<int>(culprit))) {
             ++result.named;
             if (result.first < 0) result.first = static_cast<int>(s - even_steps);
         }
         const bool right = found.last == static_cast<int>(culprit);
         result.right += right ? 1 : 0;
         result.right_and_out += right && found.stands_out ? 1 : 0;
-        if (fixed && s >= even_steps + watch.options().window)
+        if (fixed && s >= even_steps + lateness_options().window)
             result.error = std::max(result.error, 100 * std::fabs(of.behind - delay) / delay);
     }
     return result;
 }
+
+std::string steps_until(const outcome& named) { return named.first < 0 ? "-" : std::to_string(named.first); }
 
 void print_head(const char* first)
 {
@@ -165,7 +207,7 @@ void print_fixed(int calls, long steps, std::uint64_t seed)
             std::printf("| %s | %d |", name(noise), ranks);
             for (const double delay : delays_ns) {
                 const outcome found = run(ranks, noise, delay, true, calls, steps, seed++);
-                std::printf(" %.1f; %d; %.1f; %.1f; %ld |", percent(found.named, steps), found.first,
+                std::printf(" %.1f; %s; %.1f; %.1f; %ld |", percent(found.named, steps), steps_until(found).c_str(),
                     percent(found.right_and_out, steps), found.error, found.wrong);
             }
             std::printf("\n");
@@ -191,33 +233,35 @@ void print_random(long steps, std::uint64_t seed)
 
 void print_even(long steps, std::uint64_t seed)
 {
-    std::printf("| noise | ranks | p = 1e-4: %g allowed | p = 1e-2: %g allowed | p = 1e-2, no floor | largest share of "
+    std::printf("| noise | ranks | as in a step | once in 100 steps: %g allowed | the same, no floor | largest share of "
                 "steps last / its share by chance | noise, us |\n|---|---|---|---|---|---|---|\n",
-        static_cast<double>(steps) * 1e-4, static_cast<double>(steps) * 1e-2);
+        static_cast<double>(steps) / 100);
+    // By recurrence alone, and with all of the error: else there is nothing to count.
+    const exchangeability_options often{.false_alarms_per_run = 1e-300, .steps_between_alarms = 100};
     for (const shape noise : shapes) {
         for (const int ranks : sizes) {
             job ring(ranks, noise, seed++);
-            lateness_watch usual(ranks);
-            lateness_watch eager(ranks, {.false_alarms_per_step = 1e-2});
-            lateness_watch bare(ranks, {.false_alarms_per_step = 1e-2, .floor_ns = 0, .noise_multiple = 0});
-            std::uint64_t accused[3] = {};
+            lateness_judge usual(ranks);
+            lateness_judge eager(ranks, {}, often, 1);
+            lateness_judge bare(ranks, {.floor_ns = 0, .noise_multiple = 0}, often, 1);
+            std::uint64_t named[3] = {};
             std::vector<long> last(static_cast<std::size_t>(ranks));
             double noise_ns = 0;
             for (long s = 0; s < steps; ++s) {
                 ring.call();
-                lateness_watch* const watches[3] = {&usual, &eager, &bare};
+                lateness_judge* const watches[3] = {&usual, &eager, &bare};
                 for (int w = 0; w < 3; ++w) {
                     watches[w]->add(ring.in_call, ring.before);
                     const step_lateness found = watches[w]->end_step();
-                    accused[w] += watches[w]->accused().size();
+                    named[w] += watches[w]->named().size();
                     if (w > 0) continue;
                     ++last[static_cast<std::size_t>(found.last)];
                     noise_ns = found.noise;
                 }
             }
             std::printf("| %s | %d | %llu | %llu | %llu | %.2f | %.0f |\n", name(noise), ranks,
-                static_cast<unsigned long long>(accused[0]), static_cast<unsigned long long>(accused[1]),
-                static_cast<unsigned long long>(accused[2]),
+                static_cast<unsigned long long>(named[0]), static_cast<unsigned long long>(named[1]),
+                static_cast<unsigned long long>(named[2]),
                 static_cast<double>(*std::max_element(last.begin(), last.end())) * ranks / static_cast<double>(steps),
                 noise_ns / 1000);
         }
@@ -226,8 +270,7 @@ void print_even(long steps, std::uint64_t seed)
 
 void print_bias(long steps, std::uint64_t seed)
 {
-    std::printf("| pace | bias | ranks | times accused | its median lateness, us | after `calibrate`: times accused | "
-                "median, us |\n|---|---|---|---|---|---|---|\n");
+    std::printf("| pace | bias | ranks | times named | its median lateness, us |\n|---|---|---|---|---|\n");
     for (const bool host_paced : {false, true}) {
         for (const double bias : {-5e3, -2e5, 2e5}) {
             for (const int ranks : sizes) {
@@ -236,22 +279,51 @@ void print_bias(long steps, std::uint64_t seed)
                 ring.bias[static_cast<std::size_t>(biased)] = bias;
                 ring.host_paced = host_paced;
                 ring.call(); // the first one begins with no bias
-                lateness_watch watch(ranks);
-                std::size_t accused[2] = {};
-                double median[2] = {};
-                for (int part = 0; part < 2; ++part) {
-                    if (part == 1) watch.calibrate();
-                    for (long s = 0; s < steps; ++s) {
-                        ring.call();
-                        watch.add(ring.in_call, ring.before);
-                        watch.end_step();
-                        accused[part] += watch.accused().size();
-                    }
-                    median[part] = watch.of(biased).behind / 1000;
+                lateness_judge watch(ranks);
+                std::size_t named = 0;
+                for (long s = 0; s < steps; ++s) {
+                    ring.call();
+                    watch.add(ring.in_call, ring.before);
+                    watch.end_step();
+                    named += watch.named().size();
                 }
-                std::printf("| %s | %g us | %d | %zu | %.0f | %zu | %.0f |\n", host_paced ? "host" : "device", bias / 1000,
-                    ranks, accused[0], median[0], accused[1], median[1]);
+                std::printf("| %s | %g us | %d | %zu | %.0f |\n", host_paced ? "host" : "device", bias / 1000, ranks, named,
+                    watch.of(biased).behind / 1000);
             }
+        }
+    }
+}
+
+/// Ranks that keep their order by little, as by their place in the ring, and one of them that is late by 1 ms.
+void print_differences(long steps, std::uint64_t seed)
+{
+    constexpr double widths_ns[] = {0, 2000, 5000, 10000};
+    std::printf("| noise, us | ranks |");
+    for (const double width : widths_ns) std::printf(" 0 to %g us |", width / 1000);
+    std::printf("\n|---|---|---|---|---|---|\n");
+    for (const double scale : {1e3, 5e3, 2e4}) {
+        for (const int ranks : {4, 8, 64}) {
+            std::printf("| %g | %d |", scale / 1000, ranks);
+            for (const double width : widths_ns) {
+                job ring(ranks, shape::gaussian, seed++);
+                ring.scale = scale;
+                ring.host_paced = true;
+                for (std::size_t r = 0; r < ring.bias.size(); ++r)
+                    ring.bias[r] = -width * static_cast<double>(r) / (ranks - 1);
+                lateness_judge watch(ranks, {.floor_ns = 50000}); // as in a step
+                outcome found;
+                long silent = 0;
+                for (long s = 0; s < even_steps + steps; ++s) {
+                    if (s >= even_steps) ring.extra_work[1] = 1e6;
+                    ring.call();
+                    watch.add(ring.in_call, ring.before);
+                    watch.end_step();
+                    silent += watch.is_silent() ? 1 : 0;
+                    if (found.first < 0 && watch.is_named(1)) found.first = static_cast<int>(s - even_steps);
+                }
+                std::printf(" %s; %.0f |", steps_until(found).c_str(), percent(silent, even_steps + steps));
+            }
+            std::printf("\n");
         }
     }
 }
@@ -259,7 +331,7 @@ void print_bias(long steps, std::uint64_t seed)
 void print_causes(std::uint64_t seed)
 {
     std::printf("| delay of 1 ms | how often | rank 3 is named | its median lateness, us | explained by work, us | gain a "
-                "step, us | of that before calls, us | others accused | median `transport`, us |\n"
+                "step, us | of that before calls, us | others named | median `transport`, us |\n"
                 "|---|---|---|---|---|---|---|---|---|\n");
     enum class place { work, end, transport };
     const auto label = [](place where) {
@@ -268,7 +340,7 @@ void print_causes(std::uint64_t seed)
     for (const place where : {place::work, place::end, place::transport}) {
         for (const int every : {1, 4}) { // calls
             job ring(8, shape::gaussian, seed++);
-            lateness_watch watch(8);
+            lateness_judge watch(8);
             std::size_t others = 0;
             std::vector<double> transport;
             for (int s = 0; s < 1000; ++s) {
@@ -281,12 +353,12 @@ void print_causes(std::uint64_t seed)
                     transport.push_back(watch.add(ring.in_call, ring.before).transport);
                 }
                 watch.end_step();
-                for (const int r : watch.accused()) others += r != 3 ? 1u : 0u;
+                for (const auto& named : watch.named()) others += named.rank != 3 ? 1u : 0u;
             }
             const rank_lateness of = watch.of(3);
             std::sort(transport.begin(), transport.end());
             std::printf("| %s | %s | %s | %.0f | %.0f | %.0f | %.0f | %zu | %.0f |\n", label(where),
-                every == 1 ? "each call" : "one call of four", of.late ? "yes" : "no", of.behind / 1000,
+                every == 1 ? "each call" : "one call of four", watch.is_named(3) ? "yes" : "no", of.behind / 1000,
                 of.behind_before / 1000, of.gain / 1000, of.gain_before / 1000, others,
                 transport[transport.size() / 2] / 1000);
         }
@@ -298,6 +370,8 @@ double median_of(std::vector<double> values)
     std::sort(values.begin(), values.end());
     return values[values.size() / 2];
 }
+
+bool is_late(const rank_evidence& of, bool is_unlike) { return is_unlike && of.metric == finding::late; }
 
 struct real_outcome : outcome {
     double noise_ns = 0;
@@ -336,12 +410,14 @@ real_outcome run_real(int ranks, double delay, bool fixed, long even, long late_
             comm.wait(record);
             if (comm.rank() != 0) continue;
             for (const suspect& found : record.suspects)
-                if (found.what == finding::late && (!late || !fixed || found.rank != culprit)) ++result.wrong;
+                if (is_late(found.evidence, found.what == finding::unlike) && (!late || !fixed || found.rank != culprit))
+                    ++result.wrong;
             result.noise_ns = record.lateness.noise;
             if (!late) continue;
             const rank_lateness& of = record.lateness_by_rank[static_cast<std::size_t>(culprit)];
             behind.push_back(of.latest);
-            if (of.late) {
+            const rank_evidence& evidence = record.evidence_by_rank[static_cast<std::size_t>(culprit)];
+            if (is_late(evidence, evidence.unlike)) {
                 ++result.named;
                 if (result.first < 0) result.first = static_cast<int>(s - even);
             }
@@ -361,13 +437,13 @@ real_outcome run_real(int ranks, double delay, bool fixed, long even, long late_
 void print_real(long steps, std::uint64_t seed)
 {
     std::printf("## Steps of `probed` on in-process ranks, %u cores\n\n", std::thread::hardware_concurrency());
-    std::printf("| ranks | even steps | accusations | noise, us |\n|---|---|---|---|\n");
+    std::printf("| ranks | even steps | named | noise, us |\n|---|---|---|---|\n");
     for (const int ranks : {2, 4, 8}) {
         const real_outcome even = run_real(ranks, 0, true, steps, 0, seed);
         std::printf("| %d | %ld | %ld | %.0f |\n", ranks, steps, even.wrong, even.noise_ns / 1000);
     }
     std::printf("\n| late rank | ranks | slept, us | median lateness, us | error | steps that name it over time | first after "
-                "| steps whose call names it | steps whose sum names it | other accusations |\n"
+                "| steps whose call names it | steps whose sum names it | others named |\n"
                 "|---|---|---|---|---|---|---|---|---|---|\n");
     const long late_steps = steps / 50;
     for (const bool fixed : {true, false}) {
@@ -377,7 +453,7 @@ void print_real(long steps, std::uint64_t seed)
                 std::printf("| %s | %d | %.0f | %.0f | %+.1f %% | %s | %s | %.1f %% | %.1f %% | %ld |\n",
                     fixed ? "the same" : "another in each step", ranks, of.slept_ns / 1000, of.behind_ns / 1000, of.error,
                     fixed ? (std::to_string(of.named * 100 / late_steps) + " %").c_str() : "-",
-                    fixed ? std::to_string(of.first).c_str() : "-", percent(of.right, late_steps),
+                    fixed ? steps_until(of).c_str() : "-", percent(of.right, late_steps),
                     percent(of.right_and_out, late_steps), of.wrong);
             }
         }
@@ -421,5 +497,7 @@ int main(int argc, char** argv)
     print_bias(late_steps, seed + 4000);
     std::printf("\n## Causes, 8 ranks, 1000 steps of four calls\n\n");
     print_causes(seed + 5000);
+    std::printf("\n## Lasting differences below the floor, and a rank that is late by 1 ms in %ld steps\n\n", late_steps);
+    print_differences(late_steps, seed + 6000);
     return 0;
 }
