@@ -141,7 +141,7 @@ COLLPROBE_INLINE void exchangeability_watch::judge(
     metric_state& of = metrics_[metric];
     of.call = call;
     ++of.judged;
-    for (const std::size_t l : {0, 1, 2, 4}) starts_[l] = static_cast<float>(detail::weight_of_start(of.judged));
+    for (const std::size_t l : {0u, 1u, 2u, 4u}) starts_[l] = static_cast<float>(detail::weight_of_start(of.judged));
     bool is_silent = false;
     for (std::size_t group = 0; group + 1 < first_member_.size(); ++group) {
         judge_group(of, values, group, margin);
