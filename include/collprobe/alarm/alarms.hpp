@@ -86,8 +86,7 @@ public:
         return raised_.settle(ranks_);
     }
 
-    /// Calls of the last step that no check has looked at (`step_record::unprobed_calls` and `unread_calls`): no alarm
-    /// can come from them.
+    /// Calls of the last step that no check has looked at: no alarm can come from them.
     std::uint64_t unseen_calls() const noexcept { return unseen_calls_; }
 
     /// Forgets the steps so far, as after a restart from a checkpoint.
@@ -99,7 +98,6 @@ public:
     }
 
 private:
-    /// Whether the finding is reason to take its rank out.
     bool lasts(const suspect& found, const step_record& record) noexcept
     {
         if (found.rank < 0 || found.what == finding::late) return false;
@@ -109,15 +107,13 @@ private:
         if (is_of_number(found.what)) rare_[rank] |= 1;
         if (is_blame && std::popcount(exact_[rank] & last_20_steps) >= 4) return true;
         if (rank >= record.evidence_by_rank.size() || !(is_blame || rare_[rank] != 0)) return false;
-        const rank_evidence& evidence = record.evidence_by_rank[rank];
-        return evidence.unlike && evidence.metric != finding::late;
+        return record.evidence_by_rank[rank].unlike && record.evidence_by_rank[rank].metric != finding::late;
     }
 
     static constexpr std::uint32_t last_20_steps = (1u << 20) - 1;
     int ranks_;
     alarm_options options_;
-    /// By rank: bit i is a step with an exact finding, or with an alarm of a number, i judged steps ago.
-    std::vector<std::uint32_t> exact_, rare_;
+    std::vector<std::uint32_t> exact_, rare_; // by rank: bit i is a step with such a finding, i judged steps ago
     std::uint64_t step_ = ~std::uint64_t{0};
     std::uint64_t unseen_calls_ = 0;
     detail::alarm_list raised_;
