@@ -194,6 +194,31 @@ TEST_CASE("a rank that is late by more than the floor gives evidence over the ru
     }
 }
 
+TEST_CASE("a rank that is late in one step, as it has never been, is named in that step with the delay")
+{
+    job ranks(8, 1e-4, 10000, usual_evidence);
+    int others = 0;
+    for (int step = 0; step < 150; ++step) {
+        for (double& each : ranks.arrival) each = ticks((5 + 0.02 * std::fabs(ranks.normal())) * ms);
+        if (step == 120) ranks.arrival[3] += ticks(100 * ms);
+        if (step == 130) ranks.arrival[3] -= ticks(4 * ms); // early: nobody waits for it
+        ranks.call();
+        const step_record record = ranks.end_step();
+        int late = 0;
+        for (const suspect& each : record.suspects) {
+            if (each.what != finding::late) continue;
+            CHECK(each.rank == 3);
+            CHECK(std::fabs(each.number.value - 100 * ms) < ms);
+            CHECK(each.number.expected < ms);
+            CHECK(contains(report::describe(each), "the delay of its arrival, "));
+            ++late;
+        }
+        if (step == 120) CHECK(late == 1);
+        else others += late;
+    }
+    CHECK(others == 0);
+}
+
 TEST_CASE("a rank that is late in each step is named once, with the odds, and the delay is right to 10 per cent")
 {
     for (const double delay : {0.1, 0.2, 1.0, 10.0}) {

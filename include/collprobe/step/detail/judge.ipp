@@ -616,7 +616,8 @@ COLLPROBE_COLD_INLINE void step_judge::name_outliers(judged_number number, findi
         const double expected = unscaled_number(number, found.expected);
         const double value = unscaled_number(number, found.expected + found.distance);
         const double usual = found.expected + (found.distance < 0 ? -found.seen : found.seen);
-        if (what == finding::late && value - expected < lateness_floor_) continue; // nobody waits for it
+        // Nobody waits for less; and of a rank that is early, or is not known, nothing is told.
+        if (what == finding::late && (found.rank < 0 || value - expected < lateness_floor_)) continue;
         out.suspects.push_back({.rank = found.rank,
             .call = found.call,
             .what = what,
