@@ -124,8 +124,9 @@ public:
         evidence_.begin_step(step_++);
         const step_lateness found = watch_.end_step();
         if (!is_finite(found.floor)) return found;
-        for (std::size_t r = 0; r < latest_.size(); ++r) latest_[r] = watch_.of(static_cast<int>(r)).latest;
-        evidence_.judge(0, latest_, found.floor);
+        for (std::size_t r = 0; r < latest_.size(); ++r)
+            latest_[r] = lateness_beyond(found.floor, watch_.of(static_cast<int>(r)).latest);
+        evidence_.judge(0, latest_, 2 * found.floor);
         return found;
     }
     rank_lateness of(int rank) const { return watch_.of(rank); }

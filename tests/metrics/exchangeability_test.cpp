@@ -335,12 +335,13 @@ TEST_CASE("alike ranks are named in no more runs than stated, whatever the tails
     source random(3);
     constexpr double stated = 0.1; // more alarms make the test sharper
     constexpr int runs = 60 / reduction;
-    for (const int ranks : {3, 8, 33}) {
+    for (const int ranks : {2, 3, 8, 33}) {
+        const side_shares shares = ranks == 2 ? only(rank_side::largest) : side_shares{0.5, 0.25, 0.25};
         int alarms = 0;
         for (const auto& family : families) {
             for (int run = 0; run < runs; ++run) {
                 exchangeability_watch watch
-                    = watch_of(ranks, {0.5, 0.25, 0.25}, {.false_alarms_per_run = stated, .steps_between_alarms = 1e9});
+                    = watch_of(ranks, shares, {.false_alarms_per_run = stated, .steps_between_alarms = 1e9});
                 double level = 0;
                 const naming found = first_named(watch, 400, 0, [&](row& values, std::uint64_t) {
                     level = 0.95 * level + normal(random);
@@ -433,6 +434,34 @@ TEST_CASE("of one or two ranks none is watched")
         CHECK(found.rank == -2);
         CHECK(watch.of(0).odds == 0);
     }
+}
+
+TEST_CASE("of two ranks a number with one watched side names the one that is at it, which may come back")
+{
+    source random(16);
+    exchangeability_watch watch = watch_of(2, {.largest = 0.1}, {.tolerance = 0.25});
+    const auto shifted_by = [&](double by, std::size_t rank) {
+        return [&random, by, rank](row& values, std::uint64_t) {
+            values[rank] = by + normal(random);
+            values[1 - rank] = -values[rank];
+        };
+    };
+    CHECK(first_named(watch, 500, 0, shifted_by(0, 1)).rank == -2);
+    const naming found = first_named(watch, 100, 500, shifted_by(6, 1));
+    CHECK(found.rank == 1);
+    CHECK(found.evidence.side == rank_side::largest);
+    CHECK(found.evidence.since >= 480);
+    CHECK(watch.of(1).unlike);
+    for (std::uint64_t step = 700; step < 800; ++step) {
+        CHECK(first_named(watch, 1, step, shifted_by(6, 1)).rank == -2);
+        CHECK(watch.of(1).unlike);
+    }
+    CHECK(first_named(watch, 600, 800, shifted_by(0, 1)).rank == -2);
+    CHECK_FALSE(watch.of(1).unlike);
+    CHECK(first_named(watch, 150, 1400, shifted_by(6, 0)).rank == 0);
+    CHECK(first_named(watch, 100, 1600, [](row& values, std::uint64_t step) { // by turns, and one is absent
+        values = {step % 2 == 0 ? 5.0 : 0, step % 3 == 0 ? absent : step % 2 == 0 ? 0 : 5.0};
+    }).rank == -2);
 }
 
 TEST_CASE("ranks of different groups are not compared")

@@ -174,23 +174,27 @@ TEST_CASE("the numbers of a call and of a step are those of the stamps, on clock
 
 TEST_CASE("a rank that is late by more than the floor gives evidence over the run, one that is late by less none")
 {
-    for (const double delay : {0.005, 2.0}) {
-        job ranks(8, 1e-4, 10000, usual_evidence);
-        bool named = false;
-        for (int step = 0; step < 120; ++step) {
-            for (double& each : ranks.arrival) each = ticks((5 + 0.0005 * std::fabs(ranks.normal())) * ms);
-            ranks.arrival[6] += ticks(delay * ms);
-            ranks.call();
-            for (const suspect& each : ranks.end_step().suspects) {
-                if (each.what != finding::unlike) continue;
-                CHECK(each.rank == 6);
-                CHECK(each.evidence.metric == finding::late);
-                CHECK(contains(report::describe(each), "its arrival at the calls was the last in "));
-                named = true;
+    for (const int count : {8, 2}) {
+        for (const double delay : {0.005, 2.0}) {
+            const int last = count - 2;
+            job ranks(count, 1e-4, 10000, usual_evidence);
+            bool named = false;
+            for (int step = 0; step < 120; ++step) {
+                for (double& each : ranks.arrival) each = ticks((5 + 0.0005 * std::fabs(ranks.normal())) * ms);
+                ranks.arrival[static_cast<std::size_t>(last)] += ticks(delay * ms);
+                ranks.call();
+                for (const suspect& each : ranks.end_step().suspects) {
+                    if (each.what != finding::unlike) continue;
+                    CHECK(each.rank == last);
+                    CHECK(each.evidence.metric == finding::late);
+                    CHECK(contains(report::describe(each), "its arrival at the calls was the last in "));
+                    named = true;
+                }
             }
+            CAPTURE(count);
+            CAPTURE(delay);
+            CHECK(named == (delay > 1));
         }
-        CAPTURE(delay);
-        CHECK(named == (delay > 1));
     }
 }
 

@@ -26,15 +26,15 @@ void append_words(std::vector<std::uint64_t>& words, const std::vector<T>&... li
     (append(lists.data(), lists.size() * sizeof(T)), ...);
 }
 
-/// Fills lists of the same sizes again. False, and nothing changes, for words of another number.
+/// Fills lists of the same sizes again, from the first of the words; `words` are then the rest. False, and nothing
+/// changes, if there are too few.
 template <class... T>
-bool take_words(view<const std::uint64_t> words, std::vector<T>&... lists)
+bool take_words(view<const std::uint64_t>& words, std::vector<T>&... lists)
 {
-    if (words.size() != (std::size_t{0} + ... + ((lists.size() * sizeof(T) + 7) / 8))) return false;
-    const std::uint64_t* from = words.data();
-    const auto take = [&from](void* to, std::size_t bytes) {
-        if (bytes > 0) std::memcpy(to, from, bytes);
-        from += (bytes + 7) / 8;
+    if (words.size() < (std::size_t{0} + ... + ((lists.size() * sizeof(T) + 7) / 8))) return false;
+    const auto take = [&words](void* to, std::size_t bytes) {
+        if (bytes > 0) std::memcpy(to, words.data(), bytes);
+        words = words.part((bytes + 7) / 8, words.size() - (bytes + 7) / 8);
     };
     (take(lists.data(), lists.size() * sizeof(T)), ...);
     return true;

@@ -35,7 +35,7 @@ struct exchangeability_options {
     /// scatter less makes the others look extreme.
     double tolerance = 0;
     /// By rank: ranks with the same number are compared with each other only. Empty: all ranks are alike. For known
-    /// differences, as of batch size or data source. A group of one or two ranks is not watched.
+    /// differences, as of batch size or data source. A group of one rank is not watched; for two, see there.
     std::vector<int> groups = {};
 };
 
@@ -57,7 +57,8 @@ struct side_shares {
 /// `false_alarms_per_run`. Equal numbers share their places. metrics/exchangeability.md has the proof, the bets, the
 /// delays, and what a memory of the ranks' own does to the assumption.
 /// Names: fewer than half of the ranks of a group. A named rank is no longer compared with; the others go on. Of two
-/// ranks nothing tells which one is unlike the other: neither is named.
+/// ranks a number with one watched side, such as lateness, names the one at that side; other numbers are not watched,
+/// because nothing tells which of the two is unlike the other.
 /// Silent: a number in which the ranks keep their places, as if each had a memory of its own, is not judged.
 /// Preconditions: no concurrent use. Equal numbers in the same order give equal answers on every rank.
 /// Cost: 32 bytes a rank, number and watched side, and 9 more a rank and number. A step costs O(n) a number; fewer than
@@ -197,6 +198,11 @@ private:
             : side == 2  ? shares.farthest
                          : shares.nearest;
     }
+    /// Whether of the two ranks of a group one is named: where it is clear which side is wrong.
+    bool names_of_two(const metric_state& of, std::size_t group) const noexcept
+    {
+        return first_member_[group + 1] - first_member_[group] == 2 && watched(of.shares) == 1;
+    }
     metric_state new_metric(finding what, const side_shares& shares) const;
     void judge_group(metric_state& of, view<const double> values, std::size_t group, double margin);
     /// Whether the ranks keep their places.
@@ -223,9 +229,6 @@ private:
     void name_ranks(metric_state& of, std::size_t group);
     void name_one(metric_state& of, int side, std::size_t group, std::size_t rank);
     void start_again(metric_state& of, std::size_t rank) noexcept;
-    /// Calls `block(address, bytes)` for all that is saved of a number.
-    template <class Visit>
-    static void visit(metric_state& of, const Visit& block);
 
     int ranks_;
     exchangeability_options options_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include <collprobe/core/config.hpp>
+#include <collprobe/core/element.hpp>
 #include <collprobe/core/error.hpp>
 #include <collprobe/core/record.hpp>
 #include <collprobe/core/view.hpp>
@@ -32,6 +33,14 @@ namespace collprobe::inline COLLPROBE_ABI {
 call_lateness lateness(view<const double> times_in_call, view<const double> times_before = {},
     std::uint64_t serial = 0, const call_site& where = call_site::current());
 
+/// A rank's lateness as evidence over a run takes it, with a margin of twice the floor: up to the floor it is none, so
+/// that ranks which keep an order within the floor do not look as if they had a memory. Twice: then a rank that is late
+/// by a constant of up to the floor is not at a side, whatever is added to it.
+constexpr double lateness_beyond(double floor, double latest) noexcept
+{
+    return is_finite(latest) && latest < floor ? 0 : latest;
+}
+
 /// What a `lateness_watch` counts as a difference, and over how many steps.
 struct lateness_options {
     int window = 128; ///< steps of the medians and shares, 32 to 4096
@@ -46,7 +55,7 @@ struct lateness_options {
 /// A step is judged by each rank's sum of times over its calls. A constant bias of the *ends* of calls cancels if a
 /// rank's work starts when its call ends; any other bias beyond the floor reads as lateness. A rank that delays the
 /// transport after it has entered does not show: all wait alike. The watch names no rank as lastingly late: an
-/// `exchangeability_watch` does, from `rank_lateness::latest` with `step_lateness::floor` as its margin.
+/// `exchangeability_watch` does, from each rank's `lateness_beyond`.
 /// Preconditions: no concurrent use. Equal numbers in the same order give equal answers on every rank.
 /// Cost: 40 * window + 56 bytes a rank, allocated by the constructor; a call costs O(n), a step O(n + window).
 class lateness_watch {

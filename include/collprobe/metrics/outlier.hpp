@@ -35,7 +35,7 @@ struct outlier {
     double limit = 0; ///< `distance` is larger than this
     double seen = 0; ///< the largest such distance in the window
     /// The least `false_alarms_per_step` with which this would be found. Below that of the options only if the distance
-    /// is four times as far out as any of another rank in the run: no tail that is usual makes such distances.
+    /// is four times as far out as any before in the run: no tail that is usual makes such distances.
     double false_alarms_per_step = 0;
     std::uint32_t steps = 0; ///< in the window
     /// The rank has been named for so many steps in a row that it is not named any more while it stays where it is.

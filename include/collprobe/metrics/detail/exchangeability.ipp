@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include <collprobe/core/element.hpp>
 #include <collprobe/detail/math.hpp>
 #include <collprobe/detail/middle.hpp>
+#include <collprobe/detail/words.hpp>
 #include <collprobe/metrics/exchangeability.hpp>
 
 namespace collprobe::inline COLLPROBE_ABI {
@@ -27,6 +26,7 @@ inline constexpr double rounded_off = 0x1p-22;
 inline constexpr double memory_steps = 1024;
 /// What bets on a named rank may be worth at most, by exponent. The flatter a bet, the longer it takes to lose.
 inline constexpr float most_of_named[] = {0x1p40f, 0x1p27f, 0x1p16f};
+inline constexpr float most_of_named_of_two[] = {0x1p40f, 0x1p12f, 0x1p4f};
 /// A named rank is compared again when its bets are worth less than this, on the mean of the exponents.
 inline constexpr double least_of_named = 16;
 /// A finding without a rank is told again after so many steps at the earliest.
@@ -169,14 +169,17 @@ COLLPROBE_INLINE void exchangeability_watch::judge_group(
         places_.add(0.5 * values[r]); // because the difference of two huge numbers must stay finite
     }
     const std::size_t active = order_.size();
-    if (active < 3) return;
+    const bool is_pair = names_of_two(of, group);
+    if (active < (is_pair ? 1u : 3u)) return;
     places_.order();
     persistence& memory = of.memory[group];
     double limit = tolerated(memory);
     if (0.5 * margin > limit) limit = 0.5 * margin;
-    const bool is_silent = keep_places(memory, of, group);
-    remember_places(of, memory);
-    if (is_silent) return;
+    if (!is_pair) { // of which nothing tells a memory from what is sought
+        const bool is_silent = keep_places(memory, of, group);
+        remember_places(of, memory);
+        if (is_silent) return;
+    }
     const auto beside = [&, this](int first_side, double by, const auto& value_of) {
         bet_on_order(of, group, first_side, by);
         for (std::size_t i = begin; has_named && i < end; ++i) {
@@ -313,8 +316,9 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::bet_on_named(metric_state& of,
                                                      : active - 1 - places_.before(places_.bucket_of(value + margin));
         const worth now = play(*at, payout_of(first, 1, active, eighth_of(group)));
         if (of.named_side[rank] != side + 1) continue;
+        const float* const most = names_of_two(of, group) ? detail::most_of_named_of_two : detail::most_of_named;
         for (std::size_t j = 0; j < bets; ++j)
-            if (at->of[bets + j] > detail::most_of_named[j]) at->of[bets + j] = detail::most_of_named[j];
+            if (at->of[bets + j] > most[j]) at->of[bets + j] = most[j];
         if (now.recent >= bets * detail::least_of_named) {
             offer(of, side, rank, true);
             continue;
@@ -461,7 +465,7 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::name_one(
     std::size_t named = 1;
     for (std::size_t i = begin; i < end; ++i) named += of.named_side[members_[i]] != 0 ? 1 : 0;
     rank_evidence evidence = evidence_of(of, side, rank);
-    if (2 * named >= end - begin) { // no majority is left that the rank could be unlike
+    if (2 * named >= end - begin && !(named == 1 && names_of_two(of, group))) { // no majority that it could be unlike
         start_again(of, rank);
         std::uint64_t& told = of.memory[group].told;
         if (told != 0 && of.judged - told < detail::steps_to_tell_again) return;
@@ -487,14 +491,6 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::start_again(metric_state& of, 
     }
 }
 
-template <class Visit>
-void exchangeability_watch::visit(metric_state& of, const Visit& block)
-{
-    const auto all = [&](auto& numbers) { block(numbers.data(), numbers.size() * sizeof(numbers[0])); };
-    block(&of.judged, sizeof(of.judged));
-    all(of.memory), all(of.kept), all(of.processes), all(of.named_side);
-}
-
 COLLPROBE_COLD_INLINE std::vector<std::uint64_t> exchangeability_watch::state() const
 {
     std::vector<std::uint64_t> words{detail::evidence_state_format, count(), metrics_.size()};
@@ -504,10 +500,8 @@ COLLPROBE_COLD_INLINE std::vector<std::uint64_t> exchangeability_watch::state() 
         for (const double share :
             {each.shares.largest, each.shares.smallest, each.shares.farthest, each.shares.nearest})
             words.push_back(to_bits(share));
-        visit(const_cast<metric_state&>(each), [&words](const void* from, std::size_t bytes) {
-            words.resize(words.size() + (bytes + 7) / 8);
-            if (bytes != 0) std::memcpy(&*words.end() - (bytes + 7) / 8, from, bytes);
-        });
+        words.push_back(each.judged);
+        detail::append_words(words, each.memory, each.kept, each.processes, each.named_side);
     }
     words.push_back(detail::checksum_of({words.data(), words.size()}));
     return words;
@@ -525,20 +519,20 @@ COLLPROBE_COLD_INLINE void exchangeability_watch::restore(view<const std::uint64
     for (std::size_t r = 0; r < n; ++r) check(state[3 + r] == group_of_[r], "the state is of other groups");
 
     exchangeability_watch restored(ranks_, options_, where);
-    std::size_t at = 3 + n;
+    view<const std::uint64_t> rest = state.part(3 + n, state.size() - 4 - n); // without the checksum
     for (std::uint64_t m = 0; m < state[2]; ++m) {
-        check(at + 5 <= state.size(), "the state has an end too early");
-        restored.add(static_cast<finding>(state[at]),
-            {detail::bit_cast<double>(state[at + 1]), detail::bit_cast<double>(state[at + 2]),
-                detail::bit_cast<double>(state[at + 3]), detail::bit_cast<double>(state[at + 4])});
-        at += 5;
-        visit(restored.metrics_.back(), [&](void* to, std::size_t bytes) {
-            check((bytes + 7) / 8 < state.size() - at, "the state has an end too early");
-            if (bytes != 0) std::memcpy(to, state.data() + at, bytes);
-            at += (bytes + 7) / 8;
-        });
+        constexpr std::size_t before_lists = 6;
+        check(rest.size() >= before_lists, "the state has an end too early");
+        restored.add(static_cast<finding>(rest[0]),
+            {detail::bit_cast<double>(rest[1]), detail::bit_cast<double>(rest[2]), detail::bit_cast<double>(rest[3]),
+                detail::bit_cast<double>(rest[4])});
+        metric_state& of = restored.metrics_.back();
+        of.judged = rest[5];
+        rest = rest.part(before_lists, rest.size() - before_lists);
+        const bool fits = detail::take_words(rest, of.memory, of.kept, of.processes, of.named_side);
+        check(fits, "the state has an end too early");
     }
-    check(at + 1 == state.size(), "the state is longer than its numbers");
+    check(rest.size() == 0, "the state is longer than its numbers");
     metrics_ = std::move(restored.metrics_);
     named_.clear();
 }

@@ -212,8 +212,10 @@ COLLPROBE_INLINE view<const outlier> outlier_detector::judge(std::size_t number)
     }
     if (!found_.empty()) {
         const bool are_many = static_cast<int>(found_.size()) > detail::blame_limit(present);
-        if (are_many) found_[0] = found_[strongest];
-        if (are_many) found_.resize(1);
+        if (are_many) {
+            found_[0] = found_[strongest];
+            found_.resize(1);
+        }
         learn_from_named(number, found_[0].rank, largest_named);
         // Of three ranks, one that is far off draws the other two towards it by half, and is named.
         if (ranks_ == 2 || (are_many && present > 3)) found_[0].rank = -1;
@@ -308,8 +310,10 @@ COLLPROBE_COLD_INLINE bool outlier_detector::restore(view<const std::uint64_t> w
         return false;
     outlier_detector restored(ranks_, static_cast<int>(words[1]), options_);
     restored.resize(static_cast<std::size_t>(words[3]));
-    const bool fits = detail::take_words(words.part(4, words.size() - 4), restored.series_, restored.habits_,
-        restored.numbers_, restored.windows_);
+    view<const std::uint64_t> rest = words.part(4, words.size() - 4);
+    const bool fits
+        = detail::take_words(rest, restored.series_, restored.habits_, restored.numbers_, restored.windows_)
+        && rest.size() == 0;
     if (fits) *this = std::move(restored);
     return fits;
 }
