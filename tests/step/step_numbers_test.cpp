@@ -157,13 +157,23 @@ TEST_CASE("of eight ranks with copies the copies count once, and a real outlier 
     });
     for (const step_record& record : records) {
         for (const suspect& each : record.suspects) {
-            if (each.what == finding::duplicate || each.what == finding::unlike) continue;
+            if (each.what == finding::duplicate) continue;
             CHECK(record.step == 90);
             CHECK(each.what == finding::loss);
             CHECK(each.rank == 6);
         }
     }
     CHECK(count(records[90], finding::loss, 6) == 1);
+}
+
+TEST_CASE("of a rank whose data another one copies neither is unlike the others")
+{
+    const auto records = run(6, 400, [](int rank, int step) { return healthy(step >= 100 && rank == 4 ? 1 : rank, step); });
+    for (const step_record& record : records) {
+        CAPTURE(record.step);
+        CHECK(count(record, finding::duplicate, 1) == (record.step >= 100 ? 1 : 0));
+        CHECK(record.suspects.size() == (record.step >= 100 ? 2 : 0));
+    }
 }
 
 TEST_CASE("NaN that has reached the weights is told once for all ranks, and one rank's NaN as before")

@@ -152,7 +152,7 @@ private:
     const digest_index::group* result_of_most(const gathered_step& step, std::size_t b);
 
     /// The lowest rank with the result that most ranks received; -1 if there is no majority.
-    int holder_of_result(const gathered_step& step, std::size_t b, const probed_call& call);
+    int holder_of_result(const gathered_step& step, std::size_t b);
     static bool differs_from(
         int holder, const gathered_step& step, std::size_t b, const probed_call& call, int rank);
 
@@ -223,6 +223,7 @@ private:
     fixed_array<bool> differs_; // by rank: its result differs from that of most ranks
     fixed_array<bool> is_left_out_; // by rank: it has NaN in this step, or the data of a lower rank
     fixed_array<bool> is_left_out_of_call_;
+    fixed_array<bool> has_twin_; // by rank: another one has its data in a call, so that their cosine tells nothing else
     bool losses_are_positive_ = true; // so far in the run
     bool nonfinite_has_spread_ = false; // most ranks had NaN or infinity in the last step
     std::uint64_t nonfinite_since_ = 0;

@@ -101,6 +101,7 @@ COLLPROBE_COLD_INLINE step_judge::step_judge(
       differs_(index(table_ranks_)),
       is_left_out_(index(table_ranks_)),
       is_left_out_of_call_(index(table_ranks_)),
+      has_twin_(index(table_ranks_)),
       lateness_floor_(lateness_floor_ns),
       lateness_(times ? table_ranks_ : 1, {.floor_ns = lateness_floor_ns}),
       left_(index(table_ranks_))
@@ -221,6 +222,7 @@ COLLPROBE_INLINE void step_judge::judge(
     if (evidence_) evidence_->begin_step(out.step);
     detector_.begin_step(out.step);
     for (bool& left_out : is_left_out_) left_out = false;
+    for (bool& has_twin : has_twin_) has_twin = false;
 
     judge_losses(step, out);
     for (double& value : norms_squared_) value = 0;
@@ -233,7 +235,9 @@ COLLPROBE_INLINE void step_judge::judge(
     std::uint64_t elements = 0;
     bool has_gradients = false;
     for (std::size_t b = 0; b < calls.size(); ++b) {
-        const int holder = holder_of_result(step, b, calls[b]);
+        const bool promises_equal = calls[b].is_replicated() && calls[b].has_result;
+        out.calls[b].results_agree = !promises_equal || all_have_result_of_first(step, b);
+        const int holder = out.calls[b].results_agree ? 0 : holder_of_result(step, b);
         describe_call(step, b, calls[b], holder, out.calls[b]);
         judge_call(step, b, calls[b], out);
         judge_lengths_of(step, b, calls[b], holder, out);
@@ -279,15 +283,15 @@ COLLPROBE_INLINE void step_judge::judge(
 COLLPROBE_COLD_INLINE void step_judge::judge_evidence(view<const probed_call> calls, step_record& out)
 {
     if (!evidence_) return;
-    const auto judge = [&, this](evident metric, const std::vector<double>& numbers) {
+    const auto judge = [&, this](evident metric, const std::vector<double>& numbers, const fixed_array<bool>& is_out) {
         if (numbers.empty()) return;
-        for (int r = 0; r < ranks_; ++r)
-            values_[index(r)] = is_left_out_[index(r)] ? not_a_number() : numbers[index(r)];
+        for (int r = 0; r < ranks_; ++r) values_[index(r)] = is_out[index(r)] ? not_a_number() : numbers[index(r)];
         evidence_->judge(metric, values_);
     };
-    judge(of_loss, out.losses);
-    judge(of_norm, out.gradient_norms);
-    if (!out.gradient_norms.empty()) judge(of_cosine, out.cosine.leave_one_out);
+    judge(of_loss, out.losses, is_left_out_);
+    judge(of_norm, out.gradient_norms, is_left_out_);
+    for (int r = 0; r < ranks_; ++r) has_twin_[index(r)] = has_twin_[index(r)] || is_left_out_[index(r)];
+    if (!out.gradient_norms.empty()) judge(of_cosine, out.cosine.leave_one_out, has_twin_);
     double elements = 0;
     for (int r = 0; r < ranks_; ++r) values_[index(r)] = 0;
     for (std::size_t b = 0; b < calls.size(); ++b) {
@@ -298,13 +302,9 @@ COLLPROBE_COLD_INLINE void step_judge::judge_evidence(view<const probed_call> ca
     }
     if (elements > 0) evidence_->judge(of_nonfinite, values_);
     if (!out.lateness_by_rank.empty() && is_finite(out.lateness.floor)) {
-        // Ranks that keep an order within the floor must not look as if they had a memory. Twice the floor: a rank that
-        // is late by a constant floor is not at a side, whatever is added to it.
         const double floor = out.lateness.floor;
-        for (int r = 0; r < ranks_; ++r) {
-            const double latest = out.lateness_by_rank[index(r)].latest;
-            values_[index(r)] = is_finite(latest) && latest < floor ? 0 : latest;
-        }
+        for (int r = 0; r < ranks_; ++r)
+            values_[index(r)] = lateness_beyond(floor, out.lateness_by_rank[index(r)].latest);
         evidence_->judge(of_lateness, values_, 2 * floor);
     }
     out.silent_evidence = evidence_->silent();
@@ -468,17 +468,18 @@ COLLPROBE_INLINE void step_judge::describe_call(
     described.site = call.site;
     describe_result(step, b, call, holder, described);
     if (!call.has_input) return;
-    described.inputs.resize(index(ranks_));
+    described.inputs.reserve(index(ranks_));
     for (int r = 0; r < ranks_; ++r) {
-        described.inputs[index(r)] = step.entry(r, b).input;
-        described.nonfinite += described.inputs[index(r)].nonfinite();
-        lengths_[index(r)] = described.inputs[index(r)].l2();
+        const statistics& input = step.entry(r, b).input;
+        described.inputs.push_back(input);
+        described.nonfinite += input.nonfinite();
+        lengths_[index(r)] = input.l2();
     }
     described.gradient_norm = dispersion(lengths_);
     if (call.is_gradient() && call.has_result) {
         for (int r = 0; r < ranks_; ++r) {
-            values_[index(r)]
-                = unscaled(described.inputs[index(r)].sum_of_squares, described.inputs[index(r)].scale);
+            const statistics& input = described.inputs[index(r)];
+            values_[index(r)] = unscaled(input.sum_of_squares, input.scale);
         }
         align_from_sums(values_, sum_norm_squared_of(step, b, call, holder), scratch_);
         described.pooled_cosine = scratch_.pooled;
@@ -490,10 +491,9 @@ COLLPROBE_INLINE void step_judge::describe_result(
 {
     described.has_result_digest = call.has_result && holder >= 0;
     if (step.layout().times && call.has_result) {
-        described.intervals.resize(index(ranks_));
-        for (int r = 0; r < ranks_; ++r) {
-            described.intervals[index(r)] = {step.times(r, b).entered, step.times(r, b).left};
-        }
+        described.intervals.reserve(index(ranks_));
+        for (int r = 0; r < ranks_; ++r)
+            described.intervals.push_back({step.times(r, b).entered, step.times(r, b).left});
     }
     if (!described.has_result_digest) return;
     described.result_norm = square_root(squares_of_result(step, b, call, holder));
@@ -525,8 +525,7 @@ COLLPROBE_INLINE void step_judge::judge_call(
     }
     if (call.is_gradient()) judge_copies(step, b, out);
     if (call.is_gradient() || (call.call == collective::all_gather && call.has_input)) judge_repeats(step, b, out);
-    if (call.is_replicated() && call.has_result) judge_replicas(step, b, out);
-    else out.calls[b].results_agree = true;
+    if (!out.calls[b].results_agree) judge_replicas(step, b, out);
     if (!call.is_gradient()) return; // shards and parameters may differ between ranks
     const std::size_t slot = series_[b].slot;
     const auto take = [&, this](const auto& number_of) {
@@ -680,6 +679,7 @@ COLLPROBE_COLD_INLINE void step_judge::judge_copy(
 {
     const int other = holders_.find(digest).other_than(rank);
     if (other < 0) return;
+    has_twin_[index(rank)] = true;
     if (other < rank) {
         leave_out(rank);
         is_left_out_of_call_[index(rank)] = true;
@@ -690,8 +690,6 @@ COLLPROBE_COLD_INLINE void step_judge::judge_copy(
 
 COLLPROBE_COLD_INLINE void step_judge::judge_replicas(const gathered_step& step, std::size_t b, step_record& out)
 {
-    out.calls[b].results_agree = all_have_result_of_first(step, b);
-    if (out.calls[b].results_agree) return;
     const digest_index::group* const most = result_of_most(step, b);
     const int call_index = static_cast<int>(b);
     if (most == nullptr) {
@@ -721,10 +719,8 @@ COLLPROBE_COLD_INLINE const digest_index::group* step_judge::result_of_most(cons
     return holders_.majority();
 }
 
-COLLPROBE_COLD_INLINE int step_judge::holder_of_result(
-    const gathered_step& step, std::size_t b, const probed_call& call)
+COLLPROBE_COLD_INLINE int step_judge::holder_of_result(const gathered_step& step, std::size_t b)
 {
-    if (!call.is_replicated() || !call.has_result || all_have_result_of_first(step, b)) return 0;
     const digest_index::group* const most = result_of_most(step, b);
     return most == nullptr ? -1 : most->first_rank;
 }
@@ -801,7 +797,7 @@ COLLPROBE_COLD_INLINE bool step_judge::take_cosines(
     if (out.cosine.leave_one_out.size() != n) return false;
     if (gram.empty() && norms_are_suspect) return false;
     for (std::size_t i = 0; i < n; ++i) {
-        double cosine = out.cosine.leave_one_out[i];
+        double cosine = has_twin_[i] ? not_a_number() : out.cosine.leave_one_out[i];
         if (!gram.empty() && is_finite(cosine)) {
             double sum = 0;
             int others = 0;
