@@ -21,7 +21,7 @@ TEST_CASE("faults, which take values to the host and back, get the host's verdic
 {
     for (const fault_kind kind : {fault_kind::scale, fault_kind::stale, fault_kind::nan}) {
         // What is judged by earlier steps needs 32 of them.
-        const int step = kind == fault_kind::scale ? 40 : 3;
+        const std::uint64_t step = kind == fault_kind::scale ? 40 : 3;
         options given = small_run(8, step + 2);
         given.injected = fault_of(1, kind, step, 0);
         CAPTURE(static_cast<int>(kind));

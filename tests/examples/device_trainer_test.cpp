@@ -52,7 +52,7 @@ TEST_CASE("an injected fault gets the verdict that it gets on the host")
         {fault_kind::scale, fault_kind::noise, fault_kind::stale, fault_kind::duplicate, fault_kind::nan}) {
         // What is judged by earlier steps needs 32 of them.
         const bool is_number = kind == fault_kind::scale || kind == fault_kind::noise;
-        const int step = is_number ? 40 : 6;
+        const std::uint64_t step = is_number ? 40 : 6;
         options given = small_run(8, step + 2);
         given.injected = fault_of(2, kind, step, std::nullopt);
         if (kind != fault_kind::duplicate) given.injected->bucket = 1;
